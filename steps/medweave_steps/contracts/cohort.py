@@ -1,0 +1,118 @@
+"""What a cohort holds: as found by `check`, and as prepared by `preprocess`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from medweave_steps.contracts.volume import DataClass, Grid, Triple_mm
+
+Split = Literal["train", "validation", "test"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing `check` has to say about a cohort, in plain words, without patient data.
+
+    Attributes:
+        severity: an error stops `preprocess`; a notice does not.
+        code: stable key, such as `missing-slice`.
+        case_id: the case it is about, or None for the cohort.
+    """
+
+    severity: Literal["error", "notice"]
+    code: str
+    what: str
+    seen: str = ""
+    expected: str = ""
+    do: str = ""
+    case_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseEntry:
+    """One CT volume of the cohort.
+
+    Attributes:
+        case_id: `case-` + 8 hex digits of the SHA-256 of the SeriesInstanceUID (DICOM) or of the relative path (NIfTI);
+            the file's stem for a data set in MSD format, whose names are public.
+        series_ordinal: 1-based place of the series in the cohort, in the order of discovery; used in messages.
+        patient_key: digest that is equal for volumes of one patient, for splitting without leakage.
+        source_format: how the volume is stored.
+        files: paths relative to the cohort, sorted along the slice normal (one per slice, or a single file).
+        ground_truth: path of the reference mask (DICOM SEG or NIfTI) relative to the cohort, or None.
+        grid: the source grid.
+        fixed_split: the split that the cohort's `splits.json` names for this case, or None.
+        content_sha256: digest of the voxel values and geometry; equal digests are the same scan twice.
+    """
+
+    case_id: str
+    series_ordinal: int
+    patient_key: str
+    source_format: Literal["dicom", "nifti"]
+    files: tuple[str, ...]
+    ground_truth: str | None
+    grid: Grid
+    fixed_split: Split | None
+    content_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CohortIndex:
+    """`cohort_index.json`, the result of `check`: every usable case, and what is wrong.
+
+    It holds file paths, so it stays with the data and has the data's class.
+
+    Attributes:
+        layout: how the folder was understood.
+        synthetic: True where the cohort says that a generator made it; every result then says so.
+        labels: label value to name, as declared.
+    """
+
+    layout: Literal["dicom", "nifti", "msd"]
+    synthetic: bool
+    labels: Mapping[str, str]
+    cases: tuple[CaseEntry, ...]
+    findings: tuple[Finding, ...]
+    data_class: DataClass = "identified"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedCase:
+    """One prepared case; its files lie in `cases/<case_id>/`.
+
+    Files: `volume.npy` float32 [I, J, K] in HU, `volume_info.json`, `lung.npy` bool (lungs, filled),
+    `label.npy` uint8 where there is a ground truth, `source_headers.zip` (DICOM headers without pixel data) for DICOM.
+    """
+
+    case_id: str
+    patient_key: str
+    split: Split
+    has_label: bool
+    num_lesions: int
+    num_label_voxels: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedCohort:
+    """`cohort.json` of a folder of prepared cases: a training set, or one batch for inference.
+
+    Attributes:
+        spacing_mm: voxel size along I, J, K.
+        window_hu: clipping range, HU.
+        crop: how the field of view was chosen.
+        split_seed: seed of the patient-level draw.
+        data_sha256: digest over the source digests of all cases, in order of case id.
+    """
+
+    spacing_mm: Triple_mm
+    window_hu: tuple[float, float]
+    crop: Literal["lungs", "none"]
+    margin_mm: float
+    split_seed: int
+    synthetic: bool
+    labels: Mapping[str, str]
+    data_sha256: str
+    cases: tuple[PreparedCase, ...]
+    data_class: DataClass = "derived"

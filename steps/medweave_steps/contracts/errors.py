@@ -1,0 +1,63 @@
+"""Failures split by who must act, each with the exit code that the caller sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class StepError(Exception):
+    """A failure told in four parts: what failed, what was seen, what was expected, what to do.
+
+    No part may hold a patient name, a UID or a secret: cases are named by their case id.
+    """
+
+    what: str
+    seen: str = ""
+    expected: str = ""
+    do: str = ""
+
+    exit_code = 70
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        for label, text in (("seen", self.seen), ("expected", self.expected), ("do", self.do)):
+            if text:
+                lines.append(f"  {label + ':':<9} {text}")
+        return "\n".join(lines)
+
+
+class UsageError(StepError):
+    """The command line is wrong: an option's value cannot be used (exit code 2)."""
+
+    exit_code = 2
+
+
+class UserInputError(StepError):
+    """The data is wrong: the person who made the cohort, model or mask must act (exit code 65)."""
+
+    exit_code = 65
+
+
+class BackendMissingError(StepError):
+    """A library that this verb needs is not installed here (exit code 69)."""
+
+    exit_code = 69
+
+
+class InternalError(StepError):
+    """medweave or the numerics failed, such as a loss that is not a number (exit code 70)."""
+
+    exit_code = 70
+
+
+class StorageError(StepError):
+    """Reading or writing failed: disk full, permission denied, a device error (exit code 74)."""
+
+    exit_code = 74
+
+
+class TryAgainError(StepError):
+    """A passing fault: the same command may succeed later (exit code 75)."""
+
+    exit_code = 75

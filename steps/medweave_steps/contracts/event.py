@@ -1,0 +1,47 @@
+"""The event log of a run (`runs/<run-id>/events.jsonl`): one JSON object per line, append-only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+EventType = Literal[
+    "run.started",
+    "run.ended",
+    "job.scheduled",
+    "job.started",
+    "job.progress",
+    "job.ended",
+    "job.report",
+    "transfer.ended",
+    "notice",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One thing that happened. Later versions add types; they never change the meaning of one.
+
+    Attributes:
+        sequence: 1, 2, 3 … within the run.
+        time: UTC, ISO 8601 with milliseconds.
+        run_id: name of the run's folder.
+        type: what happened.
+        job: StreamFlow's job name (`/segment/0.3`), None for events of the run.
+        step: path of the step (`/segment`).
+        deployment, service, location: where, as named in the bindings.
+        data: what belongs to the type: `state`, `exit_code`, `seconds`, `peak_memory_mib`, `text` (a progress line), `bytes`.
+    """
+
+    sequence: int
+    time: str
+    run_id: str
+    type: EventType
+    job: str | None = None
+    step: str | None = None
+    deployment: str | None = None
+    service: str | None = None
+    location: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+    event_version: Literal[1] = 1

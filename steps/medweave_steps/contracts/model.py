@@ -1,0 +1,92 @@
+"""A model is a folder: weights, exchange formats, and the card that says what it may be fed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from medweave_steps.contracts.volume import DataClass, Triple, Triple_mm
+
+RESEARCH_USE_ONLY = "Research use only. Not a medical device; not for diagnosis or treatment."
+
+Precision = Literal["float32", "int8"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputContract:
+    """What a volume must be before it may be fed to the model.
+
+    Attributes:
+        modality: DICOM modality of the source.
+        unit: unit of the stored volume, before scaling.
+        spacing_mm: voxel size along I, J, K.
+        window_hu: clipping range; scaled linearly to `scaled_range` by the program that runs the network.
+        scaled_range: range of the network's input.
+        orientation: direction of the axes I, J, K.
+        crop: field of view the model was trained on.
+        patch_shape: I, J, K shape of a network input; each side a multiple of `patch_multiple`.
+    """
+
+    spacing_mm: Triple_mm
+    window_hu: tuple[float, float]
+    patch_shape: Triple
+    patch_multiple: int
+    crop: Literal["lungs", "none"] = "lungs"
+    modality: Literal["CT"] = "CT"
+    unit: Literal["HU"] = "HU"
+    scaled_range: tuple[float, float] = (0.0, 1.0)
+    orientation: Literal["RAS"] = "RAS"
+    channels: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Postprocessing:
+    """From the network's output to a mask; chosen on the validation split, never on the test split.
+
+    Attributes:
+        threshold: probability from which a voxel belongs to a lesion.
+        min_volume_mm3: smaller components are dropped, mm³.
+        overlap: share of a patch that neighbouring windows share.
+    """
+
+    threshold: float = 0.5
+    min_volume_mm3: float = 0.0
+    overlap: float = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """`model_card.json`: what the model is, what it takes, where it came from, how good it was and on what.
+
+    Attributes:
+        architecture: class name and constructor arguments of the network.
+        labels: label value to name.
+        precision: what `segment` computes in; float32 unless `gate` accepted another.
+        files: path in the model folder to SHA-256.
+        parent_sha256: digest of the card this one was derived from, None for a freshly trained model.
+        data_sha256: digest of the training cohort.
+        metrics: name to value on the validation split, with the split named in the key's prefix (`validation_dice`).
+        training: strategy, seed, steps, seconds and the like.
+        energy_wh: measured energy of the training, None where no counter exists.
+    """
+
+    name: str
+    task: str
+    architecture: Mapping[str, Any]
+    labels: Mapping[str, str]
+    input: InputContract
+    postprocessing: Postprocessing
+    precision: Precision
+    files: Mapping[str, str]
+    parent_sha256: str | None
+    data_sha256: str
+    synthetic_data: bool
+    code_version: str
+    metrics: Mapping[str, float | None]
+    training: Mapping[str, Any]
+    energy_wh: float | None = None
+    intended_use: str = RESEARCH_USE_ONLY
+    card_version: Literal[1] = 1
+    data_class: DataClass = "model"
+    notes: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,74 @@
+"""Where a voxel lies in the patient, and how a prepared volume goes back to the series it came from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+Triple_mm = tuple[float, float, float]
+Triple = tuple[int, int, int]
+Row = tuple[float, float, float, float]
+AffineRows = tuple[Row, Row, Row, Row]
+
+DataClass = Literal["identified", "de-identified", "derived", "model", "aggregate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """A regular lattice of voxels.
+
+    Attributes:
+        shape: number of voxels along each array axis.
+        affine: 4 x 4, array index (0-based, voxel centre) to RAS patient coordinates in mm.
+    """
+
+    shape: Triple
+    affine: AffineRows
+
+    @property
+    def spacing_mm(self) -> Triple_mm:
+        """Distance between neighbouring voxel centres along each array axis, mm."""
+        columns = [[self.affine[row][axis] for row in range(3)] for axis in range(3)]
+        a, b, c = (math.sqrt(sum(x * x for x in column)) for column in columns)
+        return (a, b, c)
+
+    @property
+    def voxel_volume_mm3(self) -> float:
+        """Volume of one voxel, mm³ (axes taken as orthogonal)."""
+        a, b, c = self.spacing_mm
+        return a * b * c
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeInfo:
+    """Geometry of one prepared volume (`volume_info.json`) and the way back to its source grid.
+
+    The volume's axes I, J, K run towards Right, Anterior, Superior (the closest to, for oblique series). Axis `a` of the volume
+    is axis `source_axis[a]` of the source array, read backwards where `source_flipped[a]`. With n the source's voxel count
+    on that axis, source index s (counted from the other end where flipped) lies at
+    `s * source_spacing / spacing - crop_start[a]` on the volume.
+
+    Attributes:
+        case_id: pseudonymous id; the only name of the case in logs, reports and errors.
+        source_format: dicom arrays are [slice, row, column] sorted along the slice normal; nifti arrays are
+            as in the file.
+        source_grid: the source array's shape and affine.
+        source_sha256: digest of the source's voxel values and geometry.
+        source_axis, source_flipped: the axis permutation and flips described above.
+        grid: shape and affine of `volume.npy`.
+        crop_start: first voxel of the volume on the uncropped resampled grid (never negative).
+        window_hu: values were clipped to this range, HU.
+    """
+
+    case_id: str
+    source_format: Literal["dicom", "nifti"]
+    source_grid: Grid
+    source_sha256: str
+    source_axis: Triple
+    source_flipped: tuple[bool, bool, bool]
+    grid: Grid
+    crop_start: Triple
+    window_hu: tuple[float, float]
+    unit: Literal["HU"] = "HU"
+    data_class: DataClass = "derived"

@@ -1,0 +1,1 @@
+"""Readers and writers of the formats that steps share: DICOM, NIfTI, prepared cases, models."""

@@ -1,0 +1,135 @@
+"""From source voxels to the network's grid and back: exact, separable, trilinear.
+
+Convention: a voxel index names a voxel centre. Resampling keeps the first voxel centre of the RAS-ordered source where it is and
+steps by the new spacing, so coordinate `t` on the new axis is coordinate `t * spacing / source_spacing` on the old one.
+Values beyond the last centre repeat it (border padding), as `monai.transforms.SpatialResample(padding_mode="border")` does.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_steps.contracts.volume import AffineRows, Grid, Triple, Triple_mm, VolumeInfo
+
+FloatArray = npt.NDArray[np.float32]
+AnyArray = npt.NDArray[Any]
+
+_LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
+
+
+def affine_rows(matrix: AnyArray) -> AffineRows:
+    """A 4 x 4 matrix as nested tuples of floats."""
+    rows = [tuple(float(x) for x in row) for row in np.asarray(matrix, dtype=np.float64)]
+    return (rows[0], rows[1], rows[2], rows[3])  # type: ignore[return-value]
+
+
+def lps_to_ras(matrix: AnyArray) -> AnyArray:
+    """An affine into DICOM's patient system (LPS, mm) as one into RAS, mm."""
+    return _LPS_TO_RAS @ np.asarray(matrix, dtype=np.float64)
+
+
+def ras_axes(grid: Grid) -> tuple[Triple, tuple[bool, bool, bool]]:
+    """Which source axis runs closest to Right, Anterior, Superior, and whether it must be read backwards.
+
+    The axes are given out greedily by the largest direction cosine, so that oblique grids get a permutation too.
+    """
+    affine = np.asarray(grid.affine)[:3, :3]
+    cosines = affine / np.linalg.norm(affine, axis=0)
+    axis, flipped = [0, 0, 0], [False, False, False]
+    left = np.abs(cosines)
+    for _ in range(3):
+        world, source = np.unravel_index(int(np.argmax(left)), (3, 3))
+        axis[world], flipped[world] = int(source), bool(cosines[world, source] < 0)
+        left[world, :] = -1
+        left[:, source] = -1
+    return (axis[0], axis[1], axis[2]), (flipped[0], flipped[1], flipped[2])
+
+
+def to_ras_order(array: AnyArray, axis: Triple, flipped: tuple[bool, bool, bool]) -> AnyArray:
+    """A view of a source array with axes I, J, K."""
+    slices = tuple(slice(None, None, -1 if flip else 1) for flip in flipped)
+    return array.transpose(axis)[slices]
+
+
+def from_ras_order(array_IJK: AnyArray, axis: Triple, flipped: tuple[bool, bool, bool]) -> AnyArray:
+    """The inverse of `to_ras_order`: a view in the source's axis order."""
+    slices = tuple(slice(None, None, -1 if flip else 1) for flip in flipped)
+    return array_IJK[slices].transpose(tuple(int(i) for i in np.argsort(axis)))
+
+
+def ras_grid(grid: Grid, axis: Triple, flipped: tuple[bool, bool, bool]) -> Grid:
+    """The grid of `to_ras_order`'s result."""
+    affine = np.asarray(grid.affine, dtype=np.float64)
+    moved = np.eye(4)
+    origin = affine[:3, 3].copy()
+    for target, source in enumerate(axis):
+        column = affine[:3, source]
+        if flipped[target]:
+            origin += column * (grid.shape[source] - 1)
+            column = -column
+        moved[:3, target] = column
+    moved[:3, 3] = origin
+    shape = tuple(grid.shape[source] for source in axis)
+    return Grid(shape=(shape[0], shape[1], shape[2]), affine=affine_rows(moved))
+
+
+def resampled_shape(shape: Triple, spacing_mm: Triple_mm, target_spacing_mm: Triple_mm) -> Triple:
+    """Number of new voxel centres that fit between the first and the last old centre, per axis."""
+    sizes = [
+        math.floor((n - 1) * old / new + 1e-6) + 1
+        for n, old, new in zip(shape, spacing_mm, target_spacing_mm, strict=True)
+    ]
+    return (sizes[0], sizes[1], sizes[2])
+
+
+def resampled_grid(ras: Grid, target_spacing_mm: Triple_mm, *, start: Triple, shape: Triple) -> Grid:
+    """The grid of a crop of the resampled volume."""
+    affine = np.asarray(ras.affine, dtype=np.float64).copy()
+    scale = np.asarray(target_spacing_mm) / np.asarray(ras.spacing_mm)
+    affine[:3, :3] *= scale
+    affine[:3, 3] += affine[:3, :3] @ np.asarray(start, dtype=np.float64)
+    return Grid(shape=shape, affine=affine_rows(affine))
+
+
+def interpolation(positions: AnyArray, size: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], FloatArray]:
+    """Neighbours and weight for linear interpolation along one axis.
+
+    Args:
+        positions: fractional indices, shape (n,); values outside [0, size - 1] are clamped.
+        size: voxels on the axis, at least 1.
+    Returns:
+        lower index, upper index, weight of the upper one as float32; each of shape (n,).
+    """
+    clamped = np.clip(np.asarray(positions, dtype=np.float64), 0, size - 1)
+    lower = np.minimum(np.floor(clamped).astype(np.intp), max(size - 2, 0))
+    weight = (clamped - lower).astype(np.float32)
+    return lower, np.minimum(lower + 1, size - 1), weight
+
+
+def interpolate_axis(array: FloatArray, positions: AnyArray, axis: int) -> FloatArray:
+    """Linear interpolation of an array at fractional indices of one axis, float32."""
+    lower, upper, weight = interpolation(positions, array.shape[axis])
+    shape = [1] * array.ndim
+    shape[axis] = len(weight)
+    low = np.take(array, lower, axis=axis)
+    high = np.take(array, upper, axis=axis)
+    high -= low
+    high *= weight.reshape(shape)
+    high += low
+    return high
+
+
+def source_positions(info: VolumeInfo, axis: int) -> npt.NDArray[np.float64]:
+    """Where each RAS-ordered source voxel of one axis lies on the volume's axis, as fractional indices.
+
+    Positions below 0 or above the volume's last index lie outside the crop.
+    """
+    source = info.source_axis[axis]
+    step = info.source_grid.spacing_mm[source] / info.grid.spacing_mm[axis]
+    indices = np.arange(info.source_grid.shape[source], dtype=np.float64)
+    positions: npt.NDArray[np.float64] = indices * step - info.crop_start[axis]
+    return positions

@@ -1,0 +1,1 @@
+"""The step's surroundings: environment, threads, signals, progress, and the frame every verb runs in."""

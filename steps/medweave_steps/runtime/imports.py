@@ -1,0 +1,33 @@
+"""Optional libraries, imported where they are used, with an error that names the extra to install."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+from medweave_steps.contracts.errors import BackendMissingError
+
+
+def require(module: str, *, extra: str) -> Any:
+    """Imports a library that one role needs.
+
+    Raises:
+        BackendMissingError: it is not installed, or it does not load on this machine.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise BackendMissingError(
+            f"the library '{module.partition('.')[0]}' cannot be used on this machine.",
+            seen=str(error),
+            expected=f"medweave installed with its extra '{extra}'",
+            do=f"pip install 'medweave[{extra}]'",
+        ) from error
+
+
+def loaded(module: str) -> ModuleType | None:
+    """The module if something has imported it already, without importing it."""
+    import sys
+
+    return sys.modules.get(module)

@@ -1,0 +1,55 @@
+"""INT and TERM end a step within two seconds and leave nothing half written."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+from medweave_steps.runtime import partials
+
+GRACE_S = 1.2
+
+
+class Terminated(BaseException):
+    """Raised in the main thread when the process was asked to end."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal_number)
+        self.exit_code = 128 + signal_number
+
+
+def _raise(signal_number: int, _frame: object) -> None:
+    raise Terminated(signal_number)
+
+
+def install() -> None:
+    """Turns INT and TERM into `Terminated`, with a watchdog for code that holds the main thread.
+
+    Python runs signal handlers only between two instructions of the main thread, and a call into a numerical library
+    may last for minutes. The watchdog thread is woken by the interpreter's own C handler; if the process is still alive
+    `GRACE_S` seconds later it removes partial outputs and leaves.
+    """
+    receiver, sender = socket.socketpair()
+    sender.setblocking(False)
+    signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _raise)
+
+    def watch() -> None:
+        while True:
+            number = receiver.recv(1)
+            if number and number[0] in (signal.SIGINT, signal.SIGTERM):
+                time.sleep(GRACE_S)
+                partials.remove_all()
+                sys.stderr.write("interrupted; partial outputs were removed\n")
+                sys.stderr.flush()
+                os._exit(128 + number[0])
+
+    watcher = threading.Thread(target=watch, name="signal-watchdog", daemon=True)
+    watcher.start()
+    # The socket's other end must live as long as the process.
+    watcher.sender = sender  # type: ignore[attr-defined]

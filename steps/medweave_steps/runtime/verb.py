@@ -1,0 +1,150 @@
+"""The frame that every verb runs in: options, signals, errors with exit codes, and the run report."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import errno
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from medweave_steps import __version__
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.errors import StepError, StorageError
+from medweave_steps.contracts.report import RunReport
+from medweave_steps.runtime import environment, options, partials, signals
+from medweave_steps.runtime.progress import Progress
+
+REPORT_NAME = "run_report.json"
+
+
+@dataclass(slots=True)
+class StepContext:
+    """What a verb's `run` gets beside its configuration."""
+
+    verb: str
+    num_threads: int
+    notices: list[str] = field(default_factory=list)
+    cases: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def progress(self, *, unit: str, total: int) -> Progress:
+        """A counter that prints one line per finished unit."""
+        return Progress(self.verb, unit=unit, total=total)
+
+    def notice(self, text: str) -> None:
+        """Says something on stderr and keeps it for the report. Never patient data."""
+        self.notices.append(text)
+        print(f"{self.verb}: note: {text}", file=sys.stderr, flush=True)
+
+    def add_case(self, case_id: str, **figures: Any) -> None:
+        """Adds a case's figures to the report."""
+        self.cases.append({"case_id": case_id, **figures})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """One step program.
+
+    Attributes:
+        name: the word after `medweave-step`.
+        description: for `--help`: what it reads, writes and refuses, with units.
+        config: the dataclass whose fields are the options.
+        run: does the work and returns the `results` of the run report; heavy imports belong inside it.
+    """
+
+    name: str
+    description: str
+    config: type
+    run: Callable[[Any, StepContext], Mapping[str, Any]]
+
+
+def add_verb_options(parser: argparse.ArgumentParser, verb: Verb) -> None:
+    """The verb's own options and those that every verb has."""
+    options.add_options(parser, verb.config)
+    parser.add_argument(
+        "--num-threads", type=int, default=environment.available_cpus(), metavar="N",
+        help="compute threads (default: the processors this process may use, %(default)s here)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--run-report", type=Path, default=Path(REPORT_NAME), metavar="PATH",
+        help="where to write the JSON report of this run (default: %(default)s)",
+    )  # fmt: skip
+
+
+def execute(verb: Verb, namespace: argparse.Namespace) -> int:
+    """Runs a verb and returns the process's exit code; errors are printed, never raised."""
+    signals.install()
+    try:
+        _run_and_report(verb, namespace)
+    except StepError as error:
+        return _fail(verb, str(error), error.exit_code, error)
+    except signals.Terminated as error:
+        partials.remove_all()
+        print(f"{verb.name}: interrupted; partial outputs were removed", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        return _fail(verb, str(_storage_error(error)), StorageError.exit_code, error)
+    except MemoryError as error:
+        return _fail(verb, "out of memory: give the step more (ramMin in the workflow)", 75, error)
+    except Exception as error:
+        text = f"internal error: {type(error).__name__}. Run again with MEDWEAVE_DEBUG=1 for the traceback."
+        return _fail(verb, text, 70, error)
+    return 0
+
+
+def _run_and_report(verb: Verb, namespace: argparse.Namespace) -> None:
+    # Imported here: io builds on runtime, and only this function writes.
+    from medweave_steps.runtime.write import write_text
+
+    started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
+    environment.limit_threads(namespace.num_threads)
+    config: Any = options.read_options(verb.config, namespace)
+    context = StepContext(verb=verb.name, num_threads=namespace.num_threads)
+    results = verb.run(config, context)
+    own_mib, children_mib = environment.peak_memory_mib()
+    report = RunReport(
+        verb=verb.name,
+        medweave_version=__version__,
+        started_at=started.isoformat(timespec="milliseconds"),
+        seconds=round(time.monotonic() - clock, 3),
+        peak_memory_mib=own_mib,
+        peak_memory_children_mib=children_mib,
+        num_threads=namespace.num_threads,
+        host_cpu=environment.cpu_model(),
+        config=options.reported(config),
+        versions=environment.library_versions(),
+        results=results,
+        cases=tuple(context.cases),
+        notices=tuple(context.notices),
+    )
+    write_text(namespace.run_report, codec.dumps(report))
+
+
+def _fail(verb: Verb, text: str, exit_code: int, error: BaseException) -> int:
+    partials.remove_all()
+    if environment.wants_traceback():
+        traceback.print_exception(error, file=sys.stderr)
+    print(f"medweave-step {verb.name}: {text}", file=sys.stderr, flush=True)
+    return exit_code
+
+
+def _storage_error(error: OSError) -> StorageError:
+    # The file's name may be a person's name, so only its last suffix is told.
+    suffix = Path(str(error.filename)).suffix if error.filename else ""
+    reason = errno.errorcode.get(error.errno or 0, "I/O error")
+    do = (
+        "free space on the disk or choose another output folder"
+        if error.errno == errno.ENOSPC
+        else "check the folder and its rights"
+    )
+    return StorageError(
+        "a file could not be read or written.",
+        seen=f"{reason}: {error.strerror or error}{f' ({suffix} file)' if suffix else ''}",
+        expected="a readable input, and a writable output folder with enough free space",
+        do=do,
+    )

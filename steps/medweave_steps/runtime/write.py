@@ -1,0 +1,80 @@
+"""Complete or absent: outputs are written aside, flushed to the disk and renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from medweave_steps.contracts.errors import UsageError
+from medweave_steps.runtime import partials
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.partial-{os.getpid()}")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Gives a path to write to; the file appears under its own name only when the block ends well.
+
+    An existing file of that name is replaced.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = _aside(path)
+    partials.register(aside)
+    try:
+        yield aside
+        _sync(aside)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+        partials.forget(aside)
+
+
+@contextlib.contextmanager
+def atomic_directory(path: Path) -> Iterator[Path]:
+    """Gives an empty folder to fill; it appears under its own name only when the block ends well.
+
+    Raises:
+        UsageError: something is already there (an empty folder is replaced).
+    """
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise UsageError(
+            f"the output '{path.name}' exists already.",
+            expected="a name that is free: nothing is overwritten",
+            do="remove it or choose another --output",
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = _aside(path)
+    shutil.rmtree(aside, ignore_errors=True)
+    partials.register(aside)
+    try:
+        aside.mkdir()
+        yield aside
+        for file in aside.rglob("*"):
+            if file.is_file():
+                _sync(file)
+        if path.is_dir():
+            path.rmdir()
+        aside.replace(path)
+        _sync(path.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        partials.forget(aside)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a UTF-8 text file, complete or not at all."""
+    with atomic_file(path) as aside:
+        aside.write_text(text, encoding="utf-8")
