@@ -1,0 +1,123 @@
+"""Model folders: the card, the digests of the files it lists, and nothing that needs a deep-learning library."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path, PurePosixPath
+
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.model import ModelCard, Precision
+from medweave_steps.io.hashing import digests_below, sha256_of_file
+from medweave_steps.io.prepared import read_contract
+from medweave_steps.runtime.write import write_text
+
+CARD_FILE = "model_card.json"
+METADATA_FILE = "configs/metadata.json"
+INFERENCE_FILE = "configs/inference.json"
+WEIGHTS_FILE = "models/model.safetensors"
+BUNDLE_WEIGHTS_FILE = "models/model.pt"
+ONNX_FILE = "models/model.onnx"
+
+
+def openvino_file(precision: Precision) -> str:
+    """Path of the OpenVINO IR of one precision inside a model folder; its weights lie beside it as `.bin`."""
+    return f"models/{precision}.xml"
+
+
+def read_card(folder: Path, *, verify: bool = True) -> ModelCard:
+    """Reads `model_card.json` and, unless told otherwise, checks every file that it lists.
+
+    Args:
+        folder: a model folder.
+        verify: compare the SHA-256 of each listed file with the card; costs one read of the files.
+    Raises:
+        UserInputError: there is no card, it does not fit the contract, or a listed file is missing or differs.
+    """
+    card = read_contract(ModelCard, folder / CARD_FILE, where="the model card (model_card.json of the model folder)")
+    if verify:
+        verify_files(folder, card)
+    return card
+
+
+def verify_files(folder: Path, card: ModelCard) -> None:
+    """Checks that every file the card lists is in the folder, unchanged.
+
+    Raises:
+        UserInputError: a file is missing, differs from its digest, or would lie outside the folder.
+    """
+    for name, expected in card.files.items():
+        path = _inside(folder, name)
+        if not path.is_file():
+            raise UserInputError(
+                f"the model '{card.name}' is not complete.",
+                seen=f"no file {name}",
+                expected=f"{len(card.files)} files, as its model card lists them",
+                do="copy the whole model folder again, or make it again",
+            )
+        seen = sha256_of_file(path)
+        if seen != expected:
+            raise UserInputError(
+                f"a file of the model '{card.name}' was changed after its card was written.",
+                seen=f"{name} with SHA-256 {seen[:16]}…, {path.stat().st_size} bytes",
+                expected=f"SHA-256 {expected[:16]}…, as its model card says",
+                do="copy the whole model folder again, or make it again; do not edit files of a model folder",
+            )
+
+
+def listed_file(folder: Path, card: ModelCard, name: str, *, made_by: str) -> Path:
+    """The path of a file that the card must list, so that nothing without a digest is ever opened.
+
+    Args:
+        name: path inside the model folder.
+        made_by: the verb that makes it, for the error.
+    Raises:
+        UserInputError: the card does not list it.
+    """
+    if name not in card.files:
+        raise UserInputError(
+            f"the model '{card.name}' has no {name}.",
+            seen=f"a model folder with {', '.join(sorted(card.files)) or 'no file'}",
+            expected=f"{name}, listed in its model card",
+            do=f"run `medweave-step {made_by}` first and use the folder that it writes",
+        )
+    return _inside(folder, name)
+
+
+def write_card(folder: Path, card: ModelCard) -> ModelCard:
+    """Writes the card with the digests of all files that lie in the folder now; call it last.
+
+    Args:
+        folder: the folder being written.
+        card: the card; what it says in `files` is replaced.
+    Returns:
+        the card as written.
+    """
+    complete = dataclasses.replace(card, files=digests_below(folder, leave_out=(CARD_FILE,)))
+    write_text(folder / CARD_FILE, codec.dumps(complete))
+    return complete
+
+
+def card_sha256(model: ModelCard | Path) -> str:
+    """Digest of a card, which through its `files` is the digest of the whole model; children name it as their parent."""
+    card = read_card(model, verify=False) if isinstance(model, Path) else model
+    return hashlib.sha256(codec.dumps(card).encode()).hexdigest()
+
+
+def model_bytes(folder: Path, precision: Precision) -> int:
+    """Size on disk of the OpenVINO IR of one precision (`.xml` and `.bin`), bytes."""
+    path = folder / openvino_file(precision)
+    return path.stat().st_size + path.with_suffix(".bin").stat().st_size
+
+
+def _inside(folder: Path, name: str) -> Path:
+    pure = PurePosixPath(name)
+    if pure.is_absolute() or ".." in pure.parts:
+        raise UserInputError(
+            "the model card lists a file outside its folder.",
+            seen=repr(name),
+            expected="paths relative to the model folder",
+            do="do not use this model; ask its maker for a sound one",
+        )
+    return folder / pure
