@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +16,9 @@ def require(module: str, *, extra: str) -> Any:
     Raises:
         BackendMissingError: it is not installed, or it does not load on this machine.
     """
+    # OpenVINO's and NNCF's tools send usage data and write below the home folder unless told otherwise; a hospital's
+    # worker must do neither. With None in its place their telemetry cannot be imported, which they take as absent.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -28,6 +32,4 @@ def require(module: str, *, extra: str) -> Any:
 
 def loaded(module: str) -> ModuleType | None:
     """The module if something has imported it already, without importing it."""
-    import sys
-
     return sys.modules.get(module)
