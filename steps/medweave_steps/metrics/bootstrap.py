@@ -1,0 +1,80 @@
+"""How sure one can be of a figure: percentile bootstrap over patients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+NUM_RESAMPLES = 2000
+LEVEL = 0.95
+
+Statistic = Callable[[npt.NDArray[np.float64]], float]
+
+
+def confidence_interval(
+    values: npt.ArrayLike,
+    statistic: Statistic,
+    *,
+    seed: int,
+    patients: Sequence[str] | None = None,
+    num_resamples: int = NUM_RESAMPLES,
+    level: float = LEVEL,
+) -> tuple[float, float]:
+    """Interval of a statistic under resampling of patients with replacement.
+
+    Lesions of one patient, and scans of one patient, are not independent; so whole patients are drawn, and a pooled figure
+    (lesions hit over lesions) is computed anew from all rows of those drawn.
+
+    Args:
+        values: one row per case, shape (cases,) or (cases, columns), such as (lesions hit, lesions).
+        statistic: takes rows of that shape and gives one number; NaN where it is not defined (no lesion was drawn).
+        seed: seed of the draw; equal seeds draw equal patients, whatever the statistic.
+        patients: the patient of each row; None where each row is a patient of its own.
+        num_resamples: draws.
+        level: share of the draws that the interval holds.
+    Returns:
+        lower and upper bound. NaN, NaN for fewer than two patients, or where no draw gave a number. Draws without a number
+        are left out. A statistic at its limit in every case (all lesions found) gives an interval without width: this
+        method cannot see beyond the patients it was given.
+    Source: Efron, Tibshirani 1993, An Introduction to the Bootstrap, chapter 13 (percentile interval), over clusters.
+    """
+    rows = np.asarray(values, dtype=np.float64)
+    names = list(patients) if patients is not None else [str(row) for row in range(len(rows))]
+    members: dict[str, list[int]] = {}
+    for row, name in enumerate(names):
+        members.setdefault(name, []).append(row)
+    groups = [np.asarray(group) for group in members.values()]
+    if len(groups) < 2:
+        return math.nan, math.nan
+    draws = np.random.default_rng(seed).integers(0, len(groups), size=(num_resamples, len(groups)))
+    results = np.array([statistic(rows[np.concatenate([groups[g] for g in draw])]) for draw in draws])
+    results = results[~np.isnan(results)]
+    if not len(results):
+        return math.nan, math.nan
+    tail = (1 - level) / 2
+    low, high = np.quantile(results, [tail, 1 - tail], method="inverted_cdf")
+    return float(low), float(high)
+
+
+def mean(rows: npt.NDArray[np.float64]) -> float:
+    """Mean of the rows that are numbers; NaN where none is."""
+    kept = rows[~np.isnan(rows)]
+    return float(kept.mean()) if len(kept) else math.nan
+
+
+def median(rows: npt.NDArray[np.float64]) -> float:
+    """Median of the rows that are numbers, infinite ones counted; NaN where none is."""
+    kept = np.sort(rows[~np.isnan(rows)])
+    if not len(kept):
+        return math.nan
+    low, high = kept[(len(kept) - 1) // 2], kept[len(kept) // 2]
+    return float(low if low == high else (low + high) / 2)
+
+
+def ratio(rows: npt.NDArray[np.float64]) -> float:
+    """Sum of the first column over the sum of the second; NaN where the second is 0."""
+    part, whole = rows.sum(axis=0)
+    return float(part / whole) if whole else math.nan
