@@ -8,19 +8,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from medweave_steps.contracts.progress import JSON_PREFIX, duration, sentence
 from medweave_steps.runtime.environment import wants_json_progress
 
-JSON_PREFIX = "medweave-progress "
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people read them: `8 s`, `2 min 05 s`, `3 h 10 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+__all__ = ["JSON_PREFIX", "Progress", "duration"]
 
 
 class Progress:
@@ -47,6 +38,6 @@ class Progress:
             }  # fmt: skip
             text = JSON_PREFIX + json.dumps(line)
         else:
-            tail = f", {duration(left)} left" if self.done < self.total else ""
-            text = f"{self.verb}: {self.unit} {self.done}/{self.total}{': ' + detail if detail else ''}{tail}"
+            told = sentence(unit=self.unit, done=self.done, total=self.total, seconds_left=left, detail=detail)
+            text = f"{self.verb}: {told}"
         print(text, file=sys.stderr, flush=True)
