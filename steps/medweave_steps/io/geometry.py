@@ -112,7 +112,13 @@ def interpolation(positions: AnyArray, size: int) -> tuple[npt.NDArray[np.intp],
 
 def interpolate_axis(array: FloatArray, positions: AnyArray, axis: int) -> FloatArray:
     """Linear interpolation of an array at fractional indices of one axis, float32."""
-    lower, upper, weight = interpolation(positions, array.shape[axis])
+    return interpolate_between(array, *interpolation(positions, array.shape[axis]), axis)
+
+
+def interpolate_between(
+    array: FloatArray, lower: npt.NDArray[np.intp], upper: npt.NDArray[np.intp], weight: FloatArray, axis: int
+) -> FloatArray:
+    """Linear interpolation with the neighbours and weights that `interpolation` gave, float32."""
     shape = [1] * array.ndim
     shape[axis] = len(weight)
     low = np.take(array, lower, axis=axis)

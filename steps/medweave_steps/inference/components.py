@@ -1,0 +1,67 @@
+"""Connected components of a probability map: which lesions there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_steps.contracts.model import Postprocessing
+from medweave_steps.contracts.volume import Triple_mm
+from medweave_steps.runtime.imports import require
+
+FloatArray = npt.NDArray[np.float32]
+Box = tuple[slice, slice, slice]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LesionComponents:
+    """The kept components of one volume.
+
+    Attributes:
+        boxes: bounding box of each kept component.
+        probability_IJK: the probability map with the dropped components set to 0; the given array itself if none was.
+        num_dropped: components below the smallest volume.
+    """
+
+    boxes: tuple[Box, ...]
+    probability_IJK: FloatArray
+    num_dropped: int
+
+
+def label_26(mask: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int32], int]:
+    """Numbers the 26-connected components of a mask 1, 2, … ; returns the int32 label array and their number."""
+    ndimage = require("scipy.ndimage", extra="segment")
+    labels, number = ndimage.label(mask, structure=np.ones((3, 3, 3), dtype=bool))
+    return labels, int(number)
+
+
+def lesion_components(
+    probability_IJK: FloatArray, postprocessing: Postprocessing, spacing_mm: Triple_mm
+) -> LesionComponents:
+    """Finds lesions on the network's grid: 26-connected voxels at or above the threshold, at least `min_volume_mm3` large.
+
+    Args:
+        probability_IJK: float32 [I, J, K] in [0, 1].
+        postprocessing: threshold and smallest volume in mm³.
+        spacing_mm: voxel size along I, J, K in mm.
+    """
+    ndimage = require("scipy.ndimage", extra="segment")
+    labels, number = label_26(probability_IJK >= np.float32(postprocessing.threshold))
+    if number == 0:
+        return LesionComponents(boxes=(), probability_IJK=probability_IJK, num_dropped=0)
+    boxes = ndimage.find_objects(labels)
+    volume_mm3 = np.array(
+        [(labels[box] == value).sum() for value, box in enumerate(boxes, start=1)], dtype=np.float64
+    ) * float(np.prod(spacing_mm))
+    # A volume of exactly the limit stays, whatever the last bit of the product says.
+    dropped = np.flatnonzero(volume_mm3 < postprocessing.min_volume_mm3 * (1 - 1e-9))
+    if len(dropped):
+        probability_IJK = probability_IJK.copy()
+        for index in dropped:
+            box = boxes[index]
+            probability_IJK[box][labels[box] == index + 1] = 0
+    kept = tuple(box for index, box in enumerate(boxes) if index not in set(dropped.tolist()))
+    return LesionComponents(boxes=kept, probability_IJK=probability_IJK, num_dropped=len(dropped))

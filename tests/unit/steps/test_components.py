@@ -1,0 +1,45 @@
+"""Connected components at the threshold, small ones dropped."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from medweave_steps.contracts.model import Postprocessing
+from medweave_steps.inference.components import label_26, lesion_components
+
+
+def test_voxels_that_touch_by_a_corner_are_one_lesion():
+    mask = np.zeros((4, 4, 4), bool)
+    mask[0, 0, 0] = mask[1, 1, 1] = mask[3, 3, 3] = True
+    labels, number = label_26(mask)
+    assert number == 2
+    assert labels[0, 0, 0] == labels[1, 1, 1] != labels[3, 3, 3]
+
+
+def test_a_component_of_exactly_the_smallest_volume_stays():
+    probability = np.zeros((10, 10, 10), np.float32)
+    probability[1:3, 1:3, 1:3] = 0.9  # 8 voxels of 0.7 * 0.7 * 1.1 mm
+    probability[6, 6, 6:9] = 0.5  # 3 voxels, exactly at the threshold
+    probability[8, 1, 1] = 0.49
+    voxel = 0.7 * 0.7 * 1.1
+
+    def found(min_volume_mm3):
+        settings = Postprocessing(threshold=0.5, min_volume_mm3=min_volume_mm3)
+        return lesion_components(probability, settings, (0.7, 0.7, 1.1))
+
+    assert len(found(0).boxes) == 2
+    assert found(0).probability_IJK is probability
+    assert len(found(3 * voxel).boxes) == 2
+    kept = found(3.5 * voxel)
+    assert kept.boxes == ((slice(1, 3), slice(1, 3), slice(1, 3)),)
+    assert kept.num_dropped == 1
+    assert kept.probability_IJK[6, 6, 6:9].max() == 0
+    assert kept.probability_IJK[8, 1, 1] == np.float32(0.49)
+    assert probability[6, 6, 7] == 0.5  # the caller's array is left alone
+    assert found(8.5 * voxel).boxes == ()
+
+
+def test_an_empty_map_has_no_component():
+    result = lesion_components(np.zeros((3, 3, 3), np.float32), Postprocessing(), (1, 1, 1))
+    assert result.boxes == ()
+    assert result.num_dropped == 0

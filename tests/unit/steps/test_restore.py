@@ -1,0 +1,145 @@
+"""The way back: inside boxes as on the whole volume, and in the right place."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from medweave_steps.contracts.model import Postprocessing
+from medweave_steps.contracts.volume import Grid, VolumeInfo
+from medweave_steps.inference.components import lesion_components
+from medweave_steps.inference.restore import restore_mask
+from medweave_steps.io.geometry import (
+    affine_rows,
+    interpolate_axis,
+    ras_axes,
+    ras_grid,
+    resampled_grid,
+    resampled_shape,
+    to_ras_order,
+)
+
+
+def make_info(shape, matrix, *, spacing_mm, crop_start=(0, 0, 0), crop_shape=None):
+    source = Grid(shape=shape, affine=affine_rows(matrix))
+    axis, flipped = ras_axes(source)
+    ras = ras_grid(source, axis, flipped)
+    full = resampled_shape(ras.shape, ras.spacing_mm, spacing_mm)
+    crop_shape = crop_shape or tuple(n - s for n, s in zip(full, crop_start, strict=True))
+    return VolumeInfo(
+        case_id="case-00000001",
+        source_format="dicom",
+        source_grid=source,
+        source_sha256="0" * 64,
+        source_axis=axis,
+        source_flipped=flipped,
+        grid=resampled_grid(ras, spacing_mm, start=crop_start, shape=crop_shape),
+        crop_start=crop_start,
+        window_hu=(-1000.0, 400.0),
+    )
+
+
+def dicom_like(spacing_mm, *, feet_first=False):
+    """[slice, row, column] of a supine patient: rows run to posterior, columns to the left."""
+    matrix = np.zeros((4, 4))
+    matrix[2, 0] = -spacing_mm[0] if feet_first else spacing_mm[0]
+    matrix[1, 1], matrix[0, 2] = -spacing_mm[1], -spacing_mm[2]
+    matrix[:, 3] = (31.0, -12.0, 250.0, 1.0)
+    return matrix
+
+
+def whole_volume(probability, info, threshold):
+    """The plain way: zeros around the crop, interpolation of everything, threshold, source order."""
+    ras = ras_grid(info.source_grid, info.source_axis, info.source_flipped)
+    full_shape = resampled_shape(ras.shape, ras.spacing_mm, info.grid.spacing_mm)
+    full = np.zeros(full_shape, np.float32)
+    full[tuple(slice(s, s + n) for s, n in zip(info.crop_start, info.grid.shape, strict=True))] = probability
+    for a in range(3):
+        positions = np.arange(ras.shape[a]) * ras.spacing_mm[a] / info.grid.spacing_mm[a]
+        full = interpolate_axis(full, positions, a)
+    mask = np.zeros(info.source_grid.shape, np.uint8)
+    to_ras_order(mask, info.source_axis, info.source_flipped)[...] = full >= np.float32(threshold)
+    return mask
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    spacing=st.tuples(*[st.floats(0.5, 3.0)] * 3),
+    feet_first=st.booleans(),
+    cropped=st.booleans(),
+    threshold=st.sampled_from([0.3, 0.5, 0.8]),
+    density=st.sampled_from([0.0, 0.01, 0.1]),
+    min_volume_mm3=st.sampled_from([0.0, 20.0]),
+)
+def test_boxes_give_what_the_whole_volume_gives(seed, spacing, feet_first, cropped, threshold, density, min_volume_mm3):
+    random = np.random.default_rng(seed)
+    crop = {"crop_start": (1, 0, 2), "crop_shape": (4, 5, 3)} if cropped else {}
+    shape = (21, 24, 23) if cropped else tuple(int(n) for n in random.integers(1, 22, 3))
+    if cropped:
+        spacing = tuple(max(s, 0.9) for s in spacing)
+    info = make_info(shape, dicom_like(spacing, feet_first=feet_first), spacing_mm=(2.0, 2.0, 2.0), **crop)
+    probability = (random.random(info.grid.shape) * 0.29).astype(np.float32)
+    spots = random.random(info.grid.shape) < density
+    probability[spots] = random.uniform(0.3, 1, int(spots.sum()))
+
+    lesions = lesion_components(
+        probability, Postprocessing(threshold=threshold, min_volume_mm3=min_volume_mm3), info.grid.spacing_mm
+    )
+    ours = restore_mask(lesions.probability_IJK, info, threshold=threshold, boxes=lesions.boxes)
+
+    np.testing.assert_array_equal(ours, whole_volume(lesions.probability_IJK, info, threshold))
+    assert ours.flags.c_contiguous
+    assert ours.dtype == np.uint8
+
+
+@pytest.mark.parametrize("feet_first", [False, True])
+def test_a_ball_comes_back_where_it_was(feet_first):
+    info = make_info(
+        (40, 64, 64),
+        dicom_like((1.5, 0.8, 0.8), feet_first=feet_first),
+        spacing_mm=(2.0, 2.0, 2.0),
+        crop_start=(3, 2, 4),
+    )
+    source_RAS = np.asarray(info.source_grid.affine)
+    centre_mm = (source_RAS @ [22.0, 30.0, 41.0, 1.0])[:3]
+    indices = np.stack(np.meshgrid(*[np.arange(n) for n in info.grid.shape], indexing="ij"), axis=-1)
+    points = indices @ np.asarray(info.grid.affine)[:3, :3].T + np.asarray(info.grid.affine)[:3, 3]
+    distance = np.linalg.norm(points - centre_mm, axis=-1)
+    probability = np.clip(0.5 + (8.0 - distance) / 4, 0, 1).astype(np.float32)  # a ball of radius 8 mm
+
+    mask = restore_mask(probability, info, threshold=0.5)
+
+    where = np.argwhere(mask)
+    np.testing.assert_allclose(where.mean(axis=0), (22, 30, 41), atol=0.15)
+    assert mask.sum() * info.source_grid.voxel_volume_mm3 == pytest.approx(4 / 3 * np.pi * 8**3, rel=0.05)
+
+
+def test_an_oblique_source_comes_back_in_its_own_axis_order():
+    turn = np.deg2rad(20)
+    rotation = np.array([[np.cos(turn), -np.sin(turn), 0], [np.sin(turn), np.cos(turn), 0], [0, 0, 1]])
+    matrix = dicom_like((2.0, 1.0, 1.0))
+    matrix[:3, :3] = rotation @ matrix[:3, :3]
+    info = make_info((12, 20, 16), matrix, spacing_mm=(1.0, 1.0, 2.0))
+    assert info.source_axis == (2, 1, 0)
+    probability = np.zeros(info.grid.shape, np.float32)
+    probability[3, 4, 5] = 1
+    mask = restore_mask(probability, info, threshold=0.9)
+    # Source [slice, row, column]; rows and columns run against A and R.
+    assert np.argwhere(mask).tolist() == [[5, 20 - 1 - 4, 16 - 1 - 3]]
+
+
+def test_every_axis_order_and_direction():
+    for order in itertools.permutations(range(3)):
+        for signs in itertools.product((1, -1), repeat=3):
+            matrix = np.eye(4)
+            matrix[:3, :3] = np.eye(3)[:, list(order)] * signs
+            info = make_info((5, 6, 7), matrix, spacing_mm=(1.0, 1.0, 1.0))
+            mask = np.zeros((5, 6, 7), np.uint8)
+            mask[1, 2, 4] = mask[1, 2, 5] = 1
+            probability = to_ras_order(mask, info.source_axis, info.source_flipped).astype(np.float32)
+            np.testing.assert_array_equal(restore_mask(probability, info, threshold=0.5), mask)
