@@ -1,0 +1,39 @@
+"""StreamFlow's own log, without the hundreds of lines in which the first cause of a failure drowns."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from streamflow.log_handler import logger
+
+_SECONDARY = (
+    "can not be recovered. Failure manager is not enabled",  # a warning after each failure: not retrying is our choice
+)
+
+
+class ShortFailures(logging.Filter):
+    """Keeps each failure's message once, without the engine's traceback; `streamflow run --debug` shows everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """True where the record is new to the reader."""
+        if record.levelno < logging.WARNING or logger.isEnabledFor(logging.DEBUG):
+            return True
+        if record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError):
+            return False
+        record.exc_info = record.exc_text = None
+        text = record.getMessage()
+        if text in self._seen or any(words in text for words in _SECONDARY):
+            return False
+        self._seen.add(text)
+        return True
+
+
+def shorten() -> None:
+    """Puts the filter on StreamFlow's logger, once."""
+    if not any(isinstance(each, ShortFailures) for each in logger.filters):
+        logger.addFilter(ShortFailures())

@@ -1,0 +1,1 @@
+"""Steps on this machine: `medweave.local`."""

@@ -1,0 +1,159 @@
+"""`medweave.local`: steps on the driver's own machine."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import json
+import os
+import sys
+from collections.abc import MutableMapping, MutableSequence
+from importlib.resources import files
+from pathlib import Path
+
+from streamflow.core.deployment import ExecutionLocation
+from streamflow.deployment.connector.local import LocalConnector
+
+from medweave_connectors.errors import TimeLimitExceeded
+from medweave_connectors.local.process import Command, Ended
+from medweave_connectors.record import current
+from medweave_connectors.record.causes import cause, step_message
+from medweave_connectors.record.run import CommandOutcome
+from medweave_steps.contracts.progress import JSON_PREFIX
+
+NOTICE_MARK = ": note: "
+
+
+class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
+    """StreamFlow's local connector, with commands that report, cost and end as they should.
+
+    Utility commands (those without a job's name) and transfers stay StreamFlow's own.
+    """
+
+    def __init__(self, deployment_name: str, config_dir: str, transferBufferSize: int = 2**16) -> None:
+        super().__init__(deployment_name, config_dir, transferBufferSize)
+        self._commands: set[Command] = set()
+        self._closing = False
+
+    async def deploy(self, external: bool) -> None:
+        """Nothing to start; the last net for commands is hung up (a second Ctrl-C skips `undeploy`)."""
+        atexit.register(self._end_now)
+
+    async def undeploy(self, external: bool) -> None:
+        """Ends what still runs: after a failed sibling step, Ctrl-C, TERM or HUP nothing goes on."""
+        self._closing = True
+        await asyncio.gather(*(command.end() for command in self._commands))
+        await super().undeploy(external)
+        atexit.unregister(self._end_now)
+
+    async def run(
+        self,
+        location: ExecutionLocation,
+        command: MutableSequence[str],
+        environment: MutableMapping[str, str] | None = None,
+        workdir: str | None = None,
+        stdin: int | str | None = None,
+        stdout: int | str = asyncio.subprocess.STDOUT,
+        stderr: int | str = asyncio.subprocess.STDOUT,
+        capture_output: bool = False,
+        timeout: int | None = None,
+        job_name: str | None = None,
+    ) -> tuple[str, int] | None:
+        """Runs a command. For a job: returns the cause of a failure in the step's own words, and the exit code.
+
+        Raises:
+            TimeLimitExceeded: the job took longer than its ToolTimeLimit; its process group has ended.
+        """
+        if job_name is None or workdir is None:
+            told: tuple[str, int] | None = await super().run(
+                location, command, environment, workdir, stdin, stdout, stderr, capture_output, timeout, job_name
+            )
+            return told
+        started = Command(
+            command,
+            environment=step_environment(location.environment, environment or {}),
+            workdir=Path(workdir),
+            stdin=_file(stdin),
+            stdout=_file(stdout),
+            # StreamFlow passes the file of stdout when the tool names none for stderr: progress must not end in there.
+            stderr=None if stderr == stdout else _file(stderr),
+            takes_line=lambda line: _take_line(job_name, line),
+        )
+        self._commands.add(started)
+        try:
+            ended = await started.wait(time_limit_s=timeout)
+        finally:
+            self._commands.discard(started)
+        outcome = _outcome(started, ended, timeout, Path(workdir))
+        if (run := current()) is not None:
+            run.command_ended(job_name, outcome)
+        if self._closing:
+            raise asyncio.CancelledError  # ended by us: the job did not fail
+        if ended.timed_out:
+            raise TimeLimitExceeded(f"{job_name}: {outcome.cause}")
+        return outcome.cause, outcome.exit_code
+
+    @classmethod
+    def get_schema(cls) -> str:
+        """The closed schema of the deployment's `config`."""
+        return files(__package__).joinpath("schema.json").read_text("utf-8")
+
+    def _end_now(self) -> None:
+        for command in list(self._commands):
+            command.end_now()
+
+
+def step_environment(*layers: MutableMapping[str, str]) -> dict[str, str]:
+    """The driver's environment, then the layers; steps report progress as JSON.
+
+    The folder of this interpreter is on the PATH, so `.venv/bin/streamflow run …` finds the steps of its own environment
+    without activating it.
+    """
+    environment = dict(os.environ)
+    for layer in layers:
+        environment |= layer
+    beside = str(Path(sys.executable).parent)
+    path = environment.get("PATH", os.defpath)
+    if beside not in path.split(os.pathsep):
+        environment["PATH"] = os.pathsep.join((beside, path))
+    environment["MEDWEAVE_PROGRESS"] = "json"
+    return environment
+
+
+def _file(stream: int | str | None) -> str | None:
+    return stream if isinstance(stream, str) else None
+
+
+def _take_line(job_name: str, line: str) -> bool:
+    run = current()
+    if line.startswith(JSON_PREFIX):
+        try:
+            figures = json.loads(line.removeprefix(JSON_PREFIX))
+            if run is not None:
+                run.job_progress(job_name, figures)
+        except (ValueError, TypeError, AttributeError):
+            return False  # not ours after all
+        return True
+    if run is not None and NOTICE_MARK in line[:40]:
+        run.job_notice(job_name, line.partition(NOTICE_MARK)[2])
+        return True
+    return False
+
+
+def _outcome(command: Command, ended: Ended, timeout: int | None, workdir: Path) -> CommandOutcome:
+    stderr = list(command.stderr_tail)
+    why = message = ""
+    if ended.timed_out:
+        message = f"the time limit of {timeout} s (ToolTimeLimit of the tool) was reached; the step was ended."
+        why = "\n".join((message, *stderr[-5:]))
+    elif ended.exit_code:
+        why, message = cause(stderr, list(command.stdout_tail), ended.exit_code), step_message(stderr)
+    return CommandOutcome(
+        exit_code=ended.exit_code,
+        seconds=ended.seconds,
+        cpu_seconds=ended.cpu_seconds,
+        peak_memory_mib=ended.peak_memory_mib,
+        cause=why,
+        message=message,
+        output_directory=workdir,
+    )

@@ -1,0 +1,207 @@
+"""A command on this machine: its own process group, its output line by line, a time limit that holds, and what it cost.
+
+No streamflow in here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+GRACE_S = 3.0
+TAIL_LINES = 60
+LINE_BYTES = 16 * 1024
+DRAIN_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A command that ended: as a shell tells the exit code, seconds of wall and processor time, MiB.
+
+    `peak_memory_mib` is the kernel's word about the largest process. The kernel starts the count at the size of the process
+    that forked, so it is never below the driver's own resident set at that time (about 100 MiB).
+    """
+
+    exit_code: int
+    seconds: float
+    cpu_seconds: float
+    peak_memory_mib: float
+    timed_out: bool
+
+
+class _Lines(asyncio.Protocol):
+    """Splits a pipe into lines; progress bars that end a line with a carriage return count too."""
+
+    def __init__(self, on_line: Callable[[str], None]) -> None:
+        self._on_line, self._rest = on_line, bytearray()
+        self.closed = asyncio.get_running_loop().create_future()
+
+    def data_received(self, data: bytes) -> None:
+        self._rest += data.replace(b"\r", b"\n")
+        *lines, self._rest = self._rest.split(b"\n")
+        for line in lines:
+            self._emit(line)
+        if len(self._rest) > LINE_BYTES:
+            self._emit(self._rest)
+            self._rest = bytearray()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._emit(self._rest)
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def _emit(self, line: bytes | bytearray) -> None:
+        if line.strip():
+            self._on_line(line[:LINE_BYTES].decode(errors="replace").rstrip())
+
+
+class Command:
+    """One started command.
+
+    The words are handed to `sh` as they are (StreamFlow has quoted them); the environment goes through `execve`, so no
+    character in a value has a meaning for any shell.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        workdir: Path,
+        stdin: str | None = None,
+        stdout: str | None = None,
+        stderr: str | None = None,
+        takes_line: Callable[[str], bool] = lambda line: False,
+    ) -> None:
+        """Starts it.
+
+        Args:
+            stdin, stdout, stderr: files, relative to `workdir`.
+            takes_line: gets each line of stderr (unless it goes to a file); what it does not take is kept in the tail.
+        """
+        self.stderr_tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self.stdout_tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._takes_line = takes_line
+        self._clock = time.monotonic()
+        with contextlib.ExitStack() as files:
+
+            def redirected(name: str | None, mode: str, otherwise: int) -> IO[bytes] | int:
+                return otherwise if name is None else files.enter_context((workdir / name).open(mode))
+
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", "exec " + " ".join(words)],
+                cwd=workdir,
+                env=dict(environment),
+                stdin=redirected(stdin, "rb", subprocess.DEVNULL),
+                stdout=redirected(stdout, "wb", subprocess.PIPE),
+                stderr=redirected(stderr, "wb", subprocess.PIPE),
+                start_new_session=True,  # its own group: a signal reaches all of it, and the terminal's Ctrl-C only us
+            )
+        self._alive = threading.Lock(), [True]
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[tuple[int, float, float, float]] = self._loop.create_future()
+        # A thread of its own: the loop's executor is joined at exit, and would wait for a command that hangs.
+        threading.Thread(target=self._watch, name="wait-for-command", daemon=True).start()
+
+    async def wait(self, *, time_limit_s: float | None = None) -> Ended:
+        """Waits for the end; after the time limit the group is ended (TERM, then KILL)."""
+        readers = [
+            await self._read(self._process.stdout, self.stdout_tail.append),
+            await self._read(self._process.stderr, self._take_stderr),
+        ]
+        timed_out = False
+        try:
+            await asyncio.wait_for(asyncio.shield(self._ended), timeout=time_limit_s)
+        except TimeoutError:
+            timed_out = True
+            await self.end(signal.SIGTERM)
+        except asyncio.CancelledError:
+            self.signal_group(signal.SIGKILL)
+            raise
+        exit_code, seconds, cpu_seconds, peak_memory_mib = await self._ended
+        await self._drain([reader for reader in readers if reader is not None])
+        return Ended(
+            exit_code=exit_code,
+            seconds=seconds,
+            cpu_seconds=round(cpu_seconds, 3),
+            peak_memory_mib=round(peak_memory_mib, 1),
+            timed_out=timed_out,
+        )
+
+    async def end(self, first: signal.Signals = signal.SIGINT) -> None:
+        """Asks the group to end and kills what is left after `GRACE_S`."""
+        self.signal_group(first)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._ended), timeout=GRACE_S)
+            return
+        self.signal_group(signal.SIGKILL)
+        await asyncio.shield(self._ended)
+
+    def end_now(self) -> None:
+        """The same without the event loop, for the interpreter's exit."""
+        self.signal_group(signal.SIGINT)
+        deadline = time.monotonic() + GRACE_S
+        while self._alive[1][0] and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self.signal_group(signal.SIGKILL)
+
+    def signal_group(self, number: signal.Signals) -> None:
+        """Sends a signal to the group unless it has ended (its id may then belong to others)."""
+        lock, alive = self._alive
+        with lock:
+            if alive[0]:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._process.pid, number)
+
+    def _watch(self) -> None:
+        pid = self._process.pid
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        # While the leader is not reaped its id cannot be given to others. What it left running ends with it: a job that
+        # is over must not go on writing.
+        self.signal_group(signal.SIGKILL)
+        lock, alive = self._alive
+        with lock:
+            _, status, usage = os.wait4(pid, 0)
+            alive[0] = False
+        code = os.waitstatus_to_exitcode(status)
+        self._process.returncode = code
+        figures = (
+            code if code >= 0 else 128 - code,
+            time.monotonic() - self._clock,
+            usage.ru_utime + usage.ru_stime,
+            usage.ru_maxrss / 1024,
+        )
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            self._loop.call_soon_threadsafe(self._set_ended, figures)
+
+    def _set_ended(self, figures: tuple[int, float, float, float]) -> None:
+        if not self._ended.done():
+            self._ended.set_result(figures)
+
+    def _take_stderr(self, line: str) -> None:
+        if not self._takes_line(line):
+            self.stderr_tail.append(line)
+
+    async def _read(
+        self, pipe: IO[bytes] | None, on_line: Callable[[str], None]
+    ) -> tuple[asyncio.ReadTransport, _Lines] | None:
+        if pipe is None:
+            return None
+        return await self._loop.connect_read_pipe(lambda: _Lines(on_line), pipe)
+
+    async def _drain(self, readers: Sequence[tuple[asyncio.ReadTransport, _Lines]]) -> None:
+        # A process that left the group may hold a pipe open; its output is not waited for.
+        if readers:
+            await asyncio.wait([lines.closed for _, lines in readers], timeout=DRAIN_S)
+        for transport, _ in readers:
+            transport.close()

@@ -1,0 +1,1 @@
+"""StreamFlow's tables, and the engine's verdict about a run: `medweave.database`."""

@@ -1,0 +1,59 @@
+"""`medweave.database`: in memory, and listened to."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from importlib.resources import files
+from typing import Any
+
+from streamflow.core.context import StreamFlowContext
+from streamflow.core.workflow import Status
+from streamflow.persistence.sqlite import IN_MEMORY_SQLITE_CONNECTION, SqliteDatabase
+
+from medweave_connectors import shutdown
+from medweave_connectors.record import plan
+
+
+class MedweaveDatabase(SqliteDatabase):  # type: ignore[misc]
+    """SQLite in memory.
+
+    The stock database commits once, at the end, so a second run on the same file dies of "database is locked" and a killed
+    run leaves nothing. The history of our runs is their event log. `close` is the last thing that StreamFlow does: the
+    run's end is written there, when all jobs have ended.
+    """
+
+    def __init__(self, context: StreamFlowContext) -> None:
+        super().__init__(context, connection=IN_MEMORY_SQLITE_CONNECTION)
+        self._run = plan(context.config)
+        self._workflow_id: int | None = None
+
+    async def add_workflow(self, *arguments: Any, **keywords: Any) -> int:
+        """A workflow is about to run (recovery adds more later: the first is the run's)."""
+        shutdown.begin(self._run, self.context.config)
+        workflow_id: int = await super().add_workflow(*arguments, **keywords)
+        if self._workflow_id is None:
+            self._workflow_id = workflow_id
+        return workflow_id
+
+    async def update_workflow(self, workflow_id: int, updates: MutableMapping[str, Any]) -> int:
+        """Listens for the executor's verdict, which it gives here only."""
+        if workflow_id == self._workflow_id:
+            if updates.get("status") == Status.COMPLETED.value:
+                self._run.engine_verdict = "completed"
+            elif updates.get("status") == Status.FAILED.value:
+                self._run.engine_verdict = "failed"
+        updated: int = await super().update_workflow(workflow_id, updates)
+        return updated
+
+    async def close(self) -> None:
+        """Writes the run's end; after a signal the process then ends by that signal."""
+        await super().close()
+        signal_number = self._run.signal_number
+        self._run.finish()
+        if signal_number is not None:
+            shutdown.die_by(signal_number)
+
+    @classmethod
+    def get_schema(cls) -> str:
+        """The closed schema of `database.config`."""
+        return files(__package__).joinpath("schema.json").read_text("utf-8")

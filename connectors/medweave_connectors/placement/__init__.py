@@ -1,0 +1,1 @@
+"""Where and when jobs run: `medweave.scheduler`."""

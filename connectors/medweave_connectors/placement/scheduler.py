@@ -1,0 +1,100 @@
+"""`medweave.scheduler`: StreamFlow's scheduler, which says what happens."""
+
+from __future__ import annotations
+
+import tempfile
+from importlib.resources import files
+from typing import Any
+
+from streamflow.core.config import BindingConfig
+from streamflow.core.context import StreamFlowContext
+from streamflow.core.scheduling import Hardware, HardwareRequirement
+from streamflow.core.workflow import Job, Status
+from streamflow.scheduling.scheduler import DefaultScheduler
+
+from medweave_connectors import engine_log, shutdown
+from medweave_connectors.errors import ImpossibleRequest
+from medweave_connectors.placement.workdirs import resolve_workdirs
+from medweave_connectors.record import plan
+from medweave_connectors.record.run import JobEnd
+
+_ENDS: dict[Status, JobEnd] = {
+    Status.COMPLETED: "completed",
+    Status.RECOVERED: "completed",
+    Status.FAILED: "failed",
+    Status.CANCELLED: "cancelled",
+    Status.SKIPPED: "cancelled",
+}
+
+
+class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
+    """Writes placements and job states into the run's event log."""
+
+    def __init__(self, context: StreamFlowContext, retry_delay: int = 15) -> None:
+        super().__init__(context, retry_delay)
+        self._run = plan(context.config)
+        resolve_workdirs(context.config, self._run.folder / "work")
+        # The engine's own bookkeeping jobs work in the system's temporary folder, in one that is shared by all users.
+        tempfile.tempdir = str(self._run.folder / "work")
+        engine_log.shorten()
+        shutdown.remember_main_task()
+
+    async def schedule(
+        self, job: Job, binding_config: BindingConfig, hardware_requirement: HardwareRequirement | None
+    ) -> None:
+        """Finds a place for a job.
+
+        Raises:
+            ImpossibleRequest: every bound location is too small for it; StreamFlow would wait for ever.
+        """
+        if not self._run.running:
+            shutdown.begin(self._run, self.context.config)
+        # Injectors and collectors, which only hand inputs and outputs over, have no requirement: they are no steps.
+        if hardware_requirement is None:
+            await super().schedule(job, binding_config, hardware_requirement)
+            return
+        asked = hardware_requirement.eval(job)
+        await self._refuse_if_impossible(job.name, binding_config, asked)
+        await super().schedule(job, binding_config, hardware_requirement)
+        allocation = self.get_allocation(job.name)
+        self._run.job_scheduled(
+            job.name,
+            deployment=allocation.target.deployment.name,
+            service=allocation.target.service,
+            location=",".join(location.name for location in allocation.locations),
+            cores=asked.cores,
+            memory_mib=asked.memory,
+        )
+
+    async def notify_status(self, job_name: str, status: Status) -> None:
+        """Passes the engine's word about a job on to the event log."""
+        if status == Status.RUNNING:
+            self._run.job_started(job_name)
+        elif status == Status.RECOVERY:
+            self._run.job_recovering(job_name)
+        elif status in _ENDS:
+            self._run.job_ended(job_name, _ENDS[status])
+        await super().notify_status(job_name, status)
+
+    @classmethod
+    def get_schema(cls) -> str:
+        """The closed schema of `scheduling.scheduler.config`."""
+        return files(__package__).joinpath("schema.json").read_text("utf-8")
+
+    async def _refuse_if_impossible(self, job_name: str, binding_config: BindingConfig, asked: Hardware) -> None:
+        seen: list[str] = []
+        for target in binding_config.targets:
+            connector: Any = self.context.deployment_manager.get_connector(target.deployment.name)
+            for location in (await connector.get_available_locations(service=target.service)).values():
+                has = location.hardware
+                if has is None or (has.cores >= asked.cores and has.memory >= asked.memory):
+                    return
+                seen.append(f"{target.deployment.name} has {has.cores:g} cores and {has.memory:.0f} MiB")
+        if seen:
+            raise ImpossibleRequest(
+                f"{job_name} asks for {asked.cores:g} cores and {asked.memory:g} MiB of memory, "
+                f"and no location it is bound to has that much.\n"
+                f"  seen:     {'; '.join(seen)}\n"
+                f"  expected: a location with at least what the tool's ResourceRequirement asks for\n"
+                f"  do:       bind the step to a larger deployment in streamflow.yml"
+            )

@@ -1,0 +1,19 @@
+"""The door: everything that StreamFlow learns from medweave is registered here, and nothing else is done here."""
+
+from __future__ import annotations
+
+from streamflow.ext.plugin import StreamFlowPlugin
+
+from medweave_connectors.local.connector import MedweaveLocalConnector
+from medweave_connectors.persistence.database import MedweaveDatabase
+from medweave_connectors.placement.scheduler import MedweaveScheduler
+
+
+class MedweavePlugin(StreamFlowPlugin):  # type: ignore[misc]
+    """Entry point `medweave` of the group `unito.streamflow.plugin`."""
+
+    def register(self) -> None:
+        """Adds our types; each is prefixed, none replaces one of StreamFlow's."""
+        self.register_connector("medweave.local", MedweaveLocalConnector)
+        self.register_scheduler("medweave.scheduler", MedweaveScheduler)
+        self.register_database("medweave.database", MedweaveDatabase)

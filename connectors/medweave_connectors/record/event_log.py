@@ -1,0 +1,120 @@
+"""`events.jsonl`: append-only, one JSON object per line, whole lines only."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.errors import StorageError, UsageError
+from medweave_steps.contracts.event import Event, EventType
+
+PROGRESS_SYNC_INTERVAL_S = 1.0
+
+
+class EventLog:
+    """Writes the events of one run.
+
+    Each line goes out in one `write` to a descriptor opened for appending, so a killed process leaves whole lines, and a
+    reader may follow the file while it grows.
+    """
+
+    def __init__(self, path: Path, run_id: str) -> None:
+        """Creates the file.
+
+        Raises:
+            UsageError: the run has a log already; a log is never continued by another process.
+        """
+        self.path, self.run_id = path, run_id
+        self._sequence, self._last_sync = 0, 0.0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._descriptor: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        except FileExistsError:
+            raise UsageError(
+                f"the run '{run_id}' exists already.",
+                seen=f"{run_id}/events.jsonl in the folder of runs",
+                expected="a run id that is free: the log of a run is never changed afterwards",
+                do="unset MEDWEAVE_RUN_ID, or choose another",
+            ) from None
+
+    def append(
+        self,
+        event_type: EventType,
+        *,
+        job: str | None = None,
+        step: str | None = None,
+        deployment: str | None = None,
+        service: str | None = None,
+        location: str | None = None,
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Writes one event. Everything but progress is on the disk when this returns.
+
+        Raises:
+            StorageError: the disk is full; the log still ends with a whole line.
+        """
+        self._sequence += 1
+        event = Event(
+            sequence=self._sequence,
+            time=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+            run_id=self.run_id,
+            type=event_type,
+            job=job,
+            step=step,
+            deployment=deployment,
+            service=service,
+            location=location,
+            data=_finite(data or {}),
+        )
+        text = json.dumps(codec.to_json(event), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        self._write((text + "\n").encode())
+        self._sync(every_line=event_type != "job.progress")
+
+    def close(self) -> None:
+        """Ends the log. Further events are an error of ours."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _write(self, line: bytes) -> None:
+        assert self._descriptor is not None, "an event after the end of the run"
+        before = os.fstat(self._descriptor).st_size
+        try:
+            written = os.write(self._descriptor, line)
+        except OSError as error:
+            written, reason = 0, str(error.strerror)
+        else:
+            reason = "no space left"
+        if written < len(line):
+            os.ftruncate(self._descriptor, before)
+            raise StorageError(
+                "the event log of the run could not be written.",
+                seen=reason,
+                expected="space for a line",
+                do="free space on the disk that holds the folder of runs, and run again",
+            )
+
+    def _sync(self, *, every_line: bool) -> None:
+        now = time.monotonic()
+        if every_line or now - self._last_sync >= PROGRESS_SYNC_INTERVAL_S:
+            assert self._descriptor is not None
+            os.fsync(self._descriptor)
+            self._last_sync = now
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: a loss that is not a number becomes null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

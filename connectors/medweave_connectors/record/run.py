@@ -1,0 +1,285 @@
+"""One run: its folder, its event log, its jobs, and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from medweave_connectors.record import console
+from medweave_connectors.record.causes import meaning
+from medweave_connectors.record.event_log import EventLog
+from medweave_steps.contracts.progress import duration, sentence
+
+REPORT_FILE, REPORT_FOLDER = "run_report.json", "report"
+JobEnd = Literal["completed", "failed", "cancelled"]
+RunEnd = Literal["completed", "failed", "cancelled", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandOutcome:
+    """How a job's command ended.
+
+    Attributes:
+        exit_code: as a shell tells it (128 + signal number for a death by signal).
+        seconds: wall time, s.
+        cpu_seconds: user and system time of the command and of the children it waited for, s.
+        peak_memory_mib: largest resident set of one process of the command, MiB.
+        cause: what went wrong, for the person who started the run; empty after a success.
+        message: the part of `cause` that is known to hold no patient data.
+        output_directory: where the command wrote, on this machine; None on a remote site.
+    """
+
+    exit_code: int
+    seconds: float
+    cpu_seconds: float | None = None
+    peak_memory_mib: float | None = None
+    cause: str = ""
+    message: str = ""
+    output_directory: Path | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class JobRecord:
+    """A step's execution; the same name again in a retry, with the next attempt."""
+
+    name: str
+    deployment: str
+    service: str | None
+    location: str
+    attempt: int = 1
+    started: float | None = None
+    outcome: CommandOutcome | None = None
+    ended: JobEnd | None = None
+
+    @property
+    def step(self) -> str:
+        """Path of the step: `/segment`."""
+        return PurePosixPath(self.name).parent.as_posix()
+
+    @property
+    def label(self) -> str:
+        """Short name for people and folders: `train`, `segment.3` for the fourth of a scatter."""
+        tag = PurePosixPath(self.name).name.partition(".")[2]
+        step = self.step.strip("/").replace("/", ".")
+        return f"{step}.{tag}" if tag else step
+
+    def where(self) -> dict[str, str | None]:
+        """The fields that every event of the job carries."""
+        return {
+            "job": self.name,
+            "step": self.step,
+            "deployment": self.deployment,
+            "service": self.service,
+            "location": self.location,
+        }
+
+
+def new_run_id(workflow: str) -> str:
+    """`MEDWEAVE_RUN_ID`, else `<workflow>-<UTC yyyymmdd-hhmmss>-<4 hex>`."""
+    moment = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
+    return os.environ.get("MEDWEAVE_RUN_ID") or f"{workflow}-{moment}-{secrets.token_hex(2)}"
+
+
+class RunRecord:
+    """Turns what the engine tells us into events, lines for people, and a verdict.
+
+    Nothing is written before `begin`: StreamFlow builds its context also to validate or to list.
+    """
+
+    def __init__(self, runs: Path, workflow: str) -> None:
+        self.workflow = workflow
+        self.run_id = new_run_id(workflow)
+        self.folder = runs / self.run_id
+        self.jobs: dict[str, JobRecord] = {}
+        self.signal_number: int | None = None
+        self.engine_verdict: Literal["completed", "failed"] | None = None
+        self.first_failure: JobRecord | None = None
+        self._log: EventLog | None = None
+        self._clock = 0.0
+
+    @property
+    def running(self) -> bool:
+        """True between `begin` and `finish`."""
+        return self._log is not None
+
+    def begin(self, **facts: Any) -> None:
+        """Makes the folder and the log; a second call does nothing."""
+        if self._log is None:
+            self._clock = time.monotonic()
+            self._log = EventLog(self.folder / "events.jsonl", self.run_id)
+            self._log.append("run.started", data={"workflow": self.workflow, **facts})
+            console.say(f"medweave: run {self.run_id}, folder {_short(self.folder)}")
+
+    def job_scheduled(
+        self, name: str, *, deployment: str, service: str | None, location: str, **resources: float
+    ) -> None:
+        """A place was found for the job."""
+        earlier = self.jobs.get(name)
+        job = JobRecord(
+            name=name,
+            deployment=deployment,
+            service=service,
+            location=location,
+            attempt=earlier.attempt + 1 if earlier else 1,
+        )
+        self.jobs[name] = job
+        self._append("job.scheduled", job, {"attempt": job.attempt, **resources})
+
+    def job_started(self, name: str) -> None:
+        """The engine runs the job's command."""
+        job = self.jobs.get(name)
+        if job is not None and job.started is None:
+            job.started = time.monotonic()
+            self._append("job.started", job, {"attempt": job.attempt})
+
+    def job_progress(self, name: str, figures: Mapping[str, Any]) -> None:
+        """The step said how far it is (see `medweave_steps.contracts.progress`)."""
+        job = self.jobs.get(name)
+        text = _progress_text(figures)
+        console.tell(job.label if job else PurePosixPath(name).parent.name, text)
+        if job is not None:
+            self._append("job.progress", job, {**figures, "text": text})
+
+    def job_notice(self, name: str, text: str) -> None:
+        """The step has something to say that the user should know."""
+        job = self.jobs.get(name)
+        console.tell(job.label if job else PurePosixPath(name).parent.name, f"note: {text}")
+        if job is not None:
+            self._append("notice", job, {"text": text})
+
+    def command_ended(self, name: str, outcome: CommandOutcome) -> None:
+        """The command ended; whether the job did well is known only once its outputs were found."""
+        job = self.jobs.get(name)
+        if job is not None:
+            job.outcome = outcome
+
+    def job_ended(self, name: str, state: JobEnd) -> None:
+        """The engine's word about the job. Only the first word about an attempt counts."""
+        job = self.jobs.get(name)
+        if job is None:
+            return
+        if state == "failed" and self.first_failure is None:
+            self.first_failure = job
+        if job.ended is not None:
+            return
+        job.ended = state
+        if state == "completed":
+            self._keep_report(job)
+        outcome = job.outcome
+        data: dict[str, Any] = {"state": state, "attempt": job.attempt}
+        if outcome is not None:
+            data |= {
+                "exit_code": outcome.exit_code,
+                "seconds": round(outcome.seconds, 3),
+                "cpu_seconds": outcome.cpu_seconds,
+                "peak_memory_mib": outcome.peak_memory_mib,
+            }
+            if outcome.message:
+                data["message"] = outcome.message
+        self._append("job.ended", job, data)
+        console.tell(job.label, _end_text(job, state))
+
+    def job_recovering(self, name: str) -> None:
+        """The attempt failed and the engine will try the job again."""
+        failure = self.first_failure
+        self.job_ended(name, "failed")
+        self.first_failure = failure  # a job that is tried again is not a cause yet
+
+    def finish(self) -> RunEnd | None:
+        """Writes the run's end, from the states of its jobs and the engine's verdict; None if the run never began."""
+        if self._log is None:
+            return None
+        for job in self.jobs.values():
+            if job.ended is None and self._verdict() != "completed":
+                self.job_ended(job.name, "cancelled")
+        state = self._verdict()
+        failed = sorted(job.name for job in self.jobs.values() if job.ended == "failed")
+        data: dict[str, Any] = {"state": state, "seconds": round(time.monotonic() - self._clock, 3), "failed": failed}
+        if self.first_failure is not None:
+            data["first_cause"] = self.first_failure.name
+        if self.signal_number is not None:
+            data["signal"] = self.signal_number
+        self._log.append("run.ended", data=data)
+        self._log.close()
+        self._log = None
+        self._tell_end(state, data["seconds"])
+        if state == "completed" and not os.environ.get("MEDWEAVE_KEEP_WORK"):
+            # Scratch is removed after a success (its outputs were copied out) and kept after a failure.
+            shutil.rmtree(self.folder / "work", ignore_errors=True)
+        return state
+
+    def _verdict(self) -> RunEnd:
+        if self.signal_number is not None:
+            return "cancelled"
+        ends = {job.ended for job in self.jobs.values()}
+        if "failed" in ends or self.engine_verdict == "failed":
+            return "failed"
+        if self.engine_verdict == "completed" and ends <= {"completed"}:
+            return "completed"
+        return "unknown"
+
+    def _tell_end(self, state: RunEnd, seconds: float) -> None:
+        console.say(f"medweave: run {self.run_id} {state} after {duration(seconds)}")
+        job = self.first_failure
+        if state == "failed" and job is not None and job.outcome is not None:
+            console.say(f"medweave: first cause: {job.label} on {job.deployment}, {meaning(job.outcome.exit_code)}")
+            console.say(job.outcome.cause)
+            if job.outcome.output_directory is not None:
+                console.say(f"medweave: its files are kept in {_short(job.outcome.output_directory)}")
+
+    def _keep_report(self, job: JobRecord) -> None:
+        source = job.outcome.output_directory if job.outcome else None
+        if source is None:
+            return
+        target = self.folder / "reports" / job.label
+        shutil.rmtree(target, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            if (source / REPORT_FILE).is_file():
+                target.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source / REPORT_FILE, target / REPORT_FILE)
+            if (source / REPORT_FOLDER).is_dir():
+                shutil.copytree(source / REPORT_FOLDER, target / REPORT_FOLDER)
+        if target.is_dir():
+            files = sorted(path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file())
+            folder = target.relative_to(self.folder).as_posix()
+            self._append("job.report", job, {"folder": folder, "files": files})
+
+    def _append(self, event_type: Any, job: JobRecord, data: Mapping[str, Any]) -> None:
+        if self._log is not None:
+            self._log.append(event_type, **job.where(), data=data)
+
+
+def _progress_text(figures: Mapping[str, Any]) -> str:
+    return sentence(
+        unit=str(figures.get("unit", "unit")),
+        done=int(figures.get("done", 0)),
+        total=int(figures.get("total", 0)),
+        seconds_left=float(figures.get("seconds_left") or 0.0),
+        detail=str(figures.get("detail", "")),
+    )
+
+
+def _end_text(job: JobRecord, state: JobEnd) -> str:
+    outcome = job.outcome
+    word = {"completed": "done in", "failed": "FAILED after", "cancelled": "stopped after"}[state]
+    seconds = outcome.seconds if outcome else time.monotonic() - job.started if job.started is not None else 0.0
+    facts: Sequence[str] = ()
+    if outcome is not None and state == "completed" and outcome.peak_memory_mib:
+        facts = (f"peak memory {outcome.peak_memory_mib:.0f} MiB",)
+    if outcome is not None and state == "failed":
+        facts = (meaning(outcome.exit_code),) if outcome.exit_code else ("its outputs are not complete",)
+    return ", ".join((f"{word} {duration(seconds)}", *facts))
+
+
+def _short(path: Path) -> str:
+    with contextlib.suppress(ValueError):
+        return path.relative_to(Path.cwd()).as_posix()
+    return path.as_posix()
