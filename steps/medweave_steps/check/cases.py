@@ -1,0 +1,259 @@
+"""Everything that can be said about one volume and its mask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_steps.check.digest import digest_of_nifti, digest_of_series
+from medweave_steps.contracts.cohort import CaseEntry, Finding
+from medweave_steps.contracts.volume import Grid
+from medweave_steps.io import dicom_pixels
+from medweave_steps.io.dicom_header import Plane
+from medweave_steps.io.dicom_series import DicomVolume, SeriesName, assemble, is_stack
+from medweave_steps.io.discovery import FoundSeries, patient_key_of
+from medweave_steps.io.findings import FindingError, notice
+from medweave_steps.io.geometry import FloatArray
+from medweave_steps.io.ground_truth import read_dicom_segmentation, read_nifti_mask
+from medweave_steps.io.nifti import open_nifti
+
+NO_AIR_HU = -500.0  # a chest scan without a voxel below this is not in HU, or shows no lung
+
+
+@dataclass(slots=True, kw_only=True)
+class Examined:
+    """What came out of one volume.
+
+    Attributes:
+        entry: None where the volume cannot be used.
+        labels_found: label values of the mask.
+    """
+
+    name: SeriesName
+    entry: CaseEntry | None = None
+    findings: list[Finding] = field(default_factory=list)
+    labels_found: tuple[int, ...] = ()
+    num_lesions: int | None = None
+    num_label_voxels: int | None = None
+    bytes_read: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NiftiCase:
+    """A NIfTI volume to examine: paths relative to the cohort."""
+
+    name: SeriesName
+    image: str
+    mask: str | None
+
+
+def examine_dicom(cohort: Path, series: FoundSeries, labels: Mapping[str, str] | None, *, num_threads: int) -> Examined:
+    """Judges one CT series and its segmentation; reads every pixel byte once, decodes at most one plane.
+
+    Args:
+        labels: declared label value to name; None where the cohort declares none.
+    """
+    result = Examined(name=series.name)
+    if not is_stack(series.planes):
+        what = f"{series.name}: {len(series.planes)} images of one place (not a volume), left aside."
+        result.findings.append(notice("not-a-volume", what, case_id=series.name.case_id))
+        return result
+    try:
+        _check_identity(series, result)
+        _check_rescale(series.planes, series.name)
+        volume = assemble(series.planes, series.name)
+        content, result.bytes_read = _check_pixels(cohort, volume, series.name, result, num_threads)
+        mask_file = _only_mask(series)
+        if mask_file is not None:
+            mask = read_dicom_segmentation(cohort / mask_file, volume.planes, volume.grid, series.name)
+            _check_mask(mask, labels, result)
+    except FindingError as error:
+        result.findings.append(error.finding)
+        return result
+    patient = next(iter(series.patients)) or f"series {series.series_uid}"
+    result.entry = CaseEntry(
+        case_id=series.name.case_id,
+        series_ordinal=series.name.ordinal,
+        patient_key=patient_key_of(patient),
+        source_format="dicom",
+        files=tuple(dict.fromkeys(plane.file for plane in volume.planes)),
+        ground_truth=mask_file,
+        grid=volume.grid,
+        fixed_split=None,
+        content_sha256=content,
+    )
+    return result
+
+
+def examine_nifti(cohort: Path, case: NiftiCase, labels: Mapping[str, str]) -> Examined:
+    """Judges one NIfTI volume and its mask; reads every voxel once."""
+    result = Examined(name=case.name)
+    try:
+        nifti = open_nifti(cohort / case.image, case.name)
+        result.findings += nifti.notices
+        content, result.bytes_read = digest_of_nifti(nifti)
+        middle = nifti.grid.shape[2] // 2
+        for index, plane in enumerate(nifti.hu_planes()):
+            if index == middle:
+                _check_air(plane, result)
+                break
+        if case.mask is not None:
+            if not (cohort / case.mask).is_file():
+                raise _mask_missing(case.name)
+            _check_mask(read_nifti_mask(cohort / case.mask, nifti.grid, case.name), labels, result)
+    except FileNotFoundError:
+        result.findings.append(_image_missing(case.name).finding)
+        return result
+    except FindingError as error:
+        result.findings.append(error.finding)
+        return result
+    result.entry = CaseEntry(
+        case_id=case.name.case_id,
+        series_ordinal=case.name.ordinal,
+        patient_key=patient_key_of(f"file {case.image}"),
+        source_format="nifti",
+        files=(case.image,),
+        ground_truth=case.mask,
+        grid=nifti.grid,
+        fixed_split=None,
+        content_sha256=content,
+    )
+    return result
+
+
+def _check_identity(series: FoundSeries, result: Examined) -> None:
+    if len(series.patients) > 1:
+        raise series.name.refuse(
+            "mixed-patients",
+            "its slices name different patients: two series are mixed.",
+            seen=f"{len(series.patients)} patient identities",
+            expected="one PatientID in all slices of a series",
+            do="separate the patients' files and export each series again",
+        )
+    if series.patients == {""}:
+        what = f"{series.name}: its headers name no patient; it counts as a patient of its own in the split."
+        result.findings.append(notice("no-patient-id", what, case_id=series.name.case_id))
+
+
+def _check_rescale(planes: Sequence[Plane], name: SeriesName) -> None:
+    lacking = sum(plane.slope is None or plane.intercept is None or plane.slope == 0 for plane in planes)
+    if lacking:
+        raise name.refuse(
+            "no-rescale",
+            f"{lacking} of {len(planes)} slices do not say how stored values become HU.",
+            seen="no usable RescaleSlope and RescaleIntercept",
+            expected="both in every slice",
+            do="export the series again from the archive or the scanner, as the original images",
+        )
+    types = sorted({plane.rescale_type for plane in planes} - {"HU", "US", ""})
+    if types:
+        raise name.refuse(
+            "not-hu",
+            "its values are not in Hounsfield units.",
+            seen=f"rescale type {', '.join(types)}",
+            expected="HU",
+            do="use the conventional CT reconstruction of this scan",
+        )
+
+
+def _check_pixels(
+    cohort: Path, volume: DicomVolume, name: SeriesName, result: Examined, num_threads: int
+) -> tuple[str, int]:
+    planes = volume.planes
+    middle = planes[len(planes) // 2]
+    try:
+        for layout in {plane.layout for plane in planes}:
+            dicom_pixels.check_decodable(layout)
+        ranges = dicom_pixels.locate(cohort, planes)
+        content = digest_of_series(cohort, planes, ranges, volume.grid, num_threads=num_threads)
+        _check_air(next(dicom_pixels.iterate(cohort, [middle], num_workers=1)), result)
+    except dicom_pixels.PixelError as error:
+        plane = error.plane or middle
+        where = f"the slice at {_height_mm(plane, volume.grid):.2f} mm"
+        raise name.refuse(
+            error.code, f"{where}: {error.what}", seen=error.seen, expected=error.expected, do=error.do
+        ) from error
+    return content
+
+
+def _height_mm(plane: Plane, grid: Grid) -> float:
+    assert plane.orientation is not None
+    assert plane.position_lps is not None
+    normal = np.cross(plane.orientation[:3], plane.orientation[3:])
+    return float(normal @ np.asarray(plane.position_lps))
+
+
+def _check_air(plane_hu: FloatArray, result: Examined) -> None:
+    lowest, highest = float(plane_hu.min()), float(plane_hu.max())
+    if lowest > NO_AIR_HU:
+        what = f"{result.name}: no air in the middle slice; are the values Hounsfield units, and is it a chest scan?"
+        seen = f"values from {lowest:.0f} to {highest:.0f}"
+        result.findings.append(notice("no-air", what, seen=seen, case_id=result.name.case_id))
+
+
+def _only_mask(series: FoundSeries) -> str | None:
+    if len(series.masks) > 1:
+        raise series.name.refuse(
+            "several-masks",
+            "more than one DICOM segmentation belongs to it.",
+            seen=f"{len(series.masks)} segmentations",
+            expected="one, with a segment for each label",
+            do="keep the one that is the ground truth in the cohort, or merge them",
+        )
+    return series.masks[0].file if series.masks else None
+
+
+def _check_mask(mask: npt.NDArray[np.uint8], labels: Mapping[str, str] | None, result: Examined) -> None:
+    counts = np.bincount(mask.ravel(order="K"), minlength=256)
+    result.labels_found = tuple(int(value) for value in np.flatnonzero(counts) if value)
+    result.num_label_voxels = int(counts[1:].sum())
+    result.num_lesions = count_lesions(mask)
+    if labels is not None:
+        outside = [value for value in result.labels_found if str(value) not in labels]
+        if outside:
+            raise result.name.refuse(
+                "labels-outside-declared-set",
+                "the mask holds labels that the cohort does not declare.",
+                seen=f"label {', '.join(map(str, outside))} ({int(counts[outside].sum())} voxels)",
+                expected=", ".join(f"{value} ({text})" for value, text in labels.items()),
+                do="correct the mask, or declare the label (dataset.json or cohort_card.json, 'labels')",
+            )
+    if not result.num_label_voxels:
+        what = f"{result.name}: the mask is empty; the case counts as one without lesions."
+        do = "leave the mask out if nobody has looked at this case"
+        result.findings.append(notice("empty-mask", what, do=do, case_id=result.name.case_id))
+
+
+def count_lesions(mask: npt.NDArray[np.uint8]) -> int:
+    """Connected components (26 neighbours) of the voxels above 0."""
+    from scipy import ndimage
+
+    places: Any = ndimage.find_objects((mask > 0).astype(np.uint8))
+    if not places:
+        return 0
+    return int(ndimage.label(mask[places[0]] > 0, structure=np.ones((3, 3, 3)))[1])
+
+
+def _mask_missing(name: SeriesName) -> FindingError:
+    return name.refuse(
+        "missing-mask",
+        "its mask is not there.",
+        seen="a data set that lists a mask, and no such file",
+        expected="every mask that dataset.json lists",
+        do="download or copy the data set again, complete",
+    )
+
+
+def _image_missing(name: SeriesName) -> FindingError:
+    return name.refuse(
+        "missing-volume",
+        "its volume is not there.",
+        seen="a data set that lists a volume, and no such file",
+        expected="every volume that dataset.json lists",
+        do="download or copy the data set again, complete",
+    )

@@ -1,0 +1,259 @@
+"""The index of a whole cohort: which layout it has, its cases in order, and every finding."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from medweave_steps.check.cases import Examined, NiftiCase, examine_dicom, examine_nifti
+from medweave_steps.check.splits import find_leaks, join_same_scans, read_splits
+from medweave_steps.contracts.cohort import CohortIndex, Finding
+from medweave_steps.io.dicom_series import SeriesName
+from medweave_steps.io.discovery import FoundSeries, case_id_of_path, discover_dicom, walk
+from medweave_steps.io.findings import FindingError, notice, refuse
+from medweave_steps.io.nifti import is_nifti, stem
+from medweave_steps.runtime.verb import StepContext
+
+DATASET_FILE = "dataset.json"
+CARD_FILE = "cohort_card.json"
+Layout = Literal["dicom", "nifti", "msd"]
+
+# A finding about one file, that leaving the file out settles.
+_SETTLED_BY_SKIPPING = {"unreadable-file"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """The index, and what the summary says beside it."""
+
+    index: CohortIndex
+    examined: tuple[Examined, ...]
+
+
+def check_cohort(cohort: Path, context: StepContext, *, skip: bool) -> Checked:
+    """Reads a whole cohort and judges it.
+
+    Args:
+        skip: leave bad cases out with a notice; otherwise their errors stay in the findings.
+    """
+    card = _read_card(cohort)
+    names = list(walk(cohort))
+    layout, examined, findings, labels = _examine(cohort, names, card, context)
+    splits, split_findings = read_splits(cohort, [e.name.case_id for e in examined])
+    findings += [finding for e in examined for finding in e.findings] + split_findings
+    cases = [dataclasses.replace(e.entry, fixed_split=splits.get(e.name.case_id)) for e in examined if e.entry]
+    cases, same_scan = join_same_scans(sorted(cases, key=lambda case: case.case_id))
+    findings += [*_same_ids(examined), *same_scan, *find_leaks(cases), *_one_patient(cases)]
+    if skip:
+        findings = [_skipped(finding) for finding in findings]
+    if not cases and not any(finding.severity == "error" for finding in findings):
+        findings.append(_nothing_usable(names, findings))
+    index = CohortIndex(
+        layout=layout,
+        synthetic=bool(card.get("synthetic", False)),
+        labels=labels,
+        cases=tuple(cases),
+        findings=tuple(findings),
+    )
+    return Checked(index=index, examined=tuple(examined))
+
+
+def _examine(
+    cohort: Path, names: Sequence[str], card: Mapping[str, Any], context: StepContext
+) -> tuple[Layout, list[Examined], list[Finding], dict[str, str]]:
+    declared = card.get("labels")
+    if (cohort / DATASET_FILE).is_file():
+        listed = _read_msd(cohort)
+        labels = dict(declared or listed.labels)
+        return "msd", _examine_nifti(cohort, listed.cases, labels, context), list(listed.findings), labels
+    found = discover_dicom(cohort, [name for name in names if not is_nifti(name)])
+    nifti = [name for name in names if is_nifti(name)]
+    if nifti and not found.series and not any(f.severity == "error" for f in found.findings):
+        labels = dict(declared or {"0": "background", "1": "lesion"})
+        cases, findings = _pair_nifti(nifti)
+        return "nifti", _examine_nifti(cohort, cases, labels, context), findings, labels
+    if nifti:
+        found.findings.append(
+            notice("other-files", f"{len(nifti)} NIfTI files lie beside the DICOM series: left aside.")
+        )
+    progress = context.progress(unit="series", total=len(found.series))
+    examined = []
+    for series in found.series:
+        examined.append(examine_dicom(cohort, series, declared, num_threads=context.num_threads))
+        progress.step(_line(examined[-1]))
+    return "dicom", examined, found.findings, dict(declared or _segment_labels(found.series))
+
+
+def _examine_nifti(
+    cohort: Path, cases: Sequence[NiftiCase], labels: Mapping[str, str], context: StepContext
+) -> list[Examined]:
+    progress = context.progress(unit="series", total=len(cases))
+    examined = []
+    for case in cases:
+        examined.append(examine_nifti(cohort, case, labels))
+        progress.step(_line(examined[-1]))
+    return examined
+
+
+def _line(examined: Examined) -> str:
+    errors = [finding for finding in examined.findings if finding.severity == "error"]
+    if errors or examined.entry is None:
+        return f"{examined.name.case_id}, {errors[0].code if errors else 'left aside'}"
+    grid = examined.entry.grid
+    spacing = " x ".join(f"{x:.2f}" for x in grid.spacing_mm)
+    lesions = "no mask" if examined.num_lesions is None else f"{examined.num_lesions} lesions"
+    return f"{examined.name.case_id}, {' x '.join(map(str, grid.shape))} voxels of {spacing} mm, {lesions}"
+
+
+def _segment_labels(series: Sequence[FoundSeries]) -> dict[str, str]:
+    labels = {"0": "background"}
+    for entry in series:
+        for mask in entry.masks:
+            for number, text in mask.segments:
+                labels.setdefault(str(number), text or f"segment {number}")
+    return labels
+
+
+def _read_card(cohort: Path) -> Mapping[str, Any]:
+    path = cohort / CARD_FILE
+    if not path.is_file():
+        return {}
+    card = _read_json(path, "the cohort card")
+    labels = card.get("labels", {})
+    if not isinstance(labels, Mapping) or not all(key.isdecimal() and isinstance(v, str) for key, v in labels.items()):
+        raise _bad_json("the cohort card", CARD_FILE, "labels that are not an object of number to name")
+    return card
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listed:
+    cases: tuple[NiftiCase, ...]
+    labels: Mapping[str, str]
+    findings: tuple[Finding, ...]
+
+
+def _read_msd(cohort: Path) -> _Listed:
+    """`dataset.json` as the Medical Segmentation Decathlon writes it (Antonelli et al. 2022, Nat Commun 13:4128)."""
+    data = _read_json(cohort / DATASET_FILE, "the data set")
+    modality = data.get("modality", {"0": "CT"})
+    names = [modality] if isinstance(modality, str) else list(dict(modality).values())
+    if names and str(names[0]).upper() != "CT":
+        raise refuse(
+            "wrong-modality",
+            "the data set is not CT.",
+            seen=f"modality {names[0]} in dataset.json",
+            expected="CT",
+            do="use a CT data set, such as MSD Task06 (lung)",
+        )
+    listed: list[tuple[str, str | None]] = []
+    try:
+        listed += [(item["image"], item["label"]) for item in data.get("training", [])]
+        listed += [(item if isinstance(item, str) else item["image"], None) for item in data.get("test", [])]
+        labels = {str(int(key)): str(text) for key, text in dict(data.get("labels", {})).items()}
+    except (KeyError, TypeError, ValueError) as error:
+        raise _bad_json(
+            "the data set", DATASET_FILE, f"{type(error).__name__} in 'training', 'test' or 'labels'"
+        ) from error
+    cases = [
+        NiftiCase(
+            name=SeriesName(case_id=stem(image), ordinal=ordinal),
+            image=image.removeprefix("./"),
+            mask=None if mask is None else mask.removeprefix("./"),
+        )
+        for ordinal, (image, mask) in enumerate(listed, start=1)
+    ]
+    findings = []
+    unlabelled = sum(case.mask is None for case in cases)
+    if unlabelled:
+        findings.append(notice("no-mask", f"{unlabelled} volumes of the list 'test' have no mask."))
+    return _Listed(cases=tuple(cases), labels=labels or {"0": "background", "1": "lesion"}, findings=tuple(findings))
+
+
+def _pair_nifti(names: Sequence[str]) -> tuple[list[NiftiCase], list[Finding]]:
+    """Volumes and masks of a plain folder: a file below `labels/` is the mask of the volume of the same name."""
+    is_mask = {name: any(part.startswith("labels") for part in name.split("/")[:-1]) for name in names}
+    masks = {stem(name): name for name in names if is_mask[name]}
+    images = [name for name in names if not is_mask[name]]
+    cases = [
+        NiftiCase(
+            name=SeriesName(case_id=case_id_of_path(image), ordinal=ordinal), image=image, mask=masks.get(stem(image))
+        )
+        for ordinal, image in enumerate(images, start=1)
+    ]
+    findings = [
+        notice(
+            "no-patient-id",
+            "NIfTI files name no patient: each volume counts as a patient of its own in the split.",
+            do="name the splits in splits.json if a patient has several volumes",
+        )
+    ]
+    used = {stem(image) for image in images}
+    orphans = sum(name not in used for name in masks)
+    if orphans:
+        findings.append(notice("orphan-mask", f"{orphans} masks have no volume of the same name: left aside."))
+    return cases, findings
+
+
+def _read_json(path: Path, what: str) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _bad_json(what, path.name, "text that is not JSON") from error
+    if not isinstance(data, dict):
+        raise _bad_json(what, path.name, "JSON that is not an object")
+    return data
+
+
+def _bad_json(what: str, file: str, seen: str) -> FindingError:
+    return refuse(
+        "bad-json", f"{what} ({file}) cannot be used.", seen=seen, expected="a JSON object in its usual form",
+        do=f"correct {file}",
+    )  # fmt: skip
+
+
+def _same_ids(examined: Sequence[Examined]) -> list[Finding]:
+    ids = [e.name.case_id for e in examined]
+    return [
+        refuse(
+            "same-case-id", f"{case_id}: two volumes have this name.", seen=f"{ids.count(case_id)} volumes",
+            expected="one volume for each name", do="rename one of the files", case_id=None,
+        ).finding
+        for case_id in dict.fromkeys(ids)
+        if ids.count(case_id) > 1
+    ]  # fmt: skip
+
+
+def _one_patient(cases: Sequence[Any]) -> list[Finding]:
+    if len(cases) > 1 and len({case.patient_key for case in cases}) == 1:
+        return [
+            notice(
+                "one-patient",
+                f"all {len(cases)} series name the same patient, so no split can be drawn.",
+                do="if one word stands for many patients (anonymised data), name the splits in splits.json",
+            )
+        ]
+    return []
+
+
+def _skipped(finding: Finding) -> Finding:
+    if finding.severity == "error" and (finding.case_id is not None or finding.code in _SETTLED_BY_SKIPPING):
+        return dataclasses.replace(finding, severity="notice", what=f"left out: {finding.what}")
+    return finding
+
+
+def _nothing_usable(names: Sequence[str], findings: Sequence[Finding]) -> Finding:
+    suffixes = sorted({Path(name).suffix.lower() or "(none)" for name in names})
+    seen = f"{len(names)} files ({', '.join(suffixes[:6])})" if names else "an empty folder"
+    if findings and names:
+        seen += f"; {findings[0].what}"
+    return refuse(
+        "no-volumes",
+        "the cohort holds no usable CT volume.",
+        seen=seen,
+        expected="DICOM series, NIfTI volumes, or a data set with dataset.json",
+        do="give the folder above the series as --cohort",
+    ).finding

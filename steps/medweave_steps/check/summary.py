@@ -1,0 +1,87 @@
+"""What `check` tells: a summary for people, and the figures of its run report."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from medweave_steps.check.cohort import Checked
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.cohort import Finding
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.runtime.verb import StepContext
+
+
+def errors_text(errors: Sequence[Finding]) -> str:
+    """All errors, each in its four parts."""
+    if len(errors) == 1:
+        return errors[0].what
+    parts = [str(UserInputError(e.what, e.seen, e.expected, e.do)) for e in errors]
+    return "\n".join([f"{len(errors)} errors in the cohort.", *parts])
+
+
+def figures(checked: Checked) -> dict[str, Any]:
+    """Counts, spacing in mm and all findings, for the run report."""
+    cases = checked.index.cases
+    usable = {case.case_id for case in cases}
+    examined = [e for e in checked.examined if e.name.case_id in usable]
+    findings = checked.index.findings
+    return {
+        "layout": checked.index.layout,
+        "synthetic": checked.index.synthetic,
+        "num_cases": len(cases),
+        "num_series": len(checked.examined),
+        "num_patients": len({case.patient_key for case in cases}),
+        "num_labelled": sum(case.ground_truth is not None for case in cases),
+        "num_lesions": sum(e.num_lesions or 0 for e in examined),
+        "num_empty_masks": sum(e.num_lesions == 0 for e in examined),
+        "num_errors": sum(finding.severity == "error" for finding in findings),
+        "num_notices": sum(finding.severity == "notice" for finding in findings),
+        "spacing_mm": _spacing(checked),
+        "labels": dict(checked.index.labels),
+        "findings": [codec.to_json(finding) for finding in findings],
+    }
+
+
+def _spacing(checked: Checked) -> dict[str, Any]:
+    """Smallest, median and largest voxel size: in plane, and from slice to slice."""
+    table: dict[str, Any] = {}
+    for name, pick in (("in_plane", 1), ("between_slices", 0 if checked.index.layout == "dicom" else 2)):
+        values = [case.grid.spacing_mm[pick] for case in checked.index.cases]
+        if values:
+            table[name] = {
+                "min": round(min(values), 4),
+                "median": round(statistics.median(values), 4),
+                "max": round(max(values), 4),
+            }
+    return table
+
+
+def print_summary(checked: Checked, context: StepContext) -> None:
+    """Prints what the cohort holds and every notice; keeps both for the report."""
+    values = figures(checked)
+    lines = [
+        f"check: {values['num_cases']} usable CT volumes of {values['num_patients']} patients ({values['layout']} layout)"
+        + (", synthetic" if values["synthetic"] else ""),
+        f"check: {values['num_labelled']} have a mask, with {values['num_lesions']} lesions in all; "
+        f"{values['num_empty_masks']} masks are empty",
+    ]
+    for name, row in values["spacing_mm"].items():
+        lines.append(
+            f"check: voxels {name.replace('_', ' ')}: {row['min']:.2f} to {row['max']:.2f} mm, median {row['median']:.2f} mm"
+        )
+    print("\n".join(lines), file=sys.stderr, flush=True)
+    for finding in checked.index.findings:
+        if finding.severity == "notice":
+            seen = f" (seen: {finding.seen})" if finding.seen else ""
+            context.notice(f"{finding.what}{seen}{' Do: ' + finding.do + '.' if finding.do else ''}")
+    shapes = {case.case_id: case.grid for case in checked.index.cases}
+    for examined in checked.examined:
+        grid = shapes.get(examined.name.case_id)
+        if grid is not None:
+            context.add_case(
+                examined.name.case_id, shape=list(grid.shape), spacing_mm=[round(x, 4) for x in grid.spacing_mm],
+                num_lesions=examined.num_lesions, num_label_voxels=examined.num_label_voxels,
+            )  # fmt: skip

@@ -1,0 +1,186 @@
+"""How every step reads source data: one volume of a cohort, DICOM or NIfTI, as a stream of HU planes on its own grid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_steps.contracts.cohort import CaseEntry
+from medweave_steps.contracts.volume import Grid
+from medweave_steps.io import dicom_pixels, ground_truth
+from medweave_steps.io.dicom_header import Plane, read_file
+from medweave_steps.io.dicom_series import SeriesName, assemble
+from medweave_steps.io.discovery import is_scan_plane
+from medweave_steps.io.geometry import FloatArray
+from medweave_steps.io.headers import read_source_header
+from medweave_steps.io.nifti import NiftiVolume, open_nifti
+
+AIR_HU = dicom_pixels.AIR_HU
+_SAME_GRID_MM = 1e-3
+
+
+class VolumeSource(Protocol):
+    """One volume of a cohort; its array is [slice, row, column] for DICOM (plane axis 0), [i, j, k] for NIfTI (plane axis 2)."""
+
+    @property
+    def entry(self) -> CaseEntry:
+        """The case in the cohort index."""
+
+    @property
+    def grid(self) -> Grid:
+        """Shape and affine of the source array."""
+
+    @property
+    def plane_axis(self) -> int:
+        """Axis along which `planes` goes."""
+
+    def planes(self, *, num_workers: int) -> Iterator[FloatArray]:
+        """HU planes along `plane_axis`, in order, float32; padding is air already. A few are read or decoded ahead.
+
+        Args:
+            num_workers: threads for reading, or processes for decompressing.
+        Raises:
+            UserInputError: a file is cut off or cannot be decoded.
+        """
+
+    def volume(self, *, num_workers: int = 1) -> FloatArray:
+        """The whole array in source order, float32, HU."""
+
+    def headers(self) -> list[Any]:
+        """DICOM datasets without pixel data in the order of the slices (one for a multi-frame file); [] for NIfTI."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DicomSource:
+    """A DICOM series; see `VolumeSource`."""
+
+    entry: CaseEntry
+    grid: Grid
+    folder: Path
+    slices: tuple[Plane, ...]
+    plane_axis: int = 0
+
+    def planes(self, *, num_workers: int) -> Iterator[FloatArray]:
+        """See `VolumeSource`."""
+        name = name_of(self.entry)
+        try:
+            yield from dicom_pixels.iterate(self.folder, self.slices, num_workers=num_workers)
+        except dicom_pixels.PixelError as error:
+            raise name.refuse(
+                error.code, f"a slice: {error.what}", seen=error.seen, expected=error.expected, do=error.do
+            ) from error
+
+    def volume(self, *, num_workers: int = 1) -> FloatArray:
+        """See `VolumeSource`."""
+        volume = np.empty(self.grid.shape, dtype=np.float32)
+        for index, plane in enumerate(self.planes(num_workers=num_workers)):
+            volume[index] = plane
+        return volume
+
+    def headers(self) -> list[Any]:
+        """See `VolumeSource`."""
+        return [read_source_header(self.folder / name) for name in dict.fromkeys(s.file for s in self.slices)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NiftiSource:
+    """A NIfTI volume; see `VolumeSource`."""
+
+    entry: CaseEntry
+    grid: Grid
+    nifti: NiftiVolume
+    plane_axis: int = 2
+
+    def planes(self, *, num_workers: int) -> Iterator[FloatArray]:
+        """See `VolumeSource`; one thread inflates ahead, since a gzip stream has one order."""
+        return self.nifti.hu_planes()
+
+    def volume(self, *, num_workers: int = 1) -> FloatArray:
+        """See `VolumeSource`."""
+        volume = np.empty(self.grid.shape, dtype=np.float32, order="F")
+        for index, plane in enumerate(self.planes(num_workers=num_workers)):
+            volume[:, :, index] = plane
+        return volume
+
+    def headers(self) -> list[Any]:
+        """See `VolumeSource`."""
+        return []
+
+
+def name_of(entry: CaseEntry) -> SeriesName:
+    """What messages call a case."""
+    return SeriesName(case_id=entry.case_id, ordinal=entry.series_ordinal)
+
+
+def open_source(cohort: Path, entry: CaseEntry) -> VolumeSource:
+    """Opens one volume of a cohort; reads headers only.
+
+    Args:
+        cohort: the folder that `check` was given.
+        entry: one case of its index.
+    Raises:
+        UserInputError: a file is missing or no longer what `check` saw.
+    """
+    name = name_of(entry)
+    source: VolumeSource
+    try:
+        if entry.source_format == "nifti":
+            nifti = open_nifti(cohort / entry.files[0], name)
+            source = NiftiSource(entry=entry, grid=nifti.grid, nifti=nifti)
+        else:
+            source = _open_dicom(cohort, entry, name)
+    except FileNotFoundError as error:
+        raise _changed(name, "a file of the case is missing") from error
+    seen, expected = np.asarray(source.grid.affine), np.asarray(entry.grid.affine)
+    if source.grid.shape != entry.grid.shape or np.abs(seen - expected).max() > _SAME_GRID_MM:
+        raise _changed(name, "another grid")
+    return source
+
+
+def read_ground_truth(cohort: Path, entry: CaseEntry) -> npt.NDArray[np.uint8] | None:
+    """The reference mask of a case, or None where it has none.
+
+    Returns:
+        uint8 label values in source order, of the shape of `entry.grid`; all 0 for an empty mask.
+    Raises:
+        UserInputError: the mask lies on another grid, names images that the series lacks, or is cut off.
+    """
+    if entry.ground_truth is None:
+        return None
+    name = name_of(entry)
+    if entry.source_format == "nifti":
+        return ground_truth.read_nifti_mask(cohort / entry.ground_truth, entry.grid, name)
+    source = open_source(cohort, entry)
+    assert isinstance(source, DicomSource)
+    return ground_truth.read_dicom_segmentation(cohort / entry.ground_truth, source.slices, source.grid, name)
+
+
+def _open_dicom(cohort: Path, entry: CaseEntry, name: SeriesName) -> DicomSource:
+    planes: list[Plane] = []
+    for file in entry.files:
+        try:
+            header = read_file(cohort, file)
+        except ValueError as error:
+            raise _changed(name, "a file that cannot be read") from error
+        if header is None:
+            raise _changed(name, "a file that is not DICOM")
+        planes += [plane for plane in header.planes if is_scan_plane(plane)]
+    if not planes:
+        raise _changed(name, "no CT image")
+    volume = assemble(planes, name)
+    return DicomSource(entry=entry, grid=volume.grid, folder=cohort, slices=volume.planes)
+
+
+def _changed(name: SeriesName, seen: str) -> Exception:
+    return name.refuse(
+        "cohort-changed",
+        "the cohort is not the one that `check` saw.",
+        seen=seen,
+        expected="the files as listed in cohort_index.json",
+        do="run check again and use its new cohort_index.json",
+    )
