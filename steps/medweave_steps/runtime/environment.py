@@ -60,6 +60,16 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
+def computes_in_bfloat16() -> bool:
+    """True where the processor multiplies bfloat16 in hardware (AVX-512 BF16, AMX, or Arm's BF16)."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return False
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))), [])
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags)
+
+
 def peak_memory_mib() -> tuple[float, float]:
     """Largest resident set of this process, and of the largest child it waited for, MiB."""
     own, children = (

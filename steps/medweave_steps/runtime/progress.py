@@ -17,8 +17,9 @@ __all__ = ["JSON_PREFIX", "Progress", "duration"]
 class Progress:
     """Counts units of work and says how long the rest will take, from the mean pace so far."""
 
-    def __init__(self, verb: str, *, unit: str, total: int) -> None:
-        self.verb, self.unit, self.total, self.done = verb, unit, total, 0
+    def __init__(self, verb: str, *, unit: str, total: int, done: int = 0) -> None:
+        self.verb, self.unit, self.total, self.done = verb, unit, total, done
+        self._first = done
         self._started = time.monotonic()
 
     def step(self, detail: str = "", **figures: Any) -> None:
@@ -30,7 +31,7 @@ class Progress:
         """
         self.done += 1
         elapsed = time.monotonic() - self._started
-        left = elapsed / self.done * (self.total - self.done)
+        left = elapsed / (self.done - self._first) * (self.total - self.done)
         if wants_json_progress():
             line: Mapping[str, Any] = {
                 "verb": self.verb, "unit": self.unit, "done": self.done, "total": self.total,

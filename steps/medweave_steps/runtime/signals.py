@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from medweave_steps.runtime import partials
 
@@ -53,3 +56,50 @@ def install() -> None:
     watcher.start()
     # The socket's other end must live as long as the process.
     watcher.sender = sender  # type: ignore[attr-defined]
+
+
+@dataclass(slots=True)
+class Deferred:
+    """Signals that arrived while they were deferred.
+
+    Attributes:
+        ending: INT or TERM, or None.
+        wants_checkpoint: USR1 arrived since this was last set to False.
+    """
+
+    ending: int | None = None
+    wants_checkpoint: bool = False
+
+    def raise_if_ending(self) -> None:
+        """Raises `Terminated` if INT or TERM has arrived."""
+        if self.ending is not None:
+            raise Terminated(self.ending)
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[Deferred]:
+    """Inside the block INT and TERM only set a flag, so that state is never cut in the middle of a change.
+
+    The block must look at the flag often: the watchdog of `install` still ends the process `GRACE_S` seconds after the
+    signal. USR1, with which a scheduler announces its time limit, asks for a checkpoint and ends nothing. Outside the
+    main thread, where Python allows no signal handlers, the flags stay unset.
+    """
+    state = Deferred()
+    if threading.current_thread() is not threading.main_thread():
+        yield state
+        return
+
+    def end(number: int, _frame: object) -> None:
+        state.ending = number
+
+    def save(_number: int, _frame: object) -> None:
+        state.wants_checkpoint = True
+
+    handlers = {signal.SIGINT: end, signal.SIGTERM: end, signal.SIGUSR1: save}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield state
+        state.raise_if_ending()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -32,9 +32,9 @@ class StepContext:
     notices: list[str] = field(default_factory=list)
     cases: list[Mapping[str, Any]] = field(default_factory=list)
 
-    def progress(self, *, unit: str, total: int) -> Progress:
-        """A counter that prints one line per finished unit."""
-        return Progress(self.verb, unit=unit, total=total)
+    def progress(self, *, unit: str, total: int, done: int = 0) -> Progress:
+        """A counter that prints one line per finished unit; `done` of them were finished by an earlier run."""
+        return Progress(self.verb, unit=unit, total=total, done=done)
 
     def notice(self, text: str) -> None:
         """Says something on stderr and keeps it for the report. Never patient data."""
