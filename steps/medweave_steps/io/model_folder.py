@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import shutil
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from medweave_steps.contracts import codec
@@ -97,6 +99,16 @@ def write_card(folder: Path, card: ModelCard) -> ModelCard:
     complete = dataclasses.replace(card, files=digests_below(folder, leave_out=(CARD_FILE,)))
     write_text(folder / CARD_FILE, codec.dumps(complete))
     return complete
+
+
+def copy_files(source: Path, card: ModelCard, target: Path, *, leave_out: Iterable[str] = ()) -> None:
+    """Copies the files that a card lists, and no other, into a folder that is being written."""
+    left_out = set(leave_out)
+    for name in card.files:
+        if name not in left_out:
+            copy = target / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(_inside(source, name), copy)
 
 
 def card_sha256(model: ModelCard | Path) -> str:

@@ -45,6 +45,8 @@ def build_network(architecture: Mapping[str, Any]) -> Any:
 def load_network(folder: Path, card: ModelCard) -> Any:
     """The card's network with the folder's weights (`models/model.safetensors`), in evaluation mode, float32, on the CPU.
 
+    Returns:
+        a torch.nn.Module from [B, 1, I, J, K] to [B, 1, I, J, K] logits; see `one_logit` for networks that end in two channels.
     Raises:
         UserInputError: the weights cannot be read, or belong to another architecture; names the first key that differs.
     """
@@ -59,7 +61,34 @@ def load_network(folder: Path, card: ModelCard) -> Any:
         raise _bad_weights(card, str(error)) from error
     check_weights(weights, network, model=card.name)
     network.load_state_dict(weights)
-    return network.eval()
+    return one_logit(network, card.architecture).eval()
+
+
+def one_logit(network: Any, architecture: Mapping[str, Any]) -> Any:
+    """A network whose single output channel is the logit of the lesion's probability.
+
+    A network that ends in softmax over (background, lesion) says so in its architecture, `"output": "softmax"`. Its lesion
+    probability exp(b) / (exp(a) + exp(b)) is sigmoid(b - a), so the difference of the two channels takes their place.
+
+    Returns:
+        the network itself, or a module around it.
+    """
+    if architecture.get("output", "sigmoid") == "sigmoid":
+        return network
+    torch = require("torch", extra="export")
+
+    module: Any = torch.nn.Module
+
+    class Difference(module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, image_BCIJK: Any) -> Any:
+            logits = self.network(image_BCIJK)
+            return logits[:, 1:2] - logits[:, 0:1]
+
+    return Difference()
 
 
 def save_weights(folder: Path, network: Any) -> None:
