@@ -1,0 +1,52 @@
+# One environment, .venv/, at the root; every target makes it if it is missing.
+#   make demo            phantom CT series -> nodules as DICOM SEG and one HTML report, on this machine
+#   make test            everything CI runs without real sites (includes `make check`)
+#   make check           formatting, lint, types, import streets
+#   make bench           each figure of docs/benchmarks.md, measured again on this machine
+#   make docs            generated reference pages and schemas
+#   make constraints     resolve the dependencies anew and pin them with hashes
+# Options: PYTHON=python3.12   another interpreter (3.11 or newer)
+#          TORCH=cpu           PyTorch's CPU build (0.2 GB instead of 5 GB), for machines without an NVIDIA GPU
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+PYTHON ?= python3
+TORCH ?= default
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: help env demo test check bench docs constraints clean
+help:
+	@sed -n '2,10p' Makefile | cut -c3-
+
+env: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt deployments/environment/make-environment
+	@deployments/environment/make-environment "$(PYTHON)" "$(TORCH)"
+	@touch $@
+
+demo: $(INSTALLED)
+	@$(BIN)/python deployments/demo/demo.py
+
+check: $(INSTALLED)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check
+	$(BIN)/python -m pytest
+
+bench: $(INSTALLED)
+	@for script in tests/bench/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+docs: $(INSTALLED)
+	$(BIN)/python docs/generate.py
+
+constraints: $(INSTALLED)
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras \
+	  --no-header --no-annotate --output-file constraints.txt pyproject.toml
+
+clean:
+	rm -rf build dist runs .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,186 @@
+"""What users install is the wheel, so the wheel is what these tests install and call."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+VERBS = (
+    "phantom",
+    "check",
+    "preprocess",
+    "train",
+    "export",
+    "bundle",
+    "quantize",
+    "gate",
+    "segment",
+    "evaluate",
+    "report",
+)
+SEGMENT_LIMIT_MB = 600
+
+
+def call(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [str(word) for word in words], cwd=cwd, env=environment, text=True, capture_output=True, check=False
+    )
+
+
+def make_environment(folder: Path) -> Path:
+    venv.create(folder, with_pip=True, symlinks=True)
+    return folder / "bin"
+
+
+def canonical(name: str) -> str:
+    """A package's name as the packaging standard compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pinned_blocks() -> dict[str, str]:
+    """Package name to its lines in constraints.txt: the exact version and every accepted hash."""
+    blocks = re.split(r"\n(?=\S)", (ROOT / "constraints.txt").read_text())
+    return {canonical(re.split(r"[=\[ ]", block, maxsplit=1)[0]): block for block in blocks if "==" in block}
+
+
+def install(
+    binaries: Path, wheel: Path, extra: str, folder: Path, blocks: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Installs the wheel as docs/how-to/install-a-worker.md says: its closure from constraints.txt, hashes checked."""
+    versions = folder / "versions.txt"
+    versions.write_text("".join(re.sub(r" \\\n.*", "", block, flags=re.DOTALL) + "\n" for block in blocks.values()))
+    report = folder / "resolution.json"
+    pip = (binaries / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    resolved = call(*pip, "--dry-run", "--report", report, "--constraint", versions, f"{wheel}{extra}")
+    if resolved.returncode:
+        return resolved
+    names = {canonical(item["metadata"]["name"]) for item in json.loads(report.read_text())["install"]} - {"medweave"}
+    requirements = folder / "requirements.txt"
+    requirements.write_text("".join(blocks[name] + "\n" for name in sorted(names)))
+    closure = call(*pip, "--require-hashes", "--no-deps", "--requirement", requirements)
+    return closure if closure.returncode else call(*pip, "--no-deps", wheel)
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    built = call(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT)
+    assert built.returncode == 0, built.stderr
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="session")
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Binaries of an environment with medweave and no extra."""
+    folder = tmp_path_factory.mktemp("bare")
+    binaries = make_environment(folder / "venv")
+    installed = install(binaries, wheel, "", folder, pinned_blocks())
+    assert installed.returncode == 0, installed.stderr
+    return binaries
+
+
+@pytest.fixture(scope="session")
+def segment_worker(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Root of an environment with `medweave[segment]` alone."""
+    folder = tmp_path_factory.mktemp("segment")
+    binaries = make_environment(folder / "venv")
+    installed = install(binaries, wheel, "[segment]", folder, pinned_blocks())
+    assert installed.returncode == 0, installed.stderr
+    return folder / "venv"
+
+
+def test_the_wheel_holds_the_three_packages_and_their_data(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
+    assert tops == {"medweave", "medweave_connectors", "medweave_steps"}
+    source = {
+        path.relative_to(room).as_posix()
+        for room in (ROOT / "steps", ROOT / "connectors", ROOT / "driver")
+        for path in room.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert source - set(names) == set()
+
+
+def test_there_is_exactly_one_streamflow_entry_point(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    text = archive.read(next(name for name in archive.namelist() if name.endswith("entry_points.txt"))).decode()
+    section = text.partition("[unito.streamflow.plugin]")[2].partition("[")[0]
+    assert section.split() == ["medweave", "=", "medweave_connectors.plugin:MedweavePlugin"]
+
+
+@pytest.mark.packaging
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself_in_a_bare_environment(bare: Path, verb: str) -> None:
+    shown = call(bare / "medweave-step", verb, "--help")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.startswith(f"usage: medweave-step {verb}")
+    assert "Research use only" in shown.stdout
+
+
+@pytest.mark.packaging
+def test_the_driver_explains_itself_in_a_bare_environment(bare: Path) -> None:
+    shown = call(bare / "medweave", "--help")
+    assert shown.returncode == 0, shown.stderr
+
+
+@pytest.mark.packaging
+def test_a_missing_library_is_exit_code_69_and_names_the_extra(bare: Path, tmp_path: Path) -> None:
+    (tmp_path / "cohort").mkdir()
+    (tmp_path / "cohort" / "a.dcm").write_bytes(b"\0" * 128 + b"DICM")
+    ended = call(bare / "medweave-step", "check", "--cohort", tmp_path / "cohort", cwd=tmp_path)
+    assert ended.returncode == 69, ended.stderr
+    assert "pip install 'medweave[" in ended.stderr
+
+
+@pytest.mark.packaging
+def test_a_worker_that_only_segments_is_small_and_has_no_training_libraries(segment_worker: Path) -> None:
+    listed = call(segment_worker / "bin" / "python", "-m", "pip", "list", "--format=freeze").stdout.lower()
+    present = {line.partition("==")[0] for line in listed.split()}
+    assert present.isdisjoint({"torch", "monai", "streamflow", "simpleitk", "onnxruntime", "nncf"})
+    files = [path for path in segment_worker.rglob("*") if path.is_file() and not path.is_symlink()]
+    size_mb = sum(path.stat().st_size for path in files) / 1e6
+    print(f"medweave[segment]: {size_mb:.0f} MB installed")
+    assert size_mb <= SEGMENT_LIMIT_MB
+
+
+@pytest.mark.packaging
+def test_a_worker_that_only_segments_can_import_what_it_needs(segment_worker: Path) -> None:
+    program = (
+        "import openvino, highdicom, pydicom, nibabel; import medweave_steps.segment.command as c; print(c.VERB.name)"
+    )
+    ended = call(segment_worker / "bin" / "python", "-c", program)
+    assert ended.stdout.strip() == "segment", ended.stderr
+
+
+@pytest.mark.packaging
+def test_a_changed_download_is_refused(wheel: Path, tmp_path: Path) -> None:
+    binaries = make_environment(tmp_path / "venv")
+    blocks = pinned_blocks()
+    blocks["numpy"] = re.sub(r"sha256:[0-9a-f]{64}", f"sha256:{'0' * 64}", blocks["numpy"])
+    installed = install(binaries, wheel, "", tmp_path, blocks)
+    assert installed.returncode != 0
+    assert "THESE PACKAGES DO NOT MATCH THE HASHES" in installed.stderr
+
+
+def test_every_requirement_is_pinned_with_a_hash() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [
+        *project["dependencies"],
+        *(item for extra in project["optional-dependencies"].values() for item in extra),
+    ]
+    names = {canonical(re.split(r"[\[<>=~! ]", item, maxsplit=1)[0]) for item in wanted} - {"medweave"}
+    pinned = {name for name, block in pinned_blocks().items() if "--hash=sha256:" in block}
+    assert names - pinned == set()
+    assert "streamflow==0.2.0rc3" in project["optional-dependencies"]["driver"]

@@ -1,0 +1,208 @@
+"""The frame of a verb: options, exit codes, signals, outputs that are complete or absent."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from medweave_steps import cli
+from medweave_steps.contracts.errors import InternalError, UsageError, UserInputError
+from medweave_steps.runtime.options import option
+from medweave_steps.runtime.progress import duration
+from medweave_steps.runtime.verb import StepContext, Verb, add_verb_options, execute
+from medweave_steps.runtime.write import atomic_directory, atomic_file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    output: Path = option("the output")
+    spacing_mm: tuple[float, float, float] = option("voxel size, mm", default=(2.0, 2.0, 2.0))
+    crop: Literal["lungs", "none"] = option("field of view", default="lungs")
+    batches: tuple[Path, ...] = option("folders", default=())
+    fast: bool = option("less exact", default=False)
+    limit: int | None = option("at most", default=None)
+
+    def __post_init__(self) -> None:
+        if min(self.spacing_mm) <= 0:
+            raise UsageError("--spacing-mm must be positive.", seen=str(self.spacing_mm))
+
+
+def run_verb(tmp_path: Path, run: Any, *words: str) -> tuple[int, Path]:
+    verb = Verb(name="demo", description="A verb for tests.", config=Config, run=run)
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    add_verb_options(parser, verb)
+    report = tmp_path / "run_report.json"
+    namespace = parser.parse_args(["--output", str(tmp_path / "out"), "--run-report", str(report), *words])
+    return execute(verb, namespace), report
+
+
+def test_options_reach_the_configuration_and_paths_stay_out_of_the_report(tmp_path: Path) -> None:
+    seen: list[Config] = []
+
+    def run(config: Config, context: StepContext) -> Mapping[str, Any]:
+        seen.append(config)
+        context.add_case("case-01", dice=0.5)
+        return {"answer": 42}
+
+    words = ("--spacing-mm", "1", "1", "2.5", "--crop", "none", "--batches", "a", "b", "--fast", "--limit", "3")
+    exit_code, report = run_verb(tmp_path, run, *words)
+    assert exit_code == 0
+    expected = {
+        "spacing_mm": (1.0, 1.0, 2.5),
+        "crop": "none",
+        "batches": (Path("a"), Path("b")),
+        "fast": True,
+        "limit": 3,
+    }
+    assert seen == [Config(output=tmp_path / "out", **expected)]
+    written = json.loads(report.read_text())
+    assert written["results"] == {"answer": 42}
+    assert written["cases"] == [{"case_id": "case-01", "dice": 0.5}]
+    assert written["config"] == {"spacing_mm": [1.0, 1.0, 2.5], "crop": "none", "fast": True, "limit": 3}
+    assert str(tmp_path) not in report.read_text()
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [
+        (UsageError("no"), 2),
+        (UserInputError("the mask is on another grid", seen="3", expected="4", do="fix it"), 65),
+        (InternalError("the loss is not a number"), 70),
+        (OSError(errno.ENOSPC, "No space left on device", "/somewhere/jane-doe.npy"), 74),
+        (ZeroDivisionError("a bug"), 70),
+        (MemoryError(), 75),
+    ],
+)
+def test_each_failure_has_its_exit_code_and_leaves_no_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], error: Exception, exit_code: int
+) -> None:
+    def run(config: Config, context: StepContext) -> Mapping[str, Any]:
+        raise error
+
+    ended, report = run_verb(tmp_path, run)
+    assert ended == exit_code
+    assert not report.exists()
+    shown = capsys.readouterr().err
+    assert "Traceback" not in shown
+    assert "jane-doe" not in shown
+
+
+def test_a_wrong_option_value_is_a_usage_error(tmp_path: Path) -> None:
+    assert run_verb(tmp_path, lambda config, context: {}, "--spacing-mm", "1", "0", "1")[0] == 2
+
+
+def test_an_unknown_verb_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["segmant"]) == 2
+    assert "segment" in capsys.readouterr().err
+
+
+def test_the_bare_command_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(verb in shown for verb in cli.VERBS)
+
+
+def test_a_file_is_complete_or_absent(tmp_path: Path) -> None:
+    def write_half() -> None:
+        with atomic_file(tmp_path / "a.txt") as aside:
+            aside.write_text("half")
+            raise UserInputError("stop")
+
+    with pytest.raises(UserInputError):
+        write_half()
+    assert list(tmp_path.iterdir()) == []
+    with atomic_file(tmp_path / "a.txt") as aside:
+        aside.write_text("whole")
+        assert not (tmp_path / "a.txt").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_folder_is_complete_or_absent_and_never_overwrites(tmp_path: Path) -> None:
+    def write_half() -> None:
+        with atomic_directory(tmp_path / "out") as aside:
+            (aside / "a").write_text("half")
+            raise UserInputError("stop")
+
+    with pytest.raises(UserInputError):
+        write_half()
+    assert list(tmp_path.iterdir()) == []
+    with atomic_directory(tmp_path / "out") as aside:
+        (aside / "b").write_text("whole")
+    assert (tmp_path / "out" / "b").read_text() == "whole"
+    with pytest.raises(UsageError, match="exists already"), atomic_directory(tmp_path / "out"):
+        pass
+    assert (tmp_path / "out" / "b").read_text() == "whole"
+
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+sys.argv[0] = "x"
+from medweave_steps.runtime import signals
+from medweave_steps.runtime.verb import Verb, add_verb_options, execute
+from medweave_steps.runtime.write import atomic_directory
+from medweave_steps.runtime.options import option
+from dataclasses import dataclass
+import argparse
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    output: Path = option("out")
+
+def run(config, context):
+    with atomic_directory(config.output) as aside:
+        (aside / "half").write_text("x")
+        print("started", flush=True)
+        WORK
+    return {}
+
+verb = Verb(name="x", description="", config=Config, run=run)
+parser = argparse.ArgumentParser()
+add_verb_options(parser, verb)
+sys.exit(execute(verb, parser.parse_args(["--output", sys.argv[1]])))
+"""
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    "work",
+    ["time.sleep(60)", "__import__('ctypes').CDLL(None).usleep(20_000_000)"],
+    ids=["interruptible", "inside a C call that never returns to Python"],
+)
+def test_a_signal_ends_a_verb_within_two_seconds_and_leaves_nothing(
+    tmp_path: Path, number: signal.Signals, exit_code: int, work: str
+) -> None:
+    program = textwrap.dedent(PROGRAM).replace("WORK", work)
+    words = [sys.executable, "-c", program, str(tmp_path / "out")]
+    process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "started\n"
+    sent = time.monotonic()
+    os.kill(process.pid, number)
+    _, errors = process.communicate(timeout=20)
+    # The promise to the user is two seconds; it is a property of the design, not a measurement of this machine.
+    assert time.monotonic() - sent < 10
+    assert process.returncode == exit_code
+    assert "interrupted" in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (59, "59 s"), (125, "2 min 05 s"), (11400, "3 h 10 min")])
+def test_durations_read_well(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,51 @@
+"""Generated pages are current, and what the pages point to exists."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("workflows/**/*.md"), *ROOT.glob("helm/**/*.md")]
+)
+
+
+def generated() -> dict[Path, str]:
+    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    pages: dict[Path, str] = module.pages()
+    return pages
+
+
+def test_generated_pages_are_current() -> None:
+    stale = [
+        str(path)
+        for path, text in generated().items()
+        if not (ROOT / path).exists() or (ROOT / path).read_text() != text
+    ]
+    assert stale == [], "run `make docs` and commit the result"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#]+)", page.read_text()) + re.findall(r'src="([^"]+)"', page.read_text())
+    missing = [target for target in targets if "://" not in target and not (page.parent / target.strip()).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_on_the_pages_exist(page: Path) -> None:
+    from medweave_steps.cli import VERBS
+
+    named = re.findall(r"medweave-step ([a-z]+)", page.read_text())
+    assert set(named) - set(VERBS) == set()
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"`make (?:[A-Z]+=\S+ )*([a-z]+)`", page.read_text())
+    assert [target for target in targets if f"\n{target}:" not in makefile] == []
