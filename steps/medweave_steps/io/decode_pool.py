@@ -7,9 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import Any
-
-import numpy as np
+from typing import Any, cast
 
 from medweave_steps.contracts.errors import TryAgainError
 from medweave_steps.io import decode_worker
@@ -24,8 +22,8 @@ class DecodeError(Exception):
     """A code stream cannot be decoded. The text is the decoder's and may not be shown unchecked."""
 
 
-def decode_in_order(requests: Sequence[Request], *, num_workers: int) -> Generator[Any, None, None]:
-    """Decodes planes in parallel and yields the arrays in the order of the requests.
+def decode_in_order(requests: Sequence[Request], *, num_workers: int) -> Generator[decode_worker.Decoded, None, None]:
+    """Decodes planes in parallel and yields them in the order of the requests.
 
     Args:
         requests: path, byte ranges, transfer syntax and pixel description of each plane.
@@ -50,10 +48,10 @@ def decode_in_order(requests: Sequence[Request], *, num_workers: int) -> Generat
         for i, request in enumerate(requests[:ahead]):
             _ask(workers[i % num_processes], request)
         for i in range(len(requests)):
-            array = _answer(workers[i % num_processes])
+            decoded = _answer(workers[i % num_processes])
             if i + ahead < len(requests):
                 _ask(workers[(i + ahead) % num_processes], requests[i + ahead])
-            yield array
+            yield decoded
 
 
 @contextlib.contextmanager
@@ -82,7 +80,7 @@ def _ask(worker: subprocess.Popen[bytes], request: Request) -> None:
         raise _worker_lost() from error
 
 
-def _answer(worker: subprocess.Popen[bytes]) -> Any:
+def _answer(worker: subprocess.Popen[bytes]) -> decode_worker.Decoded:
     assert worker.stdout is not None
     try:
         answer = pickle.load(worker.stdout)
@@ -91,8 +89,7 @@ def _answer(worker: subprocess.Popen[bytes]) -> Any:
     if len(answer) == 2:
         kind, text = answer
         raise EOFError(text) if kind == "EOFError" else DecodeError(text)
-    dtype, shape, data = answer
-    return np.frombuffer(data, dtype=dtype).reshape(shape)
+    return cast(decode_worker.Decoded, answer)
 
 
 def _worker_lost() -> TryAgainError:

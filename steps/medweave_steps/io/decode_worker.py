@@ -10,9 +10,16 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import struct
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+
+RLE = "1.2.840.10008.1.2.5"
+JPEG_2000 = tuple(f"1.2.840.10008.1.2.4.{number}" for number in (90, 91, 201, 202, 203))  # with high throughput (HTJ2K)
+
+Decoded = tuple[str, int, bytes | bytearray]
 
 
 def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> bytes:
@@ -37,24 +44,80 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> bytes:
         os.close(descriptor)
 
 
-def decode(frame: bytes, syntax: str, options: Mapping[str, Any]) -> Any:
-    """One compressed frame as an array of stored values [row, column].
+def decode(frame: bytes, syntax: str, options: Mapping[str, Any]) -> Decoded:
+    """Decompresses one frame.
 
     Args:
         frame: the code stream.
         syntax: UID of its transfer syntax.
         options: pydicom's names for the pixel description (rows, columns, bits_stored …).
+    Returns:
+        numpy dtype of the values as the code stream has them, their bits that count, and their bytes in row order.
+    Raises:
+        ValueError: the stream is damaged or has another size; the decoders add exceptions of their own.
     """
+    if syntax == RLE:
+        dtype = f"<{'i' if options['pixel_representation'] else 'u'}{options['bits_allocated'] // 8}"
+        return dtype, options["bits_stored"], _decode_rle(frame, options)
+    if syntax in JPEG_2000:
+        return _decode_jpeg_2000(frame, options)
+    return _decode_other(frame, syntax, options)
+
+
+def _decode_jpeg_2000(frame: bytes, options: Mapping[str, Any]) -> Decoded:
+    import openjpeg
+
+    about = openjpeg.get_parameters(frame)
+    found = about["rows"], about["columns"], about["samples_per_pixel"]
+    if found != (options["rows"], options["columns"], 1):
+        raise ValueError("the code stream has another size than its header")
+    precision = int(about["precision"])
+    size = 1 if precision <= 8 else 2 if precision <= 16 else 4
+    return f"<{'i' if about['is_signed'] else 'u'}{size}", precision, openjpeg.decode_pixel_data(frame, version=2)
+
+
+def _decode_rle(frame: bytes, options: Mapping[str, Any]) -> bytearray:
+    """DICOM PS3.5, Annex G: one PackBits segment per byte of a pixel, the highest byte first."""
+    num_pixels, size = options["rows"] * options["columns"], options["bits_allocated"] // 8
+    num_segments, *offsets = struct.unpack("<16L", frame[:64])
+    if num_segments != size:
+        raise ValueError("another number of segments than bytes in a pixel")
+    pixels = bytearray(num_pixels * size)
+    for index in range(size):
+        end = offsets[index + 1] if index + 1 < size else len(frame)
+        segment = _unpack_bits(frame[offsets[index] : end])
+        if len(segment) < num_pixels:
+            raise ValueError("a segment ends too early")
+        pixels[size - 1 - index :: size] = segment[:num_pixels]
+    return pixels
+
+
+def _unpack_bits(packed: bytes) -> bytearray:
+    unpacked, place, end = bytearray(), 0, len(packed)
+    while place < end:
+        count = packed[place]
+        place += 1
+        if count < 128:
+            unpacked += packed[place : place + count + 1]
+            place += count + 1
+        elif count > 128:
+            unpacked += packed[place : place + 1] * (257 - count)
+            place += 1
+    return unpacked
+
+
+def _decode_other(frame: bytes, syntax: str, options: Mapping[str, Any]) -> Decoded:
     from pydicom.encaps import encapsulate
     from pydicom.pixels import get_decoder
 
-    decoder = get_decoder(syntax)
-    array, _ = decoder.as_array(encapsulate([frame], has_bot=False), index=0, raw=True, **options)
-    return array
+    array, _ = get_decoder(syntax).as_array(encapsulate([frame], has_bot=False), index=0, raw=True, **options)
+    if array.shape != (options["rows"], options["columns"]):
+        raise ValueError("the code stream has another size than its header")
+    return array.dtype.str, options["bits_stored"], array.tobytes()
 
 
 def main() -> None:
-    """Answers requests (path, ranges, syntax, options) with (dtype, shape, bytes), or with (error's type, text)."""
+    """Answers requests (path, ranges, syntax, options) with what `decode` gives, or with (error's type, text)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides: its end closes our input
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     while True:
@@ -62,9 +125,9 @@ def main() -> None:
             path, ranges, syntax, options = pickle.load(requests)
         except EOFError:
             return
+        answer: tuple[Any, ...]
         try:
-            array = decode(read_ranges(path, ranges), syntax, options)
-            answer: tuple[Any, ...] = (array.dtype.str, array.shape, array.tobytes())
+            answer = decode(read_ranges(path, ranges), syntax, options)
         except Exception as error:
             answer = (type(error).__name__, str(error))
         try:

@@ -180,14 +180,29 @@ def stored_values(data: bytes, layout: PixelLayout) -> npt.NDArray[Any]:
     return np.frombuffer(data, dtype=dtype).reshape(layout.rows, layout.columns)
 
 
+def _decoded_values(decoded: decode_worker.Decoded, layout: PixelLayout) -> npt.NDArray[Any]:
+    """A decompressed plane as stored values of the signedness that the header states.
+
+    Some writers code signed values as unsigned ones and the other way round; then the header is right.
+    """
+    dtype, precision, data = decoded
+    values = np.frombuffer(data, dtype=dtype).reshape(layout.rows, layout.columns)
+    if (values.dtype.kind == "i") == layout.signed:
+        return values
+    unused = values.dtype.itemsize * 8 - precision
+    shifted = np.left_shift(values, unused)
+    turned = shifted.view(f"{'i' if layout.signed else 'u'}{values.dtype.itemsize}")
+    return np.right_shift(turned, unused)
+
+
 def to_hu(stored: npt.NDArray[Any], plane: Plane) -> FloatArray:
     """Stored values to HU by the plane's own slope and intercept; padding becomes air, -1024 HU."""
     layout = plane.layout
     assert plane.slope is not None
     assert plane.intercept is not None
     values = stored.astype(stored.dtype.newbyteorder("="), copy=False)
-    unused = layout.bits_allocated - layout.bits_stored
-    if unused:  # bits above the stored ones may hold overlays
+    unused = values.dtype.itemsize * 8 - layout.bits_stored
+    if unused > 0:  # bits above the stored ones may hold overlays
         values = np.right_shift(np.left_shift(values, unused), unused)
     hu = values.astype(np.float32)
     if plane.slope != 1:
@@ -221,8 +236,6 @@ def iterate(folder: Path, planes: Sequence[Plane], *, num_workers: int) -> Itera
                 raise _cut_off("fewer bytes than its header promises", "a complete file", plane) from error
             except DecodeError as error:
                 raise _undecodable(plane) from error
-            if values.shape != (plane.layout.rows, plane.layout.columns):
-                raise _undecodable(plane)
             yield to_hu(values, plane)
 
 
@@ -240,7 +253,10 @@ def _stored_planes(
     ]
     with contextlib.closing(decode_in_order(requests, num_workers=num_workers)) as decoded:
         for plane, places, packed in zip(planes, ranges, compressed, strict=True):
-            yield next(decoded) if packed else stored_values(stored_bytes(folder, plane, places), plane.layout)
+            if packed:
+                yield _decoded_values(next(decoded), plane.layout)
+            else:
+                yield stored_values(stored_bytes(folder, plane, places), plane.layout)
 
 
 def _undecodable(plane: Plane) -> PixelError:
