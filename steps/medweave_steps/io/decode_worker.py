@@ -13,8 +13,7 @@ import signal
 import struct
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
-
+from typing import Any, cast
 
 RLE = "1.2.840.10008.1.2.5"
 JPEG_2000 = tuple(f"1.2.840.10008.1.2.4.{number}" for number in (90, 91, 201, 202, 203))  # with high throughput (HTJ2K)
@@ -65,15 +64,19 @@ def decode(frame: bytes, syntax: str, options: Mapping[str, Any]) -> Decoded:
 
 
 def _decode_jpeg_2000(frame: bytes, options: Mapping[str, Any]) -> Decoded:
-    import openjpeg
+    from openjpeg.utils import decode_pixel_data, get_parameters
 
-    about = openjpeg.get_parameters(frame)
+    about = get_parameters(frame)
     found = about["rows"], about["columns"], about["samples_per_pixel"]
     if found != (options["rows"], options["columns"], 1):
         raise ValueError("the code stream has another size than its header")
     precision = int(about["precision"])
     size = 1 if precision <= 8 else 2 if precision <= 16 else 4
-    return f"<{'i' if about['is_signed'] else 'u'}{size}", precision, openjpeg.decode_pixel_data(frame, version=2)
+    return (
+        f"<{'i' if about['is_signed'] else 'u'}{size}",
+        precision,
+        cast(bytearray, decode_pixel_data(frame, version=2)),
+    )
 
 
 def _decode_rle(frame: bytes, options: Mapping[str, Any]) -> bytearray:

@@ -192,7 +192,8 @@ def _decoded_values(decoded: decode_worker.Decoded, layout: PixelLayout) -> npt.
     unused = values.dtype.itemsize * 8 - precision
     shifted = np.left_shift(values, unused)
     turned = shifted.view(f"{'i' if layout.signed else 'u'}{values.dtype.itemsize}")
-    return np.right_shift(turned, unused)
+    right: npt.NDArray[Any] = np.right_shift(turned, unused)
+    return right
 
 
 def to_hu(stored: npt.NDArray[Any], plane: Plane) -> FloatArray:
