@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 
 from streamflow.log_handler import logger
+
+from medweave_connectors.record import current
 
 _SECONDARY = (
     "can not be recovered. Failure manager is not enabled",  # a warning after each failure: not retrying is our choice
 )
+_TOLD_BY_RECORD = re.compile(r"FAILED Job \S+ with error:")  # the run's record says it, without mangling it
 
 
 class ShortFailures(logging.Filter):
@@ -28,6 +32,8 @@ class ShortFailures(logging.Filter):
         record.exc_info = record.exc_text = None
         text = record.getMessage()
         if text in self._seen or any(words in text for words in _SECONDARY):
+            return False
+        if current() is not None and _TOLD_BY_RECORD.match(text):
             return False
         self._seen.add(text)
         return True

@@ -15,11 +15,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from medweave_connectors.local.process import kill_all
 from medweave_connectors.record import console
 from medweave_connectors.record.run import RunRecord
 from medweave_steps import __version__
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LEFTOVERS_S = 3.0
+_interrupts = 0
 _main_task: asyncio.Task[Any] | None = None
 
 
@@ -35,9 +38,10 @@ def begin(run: RunRecord, config: Mapping[str, Any]) -> None:
     if run.running:
         return
     workflow = (config.get("workflows") or {}).get(run.workflow, {})
+    file = workflow.get("config", {}).get("file", "")
     run.begin(
-        workflow_file=workflow.get("config", {}).get("file", ""),
-        bindings=_bindings(workflow, Path(config["path"]).parent),
+        workflow_file=os.path.relpath(file, Path(config["path"]).parent),  # the engine has made it absolute
+        bindings=_bindings(workflow),
         deployments={name: d.get("type") for name, d in (config.get("deployments") or {}).items()},
         medweave_version=__version__,
         streamflow_version=metadata.version("streamflow"),
@@ -46,6 +50,18 @@ def begin(run: RunRecord, config: Mapping[str, Any]) -> None:
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
         loop.add_signal_handler(number, _interrupt, run, number)
+
+
+async def cancel_leftovers() -> None:
+    """Ends the engine's own tasks while its tables are still open.
+
+    After a failure StreamFlow leaves them to `asyncio.run`, where each of them raises once more for want of a database.
+    """
+    leftovers = [task for task in asyncio.all_tasks() if task not in (asyncio.current_task(), _main_task)]
+    for task in leftovers:
+        task.cancel()
+    if leftovers:
+        await asyncio.wait(leftovers, timeout=LEFTOVERS_S)
 
 
 def die_by(signal_number: int) -> None:
@@ -58,15 +74,22 @@ def die_by(signal_number: int) -> None:
 
 
 def _interrupt(run: RunRecord, number: signal.Signals) -> None:
-    if run.signal_number is None and _main_task is not None:
+    global _interrupts
+    _interrupts += 1
+    if _interrupts == 1 and _main_task is not None:
         run.signal_number = int(number)
-        console.say(f"medweave: {number.name}: ending the jobs (a second one does not wait)")
+        console.say(f"medweave: {number.name}: ending the jobs (again: killing them)")
         _main_task.cancel()
+    elif _interrupts == 2:
+        kill_all()
     else:
-        raise KeyboardInterrupt
+        run.signal_number = int(number)
+        kill_all()
+        run.finish()
+        die_by(number)
 
 
-def _bindings(workflow: Mapping[str, Any], base: Path) -> list[dict[str, Any]]:
+def _bindings(workflow: Mapping[str, Any]) -> list[dict[str, Any]]:
     # Working directories are left out: they are the user's paths.
     shown = []
     for binding in workflow.get("bindings") or []:

@@ -15,7 +15,7 @@ from streamflow.core.deployment import ExecutionLocation
 from streamflow.deployment.connector.local import LocalConnector
 
 from medweave_connectors.errors import TimeLimitExceeded
-from medweave_connectors.local.process import Command, Ended
+from medweave_connectors.local.process import Command, Ended, end_all_now
 from medweave_connectors.record import current
 from medweave_connectors.record.causes import cause, step_message
 from medweave_connectors.record.run import CommandOutcome
@@ -36,15 +36,15 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
         self._closing = False
 
     async def deploy(self, external: bool) -> None:
-        """Nothing to start; the last net for commands is hung up (a second Ctrl-C skips `undeploy`)."""
-        atexit.register(self._end_now)
+        """Nothing to start; a net is hung up for an engine that leaves without `undeploy`."""
+        atexit.unregister(end_all_now)
+        atexit.register(end_all_now)
 
     async def undeploy(self, external: bool) -> None:
         """Ends what still runs: after a failed sibling step, Ctrl-C, TERM or HUP nothing goes on."""
         self._closing = True
         await asyncio.gather(*(command.end() for command in self._commands))
         await super().undeploy(external)
-        atexit.unregister(self._end_now)
 
     async def run(
         self,
@@ -97,10 +97,6 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
     def get_schema(cls) -> str:
         """The closed schema of the deployment's `config`."""
         return files(__package__).joinpath("schema.json").read_text("utf-8")
-
-    def _end_now(self) -> None:
-        for command in list(self._commands):
-            command.end_now()
 
 
 def step_environment(*layers: MutableMapping[str, str]) -> dict[str, str]:

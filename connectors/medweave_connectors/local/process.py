@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import threading
@@ -22,14 +23,16 @@ GRACE_S = 3.0
 TAIL_LINES = 60
 LINE_BYTES = 16 * 1024
 DRAIN_S = 2.0
+SAMPLE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """A command that ended: as a shell tells the exit code, seconds of wall and processor time, MiB.
 
-    `peak_memory_mib` is the kernel's word about the largest process. The kernel starts the count at the size of the process
-    that forked, so it is never below the driver's own resident set at that time (about 100 MiB).
+    `peak_memory_mib` is the kernel's word about the largest process of the command. The kernel starts that count at the size
+    of the process that forked; so for commands smaller than the driver (about 170 MiB) it is the largest high-water mark of
+    the command's first process, read once a second.
     """
 
     exit_code: int
@@ -37,6 +40,25 @@ class Ended:
     cpu_seconds: float
     peak_memory_mib: float
     timed_out: bool
+
+
+running: set[Command] = set()
+
+
+def end_all_now() -> None:
+    """Ends every command of this process without the event loop, for the interpreter's exit."""
+    for command in list(running):
+        command.signal_group(signal.SIGINT)
+    deadline = time.monotonic() + GRACE_S
+    while running and time.monotonic() < deadline:
+        time.sleep(0.02)
+    kill_all()
+
+
+def kill_all() -> None:
+    """Kills every command of this process, now."""
+    for command in list(running):
+        command.signal_group(signal.SIGKILL)
 
 
 class _Lines(asyncio.Protocol):
@@ -107,9 +129,12 @@ class Command:
                 stderr=redirected(stderr, "wb", subprocess.PIPE),
                 start_new_session=True,  # its own group: a signal reaches all of it, and the terminal's Ctrl-C only us
             )
+        self._driver_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        self._sampled_mib = 0.0
         self._alive = threading.Lock(), [True]
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[tuple[int, float, float, float]] = self._loop.create_future()
+        running.add(self)
         # A thread of its own: the loop's executor is joined at exit, and would wait for a command that hangs.
         threading.Thread(target=self._watch, name="wait-for-command", daemon=True).start()
 
@@ -120,6 +145,7 @@ class Command:
             await self._read(self._process.stderr, self._take_stderr),
         ]
         timed_out = False
+        sampler = self._loop.create_task(self._sample())
         try:
             await asyncio.wait_for(asyncio.shield(self._ended), timeout=time_limit_s)
         except TimeoutError:
@@ -128,7 +154,11 @@ class Command:
         except asyncio.CancelledError:
             self.signal_group(signal.SIGKILL)
             raise
+        finally:
+            sampler.cancel()
         exit_code, seconds, cpu_seconds, peak_memory_mib = await self._ended
+        if peak_memory_mib <= self._driver_mib and self._sampled_mib:
+            peak_memory_mib = self._sampled_mib
         await self._drain([reader for reader in readers if reader is not None])
         return Ended(
             exit_code=exit_code,
@@ -146,14 +176,6 @@ class Command:
             return
         self.signal_group(signal.SIGKILL)
         await asyncio.shield(self._ended)
-
-    def end_now(self) -> None:
-        """The same without the event loop, for the interpreter's exit."""
-        self.signal_group(signal.SIGINT)
-        deadline = time.monotonic() + GRACE_S
-        while self._alive[1][0] and time.monotonic() < deadline:
-            time.sleep(0.02)
-        self.signal_group(signal.SIGKILL)
 
     def signal_group(self, number: signal.Signals) -> None:
         """Sends a signal to the group unless it has ended (its id may then belong to others)."""
@@ -173,6 +195,7 @@ class Command:
         with lock:
             _, status, usage = os.wait4(pid, 0)
             alive[0] = False
+        running.discard(self)
         code = os.waitstatus_to_exitcode(status)
         self._process.returncode = code
         figures = (
@@ -183,6 +206,14 @@ class Command:
         )
         with contextlib.suppress(RuntimeError):  # the loop was closed
             self._loop.call_soon_threadsafe(self._set_ended, figures)
+
+    async def _sample(self) -> None:
+        await asyncio.sleep(SAMPLE_S / 4)
+        while True:
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii", errors="replace")
+                self._sampled_mib = float(status.partition("VmHWM:")[2].split()[0]) / 1024
+            await asyncio.sleep(SAMPLE_S)
 
     def _set_ended(self, figures: tuple[int, float, float, float]) -> None:
         if not self._ended.done():

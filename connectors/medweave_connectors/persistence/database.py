@@ -47,6 +47,8 @@ class MedweaveDatabase(SqliteDatabase):  # type: ignore[misc]
 
     async def close(self) -> None:
         """Writes the run's end; after a signal the process then ends by that signal."""
+        if self._run.running and self._run.engine_verdict != "completed":
+            await shutdown.cancel_leftovers()
         await super().close()
         signal_number = self._run.signal_number
         self._run.finish()

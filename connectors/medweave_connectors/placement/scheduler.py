@@ -74,6 +74,9 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
             self._run.job_recovering(job_name)
         elif status in _ENDS:
             self._run.job_ended(job_name, _ENDS[status])
+        allocation = self.job_allocations.get(job_name)
+        if allocation and self.context.deployment_manager.get_connector(allocation.target.deployment.name) is None:
+            return  # the run is being closed and the deployment is gone: nothing to free, and no error worth a line
         await super().notify_status(job_name, status)
 
     @classmethod

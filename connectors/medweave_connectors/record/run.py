@@ -19,6 +19,9 @@ from medweave_connectors.record.event_log import EventLog
 from medweave_steps.contracts.progress import duration, sentence
 
 REPORT_FILE, REPORT_FOLDER = "run_report.json", "report"
+OUTPUTS_MISSING = (
+    "The command ended well, but an output of its tool is missing or of another type: see the engine's message."
+)
 JobEnd = Literal["completed", "failed", "cancelled"]
 RunEnd = Literal["completed", "failed", "cancelled", "unknown"]
 
@@ -191,6 +194,8 @@ class RunRecord:
         """The attempt failed and the engine will try the job again."""
         failure = self.first_failure
         self.job_ended(name, "failed")
+        if (job := self.jobs.get(name)) is not None and job.outcome is not None:
+            console.say(job.outcome.cause)
         self.first_failure = failure  # a job that is tried again is not a cause yet
 
     def finish(self) -> RunEnd | None:
@@ -230,8 +235,8 @@ class RunRecord:
         console.say(f"medweave: run {self.run_id} {state} after {duration(seconds)}")
         job = self.first_failure
         if state == "failed" and job is not None and job.outcome is not None:
-            console.say(f"medweave: first cause: {job.label} on {job.deployment}, {meaning(job.outcome.exit_code)}")
-            console.say(job.outcome.cause)
+            console.say(f"medweave: first cause: {job.label} on {job.deployment}, {_why(job.outcome)}")
+            console.say(job.outcome.cause or OUTPUTS_MISSING)
             if job.outcome.output_directory is not None:
                 console.say(f"medweave: its files are kept in {_short(job.outcome.output_directory)}")
 
@@ -275,8 +280,12 @@ def _end_text(job: JobRecord, state: JobEnd) -> str:
     if outcome is not None and state == "completed" and outcome.peak_memory_mib:
         facts = (f"peak memory {outcome.peak_memory_mib:.0f} MiB",)
     if outcome is not None and state == "failed":
-        facts = (meaning(outcome.exit_code),) if outcome.exit_code else ("its outputs are not complete",)
+        facts = (_why(outcome),)
     return ", ".join((f"{word} {duration(seconds)}", *facts))
+
+
+def _why(outcome: CommandOutcome) -> str:
+    return meaning(outcome.exit_code) if outcome.exit_code else "its outputs are not complete"
 
 
 def _short(path: Path) -> str:

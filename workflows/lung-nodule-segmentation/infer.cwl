@@ -1,0 +1,53 @@
+#!/usr/bin/env cwl-runner
+cwlVersion: v1.2
+class: Workflow
+label: Segment lung nodules with a model that exists
+doc: From a folder of chest CT, without masks, to nodules as DICOM SEG, NIfTI and tables. The model's card says how the CT is prepared.
+requirements:
+  ScatterFeatureRequirement: {}
+inputs:
+  cohort:
+    doc: folder with chest CT (DICOM series or NIfTI)
+    type: Directory
+  segmentation_model:
+    doc: model folder that gate accepted, or export wrote
+    type: Directory
+  on_error:
+    doc: stop at bad cases after all findings were told, or skip these cases
+    type: ["null", {type: enum, symbols: [stop, skip]}]
+  cases_per_batch:
+    doc: most cases that one job segments
+    type: int
+    default: 8
+  backend:
+    doc: program that computes the network
+    type: ["null", {type: enum, symbols: [openvino, onnxruntime]}]
+outputs:
+  segmentations:
+    doc: masks (NIfTI, DICOM SEG) and lesion tables (CSV, DICOM SR) of all cases, one folder per batch
+    type: Directory[]
+    outputSource: segment/segmentations
+steps:
+  check:
+    run: ../tools/check.cwl
+    in:
+      cohort: cohort
+      on_error: on_error
+    out: [cohort_index, run_report]
+  preprocess:
+    run: ../tools/preprocess.cwl
+    in:
+      cohort: cohort
+      cohort_index: check/cohort_index
+      purpose: {default: inference}
+      cases_per_batch: cases_per_batch
+      segmentation_model: segmentation_model
+    out: [inference_batches, run_report]
+  segment:
+    run: ../tools/segment.cwl
+    scatter: case_batch
+    in:
+      segmentation_model: segmentation_model
+      case_batch: preprocess/inference_batches
+      backend: backend
+    out: [segmentations, run_report]

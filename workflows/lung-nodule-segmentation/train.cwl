@@ -1,0 +1,149 @@
+#!/usr/bin/env cwl-runner
+cwlVersion: v1.2
+class: Workflow
+label: Train a lung nodule segmentation model, and segment and judge the held-out cases with it
+doc: |
+  From a folder of chest CT with masks to a model that is accepted for this kind of machine, the nodules of the test split as
+  DICOM SEG, their comparison with the ground truth, and a report. Inputs that are left out take the defaults of the verbs.
+$namespaces: {edam: "http://edamontology.org/"}
+requirements:
+  ScatterFeatureRequirement: {}
+  MultipleInputFeatureRequirement: {}
+inputs:
+  cohort:
+    doc: folder with chest CT and masks (DICOM series with DICOM SEG, an MSD data set, or NIfTI)
+    type: Directory
+  on_error:
+    doc: stop at bad cases after all findings were told, or skip these cases
+    type: ["null", {type: enum, symbols: [stop, skip]}]
+  spacing_mm:
+    doc: voxel size the network works on, along Right, Anterior, Superior, mm
+    type: float[]?
+  window_hu:
+    doc: lowest and highest value the network sees, HU
+    type: float[]?
+  fractions:
+    doc: shares of patients for training, validation and test, with sum 1; splits that the cohort fixes stay as they are
+    type: float[]?
+  split_seed:
+    doc: seed of the draw of patients into splits
+    type: int
+    default: 0
+  cases_per_batch:
+    doc: most cases that one job segments
+    type: int
+    default: 8
+  training_steps:
+    doc: optimiser steps
+    type: int?
+  training_seed:
+    doc: seed of weights, patches and augmentation
+    type: int
+    default: 0
+outputs:
+  accepted_model:
+    doc: model folder, also a MONAI Bundle; its card pins the precision that the gate accepted
+    type: Directory
+    outputSource: gate/accepted_model
+  gate_decision:
+    doc: what was measured and decided about each candidate
+    type: File
+    format: edam:format_3464  # JSON
+    outputSource: gate/gate_decision
+  training_log:
+    doc: TensorBoard events, and the curves as JSON
+    type: Directory
+    outputSource: train/training_log
+  segmentations:
+    doc: the test cases' masks (NIfTI, DICOM SEG) and lesion tables (CSV, DICOM SR), one folder per batch
+    type: Directory[]
+    outputSource: segment/segmentations
+  evaluation:
+    doc: metrics per case and pooled, with 95 % intervals
+    type: Directory
+    outputSource: evaluate/evaluation
+  evaluation_report:  # the step has the name `report`, and one document has one namespace
+    doc: the report's deterministic part
+    type: Directory
+    outputSource: report/report
+steps:
+  check:
+    run: ../tools/check.cwl
+    in:
+      cohort: cohort
+      on_error: on_error
+    out: [cohort_index, run_report]
+  preprocess:
+    run: ../tools/preprocess.cwl
+    in:
+      cohort: cohort
+      cohort_index: check/cohort_index
+      purpose: {default: training}
+      spacing_mm: spacing_mm
+      window_hu: window_hu
+      fractions: fractions
+      split_seed: split_seed
+      cases_per_batch: cases_per_batch
+    out: [training_set, inference_batches, run_report]
+  train:
+    run: ../tools/train.cwl
+    in:
+      training_set: preprocess/training_set
+      training_steps: training_steps
+      seed: training_seed
+    out: [trained_model, training_log, run_report]
+  export:
+    run: ../tools/export.cwl
+    in:
+      trained_model: train/trained_model
+    out: [exported_model, run_report]
+  quantize:
+    run: ../tools/quantize.cwl
+    in:
+      exported_model: export/exported_model
+      training_set: preprocess/training_set
+    out: [int8_candidate, run_report]
+  gate:
+    run: ../tools/gate.cwl
+    in:
+      exported_model: export/exported_model
+      candidates:
+        source: [quantize/int8_candidate]
+        linkMerge: merge_nested
+      training_set: preprocess/training_set
+      test_batches: preprocess/inference_batches
+    out: [accepted_model, gate_decision, run_report]
+  segment:
+    run: ../tools/segment.cwl
+    scatter: case_batch
+    in:
+      segmentation_model: gate/accepted_model
+      case_batch: preprocess/inference_batches
+    out: [segmentations, run_report]
+  evaluate:
+    run: ../tools/evaluate.cwl
+    in:
+      cohort: cohort
+      cohort_index: check/cohort_index
+      segmentations: segment/segmentations
+      case_batches: preprocess/inference_batches
+    out: [evaluation, run_report]
+  report:
+    run: ../tools/report.cwl
+    in:
+      evaluation: evaluate/evaluation
+      segmentations: segment/segmentations
+      case_batches: preprocess/inference_batches
+      training_log: train/training_log
+      run_reports:
+        source:
+          - check/run_report
+          - preprocess/run_report
+          - train/run_report
+          - export/run_report
+          - quantize/run_report
+          - gate/run_report
+          - segment/run_report
+          - evaluate/run_report
+        linkMerge: merge_flattened
+    out: [report, run_report]

@@ -1,0 +1,53 @@
+#!/usr/bin/env cwl-runner
+cwlVersion: v1.2
+class: CommandLineTool
+label: Write a synthetic cohort of chest CT with nodules
+doc: CT series as a scanner would write them, the ground truth as DICOM SEG, the same as an MSD data set. Everything says that it is synthetic.
+$namespaces: {edam: "http://edamontology.org/"}
+requirements:
+  ResourceRequirement: {coresMin: 2, ramMin: 2048}  # MiB
+  ToolTimeLimit: {timelimit: 14400}  # s
+baseCommand: [medweave-step, phantom]
+arguments:
+  - {valueFrom: lung, position: -1}
+  - {prefix: --output, valueFrom: cohort}
+  - {prefix: --num-threads, valueFrom: $(runtime.cores)}
+inputs:
+  cases:
+    doc: patients for training and validation
+    type: int?
+    inputBinding: {prefix: --cases}
+  held_out_cases:
+    doc: patients for the test split, from a seed of their own
+    type: int?
+    inputBinding: {prefix: --held-out-cases}
+  seed:
+    doc: seed of the patients for training and validation
+    type: int?
+    inputBinding: {prefix: --seed}
+  held_out_seed:
+    doc: seed of the patients of the test split
+    type: int?
+    inputBinding: {prefix: --held-out-seed}
+  cohort_format:
+    doc: files to write (dicom, msd, both)
+    type: ["null", {type: enum, symbols: [dicom, msd, both]}]
+    inputBinding: {prefix: --format}
+  transfer_syntax:
+    doc: encoding of the DICOM pixels (explicit, rle, jpeg2000)
+    type: ["null", {type: enum, symbols: [explicit, rle, jpeg2000]}]
+    inputBinding: {prefix: --transfer-syntax}
+  grid:
+    doc: voxels as a scanner makes them (scanner) or coarser (demo)
+    type: ["null", {type: enum, symbols: [scanner, demo]}]
+    inputBinding: {prefix: --grid}
+outputs:
+  cohort:
+    doc: the cohort's folder
+    type: Directory
+    outputBinding: {glob: cohort}
+  run_report:
+    doc: what the step did
+    type: File
+    format: edam:format_3464  # JSON
+    outputBinding: {glob: run_report.json}

@@ -1,0 +1,89 @@
+#!/usr/bin/env cwl-runner
+cwlVersion: v1.2
+class: CommandLineTool
+label: Train the segmentation network
+doc: |
+  Trains a 3-D U-Net on patches and keeps the weights that did best on the validation split. The same seed, options, data and
+  number of threads give the same weights on a CPU. Options that are left out take the defaults of the verb.
+$namespaces:
+  edam: "http://edamontology.org/"
+  medweave: "https://medweave.dev/cwl#"
+requirements:
+  ResourceRequirement: {coresMin: 2, ramMin: 3072}  # MiB
+  ToolTimeLimit: {timelimit: 172800}  # s
+hints:
+  # Read by medweave's connectors, ignored by every other runner; cwltool's own CUDARequirement would stop it where there is no GPU.
+  medweave:GPURequest: {gpusMin: 0, gpusMax: 1}
+baseCommand: [medweave-step, train]
+arguments:
+  - {prefix: --output, valueFrom: trained_model}
+  - {prefix: --training-log, valueFrom: training_log}
+  - {prefix: --checkpoint-folder, valueFrom: checkpoints}
+  - {prefix: --num-threads, valueFrom: $(runtime.cores)}
+inputs:
+  training_set:
+    doc: prepared cases of the training and validation split, with labels
+    type: Directory
+    inputBinding: {prefix: --training-set}
+  training_steps:
+    doc: optimiser steps
+    type: int?
+    inputBinding: {prefix: --steps}
+  batch_size:
+    doc: patches per step
+    type: int?
+    inputBinding: {prefix: --batch-size}
+  patch_shape:
+    doc: voxels of a training patch along I, J, K
+    type: int[]?
+    inputBinding: {prefix: --patch-shape}
+  channels:
+    doc: channels per level of the network, finest first
+    type: int[]?
+    inputBinding: {prefix: --channels}
+  learning_rate:
+    doc: peak of the learning rate
+    type: float?
+    inputBinding: {prefix: --learning-rate}
+  seed:
+    doc: seed of weights, patches and augmentation
+    type: int?
+    inputBinding: {prefix: --seed}
+  epoch_steps:
+    doc: steps per epoch, the unit of progress
+    type: int?
+    inputBinding: {prefix: --epoch-steps}
+  validation_interval:
+    doc: epochs between two validations
+    type: int?
+    inputBinding: {prefix: --validation-interval}
+  patience:
+    doc: validations without a better score after which training stops; 0 never stops
+    type: int?
+    inputBinding: {prefix: --patience}
+  precision:
+    doc: arithmetic of the network (auto, float32, bfloat16)
+    type: ["null", {type: enum, symbols: [auto, float32, bfloat16]}]
+    inputBinding: {prefix: --precision}
+  resume_from:
+    doc: folder with a checkpoint to continue exactly
+    type: Directory?
+    inputBinding: {prefix: --resume-from}
+outputs:
+  trained_model:
+    doc: model folder, also a MONAI Bundle
+    type: Directory
+    outputBinding: {glob: trained_model}
+  training_log:
+    doc: TensorBoard events, and the curves as JSON
+    type: Directory
+    outputBinding: {glob: training_log}
+  checkpoints:
+    doc: the last checkpoint, where one was due
+    type: Directory?
+    outputBinding: {glob: checkpoints}
+  run_report:
+    doc: what the step did, without patient data
+    type: File
+    format: edam:format_3464  # JSON
+    outputBinding: {glob: run_report.json}
