@@ -1,0 +1,108 @@
+"""A folder of synthetic patients: one process per patient, complete or absent as a whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medweave_steps.io.discovery import case_id_of_series
+from medweave_steps.phantom import dicom_writer, msd_writer
+from medweave_steps.phantom.chest import ChestSpec, Nodule, generate_chest
+from medweave_steps.phantom.patient import Patient
+from medweave_steps.runtime.pool import finished_cases
+from medweave_steps.runtime.verb import StepContext
+from medweave_steps.runtime.write import atomic_directory
+
+if TYPE_CHECKING:
+    from medweave_steps.phantom.command import PhantomConfig
+
+LABELS = {"0": "background", "1": "nodule"}
+# Every third scanner stores padding outside its circle of reconstruction, as many real ones do.
+PADDING_EVERY, PADDING_HU = 3, -2000
+_GRIDS: Mapping[str, Mapping[str, Any]] = {
+    "scanner": {},
+    "demo": {"matrix_size": 256, "in_plane_spacing_mm": (1.4, 1.6), "slice_spacing_mm": (2.0, 2.5)},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    patient: Patient
+    grid: str
+    dicom: Path | None
+    msd: Path | None
+    transfer_syntax: dicom_writer.TransferSyntax
+
+
+def write_cohort(config: PhantomConfig, context: StepContext) -> Mapping[str, Any]:
+    """Writes every patient and the files that describe the cohort.
+
+    Returns:
+        the numbers of patients, nodules, and nodules by type, place and size.
+    """
+    patients = [Patient(seed=config.seed, ordinal=i + 1, held_out=False) for i in range(config.cases)]
+    patients += [Patient(seed=config.held_out_seed, ordinal=i + 1, held_out=True) for i in range(config.held_out_cases)]
+    progress = context.progress(unit="patient", total=len(patients))
+    listed: dict[Patient, tuple[Nodule, ...]] = {}
+    with atomic_directory(config.output) as folder:
+        dicom = {"dicom": folder, "both": folder / "dicom"}.get(config.format)
+        msd = {"msd": folder, "both": folder / "Task06_Lung"}.get(config.format)
+        jobs = [
+            _Job(patient=one, grid=config.grid, dicom=dicom, msd=msd, transfer_syntax=config.transfer_syntax)
+            for one in patients
+        ]
+        for patient, nodules in finished_cases(_write_patient, jobs, num_processes=context.num_threads):
+            listed[patient] = nodules
+            progress.step(f"{patient.name}: {len(nodules)} nodules")
+        if dicom:
+            held_out = [case_id_of_series(one.uid("series")) for one in patients if one.held_out]
+            _describe(dicom, config, held_out)
+        if msd:
+            msd_writer.write_dataset(msd, patients, LABELS)
+            _describe(msd, config, [one.name for one in patients if one.held_out])
+    for patient in patients:
+        context.add_case(
+            case_id_of_series(patient.uid("series")), num_nodules=len(listed[patient]), held_out=patient.held_out
+        )
+    return _counts([nodule for nodules in listed.values() for nodule in nodules], len(patients))
+
+
+def _write_patient(job: _Job) -> tuple[Patient, tuple[Nodule, ...]]:
+    padding = PADDING_HU if job.patient.ordinal % PADDING_EVERY == 0 else None
+    chest = generate_chest(ChestSpec(seed=job.patient.chest_seed, padding_value=padding, **_GRIDS[job.grid]))
+    if job.dicom:
+        dicom_writer.write_patient(job.dicom, job.patient, chest, job.transfer_syntax)
+    if job.msd:
+        msd_writer.write_patient(job.msd, job.patient, chest)
+    return job.patient, chest.nodules
+
+
+def _describe(folder: Path, config: PhantomConfig, held_out: list[str]) -> None:
+    card = {
+        "synthetic": True,
+        "generator": "medweave-step phantom lung",
+        "seed": config.seed,
+        "held_out_seed": config.held_out_seed if config.held_out_cases else None,
+        "labels": LABELS,
+    }
+    (folder / "cohort_card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+    splits = {"test": sorted(held_out)} if held_out else {}
+    (folder / "splits.json").write_text(json.dumps(splits, indent=2) + "\n", encoding="utf-8")
+
+
+def _counts(nodules: list[Nodule], num_patients: int) -> Mapping[str, Any]:
+    def tally(values: list[str]) -> dict[str, int]:
+        return {value: values.count(value) for value in sorted(set(values))}
+
+    return {
+        "patients": num_patients,
+        "nodules": len(nodules),
+        "nodules_from_6_mm": sum(nodule.diameter_mm >= 6 for nodule in nodules),
+        "nodules_from_10_mm": sum(nodule.diameter_mm >= 10 for nodule in nodules),
+        "by_attenuation": tally([nodule.attenuation for nodule in nodules]),
+        "by_location": tally([nodule.location for nodule in nodules]),
+        "synthetic": True,
+    }
