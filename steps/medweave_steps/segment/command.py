@@ -1,0 +1,151 @@
+"""`medweave-step segment`: lesions of prepared cases, as masks, tables and DICOM objects on the source grid."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.model import ModelCard
+from medweave_steps.contracts.segmentations import Segmentations, SegmentedCase
+from medweave_steps.contracts.volume import VolumeInfo
+from medweave_steps.inference.components import lesion_components
+from medweave_steps.inference.engine import Engine, open_engine
+from medweave_steps.inference.restore import restore_mask
+from medweave_steps.inference.windows import predict_probability
+from medweave_steps.io.headers import read_headers
+from medweave_steps.io.model_folder import card_sha256, read_card
+from medweave_steps.io.prepared import CaseFolder, open_prepared
+from medweave_steps.runtime.verb import StepContext, Verb
+from medweave_steps.runtime.write import atomic_directory, write_text
+from medweave_steps.segment.config import SegmentConfig
+from medweave_steps.segment.deliver import Delivery, deliver_case
+from medweave_steps.segment.fit import check_fits
+from medweave_steps.segment.lesions import COLUMNS
+
+HEADERS_FILE = "source_headers.zip"
+RECORD_FILE = "segmentations.json"
+
+
+def run(config: SegmentConfig, context: StepContext) -> Mapping[str, Any]:
+    """Segments every case of a batch; returns the counts and the mean seconds per stage."""
+    card = read_card(config.segmentation_model)
+    prepared = open_prepared(config.case_batch)
+    cases = prepared.cases()
+    infos = {case.case.case_id: case.info() for case in cases}
+    check_fits(card, prepared.cohort, list(infos.values()))
+    clock = time.perf_counter()
+    engine = open_engine(config.segmentation_model, card, backend=config.backend, num_threads=context.num_threads)
+    compile_s = time.perf_counter() - clock
+    if not cases:
+        context.notice("the batch holds no case: the output holds none either")
+    model_sha256 = card_sha256(card)
+    progress = context.progress(unit="case", total=len(cases))
+    records: list[SegmentedCase] = []
+    stages: list[Mapping[str, float]] = []
+    with atomic_directory(config.output) as folder:
+        for case in cases:
+            info = infos[case.case.case_id]
+            delivery, seconds = segment_case(folder / info.case_id, case, info, engine, card, model_sha256=model_sha256)
+            if info.source_format == "dicom" and not delivery.has_dicom:
+                context.notice(
+                    f"{info.case_id}: no DICOM SEG, since its series consists of several multi-frame images; see its NIfTI mask"
+                )
+            records.append(delivery.record)
+            stages.append(seconds)
+            count = len(delivery.lesions)
+            total = sum(seconds.values())
+            progress.step(f"{info.case_id}: {count} lesion{'' if count == 1 else 's'} ({total:.1f} s)", lesions=count)
+            context.add_case(
+                info.case_id,
+                num_lesions=count,
+                lesion_volume_mm3=delivery.record.lesion_volume_mm3,
+                seconds={name: round(value, 3) for name, value in seconds.items()},
+                files=dict(delivery.record.files),
+            )
+        record = Segmentations(
+            model_name=card.name,
+            model_sha256=model_sha256,
+            precision=card.precision,
+            backend=config.backend,
+            synthetic_data=prepared.cohort.synthetic,
+            synthetic_model=card.synthetic_data,
+            table_columns=COLUMNS,
+            cases=tuple(records),
+        )
+        write_text(folder / RECORD_FILE, codec.dumps(record))
+    engine.close()
+    return _results(record, stages, compile_s)
+
+
+def segment_case(
+    folder: Path, case: CaseFolder, info: VolumeInfo, engine: Engine, card: ModelCard, *, model_sha256: str
+) -> tuple[Delivery, dict[str, float]]:
+    """Segments one prepared case and writes its results; returns what was written and the seconds per stage."""
+    marks = [time.perf_counter()]
+    volume_IJK_hu = case.volume_IJK()
+    if volume_IJK_hu.shape != info.grid.shape:
+        raise UserInputError(
+            f"volume.npy of {info.case_id} does not belong to its volume_info.json.",
+            seen=f"shape {volume_IJK_hu.shape}",
+            expected=f"shape {info.grid.shape}",
+            do="run preprocess again",
+        )
+    headers = _read_headers(case, info)
+    marks.append(time.perf_counter())
+    probability_IJK = predict_probability(engine, volume_IJK_hu, card)
+    marks.append(time.perf_counter())
+    found = lesion_components(probability_IJK, card.postprocessing, info.grid.spacing_mm)
+    mask = restore_mask(found.probability_IJK, info, threshold=card.postprocessing.threshold, boxes=found.boxes)
+    marks.append(time.perf_counter())
+    delivery = deliver_case(folder, mask, info, volume_IJK_hu, headers, card, model_sha256=model_sha256)
+    marks.append(time.perf_counter())
+    names = ("load", "network", "restore", "write")
+    return delivery, {name: b - a for name, a, b in zip(names, marks, marks[1:], strict=False)}
+
+
+def _read_headers(case: CaseFolder, info: VolumeInfo) -> list[Any]:
+    if info.source_format != "dicom":
+        return []
+    path = case.folder / HEADERS_FILE
+    if not path.is_file():
+        raise UserInputError(
+            f"the source headers of {info.case_id} are missing.",
+            seen=f"no {HEADERS_FILE} beside its volume.npy",
+            expected=f"{HEADERS_FILE}, from which the DICOM SEG takes the names of the source images",
+            do="run preprocess again",
+        )
+    return read_headers(path)
+
+
+def _results(record: Segmentations, stages: list[Mapping[str, float]], compile_s: float) -> Mapping[str, Any]:
+    names = stages[0] if stages else ()
+    return {
+        "num_cases": len(record.cases),
+        "num_lesions": sum(case.num_lesions for case in record.cases),
+        "model_name": record.model_name,
+        "model_sha256": record.model_sha256,
+        "precision": record.precision,
+        "backend": record.backend,
+        "synthetic_data": record.synthetic_data,
+        "synthetic_model": record.synthetic_model,
+        "compile_seconds": round(compile_s, 3),
+        "mean_seconds": {name: round(sum(s[name] for s in stages) / len(stages), 3) for name in names},
+        "intended_use": record.intended_use,
+    }
+
+
+VERB = Verb(
+    name="segment",
+    description=(
+        "Finds lesions in prepared cases and brings them back to the grid of the source. Per case: lesion_mask.nii.gz,\n"
+        "lesions.csv (volume mm³, longest diameter mm, mean HU, slice) and, for DICOM sources, lesion_mask.dcm (DICOM SEG)\n"
+        "and lesions_sr.dcm (DICOM SR, TID 1500). Refuses a model whose card does not fit the cases (spacing in mm, HU\n"
+        "window, crop) or whose files were changed. Computes on the CPU in the precision that the card pins."
+    ),
+    config=SegmentConfig,
+    run=run,
+)

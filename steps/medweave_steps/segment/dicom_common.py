@@ -1,0 +1,167 @@
+"""What our DICOM objects share: who they are about, their UIDs and dates. Nothing depends on the time of the run."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.volume import VolumeInfo
+from medweave_steps.io.headers import frame_order
+from medweave_steps.runtime.imports import require
+
+CONTENT_DESCRIPTION = "Research use only. Not a medical device."  # LO: at most 64 characters
+MANUFACTURER = "medweave"
+
+# Attributes of type 2 that highdicom copies from the source: they must be there, and may be empty.
+_TYPE_2 = (
+    "PatientID", "PatientName", "PatientBirthDate", "PatientSex", "AccessionNumber", "StudyID", "StudyDate", "StudyTime",
+    "ReferringPhysicianName",
+)  # fmt: skip
+_SEXES = ("M", "F", "O")
+_SOME_DATE, _SOME_TIME = "19000101", "000000"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The images a result was made from.
+
+    Attributes:
+        images: header-only datasets, patient attributes made sound: one per slice, sorted, or one multi-frame image.
+        frames: 0-based frame of the multi-frame image per slice; empty for single-frame images.
+        date, time: the source's own, DICOM DA and TM, for `ContentDate` and `ContentTime`.
+    """
+
+    images: tuple[Any, ...]
+    frames: tuple[int, ...]
+    date: str
+    time: str
+
+    @property
+    def series_uid(self) -> str:
+        """SeriesInstanceUID of the images; never leaves DICOM outputs."""
+        return str(self.images[0].SeriesInstanceUID)
+
+    def instance_numbers(self, num_slices: int) -> list[int | None]:
+        """InstanceNumber of the image that shows each slice."""
+        images = [self.images[0]] * num_slices if self.frames else self.images
+        return [_integer(image.get("InstanceNumber")) for image in images]
+
+    def in_image_order(self, mask: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """The mask [slice, row, column] with its slices in the order of the images or frames."""
+        if not self.frames:
+            return mask
+        ordered = np.empty_like(mask)
+        ordered[list(self.frames)] = mask
+        return ordered
+
+    def references(self, first_slice: int, last_slice: int) -> list[tuple[Any, list[int] | None]]:
+        """The images of source slices, counted from 1, each with its frames, counted from 1 (None for single-frame images)."""
+        slices = range(first_slice - 1, last_slice)
+        if self.frames:
+            return [(self.images[0], sorted(self.frames[s] + 1 for s in slices))]
+        return [(self.images[s], None) for s in slices]
+
+
+def read_source(headers: Sequence[Any], info: VolumeInfo) -> Source | None:
+    """Prepares the source headers of a case for reference.
+
+    Args:
+        headers: datasets without pixel data, changed in place.
+        info: the case.
+    Returns:
+        None where a DICOM SEG cannot name the images: a series of several multi-frame images.
+    Raises:
+        UserInputError: the headers are not those of the volume's slices.
+    """
+    order = frame_order(headers)
+    if len(order) != info.source_grid.shape[0] or not headers:
+        raise UserInputError(
+            f"the source headers of {info.case_id} do not belong to its volume.",
+            seen=f"{len(order)} slices in source_headers.zip",
+            expected=f"{info.source_grid.shape[0]} slices, as volume_info.json says",
+            do="run preprocess again",
+        )
+    is_multi_frame = any("PerFrameFunctionalGroupsSequence" in image for image in headers)
+    if is_multi_frame and len(headers) > 1:
+        return None
+    for image in headers:
+        _make_patient_sound(image)
+        _make_geometry_sound(image, headers[0], info)
+    first = headers[0]
+    date = next((d for d in (_date(first.get(k)) for k in ("ContentDate", "SeriesDate", "StudyDate")) if d), _SOME_DATE)
+    time = next((t for t in (_time(first.get(k)) for k in ("ContentTime", "SeriesTime", "StudyTime")) if t), _SOME_TIME)
+    frames = tuple(frame for _, frame in order) if is_multi_frame else ()
+    return Source(images=tuple(headers), frames=frames, date=date, time=time)
+
+
+def derived_uid(*parts: str) -> str:
+    """A UID that depends on nothing but its parts, so that equal work gives equal files (DICOM PS3.5, B.2: UUID-derived)."""
+    return f"2.25.{uuid.uuid5(uuid.NAMESPACE_OID, chr(10).join(('medweave', *parts))).int}"
+
+
+def settle_times(dataset: Any, source: Source) -> None:
+    """Puts the source's date and time in the place of the time of the run, and no time zone."""
+    dataset.ContentDate, dataset.ContentTime = source.date, source.time
+    for keyword in ("InstanceCreationDate", "InstanceCreationTime", "TimezoneOffsetFromUTC"):
+        if keyword in dataset:
+            del dataset[keyword]
+
+
+def _make_patient_sound(image: Any) -> None:
+    for keyword in _TYPE_2:
+        if keyword not in image:
+            setattr(image, keyword, None)
+    # highdicom refuses what real archives hold; an empty value of type 2 says "not known".
+    if image.PatientSex not in (*_SEXES, None, ""):
+        image.PatientSex = ""
+    image.PatientBirthDate = _date(image.PatientBirthDate) or ""
+    image.StudyDate = _date(image.StudyDate) or None
+    image.StudyTime = _time(image.StudyTime) or None
+
+
+def _make_geometry_sound(image: Any, first: Any, info: VolumeInfo) -> None:
+    # highdicom wants one orientation to the last digit and a slice thickness, and takes the distance between slices as it is
+    # written; archives hold rounding errors, empty thicknesses and wrong distances.
+    spacing_mm = round(info.source_grid.spacing_mm[0], 6)
+    if "SharedFunctionalGroupsSequence" not in image:
+        image.ImageOrientationPatient = first.ImageOrientationPatient
+        measures = image
+    else:
+        shared, frame = image.SharedFunctionalGroupsSequence[0], image.PerFrameFunctionalGroupsSequence[0]
+        for keyword in ("PlaneOrientationSequence", "PixelMeasuresSequence"):
+            if not shared.get(keyword):
+                setattr(shared, keyword, frame[keyword].value)
+        measures = shared.PixelMeasuresSequence[0]
+    if not (measures.get("SliceThickness") or 0) > 0:
+        measures.SliceThickness = spacing_mm
+    measures.SpacingBetweenSlices = spacing_mm
+
+
+def _date(value: Any) -> str:
+    text = str(value or "")
+    with contextlib.suppress(ValueError):
+        if re.fullmatch(r"\d{8}", text):
+            require("pydicom", extra="segment").valuerep.DA(text)
+            return text
+    return ""
+
+
+def _time(value: Any) -> str:
+    text = str(value or "")
+    with contextlib.suppress(ValueError):
+        if re.fullmatch(r"\d{2}(\d{2}(\d{2}(\.\d{1,6})?)?)?", text):
+            require("pydicom", extra="segment").valuerep.TM(text)
+            return text
+    return ""
+
+
+def _integer(value: Any) -> int | None:
+    return None if value is None else int(value)

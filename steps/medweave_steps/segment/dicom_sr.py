@@ -1,0 +1,147 @@
+"""The nodule table as a DICOM Structured Report (Comprehensive 3D SR, template TID 1500)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from medweave_steps import __version__
+from medweave_steps.contracts.model import ModelCard
+from medweave_steps.runtime.imports import require
+from medweave_steps.segment.dicom_common import MANUFACTURER, Source, derived_uid, settle_times
+from medweave_steps.segment.lesions import Lesion
+
+SERIES_NUMBER = 9002
+
+
+def build_report(
+    lesions: Sequence[Lesion], segmentation: Any, source: Source, card: ModelCard, *, identity: tuple[str, ...]
+) -> Any:
+    """A measurement report: the number of lesions, and for each its volume, longest diameter and mean HU.
+
+    Each lesion has a tracking identifier, the segmentation and source images that show it, and its centre (LPS, mm).
+
+    Args:
+        lesions: the nodule table.
+        segmentation: the DICOM Segmentation that it belongs to.
+        source: the images.
+        card: the model that found the lesions.
+        identity: what the UIDs are made from.
+    Returns:
+        highdicom.sr.Comprehensive3DSR, ready to be written.
+    """
+    sr = require("highdicom.sr", extra="segment")
+    codes = require("pydicom.sr.codedict", extra="segment").codes
+    groups = [_count(lesions, segmentation, card, identity)]
+    groups += [_lesion(lesion, segmentation, source, card, identity) for lesion in lesions]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        report = sr.Comprehensive3DSR(
+            evidence=[segmentation, *source.images],
+            content=sr.MeasurementReport(
+                observation_context=_observer(card, identity),
+                procedure_reported=sr.CodedConcept("169069000", "SCT", "CT of chest"),
+                imaging_measurements=groups,
+                title=codes.DCM.ImagingMeasurementReport,
+            ),
+            series_instance_uid=derived_uid("report series", *identity),
+            series_number=SERIES_NUMBER,
+            sop_instance_uid=derived_uid("report", *identity),
+            instance_number=1,
+            manufacturer=MANUFACTURER,
+            manufacturer_model_name=card.name[:64],
+            software_versions=__version__,
+            device_serial_number=identity[1][:16],
+            series_description="Lung nodule measurements (research use only)",
+            is_complete=True,
+            is_final=False,
+        )
+    settle_times(report, source)
+    return report
+
+
+def _observer(card: ModelCard, identity: tuple[str, ...]) -> Any:
+    sr = require("highdicom.sr", extra="segment")
+    codes = require("pydicom.sr.codedict", extra="segment").codes
+    device = sr.DeviceObserverIdentifyingAttributes(
+        uid=derived_uid("device", identity[1]),
+        name=f"medweave {__version__}, research use only",
+        manufacturer_name=MANUFACTURER,
+        model_name=card.name[:64],
+    )
+    context = sr.ObserverContext(observer_type=codes.DCM.Device, observer_identifying_attributes=device)
+    return sr.ObservationContext(observer_device_context=context)
+
+
+def _algorithm(card: ModelCard, identity: tuple[str, ...]) -> Any:
+    sr = require("highdicom.sr", extra="segment")
+    return sr.AlgorithmIdentification(name=card.name[:64], version=f"{card.precision} {identity[1][:16]}")
+
+
+def _count(lesions: Sequence[Lesion], segmentation: Any, card: ModelCard, identity: tuple[str, ...]) -> Any:
+    sr = require("highdicom.sr", extra="segment")
+    codes = require("pydicom.sr.codedict", extra="segment").codes
+    # Template 1500 asks for at least one group: a scan without lesions says that there are none.
+    return sr.MeasurementsAndQualitativeEvaluations(
+        tracking_identifier=sr.TrackingIdentifier(
+            uid=derived_uid("all lesions", *identity), identifier="All lung nodules"
+        ),
+        finding_type=codes.SCT.Nodule,
+        source_images=[
+            sr.SourceImageForMeasurementGroup(
+                referenced_sop_class_uid=segmentation.SOPClassUID,
+                referenced_sop_instance_uid=segmentation.SOPInstanceUID,
+            )
+        ],
+        finding_sites=[sr.FindingSite(anatomic_location=codes.SCT.Lung)],
+        measurements=[sr.Measurement(name=codes.SCT.NumberOfLesions, value=len(lesions), unit=codes.UCUM.NoUnits)],
+    )
+
+
+def _lesion(lesion: Lesion, segmentation: Any, source: Source, card: ModelCard, identity: tuple[str, ...]) -> Any:
+    sr = require("highdicom.sr", extra="segment")
+    codes = require("pydicom.sr.codedict", extra="segment").codes
+    group = sr.VolumetricROIMeasurementsAndQualitativeEvaluations(
+        tracking_identifier=sr.TrackingIdentifier(
+            uid=derived_uid("lesion", str(lesion.lesion), *identity), identifier=f"Lung nodule {lesion.lesion}"
+        ),
+        referenced_segment=sr.ReferencedSegment(
+            sop_class_uid=segmentation.SOPClassUID,
+            sop_instance_uid=segmentation.SOPInstanceUID,
+            segment_number=1,
+            source_images=[
+                sr.SourceImageForSegmentation(image.SOPClassUID, image.SOPInstanceUID, frames)
+                for image, frames in source.references(lesion.first_slice, lesion.last_slice)
+            ],
+        ),
+        finding_type=codes.SCT.Nodule,
+        finding_sites=[sr.FindingSite(anatomic_location=codes.SCT.Lung)],
+        algorithm_id=_algorithm(card, identity),
+        measurements=[
+            sr.Measurement(name=codes.SCT.Volume, value=round(lesion.volume_mm3, 2), unit=codes.UCUM.CubicMillimeter),
+            sr.Measurement(
+                name=codes.SCT.LongAxis, value=round(lesion.longest_diameter_mm, 2), unit=codes.UCUM.Millimeter
+            ),
+            sr.Measurement(
+                name=codes.DCM.AttenuationCoefficient,
+                value=round(lesion.mean_hu, 1),
+                unit=codes.UCUM.HounsfieldUnit,
+                derivation=codes.SCT.Mean,
+            ),
+        ],
+    )
+    # All lesions are one segment, and a segment reference may not name frames: the centre says which of them this is.
+    r, a, s = lesion.centre_ras_mm
+    group[0].ContentSequence.append(
+        sr.Scoord3DContentItem(
+            name=codes.DCM.Center,
+            graphic_type=sr.GraphicTypeValues3D.POINT,
+            graphic_data=np.array([[-r, -a, s]]),
+            frame_of_reference_uid=source.images[0].FrameOfReferenceUID,
+            relationship_type=sr.RelationshipTypeValues.CONTAINS,
+        )
+    )
+    return group

@@ -1,0 +1,74 @@
+"""A model is opened only for volumes that are what its card says it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from medweave_steps.contracts.cohort import PreparedCohort
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.model import ModelCard
+from medweave_steps.contracts.volume import VolumeInfo
+from medweave_steps.io.geometry import ras_axes
+
+_SAME_MM = 1e-4
+
+
+def check_fits(card: ModelCard, cohort: PreparedCohort, infos: Sequence[VolumeInfo]) -> None:
+    """Compares the model's input contract with every case of a batch, before any work is done.
+
+    Raises:
+        UserInputError: one does not fit; names the first case and what differs.
+    """
+    if card.input.channels != 1:
+        raise _misfit(card, "this batch", f"{card.input.channels} channels (model_card.json, input)", "1 channel, CT")
+    sides, multiple = card.input.patch_shape, card.input.patch_multiple
+    if any(side < 1 or side % multiple for side in sides):
+        raise _misfit(
+            card, "itself", f"patch shape {sides} (model_card.json, input)", f"sides that are multiples of {multiple}"
+        )
+    for info in infos:
+        for seen, expected, file, is_same in _compared(card, cohort, info):
+            if not is_same:
+                raise _misfit(card, info.case_id, f"{seen} ({file})", f"{expected} (model_card.json, input)")
+
+
+def _compared(card: ModelCard, cohort: PreparedCohort, info: VolumeInfo) -> Iterable[tuple[str, str, str, bool]]:
+    wanted = card.input
+    spacing = info.grid.spacing_mm
+    same = all(abs(a - b) < _SAME_MM for a, b in zip(spacing, wanted.spacing_mm, strict=True))
+    yield f"spacing {_mm(spacing)}", f"spacing {_mm(wanted.spacing_mm)}", "volume_info.json", same
+    yield (
+        f"values clipped to {_hu(info.window_hu)}",
+        f"values clipped to {_hu(wanted.window_hu)}",
+        "volume_info.json",
+        info.window_hu == wanted.window_hu,
+    )
+    yield f"unit {info.unit}", f"unit {wanted.unit}", "volume_info.json", info.unit == wanted.unit
+    axes, flipped = ras_axes(info.grid)
+    letters = "".join(
+        ("LPS" if flip else "RAS")[world] for _, world, flip in sorted((axes[w], w, flipped[w]) for w in range(3))
+    )
+    yield (
+        f"axes {letters}",
+        f"axes {wanted.orientation}",
+        "volume_info.json",
+        letters == wanted.orientation,
+    )
+    yield f"crop '{cohort.crop}'", f"crop '{wanted.crop}'", "cohort.json", cohort.crop == wanted.crop
+
+
+def _misfit(card: ModelCard, case: str, seen: str, expected: str) -> UserInputError:
+    return UserInputError(
+        f"the model '{card.name}' does not fit {case}.",
+        seen=seen,
+        expected=expected,
+        do="run preprocess on the cohort with --segmentation-model and this model; do not edit volume_info.json by hand",
+    )
+
+
+def _mm(values: tuple[float, float, float]) -> str:
+    return f"({', '.join(f'{v:.2f}' for v in values)}) mm"
+
+
+def _hu(window: tuple[float, float]) -> str:
+    return f"[{window[0]:g}, {window[1]:g}] HU"

@@ -1,0 +1,133 @@
+"""The nodule table: one line per lesion of the delivered mask."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_steps.contracts.volume import VolumeInfo
+from medweave_steps.io.geometry import source_positions
+from medweave_steps.metrics.components import Components, connected_components
+from medweave_steps.metrics.lesions import longest_diameters_mm
+from medweave_steps.runtime.imports import require
+from medweave_steps.runtime.write import write_text
+
+COLUMNS: Mapping[str, str] = {
+    "lesion": "1, 2, … by falling volume",
+    "volume_mm3": "number of voxels times voxel volume on the source grid, mm³",
+    "longest_diameter_mm": "longest diameter within a slice, mm: centre to centre of the two farthest pixels, plus one pixel",
+    "mean_hu": "mean HU of the prepared volume (resampled, clipped to the model's window) at the lesion's voxels",
+    "slice": "source slice of the lesion's largest area, from 1 along the slice normal (NIfTI: along the axis nearest S)",
+    "instance_number": "DICOM InstanceNumber of that slice; empty where the source has none",
+    "first_slice": "first source slice of the lesion, counted from 1",
+    "last_slice": "last source slice of the lesion",
+    "centre_r_mm": "centre of mass in the patient's system, towards Right, mm",
+    "centre_a_mm": "likewise towards Anterior, mm",
+    "centre_s_mm": "likewise towards Superior, mm",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesion:
+    """One connected component (26) of the delivered mask; see `COLUMNS`. Slices are counted from 1."""
+
+    lesion: int
+    volume_mm3: float
+    longest_diameter_mm: float
+    mean_hu: float
+    slice: int
+    instance_number: int | None
+    first_slice: int
+    last_slice: int
+    centre_ras_mm: tuple[float, float, float]
+
+
+def slice_axis(info: VolumeInfo) -> int:
+    """Axis of the source array that counts slices: the first for DICOM, the one nearest to Superior for NIfTI."""
+    return 0 if info.source_format == "dicom" else info.source_axis[2]
+
+
+def measure_lesions(
+    mask: npt.NDArray[np.uint8],
+    info: VolumeInfo,
+    volume_IJK_hu: npt.NDArray[np.float32],
+    instance_numbers: Sequence[int | None] = (),
+) -> list[Lesion]:
+    """Measures every lesion of a mask on the source grid.
+
+    Args:
+        mask: uint8, 0 or 1, of shape `info.source_grid.shape`.
+        info: geometry of the case.
+        volume_IJK_hu: the prepared volume, for the mean HU.
+        instance_numbers: DICOM InstanceNumber per slice; empty for NIfTI.
+    Returns:
+        lesions by falling volume; of equal ones the first in array order comes first.
+    """
+    found = connected_components(mask.view(np.bool_))
+    if not found.num:
+        return []
+    axis, grid = slice_axis(info), info.source_grid
+    diameters = longest_diameters_mm(found, spacing_mm=grid.spacing_mm, plane_axis=axis)
+    index = np.stack(np.unravel_index(found.voxels, mask.shape), axis=1)
+    hu = _sample(volume_IJK_hu, index, info)
+    affine = np.asarray(grid.affine)
+    num_voxels = found.num_voxels()
+    order = np.lexsort((np.arange(found.num), -num_voxels))
+    lesions = []
+    for number, component in enumerate(order.tolist(), start=1):
+        own = _voxels_of(found, component)
+        slices, areas = np.unique(index[own, axis], return_counts=True)
+        largest = int(slices[np.argmax(areas)])
+        centre = affine[:3, :3] @ index[own].mean(axis=0) + affine[:3, 3]
+        lesions.append(
+            Lesion(
+                lesion=number,
+                volume_mm3=float(num_voxels[component]) * grid.voxel_volume_mm3,
+                longest_diameter_mm=diameters[component],
+                mean_hu=float(hu[own].mean(dtype=np.float64)),
+                slice=largest + 1,
+                instance_number=instance_numbers[largest] if instance_numbers else None,
+                first_slice=int(slices[0]) + 1,
+                last_slice=int(slices[-1]) + 1,
+                centre_ras_mm=(float(centre[0]), float(centre[1]), float(centre[2])),
+            )
+        )
+    return lesions
+
+
+def write_table(path: Path, lesions: Sequence[Lesion]) -> None:
+    """Writes `lesions.csv`: a header and one line per lesion, with the columns of `COLUMNS`."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for a in lesions:
+        numbers = [f"{a.volume_mm3:.2f}", f"{a.longest_diameter_mm:.2f}", f"{a.mean_hu:.1f}"]
+        place = [a.slice, "" if a.instance_number is None else a.instance_number, a.first_slice, a.last_slice]
+        # Adding 0 turns a rounded -0.0 into 0.0.
+        writer.writerow([a.lesion, *numbers, *place, *(f"{round(x, 2) + 0.0:.2f}" for x in a.centre_ras_mm)])
+    write_text(path, text.getvalue())
+
+
+def _voxels_of(found: Components, component: int) -> npt.NDArray[np.intp]:
+    return np.flatnonzero(found.labels == component)
+
+
+def _sample(
+    volume_IJK_hu: npt.NDArray[np.float32], index: npt.NDArray[np.intp], info: VolumeInfo
+) -> npt.NDArray[np.float32]:
+    """The prepared volume, linearly interpolated at voxels of the source array of shape (n, 3)."""
+    ndimage = require("scipy.ndimage", extra="segment")
+    points = []
+    for axis, (source, flipped) in enumerate(zip(info.source_axis, info.source_flipped, strict=True)):
+        place = index[:, source]
+        if flipped:
+            place = info.source_grid.shape[source] - 1 - place
+        points.append(source_positions(info, axis)[place])
+    sampled: npt.NDArray[np.float32] = ndimage.map_coordinates(volume_IJK_hu, points, order=1, mode="nearest")
+    return sampled
