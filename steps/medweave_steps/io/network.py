@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -97,8 +98,11 @@ def save_weights(folder: Path, network: Any) -> None:
     safetensors = require("safetensors.torch", extra="train")
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
     (folder / WEIGHTS_FILE).parent.mkdir(parents=True, exist_ok=True)
-    safetensors.save_file(state, str(folder / WEIGHTS_FILE))
-    torch.save(state, folder / BUNDLE_WEIGHTS_FILE)
+    # By plain writes: the libraries' own tell a full disk as errors of their own, without the reason.
+    (folder / WEIGHTS_FILE).write_bytes(safetensors.save(state))
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    (folder / BUNDLE_WEIGHTS_FILE).write_bytes(buffer.getbuffer())
 
 
 def check_weights(weights: Mapping[str, Any], network: Any, *, model: str) -> None:

@@ -1,0 +1,1 @@
+"""`medweave-step train`: the segmentation network, from prepared cases to a model folder."""

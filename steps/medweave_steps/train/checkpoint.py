@@ -1,0 +1,91 @@
+"""Checkpoints: everything that the rest of a training depends on, in one file, complete or not at all."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.runtime.imports import require
+from medweave_steps.runtime.write import atomic_file
+
+CHECKPOINT_FILE = "checkpoint.pt"
+VERSION = 1
+
+
+def write_checkpoint(folder: Path, content: Mapping[str, Any]) -> Path:
+    """Writes `checkpoint.pt`, replacing an older one only when the new one is complete on disk.
+
+    Args:
+        folder: made if missing.
+        content: tensors, numbers, strings, lists and dicts of these.
+    """
+    torch = require("torch", extra="train")
+    # Into memory first: torch tells a full disk as RuntimeError, a plain write as OSError with its reason.
+    buffer = io.BytesIO()
+    torch.save({"version": VERSION, **content}, buffer)
+    path = folder / CHECKPOINT_FILE
+    with atomic_file(path) as aside:
+        aside.write_bytes(buffer.getbuffer())
+    return path
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Reads a checkpoint, or the one in a folder; only data is read from it, never code.
+
+    Raises:
+        UserInputError: there is none, or it is not complete.
+    """
+    torch = require("torch", extra="train")
+    file = path / CHECKPOINT_FILE if path.is_dir() else path
+    try:
+        content = torch.load(io.BytesIO(file.read_bytes()), map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise _unusable("no file", "write one with --checkpoint-folder, or leave out --resume-from") from error
+    except OSError:
+        raise
+    except Exception as error:  # whatever a broken zip or pickle makes torch raise
+        raise _unusable(f"{type(error).__name__} while reading it", "use an older checkpoint, or start anew") from error
+    if not isinstance(content, dict) or content.get("version") != VERSION:
+        raise _unusable("a file of another kind or version", "use a checkpoint written by this version of medweave")
+    return content
+
+
+def check_identity(content: Mapping[str, Any], *, identity: Mapping[str, Any], data_sha256: str) -> None:
+    """Refuses a checkpoint that another configuration, another architecture or other data wrote.
+
+    Args:
+        content: the checkpoint.
+        identity: what this run's weights depend on, as `TrainConfig.identity` and the arithmetic in use give it.
+        data_sha256: digest of this run's data.
+    Raises:
+        UserInputError: names each option that differs, with both values.
+    """
+    before = json.loads(content["identity"])
+    names = sorted(name for name in before.keys() | identity.keys() if before.get(name) != identity.get(name))
+    if names:
+        raise UserInputError(
+            "the checkpoint belongs to another training.",
+            seen="; ".join(f"{name} = {before.get(name)!r}" for name in names),
+            expected="; ".join(f"{name} = {identity.get(name)!r}" for name in names),
+            do="resume with the options that the checkpoint was written with, or start anew without --resume-from",
+        )
+    if content["data_sha256"] != data_sha256:
+        raise UserInputError(
+            "the checkpoint belongs to a training on other data.",
+            seen=f"data digest {content['data_sha256'][:16]}…",
+            expected=f"data digest {data_sha256[:16]}…, as cohort.json says",
+            do="resume with the training set that the checkpoint was written with, or start anew without --resume-from",
+        )
+
+
+def _unusable(seen: str, do: str) -> UserInputError:
+    return UserInputError(
+        "the checkpoint given by --resume-from cannot be used.",
+        seen=seen,
+        expected=f"a complete {CHECKPOINT_FILE}, or a folder that holds one",
+        do=do,
+    )

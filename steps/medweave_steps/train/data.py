@@ -1,0 +1,175 @@
+"""Training patches: where they are cut, and in which order.
+
+Every patch has its own random stream, seeded by (seed, step, place in the batch): the order is the same whatever the number of
+ranks, and a resumed training needs no state but the step. Suffix legend: B batch, C channel, I J K voxel axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.volume import Triple
+from medweave_steps.io.prepared import CaseFolder
+from medweave_steps.metrics.components import connected_components
+from medweave_steps.train.augment import augmented, changed_intensity
+
+FloatArray = npt.NDArray[np.float32]
+
+BRIGHT_HU = -400.0
+"""Half way between aerated lung (-850 HU) and blood (45 HU): a bright voxel is mostly vessel, airway wall or nodule."""
+MAX_BRIGHT_POINTS = 4000
+BRIGHT_JITTER = 4.0
+EDGE_VOXELS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainingCase:
+    """One case, its arrays memory-mapped, with the places that patches are put on.
+
+    Attributes:
+        case_id: for messages.
+        volume_IJK: float32, HU.
+        label_IJK: uint8, 0 is background.
+        lesion_centres: (n, 3), voxels: middle of each lesion's bounding box.
+        lesion_extents: (n, 3), voxels: sides of that box.
+        bright_points: (m, 3) int16: bright lung voxels that are no lesion.
+    """
+
+    case_id: str
+    volume_IJK: FloatArray
+    label_IJK: npt.NDArray[np.uint8]
+    lesion_centres: npt.NDArray[np.float64]
+    lesion_extents: npt.NDArray[np.float64]
+    bright_points: npt.NDArray[np.int16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batch:
+    """Patches of one step.
+
+    Attributes:
+        image_BCIJK: float32, scaled to about 0 to 1.
+        label_BCIJK: float32, 0 or 1.
+        case_ids: the case of each patch.
+    """
+
+    image_BCIJK: FloatArray
+    label_BCIJK: FloatArray
+    case_ids: tuple[str, ...]
+
+
+def open_training_case(case: CaseFolder, *, seed: int) -> TrainingCase:
+    """Reads a case's arrays once to find its lesions and bright structures, and keeps them memory-mapped.
+
+    Raises:
+        UserInputError: volume, label and lung mask differ in shape.
+    """
+    volume, label, lung = case.volume_IJK(), case.label_IJK(), case.lung_IJK()
+    if not volume.shape == label.shape == lung.shape:
+        raise UserInputError(
+            f"the arrays of {case.case.case_id} do not lie on one grid.",
+            seen=f"volume {volume.shape}, label {label.shape}, lung {lung.shape}",
+            expected="three arrays of one shape",
+            do="run preprocess again",
+        )
+    centres, extents = lesion_boxes(label)
+    bright = np.flatnonzero(lung & (volume > BRIGHT_HU) & (label == 0))
+    if len(bright) > MAX_BRIGHT_POINTS:
+        bright = np.sort(np.random.default_rng(seed).choice(bright, MAX_BRIGHT_POINTS, replace=False))
+    points = np.stack(np.unravel_index(bright, volume.shape), axis=1).astype(np.int16)
+    return TrainingCase(
+        case_id=case.case.case_id,
+        volume_IJK=volume,
+        label_IJK=label,
+        lesion_centres=centres,
+        lesion_extents=extents,
+        bright_points=points,
+    )
+
+
+def lesion_boxes(label_IJK: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Middle and sides, in voxels, of the bounding box of each 26-connected lesion; both of shape (n, 3)."""
+    lesions = connected_components(label_IJK > 0)
+    index = np.stack(np.unravel_index(lesions.voxels, label_IJK.shape), axis=1)
+    low, high = np.full((lesions.num, 3), np.iinfo(np.int64).max), np.full((lesions.num, 3), -1)
+    np.minimum.at(low, lesions.labels, index)
+    np.maximum.at(high, lesions.labels, index)
+    return (low + high) / 2, (high - low + 1).astype(np.float64)
+
+
+class PatchSampler:
+    """Cuts the patches of any step.
+
+    A patch lies on a lesion with chance `lesion_share`, each lesion of the training set being as likely as any other (by
+    voxels, one large lesion would hide ten small ones); it holds the whole lesion where that fits. The other patches come from a
+    random case: around a bright lung structure with chance `bright_share`, where false positives arise, else anywhere.
+    """
+
+    def __init__(
+        self,
+        cases: Sequence[TrainingCase],
+        *,
+        patch_shape: Triple,
+        batch_size: int,
+        window_hu: tuple[float, float],
+        lesion_share: float,
+        bright_share: float,
+        augment: bool,
+        seed: int,
+    ) -> None:
+        self.cases, self.batch_size, self.window_hu, self.seed = tuple(cases), batch_size, window_hu, seed
+        self.lesion_share, self.bright_share, self.augment = lesion_share, bright_share, augment
+        self.patch_shape = np.array(patch_shape)
+        self.lesions = [(c, n) for c, case in enumerate(self.cases) for n in range(len(case.lesion_centres))]
+
+    def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> Batch:
+        """This rank's patches of a step's global batch."""
+        patches = [self._patch(step, place) for place in range(rank, self.batch_size, world_size)]
+        return Batch(
+            image_BCIJK=np.stack([image for image, _, _ in patches])[:, None],
+            label_BCIJK=np.stack([label for _, label, _ in patches])[:, None],
+            case_ids=tuple(case_id for _, _, case_id in patches),
+        )
+
+    def _patch(self, step: int, place: int) -> tuple[FloatArray, FloatArray, str]:
+        rng = np.random.default_rng((self.seed, step, place))
+        case, middle = self._middle(rng)
+        shape = np.array(case.volume_IJK.shape)
+        low = np.clip(np.rint(middle - self.patch_shape / 2).astype(int), 0, np.maximum(shape - self.patch_shape, 0))
+        where = tuple(slice(a, a + n) for a, n in zip(low, self.patch_shape, strict=True))
+        image = scaled(case.volume_IJK[where], self.window_hu)
+        label = (case.label_IJK[where] > 0).astype(np.float32)
+        if image.shape != tuple(self.patch_shape):
+            # A volume smaller than a patch is filled up with air, as a window is at inference.
+            width = [(0, int(n - m)) for n, m in zip(self.patch_shape, image.shape, strict=True)]
+            image, label = np.pad(image, width), np.pad(label, width)
+        if self.augment:
+            image, label = augmented(image, label, rng)
+            image = changed_intensity(image, rng)
+        return np.ascontiguousarray(image), np.ascontiguousarray(label), case.case_id
+
+    def _middle(self, rng: np.random.Generator) -> tuple[TrainingCase, npt.NDArray[np.float64]]:
+        if self.lesions and rng.random() < self.lesion_share:
+            number, lesion = self.lesions[int(rng.integers(len(self.lesions)))]
+            case = self.cases[number]
+            room = np.maximum(self.patch_shape / 2 - case.lesion_extents[lesion] / 2 - EDGE_VOXELS, 0)
+            return case, case.lesion_centres[lesion] + 0.5 + rng.uniform(-1, 1, 3) * room
+        case = self.cases[int(rng.integers(len(self.cases)))]
+        if len(case.bright_points) and rng.random() < self.bright_share:
+            point = case.bright_points[int(rng.integers(len(case.bright_points)))]
+            return case, point + rng.uniform(-BRIGHT_JITTER, BRIGHT_JITTER, 3)
+        return case, rng.uniform(0, 1, 3) * np.array(case.volume_IJK.shape)
+
+
+def scaled(volume_IJK_hu: npt.NDArray[np.floating], window_hu: tuple[float, float]) -> FloatArray:
+    """The network's input: HU clipped to the window, scaled to 0 to 1, float32."""
+    low, high = window_hu
+    out: FloatArray = np.clip(np.asarray(volume_IJK_hu, dtype=np.float32), np.float32(low), np.float32(high))
+    out -= np.float32(low)
+    out *= np.float32(1 / (high - low))
+    return out

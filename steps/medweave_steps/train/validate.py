@@ -1,0 +1,216 @@
+"""Validation: sliding windows over whole cases, lesions counted, threshold and size filter chosen.
+
+All of it happens on the network's grid, because a training set holds labels on no other. Suffix legend: I J K voxel axes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_steps.contracts.model import Postprocessing
+from medweave_steps.contracts.volume import Triple, Triple_mm
+from medweave_steps.io.prepared import CaseFolder
+from medweave_steps.metrics.components import connected_components
+from medweave_steps.metrics.lesions import longest_diameters_mm
+from medweave_steps.runtime.imports import require
+from medweave_steps.train.data import FloatArray, scaled
+
+THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7)
+MIN_VOLUMES_MM3 = (0.0, 10.0, 20.0, 30.0, 45.0, 60.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What one case contributes under one threshold and size filter; voxels and lesions are counted.
+
+    Attributes:
+        diameters_mm: longest diameter of each lesion of the label.
+        hit: whether it was found.
+    """
+
+    num_common: int
+    num_predicted: int
+    num_reference: int
+    num_false_positives: int
+    diameters_mm: tuple[float, ...]
+    hit: tuple[bool, ...]
+
+    @property
+    def dice(self) -> float:
+        """Dice of the case; NaN where mask and label are both empty."""
+        total = self.num_predicted + self.num_reference
+        return 2 * self.num_common / total if total else math.nan
+
+
+def predict_probability(
+    predictor: Callable[[Any], Any],
+    volume_IJK: npt.NDArray[np.floating],
+    *,
+    window_hu: tuple[float, float],
+    window_shape: Triple,
+    overlap: float,
+    device: Any,
+) -> FloatArray:
+    """Probability of a lesion in each voxel, by MONAI's Gaussian-weighted sliding window, as `segment` computes it.
+
+    Args:
+        predictor: from scaled windows [1, 1, I, J, K] to float32 logits of that shape.
+    Returns:
+        float32 [I, J, K].
+    """
+    torch = require("torch", extra="train")
+    inferers = require("monai.inferers", extra="train")
+    image = torch.from_numpy(scaled(volume_IJK, window_hu))[None, None].to(device)
+    with torch.inference_mode():
+        logits = inferers.sliding_window_inference(
+            image,
+            window_shape,
+            1,
+            predictor,
+            overlap=overlap,
+            mode="gaussian",
+            sigma_scale=0.125,
+            padding_mode="constant",
+        )
+        probability: FloatArray = torch.sigmoid(logits)[0, 0].cpu().numpy()
+    return probability
+
+
+def tallies(
+    probability_IJK: FloatArray,
+    label_IJK: npt.NDArray[np.uint8],
+    spacing_mm: Triple_mm,
+    *,
+    choices: Sequence[Postprocessing],
+) -> list[Tally]:
+    """Counts for each choice of threshold and smallest volume, one labelling per threshold.
+
+    A lesion is a 26-connected component of the label, hit if a kept component of the mask overlaps it; a kept component that
+    overlaps none is a false positive.
+    """
+    lesions = connected_components(np.asarray(label_IJK) > 0)
+    diameters = tuple(longest_diameters_mm(lesions, spacing_mm=spacing_mm, plane_axis=2))
+    lesion_of = np.full(probability_IJK.size, -1, np.int32)
+    lesion_of[lesions.voxels] = lesions.labels
+    found: dict[float, Any] = {}
+    results = []
+    for choice in choices:
+        if choice.threshold not in found:
+            found[choice.threshold] = connected_components(probability_IJK >= np.float32(choice.threshold))
+        components = found[choice.threshold]
+        volume_mm3 = components.num_voxels() * float(np.prod(spacing_mm))
+        kept = volume_mm3 >= choice.min_volume_mm3 * (1 - 1e-9)
+        is_kept = kept[components.labels]
+        under = lesion_of[components.voxels]
+        common = is_kept & (under >= 0)
+        hit = np.zeros(lesions.num, np.bool_)
+        hit[under[common]] = True
+        is_true = np.zeros(components.num, np.bool_)
+        is_true[components.labels[common]] = True
+        results.append(
+            Tally(
+                num_common=int(common.sum()),
+                num_predicted=int(is_kept.sum()),
+                num_reference=len(lesions.voxels),
+                num_false_positives=int((kept & ~is_true).sum()),
+                diameters_mm=diameters,
+                hit=tuple(bool(x) for x in hit),
+            )
+        )
+    return results
+
+
+def summary(cases: Sequence[Tally]) -> dict[str, float | None]:
+    """Mean Dice over cases, lesion sensitivity (all, and from 6 and 10 mm) and false positives per scan; None if undefined."""
+    dices = [tally.dice for tally in cases if not math.isnan(tally.dice)]
+    figures: dict[str, float | None] = {"dice": float(np.mean(dices)) if dices else None}
+    for name, smallest in (("sensitivity", 0.0), ("sensitivity_6mm", 6.0), ("sensitivity_10mm", 10.0)):
+        pairs = [zip(tally.diameters_mm, tally.hit, strict=True) for tally in cases]
+        hits = [hit for diameter, hit in itertools.chain(*pairs) if diameter >= smallest]
+        figures[name] = float(np.mean(hits)) if hits else None
+    figures["false_positives_per_scan"] = float(np.mean([t.num_false_positives for t in cases])) if cases else None
+    return {name: None if value is None else round(value, 4) for name, value in figures.items()}
+
+
+def score(figures: Mapping[str, float | None]) -> float:
+    """Mean of Dice and lesion sensitivity, each 0 where undefined: what "better" means for weights and for thresholds."""
+    return ((figures["dice"] or 0.0) + (figures["sensitivity"] or 0.0)) / 2
+
+
+def all_choices(overlap: float) -> list[Postprocessing]:
+    """The thresholds and size filters that are tried."""
+    return [
+        Postprocessing(threshold=threshold, min_volume_mm3=volume, overlap=overlap)
+        for threshold in THRESHOLDS
+        for volume in MIN_VOLUMES_MM3
+    ]
+
+
+def choose_postprocessing(
+    choices: Sequence[Postprocessing], per_case: Sequence[Sequence[Tally]], *, max_false_positives: float
+) -> tuple[Postprocessing, dict[str, float | None]]:
+    """The choice with the best score among those with few enough false positives; its figures.
+
+    Args:
+        choices: what was tried.
+        per_case: for each case, the tallies in the order of the choices.
+        max_false_positives: per scan; where no choice stays below, the one with the fewest is taken.
+    """
+    figures = [summary([case[number] for case in per_case]) for number in range(len(choices))]
+
+    def rank(number: int) -> tuple[float, ...]:
+        false_positives = figures[number]["false_positives_per_scan"] or 0.0
+        excess = max(false_positives - max_false_positives, 0.0)
+        # Equal scores: the threshold nearest to one half, then the weaker size filter.
+        return (-excess, score(figures[number]), -abs(choices[number].threshold - 0.5), -choices[number].min_volume_mm3)
+
+    best = max(range(len(choices)), key=rank)
+    return choices[best], figures[best]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validator:
+    """Runs the network over validation cases.
+
+    Attributes:
+        cases: the validation cases, labelled.
+        predictor: makes, from a network, the function from windows to logits.
+    """
+
+    cases: Sequence[CaseFolder]
+    spacing_mm: Triple_mm
+    window_hu: tuple[float, float]
+    window_shape: Triple
+    overlap: float
+    device: Any
+
+    def tallies(
+        self, predictor: Callable[[Any], Any], choices: Sequence[Postprocessing], *, num_cases: int | None = None
+    ) -> list[list[Tally]]:
+        """Per case, in order, the tallies of each choice."""
+        results = []
+        for case in self.cases[:num_cases]:
+            volume = case.volume_IJK()
+            probability = predict_probability(
+                predictor,
+                volume,
+                window_hu=self.window_hu,
+                window_shape=self.window_shape,
+                overlap=self.overlap,
+                device=self.device,
+            )
+            results.append(tallies(probability, case.label_IJK(), self.spacing_mm, choices=choices))
+        return results
+
+    def figures(self, predictor: Callable[[Any], Any], *, num_cases: int | None) -> dict[str, float | None]:
+        """Figures at a threshold of one half without a size filter."""
+        plain = dataclasses.replace(Postprocessing(), overlap=self.overlap)
+        return summary([case[0] for case in self.tallies(predictor, [plain], num_cases=num_cases)])
