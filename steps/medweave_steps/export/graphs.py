@@ -37,7 +37,7 @@ def reference_logits(network: Any, windows: Sequence[FloatArray]) -> list[FloatA
                 logits.append(network(torch.from_numpy(window)).numpy())
             seen, fits = f"an output of shape {logits[-1].shape}", logits[-1].shape == window.shape
         except (RuntimeError, ValueError, AttributeError) as error:
-            seen, fits = f"{type(error).__name__}: {str(error).splitlines()[0][:160]}", False
+            seen, fits = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", False
         if not fits:
             raise UserInputError(
                 "the network does not fit the input contract of its model card.",

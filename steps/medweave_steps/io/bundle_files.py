@@ -145,7 +145,7 @@ def _to_probability(card: ModelCard) -> list[Mapping[str, Any]]:
 
 
 def _is_softmax(card: ModelCard) -> bool:
-    return card.architecture.get("output", "sigmoid") == "softmax"
+    return str(card.architecture.get("output", "sigmoid")) == "softmax"
 
 
 def _version(library: str) -> str:

@@ -1,0 +1,1 @@
+"""Bring your own model: a local MONAI Bundle with weights becomes a model folder."""

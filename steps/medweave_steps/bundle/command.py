@@ -1,0 +1,225 @@
+"""`medweave-step bundle`: a MONAI Bundle with weights as a model folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from medweave_steps import __version__
+from medweave_steps.bundle.contract import BundleContract, read_contract_of
+from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave_steps.contracts.model import InputContract, ModelCard, Postprocessing
+from medweave_steps.contracts.volume import Triple, Triple_mm
+from medweave_steps.io.hashing import sha256_of_file
+from medweave_steps.io.model_folder import BUNDLE_WEIGHTS_FILE, card_sha256, write_card
+from medweave_steps.runtime.imports import require
+from medweave_steps.runtime.options import option
+from medweave_steps.runtime.verb import StepContext, Verb
+from medweave_steps.runtime.write import atomic_directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleConfig:
+    """Options of `bundle`."""
+
+    bundle: Path = option("folder of the MONAI Bundle: configs/ and models/model.pt")
+    output: Path = option("model folder to write, as train writes it")
+    spacing_mm: Triple_mm | None = option(
+        "voxel size along I, J, K that the network was trained on, mm (default: the Bundle's Spacingd)",
+        default=None, metavar="I J K",
+    )  # fmt: skip
+    window_hu: tuple[float, float] | None = option(
+        "clipping range, HU (default: the Bundle's ScaleIntensityRanged)", default=None, metavar="LOW HIGH"
+    )
+    patch_shape: Triple | None = option(
+        "voxels of a network input along I, J, K (default: the Bundle's roi_size, or spatial_shape of its metadata)",
+        default=None, metavar="I J K",
+    )  # fmt: skip
+    crop: Literal["lungs", "none"] = option("field of view that segment shall feed to the network", default="none")
+    threshold: float | None = option(
+        "probability from which a voxel belongs to a lesion (default: the Bundle's AsDiscreted, or 0.5)", default=None
+    )
+    min_volume_mm3: float = option("smaller components are dropped, mm³", default=0.0)
+
+    def __post_init__(self) -> None:
+        if self.spacing_mm is not None and not all(x > 0 for x in self.spacing_mm):
+            raise UsageError("--spacing-mm must be above 0.", seen=str(self.spacing_mm))
+        if self.window_hu is not None and not self.window_hu[0] < self.window_hu[1]:
+            raise UsageError("--window-hu must be LOW HIGH with LOW below HIGH.", seen=str(self.window_hu))
+        if self.patch_shape is not None and not all(n > 0 for n in self.patch_shape):
+            raise UsageError("--patch-shape must be above 0.", seen=str(self.patch_shape))
+        if self.threshold is not None and not 0 < self.threshold < 1:
+            raise UsageError("--threshold must lie between 0 and 1.", seen=str(self.threshold))
+        if not self.min_volume_mm3 >= 0:
+            raise UsageError("--min-volume-mm3 must not be negative.", seen=str(self.min_volume_mm3))
+
+
+def run(config: BundleConfig, context: StepContext) -> Mapping[str, Any]:
+    """Reads the Bundle's documents as data, tries its network, and writes a model folder."""
+    from medweave_steps.bundle.documents import open_bundle, read_architecture
+    from medweave_steps.bundle.probe import probe
+    from medweave_steps.io.bundle_files import write_bundle_configs
+    from medweave_steps.io.network import build_network, check_weights, save_weights
+
+    require("torch", extra="export").set_num_threads(context.num_threads)
+    documents = open_bundle(config.bundle)
+    architecture = read_architecture(documents)
+    contract = read_contract_of(
+        documents, spacing_mm=config.spacing_mm, window_hu=config.window_hu, patch_shape=config.patch_shape
+    )
+    for notice in contract.notices:
+        context.notice(notice)
+    complete = _complete(contract)
+    patch_shape = complete[2]
+    name = str(documents.metadata.get("name") or "imported MONAI Bundle")
+    network = build_network(architecture)
+    weights = _read_weights(config.bundle / BUNDLE_WEIGHTS_FILE)
+    check_weights(weights, network, model=name)
+    network.load_state_dict(weights)
+    kind, multiple = probe(network.eval(), patch_shape, activation=contract.activation)
+    _check_patch(patch_shape, multiple)
+    card = ModelCard(
+        name=name,
+        task=str(documents.metadata.get("task") or "lesion segmentation"),
+        architecture={**architecture, "output": kind},
+        labels={"0": "background", "1": contract.label},
+        input=_input(complete, contract, multiple, config.crop),
+        postprocessing=_postprocessing(contract, config),
+        notes=_notes(documents.metadata, kind, config.bundle),
+        **_UNKNOWN_TRAINING,
+    )
+    with atomic_directory(config.output) as folder:
+        save_weights(folder, network)
+        write_bundle_configs(folder, card)
+        written = write_card(folder, card)
+    context.notice(f"'{name}' was trained elsewhere: medweave knows neither its data nor its metrics.")
+    return {"model": name, "card_sha256": card_sha256(written), "output": kind, "patch_multiple": multiple}
+
+
+_UNKNOWN_TRAINING: Mapping[str, Any] = {
+    "precision": "float32",
+    "files": {},
+    "parent_sha256": None,
+    "data_sha256": "unknown",
+    "synthetic_data": False,
+    "code_version": __version__,
+    "metrics": {},
+    "training": {"strategy": "imported"},
+}
+
+
+Complete = tuple[Triple_mm, tuple[float, float], Triple]
+
+
+def _input(
+    complete: Complete, contract: BundleContract, multiple: int, crop: Literal["lungs", "none"]
+) -> InputContract:
+    spacing_mm, window_hu, patch_shape = complete
+    return InputContract(
+        spacing_mm=spacing_mm,
+        window_hu=window_hu,
+        scaled_range=(contract.scaled_range[0], contract.scaled_range[1]),
+        patch_shape=patch_shape,
+        patch_multiple=multiple,
+        crop=crop,
+    )
+
+
+def _postprocessing(contract: BundleContract, config: BundleConfig) -> Postprocessing:
+    return Postprocessing(
+        threshold=contract.threshold if config.threshold is None else config.threshold,
+        min_volume_mm3=config.min_volume_mm3,
+        overlap=contract.overlap,
+    )
+
+
+def _check_patch(patch_shape: Triple, multiple: int) -> None:
+    if any(side % multiple for side in patch_shape):
+        raise UserInputError(
+            "the patch does not fit the network.",
+            seen=f"patch shape {patch_shape}",
+            expected=f"sides that are multiples of {multiple}",
+            do="give another --patch-shape",
+        )
+
+
+def _notes(metadata: Mapping[str, Any], kind: str, bundle: Path) -> dict[str, Any]:
+    notes: dict[str, Any] = {
+        "source": "MONAI Bundle",
+        "source_version": str(metadata.get("version") or "unknown"),
+        "source_weights_sha256": sha256_of_file(bundle / BUNDLE_WEIGHTS_FILE),
+        "training_data": "not known to medweave; nor are the metrics",
+    }
+    if kind == "softmax":
+        notes["output"] = (
+            "the network ends in two channels (background, lesion); the exported graph gives their difference, "
+            "whose sigmoid equals the softmax probability of the lesion"
+        )
+    return notes
+
+
+def _complete(contract: BundleContract) -> Complete:
+    missing = [name for name in ("spacing_mm", "window_hu", "patch_shape") if getattr(contract, name) is None]
+    if missing:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
+        raise UserInputError(
+            "the Bundle does not say what its network may be fed.",
+            seen=f"no {', no '.join(missing)} in its configs",
+            expected="Spacingd with pixdim in mm, ScaleIntensityRanged from HU, and roi_size, as plain numbers",
+            do=f"give {options} as the network was trained",
+        )
+    assert contract.spacing_mm is not None
+    assert contract.window_hu is not None
+    assert contract.patch_shape is not None
+    low, high = contract.window_hu
+    sides = contract.patch_shape
+    to_low, to_high = contract.scaled_range
+    whole = all(side == int(side) and side > 0 for side in sides)
+    if not (all(x > 0 for x in contract.spacing_mm) and low < high and to_low < to_high and whole):
+        raise UserInputError(
+            "the Bundle's input contract makes no sense.",
+            seen=f"spacing {contract.spacing_mm} mm, window {(low, high)} HU scaled to {(to_low, to_high)}, patch {sides}",
+            expected="spacing above 0 mm, ranges from low to high, patch sides that are whole numbers",
+            do="give --spacing-mm, --window-hu and --patch-shape as the network was trained",
+        )
+    a, b, c = contract.spacing_mm
+    i, j, k = (int(side) for side in sides)
+    return (a, b, c), (low, high), (i, j, k)
+
+
+def _read_weights(path: Path) -> Mapping[str, Any]:
+    torch = require("torch", extra="export")
+    try:
+        # weights_only: a pickle of another kind could run code.
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        for key in ("model", "state_dict"):
+            if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
+                loaded = loaded[key]
+        if not isinstance(loaded, Mapping) or not all(isinstance(item, torch.Tensor) for item in loaded.values()):
+            raise ValueError("it holds something else than named tensors")
+        return loaded
+    except Exception as error:  # torch and pickle raise many kinds
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            raise
+        seen = "no such file" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())[:160]
+        raise UserInputError(
+            "the Bundle's weights cannot be read.",
+            seen=f"{BUNDLE_WEIGHTS_FILE}: {seen}",
+            expected="a state_dict written by torch.save, plain or below the key `model` (TorchScript cannot be imported)",
+            do="copy the Bundle again; git-lfs may have left a pointer in the place of the file",
+        ) from error
+
+
+VERB = Verb(
+    name="bundle",
+    description=(
+        "Takes a local MONAI Bundle with weights as a model: what export takes, and through it segment.\n"
+        "Reads configs/inference.json (or .yaml), configs/metadata.json and models/model.pt as data; runs no code of the Bundle.\n"
+        "Refuses networks other than 3-D ones of monai.networks.nets with one input channel and one lesion class,\n"
+        "and preprocessing that a model card cannot say (spacing in mm, HU window, orientation RAS)."
+    ),
+    config=BundleConfig,
+    run=run,
+)

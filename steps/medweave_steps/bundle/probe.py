@@ -1,0 +1,60 @@
+"""Finds out by trying what a network takes and gives: its metadata may say anything."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.volume import Triple
+from medweave_steps.runtime.imports import require
+
+_MULTIPLES = (1, 2, 4, 8, 16, 32)
+
+
+def probe(network: Any, patch_shape: Triple, *, activation: str | None) -> tuple[str, int]:
+    """Tries the network on zeros.
+
+    Args:
+        network: in evaluation mode.
+        patch_shape: I, J, K; tried where no small shape is taken.
+        activation: what the Bundle's postprocessing applies, `sigmoid`, `softmax` or None where it does not say.
+    Returns:
+        `sigmoid` for one output channel or `softmax` for two, and the number of which each side must be a multiple.
+    Raises:
+        UserInputError: it is not a 3-D network from one channel to one or two channels on the same grid.
+    """
+    channels: int | str = ""
+    for multiple in _MULTIPLES:
+        # Three times the multiple is a multiple of nothing larger, so the first that fits is the answer.
+        channels = _channels(network, (3 * multiple,) * 3)
+        if isinstance(channels, int):
+            break
+    else:
+        multiple, channels = math.gcd(*patch_shape), _channels(network, patch_shape)
+    kind = {1: "sigmoid", 2: "softmax"}.get(channels) if isinstance(channels, int) else None
+    if kind is None or activation not in (None, kind):
+        seen = f"{channels} output channels" if isinstance(channels, int) else channels
+        raise UserInputError(
+            "the Bundle's network is of a kind that segment cannot run.",
+            seen=seen + (f", and the activation {activation}" if activation else ""),
+            expected="3-D, one input channel, the output on the input's grid; one channel (sigmoid), or two (softmax over "
+            "background and lesion)",
+            do="use a network of that kind; several lesion classes are not supported",
+        )
+    return kind, multiple
+
+
+def _channels(network: Any, shape: Triple) -> int | str:
+    torch = require("torch", extra="export")
+    try:
+        with torch.inference_mode():
+            output = network(torch.zeros((1, 1, *shape)))
+    except Exception as error:  # whatever a network raises, it does not take this shape
+        told = " ".join(str(error).split())[:120]
+        return f"for an input of shape {(1, 1, *shape)}: {type(error).__name__}: {told}"
+    if not isinstance(output, torch.Tensor):
+        return f"an output of type {type(output).__name__}"
+    if tuple(output.shape[2:]) != shape or output.shape[0] != 1:
+        return f"an output of shape {tuple(output.shape)} for an input of shape {(1, 1, *shape)}"
+    return int(output.shape[1])
