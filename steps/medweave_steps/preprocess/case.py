@@ -1,0 +1,209 @@
+"""One case from its source to the folder of a prepared case."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.cohort import CaseEntry
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.volume import Triple, VolumeInfo
+from medweave_steps.io.geometry import FloatArray, resampled_grid
+from medweave_steps.io.headers import write_headers
+from medweave_steps.io.source import VolumeSource, open_source, read_ground_truth
+from medweave_steps.preprocess.config import Settings
+from medweave_steps.preprocess.labels import Lesion, paint, resample_lesions
+from medweave_steps.preprocess.lungs import Box, LungField, crop_box, find_lungs
+from medweave_steps.preprocess.resample import Resampling, plan_resampling, resample_planes
+from medweave_steps.preprocess.write import save_array
+
+_NO_LUNGS = {
+    "one-lung": "air was found on one side of the chest only; the crop is as wide as the body, in case the other lung is collapsed "
+    "or cut off by the field of view",
+    "body": "no lungs were found; the field of view is the whole body",
+    "everything": "neither lungs nor a body were found; the field of view is the whole volume",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseJob:
+    """What one process is asked to do.
+
+    Attributes:
+        folder: of the prepared case; must exist and be empty.
+        with_label: read the ground truth too.
+        keep_all_lesions: widen the crop to every lesion (training cases only: elsewhere the truth must not help).
+        num_workers: for reading.
+    """
+
+    cohort: Path
+    entry: CaseEntry
+    settings: Settings
+    folder: Path
+    with_label: bool
+    keep_all_lesions: bool
+    num_workers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseDone:
+    """What came of it.
+
+    Attributes:
+        figures: for the run report; no patient data.
+        notices: what the user should know.
+    """
+
+    case_id: str
+    has_label: bool
+    num_lesions: int
+    num_label_voxels: int
+    figures: Mapping[str, Any]
+    notices: tuple[str, ...]
+
+
+def prepare_case(job: CaseJob) -> CaseDone:
+    """Streams, resamples, crops, clips and writes one case.
+
+    Raises:
+        UserInputError: the source is not what the cohort index says, or cannot be read; the case is named.
+        OSError: the output cannot be written.
+    """
+    started = time.monotonic()
+    entry, settings = job.entry, job.settings
+    check_files(job.cohort, entry)
+    source = open_source(job.cohort, entry)
+    plan = plan_resampling(source.grid, settings.spacing_mm)
+    volume = resample_planes(source.planes(num_workers=job.num_workers), plan, plane_axis=source.plane_axis)
+    field = find_lungs(volume, settings.spacing_mm)
+    lesions = _lesions(job, plan)
+    box, num_widened = _choose_box(job, field, plan, lesions)
+    shape = _sizes(box)
+    crop = tuple(slice(low, high) for low, high in zip(*box, strict=True))
+    save_array(job.folder / "volume.npy", _clipped(volume[crop], settings.window_hu))
+    save_array(job.folder / "lung.npy", field.mask_IJK[crop])
+    num_outside = num_label_voxels = 0
+    if job.with_label:
+        label, num_outside = paint(lesions, box[0], shape)
+        num_label_voxels = int(np.count_nonzero(label))
+        save_array(job.folder / "label.npy", label)
+    _write_headers(job.folder, source)
+    (job.folder / "volume_info.json").write_text(codec.dumps(_info(entry, plan, settings, box)), encoding="utf-8")
+    figures = {
+        "seconds": round(time.monotonic() - started, 3),
+        "source_shape": list(source.grid.shape),
+        "source_spacing_mm": [round(x, 4) for x in source.grid.spacing_mm],
+        "shape": list(shape),
+        "field_of_view": field.kind if settings.crop == "lungs" else "none",
+        "lung_volume_ml": field.lung_volume_ml,
+        "num_lesions": len(lesions),
+        "num_lesions_outside_crop": num_outside,
+        "num_label_voxels": num_label_voxels,
+    }
+    return CaseDone(
+        case_id=entry.case_id,
+        has_label=job.with_label,
+        num_lesions=len(lesions),
+        num_label_voxels=num_label_voxels,
+        figures=figures,
+        notices=tuple(_notices(job, field, num_widened, num_outside)),
+    )
+
+
+def check_files(cohort: Path, entry: CaseEntry) -> None:
+    """Refuses a case whose files are not all there.
+
+    Raises:
+        UserInputError: names the case, never the files.
+    """
+    names = entry.files if entry.ground_truth is None else (*entry.files, entry.ground_truth)
+    missing = sum(not (cohort / name).is_file() for name in names)
+    if missing:
+        raise UserInputError(
+            f"{entry.case_id} (series {entry.series_ordinal}): the cohort is not the one that `check` saw.",
+            seen=f"{missing} of {len(names)} files missing",
+            expected="the files that cohort_index.json lists, below --cohort",
+            do="give the folder that check was given, or run check again and use its new cohort_index.json",
+        )
+
+
+def _lesions(job: CaseJob, plan: Resampling) -> list[Lesion]:
+    truth = read_ground_truth(job.cohort, job.entry) if job.with_label else None
+    return [] if truth is None else resample_lesions(truth, plan)
+
+
+def _choose_box(job: CaseJob, field: LungField, plan: Resampling, lesions: list[Lesion]) -> tuple[Box, int]:
+    """The crop, and how many lesions it was widened for."""
+    if job.settings.crop == "none":
+        return ((0, 0, 0), plan.shape), 0
+    start, stop = crop_box(field.box, plan.shape, plan.spacing_mm, job.settings.margin_mm)
+    beyond = [
+        lesion
+        for lesion in lesions
+        if any(a < b for a, b in zip(lesion.start, start, strict=True))
+        or any(a > b for a, b in zip(lesion.stop, stop, strict=True))
+    ]
+    if not (beyond and job.keep_all_lesions):
+        return (start, stop), 0
+    low, high = (np.asarray([getattr(lesion, end) for lesion in beyond]) for end in ("start", "stop"))
+    start = tuple(int(x) for x in np.minimum(start, low.min(axis=0)))  # type: ignore[assignment]
+    stop = tuple(int(x) for x in np.maximum(stop, high.max(axis=0)))  # type: ignore[assignment]
+    return (start, stop), len(beyond)
+
+
+def _sizes(box: Box) -> Triple:
+    a, b, c = (high - low for low, high in zip(*box, strict=True))
+    return (a, b, c)
+
+
+def _clipped(volume: FloatArray, window_hu: tuple[float, float]) -> FloatArray:
+    # After resampling, as a pipeline of Spacing and ScaleIntensityRange does.
+    low, high = window_hu
+    clipped: FloatArray = np.clip(np.ascontiguousarray(volume), np.float32(low), np.float32(high))
+    return clipped
+
+
+def _write_headers(folder: Path, source: VolumeSource) -> None:
+    headers = source.headers()
+    if headers:
+        write_headers(folder / "source_headers.zip", headers)
+
+
+def _info(entry: CaseEntry, plan: Resampling, settings: Settings, box: Box) -> VolumeInfo:
+    return VolumeInfo(
+        case_id=entry.case_id,
+        source_format=entry.source_format,
+        source_grid=plan.source,
+        source_sha256=entry.content_sha256,
+        source_axis=plan.axis,
+        source_flipped=plan.flipped,
+        grid=resampled_grid(plan.ras, settings.spacing_mm, start=box[0], shape=_sizes(box)),
+        crop_start=box[0],
+        window_hu=settings.window_hu,
+    )
+
+
+def _notices(job: CaseJob, field: LungField, num_widened: int, num_outside: int) -> list[str]:
+    case_id, found = job.entry.case_id, []
+    if job.settings.crop == "lungs" and field.kind in _NO_LUNGS:
+        found.append(f"{case_id}: {_NO_LUNGS[field.kind]}.")
+    if num_widened:
+        found.append(
+            f"{case_id}: the crop was widened for {num_widened} {_lesions_word(num_widened)} that reach out of the lungs' box."
+        )
+    if num_outside:
+        found.append(
+            f"{case_id}: {num_outside} {_lesions_word(num_outside)} of the ground truth outside the crop; a larger --margin-mm "
+            "or --crop none would keep them."
+        )
+    return found
+
+
+def _lesions_word(number: int) -> str:
+    return "lesion" if number == 1 else "lesions"

@@ -1,0 +1,154 @@
+"""`medweave-step preprocess`: from a checked cohort to volumes that a network can take."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from medweave_steps.contracts.cohort import CaseEntry, CohortIndex, Split
+from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave_steps.preprocess.config import DEFAULT_FRACTIONS, PreprocessConfig, Settings, settings_of
+from medweave_steps.runtime.verb import StepContext, Verb
+
+DESCRIPTION = """\
+Turns every case of a checked cohort to the axes Right, Anterior, Superior, resamples it linearly to --spacing-mm, clips it
+to --window-hu, crops it to the lungs, and splits the cohort by patient.
+
+Reads: the folder that `check` was given, and its cohort_index.json.
+Writes: OUTPUT/training_set/ (training and validation cases) and OUTPUT/inference_batches/batch-000/ ... (test cases; every
+case with --purpose inference), each with cohort.json and, per case, volume.npy (float32, HU), lung.npy, label.npy,
+volume_info.json (geometry in mm and the way back to the source) and, for DICOM, source_headers.zip (they hold patient data).
+OUTPUT appears only when it is complete; later steps memory-map its arrays.
+Refuses: an index with errors or of another cohort, the same patient in two splits, too few patients, a full disk.
+Memory: a series of 512 x 512 x 600 takes less than 4 GB; cases are prepared on --num-threads processes."""
+
+
+def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
+    """Writes the prepared cohort and returns the figures of the run report."""
+    from medweave_steps.preprocess.case import CaseDone, CaseJob, check_files, prepare_case
+    from medweave_steps.preprocess.layout import make_folders, places_of, write_cohort_file
+    from medweave_steps.preprocess.pool import finished_cases
+    from medweave_steps.runtime.write import atomic_directory
+
+    index, settings = _inputs(config)
+    splits = _splits(index, config, context)
+    entries = [entry for entry in index.cases if entry.case_id in splits]
+    for entry in entries:
+        check_files(config.cohort, entry)
+    places = places_of(splits, entries, cases_per_batch=config.cases_per_batch)
+    done: dict[str, CaseDone] = {}
+    progress = context.progress(unit="case", total=len(entries))
+    with atomic_directory(config.output) as output:
+        folders = make_folders(output, places)
+        jobs = [
+            CaseJob(
+                cohort=config.cohort,
+                entry=entry,
+                settings=settings,
+                folder=folders[entry.case_id],
+                with_label=config.purpose == "training",
+                keep_all_lesions=splits[entry.case_id] == "train",
+                num_workers=context.num_threads if len(entries) == 1 else 1,
+            )
+            for entry in entries
+        ]
+        for case in finished_cases(prepare_case, jobs, num_processes=context.num_threads):
+            done[case.case_id] = case
+            shape = " x ".join(map(str, case.figures["shape"]))
+            progress.step(f"{case.case_id}, {shape} voxels", seconds=case.figures["seconds"])
+        for place in places:
+            write_cohort_file(
+                output, place, index=index, settings=settings, splits=splits, split_seed=config.split_seed, done=done
+            )
+    for entry in sorted(entries, key=lambda entry: entry.case_id):
+        case = done[entry.case_id]
+        context.add_case(entry.case_id, split=splits[entry.case_id], **case.figures)
+        for text in case.notices:
+            context.notice(text)
+    return _results(entries, splits, settings, [done[entry.case_id].figures for entry in entries], len(places) - 1)
+
+
+def _inputs(config: PreprocessConfig) -> tuple[CohortIndex, Settings]:
+    from medweave_steps.io.model_folder import read_card
+    from medweave_steps.io.prepared import read_index
+
+    if not config.cohort.is_dir():
+        raise UsageError(
+            "--cohort is not a folder.", expected="the folder that `check` was given", do="correct the path"
+        )
+    index = read_index(config.cohort_index)
+    errors = [finding for finding in index.findings if finding.severity == "error"]
+    if errors:
+        first = errors[0]
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        raise UserInputError(
+            "the cohort index lists errors.",
+            seen=f"{first.what} {first.seen}".strip() + more,
+            expected="an index without errors",
+            do="correct the cohort and run check again, or let check leave bad cases out: --on-error skip",
+        )
+    if not index.cases:
+        raise UserInputError(
+            "the cohort index lists no case.",
+            seen="0 cases",
+            expected="at least one CT volume",
+            do="run check on a folder that holds DICOM series or NIfTI volumes",
+        )
+    card = None if config.segmentation_model is None else read_card(config.segmentation_model, verify=False)
+    return index, settings_of(config, card)
+
+
+def _splits(index: CohortIndex, config: PreprocessConfig, context: StepContext) -> dict[str, Split]:
+    """Case id to split, for the cases that are to be prepared."""
+    from medweave_steps.preprocess.split import assign_splits
+
+    if config.purpose == "inference":
+        if config.fractions is not None:
+            context.notice("--fractions has no effect with --purpose inference: every case is segmented.")
+        return {entry.case_id: "test" for entry in index.cases}
+    labelled = [entry for entry in index.cases if entry.ground_truth is not None]
+    if not labelled:
+        raise UserInputError(
+            "no case of the cohort has a ground truth, so there is nothing to train on.",
+            seen=f"{len(index.cases)} cases without a mask",
+            expected="a mask (DICOM SEG or NIfTI) for the training cases",
+            do="add the masks and run check again; to segment without training use --purpose inference",
+        )
+    without = len(index.cases) - len(labelled)
+    if without:
+        context.notice(
+            f"{without} {'case has' if without == 1 else 'cases have'} no ground truth and {'is' if without == 1 else 'are'} left "
+            "out; to segment such cases use --purpose inference."
+        )
+    return assign_splits(labelled, fractions=config.fractions or DEFAULT_FRACTIONS, seed=config.split_seed)
+
+
+def _results(
+    entries: Sequence[CaseEntry],
+    splits: Mapping[str, Split],
+    settings: Settings,
+    figures: Sequence[Mapping[str, Any]],
+    num_batches: int,
+) -> Mapping[str, Any]:
+    return {
+        "num_cases": len(entries),
+        "num_patients": len({entry.patient_key for entry in entries}),
+        "num_lesions": sum(case["num_lesions"] for case in figures),
+        "num_batches": num_batches,
+        "cases_per_split": {
+            split: sum(splits[entry.case_id] == split for entry in entries) for split in ("train", "validation", "test")
+        },
+        "patients_per_split": {
+            split: len({entry.patient_key for entry in entries if splits[entry.case_id] == split})
+            for split in ("train", "validation", "test")
+        },
+        "spacing_mm": list(settings.spacing_mm),
+        "window_hu": list(settings.window_hu),
+        "crop": settings.crop,
+        "median_seconds_per_case": round(statistics.median(case["seconds"] for case in figures), 3),
+        "seconds_of_all_cases": round(sum(case["seconds"] for case in figures), 3),
+    }
+
+
+VERB = Verb(name="preprocess", description=DESCRIPTION, config=PreprocessConfig, run=run)

@@ -1,0 +1,162 @@
+"""Options of `preprocess`, and the settings that follow from them and from the card of a model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave_steps.contracts.model import ModelCard
+from medweave_steps.contracts.volume import Triple_mm
+from medweave_steps.runtime.options import option
+
+Crop = Literal["lungs", "none"]
+Fractions = tuple[float, float, float]
+
+DEFAULT_SPACING_MM: Triple_mm = (2.0, 2.0, 2.0)
+DEFAULT_WINDOW_HU = (-1000.0, 400.0)
+DEFAULT_FRACTIONS: Fractions = (0.70, 0.15, 0.15)
+DEFAULT_SEED = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreprocessConfig:
+    """What `preprocess` is asked to do; None means the default, or what the model's card says."""
+
+    cohort: Path = option("folder that `check` was given")
+    cohort_index: Path = option("cohort_index.json as `check` wrote it")
+    output: Path = option("folder to write; must not exist yet")
+    spacing_mm: Triple_mm | None = option(
+        "voxel size of the prepared volumes along Right, Anterior, Superior, mm (default: 2 2 2, or the model's)",
+        default=None, metavar="R A S",
+    )  # fmt: skip
+    window_hu: tuple[float, float] | None = option(
+        "values are clipped to this range after resampling, HU (default: -1000 400, or the model's)",
+        default=None, metavar="LOW HIGH",
+    )  # fmt: skip
+    crop: Crop | None = option(
+        "field of view: the box around the lungs, or the whole volume (default: lungs, or the model's)", default=None
+    )
+    margin_mm: float = option("distance kept around the lungs when cropping, mm", default=10.0)
+    fractions: Fractions | None = option(
+        "shares of patients for training, validation and test, with sum 1 (default: 0.7 0.15 0.15); splits that the "
+        "cohort's splits.json fixes stay as they are; for --purpose training only",
+        default=None, metavar="TRAIN VALIDATION TEST",
+    )  # fmt: skip
+    split_seed: int = option("seed of the draw of patients into splits", default=DEFAULT_SEED)
+    cases_per_batch: int = option("most cases in one inference batch", default=8)
+    purpose: Literal["training", "inference"] = option(
+        "training: train and validation cases into training_set/, test cases into inference_batches/; "
+        "inference: every case into inference_batches/, no mask needed",
+        default="training",
+    )  # fmt: skip
+    segmentation_model: Path | None = option(
+        "model folder that will segment the cases: spacing, window and crop are those of its card", default=None
+    )
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for a value that cannot be used."""
+        if self.spacing_mm is not None and not all(math.isfinite(x) and 0.2 <= x <= 10 for x in self.spacing_mm):
+            raise _unusable("spacing-mm", self.spacing_mm, "three numbers from 0.2 to 10 mm")
+        if self.window_hu is not None and not (
+            all(map(math.isfinite, self.window_hu)) and self.window_hu[0] < self.window_hu[1]
+        ):
+            raise _unusable("window-hu", self.window_hu, "two numbers in HU, the lower one first")
+        if not (math.isfinite(self.margin_mm) and 0 <= self.margin_mm <= 200):
+            raise _unusable("margin-mm", self.margin_mm, "a number from 0 to 200 mm")
+        if self.split_seed < 0:
+            raise _unusable("split-seed", self.split_seed, "a whole number from 0")
+        if self.cases_per_batch < 1:
+            raise _unusable("cases-per-batch", self.cases_per_batch, "a whole number from 1")
+        if self.fractions is not None:
+            _check_fractions(self.fractions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How every case of one run is prepared; travels to the worker processes.
+
+    Attributes:
+        spacing_mm: voxel size along I, J, K.
+        window_hu: values are clipped to this range.
+        margin_mm: kept around the lungs when cropping.
+    """
+
+    spacing_mm: Triple_mm
+    window_hu: tuple[float, float]
+    crop: Crop
+    margin_mm: float
+
+
+def settings_of(config: PreprocessConfig, card: ModelCard | None) -> Settings:
+    """The settings of a run: the model's where there is one, else the options, else the defaults.
+
+    Raises:
+        UsageError: an option contradicts the model's card.
+        UserInputError: the card asks for an input that `preprocess` does not make.
+    """
+    if card is not None:
+        _check_card(config, card)
+        return Settings(
+            spacing_mm=card.input.spacing_mm,
+            window_hu=card.input.window_hu,
+            crop=card.input.crop,
+            margin_mm=config.margin_mm,
+        )
+    return Settings(
+        spacing_mm=config.spacing_mm or DEFAULT_SPACING_MM,
+        window_hu=config.window_hu or DEFAULT_WINDOW_HU,
+        crop=config.crop or "lungs",
+        margin_mm=config.margin_mm,
+    )
+
+
+def _check_card(config: PreprocessConfig, card: ModelCard) -> None:
+    wanted = card.input
+    for name, given, of_card in (
+        ("spacing-mm", config.spacing_mm, wanted.spacing_mm),
+        ("window-hu", config.window_hu, wanted.window_hu),
+        ("crop", config.crop, wanted.crop),
+    ):
+        if given is not None and given != of_card:
+            raise UsageError(
+                f"--{name} contradicts the card of the model '{card.name}'.",
+                seen=f"--{name} {_show(given)}",
+                expected=f"{_show(of_card)}, as its card says",
+                do=f"leave --{name} out when --segmentation-model is given",
+            )
+    # The contract's literals hold modality, unit and orientation; these are the values that a card may still get wrong.
+    for what, seen, expected, fits in (
+        ("channels", wanted.channels, "1", wanted.channels == 1),
+        ("spacing_mm", _show(wanted.spacing_mm), "three numbers from 0.2 to 10 mm", all(0.2 <= x <= 10 for x in wanted.spacing_mm)),
+        ("window_hu", _show(wanted.window_hu), "the lower number first", wanted.window_hu[0] < wanted.window_hu[1]),
+    ):  # fmt: skip
+        if not fits:
+            raise UserInputError(
+                f"the model '{card.name}' takes an input that preprocess does not make.",
+                seen=f"input.{what} {seen} (model_card.json)",
+                expected=expected,
+                do="use a model whose card asks for one CT channel on a regular grid in mm",
+            )
+
+
+def _check_fractions(fractions: Fractions) -> None:
+    train, validation, test = fractions
+    if not (
+        all(map(math.isfinite, fractions))
+        and train > 0
+        and validation > 0
+        and test >= 0
+        and abs(sum(fractions) - 1) < 1e-6
+    ):
+        raise _unusable("fractions", fractions, "three shares with sum 1; training and validation above 0")
+
+
+def _unusable(name: str, seen: object, expected: str) -> UsageError:
+    return UsageError(f"--{name} cannot be used.", seen=_show(seen), expected=expected)
+
+
+def _show(value: object) -> str:
+    return " ".join(f"{x:g}" for x in value) if isinstance(value, tuple) else str(value)

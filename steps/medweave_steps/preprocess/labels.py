@@ -1,0 +1,133 @@
+"""Ground truth on the prepared grid: each lesion interpolated alone, and none lost however small."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_steps.contracts.volume import Triple
+from medweave_steps.io.geometry import interpolate_axis, to_ras_order
+from medweave_steps.preprocess.resample import Resampling
+
+LabelArray = npt.NDArray[np.uint8]
+HALF = 0.5 - 1e-6  # float32 rounding must not decide about a voxel that lies exactly on a lesion's border
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesion:
+    """One lesion on the uncropped resampled grid.
+
+    Attributes:
+        value: its label.
+        start: first voxel of its box along I, J, K.
+        mask_IJK: bool, the lesion within its box; at least one voxel is set.
+    """
+
+    value: int
+    start: Triple
+    mask_IJK: npt.NDArray[np.bool_]
+
+    @property
+    def stop(self) -> Triple:
+        """One past the last voxel of its box along I, J, K."""
+        a, b, c = (low + n for low, n in zip(self.start, self.mask_IJK.shape, strict=True))
+        return (a, b, c)
+
+
+def resample_lesions(truth: LabelArray, plan: Resampling) -> list[Lesion]:
+    """Every lesion of a reference mask, on the resampled grid.
+
+    A lesion is a connected component (26 neighbours) of one label value. Its binary mask is interpolated linearly and cut at
+    one half; a lesion that falls between the new voxel centres keeps the voxel it is nearest to.
+
+    Args:
+        truth: uint8 label values in source order, on `plan.source`.
+        plan: as for the volume.
+    """
+    positions = [plan.ras_positions(axis) for axis in range(3)]
+    truth_IJK = to_ras_order(truth, plan.axis, plan.flipped)
+    return [_resampled(value, start, mask, positions) for value, start, mask in _components(truth_IJK)]
+
+
+def paint(lesions: Sequence[Lesion], start: Triple, shape: Triple) -> tuple[LabelArray, int]:
+    """The label volume of a crop.
+
+    Args:
+        start, shape: of the crop on the uncropped grid.
+    Returns:
+        uint8 [I, J, K], and how many of the lesions have no voxel in the crop.
+    """
+    label = np.zeros(shape, dtype=np.uint8)
+    outside = 0
+    for lesion in lesions:
+        low = [max(a, b) for a, b in zip(lesion.start, start, strict=True)]
+        high = [min(a, b + n) for a, b, n in zip(lesion.stop, start, shape, strict=True)]
+        if any(a >= b for a, b in zip(low, high, strict=True)):
+            outside += 1
+            continue
+        part = lesion.mask_IJK[tuple(slice(a - s, b - s) for a, b, s in zip(low, high, lesion.start, strict=True))]
+        target = label[tuple(slice(a - s, b - s) for a, b, s in zip(low, high, start, strict=True))]
+        outside += not part.any()
+        target[part] = lesion.value
+    return label, outside
+
+
+def _components(truth_IJK: LabelArray) -> Iterator[tuple[int, Triple, npt.NDArray[np.bool_]]]:
+    from scipy import ndimage
+
+    used = _used_box(truth_IJK)
+    if used is None:
+        return
+    boxed = truth_IJK[used]
+    for value in np.flatnonzero(np.bincount(boxed.ravel())):
+        if value == 0:
+            continue
+        labels, _ = ndimage.label(boxed == value, structure=np.ones((3, 3, 3), dtype=bool))
+        for number, place in enumerate(ndimage.find_objects(labels), start=1):
+            i, j, k = (outer.start + inner.start for outer, inner in zip(used, place, strict=True))
+            yield int(value), (i, j, k), labels[place] == number
+
+
+def _used_box(array: npt.NDArray[Any]) -> tuple[slice, ...] | None:
+    """The box of all voxels above 0; one axis after the other, each on what the last one left."""
+    box = [slice(0, n) for n in array.shape]
+    # The axis of the longest stride first: it is read as the memory lies.
+    for axis in np.argsort([-abs(stride) for stride in array.strides]):
+        rest = array[tuple(box)]
+        used = np.flatnonzero(rest.max(axis=tuple(other for other in range(3) if other != axis)))
+        if len(used) == 0:
+            return None
+        box[axis] = slice(int(used[0]), int(used[-1]) + 1)
+    return tuple(box)
+
+
+def _resampled(
+    value: int, start: Triple, mask: npt.NDArray[np.bool_], positions: Sequence[npt.NDArray[np.float64]]
+) -> Lesion:
+    """Interpolates one lesion; only new voxels within one source voxel of it can reach one half."""
+    around = np.pad(mask, 1).astype(np.float32)
+    low, places = [], []
+    for axis in range(3):
+        first, last = start[axis] - 1, start[axis] + mask.shape[axis]
+        inside = np.flatnonzero((positions[axis] > first) & (positions[axis] < last))
+        low.append(int(inside[0]) if len(inside) else 0)
+        places.append(positions[axis][inside] - first)
+    for axis in range(3):
+        around = interpolate_axis(around, places[axis], axis)
+    kept = around >= HALF
+    if not kept.any():
+        return _nearest(value, start, mask, positions)
+    return Lesion(value=value, start=(low[0], low[1], low[2]), mask_IJK=kept)
+
+
+def _nearest(
+    value: int, start: Triple, mask: npt.NDArray[np.bool_], positions: Sequence[npt.NDArray[np.float64]]
+) -> Lesion:
+    """A lesion of one new voxel: the one nearest to its centre of mass."""
+    centre = np.argwhere(mask).mean(axis=0) + np.asarray(start)
+    i, j, k = (int(np.argmin(np.abs(place - c))) for place, c in zip(positions, centre, strict=True))
+    return Lesion(value=value, start=(i, j, k), mask_IJK=np.ones((1, 1, 1), dtype=bool))

@@ -1,0 +1,92 @@
+"""The folders of a prepared cohort: which case lies where, and the cohort file of each folder."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.cohort import CaseEntry, CohortIndex, PreparedCase, PreparedCohort, Split
+from medweave_steps.io.hashing import sha256_of_text
+from medweave_steps.io.prepared import COHORT_FILE
+from medweave_steps.preprocess.case import CaseDone
+from medweave_steps.preprocess.config import Settings
+
+TRAINING_SET = "training_set"
+BATCHES = "inference_batches"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A folder of prepared cases that is to be written.
+
+    Attributes:
+        name: relative to the output.
+        entries: its cases, in order of case id.
+    """
+
+    name: str
+    entries: tuple[CaseEntry, ...]
+
+
+def places_of(splits: Mapping[str, Split], entries: Sequence[CaseEntry], *, cases_per_batch: int) -> list[Place]:
+    """The training set, then the batches; the batches are as equal in size as their number allows."""
+    ordered = sorted((entry for entry in entries if entry.case_id in splits), key=lambda entry: entry.case_id)
+    training = [entry for entry in ordered if splits[entry.case_id] != "test"]
+    test = [entry for entry in ordered if splits[entry.case_id] == "test"]
+    number = -(-len(test) // cases_per_batch)
+    borders = [round(i * len(test) / number) for i in range(number + 1)] if number else [0]
+    batches = [
+        Place(name=f"{BATCHES}/batch-{i:03d}", entries=tuple(test[low:high]))
+        for i, (low, high) in enumerate(itertools.pairwise(borders))
+    ]
+    return [Place(name=TRAINING_SET, entries=tuple(training)), *batches]
+
+
+def make_folders(output: Path, places: Sequence[Place]) -> dict[str, Path]:
+    """Makes the folder of every case and returns them by case id."""
+    (output / BATCHES).mkdir(parents=True)
+    folders = {}
+    for place in places:
+        (output / place.name / "cases").mkdir(parents=True)
+        for entry in place.entries:
+            folders[entry.case_id] = output / place.name / "cases" / entry.case_id
+            folders[entry.case_id].mkdir()
+    return folders
+
+
+def write_cohort_file(
+    output: Path,
+    place: Place,
+    *,
+    index: CohortIndex,
+    settings: Settings,
+    splits: Mapping[str, Split],
+    split_seed: int,
+    done: Mapping[str, CaseDone],
+) -> None:
+    """Writes `cohort.json` of one folder."""
+    cohort = PreparedCohort(
+        spacing_mm=settings.spacing_mm,
+        window_hu=settings.window_hu,
+        crop=settings.crop,
+        margin_mm=settings.margin_mm,
+        split_seed=split_seed,
+        synthetic=index.synthetic,
+        labels=index.labels,
+        data_sha256=sha256_of_text(entry.content_sha256 for entry in place.entries),
+        cases=tuple(
+            PreparedCase(
+                case_id=entry.case_id,
+                patient_key=entry.patient_key,
+                split=splits[entry.case_id],
+                has_label=done[entry.case_id].has_label,
+                num_lesions=done[entry.case_id].num_lesions,
+                num_label_voxels=done[entry.case_id].num_label_voxels,
+            )
+            for entry in place.entries
+        ),
+    )
+    (output / place.name / COHORT_FILE).write_text(codec.dumps(cohort), encoding="utf-8")

@@ -1,0 +1,107 @@
+"""Several cases at once, each in a process of its own that ends with this one."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.process import BaseProcess
+from typing import TypeVar
+
+from medweave_steps.contracts import errors
+from medweave_steps.contracts.errors import InternalError, StepError, TryAgainError
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def finished_cases(work: Callable[[J], R], jobs: Sequence[J], *, num_processes: int) -> Iterator[R]:
+    """Does the jobs and yields the results as they are finished.
+
+    With one process (or one job) the work is done in this process. The first error ends everything; no process outlives the
+    iterator.
+
+    Args:
+        work: a function of a module, so that it can be found in the other process; may raise StepError or OSError.
+        jobs: its arguments, one each.
+        num_processes: at most.
+    Raises:
+        TryAgainError: a process was killed, most likely for memory.
+    """
+    num_processes = min(num_processes, len(jobs))
+    if num_processes < 2:
+        for job in jobs:
+            yield work(job)
+        return
+    before = set(multiprocessing.active_children())
+    # Forked: NumPy and SciPy are there already, and this process has no threads that hold locks.
+    executor = ProcessPoolExecutor(
+        num_processes,
+        mp_context=multiprocessing.get_context("fork"),
+        initializer=_start_process,
+        initargs=(os.getpid(),),
+    )
+    started: set[BaseProcess] = set()
+    try:
+        # The handlers of this process must not run in the new ones: nothing is delivered until they have their own.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        try:
+            waiting = {executor.submit(_attempt, work, job) for job in jobs}
+        finally:
+            started = set(multiprocessing.active_children()) - before
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        while waiting:
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield _result(future)
+        executor.shutdown(wait=True)
+    finally:
+        for process in started:
+            process.kill()
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _attempt(work: Callable[[J], R], job: J) -> R | StepError:
+    try:
+        return work(job)
+    except StepError as error:
+        return _portable(error)
+
+
+def _portable(error: StepError) -> StepError:
+    """The same error as a plain one of the contracts, whose parts survive the way between processes as they are."""
+    kinds = (errors.UsageError, errors.UserInputError, errors.BackendMissingError, errors.StorageError, TryAgainError)
+    kind = next((kind for kind in kinds if isinstance(error, kind)), InternalError)
+    return kind(error.what, error.seen, error.expected, error.do)
+
+
+def _result(future: Future[R | StepError]) -> R:
+    try:
+        result = future.result()
+    except BrokenProcessPool as error:
+        raise TryAgainError(
+            "a process ended before its case was prepared.",
+            seen="it was killed; the usual reason is too little memory",
+            expected="every process to finish its case",
+            do="give the step more memory (ramMin in the workflow) or a smaller --num-threads, and run it again",
+        ) from error
+    if isinstance(result, StepError):
+        raise result
+    return result
+
+
+def _start_process(parent: int) -> None:
+    """Cuts the ties to the parent's signal handling, and makes the process end when the parent does."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends us
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))

@@ -1,0 +1,104 @@
+"""Patients into training, validation and test: drawn by patient, never by scan, from a seed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+from medweave_steps.contracts.cohort import CaseEntry, Split
+from medweave_steps.contracts.errors import UserInputError
+
+SPLITS: tuple[Split, Split, Split] = ("train", "validation", "test")
+
+
+def assign_splits(cases: Sequence[CaseEntry], *, fractions: tuple[float, float, float], seed: int) -> dict[str, Split]:
+    """Gives every case a split.
+
+    Cases of one patient, and scans that are equal voxel for voxel, stay together. Splits that the cohort fixes are complete: the
+    other patients are drawn into the remaining ones, in the ratio of their fractions (into training if none remains).
+    The result depends on the patients and the seed, not on the order of the cases.
+
+    Args:
+        cases: of one cohort.
+        fractions: shares of patients for train, validation, test; train and validation above 0.
+        seed: of the draw.
+    Returns:
+        case id to split.
+    Raises:
+        UserInputError: the fixed splits put one patient in two splits, or there are too few patients for all splits.
+    """
+    groups = _groups(cases)
+    fixed = {key: split for key, members in groups.items() if (split := _fixed_split(members)) is not None}
+    free = [key for key in groups if key not in fixed]
+    shares = dict(zip(SPLITS, fractions, strict=True))
+    wanted = {split: share for split, share in shares.items() if share > 0 and split not in fixed.values()}
+    if len(free) < len(wanted) and (free or wanted.keys() & {"train", "validation"}):
+        raise _too_few(len(groups), len(free), list(wanted), fixed)
+    wanted = wanted or {"train": 1.0}
+    drawn = dict(fixed)
+    # Sorted by digest and not drawn by a random generator, whose stream may change from one version of NumPy to the next.
+    order = sorted(free, key=lambda key: hashlib.sha256(f"{seed} {key}".encode()).digest())
+    place = 0
+    for split, count in zip(wanted, _counts(len(free), list(wanted.values())), strict=True):
+        drawn.update(dict.fromkeys(order[place : place + count], split))
+        place += count
+    return {case.case_id: drawn[key] for key, members in groups.items() for case in members}
+
+
+def _groups(cases: Sequence[CaseEntry]) -> dict[str, list[CaseEntry]]:
+    """Cases that must stay together, under the smallest patient key among them."""
+    leader: dict[str, str] = {}
+
+    def find(key: str) -> str:
+        while leader.setdefault(key, key) != key:
+            key = leader[key]
+        return key
+
+    for case in cases:
+        a, b = sorted((find(f"patient {case.patient_key}"), find(f"scan {case.content_sha256}")))
+        leader[b] = a
+    groups: dict[str, list[CaseEntry]] = {}
+    for case in cases:
+        groups.setdefault(find(f"patient {case.patient_key}"), []).append(case)
+    return groups
+
+
+def _fixed_split(members: Sequence[CaseEntry]) -> Split | None:
+    named: dict[Split, str] = {}
+    for case in sorted(members, key=lambda case: case.case_id):
+        if case.fixed_split is not None:
+            named.setdefault(case.fixed_split, case.case_id)
+    if len(named) > 1:
+        raise UserInputError(
+            "the same patient is in two splits.",
+            seen=", ".join(f"{case_id} in {split}" for split, case_id in named.items())
+            + " (splits.json of the cohort)",
+            expected="all scans of one patient, and copies of one scan, in one split",
+            do="correct splits.json; a patient seen in training makes the test figures worthless",
+        )
+    return next(iter(named), None)
+
+
+def _counts(number: int, shares: Sequence[float]) -> list[int]:
+    """Whole numbers in the ratio of the shares (largest remainder), each at least 1 where the number allows it."""
+    if number == 0:
+        return [0] * len(shares)
+    exact = [number * share / sum(shares) for share in shares]
+    counts = [int(x) for x in exact]
+    by_remainder = sorted(range(len(shares)), key=lambda i: (counts[i] - exact[i], i))
+    for i in by_remainder[: number - sum(counts)]:
+        counts[i] += 1
+    while 0 in counts:
+        counts[counts.index(max(counts))] -= 1
+        counts[counts.index(0)] += 1
+    return counts
+
+
+def _too_few(number: int, free: int, wanted: Sequence[Split], fixed: Mapping[str, Split]) -> UserInputError:
+    beside = f", of whom {len(fixed)} have a split fixed by the cohort" if fixed else ""
+    return UserInputError(
+        "there are too few patients to split.",
+        seen=f"{number} {'patient' if number == 1 else 'patients'}{beside}; {free} left for {', '.join(wanted)}",
+        expected=f"at least {len(wanted)}: one each for {', '.join(wanted)}",
+        do="add patients; to segment without training use --purpose inference",
+    )

@@ -1,0 +1,156 @@
+"""Patients into splits: no leakage, nobody forgotten, fixed splits kept, the same draw every time."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medweave_steps.contracts.cohort import CaseEntry
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.volume import Grid
+from medweave_steps.preprocess.split import assign_splits
+
+GRID = Grid(
+    shape=(2, 2, 2), affine=((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0), (0.0, 0.0, 0.0, 1.0))
+)
+FRACTIONS = (0.70, 0.15, 0.15)
+
+
+def case(patient: object, scan: object = 0, *, fixed=None, content: str | None = None) -> CaseEntry:
+    case_id = f"case-{patient}-{scan}"
+    return CaseEntry(
+        case_id=case_id,
+        series_ordinal=1,
+        patient_key=f"key-{patient}",
+        source_format="nifti",
+        files=("a.nii",),
+        ground_truth=None,
+        grid=GRID,
+        fixed_split=fixed,
+        content_sha256=content or case_id,
+    )
+
+
+def split(cases, *, fractions=FRACTIONS, seed=0):
+    return assign_splits(cases, fractions=fractions, seed=seed)
+
+
+def patients_in(cases, splits) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {"train": set(), "validation": set(), "test": set()}
+    for entry in cases:
+        found[splits[entry.case_id]].add(entry.patient_key)
+    return found
+
+
+cohorts = st.lists(st.integers(1, 4), min_size=3, max_size=60).map(
+    lambda counts: [case(patient, scan) for patient, count in enumerate(counts) for scan in range(count)]
+)
+shares = st.tuples(st.integers(1, 20), st.integers(1, 20), st.integers(0, 20)).map(
+    lambda parts: tuple(part / sum(parts) for part in parts)
+)
+
+
+@given(cohorts, shares, st.integers(0, 2**32 - 1))
+def test_every_case_has_a_split_and_no_patient_has_two(cases, fractions, seed):
+    splits = split(cases, fractions=fractions, seed=seed)
+    assert splits.keys() == {entry.case_id for entry in cases}
+    groups = patients_in(cases, splits)
+    assert groups["train"] | groups["validation"] | groups["test"] == {entry.patient_key for entry in cases}
+    assert sum(map(len, groups.values())) == len({entry.patient_key for entry in cases})
+
+
+@given(st.integers(3, 400), shares, st.integers(0, 99))
+def test_sizes_are_within_one_patient_of_the_shares(number, fractions, seed):
+    cases = [case(patient) for patient in range(number)]
+    groups = patients_in(cases, split(cases, fractions=fractions, seed=seed))
+    for name, share in zip(("train", "validation", "test"), fractions, strict=True):
+        assert (share > 0) == bool(groups[name])
+        # A split that would round to nobody takes its one patient from the largest.
+        if min(number * other for other in fractions if other > 0) >= 1:
+            assert abs(len(groups[name]) - number * share) < 1
+
+
+@given(cohorts, st.integers(0, 99), st.randoms(use_true_random=False))
+def test_the_order_of_the_cases_does_not_matter(cases, seed, shuffler: random.Random):
+    shuffled = list(cases)
+    shuffler.shuffle(shuffled)
+    assert split(cases, seed=seed) == split(shuffled, seed=seed)
+
+
+def test_the_seed_decides():
+    cases = [case(patient) for patient in range(40)]
+    assert split(cases, seed=1) == split(cases, seed=1)
+    assert len({tuple(sorted(split(cases, seed=seed).items())) for seed in range(5)}) == 5
+
+
+def test_a_fixed_draw_stays_what_it_was():
+    """A changed draw would silently move patients between splits of an existing project."""
+    cases = [case(patient) for patient in range(8)]
+    assert sorted(k for k, v in split(cases, seed=7).items() if v != "train") == ["case-5-0", "case-6-0"]
+
+
+@given(st.integers(2, 40), st.integers(1, 10), st.integers(0, 99))
+def test_a_fixed_test_split_is_complete(number, number_fixed, seed):
+    fixed = [case(f"held-out-{i}", fixed="test") for i in range(number_fixed)]
+    free = [case(i) for i in range(number)]
+    groups = patients_in(fixed + free, split(fixed + free, seed=seed))
+    assert groups["test"] == {entry.patient_key for entry in fixed}
+    assert abs(len(groups["train"]) - number * 70 / 85) < 1 or number < 6
+    assert groups["train"]
+    assert groups["validation"]
+
+
+def test_one_fixed_scan_fixes_the_patient():
+    cases = [case("a", 0, fixed="test"), case("a", 1), *[case(i) for i in range(4)]]
+    assert split(cases)["case-a-1"] == "test"
+
+
+def test_equal_scans_of_two_patients_stay_together():
+    cases = [case(i, content=f"scan-{i % 10}") for i in range(20)]
+    for seed in range(10):
+        splits = split(cases, seed=seed)
+        assert all(splits[f"case-{i}-0"] == splits[f"case-{i + 10}-0"] for i in range(10))
+
+
+def test_everything_fixed_needs_no_draw():
+    cases = [case("a", fixed="train"), case("b", fixed="validation"), case("c", fixed="test")]
+    assert split(cases) == {"case-a-0": "train", "case-b-0": "validation", "case-c-0": "test"}
+
+
+def test_patients_beside_three_fixed_splits_are_for_training():
+    cases = [case("a", fixed="train"), case("b", fixed="validation"), case("c", fixed="test"), case("d")]
+    assert split(cases)["case-d-0"] == "train"
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_too_few_patients(number):
+    with pytest.raises(UserInputError) as caught:
+        split([case(patient, scan) for patient in range(number) for scan in range(5)])
+    assert f"{number} patient" in caught.value.seen
+    assert "at least 3" in caught.value.expected
+
+
+def test_too_few_beside_a_fixed_test_split():
+    with pytest.raises(UserInputError) as caught:
+        split([case("a", fixed="test"), case("b", fixed="test"), case("c")])
+    assert "1 left for train, validation" in caught.value.seen
+
+
+def test_only_test_patients_leave_nothing_to_train_on():
+    with pytest.raises(UserInputError, match="too few"):
+        split([case(i, fixed="test") for i in range(5)])
+
+
+def test_a_patient_fixed_into_two_splits():
+    with pytest.raises(UserInputError, match="same patient is in two splits") as caught:
+        split([case("a", 0, fixed="train"), case("a", 1, fixed="test"), *[case(i) for i in range(5)]])
+    assert "case-a-0 in train" in caught.value.seen
+    assert "key-a" not in str(caught.value)
+
+
+def test_one_scan_under_two_patients_fixed_into_two_splits():
+    with pytest.raises(UserInputError, match="same patient"):
+        split([case("a", fixed="train", content="x"), case("b", fixed="test", content="x"), case("c"), case("d")])
