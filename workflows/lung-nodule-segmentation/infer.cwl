@@ -14,14 +14,16 @@ inputs:
     type: Directory
   on_error:
     doc: stop at bad cases after all findings were told, or skip these cases
-    type: ["null", {type: enum, symbols: [stop, skip]}]
+    type: {type: enum, symbols: [stop, skip]}
+    default: stop
   cases_per_batch:
     doc: most cases that one job segments
     type: int
     default: 8
   backend:
     doc: program that computes the network
-    type: ["null", {type: enum, symbols: [openvino, onnxruntime]}]
+    type: {type: enum, symbols: [openvino, onnxruntime]}
+    default: openvino
 outputs:
   segmentations:
     doc: masks (NIfTI, DICOM SEG) and lesion tables (CSV, DICOM SR) of all cases, one folder per batch

@@ -15,7 +15,8 @@ inputs:
     type: Directory
   on_error:
     doc: stop at bad cases after all findings were told, or skip these cases
-    type: ["null", {type: enum, symbols: [stop, skip]}]
+    type: {type: enum, symbols: [stop, skip]}
+    default: stop
   spacing_mm:
     doc: voxel size the network works on, along Right, Anterior, Superior, mm
     type: float[]?

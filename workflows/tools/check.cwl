@@ -19,8 +19,9 @@ inputs:
     type: Directory
     inputBinding: {prefix: --cohort}
   on_error:
-    doc: stop at bad cases after all findings were told, or skip these cases (default of the verb - stop)
-    type: ["null", {type: enum, symbols: [stop, skip]}]
+    doc: stop at bad cases after all findings were told, or skip these cases
+    type: {type: enum, symbols: [stop, skip]}
+    default: stop
     inputBinding: {prefix: --on-error}
 outputs:
   cohort_index:

@@ -31,15 +31,18 @@ inputs:
     inputBinding: {prefix: --held-out-seed}
   cohort_format:
     doc: files to write (dicom, msd, both)
-    type: ["null", {type: enum, symbols: [dicom, msd, both]}]
+    type: {type: enum, symbols: [dicom, msd, both]}
+    default: dicom
     inputBinding: {prefix: --format}
   transfer_syntax:
     doc: encoding of the DICOM pixels (explicit, rle, jpeg2000)
-    type: ["null", {type: enum, symbols: [explicit, rle, jpeg2000]}]
+    type: {type: enum, symbols: [explicit, rle, jpeg2000]}
+    default: explicit
     inputBinding: {prefix: --transfer-syntax}
   grid:
     doc: voxels as a scanner makes them (scanner) or coarser (demo)
-    type: ["null", {type: enum, symbols: [scanner, demo]}]
+    type: {type: enum, symbols: [scanner, demo]}
+    default: demo
     inputBinding: {prefix: --grid}
 outputs:
   cohort:

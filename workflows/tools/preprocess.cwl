@@ -25,7 +25,8 @@ inputs:
     inputBinding: {prefix: --cohort-index}
   purpose:
     doc: training (train and validation cases for training, test cases in batches) or inference (all cases in batches, no mask needed)
-    type: ["null", {type: enum, symbols: [training, inference]}]
+    type: {type: enum, symbols: [training, inference]}
+    default: training
     inputBinding: {prefix: --purpose}
   spacing_mm:
     doc: voxel size of the prepared volumes along Right, Anterior, Superior, mm
@@ -37,7 +38,7 @@ inputs:
     inputBinding: {prefix: --window-hu}
   crop:
     doc: field of view, the box around the lungs (lungs) or the whole volume (none)
-    type: ["null", {type: enum, symbols: [lungs, none]}]
+    type: string?  # lungs or none; StreamFlow 0.2.0rc3 refuses an enum without a value
     inputBinding: {prefix: --crop}
   margin_mm:
     doc: distance kept around the lungs when cropping, mm

@@ -25,7 +25,8 @@ inputs:
     inputBinding: {prefix: --case-batch}
   backend:
     doc: program that computes the network (openvino, onnxruntime)
-    type: ["null", {type: enum, symbols: [openvino, onnxruntime]}]
+    type: {type: enum, symbols: [openvino, onnxruntime]}
+    default: openvino
     inputBinding: {prefix: --backend}
 outputs:
   segmentations:

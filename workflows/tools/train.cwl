@@ -7,7 +7,7 @@ doc: |
   number of threads give the same weights on a CPU. Options that are left out take the defaults of the verb.
 $namespaces:
   edam: "http://edamontology.org/"
-  medweave: "https://medweave.dev/cwl#"
+  medweave: "urn:medweave:cwl#"  # a web address would be asked for by StreamFlow, over 100 times, whenever a workflow is read
 requirements:
   ResourceRequirement: {coresMin: 2, ramMin: 3072}  # MiB
   ToolTimeLimit: {timelimit: 172800}  # s
@@ -63,7 +63,8 @@ inputs:
     inputBinding: {prefix: --patience}
   precision:
     doc: arithmetic of the network (auto, float32, bfloat16)
-    type: ["null", {type: enum, symbols: [auto, float32, bfloat16]}]
+    type: {type: enum, symbols: [auto, float32, bfloat16]}
+    default: auto
     inputBinding: {prefix: --precision}
   resume_from:
     doc: folder with a checkpoint to continue exactly

@@ -31,14 +31,14 @@ class Ended:
     """A command that ended: as a shell tells the exit code, seconds of wall and processor time, MiB.
 
     `peak_memory_mib` is the kernel's word about the largest process of the command. The kernel starts that count at the size
-    of the process that forked; so for commands smaller than the driver (about 170 MiB) it is the largest high-water mark of
-    the command's first process, read once a second.
+    of the process that forked; so for commands smaller than the driver (about 170 MiB) it is the high-water mark of the
+    command's first process, read once a second, and None where the command was too short for that.
     """
 
     exit_code: int
     seconds: float
     cpu_seconds: float
-    peak_memory_mib: float
+    peak_memory_mib: float | None
     timed_out: bool
 
 
@@ -130,7 +130,7 @@ class Command:
                 start_new_session=True,  # its own group: a signal reaches all of it, and the terminal's Ctrl-C only us
             )
         self._driver_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        self._sampled_mib = 0.0
+        self._sampled_mib: float | None = None
         self._alive = threading.Lock(), [True]
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[tuple[int, float, float, float]] = self._loop.create_future()
@@ -156,15 +156,14 @@ class Command:
             raise
         finally:
             sampler.cancel()
-        exit_code, seconds, cpu_seconds, peak_memory_mib = await self._ended
-        if peak_memory_mib <= self._driver_mib and self._sampled_mib:
-            peak_memory_mib = self._sampled_mib
+        exit_code, seconds, cpu_seconds, largest_mib = await self._ended
+        peak_memory_mib = largest_mib if largest_mib > self._driver_mib else self._sampled_mib
         await self._drain([reader for reader in readers if reader is not None])
         return Ended(
             exit_code=exit_code,
             seconds=seconds,
             cpu_seconds=round(cpu_seconds, 3),
-            peak_memory_mib=round(peak_memory_mib, 1),
+            peak_memory_mib=None if peak_memory_mib is None else round(peak_memory_mib, 1),
             timed_out=timed_out,
         )
 
@@ -208,12 +207,11 @@ class Command:
             self._loop.call_soon_threadsafe(self._set_ended, figures)
 
     async def _sample(self) -> None:
-        await asyncio.sleep(SAMPLE_S / 4)
         while True:
+            await asyncio.sleep(SAMPLE_S)
             with contextlib.suppress(OSError, ValueError, IndexError):
                 status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii", errors="replace")
                 self._sampled_mib = float(status.partition("VmHWM:")[2].split()[0]) / 1024
-            await asyncio.sleep(SAMPLE_S)
 
     def _set_ended(self, figures: tuple[int, float, float, float]) -> None:
         if not self._ended.done():
