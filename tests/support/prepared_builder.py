@@ -38,7 +38,9 @@ class Scan:
     headers: Sequence[Any] = ()
 
 
-def with_balls(shape: tuple[int, ...], affine_ras: np.ndarray, balls: Sequence[tuple[Sequence[float], float]]) -> np.ndarray:
+def with_balls(
+    shape: tuple[int, ...], affine_ras: np.ndarray, balls: Sequence[tuple[Sequence[float], float]]
+) -> np.ndarray:
     """Air of -850 HU with balls of 100 HU, whose outlines are smoothed over 2 mm.
 
     Args:

@@ -27,6 +27,7 @@ _TYPE_2 = (
 )  # fmt: skip
 _SEXES = ("M", "F", "O")
 _SOME_DATE, _SOME_TIME = "19000101", "000000"
+_SAME_MM = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +83,14 @@ def read_source(headers: Sequence[Any], info: VolumeInfo) -> Source | None:
         UserInputError: the headers are not those of the volume's slices.
     """
     order = frame_order(headers)
-    if len(order) != info.source_grid.shape[0] or not headers:
-        raise UserInputError(
-            f"the source headers of {info.case_id} do not belong to its volume.",
-            seen=f"{len(order)} slices in source_headers.zip",
-            expected=f"{info.source_grid.shape[0]} slices, as volume_info.json says",
-            do="run preprocess again",
-        )
+    num_slices = info.source_grid.shape[0]
+    if len(order) != num_slices:
+        raise _foreign(info, f"{len(order)} slices", f"{num_slices} slices")
+    for index in (0, num_slices - 1):
+        seen, expected = _position_mm(headers, order[index]), _slice_position_mm(info, index)
+        if np.abs(seen - expected).max() > _SAME_MM:
+            off_mm = float(np.linalg.norm(seen - expected))
+            raise _foreign(info, f"slice {index + 1} is {off_mm:.2f} mm from its place", f"within {_SAME_MM} mm of it")
     is_multi_frame = any("PerFrameFunctionalGroupsSequence" in image for image in headers)
     if is_multi_frame and len(headers) > 1:
         return None
@@ -113,6 +115,34 @@ def settle_times(dataset: Any, source: Source) -> None:
     for keyword in ("InstanceCreationDate", "InstanceCreationTime", "TimezoneOffsetFromUTC"):
         if keyword in dataset:
             del dataset[keyword]
+    for item in dataset.get("ContributingEquipmentSequence") or []:
+        # highdicom's entry about itself; those of the source keep their time.
+        if "highdicom" in str(item.get("ManufacturerModelName")):
+            item.pop("ContributionDateTime", None)
+
+
+def _position_mm(headers: Sequence[Any], place: tuple[int, int]) -> npt.NDArray[np.float64]:
+    """ImagePositionPatient of a frame, LPS, mm."""
+    image = headers[place[0]]
+    groups = image.get("PerFrameFunctionalGroupsSequence")
+    holder = groups[place[1]].PlanePositionSequence[0] if groups else image
+    return np.asarray(holder.ImagePositionPatient, dtype=np.float64)
+
+
+def _slice_position_mm(info: VolumeInfo, index: int) -> npt.NDArray[np.float64]:
+    """Where the first pixel of a source slice lies, LPS, mm."""
+    ras = np.asarray(info.source_grid.affine) @ [index, 0, 0, 1]
+    place: npt.NDArray[np.float64] = ras[:3] * [-1, -1, 1]
+    return place
+
+
+def _foreign(info: VolumeInfo, seen: str, expected: str) -> UserInputError:
+    return UserInputError(
+        f"the source headers of {info.case_id} do not belong to its volume.",
+        seen=f"{seen} (source_headers.zip)",
+        expected=f"{expected} (volume_info.json)",
+        do="run preprocess again",
+    )
 
 
 def _make_patient_sound(image: Any) -> None:

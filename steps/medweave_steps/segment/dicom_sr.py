@@ -35,7 +35,7 @@ def build_report(
     """
     sr = require("highdicom.sr", extra="segment")
     codes = require("pydicom.sr.codedict", extra="segment").codes
-    groups = [_count(lesions, segmentation, card, identity)]
+    groups = [_count(lesions, segmentation, identity)]
     groups += [_lesion(lesion, segmentation, source, card, identity) for lesion in lesions]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -81,9 +81,10 @@ def _algorithm(card: ModelCard, identity: tuple[str, ...]) -> Any:
     return sr.AlgorithmIdentification(name=card.name[:64], version=f"{card.precision} {identity[1][:16]}")
 
 
-def _count(lesions: Sequence[Lesion], segmentation: Any, card: ModelCard, identity: tuple[str, ...]) -> Any:
+def _count(lesions: Sequence[Lesion], segmentation: Any, identity: tuple[str, ...]) -> Any:
     sr = require("highdicom.sr", extra="segment")
     codes = require("pydicom.sr.codedict", extra="segment").codes
+    number = sr.CodedConcept("246206008", "SCT", "Number of lesions")
     # Template 1500 asks for at least one group: a scan without lesions says that there are none.
     return sr.MeasurementsAndQualitativeEvaluations(
         tracking_identifier=sr.TrackingIdentifier(
@@ -97,7 +98,7 @@ def _count(lesions: Sequence[Lesion], segmentation: Any, card: ModelCard, identi
             )
         ],
         finding_sites=[sr.FindingSite(anatomic_location=codes.SCT.Lung)],
-        measurements=[sr.Measurement(name=codes.SCT.NumberOfLesions, value=len(lesions), unit=codes.UCUM.NoUnits)],
+        measurements=[sr.Measurement(name=number, value=len(lesions), unit=codes.UCUM.NoUnits)],
     )
 
 
