@@ -12,15 +12,15 @@ import numpy.typing as npt
 
 from medweave_steps.check.digest import digest_of_nifti, digest_of_series
 from medweave_steps.contracts.cohort import CaseEntry, Finding
-from medweave_steps.contracts.volume import Grid
 from medweave_steps.io import dicom_pixels
 from medweave_steps.io.dicom_header import Plane
 from medweave_steps.io.dicom_series import DicomVolume, SeriesName, assemble, is_stack
-from medweave_steps.io.discovery import FoundSeries, patient_key_of
+from medweave_steps.io.discovery import FoundSeries, is_reformat, patient_key_of
 from medweave_steps.io.findings import FindingError, notice
 from medweave_steps.io.geometry import FloatArray
 from medweave_steps.io.ground_truth import read_dicom_segmentation, read_nifti_mask
 from medweave_steps.io.nifti import open_nifti
+from medweave_steps.io.source import pixel_refusal
 
 NO_AIR_HU = -500.0  # a chest scan without a voxel below this is not in HU, or shows no lung
 
@@ -63,8 +63,13 @@ def examine_dicom(cohort: Path, series: FoundSeries, labels: Mapping[str, str] |
         what = f"{series.name}: {len(series.planes)} images of one place (not a volume), left aside."
         result.findings.append(notice("not-a-volume", what, case_id=series.name.case_id))
         return result
+    if all(is_reformat(plane) for plane in series.planes):
+        what = f"{series.name}: reformatted slices that are not axial, left aside."
+        result.findings.append(notice("reformatted", what, case_id=series.name.case_id))
+        return result
     try:
         _check_identity(series, result)
+        _check_whole(series.planes, series.name)
         _check_rescale(series.planes, series.name)
         volume = assemble(series.planes, series.name)
         content, result.bytes_read = _check_pixels(cohort, volume, series.name, result, num_threads)
@@ -96,12 +101,8 @@ def examine_nifti(cohort: Path, case: NiftiCase, labels: Mapping[str, str]) -> E
     try:
         nifti = open_nifti(cohort / case.image, case.name)
         result.findings += nifti.notices
-        content, result.bytes_read = digest_of_nifti(nifti)
-        middle = nifti.grid.shape[2] // 2
-        for index, plane in enumerate(nifti.hu_planes()):
-            if index == middle:
-                _check_air(plane, result)
-                break
+        content, result.bytes_read, middle_hu = digest_of_nifti(nifti)
+        _check_air(middle_hu, result)
         if case.mask is not None:
             if not (cohort / case.mask).is_file():
                 raise _mask_missing(case.name)
@@ -140,6 +141,19 @@ def _check_identity(series: FoundSeries, result: Examined) -> None:
         result.findings.append(notice("no-patient-id", what, case_id=series.name.case_id))
 
 
+def _check_whole(planes: Sequence[Plane], name: SeriesName) -> None:
+    """Told before the geometry: a header that breaks off lacks both, and the copy is to blame, not the scanner."""
+    lacking = sum(plane.pixel_offset is None and plane.position_lps is None for plane in planes)
+    if lacking:
+        raise name.refuse(
+            "truncated-file",
+            f"{lacking} of {len(planes)} slices have neither a position nor pixels: files are cut off.",
+            seen="headers that end too early",
+            expected="complete files",
+            do="copy or export the series again",
+        )
+
+
 def _check_rescale(planes: Sequence[Plane], name: SeriesName) -> None:
     lacking = sum(plane.slope is None or plane.intercept is None or plane.slope == 0 for plane in planes)
     if lacking:
@@ -173,19 +187,8 @@ def _check_pixels(
         content = digest_of_series(cohort, planes, ranges, volume.grid, num_threads=num_threads)
         _check_air(next(dicom_pixels.iterate(cohort, [middle], num_workers=1)), result)
     except dicom_pixels.PixelError as error:
-        plane = error.plane or middle
-        where = f"the slice at {_height_mm(plane, volume.grid):.2f} mm"
-        raise name.refuse(
-            error.code, f"{where}: {error.what}", seen=error.seen, expected=error.expected, do=error.do
-        ) from error
+        raise pixel_refusal(name, error) from error
     return content
-
-
-def _height_mm(plane: Plane, grid: Grid) -> float:
-    assert plane.orientation is not None
-    assert plane.position_lps is not None
-    normal = np.cross(plane.orientation[:3], plane.orientation[3:])
-    return float(normal @ np.asarray(plane.position_lps))
 
 
 def _check_air(plane_hu: FloatArray, result: Examined) -> None:

@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
+
 from medweave_steps.contracts.volume import Grid
 from medweave_steps.io.dicom_header import Plane
 from medweave_steps.io.dicom_pixels import Ranges, stored_bytes
+from medweave_steps.io.geometry import FloatArray
 from medweave_steps.io.nifti import NiftiVolume
 
 
@@ -42,12 +45,14 @@ def digest_of_series(
     return digest.hexdigest(), total
 
 
-def digest_of_nifti(nifti: NiftiVolume) -> tuple[str, int]:
-    """SHA-256 over geometry, scaling and inflated voxels of a NIfTI volume, and the number of voxel bytes read."""
+def digest_of_nifti(nifti: NiftiVolume) -> tuple[str, int, FloatArray]:
+    """SHA-256 over geometry, scaling and inflated voxels of a NIfTI volume, the bytes read, and the middle plane in HU."""
     digest = hashlib.sha256(_grid_text(nifti.grid).encode())
     digest.update(f"{nifti.dtype.str} {nifti.slope} {nifti.intercept}".encode())
-    total = 0
-    for plane in nifti.planes():
-        digest.update(plane.tobytes(order="F"))
+    total, middle = 0, np.empty(0, dtype=np.float32)
+    for index, plane in enumerate(nifti.planes()):
+        digest.update(plane.T.data)  # planes are in Fortran order: transposed, their bytes are those of the file
         total += plane.nbytes
-    return digest.hexdigest(), total
+        if index == nifti.grid.shape[2] // 2:
+            middle = nifti.to_hu(plane)
+    return digest.hexdigest(), total, middle

@@ -160,12 +160,14 @@ def read_file(folder: Path, name: str) -> DicomFile | None:
             if str(meta.get("MediaStorageSOPClassUID", "")) == DIRECTORY:
                 return None
             syntax = str(meta.get("TransferSyntaxUID", "1.2.840.10008.1.2"))
+            if not dataset.get("SeriesInstanceUID") or not dataset.get("SOPClassUID"):
+                raise ValueError("the header ends before it says what the file is")
             location = _locate_pixels(stream, syntax, file_bytes)
             return _describe(dataset, name, syntax, location, file_bytes)
         except OSError:
             raise
-        except Exception as error:
-            raise ValueError(f"{type(error).__name__} while reading the header") from error
+        except Exception as error:  # pydicom raises many kinds for a damaged header; their texts may quote values
+            raise ValueError("its header is cut off or not to the standard") from error
 
 
 def _locate_pixels(stream: BinaryIO, syntax: str, file_bytes: int) -> tuple[int, int | None] | None:

@@ -83,6 +83,14 @@ def assemble(planes: Sequence[Plane], name: SeriesName) -> DicomVolume:
     return DicomVolume(planes=tuple(ordered), grid=Grid(shape=shape, affine=affine_rows(lps_to_ras(affine))))
 
 
+def place_text(plane: Plane) -> str:
+    """Where a slice lies along its normal, as messages say it."""
+    if plane.orientation is None or plane.position_lps is None:
+        return "a slice of unknown place"
+    normal = np.cross(plane.orientation[:3], plane.orientation[3:])
+    return f"the slice at {float(normal @ np.asarray(plane.position_lps)):.2f} mm"
+
+
 def is_stack(planes: Sequence[Plane]) -> bool:
     """False for a single image and for repeated images of one place (bolus tracking): no volume is meant."""
     points = [plane.position_lps for plane in planes if plane.position_lps is not None]

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from medweave_steps.contracts.cohort import Finding
 from medweave_steps.io.dicom_header import (
     CT_IMAGE,
@@ -112,7 +114,8 @@ def walk(folder: Path) -> Iterator[str]:
             continue
         seen.add(real)
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [os.path.relpath(Path(base) / name, folder) for name in files if not name.startswith(".")]
+        paths = [os.path.join(base, name) for name in files if not name.startswith(".")]  # noqa: PTH118 (many files)
+        found += [os.path.relpath(path, folder) for path in paths if os.path.isfile(path)]  # noqa: PTH113
     yield from sorted(found)
 
 
@@ -120,6 +123,14 @@ def is_scan_plane(plane: Plane) -> bool:
     """True for a slice of the scan; False for localizers, projections and colour pictures."""
     words = {word.upper() for word in plane.frame_type}
     return not words & _NOT_A_SLICE and plane.layout.samples == 1
+
+
+def is_reformat(plane: Plane) -> bool:
+    """True for a slice computed from others that is not axial (sagittal, coronal): its scan is there as axial slices too."""
+    if plane.orientation is None or plane.frame_type[:1] != ("DERIVED",):
+        return False
+    normal = np.abs(np.cross(plane.orientation[:3], plane.orientation[3:]))
+    return int(np.argmax(normal)) != 2
 
 
 def discover_dicom(folder: Path, names: list[str]) -> FoundDicom:

@@ -72,16 +72,20 @@ class NiftiVolume:
                 reader.shutdown(wait=True, cancel_futures=True)
 
     def hu_planes(self) -> Iterator[FloatArray]:
-        """HU planes, float32 [i, j]; values that are not numbers become air."""
+        """HU planes, float32 [i, j], in file order."""
         for stored in self.planes():
-            values = stored.astype(np.float32)
-            if self.slope != 1:
-                values *= np.float32(self.slope)
-            if self.intercept != 0:
-                values += np.float32(self.intercept)
-            if self.dtype.kind == "f":
-                values[~np.isfinite(values)] = AIR_HU
-            yield values
+            yield self.to_hu(stored)
+
+    def to_hu(self, stored: npt.NDArray[Any]) -> FloatArray:
+        """Stored values to HU, float32; values that are not numbers become air."""
+        values = stored.astype(np.float32)
+        if self.slope != 1:
+            values *= np.float32(self.slope)
+        if self.intercept != 0:
+            values += np.float32(self.intercept)
+        if self.dtype.kind == "f":
+            values[~np.isfinite(values)] = AIR_HU
+        return values
 
     def _skip(self, stream: BinaryIO) -> None:
         left = self.offset

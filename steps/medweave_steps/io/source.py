@@ -14,8 +14,9 @@ from medweave_steps.contracts.cohort import CaseEntry
 from medweave_steps.contracts.volume import Grid
 from medweave_steps.io import dicom_pixels, ground_truth
 from medweave_steps.io.dicom_header import Plane, read_file
-from medweave_steps.io.dicom_series import SeriesName, assemble
+from medweave_steps.io.dicom_series import SeriesName, assemble, place_text
 from medweave_steps.io.discovery import is_scan_plane
+from medweave_steps.io.findings import FindingError
 from medweave_steps.io.geometry import FloatArray
 from medweave_steps.io.headers import read_source_header
 from medweave_steps.io.nifti import NiftiVolume, open_nifti
@@ -71,9 +72,7 @@ class DicomSource:
         try:
             yield from dicom_pixels.iterate(self.folder, self.slices, num_workers=num_workers)
         except dicom_pixels.PixelError as error:
-            raise name.refuse(
-                error.code, f"a slice: {error.what}", seen=error.seen, expected=error.expected, do=error.do
-            ) from error
+            raise pixel_refusal(name, error) from error
 
     def volume(self, *, num_workers: int = 1) -> FloatArray:
         """See `VolumeSource`."""
@@ -110,6 +109,13 @@ class NiftiSource:
     def headers(self) -> list[Any]:
         """See `VolumeSource`."""
         return []
+
+
+def pixel_refusal(name: SeriesName, error: dicom_pixels.PixelError) -> FindingError:
+    """The error about one plane's pixels, with the case and the place of the slice."""
+    where = "a slice" if error.plane is None else place_text(error.plane)
+    what = f"{where}: {error.what}"
+    return name.refuse(error.code, what, seen=error.seen, expected=error.expected, do=error.do)
 
 
 def name_of(entry: CaseEntry) -> SeriesName:

@@ -1,0 +1,44 @@
+"""What `check` says about a folder, for tests of what reads cohorts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from medweave_steps.check.cohort import Checked, check_cohort
+from medweave_steps.contracts.cohort import CaseEntry, Finding
+from medweave_steps.io.source import VolumeSource, open_source
+from medweave_steps.runtime.verb import StepContext
+
+
+def check(folder: Path, *, skip: bool = False) -> Checked:
+    """Runs the data check in this process."""
+    return check_cohort(folder, StepContext(verb="check", num_threads=2), skip=skip)
+
+
+def cases_of(folder: Path) -> tuple[CaseEntry, ...]:
+    """The usable cases of a cohort that has no error."""
+    index = check(folder).index
+    assert [finding for finding in index.findings if finding.severity == "error"] == []
+    return index.cases
+
+
+def open_only(folder: Path) -> VolumeSource:
+    """The source of a cohort's only case."""
+    (case,) = cases_of(folder)
+    return open_source(folder, case)
+
+
+def errors_of(folder: Path) -> list[Finding]:
+    """The errors that `check` finds."""
+    return [finding for finding in check(folder).index.findings if finding.severity == "error"]
+
+
+def only_error(folder: Path) -> Finding:
+    """The only error that `check` finds."""
+    (error,) = errors_of(folder)
+    return error
+
+
+def notices_of(folder: Path) -> dict[str, Finding]:
+    """Notices by code."""
+    return {finding.code: finding for finding in check(folder).index.findings if finding.severity == "notice"}
