@@ -15,6 +15,7 @@ from medweave_steps.io.model_folder import (
     card_sha256,
     copy_files,
     openvino_file,
+    openvino_weights_file,
     read_card,
     write_card,
 )
@@ -60,7 +61,7 @@ def run(config: ExportConfig, context: StepContext) -> Mapping[str, Any]:
     windows = list(parity_windows(shape, num_windows=config.parity_windows, seed=config.parity_seed))
     expected = reference_logits(network, windows)
     progress.step(f"weights of '{card.name}' fit the card")
-    made = (ONNX_FILE, openvino_file("float32"), str(Path(openvino_file("float32")).with_suffix(".bin")))
+    made = (ONNX_FILE, openvino_file("float32"), openvino_weights_file("float32"))
     with atomic_directory(config.output) as folder:
         copy_files(config.trained_model, card, folder, leave_out=made)
         write_onnx(network, shape, folder / ONNX_FILE)

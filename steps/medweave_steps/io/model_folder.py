@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from medweave_steps.contracts import codec
+from medweave_steps.contracts.cohort import PreparedCohort
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.model import ModelCard, Precision
 from medweave_steps.io.hashing import digests_below, sha256_of_file
@@ -24,8 +25,13 @@ ONNX_FILE = "models/model.onnx"
 
 
 def openvino_file(precision: Precision) -> str:
-    """Path of the OpenVINO IR of one precision inside a model folder; its weights lie beside it as `.bin`."""
+    """Path of the OpenVINO IR of one precision inside a model folder."""
     return f"models/{precision}.xml"
+
+
+def openvino_weights_file(precision: Precision) -> str:
+    """Path of the weights that belong to `openvino_file`."""
+    return f"models/{precision}.bin"
 
 
 def read_card(folder: Path, *, verify: bool = True) -> ModelCard:
@@ -87,6 +93,24 @@ def listed_file(folder: Path, card: ModelCard, name: str, *, made_by: str) -> Pa
     return _inside(folder, name)
 
 
+def check_cohort_fits(card: ModelCard, cohort: PreparedCohort) -> None:
+    """Refuses prepared cases that were made for another input contract.
+
+    Raises:
+        UserInputError: spacing, window or crop differ; the message gives both.
+    """
+    wanted = card.input
+    same_spacing = all(abs(a - b) <= 1e-4 for a, b in zip(wanted.spacing_mm, cohort.spacing_mm, strict=True))
+    if same_spacing and wanted.window_hu == cohort.window_hu and wanted.crop == cohort.crop:
+        return
+    raise UserInputError(
+        f"the prepared cases do not fit the model '{card.name}'.",
+        seen=f"spacing {cohort.spacing_mm} mm, window {cohort.window_hu} HU, crop '{cohort.crop}' (cohort.json)",
+        expected=f"spacing {wanted.spacing_mm} mm, window {wanted.window_hu} HU, crop '{wanted.crop}' (model_card.json)",
+        do="run preprocess on the cohort with the spacing, window and crop of this model card",
+    )
+
+
 def write_card(folder: Path, card: ModelCard) -> ModelCard:
     """Writes the card with the digests of all files that lie in the folder now; call it last.
 
@@ -119,8 +143,7 @@ def card_sha256(model: ModelCard | Path) -> str:
 
 def model_bytes(folder: Path, precision: Precision) -> int:
     """Size on disk of the OpenVINO IR of one precision (`.xml` and `.bin`), bytes."""
-    path = folder / openvino_file(precision)
-    return path.stat().st_size + path.with_suffix(".bin").stat().st_size
+    return sum((folder / name).stat().st_size for name in (openvino_file(precision), openvino_weights_file(precision)))
 
 
 def _inside(folder: Path, name: str) -> Path:

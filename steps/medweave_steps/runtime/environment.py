@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import resource
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -37,6 +38,19 @@ def limit_threads(num_threads: int) -> None:
     """Bounds the threads of numerical libraries that read the environment when they load."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(num_threads)
+
+
+@contextlib.contextmanager
+def on_cpus(num_cpus: int) -> Iterator[None]:
+    """Keeps the calling thread, and threads that it starts, on so many of its processors: for libraries that take no number."""
+    before = sorted(os.sched_getaffinity(0))
+    # Steps that share a machine should not all choose the first processors.
+    first = os.getpid() % len(before)
+    os.sched_setaffinity(0, (before[first:] + before[:first])[: max(num_cpus, 1)])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def wants_json_progress() -> bool:

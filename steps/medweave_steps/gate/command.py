@@ -1,0 +1,282 @@
+"""`medweave-step gate`: accept or refuse the candidates of a model, measured on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave_steps.contracts.gate import GateCandidate, GateCase, GateDecision, GateTolerances
+from medweave_steps.contracts.model import ModelCard
+from medweave_steps.io.model_folder import (
+    card_sha256,
+    check_cohort_fits,
+    copy_files,
+    listed_file,
+    model_bytes,
+    openvino_file,
+    openvino_weights_file,
+    read_card,
+    write_card,
+)
+from medweave_steps.io.prepared import CaseFolder, PreparedFolder, open_prepared
+from medweave_steps.runtime.environment import cpu_model, library_versions
+from medweave_steps.runtime.imports import require
+from medweave_steps.runtime.options import option
+from medweave_steps.runtime.progress import Progress
+from medweave_steps.runtime.verb import StepContext, Verb
+from medweave_steps.runtime.write import atomic_directory, atomic_file
+
+if TYPE_CHECKING:
+    from medweave_steps.gate.measure import Contender
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateConfig:
+    """Options of `gate`."""
+
+    exported_model: Path = option("the float32 model, as export writes it; accepted when no candidate is")
+    candidates: tuple[Path, ...] = option("model folders derived from it, as quantize writes them", default=())
+    training_set: Path = option("prepared cases with labels; their validation split decides")
+    test_batches: tuple[Path, ...] = option("prepared test cases; reported, they decide nothing", default=())
+    output: Path = option("model folder to write: the exported model, its card pinning what segment computes in")
+    decision: Path = option(
+        "JSON file to write: what was measured, and why it was decided", default=Path("gate_decision.json")
+    )
+    dice_tolerance: float = option(
+        "the 95 % interval of the paired Dice difference must lie above minus this", default=0.01
+    )
+    sensitivity_tolerance: float = option("lesion sensitivity may fall by this much (0 to 1)", default=0.02)
+    false_positive_tolerance: float = option("false positives per scan may rise by this much", default=0.1)
+    min_speedup: float = option("from this many times float32's speed on, a candidate counts as faster", default=1.1)
+    max_slowdown: float = option(
+        "a candidate that is only smaller may take this many times float32's seconds", default=1.1
+    )
+    pairs: int = option("timed rounds; at least one per validation case is done", default=7)
+    seed: int = option("seed of the bootstrap", default=0)
+
+    def __post_init__(self) -> None:
+        for name in ("dice_tolerance", "sensitivity_tolerance", "false_positive_tolerance"):
+            if not getattr(self, name) >= 0:
+                raise UsageError(f"--{name.replace('_', '-')} must not be negative.", seen=str(getattr(self, name)))
+        for name in ("min_speedup", "max_slowdown", "pairs"):
+            if not getattr(self, name) >= 1:
+                raise UsageError(f"--{name.replace('_', '-')} must be at least 1.", seen=str(getattr(self, name)))
+        if self.seed < 0:
+            raise UsageError("--seed must not be negative.", seen=str(self.seed))
+
+
+def run(config: GateConfig, context: StepContext) -> Mapping[str, Any]:
+    """Measures all models on the validation split, decides, then looks at the test split."""
+    from medweave_steps.gate.measure import open_contender
+
+    require("openvino", extra="gate")
+    card, candidates = _read_models(config)
+    training_set = open_prepared(config.training_set)
+    validation = _labelled(training_set, card, context, split="validation")
+    test = [case for path in config.test_batches for case in _labelled(open_prepared(path), card, context)]
+    num_rounds = max(config.pairs, len(validation))
+    progress = context.progress(unit="volume", total=(num_rounds + len(test)) * (1 + len(candidates)))
+    contenders = [
+        open_contender(folder, own, num_threads=context.num_threads)
+        for folder, own in [(config.exported_model, card), *zip(config.candidates, candidates, strict=True)]
+    ]
+    decision, chosen = _decide(config, context, contenders, validation, num_rounds, progress)
+    decision = dataclasses.replace(decision, synthetic=training_set.cohort.synthetic)
+    if test:
+        decision = _with_test(decision, contenders, test, config.seed, progress)
+    _write(config, card, decision, contenders[chosen])
+    context.notice(decision.reason)
+    for case in decision.float32_validation.cases:
+        context.add_case(case.case_id, float32=_shown(case), **_others(decision, case.case_id))
+    return dict(codec.to_json(decision))
+
+
+def _decide(
+    config: GateConfig,
+    context: StepContext,
+    contenders: Sequence[Contender],
+    cases: Sequence[CaseFolder],
+    num_rounds: int,
+    progress: Progress,
+) -> tuple[GateDecision, int]:
+    from medweave_steps.gate.judge import choose, compare, failed, judge, speed_of
+    from medweave_steps.gate.measure import figures, measure
+
+    tolerances = GateTolerances(
+        dice=config.dice_tolerance,
+        sensitivity=config.sensitivity_tolerance,
+        false_positives_per_scan=config.false_positive_tolerance,
+        min_speedup=config.min_speedup,
+        max_slowdown=config.max_slowdown,
+    )
+    base_cases = measure(contenders, cases, num_rounds=num_rounds, on_volume=progress.step)
+    base = contenders[0]
+    base_size = model_bytes(base.folder, base.card.precision)
+    judged: list[GateCandidate] = []
+    for contender in contenders[1:]:
+        own = (contender.card.precision, card_sha256(contender.card))
+        if contender.failure:
+            judged.append(failed(*own, contender.failure))
+            continue
+        size = model_bytes(contender.folder, contender.card.precision)
+        speed = speed_of(contender.seconds, base.seconds, size=size, base_size=base_size)
+        judged.append(judge(*own, speed, compare(base_cases, contender.cases, seed=config.seed), tolerances))
+    accepted = choose(judged)
+    chosen = 0 if accepted is None else 1 + judged.index(accepted)
+    decision = GateDecision(
+        model=base.card.name,
+        exported_sha256=card_sha256(base.card),
+        precision=contenders[chosen].card.precision,
+        reason=_in_one_line(judged, accepted),
+        synthetic=base.card.synthetic_data,
+        host_cpu=cpu_model(),
+        num_threads=context.num_threads,
+        tolerances=tolerances,
+        float32_speed=speed_of(base.seconds, base.seconds, size=base_size, base_size=base_size),
+        float32_validation=figures(base_cases),
+        candidates=tuple(judged),
+        versions=library_versions(),
+        bootstrap_seed=config.seed,
+    )
+    return decision, chosen
+
+
+def _in_one_line(judged: Sequence[GateCandidate], accepted: GateCandidate | None) -> str:
+    if accepted is not None:
+        return f"{accepted.precision} accepted: {'; '.join(accepted.reasons)}."
+    if not judged:
+        return "float32 kept: there was no candidate."
+    return "float32 kept. " + " ".join(
+        f"{candidate.precision} {'; '.join(r for r in candidate.reasons if r.startswith('refused'))}."
+        for candidate in judged
+    )
+
+
+def _with_test(
+    decision: GateDecision,
+    contenders: Sequence[Contender],
+    cases: Sequence[CaseFolder],
+    seed: int,
+    progress: Progress,
+) -> GateDecision:
+    from medweave_steps.gate.judge import compare
+    from medweave_steps.gate.measure import figures, measure
+
+    fresh = [dataclasses.replace(contender, seconds=[], cases=[]) for contender in contenders]
+    base_cases = measure(fresh, cases, num_rounds=len(cases), on_volume=progress.step)
+    candidates = tuple(
+        candidate
+        if contender.failure
+        else dataclasses.replace(candidate, test=compare(base_cases, contender.cases, seed=seed))
+        for candidate, contender in zip(decision.candidates, fresh[1:], strict=True)
+    )
+    return dataclasses.replace(decision, float32_test=figures(base_cases), candidates=candidates)
+
+
+def _read_models(config: GateConfig) -> tuple[ModelCard, list[ModelCard]]:
+    card = read_card(config.exported_model)
+    if card.precision != "float32":
+        raise UserInputError(
+            f"the model '{card.name}' cannot be what candidates are compared with.",
+            seen=f"precision {card.precision} (model_card.json)",
+            expected="precision float32",
+            do="give the folder that export wrote as --exported-model",
+        )
+    parent = card_sha256(card)
+    candidates = []
+    for folder in config.candidates:
+        candidate = read_card(folder)
+        if candidate.parent_sha256 != parent:
+            raise UserInputError(
+                f"the candidate '{candidate.name}' was not made from this exported model.",
+                seen=f"parent {str(candidate.parent_sha256)[:16]}… (model_card.json of the candidate)",
+                expected=f"parent {parent[:16]}…, the digest of the exported model's card",
+                do="run `medweave-step quantize` on this exported model",
+            )
+        same = all(getattr(candidate, name) == getattr(card, name) for name in ("input", "postprocessing", "labels"))
+        if candidate.precision != "int8" or not same:
+            raise UserInputError(
+                f"the candidate '{candidate.name}' cannot take the exported model's place.",
+                seen=f"precision {candidate.precision}, {'the same' if same else 'another'} input, postprocessing or labels",
+                expected="precision int8, and input, postprocessing and labels as the exported model has them",
+                do="run `medweave-step quantize` on this exported model",
+            )
+        candidates.append(candidate)
+    for folder, own in [(config.exported_model, card), *zip(config.candidates, candidates, strict=True)]:
+        for name in (openvino_file(own.precision), openvino_weights_file(own.precision)):
+            listed_file(folder, own, name, made_by="export" if own.precision == "float32" else "quantize")
+    return card, candidates
+
+
+def _labelled(
+    prepared: PreparedFolder, card: ModelCard, context: StepContext, *, split: str = "test"
+) -> list[CaseFolder]:
+    check_cohort_fits(card, prepared.cohort)
+    cases = [folder for folder in prepared.cases() if folder.case.split == split]
+    labelled = [folder for folder in cases if folder.case.has_label]
+    if len(labelled) < len(cases):
+        context.notice(f"{len(cases) - len(labelled)} of {len(cases)} {split} cases have no label and are left out.")
+    if split == "validation" and not labelled:
+        raise UserInputError(
+            "there is nothing to decide on.",
+            seen="no validation case with a label in the training set",
+            expected="at least one case of split 'validation' with label.npy (two patients, for an interval)",
+            do="give preprocess more patients, or a larger validation share in --fractions",
+        )
+    return labelled
+
+
+def _write(config: GateConfig, card: ModelCard, decision: GateDecision, winner: Contender) -> None:
+    gate_notes: dict[str, Any] = {"precision": winner.card.precision, "candidates": len(decision.candidates)}
+    changes: dict[str, Any] = {}
+    with atomic_directory(config.output) as folder, atomic_file(config.decision) as decision_file:
+        copy_files(config.exported_model, card, folder)
+        if winner.card.precision != "float32":
+            for name in (openvino_file(winner.card.precision), openvino_weights_file(winner.card.precision)):
+                shutil.copyfile(winner.folder / name, folder / name)
+            accepted = next(c for c in decision.candidates if c.card_sha256 == card_sha256(winner.card))
+            assert accepted.validation is not None
+            figures = accepted.validation.figures
+            changes["metrics"] = {
+                "validation_dice": figures.dice_mean,
+                "validation_sensitivity": figures.lesion_sensitivity,
+                "validation_false_positives_per_scan": figures.false_positives_per_scan,
+            }
+            gate_notes |= {"candidate_sha256": card_sha256(winner.card)}
+        changes["notes"] = {**winner.card.notes, "gate": gate_notes}
+        changes |= {"precision": winner.card.precision, "parent_sha256": card_sha256(card)}
+        write_card(folder, dataclasses.replace(card, **changes))
+        decision_file.write_text(codec.dumps(decision), encoding="utf-8")
+
+
+def _shown(case: GateCase) -> dict[str, Any]:
+    hidden = ("case_id", "patient_key")
+    return {key: value for key, value in codec.to_json(case).items() if key not in hidden}
+
+
+def _others(decision: GateDecision, case_id: str) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    for number, candidate in enumerate(decision.candidates, start=1):
+        cases = candidate.validation.figures.cases if candidate.validation else ()
+        shown |= {f"candidate_{number}": _shown(case) for case in cases if case.case_id == case_id}
+    return shown
+
+
+VERB = Verb(
+    name="gate",
+    description=(
+        "Decides which model segment shall use; run it where segment will run.\n"
+        "Float32 and each candidate segment the validation cases in alternating pairs. A candidate is accepted only if it is\n"
+        "faster (--min-speedup), or smaller on disk and not slower than --max-slowdown allows, and Dice, lesion sensitivity\n"
+        "and false positives per scan stay within the tolerances. Test cases are reported and decide nothing.\n"
+        "Writes a model folder whose card pins the precision, and gate_decision.json with every figure and reason."
+    ),
+    config=GateConfig,
+    run=run,
+)

@@ -1,0 +1,155 @@
+"""The decision, from figures alone. It takes the validation split; the test split cannot reach it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_steps.contracts.gate import (
+    GateCandidate,
+    GateCase,
+    GateComparison,
+    GateDifference,
+    GateSpeed,
+    GateTolerances,
+)
+from medweave_steps.contracts.model import Precision
+from medweave_steps.gate.measure import figures
+from medweave_steps.metrics.bootstrap import confidence_interval, mean
+
+Rows = npt.NDArray[np.float64]
+
+
+def compare(base: Sequence[GateCase], candidate: Sequence[GateCase], *, seed: int) -> GateComparison:
+    """Paired differences, candidate minus float32, with intervals over patients.
+
+    Args:
+        base, candidate: the same cases in the same order.
+        seed: seed of the bootstrap.
+    """
+    assert [case.case_id for case in base] == [case.case_id for case in candidate]
+    patients = [case.patient_key for case in base]
+    pairs = list(zip(base, candidate, strict=True))
+    dice = [c.dice - b.dice for b, c in pairs]
+    hits = [(c.lesions_hit - b.lesions_hit, b.lesions) for b, c in pairs]
+    false_positives = [c.false_positives - b.false_positives for b, c in pairs]
+
+    def difference(values: Sequence[object], statistic: Callable[[Rows], float]) -> GateDifference:
+        rows = np.asarray(values, dtype=np.float64)
+        low, high = confidence_interval(rows, statistic, seed=seed, patients=patients)
+        return GateDifference(value=_number(statistic(rows)), lower=_number(low), upper=_number(high))
+
+    return GateComparison(
+        figures=figures(candidate),
+        dice=difference(dice, mean),
+        lesion_sensitivity=difference(hits, _pooled),
+        false_positives_per_scan=difference(false_positives, mean),
+    )
+
+
+def speed_of(seconds: Sequence[float], base_seconds: Sequence[float], *, size: int, base_size: int) -> GateSpeed:
+    """Ratios of the pairs of rounds; equal lists give 1."""
+    ratios = np.asarray(base_seconds) / np.asarray(seconds)
+    first, middle, third = (float(q) for q in np.quantile(ratios, [0.25, 0.5, 0.75]))
+    return GateSpeed(
+        seconds_per_volume=float(np.median(seconds)),
+        speedup=middle,
+        speedup_quartiles=(first, third),
+        pairs=len(ratios),
+        model_bytes=size,
+        size_ratio=size / base_size,
+    )
+
+
+def judge(
+    precision: Precision, card_sha256: str, speed: GateSpeed, validation: GateComparison, tolerances: GateTolerances
+) -> GateCandidate:
+    """Accepts a candidate that gains something and loses nothing that matters; says why either way."""
+    gains, refusals = _gains(speed, tolerances)
+    for good, text in _metrics(validation, tolerances):
+        (gains if good else refusals).append(text)
+    return GateCandidate(
+        precision=precision,
+        card_sha256=card_sha256,
+        is_accepted=not refusals,
+        reasons=tuple(refusals + gains),
+        speed=speed,
+        validation=validation,
+    )
+
+
+def failed(precision: Precision, card_sha256: str, failure: str) -> GateCandidate:
+    """A candidate whose network gave values that are not finite."""
+    return GateCandidate(
+        precision=precision,
+        card_sha256=card_sha256,
+        is_accepted=False,
+        reasons=(f"refused: it failed to run on the validation split: {failure}",),
+        speed=None,
+        validation=None,
+    )
+
+
+def choose(candidates: Sequence[GateCandidate]) -> GateCandidate | None:
+    """The fastest accepted candidate, the smaller one of equals; None where none was accepted."""
+    accepted = [candidate for candidate in candidates if candidate.is_accepted]
+    return max(accepted, key=lambda c: (c.speed.speedup, -c.speed.model_bytes), default=None)  # type: ignore[union-attr]
+
+
+def _gains(speed: GateSpeed, tolerances: GateTolerances) -> tuple[list[str], list[str]]:
+    size = f"{speed.size_ratio:.2f} of float32's size on disk"
+    timed = f"(median of {speed.pairs} pairs, quartiles {speed.speedup_quartiles[0]:.2f} to {speed.speedup_quartiles[1]:.2f})"
+    if speed.speedup >= tolerances.min_speedup:
+        return [f"{speed.speedup:.2f} times as fast as float32 {timed}", size], []
+    slow = f"{1 / speed.speedup:.2f} times float32's seconds {timed}"
+    if speed.size_ratio >= 1:
+        return [], [f"refused: neither faster nor smaller: {slow}, {size}"]
+    if 1 / speed.speedup > tolerances.max_slowdown:
+        return [], [f"refused: smaller, but slower than allowed: {slow}, at most {tolerances.max_slowdown:g} times"]
+    return [f"smaller: {size}", f"no faster: {slow}"], []
+
+
+def _metrics(validation: GateComparison, tolerances: GateTolerances) -> list[tuple[bool, str]]:
+    dice, sensitivity = validation.dice, validation.lesion_sensitivity
+    false_positives = validation.false_positives_per_scan
+    if dice.value is None or dice.lower is None or dice.upper is None:
+        told = (False, "refused: Dice cannot be judged: the validation split has fewer than two patients")
+    else:
+        said = f"Dice {dice.value:+.4f} (95 % interval {dice.lower:+.4f} to {dice.upper:+.4f})"
+        told = _within(dice.lower > -tolerances.dice, said, f"must stay above {-tolerances.dice:g}")
+    results = [told]
+    if sensitivity.value is None:
+        results.append((False, "refused: sensitivity cannot be judged: the validation split has no lesion"))
+    else:
+        said = f"lesion sensitivity {sensitivity.value:+.4f}"
+        results.append(
+            _within(
+                _at_most(-sensitivity.value, tolerances.sensitivity), said, f"may fall by {tolerances.sensitivity:g}"
+            )
+        )
+    assert false_positives.value is not None
+    bound = tolerances.false_positives_per_scan
+    said = f"false positives per scan {false_positives.value:+.4f}"
+    results.append(_within(_at_most(false_positives.value, bound), said, f"may rise by {bound:g}"))
+    return results
+
+
+def _within(good: bool, said: str, rule: str) -> tuple[bool, str]:
+    return good, said if good else f"refused: {said}, {rule}"
+
+
+def _at_most(value: float, bound: float) -> bool:
+    # 0.1 more is within a tolerance of 0.1, whatever the last bit of the mean says.
+    return value <= bound + 1e-12
+
+
+def _pooled(rows: Rows) -> float:
+    lesions = rows[:, 1].sum()
+    return float(rows[:, 0].sum() / lesions) if lesions else math.nan
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value

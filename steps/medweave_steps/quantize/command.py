@@ -1,0 +1,127 @@
+"""`medweave-step quantize`: an int8 candidate of an exported model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave_steps.contracts.model import ModelCard
+from medweave_steps.io.model_folder import (
+    card_sha256,
+    check_cohort_fits,
+    listed_file,
+    model_bytes,
+    openvino_file,
+    openvino_weights_file,
+    read_card,
+    write_card,
+)
+from medweave_steps.io.prepared import open_prepared
+from medweave_steps.runtime.imports import require
+from medweave_steps.runtime.options import option
+from medweave_steps.runtime.verb import StepContext, Verb
+from medweave_steps.runtime.write import atomic_directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizeConfig:
+    """Options of `quantize`."""
+
+    exported_model: Path = option("model folder with OpenVINO IR in float32, as export writes it")
+    training_set: Path = option("prepared cases; windows are taken of the training split only")
+    output: Path = option("model folder to write: models/int8.xml and .bin, with a card that says int8")
+    windows: int = option("calibration windows of the card's patch shape", default=32)
+    preset: Literal["mixed", "performance"] = option(
+        "mixed gives activations that may be negative their own zero point; performance never does", default="mixed"
+    )
+    seed: int = option("seed of the places of the windows", default=0)
+
+    def __post_init__(self) -> None:
+        if self.windows < 1:
+            raise UsageError("--windows must be at least 1.", seen=str(self.windows))
+        if self.seed < 0:
+            raise UsageError("--seed must not be negative.", seen=str(self.seed))
+
+
+def run(config: QuantizeConfig, context: StepContext) -> Mapping[str, Any]:
+    """Draws the windows, lets NNCF find the ranges, and writes a candidate that names its parent."""
+    from medweave_steps.quantize.compress import quantize
+    from medweave_steps.quantize.windows import calibration_sha256, choose_windows
+
+    require("openvino", extra="quantize")
+    card = read_card(config.exported_model)
+    check_float32(card)
+    float32_xml = listed_file(config.exported_model, card, openvino_file("float32"), made_by="export")
+    listed_file(config.exported_model, card, openvino_weights_file("float32"), made_by="export")
+    prepared = open_prepared(config.training_set)
+    check_cohort_fits(card, prepared.cohort)
+    windows = choose_windows(prepared.cases("train"), card.input, num_windows=config.windows, seed=config.seed)
+    kinds = Counter(window.kind for window in windows)
+    context.notice(
+        f"calibrating on {len(windows)} windows of {len({w.case_id for w in windows})} training cases, "
+        f"{kinds['lesion']} of them around lesions."
+    )
+    calibration = {
+        "windows": len(windows),
+        "lesion_windows": kinds["lesion"],
+        "preset": config.preset,
+        "seed": config.seed,
+        "sha256": calibration_sha256(windows),
+    }
+    progress = context.progress(unit="window", total=len(windows))
+    with atomic_directory(config.output) as folder:
+        output_xml = folder / openvino_file("int8")
+        output_xml.parent.mkdir()
+        num_quantizers = quantize(
+            float32_xml,
+            [window.values_BCIJK for window in windows],
+            output_xml,
+            preset=config.preset,
+            num_threads=context.num_threads,
+            on_window=progress.step,
+        )
+        candidate = dataclasses.replace(
+            card,
+            precision="int8",
+            parent_sha256=card_sha256(card),
+            metrics={},  # the parent's figures are not this model's; gate measures them
+            notes={**card.notes, "calibration": calibration},
+        )
+        candidate = write_card(folder, candidate)
+        size = model_bytes(folder, "int8")
+    return {
+        "model": card.name,
+        "card_sha256": card_sha256(candidate),
+        "parent_sha256": candidate.parent_sha256,
+        "calibration": calibration,
+        "num_quantizers": num_quantizers,
+        "bytes": {"float32": model_bytes(config.exported_model, "float32"), "int8": size},
+    }
+
+
+def check_float32(card: ModelCard) -> None:
+    """Refuses a model that is quantized already."""
+    if card.precision != "float32":
+        raise UserInputError(
+            f"the model '{card.name}' cannot be quantized.",
+            seen=f"precision {card.precision} (model_card.json)",
+            expected="precision float32",
+            do="give the folder that export wrote",
+        )
+
+
+VERB = Verb(
+    name="quantize",
+    description=(
+        "Makes an int8 candidate of an exported model by post-training quantization (NNCF), for OpenVINO on CPUs.\n"
+        "The ranges of the activations come from windows of the training cases: half around lesions, half in the lungs.\n"
+        "A candidate is not a better model: gate measures it where segment will run, and accepts or refuses it."
+    ),
+    config=QuantizeConfig,
+    run=run,
+)

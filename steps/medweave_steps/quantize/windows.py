@@ -1,0 +1,111 @@
+"""Which parts of the training cases the calibration sees: half of them around lesions, half anywhere in the lungs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.model import InputContract
+from medweave_steps.contracts.volume import Triple
+from medweave_steps.inference.windows import scale_hu
+from medweave_steps.io.hashing import sha256_of_text
+from medweave_steps.io.prepared import CaseFolder
+
+FloatArray = npt.NDArray[np.float32]
+AnyMask = npt.NDArray[np.bool_] | npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationWindow:
+    """One network input.
+
+    Attributes:
+        kind: what lies in its middle.
+        values_BCIJK: float32 [1, 1, I, J, K], scaled as the model card says.
+    """
+
+    case_id: str
+    kind: Literal["lesion", "background"]
+    start: Triple
+    values_BCIJK: FloatArray
+
+
+def choose_windows(
+    cases: Sequence[CaseFolder], contract: InputContract, *, num_windows: int, seed: int
+) -> list[CalibrationWindow]:
+    """Draws windows from the cases in turn, lesion and background alternating.
+
+    Lesions are a thousandth of a scan: windows drawn evenly would hardly show the network's large activations,
+    and the int8 ranges would cut them off.
+
+    Args:
+        cases: training cases; a case without label or lesion gives background only.
+        contract: window_hu, scaled range and patch shape.
+        num_windows: how many, at least 1.
+        seed: the same seed and cases give the same windows.
+    Raises:
+        UserInputError: there is no training case.
+    """
+    if not cases:
+        raise UserInputError(
+            "there is nothing to calibrate on.",
+            seen="no training case in the training set",
+            expected="at least one case of split 'train'",
+            do="give the training_set folder that preprocess wrote with --purpose training",
+        )
+    ordered = sorted(cases, key=lambda folder: folder.case.case_id)
+    windows = []
+    for number in range(num_windows):
+        folder = ordered[number % len(ordered)]
+        random = np.random.default_rng([seed, number])
+        # The second half of the numbers of a case start with the other kind where the cases are even in number.
+        lesion_turn = (number + number // len(ordered)) % 2 == 0
+        windows.append(_window(folder, contract, lesion_turn=lesion_turn, random=random))
+    return windows
+
+
+def calibration_sha256(windows: Sequence[CalibrationWindow]) -> str:
+    """Digest over cases, places and values of all windows."""
+    parts = [
+        f"{w.case_id} {w.kind} {w.start} {hashlib.sha256(np.ascontiguousarray(w.values_BCIJK).tobytes()).hexdigest()}"
+        for w in windows
+    ]
+    return sha256_of_text(parts)
+
+
+def _window(
+    folder: CaseFolder, contract: InputContract, *, lesion_turn: bool, random: np.random.Generator
+) -> CalibrationWindow:
+    volume_IJK = folder.volume_IJK()
+    center = None
+    if lesion_turn and folder.case.has_label:
+        center = _draw(folder.label_IJK(), random)
+    kind: Literal["lesion", "background"] = "background" if center is None else "lesion"
+    if center is None:
+        center = _draw(folder.lung_IJK(), random) or tuple(int(random.integers(n)) for n in volume_IJK.shape)
+    # As the sliding window of `segment`: inside the volume, which is padded with air where it is smaller.
+    start = [
+        min(max(c - side // 2, 0), max(n - side, 0))
+        for c, side, n in zip(center, contract.patch_shape, volume_IJK.shape, strict=True)
+    ]
+    where = tuple(slice(s, s + side) for s, side in zip(start, contract.patch_shape, strict=True))
+    scaled_IJK = scale_hu(volume_IJK[where], contract)
+    missing = [side - n for side, n in zip(contract.patch_shape, scaled_IJK.shape, strict=True)]
+    padded = np.pad(
+        scaled_IJK, [(m // 2, m - m // 2) for m in missing], constant_values=np.float32(contract.scaled_range[0])
+    )
+    i, j, k = start
+    return CalibrationWindow(case_id=folder.case.case_id, kind=kind, start=(i, j, k), values_BCIJK=padded[None, None])
+
+
+def _draw(mask_IJK: AnyMask, random: np.random.Generator) -> tuple[int, ...] | None:
+    voxels = np.flatnonzero(mask_IJK)
+    if not len(voxels):
+        return None
+    return tuple(int(x) for x in np.unravel_index(int(random.choice(voxels)), mask_IJK.shape))
