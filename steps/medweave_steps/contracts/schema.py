@@ -11,14 +11,18 @@ from typing import Any
 
 from medweave_steps.contracts.codec import hints_of
 from medweave_steps.contracts.cohort import CohortIndex, PreparedCohort
+from medweave_steps.contracts.evaluation import Evaluation
 from medweave_steps.contracts.event import Event
+from medweave_steps.contracts.gate import GateDecision
 from medweave_steps.contracts.model import ModelCard
 from medweave_steps.contracts.report import RunReport
 from medweave_steps.contracts.volume import VolumeInfo
 
 PUBLISHED: Mapping[str, type] = {
     "cohort-index": CohortIndex,
+    "evaluation": Evaluation,
     "event": Event,
+    "gate-decision": GateDecision,
     "model-card": ModelCard,
     "prepared-cohort": PreparedCohort,
     "run-report": RunReport,

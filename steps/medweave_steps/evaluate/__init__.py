@@ -1,0 +1,1 @@
+"""Delivered masks against the ground truth, on the grid of the source."""

@@ -1,0 +1,57 @@
+"""A rule without learning on the same cases, so that a figure of the network can be read beside something."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_steps.contracts.volume import VolumeInfo
+from medweave_steps.io import geometry
+from medweave_steps.metrics.components import connected_components
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+def threshold_mask(
+    volume_IJK: npt.NDArray[np.float32],
+    lung_IJK: BoolArray,
+    *,
+    threshold_hu: float,
+    volume_mm3: tuple[float, float],
+    voxel_volume_mm3: float,
+) -> BoolArray:
+    """Dense voxels inside the filled lungs, in components of a nodule's size.
+
+    Args:
+        volume_IJK: HU on the prepared grid, shape (size_i, size_j, size_k).
+        lung_IJK: lungs with their vessels and nodules filled in, same shape.
+        threshold_hu: voxels of at least this value are kept.
+        volume_mm3: smallest and largest volume of a component that is kept.
+        voxel_volume_mm3: volume of a voxel of the prepared grid.
+    Returns:
+        bool array of the same shape.
+    """
+    dense = (volume_IJK >= threshold_hu) & lung_IJK
+    parts = connected_components(dense)
+    size_mm3 = parts.num_voxels() * voxel_volume_mm3
+    kept = (size_mm3 >= volume_mm3[0]) & (size_mm3 <= volume_mm3[1])
+    mask = np.zeros(dense.size, np.bool_)
+    mask[parts.voxels[kept[parts.labels]]] = True
+    return mask.reshape(dense.shape)
+
+
+def to_source_grid(mask_IJK: BoolArray, info: VolumeInfo) -> BoolArray:
+    """A mask of the prepared grid on the grid of the source, each source voxel taking its nearest prepared voxel.
+
+    Returns:
+        bool array of shape `info.source_grid.shape` in source order; False outside the crop.
+    """
+    restored: BoolArray = mask_IJK
+    for axis in range(3):
+        nearest = np.rint(geometry.source_positions(info, axis)).astype(np.intp)
+        inside = (nearest >= 0) & (nearest < mask_IJK.shape[axis])
+        restored = np.take(restored, np.clip(nearest, 0, mask_IJK.shape[axis] - 1), axis=axis)
+        shape = [1, 1, 1]
+        shape[axis] = len(inside)
+        restored &= inside.reshape(shape)
+    return np.ascontiguousarray(geometry.from_ras_order(restored, info.source_axis, info.source_flipped))

@@ -1,0 +1,129 @@
+"""The figures of one case, on its source grid."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from medweave_steps.contracts.cohort import CaseEntry
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.evaluation import CaseFigures
+from medweave_steps.contracts.volume import Grid
+from medweave_steps.evaluate import delivered
+from medweave_steps.evaluate.baseline import BoolArray, threshold_mask, to_source_grid
+from medweave_steps.io.geometry import ras_axes
+from medweave_steps.io.prepared import CaseFolder
+from medweave_steps.io.source import read_ground_truth
+from medweave_steps.metrics.lesions import LesionMatch, match_lesions
+from medweave_steps.metrics.overlap import dice
+from medweave_steps.metrics.surface import surface_distances
+
+NSD_TOLERANCE_MM = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseTask:
+    """One case with everything that its figures need.
+
+    Attributes:
+        entry: the case in the cohort index.
+        prepared: the case in its batch, for the baseline.
+        mask_folder: what `segment` delivered for it.
+    """
+
+    entry: CaseEntry
+    prepared: CaseFolder
+    mask_folder: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineRule:
+    """See `evaluate.baseline`."""
+
+    threshold_hu: float
+    volume_mm3: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseResult:
+    """Figures of one case, and its lesions one by one for the network and the baseline."""
+
+    figures: CaseFigures
+    match: LesionMatch
+    baseline_match: LesionMatch
+
+
+def evaluate_case(cohort: Path, task: CaseTask, rule: BaselineRule) -> CaseResult:
+    """Compares the delivered mask and the baseline with the ground truth.
+
+    Raises:
+        UserInputError: the delivered mask or the ground truth cannot be read, or does not lie on the source grid.
+    """
+    entry = task.entry
+    truth = read_ground_truth(cohort, entry)
+    assert truth is not None, "cases without a ground truth are sorted out before"
+    reference = np.ascontiguousarray(truth) > 0  # C order once, not in every metric
+    predicted, mask_format = delivered.read_mask(cohort, task.mask_folder, entry)
+    spacing_mm, plane_axis = entry.grid.spacing_mm, plane_axis_of(entry)
+    match = match_lesions(predicted, reference, spacing_mm=spacing_mm, plane_axis=plane_axis)
+    distances = surface_distances(predicted, reference, spacing_mm=spacing_mm)
+    baseline = _baseline_mask(entry, task.prepared, rule)
+    baseline_match = match_lesions(baseline, reference, spacing_mm=spacing_mm, plane_axis=plane_axis)
+    hits, lesions = match.count()
+    hits_6mm, lesions_6mm = match.count(at_least_mm=6)
+    figures = CaseFigures(
+        case_id=entry.case_id,
+        patient_key=entry.patient_key,
+        mask_format=mask_format,
+        dice=number(dice(predicted, reference)),
+        hd95_mm=number(distances.hd95_mm()),
+        nsd_2mm=number(distances.nsd(tolerance_mm=NSD_TOLERANCE_MM)),
+        lesions=lesions,
+        lesions_hit=hits,
+        lesions_6mm=lesions_6mm,
+        lesions_6mm_hit=hits_6mm,
+        predicted_components=match.num_predicted,
+        false_positives=match.num_false_positives,
+        reference_volume_mm3=round(float(reference.sum()) * entry.grid.voxel_volume_mm3, 3),
+        predicted_volume_mm3=round(float(predicted.sum()) * entry.grid.voxel_volume_mm3, 3),
+        baseline_dice=number(dice(baseline, reference)),
+        baseline_false_positives=baseline_match.num_false_positives,
+    )
+    return CaseResult(figures=figures, match=match, baseline_match=baseline_match)
+
+
+def plane_axis_of(entry: CaseEntry) -> int:
+    """The axis that counts image planes: the slices of a DICOM series, the axis closest to Superior in a NIfTI file."""
+    return 0 if entry.source_format == "dicom" else ras_axes(entry.grid)[0][2]
+
+
+def number(value: float) -> float | None:
+    """A figure for JSON: six decimals, None where it is not a finite number."""
+    return round(value, 6) if math.isfinite(value) else None
+
+
+def _baseline_mask(entry: CaseEntry, prepared: CaseFolder, rule: BaselineRule) -> BoolArray:
+    info = prepared.info()
+    _check_same_source(info.source_grid, entry)
+    mask_IJK = threshold_mask(
+        prepared.volume_IJK(),
+        prepared.lung_IJK(),
+        threshold_hu=rule.threshold_hu,
+        volume_mm3=rule.volume_mm3,
+        voxel_volume_mm3=info.grid.voxel_volume_mm3,
+    )
+    return to_source_grid(mask_IJK, info)
+
+
+def _check_same_source(source_grid: Grid, entry: CaseEntry) -> None:
+    if source_grid.shape == entry.grid.shape and np.allclose(source_grid.affine, entry.grid.affine, atol=1e-3):
+        return
+    raise UserInputError(
+        f"the prepared volume of {entry.case_id} was made from another source.",
+        seen=f"a source grid of {' x '.join(map(str, source_grid.shape))} voxels in its volume_info.json",
+        expected=f"{' x '.join(map(str, entry.grid.shape))} voxels, at the same place, as the cohort index says",
+        do="give the case batches that were prepared from this cohort index",
+    )

@@ -1,0 +1,190 @@
+"""`medweave-step evaluate`: delivered masks against the ground truth, with confidence intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave_steps.io.prepared import CaseFolder, open_prepared, read_index
+from medweave_steps.runtime.options import option
+from medweave_steps.runtime.verb import StepContext, Verb
+
+if TYPE_CHECKING:
+    from medweave_steps.contracts.cohort import CohortIndex
+    from medweave_steps.contracts.evaluation import Evaluation
+    from medweave_steps.evaluate.case import CaseResult, CaseTask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateConfig:
+    """Options of `evaluate`."""
+
+    cohort: Path = option("folder of the cohort, which holds the ground truth", metavar="DIR")
+    cohort_index: Path = option("cohort_index.json of that cohort, as check wrote it", metavar="FILE")
+    segmentations: tuple[Path, ...] = option("folders that segment wrote, one or more", metavar="DIR")
+    case_batches: tuple[Path, ...] = option(
+        "prepared batches that were segmented, one or more: which cases are due, and the baseline's input",
+        metavar="DIR",
+    )
+    output: Path = option("folder to write: metrics.json, per_case.csv, lesions.csv", metavar="DIR")
+    baseline_threshold_hu: float = option("baseline: voxels in the lungs from this value on, HU", default=-400.0)
+    baseline_volume_mm3: tuple[float, float] = option(
+        "baseline: components in this range are kept, mm³ (balls of about 4 to 30 mm)",
+        default=(30.0, 15000.0), metavar="LOW HIGH",
+    )  # fmt: skip
+    bootstrap_seed: int = option("seed of the intervals' draws", default=20260, metavar="S")
+    bootstrap_resamples: int = option("draws per interval", default=2000)
+
+    def __post_init__(self) -> None:
+        low, high = self.baseline_volume_mm3
+        if not 0 <= low < high:
+            raise UsageError(
+                "evaluate: --baseline-volume-mm3 is not a range.",
+                seen=f"{low:g} {high:g}",
+                expected="two volumes in mm³, the smaller one first",
+            )
+        if self.bootstrap_resamples < 100:
+            raise UsageError(
+                "evaluate: --bootstrap-resamples is too small for an interval.",
+                seen=str(self.bootstrap_resamples),
+                expected="100 or more",
+            )
+
+
+def run(config: EvaluateConfig, context: StepContext) -> Mapping[str, Any]:
+    """See the description of the verb."""
+    from medweave_steps.evaluate.case import BaselineRule
+    from medweave_steps.evaluate.summary import summarise
+    from medweave_steps.evaluate.tables import lesions_csv, per_case_csv
+    from medweave_steps.runtime.write import atomic_directory, write_text
+
+    index = read_index(config.cohort_index)
+    tasks, without_truth = due_cases(config, index)
+    rule = BaselineRule(threshold_hu=config.baseline_threshold_hu, volume_mm3=config.baseline_volume_mm3)
+    with atomic_directory(config.output) as folder:
+        results = _evaluate_all(config.cohort, tasks, rule, context)
+        evaluation = summarise(
+            results,
+            rule=rule,
+            synthetic=index.synthetic,
+            without_ground_truth=without_truth,
+            seed=config.bootstrap_seed,
+            num_resamples=config.bootstrap_resamples,
+        )
+        write_text(folder / "metrics.json", codec.dumps(evaluation))
+        write_text(folder / "per_case.csv", per_case_csv(evaluation.per_case))
+        write_text(folder / "lesions.csv", lesions_csv(results, [task.entry for task in tasks]))
+    _say(evaluation, context)
+    figures = codec.to_json(evaluation)
+    for case in figures.pop("per_case"):
+        case_id = case.pop("case_id")
+        context.add_case(case_id, **case)
+    return {name: value for name, value in figures.items() if name not in ("evaluation_version", "data_class")}
+
+
+def due_cases(config: EvaluateConfig, index: CohortIndex) -> tuple[list[CaseTask], list[str]]:
+    """The cases to compare, in the order of the case batches, and the ids of those without a ground truth.
+
+    Raises:
+        UserInputError: a prepared case was not segmented, or is not in the index; a mask belongs to no prepared case; no
+            case has a ground truth.
+    """
+    from medweave_steps.evaluate.case import CaseTask
+    from medweave_steps.evaluate.delivered import find_masks
+
+    entries = {entry.case_id: entry for entry in index.cases}
+    prepared = _prepared_cases(config)
+    masks = find_masks(config.segmentations)
+    _refuse(
+        sorted(prepared.keys() - entries.keys()), "prepared, but not in the cohort index", "the index of this cohort"
+    )
+    _refuse(sorted(prepared.keys() - masks.keys()), "prepared, but without a mask", "one mask for each prepared case")
+    _refuse(
+        sorted(masks.keys() - prepared.keys()), "segmented, but in no case batch", "the batches that were segmented"
+    )
+    without_truth = [case_id for case_id in prepared if entries[case_id].ground_truth is None]
+    tasks = [
+        CaseTask(entry=entries[case_id], prepared=case, mask_folder=masks[case_id])
+        for case_id, case in prepared.items()
+        if case_id not in without_truth
+    ]
+    if not tasks:
+        raise UserInputError(
+            "there is nothing to evaluate.",
+            seen=f"{len(without_truth)} cases, none of them with a ground truth",
+            expected="at least one case with a reference mask",
+            do="add reference masks to the cohort, or leave evaluate out: the segmentations are complete without it",
+        )
+    return tasks, without_truth
+
+
+def _prepared_cases(config: EvaluateConfig) -> dict[str, CaseFolder]:
+    cases: dict[str, CaseFolder] = {}
+    for folder in config.case_batches:
+        for case in open_prepared(folder).cases():
+            cases[case.case.case_id] = case
+    return cases
+
+
+def _refuse(case_ids: list[str], seen: str, expected: str) -> None:
+    if case_ids:
+        shown = ", ".join(case_ids[:5]) + (f" and {len(case_ids) - 5} more" if len(case_ids) > 5 else "")
+        raise UserInputError(
+            "cohort, case batches and segmentations do not belong together.",
+            seen=f"{shown}: {seen}",
+            expected=expected,
+            do="give --cohort-index, --case-batches and --segmentations of one run, and all of them",
+        )
+
+
+def _evaluate_all(cohort: Path, tasks: list[CaseTask], rule: Any, context: StepContext) -> list[CaseResult]:
+    # Threads: unpacking, array work and the nearest-neighbour search release the interpreter's lock.
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
+    from medweave_steps.evaluate.case import evaluate_case
+
+    progress = context.progress(unit="case", total=len(tasks))
+    executor = ThreadPoolExecutor(max_workers=max(1, context.num_threads))
+    try:
+        futures = {executor.submit(evaluate_case, cohort, task, rule): place for place, task in enumerate(tasks)}
+        results: dict[int, CaseResult] = {}
+        for future in as_completed(futures):
+            result = results[futures[future]] = future.result()
+            figures = result.figures
+            shown = "no lesion in either mask" if figures.dice is None else f"Dice {figures.dice:.3f}"
+            progress.step(
+                f"{figures.case_id}, {shown}, {figures.lesions_hit} of {figures.lesions} lesions found, "
+                f"{figures.false_positives} false positives",
+                dice=figures.dice,
+            )
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+    return [results[place] for place in sorted(results)]
+
+
+def _say(evaluation: Evaluation, context: StepContext) -> None:
+    if evaluation.synthetic:
+        context.notice("synthetic data: these figures say nothing about patients.")
+    if evaluation.cases_both_empty:
+        context.notice(f"{evaluation.cases_both_empty} cases have no lesion in either mask; they have no Dice.")
+    if evaluation.cases_without_ground_truth:
+        context.notice(
+            f"{len(evaluation.cases_without_ground_truth)} cases have no ground truth; they are in no figure."
+        )
+
+
+VERB = Verb(
+    name="evaluate",
+    description=(
+        "Compares the delivered masks (DICOM SEG where there is one, else NIfTI) with the ground truth on the grid of the\n"
+        "source: Dice, HD95 (mm), NSD at 2 mm, lesion sensitivity by size (longest in-plane diameter, mm) and false\n"
+        "positives per scan, per case and pooled, with bootstrap 95 % intervals over patients, beside a fixed baseline\n"
+        "(HU threshold inside the lungs, component size). Refuses masks on another grid and cases that are missing."
+    ),
+    config=EvaluateConfig,
+    run=run,
+)

@@ -1,0 +1,82 @@
+"""Reads the masks that `segment` delivered, back onto the grid of the source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_steps.contracts.cohort import CaseEntry
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.io.findings import FindingError
+from medweave_steps.io.ground_truth import read_dicom_segmentation, read_nifti_mask
+from medweave_steps.io.source import DicomSource, name_of, open_source
+
+MaskFormat = Literal["dicom-seg", "nifti"]
+BoolArray = npt.NDArray[np.bool_]
+
+DICOM_MASK = "lesion_mask.dcm"
+NIFTI_MASK = "lesion_mask.nii.gz"
+
+
+def find_masks(folders: Sequence[Path]) -> dict[str, Path]:
+    """Case id to the folder that holds its mask, over all folders of segmentations.
+
+    Raises:
+        UserInputError: two folders hold a mask of the same case.
+    """
+    found: dict[str, Path] = {}
+    for folder in folders:
+        for case_folder in sorted(path for path in folder.iterdir() if path.is_dir()):
+            if not any((case_folder / name).is_file() for name in (DICOM_MASK, NIFTI_MASK)):
+                continue
+            if case_folder.name in found:
+                raise UserInputError(
+                    f"{case_folder.name} was segmented twice.",
+                    seen="its mask in two folders of --segmentations",
+                    expected="one mask for each case",
+                    do="name each folder of segmentations once, and remove older results",
+                )
+            found[case_folder.name] = case_folder
+    return found
+
+
+def read_mask(cohort: Path, folder: Path, entry: CaseEntry) -> tuple[BoolArray, MaskFormat]:
+    """The delivered mask of one case: the DICOM SEG where there is one, else the NIfTI.
+
+    The frames of a DICOM SEG go to the slices at whose position they lie, which must be the ones whose images they name.
+
+    Args:
+        cohort: folder of the cohort, for the images that a DICOM SEG names.
+        folder: `segmentations/<case_id>/`.
+        entry: the case.
+    Returns:
+        bool array of shape `entry.grid.shape` in source order, and which file was read.
+    Raises:
+        UserInputError: the file cannot be read, or its grid is not that of the source.
+    """
+    mask_format: MaskFormat = "dicom-seg" if (folder / DICOM_MASK).is_file() else "nifti"
+    try:
+        if mask_format == "nifti":
+            labels = read_nifti_mask(folder / NIFTI_MASK, entry.grid, name_of(entry))
+        else:
+            source = open_source(cohort, entry)
+            if not isinstance(source, DicomSource):
+                raise UserInputError(
+                    f"the DICOM mask of {entry.case_id} belongs to a volume that is not DICOM.",
+                    seen=f"{DICOM_MASK} beside a NIfTI source",
+                    expected=f"only {NIFTI_MASK}",
+                    do="evaluate masks that segment wrote for this very cohort",
+                )
+            labels = read_dicom_segmentation(folder / DICOM_MASK, source.slices, source.grid, name_of(entry))
+    except FindingError as error:
+        raise UserInputError(
+            f"the delivered mask cannot be compared. {error.what}",
+            seen=error.seen,
+            expected=error.expected,
+            do="evaluate masks as segment wrote them for this very cohort; run segment again if one is damaged",
+        ) from error
+    return np.ascontiguousarray(labels) > 0, mask_format

@@ -1,0 +1,125 @@
+"""From the figures of each case to those of the cohort, with intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_steps.contracts.evaluation import BaselineFigures, Evaluation, Interval
+from medweave_steps.evaluate.case import BaselineRule, CaseResult, number
+from medweave_steps.metrics import bootstrap
+from medweave_steps.metrics.lesions import LesionMatch
+
+Rows = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draws:
+    """How the intervals are drawn.
+
+    Attributes:
+        seed: of every interval, so that all see the same patients.
+        num_resamples: draws per interval.
+        patients: the patient of each case.
+    """
+
+    seed: int
+    num_resamples: int
+    patients: tuple[str, ...]
+
+    def pooled(self, values: Any, statistic: Callable[[Rows], float]) -> tuple[float | None, Interval | None]:
+        """A figure over all cases and its interval; None where it is not defined."""
+        rows = np.asarray(values, dtype=np.float64)
+        low, high = bootstrap.confidence_interval(
+            rows, statistic, seed=self.seed, patients=self.patients, num_resamples=self.num_resamples
+        )
+        known = math.isfinite(low) and math.isfinite(high)
+        return number(statistic(rows)), (round(low, 6), round(high, 6)) if known else None
+
+
+def summarise(
+    results: Sequence[CaseResult],
+    *,
+    rule: BaselineRule,
+    synthetic: bool,
+    without_ground_truth: Sequence[str],
+    seed: int,
+    num_resamples: int,
+) -> Evaluation:
+    """Pools the cases.
+
+    Args:
+        results: at least one case.
+        rule: of the baseline, for the record.
+        synthetic: as the cohort index says.
+        without_ground_truth: ids of cases that have nothing to be compared with.
+        seed, num_resamples: of the bootstrap.
+    """
+    figures = [result.figures for result in results]
+    matches = [result.match for result in results]
+    draws = Draws(seed=seed, num_resamples=num_resamples, patients=tuple(case.patient_key for case in figures))
+    dices = [_or_nan(case.dice) for case in figures]
+    one_empty = [case for case in figures if case.hd95_mm is None and case.dice is not None]
+    # A scan where exactly one mask is empty is infinitely far off; in a median it counts as the worst.
+    hd95 = [math.inf if case in one_empty else _or_nan(case.hd95_mm) for case in figures]
+    values: dict[str, Any] = {}
+    _put(values, "dice_mean", "dice_ci", draws.pooled(dices, bootstrap.mean))
+    _put(values, "dice_median", "dice_median_ci", draws.pooled(dices, bootstrap.median))
+    _put(values, "nsd_2mm_mean", "nsd_2mm_ci", draws.pooled([_or_nan(c.nsd_2mm) for c in figures], bootstrap.mean))
+    _put(values, "hd95_mm_median", "hd95_mm_median_ci", draws.pooled(hd95, bootstrap.median))
+    for name, low, high in _SIZES:
+        key = f"lesion_sensitivity_{name}"
+        _put(values, key, f"{key}_ci", draws.pooled(_hits(matches, low, high), bootstrap.ratio))
+    key = "false_positives_per_scan"
+    _put(values, key, f"{key}_ci", draws.pooled([c.false_positives for c in figures], bootstrap.mean))
+    return Evaluation(
+        synthetic=synthetic,
+        patients=len(set(draws.patients)),
+        cases=len(figures),
+        lesions=_num_lesions(matches, 6, math.inf),
+        lesions_10mm=_num_lesions(matches, 10, math.inf),
+        lesions_6_to_8mm=_num_lesions(matches, 6, 8),
+        lesions_any_size=_num_lesions(matches, 0, math.inf),
+        cases_both_empty=sum(case.dice is None for case in figures),
+        cases_one_empty=len(one_empty),
+        cases_without_ground_truth=tuple(without_ground_truth),
+        bootstrap={"seed": float(seed), "num_resamples": float(num_resamples), "level": bootstrap.LEVEL},
+        baseline=_baseline(results, rule, draws),
+        per_case=tuple(figures),
+        **values,
+    )
+
+
+_SIZES = (("10mm", 10.0, math.inf), ("6mm", 6.0, math.inf), ("6_to_8mm", 6.0, 8.0), ("any_size", 0.0, math.inf))
+
+
+def _baseline(results: Sequence[CaseResult], rule: BaselineRule, draws: Draws) -> BaselineFigures:
+    values: dict[str, Any] = {}
+    dices = [_or_nan(result.figures.baseline_dice) for result in results]
+    extra = [result.figures.baseline_false_positives for result in results]
+    hits = _hits([result.baseline_match for result in results], 6.0, math.inf)
+    _put(values, "dice_mean", "dice_ci", draws.pooled(dices, bootstrap.mean))
+    _put(values, "false_positives_per_scan", "false_positives_per_scan_ci", draws.pooled(extra, bootstrap.mean))
+    _put(values, "lesion_sensitivity_6mm", "lesion_sensitivity_6mm_ci", draws.pooled(hits, bootstrap.ratio))
+    return BaselineFigures(threshold_hu=rule.threshold_hu, volume_mm3=rule.volume_mm3, **values)
+
+
+def _put(values: dict[str, Any], key: str, interval_key: str, pooled: tuple[float | None, Interval | None]) -> None:
+    values[key], values[interval_key] = pooled
+
+
+def _hits(matches: Sequence[LesionMatch], low: float, high: float) -> list[tuple[int, int]]:
+    return [match.count(at_least_mm=low, below_mm=high) for match in matches]
+
+
+def _num_lesions(matches: Sequence[LesionMatch], low: float, high: float) -> int:
+    return sum(count for _, count in _hits(matches, low, high))
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
