@@ -152,7 +152,7 @@ class Command:
             timed_out = True
             await self.end(signal.SIGTERM)
         except asyncio.CancelledError:
-            self.signal_group(signal.SIGKILL)
+            await self.end()
             raise
         finally:
             sampler.cancel()
