@@ -199,33 +199,31 @@ class ChildRun:
 def run_measuring_memory(command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> ChildRun:
     """Runs a command and samples its process tree's memory; slower than without, so never use its seconds for a ratio.
 
-    The peak is the larger of the kernel's own figure for the main process and the sampled sum over the tree; memory shared
-    between processes counts once per process, so the figure is an upper bound.
+    The peak is the larger of the sum over the tree and the kernel's high-water mark of any one process, both as sampled.
+    Memory shared between processes counts once per process, so the figure is an upper bound. (The rusage of a child is of no use
+    here: it begins with the memory of the process that forked it.)
     """
     started = time.perf_counter()
     child = subprocess.Popen(list(command), env={**os.environ, **(environment or {})})
     peak_kib = 0
-    while True:
-        pid, status, usage = os.wait4(child.pid, os.WNOHANG)
-        if pid:
-            break
-        peak_kib = max(peak_kib, _tree_resident_kib(child.pid))
+    while child.poll() is None:
+        tree = _tree_memory_kib(child.pid)
+        peak_kib = max([peak_kib, sum(now for now, _ in tree), *(high for _, high in tree)])
         time.sleep(SAMPLING_S)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    peak_kib = max(peak_kib, usage.ru_maxrss)
     return ChildRun(child.returncode, time.perf_counter() - started, peak_kib / 1024)
 
 
-def _tree_resident_kib(pid: int) -> int:
-    total = 0
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith("VmRSS:"):
-                total += int(line.split()[1])
+def _tree_memory_kib(pid: int) -> list[tuple[int, int]]:
+    """Resident memory now, and at most so far, of a process and its descendants."""
+    found: list[tuple[int, int]] = []
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        text = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+        words = {line.split()[0]: line.split()[1] for line in text.splitlines() if line.startswith("Vm")}
+        found.append((int(words["VmRSS:"]), int(words["VmHWM:"])))
         for task in Path(f"/proc/{pid}/task").iterdir():
             for word in (task / "children").read_text(encoding="ascii").split():
-                total += _tree_resident_kib(int(word))
-    return total
+                found += _tree_memory_kib(int(word))
+    return found
 
 
 def machine() -> dict[str, Any]:
