@@ -58,6 +58,20 @@ class CaseSpec:
             matrix[2, 0], matrix[1, 1], matrix[0, 2] = self.spacing_mm * np.array((1, -1, -1))
         return Grid(shape=self.shape, affine=geometry.affine_rows(matrix))
 
+    def info(
+        self, spacing_mm: tuple[float, float, float] = (1.0, 1.0, 1.0), start: tuple[int, int, int] = (0, 0, 0)
+    ) -> VolumeInfo:
+        grid = self.grid()
+        axis, flipped = geometry.ras_axes(grid)
+        ras = geometry.ras_grid(grid, axis, flipped)
+        full = geometry.resampled_shape(ras.shape, ras.spacing_mm, spacing_mm)
+        shape = tuple(n - s for n, s in zip(full, start, strict=True))
+        return VolumeInfo(
+            case_id=self.case_id, source_format=self.source_format, source_grid=grid, source_sha256="0" * 64,
+            source_axis=axis, source_flipped=flipped, crop_start=start, window_hu=(-1000.0, 400.0),
+            grid=geometry.resampled_grid(ras, spacing_mm, start=start, shape=shape),
+        )  # fmt: skip
+
 
 @dataclass(kw_only=True)
 class MadeRun:
@@ -149,7 +163,9 @@ def _write_source(made: MadeRun, spec: CaseSpec, ordinal: int) -> CaseEntry:
 def _write_mask(made: MadeRun, spec: CaseSpec, folder: Path) -> None:
     if spec.predicted is None:
         return
-    save_nifti(folder / "lesion_mask.nii.gz", spec.predicted.astype(np.uint8), spec.grid())
+    from medweave_steps.segment.nifti_out import write_mask
+
+    write_mask(folder / "lesion_mask.nii.gz", spec.predicted.astype(np.uint8), spec.info())
     if spec.source_format == "dicom":
         import pydicom
 
@@ -160,21 +176,13 @@ def _write_mask(made: MadeRun, spec: CaseSpec, folder: Path) -> None:
 def _write_prepared(
     folder: Path, spec: CaseSpec, spacing_mm: tuple[float, float, float], start: tuple[int, int, int]
 ) -> PreparedCase:
-    grid = spec.grid()
-    axis, flipped = geometry.ras_axes(grid)
-    ras = geometry.ras_grid(grid, axis, flipped)
-    full = geometry.resampled_shape(ras.shape, ras.spacing_mm, spacing_mm)
-    shape = tuple(n - s for n, s in zip(full, start, strict=True))
-    info = VolumeInfo(
-        case_id=spec.case_id, source_format=spec.source_format, source_grid=grid, source_sha256="0" * 64,
-        source_axis=axis, source_flipped=flipped, crop_start=start, window_hu=(-1000.0, 400.0),
-        grid=geometry.resampled_grid(ras, spacing_mm, start=start, shape=shape),
-    )  # fmt: skip
+    info = spec.info(spacing_mm, start)
+    source_mm = geometry.ras_grid(info.source_grid, info.source_axis, info.source_flipped).spacing_mm
 
     def resample(array: np.ndarray) -> np.ndarray:
-        moved = geometry.to_ras_order(array, axis, flipped).astype(np.float32)
+        moved = geometry.to_ras_order(array, info.source_axis, info.source_flipped).astype(np.float32)
         for a in range(3):
-            positions = (np.arange(shape[a]) + start[a]) * spacing_mm[a] / ras.spacing_mm[a]
+            positions = (np.arange(info.grid.shape[a]) + start[a]) * spacing_mm[a] / source_mm[a]
             moved = geometry.interpolate_axis(moved, positions, a)
         return np.ascontiguousarray(moved)
 

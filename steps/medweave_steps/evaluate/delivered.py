@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from medweave_steps.contracts.cohort import CaseEntry
 from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.volume import Grid
 from medweave_steps.io.findings import FindingError
+from medweave_steps.io.geometry import affine_rows
 from medweave_steps.io.ground_truth import read_dicom_segmentation, read_nifti_mask
 from medweave_steps.io.source import DicomSource, name_of, open_source
 
@@ -61,7 +63,7 @@ def read_mask(cohort: Path, folder: Path, entry: CaseEntry) -> tuple[BoolArray, 
     mask_format: MaskFormat = "dicom-seg" if (folder / DICOM_MASK).is_file() else "nifti"
     try:
         if mask_format == "nifti":
-            labels = read_nifti_mask(folder / NIFTI_MASK, entry.grid, name_of(entry))
+            labels = _read_nifti(folder / NIFTI_MASK, entry)
         else:
             source = open_source(cohort, entry)
             if not isinstance(source, DicomSource):
@@ -80,3 +82,12 @@ def read_mask(cohort: Path, folder: Path, entry: CaseEntry) -> tuple[BoolArray, 
             do="evaluate masks as segment wrote them for this very cohort; run segment again if one is damaged",
         ) from error
     return np.ascontiguousarray(labels) > 0, mask_format
+
+
+def _read_nifti(path: Path, entry: CaseEntry) -> npt.NDArray[np.uint8]:
+    if entry.source_format == "nifti":
+        return read_nifti_mask(path, entry.grid, name_of(entry))
+    # `segment` writes a DICOM source's [slice, row, column] as [i = column, j = row, k = slice], as converters do.
+    (slices, rows, columns), affine = entry.grid.shape, np.asarray(entry.grid.affine)
+    grid = Grid(shape=(columns, rows, slices), affine=affine_rows(affine[:, [2, 1, 0, 3]]))
+    return read_nifti_mask(path, grid, name_of(entry)).transpose(2, 1, 0)

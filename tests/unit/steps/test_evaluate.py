@@ -85,13 +85,23 @@ def test_dicom_masks_are_read_from_the_seg_and_not_from_the_nifti(tmp_path: Path
     ]
     made = write_run(tmp_path, specs, num_batches=2)
     wrong = made.segmentations[0] / "case-00000001" / "lesion_mask.nii.gz"
-    save_nifti(wrong, np.zeros(shape, np.uint8), specs[0].grid())
+    wrong.write_bytes(b"no mask")
     evaluation, _ = evaluate(made)
     assert [case.dice for case in evaluation.per_case] == [1.0, 1.0]
     assert {case.mask_format for case in evaluation.per_case} == {"dicom-seg"}
     # In plane: 8 rows of 0.8 mm and 7 columns of 0.7 mm; the slices do not count.
     expected = float(np.hypot(7 * 0.8, 6 * 0.7) + 0.75)
     assert f"{expected:.2f}" in (made.root / "evaluation" / "lesions.csv").read_text()
+
+
+def test_a_dicom_case_without_a_seg_is_read_from_its_nifti(tmp_path: Path) -> None:
+    reference = np.zeros((6, 10, 8), bool)
+    reference[1:4, 2:5, 3:8] = True
+    lesion = spec("case-00000001", reference, reference, source_format="dicom", spacing_mm=(2.0, 0.8, 0.7))
+    made = write_run(tmp_path, [lesion])
+    (made.segmentations[0] / "case-00000001" / "lesion_mask.dcm").unlink()
+    evaluation, _ = evaluate(made)
+    assert (evaluation.per_case[0].mask_format, evaluation.per_case[0].dice) == ("nifti", 1.0)
 
 
 def test_baseline_is_the_threshold_in_the_lungs_on_the_source_grid(tmp_path: Path) -> None:
