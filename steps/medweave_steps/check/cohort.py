@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from medweave_steps.check.cases import Examined, NiftiCase, examine_dicom, examine_nifti
 from medweave_steps.check.splits import find_leaks, join_same_scans, read_splits
 from medweave_steps.contracts.cohort import CohortIndex, Finding
 from medweave_steps.io.dicom_series import SeriesName
-from medweave_steps.io.discovery import FoundSeries, case_id_of_path, discover_dicom, walk
+from medweave_steps.io.discovery import FoundDicom, FoundSeries, case_id_of_path, discover_dicom, walk
 from medweave_steps.io.findings import FindingError, notice, refuse
 from medweave_steps.io.nifti import is_nifti, stem
 from medweave_steps.runtime.verb import StepContext
@@ -21,6 +22,8 @@ from medweave_steps.runtime.verb import StepContext
 DATASET_FILE = "dataset.json"
 CARD_FILE = "cohort_card.json"
 Layout = Literal["dicom", "nifti", "msd"]
+
+_HEADERS_A_LINE = 5000
 
 # A finding about one file, that leaving the file out settles.
 _SETTLED_BY_SKIPPING = {"unreadable-file"}
@@ -70,7 +73,7 @@ def _examine(
         listed = _read_msd(cohort)
         labels = dict(declared or listed.labels)
         return "msd", _examine_nifti(cohort, listed.cases, labels, context), list(listed.findings), labels
-    found = discover_dicom(cohort, [name for name in names if not is_nifti(name)])
+    found = _discover(cohort, [name for name in names if not is_nifti(name)], context)
     nifti = [name for name in names if is_nifti(name)]
     if nifti and not found.series and not any(f.severity == "error" for f in found.findings):
         labels = dict(declared or {"0": "background", "1": "lesion"})
@@ -85,7 +88,21 @@ def _examine(
     for series in found.series:
         examined.append(examine_dicom(cohort, series, declared, num_threads=context.num_threads))
         progress.step(_line(examined[-1]))
-    return "dicom", examined, found.findings, dict(declared or _segment_labels(found.series))
+    labels, differing = _segment_labels(found.series)
+    findings = found.findings if declared else [*found.findings, *differing]
+    return "dicom", examined, findings, dict(declared or labels)
+
+
+def _discover(cohort: Path, names: list[str], context: StepContext) -> FoundDicom:
+    """Reads all headers; a line now and then, since tens of thousands of files take a while."""
+    blocks = len(names) // _HEADERS_A_LINE
+    progress = context.progress(unit=f"{_HEADERS_A_LINE} headers", total=blocks)
+
+    def tick(number: int) -> None:
+        if number % _HEADERS_A_LINE == 0:
+            progress.step()
+
+    return discover_dicom(cohort, names, tick=tick)
 
 
 def _examine_nifti(
@@ -109,13 +126,24 @@ def _line(examined: Examined) -> str:
     return f"{examined.name.case_id}, {' x '.join(map(str, grid.shape))} voxels of {spacing} mm, {lesions}"
 
 
-def _segment_labels(series: Sequence[FoundSeries]) -> dict[str, str]:
-    labels = {"0": "background"}
+def _segment_labels(series: Sequence[FoundSeries]) -> tuple[dict[str, str], list[Finding]]:
+    """Labels as the segmentations name them, and a notice where they disagree."""
+    names: dict[str, dict[str, None]] = {"0": {"background": None}}
     for entry in series:
         for mask in entry.masks:
             for number, text in mask.segments:
-                labels.setdefault(str(number), text or f"segment {number}")
-    return labels
+                names.setdefault(str(number), {})[text or f"segment {number}"] = None
+    findings = [
+        notice(
+            "labels-differ",
+            f"segment {number} does not have the same name in all segmentations.",
+            seen=", ".join(f"'{text}'" for text in list(texts)[:4]),
+            do="declare the labels in cohort_card.json if one thing is meant, else number the segments anew",
+        )
+        for number, texts in names.items()
+        if len(texts) > 1
+    ]
+    return {number: next(iter(texts)) for number, texts in names.items()}, findings
 
 
 def _read_card(cohort: Path) -> Mapping[str, Any]:
@@ -151,19 +179,13 @@ def _read_msd(cohort: Path) -> _Listed:
         )
     listed: list[tuple[str, str | None]] = []
     try:
-        listed += [(item["image"], item["label"]) for item in data.get("training", [])]
-        listed += [(item if isinstance(item, str) else item["image"], None) for item in data.get("test", [])]
+        listed += [(_inside(item["image"]), _inside(item["label"])) for item in data.get("training", [])]
+        listed += [(_inside(item if isinstance(item, str) else item["image"]), None) for item in data.get("test", [])]
         labels = {str(int(key)): str(text) for key, text in dict(data.get("labels", {})).items()}
-    except (KeyError, TypeError, ValueError) as error:
-        raise _bad_json(
-            "the data set", DATASET_FILE, f"{type(error).__name__} in 'training', 'test' or 'labels'"
-        ) from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _bad_json("the data set", DATASET_FILE, "'training', 'test' or 'labels' in another form") from error
     cases = [
-        NiftiCase(
-            name=SeriesName(case_id=stem(image), ordinal=ordinal),
-            image=image.removeprefix("./"),
-            mask=None if mask is None else mask.removeprefix("./"),
-        )
+        NiftiCase(name=SeriesName(case_id=_case_id_of_stem(image), ordinal=ordinal), image=image, mask=mask)
         for ordinal, (image, mask) in enumerate(listed, start=1)
     ]
     findings = []
@@ -171,6 +193,19 @@ def _read_msd(cohort: Path) -> _Listed:
     if unlabelled:
         findings.append(notice("no-mask", f"{unlabelled} volumes of the list 'test' have no mask."))
     return _Listed(cases=tuple(cases), labels=labels or {"0": "background", "1": "lesion"}, findings=tuple(findings))
+
+
+def _case_id_of_stem(image: str) -> str:
+    """The file's stem, since names in a public data set are public, where it can name a folder."""
+    return stem(image) if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", stem(image)) else case_id_of_path(image)
+
+
+def _inside(path: str) -> str:
+    """A path of dataset.json, which may begin with `./` and must not leave the cohort."""
+    relative = PurePosixPath(path)
+    if relative.is_absolute() or ".." in relative.parts:
+        raise ValueError("a path that leaves the data set")
+    return relative.as_posix()
 
 
 def _pair_nifti(names: Sequence[str]) -> tuple[list[NiftiCase], list[Finding]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from medweave_steps.contracts import codec
-from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave_steps.contracts.errors import UsageError
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
 
@@ -34,7 +34,7 @@ class CheckConfig:
 def run(config: CheckConfig, context: StepContext) -> Mapping[str, Any]:
     """Writes the index, prints a summary, and returns the figures of the run report."""
     from medweave_steps.check.cohort import check_cohort
-    from medweave_steps.check.summary import errors_text, figures, print_summary
+    from medweave_steps.check.summary import figures, print_summary, refusal
     from medweave_steps.runtime.write import write_text
 
     if not config.cohort.is_dir():
@@ -43,12 +43,7 @@ def run(config: CheckConfig, context: StepContext) -> Mapping[str, Any]:
     print_summary(checked, context)
     errors = [finding for finding in checked.index.findings if finding.severity == "error"]
     if errors:
-        first, *_ = errors
-        raise (
-            UserInputError(errors_text(errors), first.seen, first.expected, first.do)
-            if len(errors) == 1
-            else (UserInputError(errors_text(errors)))
-        )
+        raise refusal(errors)
     write_text(config.output, codec.dumps(checked.index))
     return figures(checked)
 

@@ -14,12 +14,12 @@ from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.runtime.verb import StepContext
 
 
-def errors_text(errors: Sequence[Finding]) -> str:
-    """All errors, each in its four parts."""
-    if len(errors) == 1:
-        return errors[0].what
-    parts = [str(UserInputError(e.what, e.seen, e.expected, e.do)) for e in errors]
-    return "\n".join([f"{len(errors)} errors in the cohort.", *parts])
+def refusal(errors: Sequence[Finding]) -> UserInputError:
+    """All errors as one, each in its four parts."""
+    told = [UserInputError(error.what, error.seen, error.expected, error.do) for error in errors]
+    if len(told) == 1:
+        return told[0]
+    return UserInputError("\n".join([f"the cohort has {len(told)} errors.", *map(str, told)]))
 
 
 def figures(checked: Checked) -> dict[str, Any]:
@@ -37,6 +37,7 @@ def figures(checked: Checked) -> dict[str, Any]:
         "num_labelled": sum(case.ground_truth is not None for case in cases),
         "num_lesions": sum(e.num_lesions or 0 for e in examined),
         "num_empty_masks": sum(e.num_lesions == 0 for e in examined),
+        "mib_read": round(sum(e.bytes_read for e in checked.examined) / 2**20, 1),
         "num_errors": sum(finding.severity == "error" for finding in findings),
         "num_notices": sum(finding.severity == "notice" for finding in findings),
         "spacing_mm": _spacing(checked),
@@ -59,14 +60,20 @@ def _spacing(checked: Checked) -> dict[str, Any]:
     return table
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 lesion`, `2 lesions`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def print_summary(checked: Checked, context: StepContext) -> None:
     """Prints what the cohort holds and every notice; keeps both for the report."""
     values = figures(checked)
+    kind = {"dicom": "DICOM", "nifti": "NIfTI", "msd": "Medical Segmentation Decathlon"}[values["layout"]]
     lines = [
-        f"check: {values['num_cases']} usable CT volumes of {values['num_patients']} patients ({values['layout']} layout)"
+        f"check: {counted(values['num_cases'], 'usable CT volume')} of {counted(values['num_patients'], 'patient')} ({kind})"
         + (", synthetic" if values["synthetic"] else ""),
-        f"check: {values['num_labelled']} have a mask, with {values['num_lesions']} lesions in all; "
-        f"{values['num_empty_masks']} masks are empty",
+        f"check: {values['num_labelled']} with a mask, {counted(values['num_lesions'], 'lesion')} in all, "
+        f"{counted(values['num_empty_masks'], 'mask')} without any",
     ]
     for name, row in values["spacing_mm"].items():
         lines.append(

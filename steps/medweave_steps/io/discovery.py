@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -133,12 +133,13 @@ def is_reformat(plane: Plane) -> bool:
     return int(np.argmax(normal)) != 2
 
 
-def discover_dicom(folder: Path, names: list[str]) -> FoundDicom:
+def discover_dicom(folder: Path, names: list[str], *, tick: Callable[[int], None] = lambda number: None) -> FoundDicom:
     """Reads the headers of files and groups the CT images by series.
 
     Args:
         folder: the cohort.
         names: paths relative to it, in the order of discovery.
+        tick: told the number of each file before it is read.
     Returns:
         the series in the order in which their first file was met, and notices about what was left aside.
     """
@@ -148,6 +149,7 @@ def discover_dicom(folder: Path, names: list[str]) -> FoundDicom:
     series: dict[str, FoundSeries] = {}
     stray = 0
     for number, name in enumerate(names, start=1):
+        tick(number)
         try:
             file = read_file(folder, name)
         except ValueError as error:

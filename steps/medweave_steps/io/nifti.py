@@ -131,9 +131,11 @@ def open_nifti(path: Path, name: SeriesName, *, role: str = "volume") -> NiftiVo
     Args:
         role: what it is called in messages ("volume", "mask").
     Raises:
+        FileNotFoundError: it is not there.
         FindingError: it is not NIfTI, not three-dimensional, or its affine is sheared or singular.
     """
     nibabel = require("nibabel", extra="dicom")
+    path.stat()  # a file that is not there is no damaged file
     try:
         image = nibabel.load(path)
         header, proxy = image.header, image.dataobj
@@ -142,11 +144,9 @@ def open_nifti(path: Path, name: SeriesName, *, role: str = "volume") -> NiftiVo
         dtype, slope, intercept, offset = proxy.dtype, proxy.slope, proxy.inter, proxy.offset
         codes = int(header["sform_code"]), int(header["qform_code"])
         units = header.get_xyzt_units()[0]
-    except OSError as error:
-        if error.errno is not None:
-            raise
-        raise _not_nifti(name, role) from error
     except Exception as error:  # nibabel raises many kinds for a damaged header
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise _not_nifti(name, role) from error
     while len(shape) > 3 and shape[-1] == 1:
         shape = shape[:-1]
