@@ -89,6 +89,10 @@ def peak_memory_mib() -> tuple[float, float]:
     own, children = (
         resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
+    # rusage begins with the memory of whatever started this program; the high-water mark is the program's own.
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
+        own = int(status.partition("VmHWM:")[2].split()[0]) / 1024
     return round(own, 1), round(children, 1)
 
 

@@ -206,3 +206,12 @@ def test_a_signal_ends_a_verb_within_two_seconds_and_leaves_nothing(
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (59, "59 s"), (125, "2 min 05 s"), (11400, "3 h 10 min")])
 def test_durations_read_well(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_the_peak_of_memory_is_the_programs_own() -> None:
+    """The kernel's rusage begins with the memory of the process that started the program, here this one."""
+    ballast = b"x" * 400_000_000
+    code = "from medweave_steps.runtime.environment import peak_memory_mib; print(peak_memory_mib()[0])"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert len(ballast) > 0
+    assert 5 < float(printed) < 200
