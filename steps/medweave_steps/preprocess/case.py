@@ -15,8 +15,8 @@ from medweave_steps.contracts.cohort import CaseEntry
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.volume import Triple, VolumeInfo
 from medweave_steps.io.geometry import FloatArray, resampled_grid
-from medweave_steps.io.headers import write_headers
-from medweave_steps.io.source import VolumeSource, open_source, read_ground_truth
+from medweave_steps.io.headers import copy_headers
+from medweave_steps.io.source import DicomSource, open_source, read_ground_truth
 from medweave_steps.preprocess.config import Settings
 from medweave_steps.preprocess.labels import Lesion, paint, resample_lesions
 from medweave_steps.preprocess.lungs import Box, LungField, crop_box, find_lungs
@@ -93,7 +93,8 @@ def prepare_case(job: CaseJob) -> CaseDone:
         label, num_outside = paint(lesions, box[0], shape)
         num_label_voxels = int(np.count_nonzero(label))
         save_array(job.folder / "label.npy", label)
-    _write_headers(job.folder, source)
+    if isinstance(source, DicomSource):
+        copy_headers(job.folder / "source_headers.zip", source.folder, source.slices)
     (job.folder / "volume_info.json").write_text(codec.dumps(_info(entry, plan, settings, box)), encoding="utf-8")
     figures = {
         "seconds": round(time.monotonic() - started, 3),
@@ -167,12 +168,6 @@ def _clipped(volume: FloatArray, window_hu: tuple[float, float]) -> FloatArray:
     low, high = window_hu
     clipped: FloatArray = np.clip(np.ascontiguousarray(volume), np.float32(low), np.float32(high))
     return clipped
-
-
-def _write_headers(folder: Path, source: VolumeSource) -> None:
-    headers = source.headers()
-    if headers:
-        write_headers(folder / "source_headers.zip", headers)
 
 
 def _info(entry: CaseEntry, plan: Resampling, settings: Settings, box: Box) -> VolumeInfo:

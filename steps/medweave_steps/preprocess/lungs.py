@@ -22,6 +22,7 @@ Box = tuple[Triple, Triple]
 
 AIR_BELOW_HU = -500.0  # between lung (about -850) and soft tissue (about 40)
 ANALYSIS_MM = 2.0  # finer grids are thinned out to about this spacing; thoracic walls are thicker
+SHELL_MM = 6.0  # tissue thinner than this within an axial slice is no body; the walls of a chest are thicker
 CLOSING_MM = 20.0  # radius; closes vessels, hila and 30 mm nodules on the pleura, and adds 5 % of mediastinum
 LARGEST_HOLE_MM2 = (
     1500.0  # holes of an axial slice up to this area are filled: more than a 30 mm nodule (707 mm²), less than a heart
@@ -67,7 +68,7 @@ def find_lungs(volume_IJK: npt.NDArray[np.float32], spacing_mm: Triple_mm) -> Lu
     thin_mm = _times(spacing_mm, stride)
     thin = np.ascontiguousarray(volume_IJK[tuple(slice(None, None, s) for s in stride)])
     air = thin < AIR_BELOW_HU
-    enclosed = _enclosed_by_body(air)
+    enclosed = _enclosed_by_body(air, thin_mm)
     body_box = _box_of(enclosed)
     if body_box is None:
         everything = np.ones(volume_IJK.shape, dtype=bool)
@@ -102,35 +103,29 @@ def crop_box(box: Box, shape: Triple, spacing_mm: Triple_mm, margin_mm: float) -
     return _triple(start), _triple(stop)
 
 
-def _enclosed_by_body(air: BoolArray) -> BoolArray:
+def _enclosed_by_body(air: BoolArray, spacing_mm: Triple_mm) -> BoolArray:
     """The largest piece of tissue with everything that it encloses within an axial slice.
 
-    Thin shells (table top, clothing) are opened away first, so that neither they nor what they hold belongs to the body.
+    Thin shells (table top, clothing) are opened away first, so that neither they nor what they hold belongs to the body. What is
+    left is at least a square of three voxels wide everywhere, so every second or third voxel still shows closed walls.
     """
-    tissue = _dilated(_eroded(~air))
-    body = _largest(tissue)
+    tissue = ~air
+    if max(spacing_mm[:2]) <= SHELL_MM / 2:
+        tissue = _spread(_spread(air, 0), 1)
+        tissue = _spread(_spread(~tissue, 0), 1)
+    stride = _stride(spacing_mm, 2 * ANALYSIS_MM)
+    body = _largest(tissue[tuple(slice(None, None, s) for s in stride)])
     if body is None:
         return np.zeros_like(air)
-    return ~_touching_sides(~body)
+    return _enlarged(~_touching_sides(~body), air.shape, stride)
 
 
-def _eroded(mask: BoolArray) -> BoolArray:
-    """Erosion by the cross of five voxels within each axial slice; what lies beyond the volume counts as inside."""
+def _spread(mask: BoolArray, axis: int) -> BoolArray:
+    """Dilation by one voxel along an axis."""
     result = mask.copy()
-    result[1:] &= mask[:-1]
-    result[:-1] &= mask[1:]
-    result[:, 1:] &= mask[:, :-1]
-    result[:, :-1] &= mask[:, 1:]
-    return result
-
-
-def _dilated(mask: BoolArray) -> BoolArray:
-    """Dilation by the cross of five voxels within each axial slice."""
-    result = mask.copy()
-    result[1:] |= mask[:-1]
-    result[:-1] |= mask[1:]
-    result[:, 1:] |= mask[:, :-1]
-    result[:, :-1] |= mask[:, 1:]
+    target, source = np.moveaxis(result, axis, 0), np.moveaxis(mask, axis, 0)
+    target[1:] |= source[:-1]
+    target[:-1] |= source[1:]
     return result
 
 
@@ -181,7 +176,9 @@ def _lung_air(
             chosen.append(int(candidate))
     if not chosen:
         return None
-    lungs: BoolArray = np.isin(labels, chosen)
+    is_lung = np.zeros(number + 1, dtype=bool)
+    is_lung[chosen] = True
+    lungs: BoolArray = is_lung[labels]
     outside = air & ~enclosed
     leaks = np.count_nonzero(lungs[:, :, 1:] & outside[:, :, :-1])
     leaks += np.count_nonzero(lungs[:, :, :-1] & outside[:, :, 1:])
