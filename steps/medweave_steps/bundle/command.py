@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -192,8 +194,14 @@ def _complete(contract: BundleContract) -> Complete:
 def _read_weights(path: Path) -> Mapping[str, Any]:
     torch = require("torch", extra="export")
     try:
-        # weights_only: a pickle of another kind could run code.
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        content = path.read_bytes()
+    except FileNotFoundError:
+        content = b""
+    try:
+        # weights_only: a pickle of another kind could run code. From memory: a truncated file is no storage error.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            loaded = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         for key in ("model", "state_dict"):
             if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
                 loaded = loaded[key]
@@ -201,9 +209,7 @@ def _read_weights(path: Path) -> Mapping[str, Any]:
             raise ValueError("it holds something else than named tensors")
         return loaded
     except Exception as error:  # torch and pickle raise many kinds
-        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-            raise
-        seen = "no such file" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())[:160]
+        seen = " ".join(str(error).split())[:160] if content else "no such file, or an empty one"
         raise UserInputError(
             "the Bundle's weights cannot be read.",
             seen=f"{BUNDLE_WEIGHTS_FILE}: {seen}",

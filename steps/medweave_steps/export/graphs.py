@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.volume import Triple
+from medweave_steps.io.openvino_ir import save_ir
 from medweave_steps.runtime.imports import require
 
 FloatArray = npt.NDArray[np.float32]
@@ -52,20 +54,22 @@ def write_onnx(network: Any, patch_shape: Triple, path: Path) -> None:
     """Writes float32 ONNX with a free batch axis and the card's patch shape; batch norms are folded into convolutions."""
     torch = require("torch", extra="export")
     require("onnx", extra="export")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    document = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # The exporter based on TorchScript needs no onnxscript, and was seen to write equal bytes each time.
         torch.onnx.export(
             network,
             (torch.zeros((1, 1, *patch_shape)),),
-            str(path),
+            document,
             dynamo=False,
             opset_version=OPSET,
             input_names=[INPUT_NAME],
             output_names=[OUTPUT_NAME],
             dynamic_axes={INPUT_NAME: {0: "batch"}, OUTPUT_NAME: {0: "batch"}},
         )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(document.getvalue())
 
 
 def write_openvino(onnx_path: Path, patch_shape: Triple, path: Path) -> None:
@@ -78,7 +82,4 @@ def write_openvino(onnx_path: Path, patch_shape: Triple, path: Path) -> None:
     # convert_model folds batch norms and shape arithmetic, which Core.read_model leaves to the first use.
     model = openvino.convert_model(str(onnx_path))
     model.reshape([1, 1, *patch_shape])
-    # The converter numbers its constants through the life of the process; the same weights must give the same file.
-    for number, operation in enumerate(model.get_ordered_ops()):
-        operation.set_friendly_name(f"{operation.get_type_name()}_{number}")
-    openvino.save_model(model, str(path), compress_to_fp16=False)
+    save_ir(model, path, extra="export")

@@ -75,12 +75,10 @@ def run(config: QuantizeConfig, context: StepContext) -> Mapping[str, Any]:
     }
     progress = context.progress(unit="window", total=len(windows))
     with atomic_directory(config.output) as folder:
-        output_xml = folder / openvino_file("int8")
-        output_xml.parent.mkdir()
         num_quantizers = quantize(
             float32_xml,
             [window.values_BCIJK for window in windows],
-            output_xml,
+            folder / openvino_file("int8"),
             preset=config.preset,
             num_threads=context.num_threads,
             on_window=progress.step,

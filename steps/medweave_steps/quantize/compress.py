@@ -8,12 +8,13 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from medweave_steps.contracts.errors import InternalError
+from medweave_steps.io.openvino_ir import save_ir
 from medweave_steps.runtime.environment import on_cpus
 from medweave_steps.runtime.imports import require
 
@@ -89,12 +90,5 @@ def quantize(
             expected="convolutions that NNCF can quantize",
             do="use the float32 model",
         )
-    _name_by_place(quantized)
-    openvino.save_model(quantized, str(output_xml), compress_to_fp16=False)
+    save_ir(quantized, output_xml, extra="quantize")
     return num_quantizers
-
-
-def _name_by_place(model: Any) -> None:
-    # Libraries number what they add through the life of the process; the same inputs must give the same file.
-    for number, operation in enumerate(model.get_ordered_ops()):
-        operation.set_friendly_name(f"{operation.get_type_name()}_{number}")

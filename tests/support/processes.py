@@ -1,0 +1,45 @@
+"""Runs a verb in a process of its own: for signals, limits and what is left on the disk."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+_RUN = "import sys; from medweave_steps.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def started(
+    words: Sequence[str], *, folder: Path, largest_file: int | None = None, before: str = ""
+) -> subprocess.Popen[str]:
+    """Starts `medweave-step words…` with one thread; its standard error is piped.
+
+    Args:
+        folder: where it runs, and where its report goes.
+        largest_file: bytes that no file may grow beyond, as on a disk that is nearly full.
+        before: Python to run first.
+    """
+    limit = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({largest_file},) * 2); " if largest_file else ""
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(
+        [sys.executable, "-c", f"{limit}{before}\n{_RUN}", *words, "--num-threads", "1"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=folder,
+    )  # fmt: skip
+
+
+def wait_for_line(process: subprocess.Popen[str], part: str) -> None:
+    """Reads standard error up to a line that holds a text; fails if the process ends before."""
+    assert process.stderr is not None
+    seen = []
+    while part not in (line := process.stderr.readline()):
+        seen.append(line)
+        assert line, f"the process ended before it said {part!r}: {''.join(seen)}"
+
+
+def names_below(folder: Path) -> list[str]:
+    """All files below a folder, hidden ones too, sorted."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,267 @@
+"""`medweave-step export` as a user meets it: equal logits, equal files, errors and exit codes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from medweave_steps.cli import main
+from medweave_steps.contracts.errors import InternalError
+from medweave_steps.contracts.model import InputContract
+from medweave_steps.export.parity import compare, judge, parity_windows
+from medweave_steps.io.model_folder import CARD_FILE, WEIGHTS_FILE, card_sha256, read_card, write_card
+from medweave_steps.io.network import load_network
+from support.model_folders import TINY_UNET, tiny_card, trained_model
+from support.processes import names_below, started, wait_for_line
+
+MADE = {"models/model.onnx", "models/float32.xml", "models/float32.bin"}
+
+
+def export(folder: Path, *options: str, output: str = "exported") -> int:
+    """Runs the verb in this process."""
+    words = ["export", "--trained-model", str(folder / "trained"), "--output", str(folder / output)]
+    return main([*words, "--run-report", str(folder / "report.json"), "--num-threads", "1", *options])
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with trained/, exported/ and report.json."""
+    folder = tmp_path_factory.mktemp("export")
+    trained_model(folder / "trained")
+    assert export(folder) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def image() -> np.ndarray:
+    """Two inputs that the parity check has not seen."""
+    return np.random.default_rng(99).random((2, 1, 8, 8, 8), dtype=np.float32)
+
+
+def torch_logits(folder: Path, image: np.ndarray) -> np.ndarray:
+    """What the trained network computes."""
+    import torch
+
+    network = load_network(folder, read_card(folder))
+    with torch.inference_mode():
+        return network(torch.from_numpy(image)).numpy()
+
+
+def test_onnx_computes_what_torch_computes(exported: Path, image: np.ndarray) -> None:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(exported / "exported/models/model.onnx", providers=["CPUExecutionProvider"])
+    (seen,) = session.run(None, {"image": image})
+    np.testing.assert_allclose(seen, torch_logits(exported / "trained", image), atol=1e-5)
+
+
+def test_openvino_computes_what_torch_computes(exported: Path, image: np.ndarray) -> None:
+    import openvino
+
+    compiled = openvino.Core().compile_model(
+        exported / "exported/models/float32.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+    )
+    seen = np.concatenate([np.array(compiled([one[None]])[0]) for one in image])
+    np.testing.assert_allclose(seen, torch_logits(exported / "trained", image), atol=1e-5)
+
+
+def test_weights_are_kept_in_float32_and_batch_norms_are_folded(exported: Path) -> None:
+    import openvino
+
+    model = openvino.Core().read_model(exported / "exported/models/float32.xml")
+    types = {
+        operation.get_element_type().to_string()
+        for operation in model.get_ops()
+        if "Const" in operation.get_type_name()
+    }
+    assert "f32" in types
+    assert "f16" not in types
+    assert not [op for op in model.get_ops() if "BatchNorm" in op.get_type_name()]
+
+
+def test_the_same_weights_give_the_same_files(exported: Path) -> None:
+    assert export(exported, output="again") == 0
+    first, second = (read_card(exported / name) for name in ("exported", "again"))
+    assert first.files == second.files
+    assert card_sha256(first) == card_sha256(second)
+
+
+def test_the_card_names_its_parent_and_keeps_the_rest(exported: Path) -> None:
+    trained, card = read_card(exported / "trained"), read_card(exported / "exported")
+    assert card.parent_sha256 == card_sha256(trained)
+    assert set(card.files) == set(trained.files) | MADE
+    assert card == dataclasses.replace(trained, parent_sha256=card.parent_sha256, files=card.files)
+
+
+def test_the_report_says_how_far_the_backends_are_from_torch(exported: Path) -> None:
+    results = json.loads((exported / "report.json").read_text())["results"]
+    assert [entry["backend"] for entry in results["parity"]] == ["OpenVINO", "ONNX Runtime"]
+    for entry in results["parity"]:
+        assert 0 < entry["max_logit_difference"] < 1e-4
+        assert entry["num_voxels"] == 3 * 8**3
+    assert results["bytes"]["float32.bin"] == (exported / "exported/models/float32.bin").stat().st_size
+
+
+def test_a_network_with_two_channels_is_exported_as_their_difference(tmp_path: Path, image: np.ndarray) -> None:
+    import openvino
+    import torch
+
+    from support.model_folders import seeded_network
+
+    two = {**TINY_UNET, "arguments": {**TINY_UNET["arguments"], "out_channels": 2}, "output": "softmax"}
+    trained_model(tmp_path / "trained", architecture=two)
+    assert export(tmp_path) == 0
+    with torch.inference_mode():
+        probability = torch.softmax(seeded_network(two)(torch.from_numpy(image[:1])), dim=1)[:, 1:].numpy()
+    compiled = openvino.Core().compile_model(
+        tmp_path / "exported/models/float32.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+    )
+    logits = np.array(compiled([image[:1]])[0])
+    np.testing.assert_allclose(1 / (1 + np.exp(-logits)), probability, atol=1e-6)
+
+
+def test_parity_counts_decisions_at_the_cards_threshold() -> None:
+    expected = np.array([[-1.0, 0.5, 1.0, 3.0]], np.float32)
+    seen = np.array([[-1.0, 0.5, 1.2, 3.0]], np.float32)
+    # A threshold of 0.75 is a logit of 1.0986: one voxel of four lies between 1.0 and 1.2.
+    parity = compare("test", iter([(expected, seen)]), threshold=0.75)
+    assert parity.decision_share == 0.25
+    assert parity.max_logit_difference == pytest.approx(0.2, abs=1e-6)
+    assert parity.max_logit == 3.0
+    assert compare("test", iter([(expected, seen)]), threshold=0.5).decision_share == 0.0
+
+
+@pytest.mark.parametrize(
+    ("logit_tolerance", "decision_tolerance", "is_good"), [(0.1, 0.3, True), (0.05, 0.3, False), (0.1, 0.2, False)]
+)
+def test_an_export_that_leaves_torch_is_refused(
+    logit_tolerance: float, decision_tolerance: float, is_good: bool
+) -> None:
+    one, other = np.array([[1.0, 3.0, 0, 0]], np.float32), np.array([[1.2, 3.0, 0, 0]], np.float32)
+    parity = compare("test", iter([(one, other)]), threshold=0.75)
+    if is_good:
+        judge(parity, logit_tolerance=logit_tolerance, decision_tolerance=decision_tolerance)
+        return
+    with pytest.raises(InternalError, match="does not compute what torch computes"):
+        judge(parity, logit_tolerance=logit_tolerance, decision_tolerance=decision_tolerance)
+
+
+def test_logits_that_are_not_numbers_are_refused() -> None:
+    parity = compare("test", iter([(np.zeros(2, np.float32), np.array([0, math.nan], np.float32))]), threshold=0.5)
+    with pytest.raises(InternalError) as caught:
+        judge(parity, logit_tolerance=1.0, decision_tolerance=1.0)
+    assert "not finite" in caught.value.seen
+
+
+def test_a_parity_outside_the_tolerance_writes_nothing(
+    exported: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "trained").symlink_to(exported / "trained")
+    assert export(tmp_path, "--logit-tolerance", "0", "--decision-tolerance", "0") == 70
+    assert "does not compute what torch computes" in capfd.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["trained"]
+
+
+def test_parity_windows_are_seeded_inputs_of_the_network() -> None:
+    windows = list(parity_windows((12, 10, 8), num_windows=4, seed=1))
+    again = list(parity_windows((12, 10, 8), num_windows=4, seed=1))
+    for one, other in zip(windows, again, strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert one.shape == (1, 1, 12, 10, 8)
+        assert one.dtype == np.float32
+        assert 0 <= one.min() < one.max() <= 1
+
+
+def test_weights_of_another_architecture_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    trained_model(tmp_path / "trained")
+    deeper = {**TINY_UNET, "arguments": {**TINY_UNET["arguments"], "channels": [4, 8, 16], "strides": [2, 2]}}
+    write_card(tmp_path / "trained", tiny_card(architecture=deeper))
+    assert export(tmp_path) == 65
+    told = capfd.readouterr().err
+    assert "belong to another architecture" in told
+    assert "first difference" in told
+    assert [path.name for path in tmp_path.iterdir()] == ["trained"]
+
+
+def test_a_folder_without_card_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "trained").mkdir()
+    assert export(tmp_path) == 65
+    assert "no file model_card.json" in capfd.readouterr().err
+
+
+def test_a_flipped_byte_in_the_weights_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    trained_model(tmp_path / "trained")
+    weights = bytearray((tmp_path / "trained" / WEIGHTS_FILE).read_bytes())
+    weights[-1] ^= 1
+    (tmp_path / "trained" / WEIGHTS_FILE).write_bytes(weights)
+    assert export(tmp_path) == 65
+    assert "was changed after its card was written" in capfd.readouterr().err
+
+
+def test_truncated_weights_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    trained_model(tmp_path / "trained")
+    whole = (tmp_path / "trained" / WEIGHTS_FILE).read_bytes()
+    (tmp_path / "trained" / WEIGHTS_FILE).write_bytes(whole[: len(whole) // 2])
+    write_card(tmp_path / "trained", tiny_card())
+    assert export(tmp_path) == 65
+    assert "the weights of the model 'tiny' cannot be read" in capfd.readouterr().err
+
+
+def test_a_patch_that_the_network_does_not_take_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    contract = InputContract(
+        spacing_mm=(2.0, 2.0, 2.0), window_hu=(-1000.0, 400.0), patch_shape=(9, 8, 8), patch_multiple=2
+    )
+    trained_model(tmp_path / "trained", input=contract)
+    assert export(tmp_path) == 65
+    assert "does not fit the input contract" in capfd.readouterr().err
+
+
+def test_a_machine_without_openvino_is_told_the_extra(
+    exported: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trained").symlink_to(exported / "trained")
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    assert export(tmp_path) == 69
+    assert "medweave[export]" in capfd.readouterr().err
+
+
+def test_options_that_cannot_be_used_are_refused(exported: Path) -> None:
+    assert export(exported, "--parity-windows", "0", output="none") == 2
+    assert export(exported, "--logit-tolerance", "nan", output="none") == 2
+    assert export(exported) == 2  # the output exists
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(exported: Path, tmp_path: Path) -> None:
+    sizes = {path.name: path.stat().st_size for path in (exported / "exported/models").iterdir()}
+    # The limit falls between the files that Python writes and OpenVINO's, whose writer knows no reason.
+    largest = max(sizes["model.onnx"], sizes["model.pt"], sizes["model.safetensors"])
+    assert largest < sizes["float32.xml"]
+    process = started(
+        ["export", "--trained-model", str(exported / "trained"), "--output", str(tmp_path / "exported")],
+        folder=tmp_path, largest_file=largest,
+    )  # fmt: skip
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == 74, told
+    assert "free space on the disk" in told
+    assert names_below(tmp_path) == []
+
+
+def test_an_interrupt_leaves_nothing(exported: Path, tmp_path: Path) -> None:
+    process = started(
+        ["export", "--trained-model", str(exported / "trained"), "--output", str(tmp_path / "exported"),
+         "--parity-windows", "1500"],
+        folder=tmp_path,
+    )  # fmt: skip
+    wait_for_line(process, "OpenVINO IR written")
+    assert any(CARD_FILE not in name for name in names_below(tmp_path))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert names_below(tmp_path) == []
