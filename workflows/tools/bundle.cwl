@@ -16,6 +16,31 @@ inputs:
     doc: folder of the Bundle, with configs/ and models/
     type: Directory
     inputBinding: {prefix: --bundle}
+  spacing_mm:
+    doc: voxel size along I, J, K that the network was trained on, mm, where the Bundle does not say
+    type: float[]?
+    inputBinding: {prefix: --spacing-mm}
+  window_hu:
+    doc: lowest and highest value the network sees, HU, where the Bundle does not say
+    type: float[]?
+    inputBinding: {prefix: --window-hu}
+  patch_shape:
+    doc: voxels of a network input along I, J, K, where the Bundle does not say
+    type: int[]?
+    inputBinding: {prefix: --patch-shape}
+  crop:
+    doc: field of view that segment shall feed to the network, the box around the lungs or the whole volume
+    type: {type: enum, symbols: [lungs, none]}
+    default: none
+    inputBinding: {prefix: --crop}
+  threshold:
+    doc: probability from which a voxel belongs to a lesion
+    type: float?
+    inputBinding: {prefix: --threshold}
+  min_volume_mm3:
+    doc: smaller components are dropped, mm³
+    type: float?
+    inputBinding: {prefix: --min-volume-mm3}
 outputs:
   trained_model:
     doc: model folder with weights and card

@@ -30,6 +30,18 @@ inputs:
     doc: prepared test cases, only reported
     type: Directory[]?
     inputBinding: {prefix: --test-batches}
+  dice_tolerance:
+    doc: the 95 % interval of the paired Dice difference must lie above minus this
+    type: float?
+    inputBinding: {prefix: --dice-tolerance}
+  sensitivity_tolerance:
+    doc: lesion sensitivity may fall by this much (0 to 1)
+    type: float?
+    inputBinding: {prefix: --sensitivity-tolerance}
+  false_positive_tolerance:
+    doc: false positives per scan may rise by this much
+    type: float?
+    inputBinding: {prefix: --false-positive-tolerance}
 outputs:
   accepted_model:
     doc: the model that segment opens; its card pins the precision

@@ -42,7 +42,7 @@ inputs:
   grid:
     doc: voxels as a scanner makes them (scanner) or coarser (demo)
     type: {type: enum, symbols: [scanner, demo]}
-    default: demo
+    default: scanner
     inputBinding: {prefix: --grid}
 outputs:
   cohort:

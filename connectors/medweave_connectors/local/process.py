@@ -140,13 +140,13 @@ class Command:
 
     async def wait(self, *, time_limit_s: float | None = None) -> Ended:
         """Waits for the end; after the time limit the group is ended (TERM, then KILL)."""
-        readers = [
-            await self._read(self._process.stdout, self.stdout_tail.append),
-            await self._read(self._process.stderr, self._take_stderr),
-        ]
         timed_out = False
         sampler = self._loop.create_task(self._sample())
         try:
+            readers = [
+                await self._read(self._process.stdout, self.stdout_tail.append),
+                await self._read(self._process.stderr, self._take_stderr),
+            ]
             await asyncio.wait_for(asyncio.shield(self._ended), timeout=time_limit_s)
         except TimeoutError:
             timed_out = True

@@ -134,6 +134,7 @@ def test_a_cancelled_wait_ends_the_command(tmp_path: Path) -> None:
             ["sh", "-c", shlex.quote("echo $$ > pid.txt; sleep 60")], environment=dict(os.environ), workdir=tmp_path
         )
         waiting = asyncio.create_task(command.wait())
+        await asyncio.sleep(0)
         while not (tmp_path / "pid.txt").exists() or not (tmp_path / "pid.txt").read_text():
             await asyncio.sleep(0.02)
         waiting.cancel()

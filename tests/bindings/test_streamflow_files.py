@@ -1,0 +1,86 @@
+"""Committed StreamFlow files: every bound step exists, every type is ours, nothing belongs to one machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamflow.config.validator import SfValidator
+from streamflow.ext.utils import load_extensions
+
+from support.cwl_files import ROOT, load, step_paths, strings
+
+FILES = sorted(ROOT.glob("streamflow*.yml"))
+
+
+def bindings(document: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]]:
+    """(workflow, binding, its targets) of a file."""
+    found = []
+    for workflow in document["workflows"].values():
+        for binding in workflow.get("bindings", []):
+            target = binding["target"]
+            found.append((workflow, binding, target if isinstance(target, list) else [target]))
+    return found
+
+
+@pytest.fixture(params=FILES, ids=lambda path: path.name)
+def path(request: pytest.FixtureRequest) -> Path:
+    assert isinstance(request.param, Path)
+    return request.param
+
+
+def test_there_is_a_default_binding() -> None:
+    assert ROOT / "streamflow.yml" in FILES
+
+
+def test_streamflow_accepts_it(path: Path) -> None:
+    load_extensions()
+    SfValidator().validate_file(str(path))
+
+
+def test_each_bound_step_exists(path: Path) -> None:
+    # The engine only warns.
+    for workflow, binding, _ in bindings(load(path)):
+        pipeline = path.parent / workflow["config"]["file"]
+        if "step" in binding:
+            assert binding["step"] in ["/", *step_paths(pipeline)]
+        else:
+            assert binding["port"].lstrip("/") in load(pipeline)["inputs"]
+
+
+def test_each_target_exists_and_every_step_has_one(path: Path) -> None:
+    document = load(path)
+    for _, _, targets in bindings(document):
+        for target in targets:
+            deployment = document["deployments"][target["deployment"]]
+            if "service" in target:
+                assert target["service"] in deployment["config"].get("services", {})
+    for name, workflow in document["workflows"].items():
+        steps = {binding["step"] for _, binding, _ in bindings(document) if "step" in binding}
+        unbound = set(step_paths(path.parent / workflow["config"]["file"])) - steps
+        assert "/" in steps or not unbound, f"{name}: unbound steps run in the engine's stock local connector"
+
+
+def test_only_our_types_are_bound(path: Path) -> None:
+    document = load(path)
+    for deployment in document["deployments"].values():
+        assert deployment["type"].startswith("medweave.")
+    assert document["scheduling"]["scheduler"]["type"] == "medweave.scheduler"
+    assert document["database"]["type"] == "medweave.database"
+
+
+def test_one_workflow_per_file(path: Path) -> None:
+    # The engine runs several one after the other under one name.
+    assert len(load(path)["workflows"]) == 1
+
+
+def test_nothing_in_it_belongs_to_one_machine(path: Path) -> None:
+    document = load(path)
+    for deployment in document["deployments"].values():
+        for text in strings(deployment):
+            assert not text.startswith("/"), text
+    for workflow in document["workflows"].values():
+        for key in ("file", "settings"):
+            assert not Path(workflow["config"][key]).is_absolute()
+            assert (path.parent / workflow["config"][key]).is_file()

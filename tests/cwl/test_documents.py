@@ -1,0 +1,175 @@
+"""Each CWL document by itself, and beside the verbs it names."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from medweave_steps.cli import VERBS, load_verb
+from medweave_steps.contracts.codec import hints_of
+from support.cwl_files import DOCUMENTS, PIPELINES, TOOLS, load, name, references, step_paths, strings, validate
+
+OWN_HINT = "urn:medweave:cwl#GPURequest"
+COMMON_OPTIONS = {"--num-threads", "--run-report"}
+
+each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+each_tool = pytest.mark.parametrize("path", TOOLS, ids=name)
+each_pipeline = pytest.mark.parametrize("path", PIPELINES, ids=name)
+
+
+@each_document
+def test_cwltool_validates_it_without_a_warning_but_about_our_own_hint(path: Path) -> None:
+    code, told = validate(path)
+    assert code == 0, told
+    assert [text for text in told if OWN_HINT not in text] == []
+
+
+@each_document
+def test_reading_it_asks_the_network_for_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # StreamFlow's parser looks every http(s) address up that it takes for a link, 154 times for one hint of ours.
+    import cwl_utils.parser
+    import requests
+
+    def refuse(_session: Any, method: str, url: str, **_keywords: Any) -> Any:
+        asked.append(f"{method} {url}")
+        raise requests.ConnectionError("no network in this test")
+
+    asked: list[str] = []
+    monkeypatch.setattr(requests.Session, "request", refuse)
+    cwl_utils.parser.load_document_by_uri(str(path))
+    assert asked == []
+
+
+@each_document
+def test_it_explains_itself(path: Path) -> None:
+    document = load(path)
+    assert document["cwlVersion"] == "v1.2"
+    assert document["label"]
+    assert document["doc"]
+    for kind in ("inputs", "outputs"):
+        for parameter, described in document[kind].items():
+            assert described.get("doc"), f"{parameter} has no doc"
+
+
+@each_document
+def test_files_have_a_format(path: Path) -> None:
+    document = load(path)
+    for kind in ("inputs", "outputs"):
+        for parameter, described in document[kind].items():
+            if "File" in str(described["type"]):
+                assert described.get("format", "").startswith("edam:"), parameter
+
+
+@each_document
+def test_it_keeps_to_plain_cwl(path: Path) -> None:
+    document = load(path)
+    required = {*document.get("requirements", {}), *document.get("hints", {})}
+    assert not required & {
+        "DockerRequirement",
+        "InlineJavascriptRequirement",
+        "cwltool:CUDARequirement",
+        "MPIRequirement",
+    }
+    for text in strings(document):
+        assert "${" not in text, "JavaScript"
+        assert not re.match(r"/\w", text) or text.startswith("//"), f"an absolute path: {text}"
+
+
+@each_tool
+def test_a_tool_runs_one_verb_with_resources_and_a_time_limit(path: Path) -> None:
+    document = load(path)
+    assert document["baseCommand"] == ["medweave-step", path.stem]
+    assert path.stem in VERBS
+    resources = document["requirements"]["ResourceRequirement"]
+    assert 1 <= resources["coresMin"] <= 2, "the demo's machine has 2 cores"
+    assert 256 <= resources["ramMin"] <= 3584, "the demo's machine has 4 GB"
+    assert document["requirements"]["ToolTimeLimit"]["timelimit"] > 0
+    assert document["outputs"]["run_report"]["outputBinding"]["glob"] == "run_report.json"
+    assert {"prefix": "--num-threads", "valueFrom": "$(runtime.cores)"} in document["arguments"]
+
+
+@each_tool
+def test_every_input_of_a_tool_is_used(path: Path) -> None:
+    document = load(path)
+    used = references(document)
+    for parameter, described in document["inputs"].items():
+        assert "inputBinding" in described or parameter in used, f"{parameter} reaches nothing"
+
+
+@each_tool
+def test_the_options_of_a_tool_are_those_of_its_verb(path: Path) -> None:
+    document, config = load(path), load_verb(path.stem).config
+    fields = {f"--{field.name.replace('_', '-')}": field for field in dataclasses.fields(config)}
+    named = [words["prefix"] for words in document["arguments"] if "prefix" in words]
+    bound = {
+        p: described for p, described in document["inputs"].items() if "prefix" in described.get("inputBinding", {})
+    }
+    given = {*named, *(described["inputBinding"]["prefix"] for described in bound.values())}
+    assert given <= set(fields) | COMMON_OPTIONS
+    required = {option for option, field in fields.items() if field.default is dataclasses.MISSING}
+    required -= {option for option in required if fields[option].metadata["positional"]}
+    assert required <= given
+    for parameter, described in bound.items():
+        field = fields[described["inputBinding"]["prefix"]]
+        check_type(parameter, described, hints_of(config)[field.name], field.default)
+
+
+def check_type(parameter: str, described: dict[str, Any], hint: Any, default: Any) -> None:
+    """A verb's option and a tool's input must mean the same: number of values, choices, default."""
+    literals = [h for h in (hint, *typing.get_args(hint)) if typing.get_origin(h) is typing.Literal]
+    if isinstance(described["type"], dict):
+        assert set(described["type"]["symbols"]) == set(typing.get_args(literals[0])), parameter
+    if "default" in described:
+        assert described["default"] == default, f"{parameter}: the verb's default is {default}"
+    several = any(typing.get_origin(h) is tuple for h in (hint, *typing.get_args(hint)))
+    assert several == ("[]" in str(described["type"])), parameter
+
+
+@each_pipeline
+def test_every_input_of_a_workflow_is_used_and_every_step_is_needed(path: Path) -> None:
+    document = load(path)
+    sources: list[str] = [output["outputSource"] for output in document["outputs"].values()]
+    for step in document["steps"].values():
+        for bound in step["in"].values():
+            source = bound if isinstance(bound, str) else bound.get("source", [])
+            sources += [source] if isinstance(source, str) else source
+    for parameter in document["inputs"]:
+        assert parameter in sources, f"{parameter} reaches nothing"
+    for step in document["steps"]:
+        assert any(source.startswith(f"{step}/") for source in sources), f"nothing reads what {step} writes"
+
+
+@each_pipeline
+def test_steps_are_named_after_their_tool_and_have_a_role(path: Path) -> None:
+    document = load(path)
+    for step, described in document["steps"].items():
+        assert described["run"] == f"../tools/{step}.cwl"
+    roles = load(path.parent / "roles.yml")[path.name]
+    assert list(roles) == step_paths(path)
+    assert set(roles.values()) <= set(VERBS)
+
+
+@each_pipeline
+def test_segment_is_scattered_over_batches(path: Path) -> None:
+    steps = load(path)["steps"]
+    assert steps["segment"]["scatter"] == "case_batch"
+    assert steps["segment"]["in"]["case_batch"] == "preprocess/inference_batches"
+
+
+@pytest.mark.parametrize(
+    "path", [job for pipeline in PIPELINES for job in pipeline.parent.glob("jobs/*.yml")], ids=lambda path: path.stem
+)
+def test_jobs_name_inputs_of_their_workflow_and_no_absolute_path(path: Path) -> None:
+    job = load(path)
+    inputs = load(path.parents[1] / f"{path.stem.rpartition('-')[2]}.cwl")["inputs"]
+    assert set(job) <= set(inputs)
+    required = {n for n, d in inputs.items() if "default" not in d and not str(d["type"]).endswith("?")}
+    assert required <= set(job)
+    for value in job.values():
+        if isinstance(value, dict):
+            assert not Path(value["path"]).is_absolute()

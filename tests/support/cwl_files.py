@@ -1,0 +1,71 @@
+"""The CWL documents of the repository, as plain data."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = ROOT / "workflows"
+TOOLS = sorted((WORKFLOWS / "tools").glob("*.cwl"))
+PIPELINES = sorted(path for path in WORKFLOWS.glob("*/*.cwl") if path.parent.name != "tools")
+DOCUMENTS = [*TOOLS, *PIPELINES]
+
+
+def load(path: Path) -> dict[str, Any]:
+    document = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+    assert isinstance(document, dict)
+    return document
+
+
+def name(path: Path) -> str:
+    """For test ids: `train` for a tool, `lung-nodule-segmentation/train` for a workflow."""
+    return path.stem if path in TOOLS else f"{path.parent.name}/{path.stem}"
+
+
+def validate(path: Path) -> tuple[int, list[str]]:
+    """`cwltool --validate`, in this process: exit code and every warning or error."""
+    import cwltool.loghandler
+    import cwltool.main
+
+    told: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno >= logging.WARNING:
+                told.append(" ".join(record.getMessage().split()))
+
+    handler = Keep()
+    code = cwltool.main.main(
+        ["--validate", str(path)], stdout=io.StringIO(), stderr=io.StringIO(), logger_handler=handler
+    )
+    cwltool.loghandler._logger.removeHandler(handler)
+    return code, told
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Every string in a document, keys included."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield str(key)
+            yield from strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from strings(item)
+    elif isinstance(value, str):
+        yield value
+
+
+def step_paths(pipeline: Path) -> list[str]:
+    return [f"/{step}" for step in load(pipeline)["steps"]]
+
+
+def references(document: dict[str, Any]) -> set[str]:
+    """Names of inputs that parameter references of a tool read."""
+    return {found for text in strings(document) for found in re.findall(r"\$\(inputs\.(\w+)", text)}
