@@ -19,6 +19,7 @@ from pydicom.uid import (
     ExplicitVRLittleEndian,
     ImplicitVRLittleEndian,
     JPEG2000Lossless,
+    JPEGLSLossless,
     RLELossless,
 )
 
@@ -29,6 +30,7 @@ SYNTAXES = {
     "explicit": ExplicitVRLittleEndian,
     "rle": RLELossless,
     "jpeg2000": JPEG2000Lossless,
+    "jpegls": JPEGLSLossless,
 }
 
 
@@ -212,7 +214,7 @@ def write_datasets(
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         dataset = copy.deepcopy(dataset)
-        if syntax in ("rle", "jpeg2000"):
+        if syntax in ("rle", "jpeg2000", "jpegls"):
             dataset.compress(SYNTAXES[syntax], generate_instance_uid=False)
         else:
             dataset.file_meta.TransferSyntaxUID = SYNTAXES[syntax]

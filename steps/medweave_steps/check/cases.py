@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.check.digest import digest_of_nifti, digest_of_series
 from medweave_steps.contracts.cohort import CaseEntry, Finding
 from medweave_steps.io import dicom_pixels
 from medweave_steps.io.dicom_header import Plane
 from medweave_steps.io.dicom_series import DicomVolume, SeriesName, assemble, is_stack
+from medweave_steps.io.digest import digest_of_nifti, digest_of_series
 from medweave_steps.io.discovery import FoundSeries, is_reformat, patient_key_of
 from medweave_steps.io.findings import FindingError, notice
 from medweave_steps.io.geometry import FloatArray
@@ -60,7 +60,8 @@ def examine_dicom(cohort: Path, series: FoundSeries, labels: Mapping[str, str] |
     """
     result = Examined(name=series.name)
     if not is_stack(series.planes):
-        what = f"{series.name}: {len(series.planes)} images of one place (not a volume), left aside."
+        images = "1 image" if len(series.planes) == 1 else f"{len(series.planes)} images"
+        what = f"{series.name}: {images} of one place (not a volume), left aside."
         result.findings.append(notice("not-a-volume", what, case_id=series.name.case_id))
         return result
     if all(is_reformat(plane) for plane in series.planes):
@@ -212,9 +213,9 @@ def _only_mask(series: FoundSeries) -> str | None:
 
 
 def _check_mask(mask: npt.NDArray[np.uint8], labels: Mapping[str, str] | None, result: Examined) -> None:
-    counts = np.bincount(mask.ravel(order="K"), minlength=256)
-    result.labels_found = tuple(int(value) for value in np.flatnonzero(counts) if value)
-    result.num_label_voxels = int(counts[1:].sum())
+    counts = np.bincount(mask[mask > 0], minlength=256)  # of the whole mask it would make a copy of 8 bytes a voxel
+    result.labels_found = tuple(int(value) for value in np.flatnonzero(counts))
+    result.num_label_voxels = int(counts.sum())
     result.num_lesions = count_lesions(mask)
     if labels is not None:
         outside = [value for value in result.labels_found if str(value) not in labels]

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -24,6 +25,7 @@ CARD_FILE = "cohort_card.json"
 Layout = Literal["dicom", "nifti", "msd"]
 
 _HEADERS_A_LINE = 5000
+_MOST_THREADS = 4
 
 # A finding about one file, that leaving the file out settles.
 _SETTLED_BY_SKIPPING = {"unreadable-file"}
@@ -110,9 +112,14 @@ def _examine_nifti(
 ) -> list[Examined]:
     progress = context.progress(unit="series", total=len(cases))
     examined = []
-    for case in cases:
-        examined.append(examine_nifti(cohort, case, labels))
-        progress.step(_line(examined[-1]))
+    # Inflating and hashing release Python's lock; each thread holds one mask, so there are few of them.
+    pool = ThreadPoolExecutor(max(1, min(context.num_threads, _MOST_THREADS)), thread_name_prefix="check-case")
+    try:
+        for result in pool.map(lambda case: examine_nifti(cohort, case, labels), cases):
+            examined.append(result)
+            progress.step(_line(result))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
     return examined
 
 

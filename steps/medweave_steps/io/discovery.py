@@ -22,7 +22,6 @@ from medweave_steps.io.dicom_header import (
 )
 from medweave_steps.io.dicom_series import SeriesName
 from medweave_steps.io.findings import notice, refuse
-from medweave_steps.io.nifti import is_nifti
 
 _DICOM_SUFFIXES = (".dcm", ".dicom", ".ima")
 _IMAGE_MODALITIES = (
@@ -148,21 +147,26 @@ def discover_dicom(folder: Path, names: list[str], *, tick: Callable[[int], None
     masks: list[DicomFile] = []
     series: dict[str, FoundSeries] = {}
     stray = 0
+    unreadable: dict[str, list[int]] = {}
     for number, name in enumerate(names, start=1):
         tick(number)
         try:
             file = read_file(folder, name)
         except ValueError as error:
-            found.findings.append(_unreadable(number, len(names), str(error)))
+            unreadable.setdefault(str(error), []).append(number)
             continue
         if file is None:
-            stray += _note_stray(found, name, number, len(names))
+            if name.lower().endswith(_DICOM_SUFFIXES):
+                unreadable.setdefault("no DICOM mark at byte 128", []).append(number)
+            else:
+                stray += 1
         elif file.sop_class in SEGMENTATION:
             masks.append(file)
         elif _is_ct(file):
             _add(series, file)
         else:
             others.append(file)
+    found.findings += [_unreadable(numbers, len(names), reason) for reason, numbers in unreadable.items()]
     found.series = _scans(list(series.values()), found.findings)
     _attach_masks(found, masks)
     _judge_others(found, others, {file.study_uid for s in found.series for file in s.files})
@@ -255,20 +259,14 @@ def _judge_others(found: FoundDicom, others: list[DicomFile], ct_studies: set[st
         )
 
 
-def _note_stray(found: FoundDicom, name: str, number: int, total: int) -> int:
-    if is_nifti(name) or not name.lower().endswith(_DICOM_SUFFIXES):
-        return 1
-    found.findings.append(_unreadable(number, total, "no DICOM mark at byte 128"))
-    return 0
-
-
-def _unreadable(number: int, total: int, seen: str) -> Finding:
+def _unreadable(numbers: list[int], total: int, reason: str) -> Finding:
+    shown = ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
     return refuse(
         "unreadable-file",
-        f"file {number} of {total} (sorted by path) is not a readable DICOM file.",
-        seen=seen,
-        expected="a complete DICOM file",
-        do="copy or export the file again, or remove it",
+        f"{len(numbers)} of {total} files {'is' if len(numbers) == 1 else 'are'} not readable as DICOM.",
+        seen=f"{reason}: number {shown} of the files sorted by path",
+        expected="complete DICOM files",
+        do="copy or export the files again, or remove them",
     ).finding
 
 

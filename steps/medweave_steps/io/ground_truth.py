@@ -40,7 +40,8 @@ def read_nifti_mask(path: Path, grid: Grid, name: SeriesName) -> LabelArray:
     labels = np.empty(grid.shape, dtype=np.uint8, order="F")
     for index, stored in enumerate(mask.planes()):
         values = stored if (mask.slope, mask.intercept) == (1, 0) else stored * mask.slope + mask.intercept
-        whole = values.astype(np.uint8)
+        with np.errstate(invalid="ignore"):  # what does not fit is found by the comparison
+            whole = values.astype(np.uint8)
         if (whole != values).any():
             worst = float(values[whole != values].flat[0])
             raise name.refuse(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,11 +70,6 @@ class NiftiVolume:
                 raise self._cut_off(type(error).__name__) from error
             finally:
                 reader.shutdown(wait=True, cancel_futures=True)
-
-    def hu_planes(self) -> Iterator[FloatArray]:
-        """HU planes, float32 [i, j], in file order."""
-        for stored in self.planes():
-            yield self.to_hu(stored)
 
     def to_hu(self, stored: npt.NDArray[Any]) -> FloatArray:
         """Stored values to HU, float32; values that are not numbers become air."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from medweave_steps.contracts.volume import Grid
 from medweave_steps.io import dicom_pixels, ground_truth
 from medweave_steps.io.dicom_header import Plane, read_file
 from medweave_steps.io.dicom_series import SeriesName, assemble, place_text
+from medweave_steps.io.digest import digest_of_plane, joined_digest, nifti_digest, update_nifti
 from medweave_steps.io.discovery import is_scan_plane
 from medweave_steps.io.findings import FindingError
 from medweave_steps.io.geometry import FloatArray
@@ -40,13 +42,14 @@ class VolumeSource(Protocol):
     def plane_axis(self) -> int:
         """Axis along which `planes` goes."""
 
-    def planes(self, *, num_workers: int) -> Iterator[FloatArray]:
+    def planes(self, *, num_workers: int, verify: bool = False) -> Iterator[FloatArray]:
         """HU planes along `plane_axis`, in order, float32; padding is air already. A few are read or decoded ahead.
 
         Args:
             num_workers: threads for reading, or processes for decompressing.
+            verify: after the last plane, compare what was read with the digest that `check` took.
         Raises:
-            UserInputError: a file is cut off or cannot be decoded.
+            UserInputError: a file is cut off or cannot be decoded, or holds something else than `check` saw.
         """
 
     def volume(self, *, num_workers: int = 1) -> FloatArray:
@@ -66,13 +69,30 @@ class DicomSource:
     slices: tuple[Plane, ...]
     plane_axis: int = 0
 
-    def planes(self, *, num_workers: int) -> Iterator[FloatArray]:
+    def planes(self, *, num_workers: int, verify: bool = False) -> Iterator[FloatArray]:
         """See `VolumeSource`."""
         name = name_of(self.entry)
         try:
-            yield from dicom_pixels.iterate(self.folder, self.slices, num_workers=num_workers)
+            planes = dicom_pixels.iterate(self.folder, self.slices, num_workers=num_workers)
+            yield from self._verified(planes) if verify else planes
         except dicom_pixels.PixelError as error:
             raise pixel_refusal(name, error) from error
+
+    def _verified(self, planes: Iterator[FloatArray]) -> Iterator[FloatArray]:
+        """Hands planes on while a thread digests their files, which the system has in memory then."""
+        ranges = dicom_pixels.locate(self.folder, self.slices)
+        executor = ThreadPoolExecutor(1, thread_name_prefix="digest")
+        try:
+            parts = []
+            for plane, places, values in zip(self.slices, ranges, planes, strict=True):
+                parts.append(executor.submit(self._digest, plane, places))
+                yield values
+            _check_content(self.entry, joined_digest(self.grid, (part.result() for part in parts)))
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
+
+    def _digest(self, plane: Plane, places: dicom_pixels.Ranges) -> bytes:
+        return digest_of_plane(plane, dicom_pixels.stored_bytes(self.folder, plane, places))
 
     def volume(self, *, num_workers: int = 1) -> FloatArray:
         """See `VolumeSource`."""
@@ -95,9 +115,15 @@ class NiftiSource:
     nifti: NiftiVolume
     plane_axis: int = 2
 
-    def planes(self, *, num_workers: int) -> Iterator[FloatArray]:
+    def planes(self, *, num_workers: int, verify: bool = False) -> Iterator[FloatArray]:
         """See `VolumeSource`; one thread inflates ahead, since a gzip stream has one order."""
-        return self.nifti.hu_planes()
+        digest = nifti_digest(self.nifti)
+        for stored in self.nifti.planes():
+            if verify:
+                update_nifti(digest, stored)
+            yield self.nifti.to_hu(stored)
+        if verify:
+            _check_content(self.entry, digest.hexdigest())
 
     def volume(self, *, num_workers: int = 1) -> FloatArray:
         """See `VolumeSource`."""
@@ -116,6 +142,11 @@ def pixel_refusal(name: SeriesName, error: dicom_pixels.PixelError) -> FindingEr
     where = "a slice" if error.plane is None else place_text(error.plane)
     what = f"{where}: {error.what}"
     return name.refuse(error.code, what, seen=error.seen, expected=error.expected, do=error.do)
+
+
+def _check_content(entry: CaseEntry, digest: str) -> None:
+    if digest != entry.content_sha256:
+        raise _changed(name_of(entry), "other voxels under the same names")
 
 
 def name_of(entry: CaseEntry) -> SeriesName:
@@ -159,11 +190,14 @@ def read_ground_truth(cohort: Path, entry: CaseEntry) -> npt.NDArray[np.uint8] |
     if entry.ground_truth is None:
         return None
     name = name_of(entry)
+    path = cohort / entry.ground_truth
+    if not path.is_file():
+        raise _changed(name, "the mask of the case is missing")
     if entry.source_format == "nifti":
-        return ground_truth.read_nifti_mask(cohort / entry.ground_truth, entry.grid, name)
+        return ground_truth.read_nifti_mask(path, entry.grid, name)
     source = open_source(cohort, entry)
     assert isinstance(source, DicomSource)
-    return ground_truth.read_dicom_segmentation(cohort / entry.ground_truth, source.slices, source.grid, name)
+    return ground_truth.read_dicom_segmentation(path, source.slices, source.grid, name)
 
 
 def _open_dicom(cohort: Path, entry: CaseEntry, name: SeriesName) -> DicomSource:

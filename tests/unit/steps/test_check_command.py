@@ -146,7 +146,8 @@ def test_not_dicom_under_a_dicom_name(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "cohort/Doe.dcm").write_bytes(b"no DICOM at all")
     assert run(tmp_path / "cohort")[0] == 65
     told = capsys.readouterr().err
-    assert "file 1 of 1 (sorted by path) is not a readable DICOM file" in told
+    assert "1 of 1 files is not readable as DICOM" in told
+    assert "number 1 of the files sorted by path" in told
     assert "Doe" not in told
 
 

@@ -131,6 +131,16 @@ def test_padding_becomes_air(tmp_path: Path, padding: int, limit: int | None) ->
     assert (volume[:, 3] == (-1024 if limit else -1700 * 2 - 1024)).all()
 
 
+@pytest.mark.parametrize("syntax", SYNTAXES)
+def test_padding_in_every_transfer_syntax(tmp_path: Path, syntax: str) -> None:
+    stored = np.full((6, 36, 34), 1000)
+    stored[:, :3] = -2000
+    CtSeries(stored=stored, padding=-2000).write(tmp_path, syntax=syntax)
+    volume = open_only(tmp_path).volume()
+    assert (volume[:, :3] == -1024).all()
+    assert (volume[:, 3:] == -24).all()
+
+
 def test_padding_written_with_the_wrong_signedness(tmp_path: Path) -> None:
     stored = np.full((6, 36, 34), 1000)
     stored[:, :3] = -2000
@@ -153,6 +163,39 @@ def test_enhanced_multi_frame(tmp_path: Path, syntax: str, num_workers: int) -> 
     headers = source.headers()
     assert len(headers) == 1
     assert [frame for _, frame in frame_order(headers)] == list(np.argsort(order))
+
+
+def test_a_code_stream_of_the_other_signedness(tmp_path: Path) -> None:
+    # Written as unsigned 12-bit numbers, meant as signed ones: the header is right.
+    stored = np.random.default_rng(0).integers(-2048, 2047, (6, 36, 34), endpoint=True)
+    series = CtSeries(stored=stored, bits_stored=12)
+    unsigned = CtSeries(stored=stored & 0xFFF, bits_stored=12, signed=False)
+    for path in unsigned.write(tmp_path, syntax="jpeg2000"):
+        dataset = pydicom.dcmread(path)
+        dataset.PixelRepresentation = 1
+        dataset.save_as(path)
+    np.testing.assert_array_equal(open_only(tmp_path).volume(), series.hu())
+
+
+@pytest.mark.parametrize("has_table", [True, False])
+def test_frames_in_several_fragments(tmp_path: Path, has_table: bool) -> None:
+    series = CtSeries(shape=(5, 36, 34))
+    paths = series.write(tmp_path / "plain", syntax="jpeg2000")
+    streams = [next(pydicom.encaps.generate_frames(pydicom.dcmread(p).PixelData, number_of_frames=1)) for p in paths]
+    if has_table:  # all frames in one object, which frame a fragment belongs to is in the offset table
+        dataset = series.enhanced()
+        dataset.PixelData = pydicom.encaps.encapsulate(streams, fragments_per_frame=3, has_bot=True)
+        written = [(dataset, "enhanced.dcm")]
+    else:
+        written = [(pydicom.dcmread(path), path.name) for path in paths]
+        for (dataset, _), stream in zip(written, streams, strict=True):
+            dataset.PixelData = pydicom.encaps.encapsulate([stream], fragments_per_frame=3, has_bot=False)
+    for dataset, name in written:
+        dataset["PixelData"].is_undefined_length = True
+        dataset.file_meta.TransferSyntaxUID = pydicom.uid.JPEG2000Lossless
+        (tmp_path / "split").mkdir(exist_ok=True)
+        pydicom.dcmwrite(tmp_path / "split" / name, dataset, enforce_file_format=True)
+    np.testing.assert_array_equal(open_only(tmp_path / "split").volume(), series.hu())
 
 
 @pytest.mark.parametrize("syntax", ["big endian", "deflated", "no preamble"])

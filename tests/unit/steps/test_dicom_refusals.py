@@ -201,7 +201,7 @@ def test_file_cut_off_inside_its_header(tmp_path: Path) -> None:
     paths[2].write_bytes(data[: data.index(uid("a", "series").encode()) - 20])
     codes = {finding.code for finding in errors_of(tmp_path)}
     assert codes == {"unreadable-file", "missing-slice"}
-    assert "file 3 of 8" in next(f.what for f in errors_of(tmp_path) if f.code == "unreadable-file")
+    assert "number 3 of" in next(f.seen for f in errors_of(tmp_path) if f.code == "unreadable-file")
 
 
 def test_file_cut_off_before_its_position(tmp_path: Path) -> None:
