@@ -13,7 +13,9 @@ import sys
 import time
 from pathlib import Path
 
+import nibabel
 import numpy as np
+import pydicom
 import pytest
 
 from medweave_steps.cli import main
@@ -170,6 +172,31 @@ def test_a_slice_cut_off_after_the_check(tmp_path, capsys):
     text = refused(tmp_path / "cohort", tmp_path, capsys, code=65)
     assert "case-" in text
     assert "cut off" in text
+
+
+@pytest.mark.parametrize("kind", ["dicom", "jpeg2000", "nifti"])
+def test_other_voxels_under_the_same_names(tmp_path, capsys, kind):
+    """Same geometry, other content: what was checked (and what the model card will name) is not what is here."""
+    cohort = tmp_path / "cohort"
+    if kind == "nifti":
+        write_msd(cohort, 3)
+        one, other = (cohort / "imagesTr" / f"lung_00{i}.nii.gz" for i in (1, 2))
+        content, affine = nibabel.load(other).get_fdata(), nibabel.load(one).affine
+        nibabel.Nifti1Image(content.astype(np.int16), affine).to_filename(one)
+    else:
+        write_dicom(cohort, 3, syntax="explicit" if kind == "dicom" else kind)
+        path = cohort / "series-0001" / "010.dcm"
+        dataset = pydicom.dcmread(path)
+        other = dataset.pixel_array.copy()
+        other[30, 40] += 1
+        dataset.set_pixel_data(other, "MONOCHROME2", 16, generate_instance_uid=False)
+        if kind != "dicom":
+            dataset.compress(pydicom.uid.JPEG2000Lossless, generate_instance_uid=False)
+        dataset.save_as(path)
+    index_of(cohort).rename(index_of(tmp_path))
+    text = refused(cohort, tmp_path, capsys, code=65)
+    assert "other voxels under the same names" in text
+    assert ("lung_001" if kind == "nifti" else "case-") in text
 
 
 @pytest.mark.parametrize("number", [1, 2])

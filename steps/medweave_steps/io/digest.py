@@ -1,0 +1,80 @@
+"""Digest of a scan's voxels and geometry: equal for the same scan under other names, UIDs or patients."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_steps.contracts.volume import Grid
+from medweave_steps.io.dicom_header import Plane
+from medweave_steps.io.dicom_pixels import Ranges, stored_bytes
+from medweave_steps.io.geometry import FloatArray
+from medweave_steps.io.nifti import NiftiVolume
+
+
+def _grid_text(grid: Grid) -> str:
+    # A hundredth of a micrometre: finer digits are rounding of the arithmetic, not of the scan.
+    numbers = [f"{value + 0.0:.5f}" for row in grid.affine[:3] for value in row]
+    return f"{grid.shape} {' '.join(numbers)}".replace("-0.00000", "0.00000")
+
+
+def digest_of_plane(plane: Plane, data: bytes) -> bytes:
+    """SHA-256 of one plane's rescaling and stored bytes."""
+    layout = plane.layout
+    how = f"{plane.slope} {plane.intercept} {layout.signed} {layout.bits_stored} {layout.padding} {layout.native}"
+    return hashlib.sha256(how.encode() + hashlib.sha256(data).digest()).digest()
+
+
+def joined_digest(grid: Grid, planes: Iterable[bytes]) -> str:
+    """Hex digest of a series from its geometry and the digests of its planes, in order."""
+    digest = hashlib.sha256(_grid_text(grid).encode())
+    for plane in planes:
+        digest.update(plane)
+    return digest.hexdigest()
+
+
+def digest_of_series(
+    folder: Path, planes: Sequence[Plane], ranges: Sequence[Ranges], grid: Grid, *, num_threads: int
+) -> tuple[str, int]:
+    """SHA-256 over geometry, rescaling and stored bytes of a DICOM series, and the number of pixel bytes read.
+
+    Compressed planes are digested as stored, so a scan and its compressed copy differ.
+    """
+
+    def one(index: int) -> tuple[bytes, int]:
+        data = stored_bytes(folder, planes[index], ranges[index])
+        return digest_of_plane(planes[index], data), len(data)
+
+    with ThreadPoolExecutor(max(1, num_threads), thread_name_prefix="digest") as pool:
+        parts = list(pool.map(one, range(len(planes))))
+    return joined_digest(grid, (part for part, _ in parts)), sum(size for _, size in parts)
+
+
+def nifti_digest(nifti: NiftiVolume) -> Any:
+    """A SHA-256 that has taken in geometry and scaling; `update_nifti` adds the planes."""
+    digest = hashlib.sha256(_grid_text(nifti.grid).encode())
+    digest.update(f"{nifti.dtype.str} {nifti.slope} {nifti.intercept}".encode())
+    return digest
+
+
+def update_nifti(digest: Any, stored: npt.NDArray[Any]) -> None:
+    """Adds one plane of stored values [i, j] to a `nifti_digest`."""
+    digest.update(stored.T.data)  # planes are in Fortran order: transposed, their bytes are those of the file
+
+
+def digest_of_nifti(nifti: NiftiVolume) -> tuple[str, int, FloatArray]:
+    """SHA-256 over geometry, scaling and inflated voxels of a NIfTI volume, the bytes read, and the middle plane in HU."""
+    digest = nifti_digest(nifti)
+    total, middle = 0, np.empty(0, dtype=np.float32)
+    for index, plane in enumerate(nifti.planes()):
+        update_nifti(digest, plane)
+        total += plane.nbytes
+        if index == nifti.grid.shape[2] // 2:
+            middle = nifti.to_hu(plane)
+    return digest.hexdigest(), total, middle
