@@ -92,10 +92,14 @@ def _train(
     cohort = prepared.cohort
     content = read_checkpoint(config.resume_from) if config.resume_from else None
     strategy = open_strategy(config.strategy, device=config.device)
-    opened = [open_training_case(case, seed=config.seed + place) for place, case in enumerate(training)]
+    opened = [
+        open_training_case(case, spacing_mm=cohort.spacing_mm, seed=config.seed + place)
+        for place, case in enumerate(training)
+    ]
     sampler = PatchSampler(
         opened, patch_shape=config.patch_shape, batch_size=config.batch_size, window_hu=cohort.window_hu,
-        lesion_share=config.lesion_share, bright_share=config.bright_share, augment=config.augment, seed=config.seed,
+        lesion_share=config.lesion_share, bright_share=config.bright_share, thick_share=config.thick_share,
+        augment=config.augment, seed=config.seed,
     )  # fmt: skip
     validator = Validator(
         cases=validation, spacing_mm=cohort.spacing_mm, window_hu=cohort.window_hu,

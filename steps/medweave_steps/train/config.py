@@ -33,16 +33,16 @@ class TrainConfig:
     training_log: Path = option("folder to write: TensorBoard events and curves.json", default=Path("training_log"))
     name: str = option("the model's name in its card", default="lung-nodule")
 
-    steps: int = option("optimiser steps", default=1500)
-    batch_size: int = option("patches per step, over all ranks together", default=7)
+    steps: int = option("optimiser steps", default=1700)
+    batch_size: int = option("patches per step, over all ranks together", default=14)
     patch_shape: tuple[int, int, int] = option(
-        "voxels of a training patch along I J K", default=(40, 40, 32), metavar="I J K"
+        "voxels of a training patch along I J K", default=(32, 32, 24), metavar="I J K"
     )
     channels: tuple[int, ...] = option(
-        "channels per level of the U-Net, finest first", default=(8, 16, 32, 64), metavar="N"
+        "channels per level of the U-Net, finest first", default=(8, 16, 32, 64, 128), metavar="N"
     )
     strides: tuple[int, ...] = option(
-        "down-sampling on entering each level but the last (1 keeps full resolution)", default=(1, 2, 2), metavar="N"
+        "down-sampling on entering each level but the last (1 keeps full resolution)", default=(1, 2, 2, 2), metavar="N"
     )
     residual_units: int = option("residual convolutions per level; 0 for plain convolutions", default=0)
     learning_rate: float = option("peak of the one-cycle schedule (Adam)", default=3e-3)
@@ -50,13 +50,14 @@ class TrainConfig:
     warm_up: float = option("share of the steps in which the learning rate rises", default=0.1)
     dice_weight: float = option("weight of the Dice loss, taken over the whole batch", default=1.0)
     cross_entropy_weight: float = option("weight of the cross-entropy loss", default=1.0)
-    lesion_share: float = option("share of patches placed on a lesion, each lesion with equal chance", default=0.7)
-    bright_share: float = option("share of the other patches placed on bright lung structures (vessels)", default=0.5)
+    lesion_share: float = option("share of patches placed on a lesion, each lesion with equal chance", default=0.5)
+    bright_share: float = option("share of the other patches placed on bright lung structures (vessels)", default=0.3)
+    thick_share: float = option("share of the other patches placed on thick bright structures (hila)", default=0.4)
     augment: bool = option("flip, rotate and change the intensity of patches", default=True)
     seed: int = option("seed of weights, patches and augmentation", default=0)
 
     epoch_steps: int = option("steps per epoch, the unit of progress", default=100)
-    validation_interval: int = option("epochs between two validations", default=5)
+    validation_interval: int = option("epochs between two validations", default=6)
     validation_cases: int = option(
         "validation cases looked at during training; 0 for all; all are at the end", default=4
     )
@@ -88,8 +89,10 @@ class TrainConfig:
             _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         for name in ("weight_decay", "dice_weight", "cross_entropy_weight", "max_false_positives"):
             _require(0 <= getattr(self, name) < math.inf, name, getattr(self, name), "0 or more")
-        for name in ("lesion_share", "bright_share"):
+        for name in ("lesion_share", "bright_share", "thick_share"):
             _require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "0 to 1")
+        together = self.bright_share + self.thick_share
+        _require(together <= 1 + 1e-9, "bright_share", f"{together:g} with --thick-share", "at most 1 together")
         _require(0 < self.learning_rate < math.inf, "learning_rate", self.learning_rate, "more than 0")
         _require(0 < self.warm_up < 1, "warm_up", self.warm_up, "between 0 and 1")
         _require(0 <= self.overlap < 1, "overlap", self.overlap, "0 or more, below 1")

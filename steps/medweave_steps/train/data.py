@@ -13,17 +13,20 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.volume import Triple
+from medweave_steps.contracts.volume import Triple, Triple_mm
 from medweave_steps.io.prepared import CaseFolder
 from medweave_steps.metrics.components import connected_components
+from medweave_steps.runtime.imports import require
 from medweave_steps.train.augment import augmented, changed_intensity
 
 FloatArray = npt.NDArray[np.float32]
 
 BRIGHT_HU = -400.0
 """Half way between aerated lung (-850 HU) and blood (45 HU): a bright voxel is mostly vessel, airway wall or nodule."""
-MAX_BRIGHT_POINTS = 4000
-BRIGHT_JITTER = 4.0
+THICK_HU, THICK_MM, THICK_SHARE = -300.0, 4.0, 0.85
+"""A voxel is in a thick structure if this share of a box of about this width around it is brighter than that."""
+MAX_POINTS = 4000
+BRIGHT_JITTER, THICK_JITTER = 6.0, 8.0
 EDGE_VOXELS = 2.0
 
 
@@ -38,6 +41,7 @@ class TrainingCase:
         lesion_centres: (n, 3), voxels: middle of each lesion's bounding box.
         lesion_extents: (n, 3), voxels: sides of that box.
         bright_points: (m, 3) int16: bright lung voxels that are no lesion.
+        thick_points: (t, 3) int16: those of them that lie inside thick structures, mostly the vessels of the hila.
     """
 
     case_id: str
@@ -46,6 +50,7 @@ class TrainingCase:
     lesion_centres: npt.NDArray[np.float64]
     lesion_extents: npt.NDArray[np.float64]
     bright_points: npt.NDArray[np.int16]
+    thick_points: npt.NDArray[np.int16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,9 +68,11 @@ class Batch:
     case_ids: tuple[str, ...]
 
 
-def open_training_case(case: CaseFolder, *, seed: int) -> TrainingCase:
+def open_training_case(case: CaseFolder, *, spacing_mm: Triple_mm, seed: int) -> TrainingCase:
     """Reads a case's arrays once to find its lesions and bright structures, and keeps them memory-mapped.
 
+    Args:
+        seed: of the draw of points, where there are more than are kept.
     Raises:
         UserInputError: volume, label and lung mask differ in shape.
     """
@@ -78,18 +85,32 @@ def open_training_case(case: CaseFolder, *, seed: int) -> TrainingCase:
             do="run preprocess again",
         )
     centres, extents = lesion_boxes(label)
-    bright = np.flatnonzero(lung & (volume > BRIGHT_HU) & (label == 0))
-    if len(bright) > MAX_BRIGHT_POINTS:
-        bright = np.sort(np.random.default_rng(seed).choice(bright, MAX_BRIGHT_POINTS, replace=False))
-    points = np.stack(np.unravel_index(bright, volume.shape), axis=1).astype(np.int16)
+    free_lung = np.asarray(lung & (label == 0))
+    rng = np.random.default_rng(seed)
     return TrainingCase(
         case_id=case.case.case_id,
         volume_IJK=volume,
         label_IJK=label,
         lesion_centres=centres,
         lesion_extents=extents,
-        bright_points=points,
+        bright_points=_some_points(free_lung & (volume > BRIGHT_HU), rng),
+        thick_points=_some_points(free_lung & _thick(volume, spacing_mm), rng),
     )
+
+
+def _thick(volume_IJK: FloatArray, spacing_mm: Triple_mm) -> npt.NDArray[np.bool_]:
+    ndimage = require("scipy.ndimage", extra="train")
+    box = [round(THICK_MM / spacing) + 1 for spacing in spacing_mm]
+    bright = (volume_IJK > THICK_HU).astype(np.float32)
+    thick: npt.NDArray[np.bool_] = ndimage.uniform_filter(bright, box) > THICK_SHARE
+    return thick
+
+
+def _some_points(mask_IJK: npt.NDArray[np.bool_], rng: np.random.Generator) -> npt.NDArray[np.int16]:
+    found = np.flatnonzero(mask_IJK)
+    if len(found) > MAX_POINTS:
+        found = np.sort(rng.choice(found, MAX_POINTS, replace=False))
+    return np.stack(np.unravel_index(found, mask_IJK.shape), axis=1).astype(np.int16)
 
 
 def lesion_boxes(label_IJK: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -107,7 +128,8 @@ class PatchSampler:
 
     A patch lies on a lesion with chance `lesion_share`, each lesion of the training set being as likely as any other (by
     voxels, one large lesion would hide ten small ones); it holds the whole lesion where that fits. The other patches come from a
-    random case: around a bright lung structure with chance `bright_share`, where false positives arise, else anywhere.
+    random case: around a bright lung structure with chance `bright_share` or a thick one with chance `thick_share`, where
+    false positives arise, else anywhere.
     """
 
     def __init__(
@@ -119,11 +141,13 @@ class PatchSampler:
         window_hu: tuple[float, float],
         lesion_share: float,
         bright_share: float,
+        thick_share: float,
         augment: bool,
         seed: int,
     ) -> None:
         self.cases, self.batch_size, self.window_hu, self.seed = tuple(cases), batch_size, window_hu, seed
-        self.lesion_share, self.bright_share, self.augment = lesion_share, bright_share, augment
+        self.lesion_share, self.bright_share, self.thick_share = lesion_share, bright_share, thick_share
+        self.augment = augment
         self.patch_shape = np.array(patch_shape)
         self.lesions = [(c, n) for c, case in enumerate(self.cases) for n in range(len(case.lesion_centres))]
 
@@ -160,9 +184,14 @@ class PatchSampler:
             room = np.maximum(self.patch_shape / 2 - case.lesion_extents[lesion] / 2 - EDGE_VOXELS, 0)
             return case, case.lesion_centres[lesion] + 0.5 + rng.uniform(-1, 1, 3) * room
         case = self.cases[int(rng.integers(len(self.cases)))]
-        if len(case.bright_points) and rng.random() < self.bright_share:
-            point = case.bright_points[int(rng.integers(len(case.bright_points)))]
-            return case, point + rng.uniform(-BRIGHT_JITTER, BRIGHT_JITTER, 3)
+        chance = rng.random()
+        if chance < self.thick_share:
+            points, jitter = case.thick_points, THICK_JITTER
+        else:
+            points, jitter = case.bright_points, BRIGHT_JITTER
+        if len(points) and chance < self.thick_share + self.bright_share:
+            point = points[int(rng.integers(len(points)))]
+            return case, point + rng.uniform(-jitter, jitter, 3)
         return case, rng.uniform(0, 1, 3) * np.array(case.volume_IJK.shape)
 
 

@@ -32,11 +32,17 @@ def architecture(config: TrainConfig) -> dict[str, Any]:
     }
 
 
+LESION_SHARE = 0.018
+"""Lesion voxels among those of the training patches, about; its logit is -4."""
+
+
 def seeded_network(config: TrainConfig) -> Any:
     """The network with weights drawn from the seed, on the CPU; the global random state of torch is set by this."""
     torch = require("torch", extra="train")
     torch.manual_seed(config.seed)
-    return build_network(architecture(config))
+    network = build_network(architecture(config))
+    start_from_rarity(network, LESION_SHARE)
+    return network
 
 
 def start_from_rarity(network: Any, share: float) -> None:

@@ -30,9 +30,12 @@ def sampler(folder: Path, **changes: Any) -> PatchSampler:
     """Over the training cases of a folder: no augmentation, lesions only, unless told otherwise."""
     values: dict[str, Any] = {
         "patch_shape": (10, 10, 10), "batch_size": 4, "window_hu": WINDOW_HU, "lesion_share": 1.0, "bright_share": 0.0,
+        "thick_share": 0.0,
         "augment": False, "seed": 0,
     }  # fmt: skip
-    cases = [open_training_case(case, seed=0) for case in open_prepared(folder).cases("train")]
+    cases = [
+        open_training_case(case, spacing_mm=(2.0, 2.0, 2.0), seed=0) for case in open_prepared(folder).cases("train")
+    ]
     return PatchSampler(cases, **values | changes)
 
 
@@ -70,11 +73,25 @@ def test_background_patches_prefer_bright_structures(tmp_path: Path) -> None:
     np.save(folder / "cases/case-0/volume.npy", volume)
 
     def share_with_it(bright_share: float) -> float:
-        cut = sampler(folder, lesion_share=0.0, bright_share=bright_share, patch_shape=(9, 9, 9))
+        cut = sampler(folder, lesion_share=0.0, bright_share=bright_share, patch_shape=(14, 14, 14))
         batches = [cut.batch(step).image_BCIJK for step in range(30)]
         return float((np.concatenate(batches).max(axis=(1, 2, 3, 4)) > 0.5).mean())
 
     assert share_with_it(1.0) > 0.95 > 0.7 > share_with_it(0.0)
+
+
+def test_background_patches_prefer_thick_structures_to_thin_ones(tmp_path: Path) -> None:
+    folder = training_set(tmp_path, ("train", "validation"), balls=())
+    volume = np.load(folder / "cases/case-0/volume.npy")
+    volume[2:9, 2:9, 2:9] = 0  # a block of 14 mm, and many tubes of one voxel
+    volume[14::2, 10::2, :] = 100
+    np.save(folder / "cases/case-0/volume.npy", volume)
+    case = open_training_case(open_prepared(folder).cases("train")[0], spacing_mm=(2.0, 2.0, 2.0), seed=0)
+    assert len(case.bright_points) > 2 * 7**3
+    assert len(case.thick_points) > 0
+    assert case.thick_points.max() < 9
+    cut = sampler(folder, lesion_share=0.0, thick_share=1.0, patch_shape=(20, 20, 16))
+    assert all((patch == np.float32(1000 / 1400)).any() for step in range(5) for patch in cut.batch(step).image_BCIJK)
 
 
 def test_ranks_share_one_global_batch(tmp_path: Path) -> None:
@@ -151,7 +168,9 @@ def test_the_network_normalises_by_batches_and_keeps_the_shape() -> None:
     assert "BatchNorm3d" in kinds
     assert not any("InstanceNorm" in kind for kind in kinds)
     side = 2 * config.patch_multiple
-    assert network.eval()(torch.zeros(1, 1, side, side, side)).shape == (1, 1, side, side, side)
+    logits = network.eval()(torch.zeros(1, 1, side, side, side))
+    assert logits.shape == (1, 1, side, side, side)
+    assert torch.sigmoid(logits).mean() < 0.05, "an untrained network calls lesions rare"
 
 
 def test_validation_predicts_as_segment_does() -> None:
