@@ -28,7 +28,7 @@ from medweave_steps.io.source import open_source
 from medweave_steps.phantom.chest import ChestSpec, generate_chest
 from medweave_steps.preprocess.case import CaseJob, prepare_case
 from medweave_steps.preprocess.config import Settings
-from medweave_steps.preprocess.resample import plan_resampling, resample_planes
+from medweave_steps.preprocess.resample import needed_planes, plan_resampling, resample_planes
 from support.dicom_builder import CtSeries
 
 DATA = ROOT / "build" / "bench" / "data"
@@ -82,7 +82,8 @@ def read_and_resample(folder: Path, num_threads: int) -> Any:
     """Our reading and resampling alone: float32 [I, J, K] of the uncropped grid, clipped."""
     source = open_source(folder / "cohort", read_index(folder / "cohort_index.json").cases[0])
     plan = plan_resampling(source.grid, SPACING_MM)
-    volume = resample_planes(source.planes(num_workers=num_threads), plan, plane_axis=source.plane_axis)
+    planes = source.planes(num_workers=num_threads, wanted=needed_planes(plan, source.plane_axis))
+    volume = resample_planes(planes, plan, plane_axis=source.plane_axis)
     return np.clip(volume, *WINDOW_HU, out=volume)
 
 

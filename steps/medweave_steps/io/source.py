@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,12 +42,15 @@ class VolumeSource(Protocol):
     def plane_axis(self) -> int:
         """Axis along which `planes` goes."""
 
-    def planes(self, *, num_workers: int, verify: bool = False) -> Iterator[FloatArray]:
+    def planes(
+        self, *, num_workers: int, verify: bool = False, wanted: Sequence[int] | None = None
+    ) -> Iterator[FloatArray]:
         """HU planes along `plane_axis`, in order, float32; padding is air already. A few are read or decoded ahead.
 
         Args:
             num_workers: threads for reading, or processes for decompressing.
-            verify: after the last plane, compare what was read with the digest that `check` took.
+            verify: after the last plane, compare the whole content with the digest that `check` took.
+            wanted: ascending indices of the planes to hand out, None for all; the others are not decoded.
         Raises:
             UserInputError: a file is cut off or cannot be decoded, or holds something else than `check` saw.
         """
@@ -69,24 +72,26 @@ class DicomSource:
     slices: tuple[Plane, ...]
     plane_axis: int = 0
 
-    def planes(self, *, num_workers: int, verify: bool = False) -> Iterator[FloatArray]:
+    def planes(
+        self, *, num_workers: int, verify: bool = False, wanted: Sequence[int] | None = None
+    ) -> Iterator[FloatArray]:
         """See `VolumeSource`."""
         name = name_of(self.entry)
+        slices = self.slices if wanted is None else [self.slices[index] for index in wanted]
         try:
-            planes = dicom_pixels.iterate(self.folder, self.slices, num_workers=num_workers)
+            planes = dicom_pixels.iterate(self.folder, slices, num_workers=num_workers)
             yield from self._verified(planes) if verify else planes
         except dicom_pixels.PixelError as error:
             raise pixel_refusal(name, error) from error
 
     def _verified(self, planes: Iterator[FloatArray]) -> Iterator[FloatArray]:
-        """Hands planes on while a thread digests their files, which the system has in memory then."""
+        """Hands planes on while a thread digests the files, which the system has in memory then."""
         ranges = dicom_pixels.locate(self.folder, self.slices)
         executor = ThreadPoolExecutor(1, thread_name_prefix="digest")
         try:
-            parts = []
-            for plane, places, values in zip(self.slices, ranges, planes, strict=True):
-                parts.append(executor.submit(self._digest, plane, places))
-                yield values
+            # One task a plane and not one for all, so that an interrupted step does not wait for the rest.
+            parts = [executor.submit(self._digest, *pair) for pair in zip(self.slices, ranges, strict=True)]
+            yield from planes
             _check_content(self.entry, joined_digest(self.grid, (part.result() for part in parts)))
         finally:
             executor.shutdown(wait=False, cancel_futures=True)
@@ -115,13 +120,16 @@ class NiftiSource:
     nifti: NiftiVolume
     plane_axis: int = 2
 
-    def planes(self, *, num_workers: int, verify: bool = False) -> Iterator[FloatArray]:
+    def planes(
+        self, *, num_workers: int, verify: bool = False, wanted: Sequence[int] | None = None
+    ) -> Iterator[FloatArray]:
         """See `VolumeSource`; one thread inflates ahead, since a gzip stream has one order."""
-        digest = nifti_digest(self.nifti)
-        for stored in self.nifti.planes():
+        digest, left = nifti_digest(self.nifti), None if wanted is None else set(wanted)
+        for index, stored in enumerate(self.nifti.planes()):
             if verify:
                 update_nifti(digest, stored)
-            yield self.nifti.to_hu(stored)
+            if left is None or index in left:
+                yield self.nifti.to_hu(stored)
         if verify:
             _check_content(self.entry, digest.hexdigest())
 

@@ -20,7 +20,7 @@ from medweave_steps.io.source import DicomSource, open_source, read_ground_truth
 from medweave_steps.preprocess.config import Settings
 from medweave_steps.preprocess.labels import Lesion, paint, resample_lesions
 from medweave_steps.preprocess.lungs import Box, LungField, crop_box, find_lungs
-from medweave_steps.preprocess.resample import Resampling, plan_resampling, resample_planes
+from medweave_steps.preprocess.resample import Resampling, needed_planes, plan_resampling, resample_planes
 from medweave_steps.preprocess.write import save_array
 
 _NO_LUNGS = {
@@ -80,7 +80,8 @@ def prepare_case(job: CaseJob) -> CaseDone:
     check_files(job.cohort, entry)
     source = open_source(job.cohort, entry)
     plan = plan_resampling(source.grid, settings.spacing_mm)
-    planes = source.planes(num_workers=job.num_workers, verify=True)
+    wanted = needed_planes(plan, source.plane_axis)
+    planes = source.planes(num_workers=job.num_workers, verify=True, wanted=wanted)
     volume = resample_planes(planes, plan, plane_axis=source.plane_axis)
     field = find_lungs(volume, settings.spacing_mm)
     lesions = _lesions(job, plan)

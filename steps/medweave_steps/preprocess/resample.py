@@ -23,6 +23,8 @@ from medweave_steps.io.geometry import (
     resampled_shape,
 )
 
+NEGLIGIBLE = 1e-6  # weight; 0.004 HU at most
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resampling:
@@ -66,48 +68,48 @@ def plan_resampling(source: Grid, spacing_mm: Triple_mm) -> Resampling:
     return Resampling(source=source, ras=ras, axis=axis, flipped=flipped, spacing_mm=spacing_mm, shape=shape)
 
 
+def needed_planes(plan: Resampling, plane_axis: int) -> list[int]:
+    """Indices of the source planes that enter the new volume; with thin slices a good part of them does not."""
+    return [index for index, shares in enumerate(_shares(plan, plane_axis)) if shares]
+
+
 def resample_planes(planes: Iterable[FloatArray], plan: Resampling, *, plane_axis: int) -> FloatArray:
     """Resamples a volume that arrives plane by plane.
 
     Args:
-        planes: float32, HU, in the order of source axis `plane_axis`; the other two axes in source order. All are consumed.
+        planes: float32, HU, those of `needed_planes`, in their order; the other two axes in source order. All are consumed.
         plane_axis: source axis along which the planes follow one another.
     Returns:
         float32 [I, J, K] of `plan.shape`; a view whose memory order follows the source's.
     """
     in_plane = [axis for axis in range(3) if axis != plane_axis]
     neighbours = [interpolation(plan.source_positions(axis), plan.source.shape[axis]) for axis in in_plane]
-    lower, upper, weight = interpolation(plan.source_positions(plane_axis), plan.source.shape[plane_axis])
-    resampled = np.empty((len(weight), *(len(n[2]) for n in neighbours)), dtype=np.float32)
-    shares = _shares(lower, upper, weight, plan.source.shape[plane_axis])
-    for index, plane in enumerate(planes):
-        if not shares[index]:
-            continue
+    order = (plane_axis, *in_plane)
+    resampled = np.empty([plan.shape[plan.axis.index(axis)] for axis in order], dtype=np.float32)
+    entered = [shares for shares in _shares(plan, plane_axis) if shares]
+    for plane, shares in zip(planes, entered, strict=True):
         for axis in _by_stride(plane):
             plane = interpolate_between(plane, *neighbours[axis], axis)
-        for target, share, is_first in shares[index]:
+        for target, share, is_first in shares:
             if is_first:
                 np.multiply(plane, share, out=resampled[target])
             else:
                 resampled[target] += plane * share
-    order = (plane_axis, *in_plane)
     return resampled.transpose([order.index(source_axis) for source_axis in plan.axis])
 
 
-def _shares(
-    lower: npt.NDArray[np.intp], upper: npt.NDArray[np.intp], weight: FloatArray, num_planes: int
-) -> list[list[tuple[int, np.float32, bool]]]:
-    """For each source plane: the new planes it enters, with what weight, and whether it is the first to enter.
-
-    A plane of weight 0 does not enter at all, so that planes which fall between two new ones cost nothing.
-    """
-    shares: list[list[tuple[int, np.float32, bool]]] = [[] for _ in range(num_planes)]
+def _shares(plan: Resampling, plane_axis: int) -> list[list[tuple[int, np.float32, bool]]]:
+    """For each source plane: the new planes it enters, with what weight, and whether it is the first to enter."""
+    size = plan.source.shape[plane_axis]
+    lower, upper, weight = interpolation(plan.source_positions(plane_axis), size)
+    shares: list[list[tuple[int, np.float32, bool]]] = [[] for _ in range(size)]
     for target, (low, high, share) in enumerate(zip(lower, upper, weight, strict=True)):
-        rest = np.float32(1) - share
-        if rest > 0:
-            shares[low].append((target, rest, True))
-        if share > 0:
-            shares[high].append((target, share, rest <= 0))
+        # A weight within rounding of 0 or 1 is taken as such: a plane that is not needed need not be decoded.
+        if share < 1 - NEGLIGIBLE:
+            shares[low].append((target, np.float32(1 - share if share > NEGLIGIBLE else 1), True))
+        if share > NEGLIGIBLE:
+            is_only = share >= 1 - NEGLIGIBLE
+            shares[high].append((target, np.float32(1) if is_only else share, bool(is_only)))
     return shares
 
 

@@ -11,7 +11,7 @@ from scipy.ndimage import map_coordinates
 
 from medweave_steps.contracts.volume import Grid
 from medweave_steps.io.geometry import affine_rows, resampled_grid, to_ras_order
-from medweave_steps.preprocess.resample import plan_resampling, resample_planes
+from medweave_steps.preprocess.resample import needed_planes, plan_resampling, resample_planes
 
 SHAPE = (17, 24, 20)
 SPACING = (2.5, 0.8, 0.7)
@@ -45,7 +45,8 @@ def volume() -> np.ndarray:
 
 def streamed(volume, grid, spacing, plane_axis):
     plan = plan_resampling(grid, spacing)
-    planes = (np.ascontiguousarray(plane) for plane in np.moveaxis(volume, plane_axis, 0))
+    stacked = np.moveaxis(volume, plane_axis, 0)
+    planes = (np.ascontiguousarray(stacked[index]) for index in needed_planes(plan, plane_axis))
     return resample_planes(planes, plan, plane_axis=plane_axis), plan
 
 
@@ -127,5 +128,25 @@ def test_every_orientation_of_the_same_body_gives_the_same_volume(volume):
         body = np.moveaxis(to_ras_order(volume, *ORIENTATIONS["axial"][:2]), 0, 0)
         source = np.empty(SHAPE, dtype=np.float32)
         to_ras_order(source, axis, flipped)[...] = body
-        results.append(resample_planes(iter(source), plan, plane_axis=0))
+        results.append(resample_planes((source[i] for i in needed_planes(plan, 0)), plan, plane_axis=0))
     np.testing.assert_allclose(results[0], results[1], atol=1e-2)
+
+
+@pytest.mark.parametrize("name", ["axial", "feet-first"])
+def test_planes_between_the_new_ones_are_not_asked_for(name):
+    """1 mm slices on a 2 mm grid: every second one, whatever rounding does to the spacing."""
+    axis, flipped, _ = ORIENTATIONS[name]
+    grid = grid_of(axis, flipped, tilt=0.3)
+    affine = np.asarray(grid.affine)
+    affine[:3, 0] *= 1.0000000001 / SPACING[0]
+    plan = plan_resampling(Grid(shape=(301, 20, 20), affine=affine_rows(affine)), (2.0, 2.0, 2.0))
+    assert needed_planes(plan, 0) == list(range(0, 301, 2))
+
+
+def test_every_new_plane_gets_its_full_weight():
+    """Constant in, constant out, for spacings that fall anywhere between the planes."""
+    axis, flipped, plane_axis = ORIENTATIONS["axial"]
+    constant = np.full(SHAPE, 1000.0, dtype=np.float32)
+    for spacing in np.linspace(0.4, 6.0, 57):
+        resampled, _ = streamed(constant, grid_of(axis, flipped), (1.0, 1.0, float(spacing)), plane_axis)
+        assert np.abs(resampled - 1000).max() < 1e-2
