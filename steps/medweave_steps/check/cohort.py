@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from medweave_steps.check.cases import Examined, NiftiCase, examine_dicom, examine_nifti
-from medweave_steps.check.splits import find_leaks, join_same_scans, read_splits
+from medweave_steps.check.splits import SPLITS_FILE, find_leaks, join_same_scans, read_splits
 from medweave_steps.contracts.cohort import CohortIndex, Finding
 from medweave_steps.io.dicom_series import SeriesName
 from medweave_steps.io.discovery import FoundDicom, FoundSeries, case_id_of_path, discover_dicom, walk
@@ -24,6 +24,7 @@ DATASET_FILE = "dataset.json"
 CARD_FILE = "cohort_card.json"
 Layout = Literal["dicom", "nifti", "msd"]
 
+_ABOUT_THE_COHORT = {CARD_FILE, SPLITS_FILE, DATASET_FILE}
 _HEADERS_A_LINE = 5000
 _MOST_THREADS = 4
 
@@ -46,10 +47,13 @@ def check_cohort(cohort: Path, context: StepContext, *, skip: bool) -> Checked:
         skip: leave bad cases out with a notice; otherwise their errors stay in the findings.
     """
     card = _read_card(cohort)
-    names = list(walk(cohort))
+    everything = list(walk(cohort))
+    names = [name for name in everything if PurePosixPath(name).name not in _ABOUT_THE_COHORT]
     layout, examined, findings, labels = _examine(cohort, names, card, context)
     splits, split_findings = read_splits(cohort, [e.name.case_id for e in examined])
     findings += [finding for e in examined for finding in e.findings] + split_findings
+    below = [name for name in everything if name.endswith((f"/{CARD_FILE}", f"/{SPLITS_FILE}"))]
+    findings += _notice_below(below)
     cases = [dataclasses.replace(e.entry, fixed_split=splits.get(e.name.case_id)) for e in examined if e.entry]
     cases, same_scan = join_same_scans(sorted(cases, key=lambda case: case.case_id))
     findings += [*_same_ids(examined), *same_scan, *find_leaks(cases), *_one_patient(cases)]
@@ -59,7 +63,7 @@ def check_cohort(cohort: Path, context: StepContext, *, skip: bool) -> Checked:
         findings.append(_nothing_usable(names, findings))
     index = CohortIndex(
         layout=layout,
-        synthetic=bool(card.get("synthetic", False)),
+        synthetic=any(bool(part.get("synthetic")) for part in [card, *_cards_below(cohort, below)]),
         labels=labels,
         cases=tuple(cases),
         findings=tuple(findings),
@@ -151,6 +155,18 @@ def _segment_labels(series: Sequence[FoundSeries]) -> tuple[dict[str, str], list
         if len(texts) > 1
     ]
     return {number: next(iter(texts)) for number, texts in names.items()}, findings
+
+
+def _notice_below(below: Sequence[str]) -> list[Finding]:
+    if not any(name.endswith(SPLITS_FILE) for name in below):
+        return []
+    what = "a splits.json in a folder below --cohort was not read."
+    return [notice("splits-below", what, do="give that folder as --cohort, or move the file up")]
+
+
+def _cards_below(cohort: Path, below: Sequence[str]) -> list[Mapping[str, Any]]:
+    """Cards of parts of the cohort: what is synthetic must be called so wherever the user points."""
+    return [_read_card((cohort / name).parent) for name in below if name.endswith(CARD_FILE)]
 
 
 def _read_card(cohort: Path) -> Mapping[str, Any]:

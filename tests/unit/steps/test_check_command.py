@@ -86,6 +86,18 @@ def test_card_and_splits(tmp_path: Path) -> None:
     assert [case.fixed_split for case in index.cases] == ["test", None, None]
 
 
+def test_synthetic_is_said_wherever_the_card_lies(tmp_path: Path) -> None:
+    folder = cohort(tmp_path / "cohort")
+    (folder / "a/cohort_card.json").write_text('{"synthetic": true}')
+    (folder / "a/splits.json").write_text('{"test": []}')
+    code, output, _ = run(folder)
+    assert code == 0
+    assert read_index(output).synthetic
+    codes = [finding.code for finding in read_index(output).findings]
+    assert "splits-below" in codes
+    assert "other-files" not in codes, "medweave's own files are no strangers"
+
+
 def test_all_errors_are_told_at_once_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = cohort(tmp_path / "cohort")
     (folder / "a/002.dcm").unlink()
