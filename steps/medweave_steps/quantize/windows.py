@@ -64,8 +64,8 @@ def choose_windows(
     for number in range(num_windows):
         folder = ordered[number % len(ordered)]
         random = np.random.default_rng([seed, number])
-        # The second half of the numbers of a case start with the other kind where the cases are even in number.
-        lesion_turn = (number + number // len(ordered)) % 2 == 0
+        # A chequerboard of cases and rounds: every case gives both kinds, and half of any number of windows is of each.
+        lesion_turn = (number % len(ordered) + number // len(ordered)) % 2 == 0
         windows.append(_window(folder, contract, lesion_turn=lesion_turn, random=random))
     return windows
 

@@ -1,0 +1,340 @@
+"""`medweave-step gate` as a user meets it: what is accepted, what is refused and why, and what cannot matter."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from medweave_steps.cli import main
+from medweave_steps.contracts.schema import schema_of
+from medweave_steps.io.model_folder import card_sha256, read_card, write_card
+from support.candidates import candidate_of, exported_model
+from support.processes import names_below, started, wait_for_line
+from support.training_set import training_set
+
+SPLITS = ("train", "validation", "validation", "validation", "validation")
+# On a machine with other work the times of such small networks say nothing: speed decides only where a test says so.
+ANY_SPEED = ("--max-slowdown", "1000", "--min-speedup", "1000")
+
+
+def gate(folder: Path, *options: str, candidates: tuple[str, ...] = ("int8",), output: str = "accepted") -> int:
+    """Runs the verb in this process."""
+    words = ["gate", "--exported-model", str(folder / "exported"), "--training-set", str(folder / "data")]
+    if candidates:
+        words += ["--candidates", *(str(folder / name) for name in candidates)]
+    words += ["--output", str(folder / output), "--decision", str(folder / f"{output}.json")]
+    return main(
+        [*words, "--run-report", str(folder / f"{output}_report.json"), "--num-threads", "1", "--pairs", "3", *options]
+    )
+
+
+def decision_of(folder: Path, output: str = "accepted") -> dict[str, Any]:
+    """The decision, checked against its published schema."""
+    document: dict[str, Any] = json.loads((folder / f"{output}.json").read_text())
+    jsonschema.validate(document, schema_of("gate-decision"))
+    return document
+
+
+def make(folder: Path, *, exported: Mapping[str, Any] | None = None, **candidate: Any) -> Path:
+    """Writes data/, exported/ and int8/."""
+    training_set(folder / "data", SPLITS)
+    exported_model(folder / "exported", **(exported or {}))
+    candidate_of(folder / "exported", folder / "int8", **candidate)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def accepted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A smaller candidate that finds the same, accepted."""
+    folder = make(tmp_path_factory.mktemp("gate"))
+    assert gate(folder, *ANY_SPEED) == 0
+    return folder
+
+
+def test_a_smaller_candidate_that_finds_the_same_is_accepted(accepted: Path) -> None:
+    decision = decision_of(accepted)
+    assert decision["precision"] == "int8"
+    (candidate,) = decision["candidates"]
+    assert candidate["is_accepted"] is True
+    assert candidate["speed"]["size_ratio"] < 1
+    assert candidate["validation"]["dice"] == {"value": 0.0, "lower": 0.0, "upper": 0.0}
+    assert "smaller" in decision["reason"]
+
+
+def test_the_accepted_model_pins_int8_and_holds_both_graphs(accepted: Path) -> None:
+    card, exported, candidate = (read_card(accepted / name) for name in ("accepted", "exported", "int8"))
+    assert card.precision == "int8"
+    assert card.parent_sha256 == card_sha256(exported)
+    assert set(card.files) == set(exported.files) | set(candidate.files)
+    assert card.files["models/int8.bin"] == candidate.files["models/int8.bin"]
+    assert card.notes["gate"]["candidate_sha256"] == card_sha256(candidate)
+    assert set(card.metrics) == {"validation_dice", "validation_sensitivity", "validation_false_positives_per_scan"}
+
+
+def test_segments_engine_opens_the_accepted_model_in_int8(accepted: Path) -> None:
+    from medweave_steps.inference.engine import open_engine
+
+    engine = open_engine(accepted / "accepted", read_card(accepted / "accepted"), num_threads=1)
+    bright = engine.infer(np.ones(engine.batch_shape, np.float32))
+    np.testing.assert_allclose(bright, 20.0, atol=1e-4)
+
+
+def test_figures_are_those_of_the_balls(accepted: Path) -> None:
+    decision = decision_of(accepted)
+    assert [case["case_id"] for case in decision["float32_validation"]["cases"]] == [
+        "case-1",
+        "case-2",
+        "case-3",
+        "case-4",
+    ]
+    for case in decision["float32_validation"]["cases"]:
+        assert (case["dice"], case["lesions"], case["lesions_hit"], case["false_positives"]) == (1.0, 2, 2, 0)
+    assert decision["candidates"][0]["speed"]["pairs"] == 4  # a round per case, though three were asked for
+    assert decision["num_threads"] == 1
+    assert decision["host_cpu"]
+    report = json.loads((accepted / "accepted_report.json").read_text())
+    assert report["results"] == decision
+    assert report["cases"][0]["candidate_1"]["dice"] == 1.0
+
+
+def test_what_was_decided_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path)
+    assert gate(tmp_path, *ANY_SPEED) == 0
+    assert "gate: note: int8 accepted: smaller" in capfd.readouterr().err
+
+
+def test_a_candidate_that_misses_lesions_is_refused(tmp_path: Path) -> None:
+    # A logit of 40 x 0.74 (40 HU) - 32 < 0: it finds nothing.
+    make(tmp_path, bias=-32.0)
+    assert gate(tmp_path, *ANY_SPEED) == 0
+    decision = decision_of(tmp_path)
+    assert decision["precision"] == "float32"
+    (candidate,) = decision["candidates"]
+    assert candidate["validation"]["figures"]["lesion_sensitivity"] == 0.0
+    assert candidate["validation"]["lesion_sensitivity"]["value"] == -1.0
+    refused = [reason for reason in candidate["reasons"] if reason.startswith("refused")]
+    assert [reason.split()[1] for reason in refused] == ["Dice", "lesion"]
+
+
+def specks(folder: Path, *, num_cases: int, hu: float = -350.0) -> None:
+    """Puts one speck into the first validation cases: -350 HU is a logit of -1.4 for float32."""
+    for number in range(1, 1 + num_cases):
+        path = folder / f"data/cases/case-{number}/volume.npy"
+        volume = np.load(path)
+        volume[22, 2, 2] = hu
+        np.save(path, volume)
+
+
+def test_false_positives_alone_refuse_a_candidate(tmp_path: Path) -> None:
+    # Its bias of -17 lets specks of -350 HU through; Dice falls by 2/(2·164+1), which is within a tolerance of 0.01.
+    make(tmp_path, bias=-17.0)
+    specks(tmp_path, num_cases=1)
+    assert gate(tmp_path, *ANY_SPEED) == 0
+    decision = decision_of(tmp_path)
+    (candidate,) = decision["candidates"]
+    assert decision["precision"] == "float32"
+    assert candidate["validation"]["false_positives_per_scan"]["value"] == 0.25
+    assert candidate["validation"]["figures"]["dice_mean"] > 0.99
+    refused = [reason for reason in candidate["reasons"] if reason.startswith("refused")]
+    assert refused == ["refused: false positives per scan +0.2500, may rise by 0.1"]
+    assert gate(tmp_path, *ANY_SPEED, "--false-positive-tolerance", "0.25", output="tolerant") == 0
+    assert decision_of(tmp_path, "tolerant")["precision"] == "int8"
+
+
+def test_the_accepted_float32_model_is_the_exported_one(tmp_path: Path) -> None:
+    make(tmp_path, bias=-32.0)
+    assert gate(tmp_path, *ANY_SPEED) == 0
+    card, exported = read_card(tmp_path / "accepted"), read_card(tmp_path / "exported")
+    assert card.precision == "float32"
+    assert card.files == exported.files
+    assert card.metrics == exported.metrics
+
+
+def test_without_candidates_float32_is_kept(tmp_path: Path) -> None:
+    make(tmp_path)
+    assert gate(tmp_path, candidates=()) == 0
+    assert decision_of(tmp_path)["precision"] == "float32"
+    assert "there was no candidate" in decision_of(tmp_path)["reason"]
+
+
+def test_a_candidate_that_is_neither_faster_nor_smaller_is_refused(tmp_path: Path) -> None:
+    make(tmp_path, side=7)
+    assert gate(tmp_path, *ANY_SPEED) == 0
+    (candidate,) = decision_of(tmp_path)["candidates"]
+    assert candidate["is_accepted"] is False
+    assert "neither faster nor smaller" in candidate["reasons"][0]
+
+
+def test_a_network_that_gives_no_numbers_is_refused_not_raised(tmp_path: Path) -> None:
+    make(tmp_path, gain=float("nan"))
+    candidate_of(tmp_path / "exported", tmp_path / "good", bias=-20.5)
+    assert gate(tmp_path, *ANY_SPEED, candidates=("int8", "good")) == 0
+    decision = decision_of(tmp_path)
+    broken, good = decision["candidates"]
+    assert broken["is_accepted"] is False
+    assert broken["speed"] is None
+    assert "failed to run" in broken["reasons"][0]
+    assert good["is_accepted"] is True
+    assert read_card(tmp_path / "accepted").notes["gate"]["candidate_sha256"] == good["card_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("hu", "float32_dice", "int8_dice"),
+    [
+        (None, 1.0, 1.0),  # as the others
+        (-1000.0, 0.0, 0.0),  # nothing to be found
+        (
+            -350.0,
+            0.0,
+            pytest.approx(2 * 156 / (156 + 24 * 20 * 16)),
+        ),  # float32 sees nothing, int8 lesion everywhere
+    ],
+)
+def test_test_cases_are_reported_and_cannot_change_the_decision(
+    tmp_path: Path, hu: float | None, float32_dice: float, int8_dice: float
+) -> None:
+    """Even where int8 is useless on the test split: decision, reasons and model stay those of the validation split."""
+    make(tmp_path, bias=-17.0)
+    for name in ("first", "second"):
+        test = training_set(tmp_path / name, ("test", "test", "test"))
+        for path in test.rglob("volume.npy") if hu is not None else ():
+            np.save(path, np.full_like(np.load(path), hu))
+    batches = ("--test-batches", str(tmp_path / "first"), str(tmp_path / "second"))
+    assert gate(tmp_path, *ANY_SPEED, output="without") == 0
+    assert gate(tmp_path, *ANY_SPEED, *batches, output="with") == 0
+    without, having = decision_of(tmp_path, "without"), decision_of(tmp_path, "with")
+    assert without["float32_test"] is None
+    assert without["candidates"][0]["test"] is None
+    assert len(having["float32_test"]["cases"]) == 6
+    assert having["float32_test"]["dice_mean"] == float32_dice
+    assert having["candidates"][0]["test"]["figures"]["dice_mean"] == int8_dice
+    assert having["precision"] == without["precision"] == "int8"
+    for name in ("is_accepted", "validation"):
+        assert having["candidates"][0][name] == without["candidates"][0][name]
+    assert card_sha256(tmp_path / "with") == card_sha256(tmp_path / "without")
+
+
+def test_a_candidate_of_another_model_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path, parent_sha256="0" * 64)
+    assert gate(tmp_path) == 65
+    assert "was not made from this exported model" in capfd.readouterr().err
+    assert not (tmp_path / "accepted").exists()
+    assert not (tmp_path / "accepted.json").exists()
+
+
+def test_a_candidate_with_another_threshold_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path)
+    card = read_card(tmp_path / "int8")
+    text = (tmp_path / "int8/model_card.json").read_text().replace('"threshold": 0.5', '"threshold": 0.4')
+    (tmp_path / "int8/model_card.json").write_text(text)
+    assert card.postprocessing.threshold == 0.5
+    assert gate(tmp_path) == 65
+    assert "cannot take the exported model's place" in capfd.readouterr().err
+
+
+def test_a_candidate_in_the_place_of_the_exported_model_is_refused(
+    accepted: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["gate", "--exported-model", str(accepted / "int8"), "--training-set", str(accepted / "data")]
+    assert main([*words, "--output", str(accepted / "none")]) == 65
+    assert "precision int8" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("folder", ["exported", "int8"])
+def test_a_flipped_byte_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str], folder: str) -> None:
+    make(tmp_path)
+    path = next((tmp_path / folder / "models").glob("*.bin"))
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert gate(tmp_path) == 65
+    assert "was changed after its card was written" in capfd.readouterr().err
+
+
+def test_a_graph_that_cannot_be_read_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path)
+    card = read_card(tmp_path / "int8")
+    path = tmp_path / "int8/models/int8.xml"
+    path.write_bytes(path.read_bytes()[:200])
+    write_card(tmp_path / "int8", card)
+    assert gate(tmp_path) == 65
+    assert "models/int8.xml" in capfd.readouterr().err
+
+
+def test_an_empty_validation_split_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path)
+    shutil.rmtree(tmp_path / "data")
+    training_set(tmp_path / "data", ("train", "validation"), unlabelled=(1,))
+    assert gate(tmp_path) == 65
+    assert "nothing to decide on" in capfd.readouterr().err
+
+
+def test_one_patient_is_too_few_to_accept_anything(tmp_path: Path) -> None:
+    make(tmp_path)
+    shutil.rmtree(tmp_path / "data")
+    training_set(tmp_path / "data", ("train", "validation"))
+    assert gate(tmp_path, *ANY_SPEED) == 0
+    decision = decision_of(tmp_path)
+    assert decision["precision"] == "float32"
+    assert "fewer than two patients" in decision["reason"]
+
+
+def test_cases_of_another_spacing_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path)
+    path = tmp_path / "data/cohort.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"spacing_mm": [1.0, 1.0, 1.0]}))
+    assert gate(tmp_path) == 65
+    assert "do not fit the model" in capfd.readouterr().err
+
+
+def test_a_machine_without_openvino_is_told_the_extra(
+    accepted: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    assert gate(accepted, output="none") == 69
+    assert "medweave[gate]" in capfd.readouterr().err
+    assert not (accepted / "none").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--dice-tolerance", "-1"),
+        ("--min-speedup", "0.5"),
+        ("--pairs", "0"),
+        ("--seed", "-1"),
+        ("--max-slowdown", "nan"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused(accepted: Path, options: tuple[str, ...]) -> None:
+    assert gate(accepted, *options, output="none") == 2
+
+
+def test_an_output_that_exists_is_not_overwritten(accepted: Path) -> None:
+    before = (accepted / "accepted.json").read_bytes()
+    assert gate(accepted) == 2
+    assert (accepted / "accepted.json").read_bytes() == before
+
+
+def test_an_interrupt_and_a_full_disk_leave_nothing(accepted: Path, tmp_path: Path) -> None:
+    words = ["gate", "--exported-model", str(accepted / "exported"), "--candidates", str(accepted / "int8")]
+    words += ["--training-set", str(accepted / "data"), "--output", str(tmp_path / "accepted")]
+    process = started([*words, "--pairs", "1000000"], folder=tmp_path)
+    wait_for_line(process, "volume 5/")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert names_below(tmp_path) == []
+    process = started([*words, "--pairs", "1"], folder=tmp_path, largest_file=1000)
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == 74, told
+    assert names_below(tmp_path) == []

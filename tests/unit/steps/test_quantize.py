@@ -1,0 +1,250 @@
+"""`medweave-step quantize`: what it calibrates on, what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from medweave_steps.cli import main
+from medweave_steps.contracts.model import InputContract
+from medweave_steps.io.model_folder import card_sha256, read_card
+from medweave_steps.io.prepared import open_prepared
+from medweave_steps.quantize.windows import calibration_sha256, choose_windows
+from support.model_folders import TINY_UNET, trained_model
+from support.processes import names_below, started, wait_for_line
+from support.training_set import training_set
+
+CONTRACT = InputContract(
+    spacing_mm=(2.0, 2.0, 2.0), window_hu=(-1000.0, 400.0), patch_shape=(8, 8, 8), patch_multiple=2
+)
+# More channels than elsewhere: below eight there is little that int8 could make smaller.
+WIDER = {**TINY_UNET, "arguments": {**TINY_UNET["arguments"], "channels": [16, 32], "act": "RELU"}}
+
+
+def quantize(folder: Path, *options: str, output: str = "int8", model: str = "exported", data: str = "data") -> int:
+    """Runs the verb in this process."""
+    words = ["quantize", "--exported-model", str(folder / model), "--training-set", str(folder / data)]
+    words += ["--output", str(folder / output), "--run-report", str(folder / f"{output}.json")]
+    return main([*words, "--num-threads", "1", "--windows", "6", *options])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with trained/, exported/, data/ and int8/."""
+    folder = tmp_path_factory.mktemp("quantize")
+    trained_model(folder / "trained", architecture=WIDER)
+    training_set(folder / "data")
+    words = ["export", "--trained-model", str(folder / "trained"), "--output", str(folder / "exported")]
+    assert main([*words, "--run-report", str(folder / "export.json"), "--num-threads", "1"]) == 0
+    assert quantize(folder) == 0
+    return folder
+
+
+def logits(xml: Path, image: np.ndarray) -> np.ndarray:
+    """What OpenVINO computes from an IR, float32 pinned."""
+    import openvino
+
+    compiled = openvino.Core().compile_model(xml, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return np.array(compiled([image])[0])
+
+
+def test_the_candidate_computes_nearly_the_same_in_int8(made: Path) -> None:
+    import openvino
+
+    image = choose_windows(open_prepared(made / "data").cases("validation"), CONTRACT, num_windows=1, seed=5)[
+        0
+    ].values_BCIJK
+    exact = logits(made / "exported/models/float32.xml", image)
+    rough = logits(made / "int8/models/int8.xml", image)
+    assert 0 < np.abs(rough - exact).max() < 0.2 * np.ptp(exact)
+    model = openvino.Core().read_model(made / "int8/models/int8.xml")
+    stored = [op.get_element_type().to_string() for op in model.get_ops() if op.get_type_name() == "Constant"]
+    assert "i8" in stored
+    assert any(op.get_type_name() == "FakeQuantize" for op in model.get_ops())
+
+
+def test_the_candidate_is_smaller_and_names_its_parent(made: Path) -> None:
+    exported, card = read_card(made / "exported"), read_card(made / "int8")
+    assert card.parent_sha256 == card_sha256(exported)
+    assert card.precision == "int8"
+    assert set(card.files) == {"models/int8.xml", "models/int8.bin"}
+    assert card.metrics == {}
+    assert (card.input, card.postprocessing, card.labels) == (exported.input, exported.postprocessing, exported.labels)
+    results = json.loads((made / "int8.json").read_text())["results"]
+    assert (made / "int8/models/int8.bin").stat().st_size < 0.5 * (made / "exported/models/float32.bin").stat().st_size
+    assert results["calibration"] == card.notes["calibration"]
+    assert results["calibration"]["windows"] == 6
+    assert results["calibration"]["lesion_windows"] == 3
+    assert results["num_quantizers"] > 0
+
+
+def test_the_same_inputs_give_the_same_candidate(made: Path) -> None:
+    assert quantize(made, output="again") == 0
+    assert card_sha256(made / "again") == card_sha256(made / "int8")
+
+
+def test_another_seed_calibrates_on_other_windows(made: Path) -> None:
+    assert quantize(made, "--seed", "1", output="other") == 0
+    digests = {read_card(made / name).notes["calibration"]["sha256"] for name in ("int8", "other")}
+    assert len(digests) == 2
+
+
+def test_windows_come_from_training_cases_alternate_and_hit_lesions(tmp_path: Path) -> None:
+    folders = open_prepared(training_set(tmp_path / "data")).cases("train")
+    windows = choose_windows(folders, CONTRACT, num_windows=8, seed=0)
+    assert [window.case_id for window in windows] == ["case-0", "case-1"] * 4
+    assert [window.kind for window in windows] == ["lesion", "background", "background", "lesion"] * 2
+    for window in windows:
+        assert window.values_BCIJK.shape == (1, 1, 8, 8, 8)
+        assert window.values_BCIJK.dtype == np.float32
+        label = folders[int(window.case_id[-1])].label_IJK()
+        part = label[tuple(slice(s, s + 8) for s in window.start)]
+        volume = folders[int(window.case_id[-1])].volume_IJK()[tuple(slice(s, s + 8) for s in window.start)]
+        np.testing.assert_allclose(window.values_BCIJK[0, 0], (np.clip(volume, -1000, 400) + 1000) / 1400, atol=1e-6)
+        if window.kind == "lesion":
+            assert part.any()
+    assert calibration_sha256(windows) == calibration_sha256(choose_windows(folders, CONTRACT, num_windows=8, seed=0))
+
+
+@pytest.mark.parametrize("num_cases", [1, 2, 3])
+def test_every_case_gives_windows_of_both_kinds(tmp_path: Path, num_cases: int) -> None:
+    folders = open_prepared(training_set(tmp_path / "data", ("train",) * num_cases)).cases("train")
+    windows = choose_windows(folders, CONTRACT, num_windows=2 * num_cases, seed=0)
+    assert len({(window.case_id, window.kind) for window in windows}) == 2 * num_cases
+
+
+def test_validation_cases_cannot_reach_the_calibration(made: Path) -> None:
+    # The same training cases beside another validation case give the same candidate.
+    shutil.copytree(made / "data", made / "changed")
+    path = made / "changed/cases/case-2/volume.npy"
+    np.save(path, np.load(path) + 300)
+    assert quantize(made, output="unmoved", data="changed") == 0
+    assert card_sha256(made / "unmoved") == card_sha256(made / "int8")
+    path = made / "changed/cases/case-0/volume.npy"
+    np.save(path, np.load(path) + 300)
+    assert quantize(made, output="moved", data="changed") == 0
+    assert card_sha256(made / "moved") != card_sha256(made / "int8")
+
+
+def test_cases_without_lesions_and_volumes_below_the_patch_are_used(tmp_path: Path) -> None:
+    folders = open_prepared(training_set(tmp_path / "data", ("train",), balls=(), shape=(5, 8, 8))).cases("train")
+    (window,) = choose_windows(folders, CONTRACT, num_windows=1, seed=0)
+    assert window.kind == "background"
+    inside = window.values_BCIJK[0, 0]
+    # Two of the eight planes lie before the five of the volume, one is too few for both sides: 1 before, 2 after.
+    assert [bool(inside[i].any()) for i in range(8)] == [False] + [True] * 5 + [False] * 2
+
+
+def test_the_libraries_print_nothing_and_write_nothing_at_home(made: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    process = started(
+        ["quantize", "--exported-model", str(made / "exported"), "--training-set", str(made / "data"),
+         "--output", str(tmp_path / "int8"), "--windows", "2"],
+        folder=tmp_path, before=f"import os; os.environ['HOME'] = {str(home)!r}",
+    )  # fmt: skip
+    out, told = process.communicate(timeout=120)
+    assert process.returncode == 0, told
+    assert list(home.iterdir()) == []
+    assert out == ""
+    assert all(line.startswith("quantize: ") for line in told.splitlines()), told
+
+
+def test_a_training_set_without_training_cases_is_refused(
+    made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    training_set(tmp_path / "data", ("validation",))
+    (tmp_path / "exported").symlink_to(made / "exported")
+    assert quantize(tmp_path) == 65
+    assert "nothing to calibrate on" in capfd.readouterr().err
+    assert not (tmp_path / "int8").exists()
+
+
+def test_a_training_set_on_another_grid_is_refused(
+    made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = training_set(tmp_path / "data")
+    document = json.loads((data / "cohort.json").read_text())
+    (data / "cohort.json").write_text(json.dumps(document | {"spacing_mm": [1.0, 1.0, 1.0]}))
+    (tmp_path / "exported").symlink_to(made / "exported")
+    assert quantize(tmp_path) == 65
+    error = capfd.readouterr().err
+    assert "do not fit the model" in error
+    assert "(1.0, 1.0, 1.0) mm" in error
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [("trained", "has no models/float32.xml"), ("int8", "cannot be quantized"), ("data", "model_card")],
+)
+def test_a_model_that_was_not_exported_is_refused(
+    made: Path, capfd: pytest.CaptureFixture[str], model: str, told: str
+) -> None:
+    assert quantize(made, model=model, output="none") == 65
+    assert told in capfd.readouterr().err
+
+
+def test_a_flipped_byte_in_the_graph_is_refused(made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(made / "exported", tmp_path / "exported")
+    weights = bytearray((tmp_path / "exported/models/float32.bin").read_bytes())
+    weights[10] ^= 1
+    (tmp_path / "exported/models/float32.bin").write_bytes(weights)
+    (tmp_path / "data").symlink_to(made / "data")
+    assert quantize(tmp_path) == 65
+    assert "models/float32.bin" in capfd.readouterr().err
+
+
+def test_a_truncated_volume_names_the_case(made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(made / "data", tmp_path / "data")
+    path = tmp_path / "data/cases/case-0/volume.npy"
+    path.write_bytes(path.read_bytes()[:-50])
+    (tmp_path / "exported").symlink_to(made / "exported")
+    assert quantize(tmp_path) == 65
+    assert "volume.npy of case-0" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("library", ["openvino", "nncf"])
+def test_a_machine_without_the_libraries_is_told_the_extra(
+    made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    for name in ("data", "exported"):
+        (tmp_path / name).symlink_to(made / name)
+    monkeypatch.setitem(sys.modules, library, None)
+    assert quantize(tmp_path) == 69
+    assert "medweave[quantize]" in capfd.readouterr().err
+    assert not (tmp_path / "int8").exists()
+
+
+def test_options_that_cannot_be_used_are_refused(made: Path) -> None:
+    assert quantize(made, "--windows", "0", output="none") == 2
+    assert quantize(made, "--seed", "-1", output="none") == 2
+    assert quantize(made) == 2  # the output exists
+
+
+def test_an_interrupt_and_a_full_disk_leave_nothing(made: Path, tmp_path: Path) -> None:
+    def start(windows: int, largest_file: int | None = None) -> subprocess.Popen[str]:
+        return started(
+            ["quantize", "--exported-model", str(made / "exported"), "--training-set", str(made / "data"),
+             "--output", str(tmp_path / "int8"), "--windows", str(windows)],
+            folder=tmp_path, largest_file=largest_file,
+        )  # fmt: skip
+
+    process = start(20000)
+    wait_for_line(process, "window 3/")
+    assert list(tmp_path.iterdir())
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert names_below(tmp_path) == []
+    process = start(2, largest_file=2000)
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == 74, told
+    assert "free space on the disk" in told
+    assert names_below(tmp_path) == []
