@@ -36,6 +36,7 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
     entries = [entry for entry in index.cases if entry.case_id in splits]
     for entry in entries:
         check_files(config.cohort, entry)
+    _load_libraries(entries)
     places = places_of(splits, entries, cases_per_batch=config.cases_per_batch)
     done: dict[str, CaseDone] = {}
     progress = context.progress(unit="case", total=len(entries))
@@ -67,6 +68,17 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
         for text in case.notices:
             context.notice(text)
     return _results(entries, splits, settings, [done[entry.case_id].figures for entry in entries], len(places) - 1)
+
+
+def _load_libraries(entries: Sequence[CaseEntry]) -> None:
+    """Says early what is not installed; processes forked later have all of it loaded."""
+    from medweave_steps.runtime.imports import require
+
+    modules = {"scipy.ndimage"}
+    for entry in entries:
+        modules |= {"pydicom", "pydicom.pixels"} if entry.source_format == "dicom" else {"nibabel"}
+    for module in sorted(modules):
+        require(module, extra="preprocess")
 
 
 def _inputs(config: PreprocessConfig) -> tuple[CohortIndex, Settings]:
