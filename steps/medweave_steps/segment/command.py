@@ -20,7 +20,7 @@ from medweave_steps.io.headers import read_headers
 from medweave_steps.io.model_folder import card_sha256, read_card
 from medweave_steps.io.prepared import CaseFolder, open_prepared
 from medweave_steps.runtime.verb import StepContext, Verb
-from medweave_steps.runtime.write import atomic_directory, write_text
+from medweave_steps.runtime.write import atomic_directory
 from medweave_steps.segment.config import SegmentConfig
 from medweave_steps.segment.deliver import Delivery, deliver_case
 from medweave_steps.segment.fit import check_fits
@@ -76,7 +76,7 @@ def run(config: SegmentConfig, context: StepContext) -> Mapping[str, Any]:
             table_columns=COLUMNS,
             cases=tuple(records),
         )
-        write_text(folder / RECORD_FILE, codec.dumps(record))
+        (folder / RECORD_FILE).write_text(codec.dumps(record), encoding="utf-8")
     engine.close()
     return _results(record, stages, compile_s)
 

@@ -17,7 +17,6 @@ from medweave_steps.contracts.model import ModelCard
 from medweave_steps.contracts.segmentations import SegmentedCase
 from medweave_steps.contracts.volume import VolumeInfo
 from medweave_steps.io.hashing import sha256_of_file
-from medweave_steps.runtime.write import atomic_file
 from medweave_steps.segment.dicom_common import Source, read_source
 from medweave_steps.segment.dicom_seg import build_segmentation
 from medweave_steps.segment.dicom_sr import build_report
@@ -50,7 +49,7 @@ def deliver_case(
     """Writes NIfTI, table and, for DICOM sources, segmentation and structured report.
 
     Args:
-        folder: of the case; made here.
+        folder: of the case; made here, inside a folder that appears only when it is complete.
         mask: uint8, 0 or 1, on the source grid, in source order.
         info: geometry of the case.
         volume_IJK_hu: the prepared volume.
@@ -87,12 +86,11 @@ def _write_dicom(
     model_sha256: str,
 ) -> None:
     # Another mask is another object, so its digest is part of the name (DICOM PS3.5, chapter 9: one UID, one content).
-    digest = hashlib.sha256(np.flatnonzero(mask).tobytes()).hexdigest()
+    digest = hashlib.sha256(np.flatnonzero(mask.view(np.bool_)).tobytes()).hexdigest()
     identity = (source.series_uid, model_sha256, digest, __version__)
     segmentation = build_segmentation(mask, source, card, identity=identity)
     for name, dataset in (
         (DICOM_MASK, segmentation),
         (STRUCTURED_REPORT, build_report(lesions, segmentation, source, card, identity=identity)),
     ):
-        with atomic_file(folder / name) as aside:
-            dataset.save_as(aside, enforce_file_format=True)
+        dataset.save_as(folder / name, enforce_file_format=True)

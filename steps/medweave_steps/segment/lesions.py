@@ -16,7 +16,6 @@ from medweave_steps.io.geometry import source_positions
 from medweave_steps.metrics.components import Components, connected_components
 from medweave_steps.metrics.lesions import longest_diameters_mm
 from medweave_steps.runtime.imports import require
-from medweave_steps.runtime.write import write_text
 
 COLUMNS: Mapping[str, str] = {
     "lesion": "1, 2, … by falling volume",
@@ -111,7 +110,7 @@ def write_table(path: Path, lesions: Sequence[Lesion]) -> None:
         place = [a.slice, "" if a.instance_number is None else a.instance_number, a.first_slice, a.last_slice]
         # Adding 0 turns a rounded -0.0 into 0.0.
         writer.writerow([a.lesion, *numbers, *place, *(f"{round(x, 2) + 0.0:.2f}" for x in a.centre_ras_mm)])
-    write_text(path, text.getvalue())
+    path.write_text(text.getvalue(), encoding="utf-8")
 
 
 def _voxels_of(found: Components, component: int) -> npt.NDArray[np.intp]:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from medweave_steps.contracts.volume import VolumeInfo
 from medweave_steps.runtime.imports import require
-from medweave_steps.runtime.write import atomic_file
 
 _DESCRIPTION = b"medweave lesion mask. Research use only, not a medical device."
 _SCANNER = 1  # NIFTI_XFORM_SCANNER_ANAT: the source's own coordinates
@@ -44,8 +43,7 @@ def write_mask(path: Path, mask: npt.NDArray[np.uint8], info: VolumeInfo) -> Non
     header["scl_slope"], header["scl_inter"] = 1, 0
     # Level 1: masks are nearly all zeros, and higher levels only cost time. No name and no time: equal bytes for equal masks.
     with (
-        atomic_file(path) as aside,
-        aside.open("wb") as raw,
+        path.open("wb") as raw,
         gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=1, mtime=0) as stream,
     ):
         stream.write(header.binaryblock + bytes(4))
