@@ -88,7 +88,7 @@ def open_bundle(bundle: Path) -> BundleDocuments:
         UserInputError: there is no inference configuration, or a file cannot be parsed.
         BackendMissingError: MONAI is not installed.
     """
-    parser: Any = require("monai.bundle", extra="train").ConfigParser
+    parser: Any = require("monai.bundle", extra="export").ConfigParser
     path = next((bundle / name for name in _CONFIG_FILES if (bundle / name).is_file()), None)
     if path is None:
         raise UserInputError(

@@ -41,9 +41,13 @@ class GateConfig:
     """Options of `gate`."""
 
     exported_model: Path = option("the float32 model, as export writes it; accepted when no candidate is")
-    candidates: tuple[Path, ...] = option("model folders derived from it, as quantize writes them", default=())
+    candidates: tuple[Path, ...] = option(
+        "model folders derived from it, as quantize writes them", default=(), metavar="PATH"
+    )
     training_set: Path = option("prepared cases with labels; their validation split decides")
-    test_batches: tuple[Path, ...] = option("prepared test cases; reported, they decide nothing", default=())
+    test_batches: tuple[Path, ...] = option(
+        "prepared test cases; reported, they decide nothing", default=(), metavar="PATH"
+    )
     output: Path = option("model folder to write: the exported model, its card pinning what segment computes in")
     decision: Path = option(
         "JSON file to write: what was measured, and why it was decided", default=Path("gate_decision.json")

@@ -190,6 +190,12 @@ def test_weights_of_another_architecture_are_refused(tmp_path: Path, capfd: pyte
     assert [path.name for path in tmp_path.iterdir()] == ["trained"]
 
 
+def test_a_quantized_model_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    trained_model(tmp_path / "trained", precision="int8")
+    assert export(tmp_path) == 65
+    assert "precision int8" in capfd.readouterr().err
+
+
 def test_a_folder_without_card_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "trained").mkdir()
     assert export(tmp_path) == 65
