@@ -165,6 +165,7 @@ def _write_mask(made: MadeRun, spec: CaseSpec, folder: Path) -> None:
         return
     from medweave_steps.segment.nifti_out import write_mask
 
+    folder.mkdir(parents=True)
     write_mask(folder / "lesion_mask.nii.gz", spec.predicted.astype(np.uint8), spec.info())
     if spec.source_format == "dicom":
         import pydicom

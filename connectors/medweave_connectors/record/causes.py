@@ -4,27 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from medweave_steps.contracts.exit_codes import meaning
+
 STEP_PREFIX = "medweave-step "
-
-_MEANINGS = {
-    2: "wrong usage",
-    65: "bad data",
-    69: "a library is missing",
-    70: "internal error",
-    74: "reading or writing failed",
-    75: "may succeed when run again",
-    126: "the command cannot be executed",
-    127: "the command was not found",
-    130: "interrupted",
-    137: "killed, perhaps for lack of memory",
-    143: "asked to end",
-}
-
-
-def meaning(exit_code: int) -> str:
-    """An exit code as people read it: `exit code 65, bad data`."""
-    told = _MEANINGS.get(exit_code)
-    return f"exit code {exit_code}" + (f", {told}" if told else "")
 
 
 def step_message(stderr_tail: Sequence[str]) -> str:

@@ -14,8 +14,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from medweave_connectors.record import console
-from medweave_connectors.record.causes import meaning
 from medweave_connectors.record.event_log import EventLog
+from medweave_steps.contracts.exit_codes import meaning
 from medweave_steps.contracts.progress import duration, sentence
 
 REPORT_FILE, REPORT_FOLDER = "run_report.json", "report"

@@ -16,6 +16,7 @@ from medweave_steps.contracts.event import Event
 from medweave_steps.contracts.gate import GateDecision
 from medweave_steps.contracts.model import ModelCard
 from medweave_steps.contracts.report import RunReport
+from medweave_steps.contracts.report_fragment import ReportSummary
 from medweave_steps.contracts.volume import VolumeInfo
 
 PUBLISHED: Mapping[str, type] = {
@@ -25,6 +26,7 @@ PUBLISHED: Mapping[str, type] = {
     "gate-decision": GateDecision,
     "model-card": ModelCard,
     "prepared-cohort": PreparedCohort,
+    "report-summary": ReportSummary,
     "run-report": RunReport,
     "volume-info": VolumeInfo,
 }

@@ -169,12 +169,12 @@ def _evaluate_all(cohort: Path, tasks: list[CaseTask], rule: Any, context: StepC
 def _say(evaluation: Evaluation, context: StepContext) -> None:
     if evaluation.synthetic:
         context.notice("synthetic data: these figures say nothing about patients.")
-    if evaluation.cases_both_empty:
-        context.notice(f"{evaluation.cases_both_empty} cases have no lesion in either mask; they have no Dice.")
-    if evaluation.cases_without_ground_truth:
-        context.notice(
-            f"{len(evaluation.cases_without_ground_truth)} cases have no ground truth; they are in no figure."
-        )
+    for count, what in (
+        (evaluation.cases_both_empty, "no lesion in either mask, and so no Dice"),
+        (len(evaluation.cases_without_ground_truth), "no ground truth, and so no figure"),
+    ):
+        if count:
+            context.notice(f"{count} {'case has' if count == 1 else 'cases have'} {what}.")
 
 
 VERB = Verb(

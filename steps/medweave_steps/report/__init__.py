@@ -1,0 +1,1 @@
+"""The deterministic part of the report: equal inputs give equal bytes, wherever and whenever the steps ran."""

@@ -1,0 +1,165 @@
+"""`medweave-step report`: the deterministic part of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave_steps.runtime.options import option
+from medweave_steps.runtime.verb import StepContext, Verb
+
+if TYPE_CHECKING:
+    from medweave_steps.contracts.report_fragment import ReportSummary
+    from medweave_steps.report.gather import Material
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportConfig:
+    """Options of `report`."""
+
+    evaluation: Path = option("folder that evaluate wrote", metavar="DIR")
+    segmentations: tuple[Path, ...] = option("folders that segment wrote, one or more", metavar="DIR")
+    case_batches: tuple[Path, ...] = option("prepared batches that were segmented, for the pictures", metavar="DIR")
+    training_log: Path = option("folder that train wrote beside the model (curves.json)", metavar="DIR")
+    run_reports: tuple[Path, ...] = option("run_report.json of the steps before", metavar="FILE")
+    output: Path = option("folder to write: fragment.html, which needs no other file, and summary.json", metavar="DIR")
+    title: str = option("heading of the report", default="Lung nodule segmentation in chest CT")
+    max_overlays: int = option("cases shown with pictures: best, median, worst and others between", default=6)
+
+    def __post_init__(self) -> None:
+        if self.max_overlays < 1:
+            raise UsageError("report: --max-overlays is too small.", seen=str(self.max_overlays), expected="1 or more")
+
+
+def run(config: ReportConfig, context: StepContext) -> Mapping[str, Any]:
+    """See the description of the verb."""
+    from medweave_steps.contracts.report_fragment import FRAGMENT_FILE, SUMMARY_FILE
+    from medweave_steps.report import gather
+    from medweave_steps.runtime.write import atomic_directory, write_text
+
+    evaluation, lesions = gather.read_evaluation(config.evaluation)
+    reports = gather.read_reports(config.run_reports)
+    material = gather.Material(
+        evaluation=evaluation,
+        lesions=lesions,
+        curves=gather.read_curves(config.training_log),
+        reports=reports,
+        gate=gather.gate_decision(reports),
+        cases=gather.prepared_cases(config.case_batches),
+        masks=gather.delivered_masks(config.segmentations),
+    )
+    with atomic_directory(config.output) as folder:
+        overlays = _overlays(material, config.max_overlays, context)
+        summary = _summary(material, config.title)
+        html = _fragment(material, summary, overlays)
+        write_text(folder / FRAGMENT_FILE, html)
+        write_text(folder / SUMMARY_FILE, codec.dumps(summary))
+    return {
+        "synthetic": evaluation.synthetic,
+        "cases": evaluation.cases,
+        "overlays": len(overlays),
+        "fragment_bytes": len(html.encode()),
+    }
+
+
+def _overlays(material: Material, most: int, context: StepContext) -> list[dict[str, Any]]:
+    from medweave_steps.report import sections
+    from medweave_steps.report.overlay import pictures
+
+    chosen = sections.shown_cases(material.evaluation, most)
+    marks = sections.tags(material.evaluation)
+    progress = context.progress(unit="overlay", total=len(chosen))
+    shown = []
+    for case in chosen:
+        if case.case_id not in material.cases or case.case_id not in material.masks:
+            raise UserInputError(
+                "evaluation, case batches and segmentations do not belong together.",
+                seen=f"{case.case_id} was evaluated, but its prepared case or its mask is not among those given",
+                expected="every evaluated case in one of --case-batches and of --segmentations",
+                do="give the folders of one run, and all of them",
+            )
+        made, focus = pictures(material.cases[case.case_id], material.masks[case.case_id])
+        shown.append(
+            {
+                "case": case,
+                "cells": sections.case_cells(case),
+                "tag": marks.get(case.case_id),
+                "focus": focus.what,
+                "pictures": made,
+            }
+        )
+        progress.step(case.case_id)
+    return shown
+
+
+def _summary(material: Material, title: str) -> ReportSummary:
+    from medweave_steps.contracts.report_fragment import ReportSummary
+    from medweave_steps.report import sections
+
+    evaluation = material.evaluation
+    return ReportSummary(
+        title=title,
+        synthetic=evaluation.synthetic,
+        patients=evaluation.patients,
+        cases=evaluation.cases,
+        lesions=evaluation.lesions,
+        figures=sections.headline(evaluation),
+        precision=material.results_of("segment").get("precision"),
+        gate=material.gate.reason if material.gate else None,
+        sections=sections.SECTIONS,
+    )
+
+
+def _fragment(material: Material, summary: ReportSummary, overlays: list[dict[str, Any]]) -> str:
+    from medweave_steps.contracts.report_fragment import SECTIONS_BEGIN, SECTIONS_END, stylesheet
+    from medweave_steps.report import charts, sections
+    from medweave_steps.runtime.imports import require
+
+    evaluation, curves = material.evaluation, material.curves
+    jinja2 = require("jinja2", extra="report")
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("medweave_steps.report", "."), autoescape=True, trim_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    result_charts = [charts.dice_chart(evaluation)] if any(c.dice is not None for c in evaluation.per_case) else []
+    result_charts += [charts.size_chart(material.lesions)] if material.lesions else []
+    training_charts = [charts.loss_chart(curves)] if curves.loss else []
+    training_charts += [charts.validation_chart(curves)] if curves.validation else []
+    text: str = environment.get_template("fragment.html.j2").render(
+        title=summary.title,
+        intended_use=summary.intended_use,
+        style=stylesheet(),
+        begin=SECTIONS_BEGIN,
+        end=SECTIONS_END,
+        evaluation=evaluation,
+        figures=[(item, sections.shown(item)) for item in sections.all_figures(evaluation)],
+        result_charts=result_charts,
+        remarks=sections.remarks(evaluation),
+        overlays=overlays,
+        cases=[(case, sections.case_cells(case)) for case in sections.ranked_cases(evaluation)],
+        tags=sections.tags(evaluation),
+        training_charts=training_charts,
+        training_facts=sections.training_facts(material),
+        gate=material.gate,
+        gate_rows=sections.gate_rows(material.gate) if material.gate else [],
+        gate_test_rows=sections.gate_test_rows(material.gate) if material.gate else [],
+        model_facts=sections.model_facts(material),
+        versions=sections.versions(material),
+    )
+    return text
+
+
+VERB = Verb(
+    name="report",
+    description=(
+        "Puts metrics with their intervals, the table of cases, overlays in three planes, training curves and the gate's\n"
+        "decision into one HTML fragment that needs no other file and no network. Equal inputs give equal bytes: where and\n"
+        "when the steps ran is added by `medweave report`, from the run's event log."
+    ),
+    config=ReportConfig,
+    run=run,
+)

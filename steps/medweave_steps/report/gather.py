@@ -1,0 +1,141 @@
+"""Reads what the steps before left: metrics, lesions, curves, run reports, prepared cases and delivered masks."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.evaluation import Evaluation
+from medweave_steps.contracts.gate import GateDecision
+from medweave_steps.contracts.report import RunReport
+from medweave_steps.io.prepared import CaseFolder, open_prepared, read_contract
+
+NIFTI_MASK = "lesion_mask.nii.gz"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LesionRow:
+    """One reference lesion of `lesions.csv`."""
+
+    case_id: str
+    diameter_mm: float
+    is_hit: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curves:
+    """Training curves: points of (step, value)."""
+
+    loss: tuple[tuple[int, float], ...]
+    validation: Mapping[str, tuple[tuple[int, float], ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material:
+    """All that the fragment tells.
+
+    Attributes:
+        reports: run reports in the order given.
+        gate: the gate's decision, None where no report of gate was given.
+        cases: prepared cases by id.
+        masks: delivered NIfTI masks by case id.
+    """
+
+    evaluation: Evaluation
+    lesions: tuple[LesionRow, ...]
+    curves: Curves
+    reports: tuple[RunReport, ...]
+    gate: GateDecision | None
+    cases: Mapping[str, CaseFolder]
+    masks: Mapping[str, Path]
+
+    def results_of(self, verb: str) -> Mapping[str, Any]:
+        """Figures of the last run of a verb; empty where there was none."""
+        found: Mapping[str, Any] = {}
+        for report in self.reports:
+            if report.verb == verb:
+                found = report.results
+        return found
+
+
+def read_evaluation(folder: Path) -> tuple[Evaluation, tuple[LesionRow, ...]]:
+    """`metrics.json` and `lesions.csv` of an evaluation.
+
+    Raises:
+        UserInputError: a file is missing or is not what `evaluate` writes.
+    """
+    evaluation = read_contract(Evaluation, folder / "metrics.json", where="the evaluation (metrics.json)")
+    try:
+        with (folder / "lesions.csv").open(encoding="utf-8", newline="") as stream:
+            rows = tuple(
+                LesionRow(case_id=row["case_id"], diameter_mm=float(row["diameter_mm"]), is_hit=_flag(row["hit"]))
+                for row in csv.DictReader(stream)
+            )
+    except (FileNotFoundError, KeyError, TypeError, ValueError) as error:
+        raise _unreadable("the table of lesions (lesions.csv)", error, "evaluate") from error
+    return evaluation, rows
+
+
+def read_curves(folder: Path) -> Curves:
+    """`curves.json` of a training log.
+
+    Raises:
+        UserInputError: it is missing or is not what `train` writes.
+    """
+    try:
+        points = json.loads((folder / "curves.json").read_text(encoding="utf-8"))
+        loss = tuple((int(p["step"]), float(p["loss"])) for p in points if p.get("loss") is not None)
+        validation = {
+            name: tuple((int(p["step"]), float(p[name])) for p in points if p.get(name) is not None)
+            for name in ("dice", "sensitivity")
+        }
+    except (FileNotFoundError, NotADirectoryError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _unreadable("the training log (curves.json)", error, "train") from error
+    return Curves(loss=loss, validation={name: found for name, found in validation.items() if found})
+
+
+def read_reports(paths: Sequence[Path]) -> tuple[RunReport, ...]:
+    """Run reports of the steps before.
+
+    Raises:
+        UserInputError: a file is missing or is no run report.
+    """
+    return tuple(read_contract(RunReport, path, where="a run report (run_report.json)") for path in paths)
+
+
+def gate_decision(reports: Sequence[RunReport]) -> GateDecision | None:
+    """The gate's decision, which its run report holds as results."""
+    for report in reversed(reports):
+        if report.verb == "gate":
+            results = json.loads(json.dumps(codec.to_json(report.results)))
+            return codec.from_json(GateDecision, results, where="the results in gate's run report")
+    return None
+
+
+def prepared_cases(folders: Sequence[Path]) -> dict[str, CaseFolder]:
+    """Prepared cases by id, over all batches."""
+    return {case.case.case_id: case for folder in folders for case in open_prepared(folder).cases()}
+
+
+def delivered_masks(folders: Sequence[Path]) -> dict[str, Path]:
+    """Delivered NIfTI masks by case id, over all folders of segmentations."""
+    return {path.parent.name: path for folder in folders for path in sorted(folder.glob(f"*/{NIFTI_MASK}"))}
+
+
+def _flag(text: str) -> bool:
+    return {"0": False, "1": True}[text]
+
+
+def _unreadable(what: str, error: Exception, verb: str) -> UserInputError:
+    return UserInputError(
+        f"{what} cannot be read.",
+        seen=type(error).__name__,
+        expected=f"the file as {verb} writes it",
+        do=f"run {verb} again",
+    )

@@ -1,0 +1,303 @@
+"""Planes of a prepared volume through a lesion, with the outlines of ground truth and prediction."""
+
+from __future__ import annotations
+
+import base64
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.volume import Triple, VolumeInfo
+from medweave_steps.io import geometry
+from medweave_steps.io.prepared import CaseFolder
+from medweave_steps.metrics.components import connected_components
+from medweave_steps.metrics.lesions import match_lesions
+from medweave_steps.runtime.imports import require
+
+FloatArray = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
+
+# The window radiologists read lungs in: level -600 HU, width 1500 HU.
+LUNG_WINDOW_HU = (-1350.0, 150.0)
+ZOOM_FIELD_MM = 50.0
+ZOOM_PIXELS_MM = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """How a plane is shown: rows and columns of the picture, as axes of the volume that are read backwards.
+
+    Patient's right on the left and anterior (or superior) on top, as radiologists see it; RAS axes rise towards the other side.
+    """
+
+    name: str
+    normal: int
+    row: int
+    column: int
+    sides: tuple[str, str, str, str]  # left, right, top, bottom
+
+
+VIEWS = (
+    View(name="axial", normal=2, row=1, column=0, sides=("R", "L", "A", "P")),
+    View(name="coronal", normal=1, row=2, column=0, sides=("R", "L", "S", "I")),
+    View(name="sagittal", normal=0, row=2, column=1, sides=("A", "P", "S", "I")),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """One plane, ready for the page.
+
+    Attributes:
+        png: data URI.
+        width, height: extent in picture units (pixels of the plane) that outlines are drawn in.
+        aspect: width over height in mm.
+        truth, found: SVG path data of the outlines; empty where there is none.
+        lens: x, y, width, height of the field that the zoomed picture shows, or None.
+    """
+
+    name: str
+    alt: str
+    png: str
+    width: float
+    height: float
+    aspect: float
+    truth: str
+    found: str
+    lens: tuple[float, float, float, float] | None
+    sides: tuple[str, str, str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Focus:
+    """What the planes go through: a voxel of the prepared volume, and why."""
+
+    voxel: Triple
+    what: str
+
+
+def read_mask(path: Path, info: VolumeInfo) -> FloatArray:
+    """The delivered mask as 0 and 1 in the order of the prepared volume's axes, on the source's grid.
+
+    Raises:
+        UserInputError: it cannot be read, or has not the source's shape.
+    """
+    nibabel = require("nibabel", extra="report")
+    try:
+        array = np.asanyarray(nibabel.load(path).dataobj)
+    except (OSError, EOFError, ValueError, nibabel.filebasedimages.ImageFileError) as error:
+        raise _bad_mask(info, type(error).__name__) from error
+    if info.source_format == "dicom" and array.ndim == 3:  # [column, row, slice] in the file
+        array = array.transpose(2, 1, 0)
+    if array.shape != info.source_grid.shape:
+        raise _bad_mask(info, f"shape {array.shape}")
+    return (geometry.to_ras_order(array, info.source_axis, info.source_flipped) > 0).astype(np.float32)
+
+
+def on_prepared_grid(mask_RAS: FloatArray, info: VolumeInfo) -> BoolArray:
+    """The mask's nearest voxels on the prepared grid."""
+    nearest = [np.rint(_source_index(info, axis)).astype(np.intp) for axis in range(3)]
+    clipped = [np.clip(index, 0, size - 1) for index, size in zip(nearest, mask_RAS.shape, strict=True)]
+    return mask_RAS[np.ix_(*clipped)] > 0
+
+
+def choose_focus(found: BoolArray, truth: BoolArray, info: VolumeInfo) -> Focus:
+    """The largest lesion that was missed, else the largest lesion, else the largest false positive, else the middle."""
+    match = match_lesions(found, truth, spacing_mm=info.grid.spacing_mm)
+    lesions = list(
+        zip(
+            match.reference_hit,
+            match.reference_volumes_mm3,
+            match.reference_centres,
+            match.reference_diameters_mm,
+            strict=True,
+        )
+    )
+    if lesions:
+        missed = [lesion for lesion in lesions if not lesion[0]]
+        is_hit, _, centre, _ = max(missed or lesions, key=lambda lesion: lesion[1])
+        return Focus(
+            voxel=_voxel(centre),
+            what="through its largest lesion" if is_hit else "through the largest lesion it missed",
+        )
+    parts = connected_components(found)
+    if parts.num:
+        largest = parts.voxels[parts.labels == int(np.argmax(parts.num_voxels()))]
+        centre = np.stack(np.unravel_index(largest, found.shape)).mean(axis=1)
+        return Focus(voxel=_voxel(centre), what="through the largest false positive; there is no lesion")
+    return Focus(
+        voxel=_voxel([(n - 1) / 2 for n in found.shape]), what="through the middle; there is no lesion in either mask"
+    )
+
+
+def pictures(case: CaseFolder, mask_path: Path) -> tuple[list[Picture], Focus]:
+    """Three planes through the focus, and the axial one again enlarged.
+
+    Args:
+        case: a prepared case; its ground truth is drawn where it has one.
+        mask_path: the delivered NIfTI mask.
+    Raises:
+        UserInputError: the mask cannot be read or belongs to another source.
+    """
+    info = case.info()
+    volume_IJK = case.volume_IJK()
+    mask_RAS = read_mask(mask_path, info)
+    truth = np.asarray(case.label_IJK()) > 0 if case.case.has_label else np.zeros(info.grid.shape, np.bool_)
+    focus = choose_focus(on_prepared_grid(mask_RAS, info), truth, info)
+    made = []
+    for view in VIEWS:
+        place = focus.voxel[view.normal]
+        layers = (
+            np.take(volume_IJK, place, axis=view.normal),
+            np.take(truth, place, axis=view.normal).astype(np.float32),
+            _plane_of_mask(mask_RAS, info, view.normal, place),
+        )
+        # The two axes that are left keep their order; a picture has the row's axis first, both read backwards.
+        image, outline, found = (_turned(layer, view) for layer in layers)
+        made.append(_picture(view, image, outline, found, info, focus, case.case.case_id))
+        if view.name == "axial":
+            zoomed = _zoomed(view, image, outline, found, info, focus, case.case.case_id)
+    return [*made, zoomed], focus
+
+
+def _turned(plane: Any, view: View) -> Any:
+    first = min(view.row, view.column)
+    return (plane if first == view.row else plane.T)[::-1, ::-1]
+
+
+def _source_index(info: VolumeInfo, axis: int) -> npt.NDArray[np.float64]:
+    """Where each prepared voxel of one axis lies on the RAS-ordered source, as fractional indices."""
+    step = info.grid.spacing_mm[axis] / info.source_grid.spacing_mm[info.source_axis[axis]]
+    indices = np.arange(info.grid.shape[axis], dtype=np.float64)
+    positions: npt.NDArray[np.float64] = (indices + info.crop_start[axis]) * step
+    return positions
+
+
+def _plane_of_mask(mask_RAS: FloatArray, info: VolumeInfo, normal: int, place: int) -> FloatArray:
+    lower, upper, weight = geometry.interpolation(
+        _source_index(info, normal)[place : place + 1], mask_RAS.shape[normal]
+    )
+    below, above = (np.take(mask_RAS, int(index[0]), axis=normal) for index in (lower, upper))
+    plane: FloatArray = below + (above - below) * weight[0]
+    others = [axis for axis in range(3) if axis != normal]
+    for place_in_plane, axis in enumerate(others):
+        plane = geometry.interpolate_axis(plane, _source_index(info, axis), place_in_plane)
+    return plane
+
+
+def _picture(
+    view: View, image: FloatArray, truth: FloatArray, found: FloatArray, info: VolumeInfo, focus: Focus, case_id: str
+) -> Picture:
+    height, width = image.shape
+    row_mm, column_mm = info.grid.spacing_mm[view.row], info.grid.spacing_mm[view.column]
+    lens = _lens(view, image.shape, info, focus) if view.name == "axial" else None
+    return Picture(
+        name=view.name,
+        alt=f"{view.name.capitalize()} plane of {case_id}, {focus.what}, lung window, with {_outlines(truth, found)}.",
+        png=_png(image),
+        width=width,
+        height=height,
+        aspect=round(width * column_mm / (height * row_mm), 4),
+        truth=_path(truth),
+        found=_path(found),
+        lens=lens,
+        sides=view.sides,
+    )
+
+
+def _zoomed(
+    view: View, image: FloatArray, truth: FloatArray, found: FloatArray, info: VolumeInfo, focus: Focus, case_id: str
+) -> Picture:
+    """The field around the focus on a finer grid, so that a lesion of a few voxels can be judged."""
+    from scipy import ndimage
+
+    rows, columns = _field(view, image.shape, info, focus)
+    at = np.meshgrid(rows, columns, indexing="ij")
+    fine = ndimage.map_coordinates(np.ascontiguousarray(image), at, order=3, mode="constant", cval=LUNG_WINDOW_HU[0])
+    outlines = [ndimage.map_coordinates(np.ascontiguousarray(m), at, order=1, mode="constant") for m in (truth, found)]
+    return Picture(
+        name="axial, enlarged",
+        alt=(
+            f"Axial plane of {case_id}, enlarged to a field of {ZOOM_FIELD_MM:g} mm, {focus.what}, "
+            f"with {_outlines(*outlines)}."
+        ),
+        png=_png(fine),
+        width=len(columns),
+        height=len(rows),
+        aspect=1.0,
+        truth=_path(outlines[0]),
+        found=_path(outlines[1]),
+        lens=None,
+        sides=view.sides,
+    )
+
+
+def _field(view: View, shape: tuple[int, ...], info: VolumeInfo, focus: Focus) -> list[npt.NDArray[np.float64]]:
+    """Rows and columns of the enlarged picture as indices of the plane, moved so that they stay inside where they fit."""
+    size = round(ZOOM_FIELD_MM / ZOOM_PIXELS_MM)
+    offsets_mm: npt.NDArray[np.float64] = (np.arange(size, dtype=np.float64) - (size - 1) / 2) * ZOOM_PIXELS_MM
+    made = []
+    for axis, length in ((view.row, shape[0]), (view.column, shape[1])):
+        places: npt.NDArray[np.float64] = length - 1 - focus.voxel[axis] + offsets_mm / info.grid.spacing_mm[axis]
+        if places[-1] - places[0] <= length - 1:
+            places += max(0.0, -places[0]) - max(0.0, places[-1] - (length - 1))
+        made.append(places)
+    return made
+
+
+def _lens(view: View, shape: tuple[int, ...], info: VolumeInfo, focus: Focus) -> tuple[float, float, float, float]:
+    rows, columns = _field(view, shape, info, focus)
+    left, top = columns[0] + 0.5, rows[0] + 0.5
+    values = [round(float(v), 2) for v in (left, top, columns[-1] - columns[0], rows[-1] - rows[0])]
+    return (values[0], values[1], values[2], values[3])
+
+
+def _outlines(truth: FloatArray, found: FloatArray) -> str:
+    parts = [name for name, mask in (("the ground truth", truth), ("the prediction", found)) if (mask >= 0.5).any()]
+    return f"the outline of {' and of '.join(parts)}" if parts else "no lesion outlined"
+
+
+def _png(image_hu: FloatArray) -> str:
+    pillow = require("PIL.Image", extra="report")
+    low, high = LUNG_WINDOW_HU
+    grey = np.rint(np.clip((image_hu - low) / (high - low), 0, 1) * 255).astype(np.uint8)
+    stream = io.BytesIO()
+    pillow.fromarray(np.ascontiguousarray(grey)).save(stream, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode("ascii")
+
+
+def _path(mask: FloatArray) -> str:
+    """Outline of a mask at one half, in picture units (the first pixel's centre lies at 0.5, 0.5)."""
+    if not (mask >= 0.5).any():
+        return ""
+    contourpy = require("contourpy", extra="report")
+    padded = np.pad(mask, 1)
+    lines = contourpy.contour_generator(z=padded, name="serial").lines(0.5)
+    parts = []
+    for line in lines:
+        points = [f"{_short(x - 0.5)} {_short(y - 0.5)}" for x, y in line]
+        parts.append(f"M{'L'.join(points[:-1] if points[0] == points[-1] else points)}Z")
+    return "".join(parts)
+
+
+def _short(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _voxel(centre: Any) -> Triple:
+    i, j, k = (round(float(x)) for x in centre)
+    return (i, j, k)
+
+
+def _bad_mask(info: VolumeInfo, seen: str) -> UserInputError:
+    return UserInputError(
+        f"the mask of {info.case_id} cannot be drawn.",
+        seen=seen,
+        expected=f"lesion_mask.nii.gz on the source's grid, {' x '.join(map(str, info.source_grid.shape))} voxels",
+        do="give the segmentations and case batches of one run",
+    )

@@ -1,0 +1,294 @@
+"""What each section of the fragment says, as plain values for the template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from medweave_steps.contracts.evaluation import CaseFigures, Evaluation
+from medweave_steps.contracts.gate import GateComparison, GateDecision, GateSpeed
+from medweave_steps.contracts.report_fragment import HeadlineFigure
+from medweave_steps.report.gather import Material
+from medweave_steps.report.words import NOT_DEFINED, figure, interval, mib, minus, plural, signed, triple
+
+SECTIONS = (
+    ("results", "Results"),
+    ("overlays", "Segmentations in three planes"),
+    ("cases", "Case by case"),
+    ("training", "Training"),
+    ("gate", "Which precision was accepted"),
+    ("model", "Model and data"),
+)
+
+_HEADLINE = (
+    ("dice_mean", "dice_ci", "Dice, mean over cases", None),
+    ("lesion_sensitivity_10mm", None, "Sensitivity, lesions from 10 mm", "lesions_10mm"),
+    ("lesion_sensitivity_6mm", None, "Sensitivity, lesions from 6 mm", "lesions"),
+    ("lesion_sensitivity_6_to_8mm", None, "Sensitivity, lesions of 6 to 8 mm", "lesions_6_to_8mm"),
+    ("false_positives_per_scan", None, "False positives per scan", None),
+)
+_MORE = (
+    ("lesion_sensitivity_any_size", None, "Sensitivity, lesions of any size", "lesions_any_size"),
+    ("dice_median", None, "Dice, median over cases", None),
+    ("nsd_2mm_mean", "nsd_2mm_ci", "NSD at 2 mm, mean over cases", None),
+    ("hd95_mm_median", None, "HD95 in mm, median over cases", None),
+)
+
+_ORDER = ("dice", "nsd", "hd95", "lesion", "false")
+
+
+def headline(evaluation: Evaluation) -> tuple[HeadlineFigure, ...]:
+    """The figures that the report opens with."""
+    return tuple(_figure(evaluation, *row) for row in _HEADLINE)
+
+
+def all_figures(evaluation: Evaluation) -> tuple[HeadlineFigure, ...]:
+    """Every pooled figure, for the table."""
+    rows = sorted((*_HEADLINE, *_MORE), key=lambda row: _ORDER.index(row[0].split("_")[0]))
+    return tuple(_figure(evaluation, *row) for row in rows)
+
+
+def _figure(evaluation: Evaluation, key: str, ci_key: str | None, label: str, count_key: str | None) -> HeadlineFigure:
+    value, is_share = getattr(evaluation, key), "positives" not in key and "hd95" not in key
+    note = f"{evaluation.cases} scans of {plural(evaluation.patients, 'patient')}"
+    if count_key is not None:
+        count = getattr(evaluation, count_key)
+        note = f"{round((value or 0) * count)} of {plural(count, 'lesion')}"
+    return HeadlineFigure(
+        key=key,
+        label=label,
+        value=value,
+        interval=getattr(evaluation, ci_key or f"{key}_ci"),
+        baseline=getattr(evaluation.baseline, key, None),
+        note=note,
+        is_share=is_share,
+    )
+
+
+def remarks(evaluation: Evaluation) -> list[str]:
+    """What a reader must know to read the figures rightly."""
+    draws = evaluation.bootstrap
+    said = [
+        "Figures are computed on the grid of the source series, from the masks as delivered "
+        f"({_formats(evaluation.per_case)}). A lesion is a connected component (26 neighbours) of the ground truth; it counts "
+        "as found if one predicted component overlaps it. A false positive is a predicted component that overlaps no lesion.",
+        f"Intervals: {draws['level']:.0%} percentile bootstrap over patients, {draws['num_resamples']:g} draws, seed "
+        f"{draws['seed']:g}. Where every lesion was found the interval has no width; that is not certainty.",
+        f"Baseline: voxels of {minus(evaluation.baseline.threshold_hu)} HU or more inside the filled lungs, in components of "
+        f"{evaluation.baseline.volume_mm3[0]:g} to {evaluation.baseline.volume_mm3[1]:g} mm³; nothing in it is learned.",
+    ]
+    if evaluation.cases_both_empty:
+        count = plural(evaluation.cases_both_empty, "case")
+        said.append(f"{count} without a lesion in either mask: no Dice, NSD and HD95; counted in false positives only.")
+    if evaluation.cases_one_empty:
+        count = plural(evaluation.cases_one_empty, "case")
+        said.append(f"{count} with exactly one empty mask: Dice and NSD 0; HD95 counts as the worst in the median.")
+    if evaluation.cases_without_ground_truth:
+        names = ", ".join(evaluation.cases_without_ground_truth)
+        said.append(f"Segmented but in no figure, for lack of a ground truth: {names}.")
+    return said
+
+
+def _formats(cases: Sequence[CaseFigures]) -> str:
+    names = {"dicom-seg": "DICOM SEG", "nifti": "NIfTI"}
+    counts = {name: sum(case.mask_format == key for case in cases) for key, name in names.items()}
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+
+
+def ranked_cases(evaluation: Evaluation) -> list[CaseFigures]:
+    """Cases from the worst to the best; those without a Dice come last."""
+    return sorted(evaluation.per_case, key=lambda c: (c.dice is None, c.dice or 0.0, c.case_id))
+
+
+def tags(evaluation: Evaluation) -> dict[str, str]:
+    """Case id to `worst`, `median` or `best`."""
+    ranked = [case.case_id for case in ranked_cases(evaluation) if case.dice is not None]
+    if not ranked:
+        return {}
+    return {ranked[(len(ranked) - 1) // 2]: "median", ranked[0]: "worst", ranked[-1]: "best"}
+
+
+def shown_cases(evaluation: Evaluation, most: int) -> list[CaseFigures]:
+    """Best, median, worst and others between them, from the best to the worst."""
+    ranked = ranked_cases(evaluation)
+    marked = list(tags(evaluation))
+    last = max(len(ranked) - 1, 0)
+    spread = [ranked[round(i * last / max(most - 1, 1))].case_id for i in range(most)] if ranked else []
+    rest = [case.case_id for case in ranked]
+    wanted = list(dict.fromkeys([*marked, *spread, *rest]))[:most]
+    return [case for case in reversed(ranked) if case.case_id in wanted]
+
+
+def training_facts(material: Material) -> list[tuple[str, str]]:
+    """How the model was trained, from train's run report."""
+    results = material.results_of("train")
+    known, chosen = results.get("training", {}), results.get("postprocessing", {})
+    metrics = results.get("metrics", {})
+    facts = [
+        ("Strategy", known.get("strategy")),
+        ("Seed", known.get("seed")),
+        ("Cases", _cases_of(known)),
+        ("Steps", _steps_of(known)),
+        ("Time", f"{known['seconds']:.0f} s on {known.get('num_threads')} threads" if "seconds" in known else None),
+        ("Validation Dice", _known(metrics.get("validation_dice"), 3)),
+        ("Validation sensitivity", _known(metrics.get("validation_sensitivity"), 3)),
+        ("Validation false positives", _known(metrics.get("validation_false_positives_per_scan"), 2, " per scan")),
+        (
+            "Chosen on the validation split",
+            f"probability from {chosen['threshold']:g}, components from {chosen['min_volume_mm3']:g} mm³"
+            if chosen
+            else None,
+        ),
+    ]
+    return [(name, str(value)) for name, value in facts if value is not None]
+
+
+def _cases_of(known: Mapping[str, Any]) -> str | None:
+    if "num_training_cases" not in known:
+        return None
+    lesions = f" with {known['num_training_lesions']} lesions" if "num_training_lesions" in known else ""
+    return f"{known['num_training_cases']} for training{lesions}, {known.get('num_validation_cases')} for validation"
+
+
+def _steps_of(known: Mapping[str, Any]) -> str | None:
+    if "steps_done" not in known:
+        return None
+    early = ", stopped early" if known.get("stopped_early") else ""
+    return f"{known['steps_done']}, best weights at step {known.get('best_step')}{early}"
+
+
+def _known(value: Any, digits: int, unit: str = "") -> str | None:
+    return None if value is None else f"{value:.{digits}f}{unit}"
+
+
+def model_facts(material: Material) -> list[tuple[str, str]]:
+    """What the model is and takes, and which data it saw."""
+    prepared, segmented = material.results_of("preprocess"), material.results_of("segment")
+    splits = prepared.get("patients_per_split", {})
+    facts = [
+        ("Model", segmented.get("model_name")),
+        ("Model card, SHA-256", segmented.get("model_sha256")),
+        ("Computed in", _precision(segmented)),
+        ("Input", f"CT in HU on a grid of {triple(prepared['spacing_mm'])} mm" if "spacing_mm" in prepared else None),
+        ("HU window", "{} to {} HU".format(*map(minus, prepared["window_hu"])) if "window_hu" in prepared else None),
+        ("Field of view", {"lungs": "cropped to the lungs", "none": "whole scan"}.get(prepared.get("crop", ""))),
+        ("Patients", ", ".join(f"{count} {split}" for split, count in splits.items()) or None),
+        ("Data", "synthetic, from a generator" if material.evaluation.synthetic else "as given by the user"),
+        ("Intended use", segmented.get("intended_use", "research use only; not a medical device")),
+    ]
+    return [(name, str(value)) for name, value in facts if value]
+
+
+def _precision(segmented: Mapping[str, Any]) -> str | None:
+    if "precision" not in segmented:
+        return None
+    backend = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}.get(segmented.get("backend", ""), "")
+    return f"{segmented['precision']}, {backend}" if backend else str(segmented["precision"])
+
+
+def gate_rows(decision: GateDecision) -> list[dict[str, Any]]:
+    """One row per model that the gate measured; differences are candidate minus float32, with 95 % intervals."""
+    base = decision.float32_validation
+    rows = [
+        {
+            "name": "float32",
+            "verdict": "reference",
+            "is_accepted": decision.precision == "float32",
+            "dice": figure(base.dice_mean, 3),
+            "sensitivity": figure(base.lesion_sensitivity, 3),
+            "false_positives": figure(base.false_positives_per_scan),
+            "speed": _speed(decision.float32_speed),
+            "reasons": [],
+        }
+    ]
+    for candidate in decision.candidates:
+        rows.append(
+            {
+                "name": candidate.precision,
+                "verdict": "accepted" if candidate.is_accepted else "refused",
+                "is_accepted": candidate.is_accepted,
+                **_compared(candidate.validation),
+                "speed": _speed(candidate.speed),
+                "reasons": list(candidate.reasons),
+            }
+        )
+    return rows
+
+
+def _compared(comparison: GateComparison | None) -> dict[str, str]:
+    if comparison is None:
+        return dict.fromkeys(("dice", "sensitivity", "false_positives"), "–")
+    seen = comparison.figures
+
+    def beside(value: float | None, difference: Any, digits: int) -> str:
+        bounds = interval((difference.lower, difference.upper), digits)
+        return f"{figure(value, digits)} ({signed(difference.value, digits)}; {bounds})"
+
+    return {
+        "dice": beside(seen.dice_mean, comparison.dice, 3),
+        "sensitivity": beside(seen.lesion_sensitivity, comparison.lesion_sensitivity, 3),
+        "false_positives": beside(seen.false_positives_per_scan, comparison.false_positives_per_scan, 2),
+    }
+
+
+def _speed(speed: GateSpeed | None) -> dict[str, str]:
+    if speed is None:
+        return dict.fromkeys(("seconds", "ratio", "size"), "–")
+    quartiles = f" ({interval(speed.speedup_quartiles)})" if speed.speedup_quartiles != (1.0, 1.0) else ""
+    return {
+        "seconds": f"{speed.seconds_per_volume:.2f} s",
+        "ratio": f"{speed.speedup:.2f} ×{quartiles}",
+        "size": f"{mib(speed.model_bytes)} ({speed.size_ratio:.0%})",
+    }
+
+
+def gate_test_rows(decision: GateDecision) -> list[tuple[str, str, str, str]]:
+    """The same models on the test split, which decided nothing: name, Dice, sensitivity, false positives per scan."""
+    if decision.float32_test is None:
+        return []
+    base = decision.float32_test
+    rows = [
+        (
+            "float32",
+            figure(base.dice_mean, 3),
+            figure(base.lesion_sensitivity, 3),
+            figure(base.false_positives_per_scan),
+        )
+    ]
+    for candidate in decision.candidates:
+        if candidate.test is not None:
+            rows.append((candidate.precision, *_compared(candidate.test).values()))  # type: ignore[arg-type]
+    return rows
+
+
+def versions(material: Material) -> list[tuple[str, str]]:
+    """Name and version of every library that a step imported; two where steps differ."""
+    seen: dict[str, list[str]] = {}
+    for report in material.reports:
+        for name, version in {"medweave": report.medweave_version, **report.versions}.items():
+            if version not in seen.setdefault(name, []):
+                seen[name].append(version)
+    return [(name, ", ".join(found)) for name, found in sorted(seen.items())]
+
+
+def case_cells(case: CaseFigures) -> dict[str, str]:
+    """One row of the table of cases."""
+    return {
+        "dice": figure(case.dice) if case.dice is not None else "no lesion",
+        "nsd": figure(case.nsd_2mm) if case.nsd_2mm is not None else "–",
+        "hd95": "–" if case.hd95_mm is None else f"{case.hd95_mm:.1f}",
+        "found": f"{case.lesions_hit} of {case.lesions}",
+        "found_6mm": f"{case.lesions_6mm_hit} of {case.lesions_6mm}",
+        "volume": f"{case.reference_volume_mm3 / 1000:.2f}",
+        "predicted": f"{case.predicted_volume_mm3 / 1000:.2f}",
+        "baseline": "–" if case.baseline_dice is None else figure(case.baseline_dice),
+    }
+
+
+def shown(item: HeadlineFigure) -> dict[str, str]:
+    """A pooled figure as texts."""
+    return {
+        "value": NOT_DEFINED if item.value is None else figure(item.value),
+        "interval": interval(item.interval),
+        "baseline": "–" if item.baseline is None else figure(item.baseline),
+    }

@@ -1,0 +1,48 @@
+"""Figures as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+NOT_DEFINED = "not defined"
+
+
+def figure(value: float | None, digits: int = 2) -> str:
+    """`0.87`, or words where there is no figure."""
+    return NOT_DEFINED if value is None else f"{value:.{digits}f}"
+
+
+def interval(bounds: Sequence[float | None] | None, digits: int = 2) -> str:
+    """`0.82 to 0.91`, or a dash where there is none."""
+    if bounds is None or any(bound is None for bound in bounds):
+        return "–"
+    low, high = bounds
+    return f"{low:.{digits}f} to {high:.{digits}f}".replace("-", "−")
+
+
+def signed(value: float | None, digits: int = 3) -> str:
+    """`+0.012`, `−0.004`, or a dash."""
+    if value is None:
+        return "–"
+    rounded = round(value, digits)
+    return f"{'+' if rounded > 0 else '−' if rounded < 0 else '±'}{abs(rounded):.{digits}f}"
+
+
+def minus(value: float) -> str:
+    """`−400`, with a minus sign as wide as a figure."""
+    return f"{value:g}".replace("-", "−")
+
+
+def triple(values: Sequence[float]) -> str:
+    """`2 × 2 × 2`."""
+    return " × ".join(f"{value:g}" for value in values)
+
+
+def mib(num_bytes: float) -> str:
+    """Bytes as MiB with one decimal."""
+    return f"{num_bytes / 2**20:.1f} MiB"
+
+
+def plural(count: int, word: str) -> str:
+    """`1 lesion`, `3 lesions`."""
+    return f"{count} {word}{'' if count == 1 else 's'}"

@@ -1,0 +1,47 @@
+"""Charts: inline SVG that follows the page's colours, keeps to itself, and is told in words."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from medweave_steps.report.charts import Chart, loss_chart, size_chart, validation_chart
+from medweave_steps.report.gather import Curves, LesionRow
+
+CURVES = Curves(
+    loss=tuple((step, 1 / step) for step in range(10, 100, 10)),
+    validation={"dice": ((30, 0.3), (60, 0.8), (90, 0.7)), "sensitivity": ((30, 0.2), (60, 0.5), (90, 0.6))},
+)
+LESIONS = tuple(LesionRow(case_id="a", diameter_mm=d, is_hit=d > 7) for d in (3.0, 6.0, 7.9, 8.0, 12.0, 30.0))
+
+
+@pytest.mark.parametrize("chart", [loss_chart(CURVES), validation_chart(CURVES), size_chart(LESIONS)])
+def test_charts_are_plain_svg_in_the_colours_of_the_page(chart: Chart) -> None:
+    root = ET.fromstring(chart.svg)
+    assert root.tag == "svg"
+    for foreign in ("<style", "<metadata", "http", "xlink", "font-family", "<?xml", "script"):
+        assert foreign not in chart.svg
+    colours = set(re.findall(r"(?:fill|stroke): ([^;\"]+)", chart.svg))
+    allowed = {"none", "currentColor", "var(--soft)", "var(--line)", "var(--c1)", "var(--c2)", "var(--paper)"}
+    assert {c for c in colours if not c.startswith("url(#")} <= allowed
+
+
+def test_charts_of_one_page_share_no_identifier() -> None:
+    charts = [loss_chart(CURVES), validation_chart(CURVES), size_chart(LESIONS)]
+    ids = [set(re.findall(r' id="([^"]+)"', chart.svg)) for chart in charts]
+    assert all(ids)
+    assert not ids[0] & ids[1]
+    assert not ids[1] & ids[2]
+
+
+def test_equal_figures_give_equal_bytes() -> None:
+    assert size_chart(LESIONS) == size_chart(LESIONS)
+    assert loss_chart(CURVES) == loss_chart(CURVES)
+
+
+def test_words_say_what_the_picture_shows() -> None:
+    assert validation_chart(CURVES).alt == "Validation Dice over optimiser steps; the best is 0.800 at step 60."
+    expected = "below 6 mm: 0 of 1; 6 to 8 mm: 1 of 2; 8 to 10 mm: 1 of 1; 10 to 15 mm: 1 of 1; from 20 mm: 1 of 1."
+    assert size_chart(LESIONS).alt == f"Lesions found by diameter. {expected}"
