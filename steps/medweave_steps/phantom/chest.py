@@ -200,14 +200,14 @@ def _lung_points(fields: Fields, count: int, least_depth_mm: float, rng: np.rand
 def _grow_lungs(anatomy: Anatomy, fields: Fields, rng: np.random.Generator) -> tuple[Tubes, Tubes, Float]:
     """Vessels, bronchial lumina (trachea included) and the two hila (2, 3)."""
     windpipe, *main_ends = trachea(anatomy)
-    targets = _lung_points(fields, 3400, 2.5, rng)
+    targets = _lung_points(fields, 1600, 2.5, rng)
     vessels, airways = [], [windpipe]
     for side, hilum in zip((-1, 1), main_ends, strict=True):
         mine = targets[targets[:, 0] * side > 0]
         cut = int(len(mine) * 0.55)
         artery_root = hilum + np.array([side * 3, -9, 4], np.float32)
-        arteries = grow_tree(artery_root, mine[:cut], float(rng.uniform(6.2, 7.5)), rng)
-        veins = grow_tree(np.array([side * 26 + 4, 2, -36], np.float32), mine[cut:], float(rng.uniform(5.5, 6.5)), rng)
+        arteries = grow_tree(artery_root, mine[:cut], float(rng.uniform(4.8, 5.8)), rng)
+        veins = grow_tree(np.array([side * 26 + 4, 2, -36], np.float32), mine[cut:], float(rng.uniform(4.4, 5.2)), rng)
         vessels += [tree_tubes(arteries, rng), tree_tubes(veins, rng)]
         bronchi = airways_beside(arteries, np.array([0.2 * side, 1.0, -0.3], np.float32), smallest_mm=0.9)
         airways.append(tree_tubes(bronchi, rng, bow=0.0))

@@ -23,7 +23,7 @@ GAP_MM = 8.0  # least distance between the surfaces of two nodules: they cannot 
 # Share of diameters (mm): screening finds mostly small nodules (National Lung Screening Trial 2011, NEJM 365:395;
 # LIDC-IDRI, Armato et al. 2011, Med Phys 38:915, has 3 to 30 mm). Locations: categories of Kostis et al. 2003, IEEE Trans
 # Med Imaging 22:1259.
-DIAMETER_BINS_MM = ((4.0, 6.0, 0.20), (6.0, 10.0, 0.45), (10.0, 16.0, 0.25), (16.0, 30.0, 0.10))
+DIAMETER_BINS_MM = ((4.0, 6.0, 0.12), (6.0, 10.0, 0.43), (10.0, 16.0, 0.30), (16.0, 30.0, 0.15))
 LOCATION_SHARES: dict[Location, float] = {"isolated": 0.45, "juxta-vascular": 0.30, "juxta-pleural": 0.25}
 
 
@@ -90,7 +90,7 @@ def _draw_attenuation(diameter_mm: float, rng: np.random.Generator) -> Attenuati
     chance = rng.uniform()
     if diameter_mm >= 8 and chance < 0.22:
         return "part-solid"
-    if diameter_mm >= 6 and 0.22 <= chance < 0.42:
+    if diameter_mm >= 6 and 0.22 <= chance < 0.37:
         return "ground-glass"
     return "solid"
 
@@ -105,11 +105,11 @@ def draw_shape(
 ) -> NoduleShape:
     """A random body around a centre, about `diameter_mm` wide; `fit_diameter` makes that exact.
 
-    HU: solid -50 to 80; ground glass -750 to -500, ground-glass part of part-solid -650 to -450: hazy, vessels still seen
+    HU: solid -50 to 80; ground glass, alone or around a solid core, -650 to -450: hazy, vessels still seen
     (Hansell et al. 2008, Radiology 246:697; ranges as measured by de Hoop et al. 2010, Radiology 255:199).
     """
     turn = np.linalg.qr(rng.standard_normal((3, 3)))[0]
-    ratios = np.array([1.0, rng.uniform(0.72, 1.0), rng.uniform(0.65, 1.0)])
+    ratios = np.array([1.0, rng.uniform(0.8, 1.0), rng.uniform(0.75, 1.0)])
     semi = diameter_mm / 2 * ratios
     lobed = rng.uniform() < 0.35
     num_waves = 6
@@ -119,7 +119,7 @@ def draw_shape(
     amplitudes = rng.uniform(0.02, 0.06, num_waves) * (1.5 if lobed else 1.0)
     core_share = {"solid": 1.0, "ground-glass": 0.0, "part-solid": float(rng.uniform(0.4, 0.7))}[attenuation]
     spiculated = attenuation != "ground-glass" and diameter_mm >= 9 and rng.uniform() < 0.35
-    ground = rng.uniform(-650, -450) if attenuation == "part-solid" else rng.uniform(-740, -520)
+    ground = rng.uniform(-650, -450)
     return NoduleShape(
         centre_xyz_mm=centre_xyz_mm.astype(np.float32),
         to_unit=(turn / semi[:, None]).astype(np.float32),

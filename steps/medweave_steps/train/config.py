@@ -33,10 +33,10 @@ class TrainConfig:
     training_log: Path = option("folder to write: TensorBoard events and curves.json", default=Path("training_log"))
     name: str = option("the model's name in its card", default="lung-nodule")
 
-    steps: int = option("optimiser steps", default=1700)
-    batch_size: int = option("patches per step, over all ranks together", default=14)
+    steps: int = option("optimiser steps", default=2000)
+    batch_size: int = option("patches per step, over all ranks together", default=10)
     patch_shape: tuple[int, int, int] = option(
-        "voxels of a training patch along I J K", default=(32, 32, 24), metavar="I J K"
+        "voxels of a training patch along I J K", default=(32, 32, 32), metavar="I J K"
     )
     channels: tuple[int, ...] = option(
         "channels per level of the U-Net, finest first", default=(8, 16, 32, 64, 128), metavar="N"
@@ -45,12 +45,12 @@ class TrainConfig:
         "down-sampling on entering each level but the last (1 keeps full resolution)", default=(1, 2, 2, 2), metavar="N"
     )
     residual_units: int = option("residual convolutions per level; 0 for plain convolutions", default=0)
-    learning_rate: float = option("peak of the one-cycle schedule (Adam)", default=3e-3)
+    learning_rate: float = option("peak of the one-cycle schedule (Adam)", default=5e-3)
     weight_decay: float = option("decoupled weight decay (AdamW); 0 is plain Adam", default=0.0)
     warm_up: float = option("share of the steps in which the learning rate rises", default=0.1)
     dice_weight: float = option("weight of the Dice loss, taken over the whole batch", default=1.0)
     cross_entropy_weight: float = option("weight of the cross-entropy loss", default=1.0)
-    lesion_share: float = option("share of patches placed on a lesion, each lesion with equal chance", default=0.5)
+    lesion_share: float = option("share of patches placed on a lesion, each lesion with equal chance", default=0.6)
     bright_share: float = option("share of the other patches placed on bright lung structures (vessels)", default=0.3)
     thick_share: float = option("share of the other patches placed on thick bright structures (hila)", default=0.4)
     augment: bool = option("flip, rotate and change the intensity of patches", default=True)
@@ -63,7 +63,7 @@ class TrainConfig:
     )
     patience: int = option("validations without a better score after which training stops; 0 never stops", default=0)
     window_shape: tuple[int, int, int] = option(
-        "voxels of a sliding window along I J K, kept in the model card", default=(112, 136, 80), metavar="I J K"
+        "voxels of a sliding window along I J K, kept in the model card", default=(88, 104, 88), metavar="I J K"
     )
     overlap: float = option("share of a window that neighbouring windows have in common", default=0.25)
     max_false_positives: float = option(

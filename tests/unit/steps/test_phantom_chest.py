@@ -122,7 +122,7 @@ def test_diameters_lean_to_the_small() -> None:
     diameters = np.array([diameter_at_mm(quantile) for quantile in np.linspace(0, 1, 1001)])
     assert (diameters.min(), diameters.max()) == pytest.approx((4.0, 30.0))
     shares = np.histogram(diameters, [4, 6, 10, 16, 30.1])[0] / len(diameters)
-    assert shares == pytest.approx([0.20, 0.45, 0.25, 0.10], abs=0.01)
+    assert shares == pytest.approx([0.12, 0.43, 0.30, 0.15], abs=0.01)
 
 
 def test_cohort_holds_enough_lesions() -> None:
