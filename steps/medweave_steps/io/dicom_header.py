@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from medweave_steps.io.quick_header import quick_header
 from medweave_steps.runtime.imports import require
 
 CT_IMAGE = "1.2.840.10008.5.1.4.1.1.2"
@@ -154,6 +155,9 @@ def read_file(folder: Path, name: str) -> DicomFile | None:
         if not looks_like_dicom(stream):
             return None
         file_bytes = path.stat().st_size
+        quick = _read_quickly(stream.fileno(), name, file_bytes)
+        if quick is not None:
+            return quick
         try:
             dataset = pydicom.dcmread(stream, stop_before_pixels=True, specific_tags=_TAGS, force=True)
             meta = dataset.file_meta
@@ -168,6 +172,18 @@ def read_file(folder: Path, name: str) -> DicomFile | None:
             raise
         except Exception as error:  # pydicom raises many kinds for a damaged header; their texts may quote values
             raise ValueError("its header is cut off or not to the standard") from error
+
+
+def _read_quickly(descriptor: int, name: str, file_bytes: int) -> DicomFile | None:
+    """The same for a plain single-frame image, without pydicom; None for anything else."""
+    header = quick_header(descriptor)
+    if header is None or not header.get("SeriesInstanceUID") or header.get("SOPClassUID") != CT_IMAGE:
+        return None
+    location = (header.pixel_offset, header.pixel_bytes)
+    try:
+        return _describe(header, name, header.meta["TransferSyntaxUID"], location, file_bytes)
+    except (ValueError, TypeError):
+        return None
 
 
 def _locate_pixels(stream: BinaryIO, syntax: str, file_bytes: int) -> tuple[int, int | None] | None:
