@@ -191,16 +191,11 @@ def _notices(job: CaseJob, field: LungField, num_widened: int, num_outside: int)
     if job.settings.crop == "lungs" and field.kind in _NO_LUNGS:
         found.append(f"{case_id}: {_NO_LUNGS[field.kind]}.")
     if num_widened:
-        found.append(
-            f"{case_id}: the crop was widened for {num_widened} {_lesions_word(num_widened)} that reach out of the lungs' box."
-        )
+        lesions = "1 lesion that reaches" if num_widened == 1 else f"{num_widened} lesions that reach"
+        found.append(f"{case_id}: the crop was widened for {lesions} out of the lungs' box.")
     if num_outside:
+        lesions = "1 lesion" if num_outside == 1 else f"{num_outside} lesions"
         found.append(
-            f"{case_id}: {num_outside} {_lesions_word(num_outside)} of the ground truth outside the crop; a larger --margin-mm "
-            "or --crop none would keep them."
+            f"{case_id}: {lesions} of the ground truth outside the crop; a larger --margin-mm or --crop none would keep them."
         )
     return found
-
-
-def _lesions_word(number: int) -> str:
-    return "lesion" if number == 1 else "lesions"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pytest
+from scipy import ndimage
 from scipy.ndimage import map_coordinates
 
 from medweave_steps.cli import main
@@ -18,7 +20,7 @@ from medweave_steps.io.headers import frame_order, read_headers
 from medweave_steps.io.model_folder import write_card
 from medweave_steps.io.prepared import CaseFolder, PreparedFolder, open_prepared
 from medweave_steps.io.source import open_source, read_ground_truth
-from support.chest_cohort import index_of, write_dicom, write_msd
+from support.chest_cohort import index_of, write_dicom, write_index, write_msd
 from support.dicom_builder import FEET_FIRST_PRONE
 from support.model_folders import tiny_card
 
@@ -222,3 +224,57 @@ def test_a_model_sets_spacing_window_and_crop(msd, tmp_path):
         volume = case.volume_IJK()
         assert (volume.min(), volume.max()) == (-900.0, 100.0)
         assert case.info().crop_start == (0, 0, 0)
+
+
+def with_lesion_below_the_lungs(cohort: Path) -> None:
+    """Adds to every mask a lesion of 20 x 20 x 10 mm in the lowest slices, where there is no lung."""
+    write_msd(cohort, 3, splits={"train": ["lung_000"], "validation": ["lung_001"], "test": ["lung_002"]})
+    for path in (cohort / "labelsTr").iterdir():
+        image = nibabel.load(path)
+        label = np.asarray(image.dataobj).astype(np.uint8)
+        label[38:42, 30:34, 0:2] = 1
+        nibabel.Nifti1Image(label, image.affine, image.header).to_filename(path)
+    write_index(cohort)
+
+
+def test_a_lesion_outside_the_lungs_widens_the_crop_in_training_only(tmp_path):
+    """Elsewhere the ground truth must not help: at inference nobody knows about the lesion."""
+    with_lesion_below_the_lungs(tmp_path / "cohort")
+    assert preprocess(tmp_path / "cohort", tmp_path / "out") == 0
+    cases = all_cases(tmp_path / "out")
+    report = report_of(tmp_path / "out")
+    figures = {case["case_id"]: case for case in report["cases"]}
+    for case_id, split, lost in (("lung_000", "train", 0), ("lung_001", "validation", 1), ("lung_002", "test", 1)):
+        assert (cases[case_id].case.split, cases[case_id].case.num_lesions) == (split, 3)
+        assert figures[case_id]["num_lesions_outside_crop"] == lost
+        _, number = ndimage.label(cases[case_id].label_IJK(), structure=np.ones((3, 3, 3)))
+        assert number == 3 - lost
+        assert (cases[case_id].info().crop_start[2] <= 2) == (split == "train")
+    assert sum("widened for 1 lesion" in text for text in report["notices"]) == 1
+    assert sum("1 lesion of the ground truth outside the crop" in text for text in report["notices"]) == 2
+
+
+def test_a_margin_or_no_crop_keeps_it(tmp_path):
+    with_lesion_below_the_lungs(tmp_path / "cohort")
+    for number, words in enumerate((("--margin-mm", "60"), ("--crop", "none"))):
+        assert preprocess(tmp_path / "cohort", tmp_path / str(number) / "out", *words) == 0
+        assert {case["num_lesions_outside_crop"] for case in report_of(tmp_path / str(number) / "out")["cases"]} == {0}
+
+
+def test_a_scan_without_lungs_is_kept_whole_with_a_notice(tmp_path, capsys):
+    cohort = tmp_path / "cohort"
+    write_msd(cohort, 1)
+    path = cohort / "imagesTr" / "lung_000.nii.gz"
+    image = nibabel.load(path)
+    volume = np.asarray(image.dataobj)
+    body = np.where(np.abs(volume + 850) < 100, 40, volume).astype(np.int16)  # lungs become tissue
+    nibabel.Nifti1Image(body, image.affine, image.header).to_filename(path)
+    write_index(cohort)
+    assert preprocess(cohort, tmp_path / "out", "--purpose", "inference") == 0
+    assert "lung_000: no lungs were found; the field of view is the whole body." in capsys.readouterr().err
+    report = report_of(tmp_path / "out")
+    assert report["cases"][0]["field_of_view"] == "body"
+    assert report["cases"][0]["lung_volume_ml"] is None
+    (case,) = all_cases(tmp_path / "out").values()
+    np.testing.assert_allclose(np.multiply(case.volume_IJK().shape, SPACING), (370, 270, 246), atol=14)
+    np.testing.assert_array_equal(case.lung_IJK(), ndimage.binary_fill_holes(case.volume_IJK() > -500))
