@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,30 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_steps import __version__
+from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.model import ModelCard
 from medweave_steps.contracts.segmentations import SegmentedCase
 from medweave_steps.contracts.volume import VolumeInfo
 from medweave_steps.io.hashing import sha256_of_file
+from medweave_steps.io.headers import read_headers
+from medweave_steps.io.prepared import CaseFolder
 from medweave_steps.segment.dicom_common import Source, read_source
-from medweave_steps.segment.dicom_seg import build_segmentation
+from medweave_steps.segment.dicom_seg import draft_segmentation, fill_segmentation
 from medweave_steps.segment.dicom_sr import build_report
 from medweave_steps.segment.lesions import Lesion, measure_lesions, write_table
 from medweave_steps.segment.nifti_out import write_mask
 
+HEADERS_FILE = "source_headers.zip"
 NIFTI_MASK, DICOM_MASK = "lesion_mask.nii.gz", "lesion_mask.dcm"
 TABLE, STRUCTURED_REPORT = "lesions.csv", "lesions_sr.dcm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What can be made of a case's DICOM outputs before its mask is known."""
+
+    source: Source
+    segmentation: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,36 +47,66 @@ class Delivery:
     has_dicom: bool
 
 
+def draft_dicom(case: CaseFolder, info: VolumeInfo, card: ModelCard, *, model_sha256: str) -> Draft | None:
+    """Reads the source headers of a case and drafts its DICOM Segmentation.
+
+    Returns:
+        None for a NIfTI source, and for a series of several multi-frame images, whose frames one SEG cannot name.
+    Raises:
+        UserInputError: the headers are missing, or are not those of the volume's slices.
+    """
+    if info.source_format != "dicom":
+        return None
+    path = case.folder / HEADERS_FILE
+    if not path.is_file():
+        raise UserInputError(
+            f"the source headers of {info.case_id} are missing.",
+            seen=f"no {HEADERS_FILE} beside its volume.npy",
+            expected=f"{HEADERS_FILE}, from which the DICOM SEG takes the names of the source images",
+            do="run preprocess again",
+        )
+    source = read_source(read_headers(path), info)
+    if source is None:
+        return None
+    segmentation = draft_segmentation(source, info.source_grid.shape, card, model_sha256=model_sha256)
+    return Draft(source=source, segmentation=segmentation)
+
+
 def deliver_case(
     folder: Path,
     mask: npt.NDArray[np.uint8],
     info: VolumeInfo,
     volume_IJK_hu: npt.NDArray[np.float32],
-    headers: Sequence[Any],
+    draft: Draft | None,
     card: ModelCard,
     *,
     model_sha256: str,
 ) -> Delivery:
-    """Writes NIfTI, table and, for DICOM sources, segmentation and structured report.
+    """Writes NIfTI, table and, where there is a draft, segmentation and structured report.
 
     Args:
         folder: of the case; made here, inside a folder that appears only when it is complete.
         mask: uint8, 0 or 1, on the source grid, in source order.
         info: geometry of the case.
         volume_IJK_hu: the prepared volume.
-        headers: datasets of the source images without pixel data; empty for NIfTI sources.
+        draft: of the DICOM outputs.
         card, model_sha256: the model and the digest of its card.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    source = read_source(headers, info) if info.source_format == "dicom" else None
     # The NIfTI is mostly compression, which leaves the interpreter free for the rest.
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         nifti = pool.submit(write_mask, folder / NIFTI_MASK, mask, info)
-        instance_numbers = source.instance_numbers(mask.shape[0]) if source else ()
+        instance_numbers = draft.source.instance_numbers(mask.shape[0]) if draft else ()
         lesions = measure_lesions(mask, info, volume_IJK_hu, instance_numbers)
         write_table(folder / TABLE, lesions)
-        if source:
-            _write_dicom(folder, mask, source, lesions, card, model_sha256)
+        if draft:
+            # Another mask is another object, so its digest is part of the name (DICOM PS3.5, chapter 9: one UID, one content).
+            digest = hashlib.sha256(np.flatnonzero(mask.view(np.bool_)).tobytes()).hexdigest()
+            identity = (draft.source.series_uid, model_sha256, digest, __version__)
+            fill_segmentation(draft.segmentation, mask, identity=identity)
+            draft.segmentation.save_as(folder / DICOM_MASK, enforce_file_format=True)
+            report = build_report(lesions, draft.segmentation, draft.source, card, identity=identity)
+            report.save_as(folder / STRUCTURED_REPORT, enforce_file_format=True)
         nifti.result()
     record = SegmentedCase(
         case_id=info.case_id,
@@ -74,23 +115,4 @@ def deliver_case(
         num_lesions=len(lesions),
         lesion_volume_mm3=round(sum(lesion.volume_mm3 for lesion in lesions), 2),
     )
-    return Delivery(record=record, lesions=tuple(lesions), has_dicom=source is not None)
-
-
-def _write_dicom(
-    folder: Path,
-    mask: npt.NDArray[np.uint8],
-    source: Source,
-    lesions: Sequence[Lesion],
-    card: ModelCard,
-    model_sha256: str,
-) -> None:
-    # Another mask is another object, so its digest is part of the name (DICOM PS3.5, chapter 9: one UID, one content).
-    digest = hashlib.sha256(np.flatnonzero(mask.view(np.bool_)).tobytes()).hexdigest()
-    identity = (source.series_uid, model_sha256, digest, __version__)
-    segmentation = build_segmentation(mask, source, card, identity=identity)
-    for name, dataset in (
-        (DICOM_MASK, segmentation),
-        (STRUCTURED_REPORT, build_report(lesions, segmentation, source, card, identity=identity)),
-    ):
-        dataset.save_as(folder / name, enforce_file_format=True)
+    return Delivery(record=record, lesions=tuple(lesions), has_dicom=draft is not None)

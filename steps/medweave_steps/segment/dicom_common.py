@@ -55,14 +55,6 @@ class Source:
         images = [self.images[0]] * num_slices if self.frames else self.images
         return [_integer(image.get("InstanceNumber")) for image in images]
 
-    def in_image_order(self, mask: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """The mask [slice, row, column] with its slices in the order of the images or frames."""
-        if not self.frames:
-            return mask
-        ordered = np.empty_like(mask)
-        ordered[list(self.frames)] = mask
-        return ordered
-
     def references(self, first_slice: int, last_slice: int) -> list[tuple[Any, list[int] | None]]:
         """The images of source slices, counted from 1, each with its frames, counted from 1 (None for single-frame images)."""
         slices = range(first_slice - 1, last_slice)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from medweave_steps import __version__
 from medweave_steps.contracts.model import ModelCard
+from medweave_steps.contracts.volume import Triple
 from medweave_steps.runtime.imports import require
 from medweave_steps.segment.dicom_common import (
     CONTENT_DESCRIPTION,
@@ -20,23 +21,21 @@ from medweave_steps.segment.dicom_common import (
 )
 
 SERIES_NUMBER = 9001
+_NOT_YET = "2.25.0"
 
 
-def build_segmentation(
-    mask: npt.NDArray[np.uint8], source: Source, card: ModelCard, *, identity: tuple[str, ...]
-) -> Any:
-    """A DICOM Segmentation: BINARY, Explicit VR Little Endian, one segment, frame n for source slice n, empty ones too.
+def draft_segmentation(source: Source, shape: Triple, card: ModelCard, *, model_sha256: str) -> Any:
+    """A DICOM Segmentation that lacks its mask and its UIDs, so that it can be made while the network still runs.
 
-    Empty frames are kept because readers take the spacing from the distance between frames: without them SimpleITK opens
-    the mask with wrong geometry.
+    BINARY, Explicit VR Little Endian, one segment, frame n for source slice n. Empty frames are kept because readers take the
+    spacing from the distance between frames: without them SimpleITK opens the mask with wrong geometry.
 
     Args:
-        mask: uint8, 0 or 1, [slice, row, column].
         source: the images.
-        card: the model that found the lesions.
-        identity: what the UIDs are made from: source series, model and mask.
+        shape: of the source array [slice, row, column].
+        card, model_sha256: the model that finds the lesions, and the digest of its card.
     Returns:
-        highdicom.seg.Segmentation, ready to be written.
+        highdicom.seg.Segmentation for `fill_segmentation`.
     """
     highdicom = require("highdicom", extra="segment")
     with warnings.catch_warnings():
@@ -44,29 +43,48 @@ def build_segmentation(
         segmentation = highdicom.seg.Segmentation(
             source_images=source.images,
             # bool spares highdicom the search for values above 1: half of its time.
-            pixel_array=source.in_image_order(mask).view(np.bool_),
+            pixel_array=np.zeros(shape, dtype=np.bool_),
             segmentation_type=highdicom.seg.SegmentationTypeValues.BINARY,
-            segment_descriptions=[_segment(card, identity)],
-            series_instance_uid=derived_uid("segmentation series", *identity),
+            segment_descriptions=[_segment(card, model_sha256)],
+            series_instance_uid=_NOT_YET,
             series_number=SERIES_NUMBER,
-            sop_instance_uid=derived_uid("segmentation", *identity),
+            sop_instance_uid=_NOT_YET,
             instance_number=1,
             manufacturer=MANUFACTURER,
             manufacturer_model_name=card.name[:64],
             software_versions=__version__,
-            device_serial_number=identity[1][:16],
+            device_serial_number=model_sha256[:16],
             content_description=CONTENT_DESCRIPTION,
             content_label="LUNG_NODULES",
             series_description="Lung nodules (research use only)",
             omit_empty_frames=False,
         )
-    _put_in_slice_order(segmentation, mask)
+    _put_in_slice_order(segmentation)
     settle_times(segmentation, source)
-    _settle_dimension_uid(segmentation, derived_uid("dimensions", *identity))
     return segmentation
 
 
-def _segment(card: ModelCard, identity: tuple[str, ...]) -> Any:
+def fill_segmentation(segmentation: Any, mask: npt.NDArray[np.uint8], *, identity: tuple[str, ...]) -> None:
+    """Gives a draft its pixels and its UIDs; it is then ready to be written.
+
+    Args:
+        segmentation: of `draft_segmentation`.
+        mask: uint8, 0 or 1, [slice, row, column].
+        identity: what the UIDs are made from: source series, model and mask.
+    """
+    packed = np.packbits(
+        mask.reshape(-1), bitorder="little"
+    ).tobytes()  # DICOM PS3.5, D.1: first pixel in the lowest bit
+    segmentation.PixelData = packed + bytes(len(packed) % 2)
+    segmentation.SeriesInstanceUID = derived_uid("segmentation series", *identity)
+    segmentation.SOPInstanceUID = derived_uid("segmentation", *identity)
+    segmentation.file_meta.MediaStorageSOPInstanceUID = segmentation.SOPInstanceUID
+    dimensions = derived_uid("dimensions", *identity)
+    for item in (*segmentation.DimensionOrganizationSequence, *segmentation.DimensionIndexSequence):
+        item.DimensionOrganizationUID = dimensions
+
+
+def _segment(card: ModelCard, model_sha256: str) -> Any:
     highdicom = require("highdicom", extra="segment")
     codes = require("pydicom.sr.codedict", extra="segment").codes
     return highdicom.seg.SegmentDescription(
@@ -78,14 +96,14 @@ def _segment(card: ModelCard, identity: tuple[str, ...]) -> Any:
         algorithm_identification=highdicom.AlgorithmIdentificationSequence(
             name=card.name[:64],
             family=codes.DCM.ArtificialIntelligence,
-            version=f"{card.precision} {identity[1][:16]}",
+            version=f"{card.precision} {model_sha256[:16]}",
             source=MANUFACTURER,
         ),
         anatomic_regions=[codes.SCT.Lung],
     )
 
 
-def _put_in_slice_order(segmentation: Any, mask: npt.NDArray[np.uint8]) -> None:
+def _put_in_slice_order(segmentation: Any) -> None:
     """Makes frame n show slice n of the source.
 
     highdicom stores frames against the slice normal; SimpleITK then opens a mirrored array with a left-handed direction, right in
@@ -101,14 +119,3 @@ def _put_in_slice_order(segmentation: Any, mask: npt.NDArray[np.uint8]) -> None:
         content = group.FrameContentSequence[0]
         content.DimensionIndexValues = [content.DimensionIndexValues[0], number]
     segmentation.PerFrameFunctionalGroupsSequence = ordered
-    packed = np.packbits(
-        mask.reshape(-1), bitorder="little"
-    ).tobytes()  # DICOM PS3.5, D.1: first pixel in the lowest bit
-    segmentation.PixelData = packed + bytes(len(packed) % 2)
-
-
-def _settle_dimension_uid(segmentation: Any, uid: str) -> None:
-    for item in segmentation.DimensionOrganizationSequence:
-        item.DimensionOrganizationUID = uid
-    for item in segmentation.DimensionIndexSequence:
-        item.DimensionOrganizationUID = uid
