@@ -1,0 +1,168 @@
+"""The same workflow under StreamFlow and under cwltool, by their own commands: equal outputs, file by file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import engine
+from support.chest_cohort import write_dicom
+from support.cwl_files import ROOT, WORKFLOWS
+from support.openvino_models import InputContract, write_tiny_model
+
+BESIDE = Path(sys.executable).parent
+FAKES = ROOT / "tests" / "fakes" / "bin"
+MASKS = ("lesion_mask.nii.gz", "lesion_mask.dcm", "lesions.csv", "lesions_sr.dcm")
+FILE = """
+version: v1.0
+workflows:
+  lung:
+    type: cwl
+    config: {{file: {workflow}, settings: job.yml}}
+    bindings: [{{step: /, target: {{deployment: laptop}}}}]
+deployments: {{laptop: {{type: medweave.local, config: {{}}}}}}
+scheduling: {{scheduler: {{type: medweave.scheduler, config: {{}}}}}}
+database: {{type: medweave.database, config: {{}}}}
+"""
+
+
+def run_both(folder: Path, workflow: str, job: Mapping[str, Any], *, fakes: bool = False) -> dict[str, dict[str, str]]:
+    """Runs a workflow under both engines at once; returns path -> SHA-256 of what each delivered."""
+    (folder / "job.yml").write_text(json.dumps(job), encoding="utf-8")
+    cwl = WORKFLOWS / "lung-nodule-segmentation" / workflow
+    (folder / "streamflow.yml").write_text(FILE.format(workflow=json.dumps(str(cwl))), encoding="utf-8")
+    path = os.pathsep.join([*([str(FAKES)] if fakes else []), str(BESIDE), os.environ["PATH"]])
+    environment = os.environ | {"PATH": path}
+    commands = {
+        "streamflow": ["streamflow", "run", "--quiet", "--outdir", "by-streamflow", "streamflow.yml"],
+        "cwltool": ["cwltool", "--outdir", "by-cwltool", str(cwl), "job.yml"],
+    }
+    started = {}
+    for name, words in commands.items():
+        with (folder / f"{name}.log").open("w") as log:
+            started[name] = subprocess.Popen(
+                [str(BESIDE / words[0]), *words[1:]], cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=log
+            )
+    for name, process in started.items():
+        assert process.wait(600) == 0, (folder / f"{name}.log").read_text()
+    return {name: digests(folder / f"by-{name}") for name in commands}
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def only(found: Mapping[str, str], *names: str) -> dict[str, str]:
+    return {path: digest for path, digest in found.items() if path.endswith(names)}
+
+
+@pytest.fixture
+def fake_cohort(tmp_path: Path) -> Path:
+    folder = tmp_path / "cohort"  # cwltool refuses names with blanks, of inputs; not below them
+    folder.mkdir()
+    (folder / "slice 1.dcm").write_text("one")
+    return folder
+
+
+def test_training_pipeline_hands_the_same_to_every_step(tmp_path: Path, fake_cohort: Path) -> None:
+    # The fake worker writes what it was given: options, and the content of inputs.
+    job = {
+        "cohort": {"class": "Directory", "path": fake_cohort.name},
+        "spacing_mm": [1.5, 1.5, 2.0],
+        "on_error": "skip",
+    }
+    found = run_both(tmp_path, "train.cwl", job, fakes=True)
+    assert found["streamflow"] == found["cwltool"]
+    assert set(found["cwltool"]) == {
+        "accepted_model/model_card.json",
+        "evaluation/metrics.json",
+        "gate_decision.json",
+        "report/fragment.html",
+        "report/summary.json",
+        "training_log/curves.json",
+        *(f"segmentations-batch-{n:03d}/case-1/lesion_mask.{kind}" for n in (0, 1) for kind in ("dcm", "nii.gz")),
+        *(f"segmentations-batch-{n:03d}/segmentations.json" for n in (0, 1)),
+    }
+    (run,) = (tmp_path / "runs").iterdir()
+    ends = [event for event in engine.valid_events(run / "events.jsonl") if event["type"] == "job.ended"]
+    assert {event["data"]["state"] for event in ends} == {"completed"}
+    assert [event["job"] for event in ends[:3]] == ["/check/0", "/preprocess/0", "/train/0"]
+    assert {event["job"] for event in ends if event["step"] == "/segment"} == {"/segment/0.0", "/segment/0.1"}
+    kept = {path.relative_to(run / "reports").as_posix() for path in (run / "reports").rglob("*.*") if path.is_file()}
+    assert {"segment.0/run_report.json", "report/report/fragment.html"} <= kept
+
+
+@pytest.mark.pipeline
+def test_inference_gives_bit_identical_masks(tmp_path: Path) -> None:
+    write_dicom(tmp_path / "cohort", 3)
+    shutil.rmtree(tmp_path / "cohort" / "ground-truth")
+    contract = InputContract(
+        spacing_mm=(4.0, 4.0, 4.0), window_hu=(-1000.0, 400.0), patch_shape=(16, 16, 16), patch_multiple=4
+    )
+    write_tiny_model(tmp_path / "model", input=contract)
+    job = {
+        "cohort": {"class": "Directory", "path": "cohort"},
+        "segmentation_model": {"class": "Directory", "path": "model"},
+        "cases_per_batch": 2,
+    }
+    found = run_both(tmp_path, "infer.cwl", job)
+    masks = {name: only(files, *MASKS) for name, files in found.items()}
+    assert masks["streamflow"] == masks["cwltool"]
+    assert len(masks["cwltool"]) == 3 * len(MASKS)
+    assert {path.split("/")[0] for path in masks["cwltool"]} == {"segmentations-batch-000", "segmentations-batch-001"}
+    assert holds_lesions(tmp_path / "by-streamflow")
+
+
+@pytest.mark.pipeline
+def test_training_gives_bit_identical_models_and_masks(tmp_path: Path) -> None:
+    index = write_dicom(tmp_path / "cohort", 5)
+    test_cases = [case.case_id for case in index.cases[:2]]
+    (tmp_path / "cohort" / "splits.json").write_text(json.dumps({"test": test_cases}), encoding="utf-8")
+    job = {
+        "cohort": {"class": "Directory", "path": "cohort"},
+        "spacing_mm": [5.0, 5.0, 5.0],
+        "training_steps": 3,
+        "cases_per_batch": 1,
+    }
+    found = run_both(tmp_path, "train.cwl", job)
+    same = ("model.safetensors", "float32.bin", "metrics.json", "lesion_mask.nii.gz", "lesions.csv")
+    chosen = {name: only(files, *same) for name, files in found.items()}
+    assert chosen["streamflow"] == chosen["cwltool"]
+    assert len(only(chosen["cwltool"], "lesion_mask.nii.gz")) == 2
+    assert "accepted_model/models/model.safetensors" in chosen["cwltool"]
+    # A DICOM SEG names its model by the digest of the card, which tells how many seconds the training took; its frames must
+    # not differ.
+    segs = sorted(path.relative_to(tmp_path / "by-cwltool") for path in (tmp_path / "by-cwltool").rglob("*_mask.dcm"))
+    assert len(segs) == 2
+    for path in segs:
+        assert frames(tmp_path / "by-cwltool" / path) == frames(tmp_path / "by-streamflow" / path)
+
+
+def frames(path: Path) -> tuple[str, list[str]]:
+    """Digest of all voxels of a DICOM SEG, and the source images that its frames refer to."""
+    import pydicom
+
+    dataset = pydicom.dcmread(path)
+    (series,) = dataset.ReferencedSeriesSequence
+    images = [image.ReferencedSOPInstanceUID for image in series.ReferencedInstanceSequence]
+    return hashlib.sha256(dataset.PixelData).hexdigest(), images
+
+
+def holds_lesions(folder: Path) -> bool:
+    """True where a mask is not empty: equal empty masks would prove nothing."""
+    import nibabel
+
+    return any(nibabel.load(path).get_fdata().any() for path in folder.rglob("*.nii.gz"))
