@@ -133,10 +133,10 @@ def three_cases(source_format: str = "nifti") -> list[CaseSpec]:
     """One found, one found in part with a false positive, one with nothing in either mask."""
     shape = (24, 36, 40) if source_format == "dicom" else (40, 36, 24)
     one, other = ((8, 12, 12), (14, 24, 30)) if source_format == "dicom" else ((12, 12, 8), (30, 24, 14))
-    nothing = np.zeros(shape, bool)
+    nothing, lesions = np.zeros(shape, bool), balls(shape, one) | balls(shape, other, radius=3)
     masks = [
-        (balls(shape, one, other), balls(shape, one, other)),
-        (balls(shape, one, other), balls(shape, one, radius=3) | balls(shape, (4, 4, 4), radius=1.5)),
+        (lesions, lesions),
+        (lesions, balls(shape, one, radius=3) | balls(shape, (4, 4, 4), radius=1.5)),
         (nothing, nothing),
     ]
     return [

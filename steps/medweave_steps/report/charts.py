@@ -43,7 +43,12 @@ def loss_chart(curves: Curves) -> Chart:
 
     def draw(axes: Any) -> None:
         axes.plot(steps, values, color=FIRST, linewidth=1.6)
-        axes.set(xlabel="optimiser step", ylabel="training loss", ylim=(0, max(values) * 1.05 or 1))
+        axes.set(
+            xlabel="optimiser step",
+            ylabel="training loss",
+            ylim=(0, max(values) * 1.05 or 1),
+            xlim=(0, steps[-1] * 1.02),
+        )
 
     alt = f"Training loss falls from {values[0]:.3f} at step {steps[0]} to {values[-1]:.3f} at step {steps[-1]}."
     return Chart(svg=_svg(draw, "loss"), alt=alt, caption="Training loss (mean since the point before).")
@@ -59,7 +64,8 @@ def validation_chart(curves: Curves) -> Chart:
             label, colour, style = names[name]
             steps, values = zip(*points, strict=True)
             axes.plot(steps, values, style, color=colour, linewidth=1.6, marker="o", markersize=3, label=label)
-        axes.set(xlabel="optimiser step", ylabel="validation split", ylim=(0, 1.02))
+        last = max(points[-1][0] for points in curves.validation.values())
+        axes.set(xlabel="optimiser step", ylabel="validation split", ylim=(0, 1.02), xlim=(0, last * 1.02))
         axes.legend(loc="lower right", frameon=False, labelcolor=INK)
 
     alt = f"Validation Dice over optimiser steps; the best is {best:.3f} at step {best_step}."

@@ -47,6 +47,18 @@ VIEWS = (
     View(name="coronal", normal=1, row=2, column=0, sides=("R", "L", "S", "I")),
     View(name="sagittal", normal=0, row=2, column=1, sides=("A", "P", "S", "I")),
 )
+AXIAL = VIEWS[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scan:
+    """One case to be drawn: volume and ground truth on the prepared grid, the prediction (0 or 1) on the source's."""
+
+    case_id: str
+    info: VolumeInfo
+    volume_IJK: FloatArray
+    truth_IJK: BoolArray
+    found_RAS: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,37 +118,31 @@ def on_prepared_grid(mask_RAS: FloatArray, info: VolumeInfo) -> BoolArray:
     return mask_RAS[np.ix_(*clipped)] > 0
 
 
-def choose_focus(found: BoolArray, truth: BoolArray, info: VolumeInfo) -> Focus:
-    """The largest lesion that was missed, else the largest lesion, else the largest false positive, else the middle."""
+def choose_foci(found: BoolArray, truth: BoolArray, info: VolumeInfo) -> list[Focus]:
+    """What the planes go through: the largest lesion, else the largest false positive, else the middle.
+
+    Where a smaller lesion was missed, the largest such one is the second focus, which gets a picture of its own.
+    """
     match = match_lesions(found, truth, spacing_mm=info.grid.spacing_mm)
-    lesions = list(
-        zip(
-            match.reference_hit,
-            match.reference_volumes_mm3,
-            match.reference_centres,
-            match.reference_diameters_mm,
-            strict=True,
-        )
-    )
+    columns = (match.reference_volumes_mm3, match.reference_centres, match.reference_hit)
+    lesions = sorted(zip(*columns, strict=True), key=lambda lesion: -lesion[0])
     if lesions:
-        missed = [lesion for lesion in lesions if not lesion[0]]
-        is_hit, _, centre, _ = max(missed or lesions, key=lambda lesion: lesion[1])
-        return Focus(
-            voxel=_voxel(centre),
-            what="through its largest lesion" if is_hit else "through the largest lesion it missed",
-        )
+        _, centre, is_hit = lesions[0]
+        what = "through its largest lesion" + ("" if is_hit else ", which was missed")
+        missed = [other for _, other, other_is_hit in lesions[1:] if not other_is_hit]
+        second = [Focus(voxel=_voxel(place), what="through the largest lesion that was missed") for place in missed[:1]]
+        return [Focus(voxel=_voxel(centre), what=what), *(second if is_hit else [])]
     parts = connected_components(found)
     if parts.num:
         largest = parts.voxels[parts.labels == int(np.argmax(parts.num_voxels()))]
-        centre = np.stack(np.unravel_index(largest, found.shape)).mean(axis=1)
-        return Focus(voxel=_voxel(centre), what="through the largest false positive; there is no lesion")
-    return Focus(
-        voxel=_voxel([(n - 1) / 2 for n in found.shape]), what="through the middle; there is no lesion in either mask"
-    )
+        middle = np.stack(np.unravel_index(largest, found.shape)).mean(axis=1)
+        return [Focus(voxel=_voxel(middle), what="through the largest false positive; there is no lesion")]
+    centre = tuple((n - 1) / 2 for n in found.shape)
+    return [Focus(voxel=_voxel(centre), what="through the middle; there is no lesion in either mask")]
 
 
 def pictures(case: CaseFolder, mask_path: Path) -> tuple[list[Picture], Focus]:
-    """Three planes through the focus, and the axial one again enlarged.
+    """Three planes through the focus, the axial one again enlarged, and a missed lesion enlarged where there is one.
 
     Args:
         case: a prepared case; its ground truth is drawn where it has one.
@@ -145,24 +151,29 @@ def pictures(case: CaseFolder, mask_path: Path) -> tuple[list[Picture], Focus]:
         UserInputError: the mask cannot be read or belongs to another source.
     """
     info = case.info()
-    volume_IJK = case.volume_IJK()
-    mask_RAS = read_mask(mask_path, info)
-    truth = np.asarray(case.label_IJK()) > 0 if case.case.has_label else np.zeros(info.grid.shape, np.bool_)
-    focus = choose_focus(on_prepared_grid(mask_RAS, info), truth, info)
-    made = []
-    for view in VIEWS:
-        place = focus.voxel[view.normal]
-        layers = (
-            np.take(volume_IJK, place, axis=view.normal),
-            np.take(truth, place, axis=view.normal).astype(np.float32),
-            _plane_of_mask(mask_RAS, info, view.normal, place),
-        )
-        # The two axes that are left keep their order; a picture has the row's axis first, both read backwards.
-        image, outline, found = (_turned(layer, view) for layer in layers)
-        made.append(_picture(view, image, outline, found, info, focus, case.case.case_id))
-        if view.name == "axial":
-            zoomed = _zoomed(view, image, outline, found, info, focus, case.case.case_id)
-    return [*made, zoomed], focus
+    scan = Scan(
+        case_id=case.case.case_id,
+        info=info,
+        volume_IJK=case.volume_IJK(),
+        truth_IJK=case.label_IJK() > 0 if case.case.has_label else np.zeros(info.grid.shape, np.bool_),
+        found_RAS=read_mask(mask_path, info),
+    )
+    foci = choose_foci(on_prepared_grid(scan.found_RAS, info), scan.truth_IJK, info)
+    planes = [_picture(view, scan, foci[0]) for view in VIEWS]
+    names = ("axial, enlarged", "missed lesion, enlarged")
+    return [*planes, *(_zoomed(AXIAL, scan, focus, name) for focus, name in zip(foci, names, strict=False))], foci[0]
+
+
+def _layers(view: View, scan: Scan, focus: Focus) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Image (HU), ground truth and prediction (0 to 1) of a plane, turned as they are shown."""
+    place = focus.voxel[view.normal]
+    layers = (
+        np.take(scan.volume_IJK, place, axis=view.normal),
+        np.take(scan.truth_IJK, place, axis=view.normal).astype(np.float32),
+        _plane_of_mask(scan.found_RAS, scan.info, view.normal, place),
+    )
+    image, truth, found = (_turned(layer, view) for layer in layers)
+    return image, truth, found
 
 
 def _turned(plane: Any, view: View) -> Any:
@@ -190,48 +201,47 @@ def _plane_of_mask(mask_RAS: FloatArray, info: VolumeInfo, normal: int, place: i
     return plane
 
 
-def _picture(
-    view: View, image: FloatArray, truth: FloatArray, found: FloatArray, info: VolumeInfo, focus: Focus, case_id: str
-) -> Picture:
+def _picture(view: View, scan: Scan, focus: Focus) -> Picture:
+    image, truth, found = _layers(view, scan, focus)
     height, width = image.shape
-    row_mm, column_mm = info.grid.spacing_mm[view.row], info.grid.spacing_mm[view.column]
-    lens = _lens(view, image.shape, info, focus) if view.name == "axial" else None
+    row_mm, column_mm = scan.info.grid.spacing_mm[view.row], scan.info.grid.spacing_mm[view.column]
     return Picture(
         name=view.name,
-        alt=f"{view.name.capitalize()} plane of {case_id}, {focus.what}, lung window, with {_outlines(truth, found)}.",
+        alt=f"{view.name.capitalize()} plane of {scan.case_id}, {focus.what}, lung window, with {_outlines(truth, found)}.",
         png=_png(image),
         width=width,
         height=height,
         aspect=round(width * column_mm / (height * row_mm), 4),
         truth=_path(truth),
         found=_path(found),
-        lens=lens,
+        lens=_lens(view, image.shape, scan.info, focus) if view is AXIAL else None,
         sides=view.sides,
     )
 
 
-def _zoomed(
-    view: View, image: FloatArray, truth: FloatArray, found: FloatArray, info: VolumeInfo, focus: Focus, case_id: str
-) -> Picture:
+def _zoomed(view: View, scan: Scan, focus: Focus, name: str) -> Picture:
     """The field around the focus on a finer grid, so that a lesion of a few voxels can be judged."""
     from scipy import ndimage
 
-    rows, columns = _field(view, image.shape, info, focus)
+    layers = _layers(view, scan, focus)
+    rows, columns = _field(view, layers[0].shape, scan.info, focus)
     at = np.meshgrid(rows, columns, indexing="ij")
-    fine = ndimage.map_coordinates(np.ascontiguousarray(image), at, order=3, mode="constant", cval=LUNG_WINDOW_HU[0])
-    outlines = [ndimage.map_coordinates(np.ascontiguousarray(m), at, order=1, mode="constant") for m in (truth, found)]
+    image, truth, found = (
+        ndimage.map_coordinates(np.ascontiguousarray(layer), at, order=order, mode="constant", cval=outside)
+        for layer, order, outside in zip(layers, (3, 1, 1), (LUNG_WINDOW_HU[0], 0, 0), strict=True)
+    )
     return Picture(
-        name="axial, enlarged",
+        name=name,
         alt=(
-            f"Axial plane of {case_id}, enlarged to a field of {ZOOM_FIELD_MM:g} mm, {focus.what}, "
-            f"with {_outlines(*outlines)}."
+            f"{view.name.capitalize()} plane of {scan.case_id}, enlarged to a field of {ZOOM_FIELD_MM:g} mm, {focus.what}, "
+            f"with {_outlines(truth, found)}."
         ),
-        png=_png(fine),
+        png=_png(image),
         width=len(columns),
         height=len(rows),
         aspect=1.0,
-        truth=_path(outlines[0]),
-        found=_path(outlines[1]),
+        truth=_path(truth),
+        found=_path(found),
         lens=None,
         sides=view.sides,
     )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from medweave_steps.contracts.evaluation import CaseFigures, Evaluation
-from medweave_steps.contracts.gate import GateComparison, GateDecision, GateSpeed
+from medweave_steps.contracts.gate import GateComparison, GateDecision, GateFigures, GateSpeed
+from medweave_steps.contracts.progress import duration
 from medweave_steps.contracts.report_fragment import HeadlineFigure
 from medweave_steps.report.gather import Material
-from medweave_steps.report.words import NOT_DEFINED, figure, interval, mib, minus, plural, signed, triple
+from medweave_steps.report.words import NO_INTERVAL, NOT_DEFINED, figure, interval, mib, minus, plural, signed, triple
 
 SECTIONS = (
     ("results", "Results"),
@@ -129,7 +131,7 @@ def training_facts(material: Material) -> list[tuple[str, str]]:
         ("Seed", known.get("seed")),
         ("Cases", _cases_of(known)),
         ("Steps", _steps_of(known)),
-        ("Time", f"{known['seconds']:.0f} s on {known.get('num_threads')} threads" if "seconds" in known else None),
+        ("Time", f"{duration(known['seconds'])} on {known.get('num_threads')} threads" if "seconds" in known else None),
         ("Validation Dice", _known(metrics.get("validation_dice"), 3)),
         ("Validation sensitivity", _known(metrics.get("validation_sensitivity"), 3)),
         ("Validation false positives", _known(metrics.get("validation_false_positives_per_scan"), 2, " per scan")),
@@ -186,79 +188,60 @@ def _precision(segmented: Mapping[str, Any]) -> str | None:
     return f"{segmented['precision']}, {backend}" if backend else str(segmented["precision"])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A figure of a table, and what stands below it."""
+
+    value: str
+    more: str = ""
+
+
 def gate_rows(decision: GateDecision) -> list[dict[str, Any]]:
-    """One row per model that the gate measured; differences are candidate minus float32, with 95 % intervals."""
-    base = decision.float32_validation
-    rows = [
-        {
-            "name": "float32",
-            "verdict": "reference",
-            "is_accepted": decision.precision == "float32",
-            "dice": figure(base.dice_mean, 3),
-            "sensitivity": figure(base.lesion_sensitivity, 3),
-            "false_positives": figure(base.false_positives_per_scan),
-            "speed": _speed(decision.float32_speed),
-            "reasons": [],
-        }
-    ]
+    """One row per model that the gate measured; below the figures stands candidate minus float32, with its 95 % interval."""
+    base = {"name": "float32", "verdict": "reference", "reasons": ()}
+    rows = [base | {"cells": [*_figures(decision.float32_validation), *_speed(decision.float32_speed)]}]
     for candidate in decision.candidates:
-        rows.append(
-            {
-                "name": candidate.precision,
-                "verdict": "accepted" if candidate.is_accepted else "refused",
-                "is_accepted": candidate.is_accepted,
-                **_compared(candidate.validation),
-                "speed": _speed(candidate.speed),
-                "reasons": list(candidate.reasons),
-            }
-        )
+        verdict = "accepted" if candidate.is_accepted else "refused"
+        cells = [*_compared(candidate.validation), *_speed(candidate.speed)]
+        rows.append({"name": candidate.precision, "verdict": verdict, "reasons": candidate.reasons, "cells": cells})
     return rows
 
 
-def _compared(comparison: GateComparison | None) -> dict[str, str]:
-    if comparison is None:
-        return dict.fromkeys(("dice", "sensitivity", "false_positives"), "–")
-    seen = comparison.figures
-
-    def beside(value: float | None, difference: Any, digits: int) -> str:
-        bounds = interval((difference.lower, difference.upper), digits)
-        return f"{figure(value, digits)} ({signed(difference.value, digits)}; {bounds})"
-
-    return {
-        "dice": beside(seen.dice_mean, comparison.dice, 3),
-        "sensitivity": beside(seen.lesion_sensitivity, comparison.lesion_sensitivity, 3),
-        "false_positives": beside(seen.false_positives_per_scan, comparison.false_positives_per_scan, 2),
-    }
-
-
-def _speed(speed: GateSpeed | None) -> dict[str, str]:
-    if speed is None:
-        return dict.fromkeys(("seconds", "ratio", "size"), "–")
-    quartiles = f" ({interval(speed.speedup_quartiles)})" if speed.speedup_quartiles != (1.0, 1.0) else ""
-    return {
-        "seconds": f"{speed.seconds_per_volume:.2f} s",
-        "ratio": f"{speed.speedup:.2f} ×{quartiles}",
-        "size": f"{mib(speed.model_bytes)} ({speed.size_ratio:.0%})",
-    }
-
-
-def gate_test_rows(decision: GateDecision) -> list[tuple[str, str, str, str]]:
-    """The same models on the test split, which decided nothing: name, Dice, sensitivity, false positives per scan."""
+def gate_test_rows(decision: GateDecision) -> list[dict[str, Any]]:
+    """The same models on the test split, which decided nothing."""
     if decision.float32_test is None:
         return []
-    base = decision.float32_test
-    rows = [
-        (
-            "float32",
-            figure(base.dice_mean, 3),
-            figure(base.lesion_sensitivity, 3),
-            figure(base.false_positives_per_scan),
-        )
-    ]
-    for candidate in decision.candidates:
-        if candidate.test is not None:
-            rows.append((candidate.precision, *_compared(candidate.test).values()))  # type: ignore[arg-type]
+    rows: list[dict[str, Any]] = [{"name": "float32", "cells": _figures(decision.float32_test)}]
+    rows += [{"name": c.precision, "cells": _compared(c.test)} for c in decision.candidates if c.test is not None]
     return rows
+
+
+def _figures(seen: GateFigures) -> list[Cell]:
+    values = (figure(seen.dice_mean, 3), figure(seen.lesion_sensitivity, 3), figure(seen.false_positives_per_scan))
+    return [Cell(value=value) for value in values]
+
+
+def _compared(comparison: GateComparison | None) -> list[Cell]:
+    if comparison is None:
+        return [Cell(value="–")] * 3
+    differences = (comparison.dice, comparison.lesion_sensitivity, comparison.false_positives_per_scan)
+    cells = []
+    for cell, difference, digits in zip(_figures(comparison.figures), differences, (3, 3, 2), strict=True):
+        bounds = interval((difference.lower, difference.upper), digits)
+        more = signed(difference.value, digits) + (f" ({bounds})" if bounds != NO_INTERVAL else "")
+        cells.append(Cell(value=cell.value, more=more))
+    return cells
+
+
+def _speed(speed: GateSpeed | None) -> list[Cell]:
+    if speed is None:
+        return [Cell(value="–")] * 3
+    quartiles = interval(speed.speedup_quartiles) if speed.speedup_quartiles != (1.0, 1.0) else ""
+    return [
+        Cell(value=f"{speed.seconds_per_volume:.2f} s"),
+        Cell(value=f"{speed.speedup:.2f} ×", more=quartiles),
+        Cell(value=mib(speed.model_bytes), more=f"{speed.size_ratio:.0%}" if speed.size_ratio != 1 else ""),
+    ]
 
 
 def versions(material: Material) -> list[tuple[str, str]]:

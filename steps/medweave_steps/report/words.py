@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 NOT_DEFINED = "not defined"
+NO_INTERVAL = "–"
 
 
 def figure(value: float | None, digits: int = 2) -> str:
@@ -15,7 +16,7 @@ def figure(value: float | None, digits: int = 2) -> str:
 def interval(bounds: Sequence[float | None] | None, digits: int = 2) -> str:
     """`0.82 to 0.91`, or a dash where there is none."""
     if bounds is None or any(bound is None for bound in bounds):
-        return "–"
+        return NO_INTERVAL
     low, high = bounds
     return f"{low:.{digits}f} to {high:.{digits}f}".replace("-", "−")
 

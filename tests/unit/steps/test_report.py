@@ -38,8 +38,8 @@ def test_fragment_stands_alone_and_says_what_was_measured(tmp_path: Path) -> Non
         "case-00000001",
         "1 case without a lesion in either mask",
         "float32 kept. int8 refused: Dice may fall by 0.031.",
-        "0.790 (−0.010; −0.031 to 0.004)",
-        "1.80 × (1.62 to 1.98)",
+        "0.790−0.010 (−0.031 to 0.004)",
+        "1.80 ×1.62 to 1.98",
         "probability from 0.6, components from 20 mm³",
         "400, best weights at step 350",
         "−1000 to 400 HU",
@@ -50,7 +50,7 @@ def test_fragment_stands_alone_and_says_what_was_measured(tmp_path: Path) -> Non
         assert text in page.text, text
     assert [heading for level, heading in page.headings if level == 2][:-1] == [h for _, h in summary.sections]
     assert {identifier for identifier, _ in summary.sections} <= set(page.ids)
-    assert len(page.images) == 3 * 4
+    assert len(page.images) == 3 * 4 + 1  # one lesion was missed
     assert summary.synthetic
     assert (summary.patients, summary.cases, summary.lesions) == (3, 3, metrics["lesions"])
     assert summary.precision == "float32"
@@ -108,13 +108,16 @@ def test_outlines_lie_on_their_lesions_with_patient_right_on_the_left(tmp_path: 
     np.testing.assert_allclose(span, 8, atol=2.5)
 
 
-def test_a_missed_lesion_is_shown_rather_than_one_that_was_found(tmp_path: Path) -> None:
+def test_a_missed_lesion_gets_a_picture_of_its_own(tmp_path: Path) -> None:
     _, options = evaluated(tmp_path)
     html, _ = report(tmp_path, options)
-    text = check(html).text
-    assert "1 of 2 lesions found, false positives: 1; through the largest lesion it missed" in text
-    assert "2 of 2 lesions found, false positives: 0; through its largest lesion" in text
-    assert "through the middle; there is no lesion in either mask" in text
+    page = check(html)
+    assert "1 of 2 lesions found, false positives: 1. Planes through its largest lesion." in page.text
+    assert "Planes through the middle; there is no lesion in either mask." in page.text
+    missed = [image["alt"] for image in page.images if "that was missed" in image["alt"]]
+    assert len(missed) == 1
+    assert "case-00000001" in missed[0]
+    assert "with the outline of the ground truth." in missed[0]
 
 
 def test_best_median_and_worst_are_always_among_the_cases_shown(tmp_path: Path) -> None:

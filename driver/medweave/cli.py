@@ -1,0 +1,88 @@
+"""`medweave COMMAND …`: the laptop's one command. It reads files that runs leave; StreamFlow itself runs elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+from medweave import __version__
+from medweave_steps.contracts.errors import StepError, StorageError, UsageError
+from medweave_steps.contracts.model import RESEARCH_USE_ONLY
+
+# Name -> one line of help. The command's module is imported only when it is asked for.
+COMMANDS = {
+    "report": "join a run's event log and its steps' reports into one HTML file that opens offline",
+}
+INTERRUPTED = 130
+
+
+class Command(Protocol):
+    """What a command's module holds."""
+
+    DESCRIPTION: str
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Adds the command's arguments."""
+
+    def run(self, namespace: argparse.Namespace) -> int:
+        """Does the work; returns the exit code, or raises a StepError that tells the user what to do."""
+
+
+def load_command(name: str) -> Command:
+    """The module of a command."""
+    return cast(Command, importlib.import_module(f"medweave.{name}"))
+
+
+def build_parser(name: str | None = None) -> argparse.ArgumentParser:
+    """The parser of one command, or of the list of commands."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    if name is not None:
+        command = load_command(name)
+        parser = argparse.ArgumentParser(
+            prog=f"medweave {name}",
+            description=f"{command.DESCRIPTION}\n\n{RESEARCH_USE_ONLY}",
+            formatter_class=formatter,
+        )
+        command.add_options(parser)
+        return parser
+    lines = "\n".join(f"  {word:<9} {text}" for word, text in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="medweave",
+        usage="medweave COMMAND [options]   (medweave COMMAND --help lists them)",
+        description=f"Pipelines for medical imaging over the sites a hospital has.\n\ncommands:\n{lines}\n\n{RESEARCH_USE_ONLY}",
+        formatter_class=formatter,
+    )
+    parser.add_argument("--version", action="version", version=f"medweave {__version__}")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code (2 usage, 65 data, 69 missing library, 74 I/O, 130 interrupted)."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0].startswith("-"):
+        build_parser().parse_args(words or ["--help"])
+        return 0
+    name = words[0]
+    if name not in COMMANDS:
+        print(f"medweave: there is no command '{name}'. Known: {', '.join(COMMANDS)}", file=sys.stderr)
+        return UsageError.exit_code
+    namespace = build_parser(name).parse_args(words[1:])
+    try:
+        return load_command(name).run(namespace)
+    except StepError as error:
+        print(f"medweave {name}: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(f"medweave {name}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except OSError as error:
+        told = StorageError("a file could not be read or written.", seen=f"{error.strerror or error}: {error.filename}")
+        print(f"medweave {name}: {told}", file=sys.stderr)
+        return told.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,248 @@
+"""A run as its event log tells it: what ran where and when, and how it ended. Reads files; knows no HTML."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import typing
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.errors import StepError, UserInputError
+from medweave_steps.contracts.event import Event, EventType
+from medweave_steps.contracts.report import RunReport
+
+LOG_FILE = "events.jsonl"
+REPORT_FILE = "run_report.json"
+
+UNFINISHED = "unfinished"
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """One attempt at one job. Times are seconds since the run's start.
+
+    Attributes:
+        state: completed, failed, cancelled, or unfinished where the log ends before the job.
+        requested: cores and memory that the step asked for.
+        message: the step's own words about its failure.
+        folder: where the run keeps its reports, or None.
+    """
+
+    name: str
+    step: str
+    attempt: int
+    deployment: str
+    service: str | None
+    location: str | None
+    scheduled_s: float
+    started_s: float | None = None
+    ended_s: float | None = None
+    state: str = UNFINISHED
+    seconds: float | None = None
+    cpu_seconds: float | None = None
+    peak_memory_mib: float | None = None
+    exit_code: int | None = None
+    message: str = ""
+    progress: str = ""
+    requested: typing.Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+    report: RunReport | None = None
+
+    @property
+    def label(self) -> str:
+        """Short name: `train`, `segment.3` for the fourth of a scatter."""
+        tag = PurePosixPath(self.name).name.partition(".")[2]
+        step = self.step.strip("/").replace("/", ".")
+        return f"{step}.{tag}" if tag else step
+
+    @property
+    def where(self) -> str:
+        """`site-a-slurm/gpu4`, or the deployment alone."""
+        return f"{self.deployment}/{self.service}" if self.service else self.deployment
+
+    @property
+    def duration_s(self) -> float | None:
+        """Wall time of the command, else from its start to its end, s."""
+        if self.seconds is not None:
+            return self.seconds
+        if self.started_s is None or self.ended_s is None:
+            return None
+        return self.ended_s - self.started_s
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """One run.
+
+    Attributes:
+        state: completed, failed, cancelled, unknown, or unfinished where the log has no end.
+        seconds: wall time, s; up to the last event where the log has no end.
+        facts: what the run said of itself when it began.
+        notices: (job's label, text), in order, without repetitions.
+        first_cause: name of the job whose failure came first.
+    """
+
+    run_id: str
+    folder: Path
+    workflow: str
+    started: datetime.datetime
+    state: str
+    seconds: float
+    facts: typing.Mapping[str, Any]
+    jobs: tuple[Job, ...]
+    notices: tuple[tuple[str, str], ...]
+    first_cause: str | None
+    signal_number: int | None
+
+    def failures(self) -> list[Job]:
+        """Jobs that failed for good, the first cause first; an attempt that was tried again is not among them."""
+        last = {job.name: job for job in self.jobs}
+        failed = [job for job in last.values() if job.state == "failed"]
+        return sorted(failed, key=lambda job: (job.name != self.first_cause, job.ended_s or 0.0))
+
+
+def read_run(folder: Path) -> Run:
+    """Reads the folder of a run.
+
+    A last line that is cut off (the machine went down) is left out, and so are events of types that this version does not
+    know: a later version may have written the log.
+
+    Raises:
+        UserInputError: there is no log, it holds no event, or a line in its middle is no event.
+    """
+    path = folder / LOG_FILE
+    if not path.is_file():
+        raise UserInputError(
+            "this folder is not a run.",
+            seen=f"no {LOG_FILE} in {folder}",
+            expected=f"the folder of a run, with {LOG_FILE} and reports/, as `streamflow run` with medweave writes it",
+            do="name a folder runs/<run-id>",
+        )
+    events = read_events(path.read_text(encoding="utf-8"))
+    if not events or events[0].type != "run.started":
+        raise UserInputError(
+            f"the event log of {folder.name} does not begin with the start of a run.",
+            seen=f"{len(events)} events, the first of type {events[0].type if events else 'none'}",
+            expected="run.started",
+            do="check that the log was copied whole",
+        )
+    return build_run(events, folder)
+
+
+def read_events(text: str) -> list[Event]:
+    """The events of a log, in order."""
+    known = set(typing.get_args(EventType))
+    lines = text.split("\n")
+    events = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            data = json.loads(line)
+            if data["type"] in known:
+                events.append(codec.from_json(Event, data, where=f"line {number} of the event log"))
+        except (ValueError, TypeError, KeyError) as error:
+            if number == len(lines):  # a whole line ends with a line feed, so this one was cut off
+                break
+            raise UserInputError(
+                "the event log is damaged.",
+                seen=f"line {number} is no event: {line[:60]}",
+                expected="one JSON object per line",
+                do="copy the log again; a run's log is never edited",
+            ) from error
+    return sorted(events, key=lambda event: event.sequence)
+
+
+def build_run(events: Sequence[Event], folder: Path) -> Run:
+    """Puts the events together.
+
+    Args:
+        events: of one run, the first being its start.
+        folder: of the run; reports are read from it where the log names them.
+    """
+    start = _time(events[0])
+    jobs = _jobs(events, start, folder)
+    end = next((event for event in reversed(events) if event.type == "run.ended"), None)
+    facts = events[0].data
+    data = end.data if end else {}
+    for job in jobs:
+        job.report = _read_report(job)
+    return Run(
+        run_id=events[0].run_id,
+        folder=folder,
+        workflow=str(facts.get("workflow", "run")),
+        started=start,
+        state=str(data.get("state", "unknown")) if end else UNFINISHED,
+        seconds=float(data.get("seconds", (_time(events[-1]) - start).total_seconds())),
+        facts=facts,
+        jobs=tuple(jobs),
+        notices=_notices(events, jobs),
+        first_cause=data.get("first_cause"),
+        signal_number=data.get("signal"),
+    )
+
+
+def _jobs(events: Iterable[Event], start: datetime.datetime, folder: Path) -> list[Job]:
+    found: dict[tuple[str, int], Job] = {}
+    latest: dict[str, Job] = {}
+    for event in events:
+        if event.job is None or event.step is None:
+            continue
+        at = (_time(event) - start).total_seconds()
+        attempt = int(event.data.get("attempt", latest[event.job].attempt if event.job in latest else 1))
+        job = found.get((event.job, attempt))
+        if job is None:
+            job = found[event.job, attempt] = latest[event.job] = Job(
+                name=event.job, step=event.step, attempt=attempt, deployment=event.deployment or "?",
+                service=event.service, location=event.location, scheduled_s=at,
+            )  # fmt: skip
+        _apply(job, event, at)
+        if event.type == "job.report":
+            job.folder = _inside(folder, str(event.data.get("folder", "")))
+    return list(found.values())
+
+
+def _apply(job: Job, event: Event, at: float) -> None:
+    data = event.data
+    if event.type == "job.scheduled":
+        job.requested = {key: value for key, value in data.items() if key != "attempt"}
+    elif event.type == "job.started":
+        job.started_s = at
+    elif event.type == "job.progress":
+        job.progress = str(data.get("text", ""))
+    elif event.type == "job.ended":
+        job.ended_s, job.state = at, str(data.get("state", "unknown"))
+        job.exit_code, job.message = data.get("exit_code"), str(data.get("message", ""))
+        job.seconds, job.cpu_seconds = data.get("seconds"), data.get("cpu_seconds")
+        job.peak_memory_mib = data.get("peak_memory_mib")
+
+
+def _notices(events: Iterable[Event], jobs: Sequence[Job]) -> tuple[tuple[str, str], ...]:
+    labels = {job.name: job.label for job in jobs}
+    told = [(labels.get(e.job or "", "run"), str(e.data.get("text", ""))) for e in events if e.type == "notice"]
+    kept = [(job.label, text) for job in jobs if job.report for text in job.report.notices]
+    return tuple(dict.fromkeys([*told, *kept]))
+
+
+def _time(event: Event) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(event.time)
+
+
+def _inside(folder: Path, name: str) -> Path | None:
+    pure = PurePosixPath(name)
+    return None if pure.is_absolute() or ".." in pure.parts or not name else folder / pure
+
+
+def _read_report(job: Job) -> RunReport | None:
+    """The job's run report; None where there is none or it cannot be read, since a report about a run must not fail with it."""
+    if job.folder is None:
+        return None
+    try:
+        data = json.loads((job.folder / REPORT_FILE).read_text(encoding="utf-8"))
+        return codec.from_json(RunReport, data, where=f"the run report of {job.label}")
+    except (OSError, ValueError, StepError):
+        return None

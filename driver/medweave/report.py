@@ -1,0 +1,253 @@
+"""`medweave report RUN`: one HTML file about one run, also where the run failed half-way."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from medweave import __version__
+from medweave.history import UNFINISHED, Job, Run, read_run
+from medweave.timeline import colours, short_duration, timeline
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.errors import BackendMissingError, StepError, UserInputError
+from medweave_steps.contracts.exit_codes import meaning
+from medweave_steps.contracts.model import RESEARCH_USE_ONLY
+from medweave_steps.contracts.progress import duration
+from medweave_steps.contracts.report_fragment import (
+    FRAGMENT_FILE,
+    SECTIONS_BEGIN,
+    SECTIONS_END,
+    SUMMARY_FILE,
+    ReportSummary,
+    stylesheet,
+)
+
+DESCRIPTION = (
+    "Joins what a run left, its event log and the reports of its steps, into one self-contained HTML file: what ran where and\n"
+    "when, metrics, curves, cases, pictures, the gate's decision, failures and versions. It opens offline and runs no script.\n"
+    "A run that failed, was cancelled or is still going on gets a report too."
+)
+
+STATE_WORDS = {
+    "completed": "completed",
+    "failed": "failed",
+    "cancelled": "cancelled",
+    "unknown": "ended, outcome unknown",
+    UNFINISHED: "no end in the log",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """The deterministic part that the step `report` wrote."""
+
+    summary: ReportSummary
+    sections: str
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `medweave report`."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run (runs/<run-id>)")
+    parser.add_argument(
+        "--output", type=Path, default=None, metavar="FILE", help="HTML file to write (default: RUN/report.html)"
+    )
+
+
+def run(namespace: argparse.Namespace) -> int:
+    """Writes the report and prints where it lies."""
+    record = read_run(namespace.run)
+    output = namespace.output or namespace.run / "report.html"
+    write_atomically(output, render(record, read_results(record)))
+    print(output)
+    return 0
+
+
+def read_results(record: Run) -> Results | None:
+    """The fragment and headline that the run keeps, or None where no step wrote them.
+
+    Raises:
+        UserInputError: they are there and cannot be read.
+    """
+    for job in record.jobs:
+        folder = job.folder / "report" if job.folder else None
+        if folder is None or not (folder / FRAGMENT_FILE).is_file():
+            continue
+        try:
+            html = (folder / FRAGMENT_FILE).read_text(encoding="utf-8")
+            data = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise _bad_fragment(type(error).__name__) from error
+        _, begin, rest = html.partition(SECTIONS_BEGIN)
+        sections, end, _ = rest.partition(SECTIONS_END)
+        if not begin or not end:
+            raise _bad_fragment("no marks of its sections")
+        return Results(summary=codec.from_json(ReportSummary, data, where=SUMMARY_FILE), sections=sections)
+    return None
+
+
+def render(record: Run, results: Results | None) -> str:
+    """The whole page."""
+    try:
+        import jinja2
+    except ImportError as error:
+        raise BackendMissingError(
+            "the library 'jinja2' is not installed.",
+            seen=str(error),
+            expected="medweave installed with its extra 'driver'",
+            do="pip install 'medweave[driver]'",
+        ) from error
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("medweave", "."),
+        autoescape=True,
+        trim_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    jobs, by_colour = record.jobs, colours(record.jobs)
+    deployments: Mapping[str, str] = record.facts.get("deployments") or {}
+    return environment.get_template("report_template.html.j2").render(
+        run=record,
+        title=results.summary.title if results else f"Run of {record.workflow}",
+        state=STATE_WORDS.get(record.state, record.state),
+        took=duration(record.seconds),
+        started=record.started.strftime("%-d %B %Y, %H:%M:%S UTC"),
+        results=results,
+        cards=[_card(item) for item in results.summary.figures] if results else [],
+        style=stylesheet(),
+        failures=[_failure(job) for job in record.failures()],
+        going_on=[f"{job.label}: {job.progress}." for job in jobs if job.state == UNFINISHED and job.progress],
+        timeline=timeline(jobs, record.seconds),
+        legend=[(name, deployments.get(name, ""), colour) for name, colour in by_colour.items()],
+        rows=[_row(job) for job in jobs],
+        totals=_totals(record),
+        delivered=[] if results else delivered(record),
+        versions=versions(record),
+        processors=processors(record),
+        contents=_contents(record, results),
+        intended_use=RESEARCH_USE_ONLY,
+        made_by=f"medweave {__version__}",
+    )
+
+
+def _contents(record: Run, results: Results | None) -> list[tuple[str, str]]:
+    own = [("execution", "What ran, where and when")]
+    own += [("notices", "Notices")] if record.notices else []
+    first = list(results.summary.sections) if results else []
+    return [*first, *own, ("software", "Versions")]
+
+
+def _card(item: Any) -> dict[str, str]:
+    value = "–" if item.value is None else f"{item.value:.2f}"
+    interval = f"95 % interval {item.interval[0]:.2f} to {item.interval[1]:.2f}" if item.interval else ""
+    baseline = "" if item.baseline is None else f"baseline {item.baseline:.2f}"
+    return {"label": item.label, "value": value, "interval": interval, "note": item.note, "baseline": baseline}
+
+
+def _failure(job: Job) -> dict[str, str]:
+    exit_text = meaning(job.exit_code) if job.exit_code else "its command ended well, but its outputs are not complete"
+    attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
+    return {
+        "label": job.label,
+        "where": f"{job.where}{attempt}",
+        "exit": exit_text,
+        "message": job.message,
+        "progress": job.progress,
+    }
+
+
+def _row(job: Job) -> dict[str, str]:
+    def number(value: float | None, form: str) -> str:
+        return "–" if value is None else form.format(value)
+
+    waited = None if job.started_s is None else job.started_s - job.scheduled_s
+    cores, memory = job.requested.get("cores"), job.requested.get("memory_mib")
+    return {
+        "label": f"{job.label} (attempt {job.attempt})" if job.attempt > 1 else job.label,
+        "where": job.where,
+        "state": job.state,
+        "started": "–" if job.started_s is None else f"+{short_duration(job.started_s)}",
+        "waited": "–" if waited is None else short_duration(waited),
+        "took": "–" if job.duration_s is None else short_duration(job.duration_s),
+        "cpu": "–" if job.cpu_seconds is None else short_duration(job.cpu_seconds),
+        "asked": f"{cores:g}" if isinstance(cores, int | float) else "–",
+        "memory": number(job.peak_memory_mib, "{:.0f}"),
+        "asked_memory": f"{memory:.0f}" if isinstance(memory, int | float) else "–",
+    }
+
+
+def _totals(record: Run) -> list[tuple[str, str]]:
+    cpu = [job.cpu_seconds for job in record.jobs if job.cpu_seconds is not None]
+    peaks = [(job.peak_memory_mib, job.label) for job in record.jobs if job.peak_memory_mib is not None]
+    completed = sum(job.state == "completed" for job in record.jobs)
+    facts = [("Jobs", f"{completed} of {len(record.jobs)} completed")]
+    facts += [("Processor time", duration(sum(cpu)))] if cpu else []
+    facts += [("Largest job", f"{max(peaks)[0]:.0f} MiB ({max(peaks)[1]})")] if peaks else []
+    return facts
+
+
+def delivered(record: Run) -> list[dict[str, Any]]:
+    """Cases that `segment` delivered, for runs without an evaluation."""
+    return [
+        dict(case)
+        for job in record.jobs
+        if job.report is not None and job.report.verb == "segment"
+        for case in job.report.cases
+    ]
+
+
+def versions(record: Run) -> list[tuple[str, str]]:
+    """Name and version of all software that the run told of; the steps are named where they differ."""
+    seen: dict[str, dict[str, list[str]]] = {}
+    if told := record.facts.get("streamflow_version"):
+        seen["streamflow"] = {str(told): []}
+    for job in record.jobs:
+        if job.report is None:
+            continue
+        for name, version in {"medweave": job.report.medweave_version, **job.report.versions}.items():
+            steps = seen.setdefault(name, {}).setdefault(version, [])
+            if job.report.verb not in steps:
+                steps.append(job.report.verb)
+
+    def text(found: Mapping[str, list[str]]) -> str:
+        if len(found) == 1:
+            return next(iter(found))
+        return "; ".join(f"{version} ({', '.join(steps)})" for version, steps in found.items())
+
+    return [(name, text(found)) for name, found in sorted(seen.items())]
+
+
+def processors(record: Run) -> list[tuple[str, str]]:
+    """Processor and threads of each place."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for job in record.jobs:
+        if job.report is not None:
+            found.setdefault((job.deployment, job.report.host_cpu), []).append(job.report.num_threads)
+    return [(place, f"{cpu}, up to {max(threads)} threads per step") for (place, cpu), threads in found.items()]
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes the file, complete or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with aside.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _bad_fragment(seen: str) -> StepError:
+    return UserInputError(
+        "the results that the step 'report' left in this run cannot be read.",
+        seen=seen,
+        expected=f"report/{FRAGMENT_FILE} and report/{SUMMARY_FILE} as this version of medweave writes them",
+        do="copy the run's folder again, or run the step again",
+    )

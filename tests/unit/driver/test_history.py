@@ -1,0 +1,138 @@
+"""A run's history, from its event log alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from medweave.history import read_events, read_run
+from medweave_connectors.record.run import CommandOutcome, RunRecord
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.errors import UserInputError
+from support.recorded import Recorder, completed_run, failed_run
+from support.reported import run_report
+
+
+def test_a_completed_run_tells_what_ran_where_and_when(tmp_path: Path) -> None:
+    completed_run(tmp_path / "run-1")
+    run = read_run(tmp_path / "run-1")
+    assert (run.run_id, run.state, run.seconds, run.workflow) == ("run-1", "completed", 600, "lung")
+    assert [job.label for job in run.jobs] == ["check", "train", "segment.0", "segment.1", "segment.2"]
+    train = run.jobs[1]
+    assert (train.where, train.state) == ("site-a/gpu4", "completed")
+    assert (train.scheduled_s, train.started_s, train.ended_s) == (21, 21.5, 400)
+    assert train.duration_s == pytest.approx(378.4)
+    assert train.peak_memory_mib == 321.4
+    assert train.requested == {"cores": 2, "memory_mib": 1024}
+    assert train.report is not None
+    assert train.report.verb == "train"
+    assert run.notices == (("segment.1", "the batch holds no case: the output holds none either"),)
+    assert run.failures() == []
+
+
+def test_a_failed_run_names_its_first_cause_first(tmp_path: Path) -> None:
+    failed_run(tmp_path / "run-2")
+    run = read_run(tmp_path / "run-2")
+    assert run.state == "failed"
+    (failure,) = run.failures()
+    assert (failure.label, failure.exit_code) == ("preprocess", 65)
+    assert "a slice is missing" in failure.message
+    assert failure.progress == "case 3/22: case-0000000a"
+
+
+def test_what_the_plug_in_writes_is_what_the_driver_reads(tmp_path: Path) -> None:
+    record = RunRecord(tmp_path, "lung")
+    record.begin(streamflow_version="0.2.0rc3")
+    for name in ("/check/0", "/segment/0.1"):
+        record.job_scheduled(name, deployment="laptop", service=None, location="here", cores=2)
+        record.job_started(name)
+    record.job_progress("/check/0", {"unit": "case", "done": 1, "total": 2, "seconds_left": 3.0})
+    output = tmp_path / "output"
+    (output / "report").mkdir(parents=True)
+    (output / "run_report.json").write_text(codec.dumps(run_report("check")))
+    (output / "report" / "fragment.html").write_text("x")
+    record.command_ended(
+        "/check/0", CommandOutcome(exit_code=0, seconds=2.0, peak_memory_mib=5.0, output_directory=output)
+    )
+    record.job_ended("/check/0", "completed")
+    record.command_ended(
+        "/segment/0.1", CommandOutcome(exit_code=65, seconds=1.0, message="medweave-step segment: no.")
+    )
+    record.job_ended("/segment/0.1", "failed")
+    record.finish()
+    run = read_run(record.folder)
+    assert run.state == "failed"
+    check, segment = run.jobs
+    assert (check.state, check.duration_s, check.peak_memory_mib) == ("completed", 2.0, 5.0)
+    assert check.report is not None
+    assert (record.folder / "reports" / "check").samefile(check.folder)
+    assert (segment.label, segment.message, segment.exit_code) == ("segment.1", "medweave-step segment: no.", 65)
+    assert run.first_cause == "/segment/0.1"
+
+
+def test_a_job_that_was_tried_again_is_no_failure(tmp_path: Path) -> None:
+    run = Recorder(tmp_path / "run")
+    run.job("/train/0", 1, 5, state="failed", exit_code=137)
+    run.event(6, "job.scheduled", "/train/0", deployment="laptop", attempt=2)
+    run.event(7, "job.started", "/train/0", deployment="laptop", attempt=2)
+    run.event(9, "job.ended", "/train/0", deployment="laptop", attempt=2, state="completed", exit_code=0, seconds=2.0)
+    run.end(10)
+    found = read_run(tmp_path / "run")
+    assert [(job.attempt, job.state) for job in found.jobs] == [(1, "failed"), (2, "completed")]
+    assert found.failures() == []
+
+
+def test_a_log_without_an_end_is_unfinished(tmp_path: Path) -> None:
+    run = Recorder(tmp_path / "run")
+    run.event(1, "job.scheduled", "/train/0", deployment="laptop", attempt=1)
+    run.event(2, "job.started", "/train/0", deployment="laptop", attempt=1)
+    run.event(60, "job.progress", "/train/0", deployment="laptop", text="epoch 1/2")
+    found = read_run(tmp_path / "run")
+    assert (found.state, found.seconds) == ("unfinished", 60)
+    assert (found.jobs[0].state, found.jobs[0].progress) == ("unfinished", "epoch 1/2")
+
+
+def test_a_line_cut_off_at_the_end_is_left_out(tmp_path: Path) -> None:
+    run = completed_run(tmp_path / "run")
+    path = tmp_path / "run" / "events.jsonl"
+    path.write_text("".join(run.lines)[:-20])
+    assert read_run(tmp_path / "run").state == "unfinished"
+
+
+def test_a_damaged_line_in_the_middle_is_told_with_its_number(tmp_path: Path) -> None:
+    run = completed_run(tmp_path / "run")
+    run.lines[3] = run.lines[3][:30] + "\n"
+    (tmp_path / "run" / "events.jsonl").write_text("".join(run.lines))
+    with pytest.raises(UserInputError) as error:
+        read_run(tmp_path / "run")
+    assert "line 4" in error.value.seen
+
+
+def test_events_of_later_versions_are_passed_over(tmp_path: Path) -> None:
+    run = completed_run(tmp_path / "run")
+    later = run.lines[0].replace("run.started", "energy.measured")
+    assert len(read_events("".join([*run.lines, later]))) == len(run.lines)
+
+
+def test_a_report_that_cannot_be_read_does_not_stop_the_story(tmp_path: Path) -> None:
+    completed_run(tmp_path / "run")
+    (tmp_path / "run" / "reports" / "train" / "run_report.json").write_text("{")
+    run = read_run(tmp_path / "run")
+    assert run.jobs[1].report is None
+    assert run.jobs[0].report is not None
+
+
+def test_folders_outside_the_run_are_not_read(tmp_path: Path) -> None:
+    run = Recorder(tmp_path / "run")
+    run.event(1, "job.scheduled", "/train/0", deployment="laptop", attempt=1)
+    run.event(2, "job.report", "/train/0", deployment="laptop", folder="../elsewhere", files=[])
+    assert read_run(tmp_path / "run").jobs[0].folder is None
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "events.jsonl").write_text(content)
+    with pytest.raises(UserInputError):
+        read_run(tmp_path)
