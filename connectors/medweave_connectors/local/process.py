@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import psutil  # type: ignore[import-untyped]  # comes with StreamFlow
+
 GRACE_S = 3.0
 TAIL_LINES = 60
 LINE_BYTES = 16 * 1024
@@ -31,8 +33,8 @@ class Ended:
     """A command that ended: as a shell tells the exit code, seconds of wall and processor time, MiB.
 
     `peak_memory_mib` is the kernel's word about the largest process of the command. The kernel starts that count at the size
-    of the process that forked; so for commands smaller than the driver (about 170 MiB) it is the high-water mark of the
-    command's first process, read once a second, and None where the command was too short for that.
+    of the process that forked; so for commands smaller than the driver (about 170 MiB) it is the largest high-water mark of
+    the command's processes, read once a second, and None where the command was too short for that.
     """
 
     exit_code: int
@@ -209,9 +211,10 @@ class Command:
     async def _sample(self) -> None:
         while True:
             await asyncio.sleep(SAMPLE_S)
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii", errors="replace")
-                self._sampled_mib = float(status.partition("VmHWM:")[2].split()[0]) / 1024
+            with contextlib.suppress(psutil.Error):
+                first = psutil.Process(self._process.pid)
+                for each in (first, *first.children(recursive=True)):
+                    self._sampled_mib = max(self._sampled_mib or 0.0, _high_water_mib(each.pid))
 
     def _set_ended(self, figures: tuple[int, float, float, float]) -> None:
         if not self._ended.done():
@@ -234,3 +237,11 @@ class Command:
             await asyncio.wait([lines.closed for _, lines in readers], timeout=DRAIN_S)
         for transport, _ in readers:
             transport.close()
+
+
+def _high_water_mib(pid: int) -> float:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+        return float(status.partition("VmHWM:")[2].split()[0]) / 1024
+    except (OSError, ValueError, IndexError):  # it has just ended
+        return 0.0

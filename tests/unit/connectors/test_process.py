@@ -171,6 +171,14 @@ time.sleep(1.2)
     assert 200 < ended.peak_memory_mib < 200 + max(60, own_peak_mib())
 
 
+def test_memory_of_a_child_counts(tmp_path: Path) -> None:
+    # A shell that waits: the block is its child's.
+    script = "python3 -c 'import time; block = bytearray(120 << 20); time.sleep(1.5)'; true"
+    peak_mib = run(script, tmp_path)[1].peak_memory_mib
+    assert peak_mib is not None
+    assert peak_mib > 120
+
+
 def own_peak_mib() -> float:
     import resource
 
