@@ -22,7 +22,11 @@ COHORT, OUTPUT, REPORT = DEMO / "cohort", DEMO / "output", DEMO / "report.html"
 # The development cohort chose every setting. The held-out cohort's seed was looked at by no setting, threshold or filter:
 # it is used for the figures printed here and in docs/benchmarks.md, and for nothing else.
 DEVELOPMENT_CASES, DEVELOPMENT_SEED = 54, 20
-HELD_OUT_CASES, HELD_OUT_SEED = 24, 7919
+DEVELOPMENT_NODULES = (
+    5,
+    9,
+)  # more to learn from in each volume; held-out patients have 2 to 6, as the phantom draws them
+HELD_OUT_CASES, HELD_OUT_SEED = 24, 104729
 
 
 def command(name: str) -> str:
@@ -62,6 +66,7 @@ def make_cohort(environment: Mapping[str, str]) -> None:
         "dicom",
     ]
     words += ["--cases", str(DEVELOPMENT_CASES), "--seed", str(DEVELOPMENT_SEED)]
+    words += ["--nodules", *map(str, DEVELOPMENT_NODULES)]
     words += ["--held-out-cases", str(HELD_OUT_CASES), "--held-out-seed", str(HELD_OUT_SEED)]
     run([*words, "--run-report", str(DEMO / "phantom_report.json")], environment=environment)
 

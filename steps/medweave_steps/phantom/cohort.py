@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from medweave_steps.phantom.command import PhantomConfig
 
 LABELS = {"0": "background", "1": "nodule"}
+HELD_OUT_NODULES = (2, 6)
 # Every third scanner stores padding outside its circle of reconstruction, as many real ones do.
 PADDING_EVERY, PADDING_HU = 3, -2000
 _GRIDS: Mapping[str, Mapping[str, Any]] = {
@@ -38,6 +39,7 @@ _GRIDS: Mapping[str, Mapping[str, Any]] = {
 class _Job:
     patient: Patient
     grid: str
+    num_nodules: tuple[int, int]
     dicom: Path | None
     msd: Path | None
     transfer_syntax: dicom_writer.TransferSyntax
@@ -57,7 +59,14 @@ def write_cohort(config: PhantomConfig, context: StepContext) -> Mapping[str, An
         dicom = {"dicom": folder, "both": folder / "dicom"}.get(config.format)
         msd = {"msd": folder, "both": folder / "Task06_Lung"}.get(config.format)
         jobs = [
-            _Job(patient=one, grid=config.grid, dicom=dicom, msd=msd, transfer_syntax=config.transfer_syntax)
+            _Job(
+                patient=one,
+                grid=config.grid,
+                num_nodules=HELD_OUT_NODULES if one.held_out else config.nodules,
+                dicom=dicom,
+                msd=msd,
+                transfer_syntax=config.transfer_syntax,
+            )
             for one in patients
         ]
         for patient, nodules in finished_cases(_write_patient, jobs, num_processes=context.num_threads):
@@ -78,7 +87,10 @@ def write_cohort(config: PhantomConfig, context: StepContext) -> Mapping[str, An
 
 def _write_patient(job: _Job) -> tuple[Patient, tuple[Nodule, ...]]:
     padding = PADDING_HU if job.patient.ordinal % PADDING_EVERY == 0 else None
-    chest = generate_chest(ChestSpec(seed=job.patient.chest_seed, padding_value=padding, **_GRIDS[job.grid]))
+    spec = ChestSpec(
+        seed=job.patient.chest_seed, num_nodules=job.num_nodules, padding_value=padding, **_GRIDS[job.grid]
+    )
+    chest = generate_chest(spec)
     if job.dicom:
         dicom_writer.write_patient(job.dicom, job.patient, chest, job.transfer_syntax)
     if job.msd:

@@ -33,6 +33,11 @@ class PhantomConfig:
     held_out_cases: int = option("more patients, fixed as the test split in splits.json", default=0)
     seed: int = option("seed of the patients to develop on", default=1)
     held_out_seed: int = option("seed of the held-out patients; must differ from --seed", default=7919)
+    nodules: tuple[int, int] = option(
+        "fewest and most nodules of a patient to develop on; held-out patients always have 2 to 6",
+        default=(2, 6),
+        metavar="LOW HIGH",
+    )
     format: Literal["dicom", "msd", "both"] = option("what to write", default="dicom")
     transfer_syntax: Literal["explicit", "rle", "jpeg2000"] = option(
         "DICOM pixel encoding: explicit little endian, RLE lossless, or JPEG 2000 lossless", default="explicit"
@@ -45,6 +50,12 @@ class PhantomConfig:
                 "the number of patients cannot be used.",
                 seen=f"--cases {self.cases} --held-out-cases {self.held_out_cases}",
                 expected="0 or more each, at least 1 in all",
+            )
+        if not 0 <= self.nodules[0] <= self.nodules[1] <= 12:
+            raise UsageError(
+                "--nodules cannot be used.",
+                seen=" ".join(map(str, self.nodules)),
+                expected="two numbers from 0 to 12, the smaller one first",
             )
         if min(self.seed, self.held_out_seed) < 0 or (self.held_out_cases and self.seed == self.held_out_seed):
             raise UsageError(

@@ -28,7 +28,7 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
     """Writes the prepared cohort and returns the figures of the run report."""
     from medweave_steps.preprocess.case import CaseDone, CaseJob, check_files, prepare_case
     from medweave_steps.preprocess.layout import make_folders, places_of, write_cohort_file
-    from medweave_steps.preprocess.pool import finished_cases
+    from medweave_steps.runtime.pool import finished_cases
     from medweave_steps.runtime.write import atomic_directory
 
     index, settings = _inputs(config)

@@ -68,7 +68,7 @@ def add_verb_options(parser: argparse.ArgumentParser, verb: Verb) -> None:
     options.add_options(parser, verb.config)
     parser.add_argument(
         "--num-threads", type=int, default=environment.available_cpus(), metavar="N",
-        help="compute threads (default: the processors this process may use, %(default)s here)",
+        help="compute threads (default: all processors this process may use, %(default)s here)",
     )  # fmt: skip
     parser.add_argument(
         "--run-report", type=Path, default=Path(REPORT_NAME), metavar="PATH",
