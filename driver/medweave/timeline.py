@@ -85,12 +85,15 @@ def timeline(jobs: Sequence[Job], end_s: float) -> str:
                 parts.append(f'<path class="rule" d="M0 {top:g}H{WIDTH:g}"/>')
             label = lane.label if len(lane.label) * CHARACTER < LABEL_WIDTH - 10 else f"{lane.label[:19]}…"
             parts.append(f'<text class="step" x="2" y="{top + LANE / 2 + 4:g}">{escape(label)}</text>')
-        for job in lane.jobs:
-            parts += _bar(job, top, scale, end_s, colour[job.deployment])
+        edges = [LABEL_WIDTH, *(LABEL_WIDTH + _end(job, end_s) * scale for job in lane.jobs)]
+        starts = [*(LABEL_WIDTH + job.scheduled_s * scale for job in lane.jobs[1:]), WIDTH]
+        for job, before, after in zip(lane.jobs, edges, starts, strict=False):
+            parts += _bar(job, top, scale, end_s, colour[job.deployment], (before, after))
     return "\n".join([*parts, "</svg>"])
 
 
-def _bar(job: Job, top: float, scale: float, end_s: float, colour: str) -> list[str]:
+def _bar(job: Job, top: float, scale: float, end_s: float, colour: str, neighbours: tuple[float, float]) -> list[str]:
+    """One job; its words go into the bar, else behind or before it where the neighbours in the lane leave room, else away."""
     begin, end = job.started_s if job.started_s is not None else job.scheduled_s, _end(job, end_s)
     x, width = LABEL_WIDTH + begin * scale, max((end - begin) * scale, 1.5)
     y = top + (LANE - BAR) / 2
@@ -104,14 +107,16 @@ def _bar(job: Job, top: float, scale: float, end_s: float, colour: str) -> list[
     fill = f' style="fill:{colour}"' if kind == "done" else ""
     parts.append(f'<rect class="{kind}" x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{BAR:g}" rx="2.5"{fill}/>')
     text = _bar_text(job, end - begin)
-    if width > len(text) * CHARACTER + 10:
+    needed = len(text) * CHARACTER + 8
+    if width > needed + 2:
         place = f'class="inside {kind}-text" x="{x + 6:.2f}"'
-    elif x + width + len(text) * CHARACTER + 8 < WIDTH:
+    elif x + width + needed < neighbours[1]:
         place = f'class="beside" x="{x + width + 5:.2f}"'
+    elif waited - needed > neighbours[0]:
+        place = f'class="beside" text-anchor="end" x="{waited - 5:.2f}"'
     else:
-        place = f'class="beside" text-anchor="end" x="{x - 5:.2f}"'
-    parts.append(f'<text {place} y="{y + BAR / 2 + 4:.2f}">{escape(text)}</text></g>')
-    return parts
+        return [*parts, "</g>"]
+    return [*parts, f'<text {place} y="{y + BAR / 2 + 4:.2f}">{escape(text)}</text></g>']
 
 
 def _bar_text(job: Job, seconds: float) -> str:

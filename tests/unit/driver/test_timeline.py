@@ -62,6 +62,13 @@ def test_waiting_is_drawn_before_the_bar() -> None:
     assert float(wait.get("width")) == pytest.approx(40 * (WIDTH - LABEL_WIDTH - RIGHT) / 100, abs=0.01)
 
 
+def test_words_of_neighbours_do_not_run_into_each_other() -> None:
+    crowded = [job("/s/0.0", 98, 99), job("/s/0.1", 99, 100)]
+    words = re.findall(r'class="(?:inside|beside)[^>]*>([^<]+)<', timeline(crowded, 100))
+    assert words == ["1.0 s"]  # before the first; there is no room between the two and none behind the second
+    assert len(bars(timeline(crowded, 100))) == 2
+
+
 def test_nothing_leaves_the_picture_and_names_are_text() -> None:
     jobs = [job(f"/a-step-with-a-very-long-name-{i}<b>/0", i, i + 0.01) for i in range(30)]
     svg = timeline(jobs, 30)
