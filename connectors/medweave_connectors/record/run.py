@@ -118,6 +118,7 @@ class RunRecord:
         if self._log is None:
             self._clock = time.monotonic()
             self._log = EventLog(self.folder / "events.jsonl", self.run_id)
+            (self.folder / "work").mkdir(mode=0o700, exist_ok=True)  # patient data of running steps, for nobody else
             self._log.append("run.started", data={"workflow": self.workflow, **facts})
             console.say(f"medweave: run {self.run_id}, folder {_short(self.folder)}")
 

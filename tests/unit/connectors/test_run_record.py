@@ -140,6 +140,10 @@ def test_the_step_report_is_kept_and_the_job_is_named_by_step_and_tag(run: RunRe
     assert not (run.folder / "work").exists(), "scratch is removed after a success"
 
 
+def test_scratch_is_for_nobody_else(run: RunRecord) -> None:
+    assert (run.folder / "work").stat().st_mode & 0o777 == 0o700
+
+
 def test_scratch_is_kept_after_a_failure_and_its_report_is_not_taken(run: RunRecord) -> None:
     work = run.folder / "work" / "uuid"
     work.mkdir(parents=True)
