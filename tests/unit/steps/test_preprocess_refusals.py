@@ -157,19 +157,19 @@ def test_another_volume_under_the_same_name(source, tmp_path, capsys):
 
 
 def test_a_removed_slice(tmp_path, capsys):
-    write_dicom(tmp_path / "cohort", 3)
+    write_dicom(tmp_path / "cohort", 1)
     index_of(tmp_path / "cohort").rename(index_of(tmp_path))
-    (tmp_path / "cohort" / "series-0001" / "010.dcm").unlink()
-    text = refused(tmp_path / "cohort", tmp_path, capsys, code=65)
+    (tmp_path / "cohort" / "series-0000" / "010.dcm").unlink()
+    text = refused(tmp_path / "cohort", tmp_path, capsys, "--purpose", "inference", code=65)
     assert "1 of 51 files missing" in text
 
 
 def test_a_slice_cut_off_after_the_check(tmp_path, capsys):
-    write_dicom(tmp_path / "cohort", 3)
+    write_dicom(tmp_path / "cohort", 1)
     index_of(tmp_path / "cohort").rename(index_of(tmp_path))
-    path = tmp_path / "cohort" / "series-0001" / "010.dcm"
+    path = tmp_path / "cohort" / "series-0000" / "010.dcm"
     path.write_bytes(path.read_bytes()[:3000])
-    text = refused(tmp_path / "cohort", tmp_path, capsys, code=65)
+    text = refused(tmp_path / "cohort", tmp_path, capsys, "--purpose", "inference", code=65)
     assert "case-" in text
     assert "cut off" in text
 
@@ -184,8 +184,8 @@ def test_other_voxels_under_the_same_names(tmp_path, capsys, kind):
         content, affine = nibabel.load(other).get_fdata(), nibabel.load(one).affine
         nibabel.Nifti1Image(content.astype(np.int16), affine).to_filename(one)
     else:
-        write_dicom(cohort, 3, syntax="explicit" if kind == "dicom" else kind)
-        path = cohort / "series-0001" / "010.dcm"
+        write_dicom(cohort, 1, syntax="explicit" if kind == "dicom" else kind)
+        path = cohort / "series-0000" / "010.dcm"
         dataset = pydicom.dcmread(path)
         other = dataset.pixel_array.copy()
         other[30, 40] += 1
@@ -194,7 +194,7 @@ def test_other_voxels_under_the_same_names(tmp_path, capsys, kind):
             dataset.compress(pydicom.uid.JPEG2000Lossless, generate_instance_uid=False)
         dataset.save_as(path)
     index_of(cohort).rename(index_of(tmp_path))
-    text = refused(cohort, tmp_path, capsys, code=65)
+    text = refused(cohort, tmp_path, capsys, "--purpose", "inference", code=65)
     assert "other voxels under the same names" in text
     assert ("lung_001" if kind == "nifti" else "case-") in text
 
@@ -315,12 +315,13 @@ def test_a_disk_that_takes_no_more(source, tmp_path, threads):
 def started(source, folder: Path, *, threads: int) -> subprocess.Popen:
     """A run of two hundred cases that has finished one of them, in a process group of its own."""
     many = [
-        dataclasses.replace(entry, case_id=f"case-{i:04d}", patient_key=str(i), content_sha256=str(i))
+        dataclasses.replace(entry, case_id=f"case-{i:04d}", patient_key=str(i))
         for i in range(200)
         for entry in source[1].cases[:1]
     ]
     cohort = changed(source, folder, cases=tuple(many))
-    words = words_for(cohort, folder, "--spacing-mm", "2.5", "2.5", "2.5", "--num-threads", str(threads))
+    options = ("--purpose", "inference", "--spacing-mm", "2.5", "2.5", "2.5", "--num-threads", str(threads))
+    words = words_for(cohort, folder, *options)
     child = subprocess.Popen(
         [sys.executable, "-m", "medweave_steps", *words], stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -351,9 +352,9 @@ def gone(group: int) -> bool:
     return not processes_of_group(group)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
-    ("number", "whole_group"), [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, False)]
+    ("number", "whole_group", "threads"),
+    [(signal.SIGINT, True, 1), (signal.SIGINT, True, 2), (signal.SIGINT, False, 2), (signal.SIGTERM, False, 2)],
 )
 def test_interrupted(source, tmp_path, number, whole_group, threads):
     """Ctrl-C in a terminal reaches the whole group; a scheduler may signal the parent alone."""
