@@ -22,6 +22,7 @@ from medweave_connectors.record.run import CommandOutcome
 from medweave_steps.contracts.progress import JSON_PREFIX
 
 NOTICE_MARK = ": note: "
+SETTLE_S = 3.0
 
 
 class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
@@ -44,6 +45,10 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
         """Ends what still runs: after a failed sibling step, Ctrl-C, TERM or HUP nothing goes on."""
         self._closing = True
         await asyncio.gather(*(command.end() for command in self._commands))
+        # What each command cost is recorded by `run`, which reads the last lines first: let it.
+        deadline = asyncio.get_running_loop().time() + SETTLE_S
+        while self._commands and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.01)
         await super().undeploy(external)
 
     async def run(

@@ -115,7 +115,7 @@ def test_a_signal_ends_the_jobs_and_says_so(tmp_path: Path, number: signal.Signa
     going.wait_for_line("case 1/2")
     pid = pid_of(tmp_path, "sleeper")
     going.signal(number)
-    ended = going.wait(10)
+    ended = going.wait()
     assert ended.exit_code == -number, "whoever started it sees the true reason"
     assert gone(pid)
     assert "Traceback" not in ended.stderr
@@ -133,7 +133,7 @@ def test_a_second_signal_kills_what_does_not_listen(tmp_path: Path) -> None:
     going.wait_for_line("ending the jobs")
     before = time.monotonic()
     going.signal(signal.SIGINT)
-    ended = going.wait(10)
+    ended = going.wait()
     assert gone(pid)
     assert ended.of_type("run.ended")[0]["data"]["state"] == "cancelled"
     assert ended.of_type("job.ended")[0]["data"]["exit_code"] == 137
@@ -146,7 +146,7 @@ def test_a_killed_driver_leaves_a_valid_log_without_an_end(tmp_path: Path) -> No
     going.wait_for_line("case 1/2")
     pid = pid_of(tmp_path, "sleeper")
     going.signal(signal.SIGKILL)
-    ended = going.wait(10)
+    ended = going.wait()
     assert ended.exit_code == -9
     assert [event["type"] for event in ended.events][-1] == "job.progress"  # each line is whole and valid
     assert not ended.of_type("run.ended")
