@@ -38,7 +38,8 @@ test: check
 	$(BIN)/python -m pytest
 
 bench: $(INSTALLED)
-	@for script in tests/bench/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+	@for name in preprocess segment inference quality; do \
+	  echo "== $$name"; $(BIN)/python tests/bench/$$name.py; done
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py

@@ -141,8 +141,11 @@ def summary(cases: Sequence[Tally]) -> dict[str, float | None]:
 
 
 def score(figures: Mapping[str, float | None]) -> float:
-    """Mean of Dice and lesion sensitivity, each 0 where undefined: what "better" means for weights and for thresholds."""
-    return ((figures["dice"] or 0.0) + (figures["sensitivity"] or 0.0)) / 2
+    """Mean Dice, 0 where undefined: what "better" means for weights.
+
+    Sensitivity must not enter before a threshold is chosen: weights that see lesions everywhere would win.
+    """
+    return figures["dice"] or 0.0
 
 
 def all_choices(overlap: float) -> list[Postprocessing]:
@@ -157,7 +160,7 @@ def all_choices(overlap: float) -> list[Postprocessing]:
 def choose_postprocessing(
     choices: Sequence[Postprocessing], per_case: Sequence[Sequence[Tally]], *, max_false_positives: float
 ) -> tuple[Postprocessing, dict[str, float | None]]:
-    """The choice with the best score among those with few enough false positives; its figures.
+    """The choice with the best mean of Dice and sensitivity among those with few enough false positives; its figures.
 
     Args:
         choices: what was tried.
@@ -169,8 +172,9 @@ def choose_postprocessing(
     def rank(number: int) -> tuple[float, ...]:
         false_positives = figures[number]["false_positives_per_scan"] or 0.0
         excess = max(false_positives - max_false_positives, 0.0)
-        # Equal scores: the threshold nearest to one half, then the weaker size filter.
-        return (-excess, score(figures[number]), -abs(choices[number].threshold - 0.5), -choices[number].min_volume_mm3)
+        found = ((figures[number]["dice"] or 0.0) + (figures[number]["sensitivity"] or 0.0)) / 2
+        # Where that is equal: the threshold nearest to one half, then the weaker size filter.
+        return (-excess, found, -abs(choices[number].threshold - 0.5), -choices[number].min_volume_mm3)
 
     best = max(range(len(choices)), key=rank)
     return choices[best], figures[best]

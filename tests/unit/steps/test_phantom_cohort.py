@@ -145,11 +145,25 @@ def test_the_report_counts_nodules_without_naming_patients(cohort: Path) -> None
 
 @pytest.mark.parametrize(
     "words",
-    [("--cases", "0"), ("--cases", "-1"), ("--held-out-cases", "2", "--seed", "5", "--held-out-seed", "5")],
+    [
+        ("--cases", "0"),
+        ("--cases", "-1"),
+        ("--nodules", "5", "4"),
+        ("--held-out-cases", "2", "--seed", "5", "--held-out-seed", "5"),
+    ],
 )
 def test_numbers_that_cannot_be_used_are_usage_errors(tmp_path: Path, words: tuple[str, ...]) -> None:
     assert cli.main(["phantom", "lung", "--output", str(tmp_path / "out"), *words]) == 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_held_out_patients_keep_their_number_of_nodules(tmp_path: Path) -> None:
+    words = ("--cases", "1", "--held-out-cases", "1", "--seed", "3", "--held-out-seed", "4", "--nodules", "8", "8")
+    phantom(tmp_path / "rich", *words)
+    cases = json.loads((tmp_path / "rich_report.json").read_text())["cases"]
+    counts = {case["held_out"]: case["num_nodules"] for case in cases}
+    assert counts[False] == 8
+    assert 2 <= counts[True] <= 6
 
 
 def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:

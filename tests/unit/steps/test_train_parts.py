@@ -262,3 +262,9 @@ def test_bfloat16_is_told_from_the_processors_flags(monkeypatch: pytest.MonkeyPa
             Path, "read_text", lambda self, encoding, flags=flags: f"model name\t: x\nflags\t\t: {flags}\n"
         )
         assert computes_in_bfloat16() is expected
+
+
+def test_weights_that_see_lesions_everywhere_do_not_win() -> None:
+    eager = {"dice": 0.75, "sensitivity": 0.84, "false_positives_per_scan": 7.0}
+    annealed = {"dice": 0.79, "sensitivity": 0.78, "false_positives_per_scan": 3.5}
+    assert validate.score(annealed) > validate.score(eager)

@@ -3,7 +3,7 @@
 The cohort is the demo's (deployments/demo/demo.py names its seeds). Settings, threshold and size filter come from the validation
 split of the development cohort; the held-out patients are generated from a seed that no setting has looked at.
 
-    python bench/quality.py [--seeds 0 1 2]
+    python tests/bench/quality.py [--seeds 0 1 2]
 
 Writes build/bench/quality-<figure>.json, and build/bench/quality.json with everything per seed.
 """

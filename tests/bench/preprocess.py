@@ -4,7 +4,7 @@ Ours is the whole work on one case: read, resample, find the lungs, crop, clip, 
 reference only reads and resamples (linear, the same grid, the same threads) and clips. A second figure compares reading and
 resampling alone. The series are phantoms, written once to build/bench/data; both pipelines find them in the page cache.
 
-    .venv/bin/python bench/preprocess.py [--pairs 7]
+    .venv/bin/python tests/bench/preprocess.py [--pairs 7]
 """
 
 from __future__ import annotations
