@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from medweave_steps.contracts.volume import VolumeInfo
 from medweave_steps.io.geometry import source_positions
-from medweave_steps.metrics.components import Components, connected_components
+from medweave_steps.metrics.components import connected_components
 from medweave_steps.metrics.lesions import longest_diameters_mm
 from medweave_steps.runtime.imports import require
 
@@ -73,23 +73,24 @@ def measure_lesions(
         return []
     axis, grid = slice_axis(info), info.source_grid
     diameters = longest_diameters_mm(found, spacing_mm=grid.spacing_mm, plane_axis=axis)
-    index = np.stack(np.unravel_index(found.voxels, mask.shape), axis=1)
-    hu = _sample(volume_IJK_hu, index, info)
     affine = np.asarray(grid.affine)
     num_voxels = found.num_voxels()
-    order = np.lexsort((np.arange(found.num), -num_voxels))
+    # The voxels of one component side by side, so that thousands of components take no longer than one of their size.
+    by_component = found.voxels[np.argsort(found.labels, kind="stable")]
+    stop = np.cumsum(num_voxels)
     lesions = []
-    for number, component in enumerate(order.tolist(), start=1):
-        own = _voxels_of(found, component)
-        slices, areas = np.unique(index[own, axis], return_counts=True)
+    for number, component in enumerate(np.lexsort((np.arange(found.num), -num_voxels)).tolist(), start=1):
+        own = by_component[stop[component] - num_voxels[component] : stop[component]]
+        index = np.stack(np.unravel_index(own, mask.shape), axis=1)
+        slices, areas = np.unique(index[:, axis], return_counts=True)
         largest = int(slices[np.argmax(areas)])
-        centre = affine[:3, :3] @ index[own].mean(axis=0) + affine[:3, 3]
+        centre = affine[:3, :3] @ index.mean(axis=0) + affine[:3, 3]
         lesions.append(
             Lesion(
                 lesion=number,
-                volume_mm3=float(num_voxels[component]) * grid.voxel_volume_mm3,
+                volume_mm3=len(own) * grid.voxel_volume_mm3,
                 longest_diameter_mm=diameters[component],
-                mean_hu=float(hu[own].mean(dtype=np.float64)),
+                mean_hu=float(_sample(volume_IJK_hu, index, info).mean(dtype=np.float64)),
                 slice=largest + 1,
                 instance_number=instance_numbers[largest] if instance_numbers else None,
                 first_slice=int(slices[0]) + 1,
@@ -111,10 +112,6 @@ def write_table(path: Path, lesions: Sequence[Lesion]) -> None:
         # Adding 0 turns a rounded -0.0 into 0.0.
         writer.writerow([a.lesion, *numbers, *place, *(f"{round(x, 2) + 0.0:.2f}" for x in a.centre_ras_mm)])
     path.write_text(text.getvalue(), encoding="utf-8")
-
-
-def _voxels_of(found: Components, component: int) -> npt.NDArray[np.intp]:
-    return np.flatnonzero(found.labels == component)
 
 
 def _sample(

@@ -5,11 +5,15 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import nibabel
 import numpy as np
 import pytest
 
+import medweave_steps
 from medweave_steps.contracts.codec import from_json
 from medweave_steps.contracts.model import RESEARCH_USE_ONLY, Postprocessing
 from medweave_steps.contracts.segmentations import Segmentations
@@ -21,6 +25,7 @@ from support.openvino_models import write_tiny_model
 from support.prepared_builder import Scan, prepare, with_balls
 from support.segmented import CASE, TWO_BALLS, scan_of, segment, segment_series, series_with
 
+STEPS = Path(medweave_steps.__file__).parents[1]
 DICOM_FILES = ["lesion_mask.dcm", "lesion_mask.nii.gz", "lesions.csv", "lesions_sr.dcm"]
 
 
@@ -147,6 +152,20 @@ def test_small_lesions_are_dropped_as_the_card_says(tmp_path, run):
     write_tiny_model(tmp_path / "model", postprocessing=Postprocessing(min_volume_mm3=sum(volumes) / 2))
     filtered = segment_series(tmp_path, tmp_path / "model", series_with())
     assert [float(row["volume_mm3"]) for row in rows(filtered.case("lesions.csv"))] == volumes[:1]
+
+
+def test_a_worker_needs_neither_torch_nor_monai(tmp_path, model):
+    batch = prepare(tmp_path / "batch", [scan_of(series_with())])
+    words = ["segment", "--segmentation-model", model, "--case-batch", batch, "--output", tmp_path / "out"]
+    program = """
+import sys
+from medweave_steps.cli import main
+code = main(sys.argv[1:])
+sys.exit(code or sorted({"torch", "monai", "SimpleITK", "onnxruntime"} & set(sys.modules)) or 0)
+"""
+    command = [sys.executable, "-c", program, *map(str, words), "--run-report", str(tmp_path / "report.json")]
+    ended = subprocess.run(command, env={"PYTHONPATH": str(STEPS)}, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_an_empty_batch_is_told(tmp_path, model, capsys):
