@@ -139,7 +139,9 @@ def test_the_driver_explains_itself_in_a_bare_environment(bare: Path) -> None:
 def test_a_missing_library_is_exit_code_69_and_names_the_extra(bare: Path, tmp_path: Path) -> None:
     (tmp_path / "cohort").mkdir()
     (tmp_path / "cohort" / "a.dcm").write_bytes(b"\0" * 128 + b"DICM")
-    ended = call(bare / "medweave-step", "check", "--cohort", tmp_path / "cohort", cwd=tmp_path)
+    ended = call(
+        bare / "medweave-step", "check", "--cohort", tmp_path / "cohort", "--output", "index.json", cwd=tmp_path
+    )
     assert ended.returncode == 69, ended.stderr
     assert "pip install 'medweave[" in ended.stderr
 

@@ -55,7 +55,13 @@ def test_the_series_read_back_as_the_generated_volume(cohort: Path) -> None:
     # The second patient's images are counted from the head; file names are shuffled for all.
     patient = Patient(seed=3, ordinal=2, held_out=False)
     chest = generate_chest(
-        ChestSpec(seed=patient.chest_seed, matrix_size=256, in_plane_spacing_mm=(1.4, 1.6), slice_spacing_mm=(2.0, 2.5))
+        ChestSpec(
+            seed=patient.chest_seed,
+            matrix_size=256,
+            in_plane_spacing_mm=(1.4, 1.6),
+            slice_spacing_mm=(2.0, 2.5),
+            noise_hu=(10.0, 25.0),
+        )
     )
     from medweave_steps.io.discovery import case_id_of_series
 
