@@ -8,12 +8,14 @@ as any user's. Both masks are compared after each pair.
 
     python tests/bench/segment.py [--model DIR] [--pairs 7] [--syntaxes explicit jpeg2000]
 
-Without --model a small network is trained for it (minutes, once).
+Without --model it takes the one that `make demo` accepted; if there is none, a small network is trained for it (minutes, once).
+Both sides compute in float32, also where the gate accepted int8.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import shutil
@@ -84,7 +86,7 @@ def make_series(num_cases: int, syntax: str) -> Path:
             _draw(aside, num_cases)
         else:
             _compress(make_series(num_cases, "explicit"), aside)
-        card = {"synthetic": True, "generator": "bench/segment.py", "labels": {"0": "background", "1": "nodule"}}
+        card = {"synthetic": True, "generator": "tests/bench/segment.py", "labels": {"0": "background", "1": "nodule"}}
         (aside / "cohort_card.json").write_text(json.dumps(card))
         aside.rename(cohort)
     index = cohort.with_suffix(".json")
@@ -124,8 +126,11 @@ def _compress(source: Path, folder: Path) -> None:
         dataset.save_as(target, enforce_file_format=True)
 
 
-def make_model() -> Path:
-    """A network that finds nodules well enough for masks of real size: few cases, few steps; made once."""
+def find_model() -> Path:
+    """The demo's model, or one that finds nodules well enough for masks of real size: few cases, few steps; made once."""
+    accepted = harness.ROOT / "build" / "demo" / "results" / "accepted_model"
+    if accepted.is_dir():
+        return accepted
     model = DATA / "model"
     if not model.is_dir():
         step("phantom", "lung", "--output", "small", "--cases", "10", "--grid", "demo", "--seed", "3")
@@ -149,7 +154,8 @@ class Ours:
         from medweave_steps.runtime import environment
 
         environment.limit_threads(num_threads)
-        self.card, self.num_threads = read_card(model), num_threads
+        self.card = dataclasses.replace(read_card(model), precision="float32")
+        self.num_threads = num_threads
         self.model_sha256 = card_sha256(self.card)
         self.engine = open_engine(model, self.card, num_threads=num_threads)
 
@@ -353,9 +359,7 @@ def measure_memory(cohort: Path, model: Path, num_threads: int) -> None:
 def main() -> None:
     """Runs the benchmark, or one of its processes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--model", type=Path, help="exported or accepted model folder (default: a small one is trained)"
-    )
+    parser.add_argument("--model", type=Path, help="exported or accepted model folder")
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--cases", type=int, default=2, help="different series, taken in turn")
     parser.add_argument("--syntaxes", nargs="+", default=list(BARS), choices=list(BARS))
@@ -366,7 +370,7 @@ def main() -> None:
         serve(given.model, given.num_threads)
         return
     DATA.mkdir(parents=True, exist_ok=True)
-    model = (given.model or make_model()).resolve()
+    model = (given.model or find_model()).resolve()
     cohorts = {syntax: make_series(given.cases, syntax) for syntax in given.syntaxes}
     arguments = ["--model", str(model), "--num-threads", str(given.num_threads)]
     ours = Worker("segment.py", ["--serve", *arguments], {})

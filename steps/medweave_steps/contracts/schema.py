@@ -17,6 +17,7 @@ from medweave_steps.contracts.gate import GateDecision
 from medweave_steps.contracts.model import ModelCard
 from medweave_steps.contracts.report import RunReport
 from medweave_steps.contracts.report_fragment import ReportSummary
+from medweave_steps.contracts.segmentations import Segmentations
 from medweave_steps.contracts.volume import VolumeInfo
 
 PUBLISHED: Mapping[str, type] = {
@@ -28,6 +29,7 @@ PUBLISHED: Mapping[str, type] = {
     "prepared-cohort": PreparedCohort,
     "report-summary": ReportSummary,
     "run-report": RunReport,
+    "segmentations": Segmentations,
     "volume-info": VolumeInfo,
 }
 
