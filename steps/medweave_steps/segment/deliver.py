@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from medweave_steps.contracts.volume import VolumeInfo
 from medweave_steps.io.hashing import sha256_of_file
 from medweave_steps.io.headers import read_headers
 from medweave_steps.io.prepared import CaseFolder
-from medweave_steps.segment.dicom_common import Source, read_source
+from medweave_steps.segment.dicom_common import Source, read_source, values_as_they_are
 from medweave_steps.segment.dicom_seg import draft_segmentation, fill_segmentation
 from medweave_steps.segment.dicom_sr import build_report
 from medweave_steps.segment.lesions import Lesion, measure_lesions, write_table
@@ -65,10 +66,11 @@ def draft_dicom(case: CaseFolder, info: VolumeInfo, card: ModelCard, *, model_sh
             expected=f"{HEADERS_FILE}, from which the DICOM SEG takes the names of the source images",
             do="run preprocess again",
         )
-    source = read_source(read_headers(path), info)
-    if source is None:
-        return None
-    segmentation = draft_segmentation(source, info.source_grid.shape, card, model_sha256=model_sha256)
+    with values_as_they_are():
+        source = read_source(read_headers(path), info)
+        if source is None:
+            return None
+        segmentation = draft_segmentation(source, info.source_grid.shape, card, model_sha256=model_sha256)
     return Draft(source=source, segmentation=segmentation)
 
 
@@ -100,13 +102,8 @@ def deliver_case(
         lesions = measure_lesions(mask, info, volume_IJK_hu, instance_numbers)
         write_table(folder / TABLE, lesions)
         if draft:
-            # Another mask is another object, so its digest is part of the name (DICOM PS3.5, chapter 9: one UID, one content).
-            digest = hashlib.sha256(np.flatnonzero(mask.view(np.bool_)).tobytes()).hexdigest()
-            identity = (draft.source.series_uid, model_sha256, digest, __version__)
-            fill_segmentation(draft.segmentation, mask, identity=identity)
-            draft.segmentation.save_as(folder / DICOM_MASK, enforce_file_format=True)
-            report = build_report(lesions, draft.segmentation, draft.source, card, identity=identity)
-            report.save_as(folder / STRUCTURED_REPORT, enforce_file_format=True)
+            with values_as_they_are():
+                _write_dicom(folder, mask, draft, lesions, card, model_sha256)
         nifti.result()
     record = SegmentedCase(
         case_id=info.case_id,
@@ -116,3 +113,20 @@ def deliver_case(
         lesion_volume_mm3=round(sum(lesion.volume_mm3 for lesion in lesions), 2),
     )
     return Delivery(record=record, lesions=tuple(lesions), has_dicom=draft is not None)
+
+
+def _write_dicom(
+    folder: Path,
+    mask: npt.NDArray[np.uint8],
+    draft: Draft,
+    lesions: Sequence[Lesion],
+    card: ModelCard,
+    model_sha256: str,
+) -> None:
+    # Another mask is another object, so its digest is part of the name (DICOM PS3.5, chapter 9: one UID, one content).
+    digest = hashlib.sha256(np.flatnonzero(mask.view(np.bool_)).tobytes()).hexdigest()
+    identity = (draft.source.series_uid, model_sha256, digest, __version__)
+    fill_segmentation(draft.segmentation, mask, identity=identity)
+    draft.segmentation.save_as(folder / DICOM_MASK, enforce_file_format=True)
+    report = build_report(lesions, draft.segmentation, draft.source, card, identity=identity)
+    report.save_as(folder / STRUCTURED_REPORT, enforce_file_format=True)

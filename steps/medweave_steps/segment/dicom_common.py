@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import uuid
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +27,8 @@ _TYPE_2 = (
     "PatientID", "PatientName", "PatientBirthDate", "PatientSex", "AccessionNumber", "StudyID", "StudyDate", "StudyTime",
     "ReferringPhysicianName",
 )  # fmt: skip
+_DATES = ("ContentDate", "SeriesDate", "StudyDate", "AcquisitionDate", "InstanceCreationDate")
+_TIMES = ("ContentTime", "SeriesTime", "StudyTime", "AcquisitionTime", "InstanceCreationTime")
 _SEXES = ("M", "F", "O")
 _SOME_DATE, _SOME_TIME = "19000101", "000000"
 _SAME_MM = 0.01
@@ -86,12 +90,13 @@ def read_source(headers: Sequence[Any], info: VolumeInfo) -> Source | None:
     is_multi_frame = any("PerFrameFunctionalGroupsSequence" in image for image in headers)
     if is_multi_frame and len(headers) > 1:
         return None
+    _make_text_sound(headers[0])
     for image in headers:
         _make_patient_sound(image)
         _make_geometry_sound(image, headers[0], info)
     first = headers[0]
-    date = next((d for d in (_date(first.get(k)) for k in ("ContentDate", "SeriesDate", "StudyDate")) if d), _SOME_DATE)
-    time = next((t for t in (_time(first.get(k)) for k in ("ContentTime", "SeriesTime", "StudyTime")) if t), _SOME_TIME)
+    date = next((d for d in (_date(first.get(k)) for k in _DATES) if d), _SOME_DATE)
+    time = next((t for t in (_time(first.get(k)) for k in _TIMES) if t), _SOME_TIME)
     frames = tuple(frame for _, frame in order) if is_multi_frame else ()
     return Source(images=tuple(headers), frames=frames, date=date, time=time)
 
@@ -111,6 +116,26 @@ def settle_times(dataset: Any, source: Source) -> None:
         # highdicom's entry about itself; those of the source keep their time.
         if "highdicom" in str(item.get("ManufacturerModelName")):
             item.pop("ContributionDateTime", None)
+
+
+@contextlib.contextmanager
+def values_as_they_are() -> Iterator[None]:
+    """Lets patient and study attributes pass as the source has them, too long or not, so that archives match them.
+
+    Nothing is said about them either: the remarks of pydicom and highdicom quote values, and logs may hold no patient data.
+    """
+    validation = require("pydicom.config", extra="segment").disable_value_validation()
+    loggers = [logging.getLogger(name) for name in ("pydicom", "highdicom")]
+    levels = [logger.level for logger in loggers]
+    with validation, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
 
 
 def _position_mm(headers: Sequence[Any], place: tuple[int, int]) -> npt.NDArray[np.float64]:
@@ -135,6 +160,14 @@ def _foreign(info: VolumeInfo, seen: str, expected: str) -> UserInputError:
         expected=f"{expected} (volume_info.json)",
         do="run preprocess again",
     )
+
+
+def _make_text_sound(image: Any) -> None:
+    # highdicom takes few combinations of character sets; as UTF-8 every name stays what it is.
+    character_set = image.get("SpecificCharacterSet")
+    if character_set is not None and not re.fullmatch(r"ISO_IR \d+|GB18030|GBK", str(character_set)):
+        image.decode()
+        image.SpecificCharacterSet = "ISO_IR 192"
 
 
 def _make_patient_sound(image: Any) -> None:
@@ -165,6 +198,8 @@ def _make_geometry_sound(image: Any, first: Any, info: VolumeInfo) -> None:
     if not (measures.get("SliceThickness") or 0) > 0:
         measures.SliceThickness = spacing_mm
     measures.SpacingBetweenSlices = spacing_mm
+    if not image.get("FrameOfReferenceUID"):
+        image.FrameOfReferenceUID = derived_uid("frame of reference", str(image.SeriesInstanceUID))
 
 
 def _date(value: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -38,27 +37,25 @@ def draft_segmentation(source: Source, shape: Triple, card: ModelCard, *, model_
         highdicom.seg.Segmentation for `fill_segmentation`.
     """
     highdicom = require("highdicom", extra="segment")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # highdicom's remarks on the source would quote its values
-        segmentation = highdicom.seg.Segmentation(
-            source_images=source.images,
-            # bool spares highdicom the search for values above 1: half of its time.
-            pixel_array=np.zeros(shape, dtype=np.bool_),
-            segmentation_type=highdicom.seg.SegmentationTypeValues.BINARY,
-            segment_descriptions=[_segment(card, model_sha256)],
-            series_instance_uid=_NOT_YET,
-            series_number=SERIES_NUMBER,
-            sop_instance_uid=_NOT_YET,
-            instance_number=1,
-            manufacturer=MANUFACTURER,
-            manufacturer_model_name=card.name[:64],
-            software_versions=__version__,
-            device_serial_number=model_sha256[:16],
-            content_description=CONTENT_DESCRIPTION,
-            content_label="LUNG_NODULES",
-            series_description="Lung nodules (research use only)",
-            omit_empty_frames=False,
-        )
+    segmentation = highdicom.seg.Segmentation(
+        source_images=source.images,
+        # bool spares highdicom the search for values above 1: half of its time.
+        pixel_array=np.zeros(shape, dtype=np.bool_),
+        segmentation_type=highdicom.seg.SegmentationTypeValues.BINARY,
+        segment_descriptions=[_segment(card, model_sha256)],
+        series_instance_uid=_NOT_YET,
+        series_number=SERIES_NUMBER,
+        sop_instance_uid=_NOT_YET,
+        instance_number=1,
+        manufacturer=MANUFACTURER,
+        manufacturer_model_name=card.name[:64],
+        software_versions=__version__,
+        device_serial_number=model_sha256[:16],
+        content_description=CONTENT_DESCRIPTION,
+        content_label="LUNG_NODULES",
+        series_description="Lung nodules (research use only)",
+        omit_empty_frames=False,
+    )
     _put_in_slice_order(segmentation)
     settle_times(segmentation, source)
     return segmentation

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,28 +36,26 @@ def build_report(
     codes = require("pydicom.sr.codedict", extra="segment").codes
     groups = [_count(lesions, segmentation, identity)]
     groups += [_lesion(lesion, segmentation, source, card, identity) for lesion in lesions]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        report = sr.Comprehensive3DSR(
-            evidence=[segmentation, *source.images],
-            content=sr.MeasurementReport(
-                observation_context=_observer(card, identity),
-                procedure_reported=sr.CodedConcept("169069000", "SCT", "CT of chest"),
-                imaging_measurements=groups,
-                title=codes.DCM.ImagingMeasurementReport,
-            ),
-            series_instance_uid=derived_uid("report series", *identity),
-            series_number=SERIES_NUMBER,
-            sop_instance_uid=derived_uid("report", *identity),
-            instance_number=1,
-            manufacturer=MANUFACTURER,
-            manufacturer_model_name=card.name[:64],
-            software_versions=__version__,
-            device_serial_number=identity[1][:16],
-            series_description="Lung nodule measurements (research use only)",
-            is_complete=True,
-            is_final=False,
-        )
+    report = sr.Comprehensive3DSR(
+        evidence=[segmentation, *source.images],
+        content=sr.MeasurementReport(
+            observation_context=_observer(card, identity),
+            procedure_reported=sr.CodedConcept("169069000", "SCT", "CT of chest"),
+            imaging_measurements=groups,
+            title=codes.DCM.ImagingMeasurementReport,
+        ),
+        series_instance_uid=derived_uid("report series", *identity),
+        series_number=SERIES_NUMBER,
+        sop_instance_uid=derived_uid("report", *identity),
+        instance_number=1,
+        manufacturer=MANUFACTURER,
+        manufacturer_model_name=card.name[:64],
+        software_versions=__version__,
+        device_serial_number=identity[1][:16],
+        series_description="Lung nodule measurements (research use only)",
+        is_complete=True,
+        is_final=False,
+    )
     settle_times(report, source)
     return report
 

@@ -157,6 +157,9 @@ def test_headers_as_archives_hold_them(tmp_path, model):
             "ContentDate",
             "SeriesDate",
             "SliceThickness",
+            "FrameOfReferenceUID",
+            "PositionReferenceIndicator",
+            "PatientID",
         ):
             del header[keyword]
         header.add_new("PatientSex", "CS", "X")
@@ -175,3 +178,51 @@ def test_headers_as_archives_hold_them(tmp_path, model):
     assert segmentation.PatientSex == ""
     for name in ("lesion_mask.dcm", "lesions_sr.dcm"):
         assert dciodvfy_errors(run.case(name)) == []
+
+
+@pytest.mark.parametrize(
+    ("character_set", "name"),
+    [
+        ("ISO_IR 192", "Wang^XiaoDong=王^小东"),
+        (["", "ISO 2022 IR 87"], "Yamada^Tarou=山田^太郎=やまだ^たろう"),
+        (["", "ISO 2022 IR 149"], "Hong^Gildong=洪^吉洞=홍^길동"),
+        ("ISO_IR 144", "Люкceмбypг"),
+        ("", "Doe^Jane"),
+    ],
+)
+def test_names_in_any_script(tmp_path, model, character_set, name):
+    series = series_with()
+    headers = series.datasets()
+    for header in headers:
+        header.SpecificCharacterSet = character_set
+        header.PatientName = name
+    run = segment_series(tmp_path, model, series, headers=headers)
+    assert run.exit_code == 0
+    for file in ("lesion_mask.dcm", "lesions_sr.dcm"):
+        assert str(pydicom.dcmread(run.case(file)).PatientName) == name
+        assert dciodvfy_errors(run.case(file)) == []
+
+
+def test_odd_values_pass_unchanged_and_unsaid(tmp_path, model, capfd):
+    # pydicom would refuse to write them, and highdicom would quote the name in a warning.
+    series = series_with()
+    headers = series.datasets()
+    odd = {
+        "PatientName": "Jane Doe of the ward",
+        "PatientID": "1234567890" * 7,
+        "AccessionNumber": "A" * 24,
+        "PatientBirthDate": "1950",
+        "StudyTime": "noon",
+    }
+    with pydicom.config.disable_value_validation():
+        for header in headers:
+            for keyword, value in odd.items():
+                header[keyword] = pydicom.DataElement(keyword, pydicom.datadict.dictionary_VR(keyword), value)
+        run = segment_series(tmp_path, model, series, headers=headers)
+    assert run.exit_code == 0
+    for file in ("lesion_mask.dcm", "lesions_sr.dcm"):
+        dataset = pydicom.dcmread(run.case(file))
+        assert [str(dataset[keyword].value) for keyword in list(odd)[:3]] == list(odd.values())[:3]
+    said = "".join(capfd.readouterr())
+    assert "Jane" not in said
+    assert "1234567890" not in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from medweave_steps.contracts.errors import BackendMissingError, UserInputError
 from medweave_steps.inference.engine import open_engine
-from support.openvino_models import write_tiny_model
+from support.openvino_models import write_openvino, write_tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +82,12 @@ def test_a_machine_without_the_library_is_told_what_to_install(model, monkeypatc
         open_engine(*model, backend=backend, num_threads=1)
     assert f"pip install 'medweave[{extra}]'" in str(caught.value)
     assert caught.value.exit_code == 69
+
+
+def test_the_card_says_which_network_runs(tmp_path):
+    kernel = np.zeros((3, 3, 3), np.float32)
+    write_openvino(tmp_path / "models/int8.xml", kernel, 2.0, patch=(16, 16, 16))
+    card = write_tiny_model(tmp_path, kernel=kernel, bias=1.0, precision="int8")
+    for precision, expected in (("int8", 2.0), ("float32", 1.0)):
+        engine = open_engine(tmp_path, dataclasses.replace(card, precision=precision), num_threads=1)
+        assert (engine.infer(np.zeros(engine.batch_shape, np.float32)) == expected).all()
