@@ -21,7 +21,7 @@ COHORT, RESULTS, REPORT = DEMO / "cohort", DEMO / "output", DEMO / "report.html"
 
 # The development cohort chose every setting. The held-out cohort's seed was looked at by no setting, threshold or filter:
 # it is used for the figures printed here and in docs/benchmarks.md, and for nothing else.
-DEVELOPMENT_CASES, DEVELOPMENT_SEED = 54, 20
+DEVELOPMENT_CASES, DEVELOPMENT_SEED = 50, 20
 DEVELOPMENT_NODULES = (
     5,
     9,

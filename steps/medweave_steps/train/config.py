@@ -33,7 +33,7 @@ class TrainConfig:
     training_log: Path = option("folder to write: TensorBoard events and curves.json", default=Path("training_log"))
     name: str = option("the model's name in its card", default="lung-nodule")
 
-    steps: int = option("optimiser steps", default=2200)
+    steps: int = option("optimiser steps", default=2000)
     batch_size: int = option("patches per step, over all ranks together", default=10)
     patch_shape: tuple[int, int, int] = option(
         "voxels of a training patch along I J K", default=(32, 32, 32), metavar="I J K"
