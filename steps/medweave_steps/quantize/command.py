@@ -35,10 +35,14 @@ class QuantizeConfig:
     exported_model: Path = option("model folder with OpenVINO IR in float32, as export writes it")
     training_set: Path = option("prepared cases; windows are taken of the training split only")
     output: Path = option("model folder to write: models/int8.xml and .bin, with a card that says int8")
-    windows: int = option("calibration windows of the card's patch shape", default=32)
+    windows: int = option("calibration windows of the card's patch shape", default=16)
     preset: Literal["mixed", "performance"] = option(
         "mixed gives activations that may be negative their own zero point; performance never does", default="mixed"
     )
+    # On a trained lung model, 14 cases and 73 lesions, both defaults together changed the false positives per scan by +0.07;
+    # bias correction with all layers in int8, as NNCF would do it, by +0.93. The time per window was the same.
+    float_input_layer: bool = option("the first convolution, which sees HU, stays in float32", default=True)
+    bias_correction: bool = option("shift each layer's mean output back to float32's, on the windows", default=False)
     seed: int = option("seed of the places of the windows", default=0)
 
     def __post_init__(self) -> None:
@@ -50,7 +54,7 @@ class QuantizeConfig:
 
 def run(config: QuantizeConfig, context: StepContext) -> Mapping[str, Any]:
     """Draws the windows, lets NNCF find the ranges, and writes a candidate that names its parent."""
-    from medweave_steps.quantize.compress import quantize
+    from medweave_steps.quantize.compress import Settings, quantize
     from medweave_steps.quantize.windows import calibration_sha256, choose_windows
 
     require("openvino", extra="quantize")
@@ -66,10 +70,13 @@ def run(config: QuantizeConfig, context: StepContext) -> Mapping[str, Any]:
         f"calibrating on {len(windows)} windows of {len({w.case_id for w in windows})} training cases, "
         f"{kinds['lesion']} of them around lesions."
     )
+    settings = Settings(
+        preset=config.preset, float_input_layer=config.float_input_layer, bias_correction=config.bias_correction
+    )
     calibration = {
         "windows": len(windows),
         "lesion_windows": kinds["lesion"],
-        "preset": config.preset,
+        **dataclasses.asdict(settings),
         "seed": config.seed,
         "sha256": calibration_sha256(windows),
     }
@@ -79,7 +86,7 @@ def run(config: QuantizeConfig, context: StepContext) -> Mapping[str, Any]:
             float32_xml,
             [window.values_BCIJK for window in windows],
             folder / openvino_file("int8"),
-            preset=config.preset,
+            settings=settings,
             num_threads=context.num_threads,
             on_window=progress.step,
         )

@@ -7,8 +7,9 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,21 @@ from medweave_steps.runtime.imports import require
 
 FloatArray = npt.NDArray[np.float32]
 Preset = Literal["mixed", "performance"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How the graph is quantized.
+
+    Attributes:
+        preset: `mixed` gives activations that may be negative their own zero point, `performance` never does.
+        float_input_layer: the convolutions that see the image itself compute in float32.
+        bias_correction: shift biases so that each layer's mean output on the windows is that of float32.
+    """
+
+    preset: Preset
+    float_input_layer: bool
+    bias_correction: bool
 
 
 @contextlib.contextmanager
@@ -40,7 +56,7 @@ def quantize(
     windows_BCIJK: Sequence[FloatArray],
     output_xml: Path,
     *,
-    preset: Preset,
+    settings: Settings,
     num_threads: int,
     on_window: Callable[[], None] = lambda: None,
 ) -> int:
@@ -50,7 +66,6 @@ def quantize(
         float32_xml: the exported IR; its input has a fixed shape.
         windows_BCIJK: float32 inputs of that shape; ranges of activations are taken from all of them.
         output_xml: where to write; `.bin` lies beside it.
-        preset: `mixed` gives activations that may be negative their own zero point, `performance` never does.
         num_threads: compute threads.
         on_window: called after each window of the first pass.
     Returns:
@@ -77,10 +92,13 @@ def quantize(
         quantized = nncf.quantize(
             model,
             nncf.Dataset(range(len(windows_BCIJK)), feed),
-            preset=nncf.QuantizationPreset(preset),
+            preset=nncf.QuantizationPreset(settings.preset),
             target_device=nncf.TargetDevice.CPU,
             subset_size=len(windows_BCIJK),
-            fast_bias_correction=True,
+            ignored_scope=nncf.IgnoredScope(names=input_convolutions(model) if settings.float_input_layer else []),
+            advanced_parameters=nncf.AdvancedQuantizationParameters(
+                disable_bias_correction=not settings.bias_correction
+            ),
         )
     num_quantizers: int = sum(operation.get_type_name() == "FakeQuantize" for operation in quantized.get_ops())
     if not num_quantizers:
@@ -92,3 +110,20 @@ def quantize(
         )
     save_ir(quantized, output_xml, extra="quantize")
     return num_quantizers
+
+
+def input_convolutions(model: Any) -> list[str]:
+    """Names of the convolutions between which and the graph's inputs no other one lies, sorted."""
+    found, seen, waiting = set(), set(), list(model.get_parameters())
+    while waiting:
+        operation = waiting.pop()
+        for output in operation.outputs():
+            for target in output.get_target_inputs():
+                node = target.get_node()
+                name = node.get_friendly_name()
+                if "Convolution" in node.get_type_name():
+                    found.add(name)
+                elif name not in seen:
+                    seen.add(name)
+                    waiting.append(node)
+    return sorted(found)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,6 +69,36 @@ def test_the_candidate_computes_nearly_the_same_in_int8(made: Path) -> None:
     stored = [op.get_element_type().to_string() for op in model.get_ops() if op.get_type_name() == "Constant"]
     assert "i8" in stored
     assert any(op.get_type_name() == "FakeQuantize" for op in model.get_ops())
+
+
+def int8_layers(xml: Path) -> list[bool]:
+    """For each convolution from input to output, whether its weights are stored in int8."""
+    import openvino
+
+    def is_int8(node: Any) -> bool:
+        while node.get_type_name() in ("Convert", "Multiply", "Subtract", "Reshape"):
+            node = node.input_value(0).get_node()
+        return node.get_element_type().to_string() in ("i8", "u8")
+
+    model = openvino.Core().read_model(xml)
+    return [
+        is_int8(op.input_value(1).get_node()) for op in model.get_ordered_ops() if "Convolution" in op.get_type_name()
+    ]
+
+
+def test_the_layer_that_sees_hu_stays_in_float32(made: Path) -> None:
+    layers = int8_layers(made / "int8/models/int8.xml")
+    # The residual unit of the first level has two convolutions on the image.
+    assert layers.count(False) == 2
+    assert len(layers) > 3
+    assert quantize(made, "--no-float-input-layer", output="all") == 0
+    assert all(int8_layers(made / "all/models/int8.xml"))
+    assert read_card(made / "all").notes["calibration"]["float_input_layer"] is False
+
+
+def test_bias_correction_can_be_asked_for(made: Path) -> None:
+    assert quantize(made, "--bias-correction", output="corrected") == 0
+    assert read_card(made / "corrected").files["models/int8.bin"] != read_card(made / "int8").files["models/int8.bin"]
 
 
 def test_the_candidate_is_smaller_and_names_its_parent(made: Path) -> None:
