@@ -100,7 +100,13 @@ def quantize(
                 disable_bias_correction=not settings.bias_correction
             ),
         )
-    num_quantizers: int = sum(operation.get_type_name() == "FakeQuantize" for operation in quantized.get_ops())
+    num_quantizers = _count_quantizers(quantized)
+    save_ir(quantized, output_xml, extra="quantize")
+    return num_quantizers
+
+
+def _count_quantizers(model: Any) -> int:
+    num_quantizers: int = sum(operation.get_type_name() == "FakeQuantize" for operation in model.get_ops())
     if not num_quantizers:
         raise InternalError(
             "quantization changed nothing.",
@@ -108,7 +114,6 @@ def quantize(
             expected="convolutions that NNCF can quantize",
             do="use the float32 model",
         )
-    save_ir(quantized, output_xml, extra="quantize")
     return num_quantizers
 
 
