@@ -25,8 +25,23 @@ class Terminated(BaseException):
         self.exit_code = 128 + signal_number
 
 
+_received: list[int] = []
+
+
 def _raise(signal_number: int, _frame: object) -> None:
+    _received.append(signal_number)
     raise Terminated(signal_number)
+
+
+def exit_code_of(error: BaseException) -> int | None:
+    """130 or 143 if a signal is behind this error, else None.
+
+    A library may turn the `Terminated` that a signal raised inside it into an error of its own: an extension module that
+    was being imported was seen to raise ImportError.
+    """
+    if isinstance(error, Terminated):
+        return error.exit_code
+    return 128 + _received[-1] if _received else None
 
 
 def install() -> None:
@@ -36,6 +51,7 @@ def install() -> None:
     may last for minutes. The watchdog thread is woken by the interpreter's own C handler; if the process is still alive
     `GRACE_S` seconds later it removes partial outputs and leaves.
     """
+    _received.clear()
     receiver, sender = socket.socketpair()
     sender.setblocking(False)
     signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)

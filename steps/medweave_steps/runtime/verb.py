@@ -81,20 +81,25 @@ def execute(verb: Verb, namespace: argparse.Namespace) -> int:
     signals.install()
     try:
         _run_and_report(verb, namespace)
-    except StepError as error:
-        return _fail(verb, str(error), error.exit_code, error)
-    except signals.Terminated as error:
+    except (Exception, signals.Terminated) as error:
+        return _end(verb, error)
+    return 0
+
+
+def _end(verb: Verb, error: BaseException) -> int:
+    signalled = signals.exit_code_of(error)
+    if signalled is not None:
         partials.remove_all()
         print(f"{verb.name}: interrupted; partial outputs were removed", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:
+        return signalled
+    if isinstance(error, StepError):
+        return _fail(verb, str(error), error.exit_code, error)
+    if isinstance(error, OSError):
         return _fail(verb, str(_storage_error(error)), StorageError.exit_code, error)
-    except MemoryError as error:
+    if isinstance(error, MemoryError):
         return _fail(verb, "out of memory: give the step more (ramMin in the workflow)", 75, error)
-    except Exception as error:
-        text = f"internal error: {type(error).__name__}. Run again with MEDWEAVE_DEBUG=1 for the traceback."
-        return _fail(verb, text, 70, error)
-    return 0
+    text = f"internal error: {type(error).__name__}. Run again with MEDWEAVE_DEBUG=1 for the traceback."
+    return _fail(verb, text, 70, error)
 
 
 def _run_and_report(verb: Verb, namespace: argparse.Namespace) -> None:

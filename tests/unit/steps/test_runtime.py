@@ -182,8 +182,12 @@ sys.exit(execute(verb, parser.parse_args(["--output", sys.argv[1]])))
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize(
     "work",
-    ["time.sleep(60)", "__import__('ctypes').CDLL(None).usleep(20_000_000)"],
-    ids=["interruptible", "inside a C call that never returns to Python"],
+    [
+        "time.sleep(60)",
+        "__import__('ctypes').CDLL(None).usleep(20_000_000)",
+        r"exec('try:\n time.sleep(60)\nexcept BaseException:\n raise ImportError(1)')",
+    ],
+    ids=["interruptible", "inside a C call that never returns to Python", "inside a library that raises its own error"],
 )
 def test_a_signal_ends_a_verb_within_two_seconds_and_leaves_nothing(
     tmp_path: Path, number: signal.Signals, exit_code: int, work: str
