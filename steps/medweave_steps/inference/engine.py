@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.model import ModelCard
+from medweave_steps.inference.graph import widen_logits
 from medweave_steps.io.model_folder import ONNX_FILE, listed_file, openvino_file
 from medweave_steps.runtime.imports import require
 
@@ -91,6 +92,7 @@ class _OpenVino:
         try:
             model = openvino.Core().read_model(path)
             model.reshape(list(shape))
+            widen_logits(model)
             self._compiled: Any = openvino.Core().compile_model(model, "CPU", properties)
             out = tuple(self._compiled.output(0).shape)
         except RuntimeError as error:
