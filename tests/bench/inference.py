@@ -24,7 +24,7 @@ NUM_CASES, BAR_S = 8, 30.0
 
 def prepare() -> None:
     """A cohort of 8 held-out series, and a streamflow file for it."""
-    if not (DEMO / "results" / "accepted_model").exists():
+    if not (DEMO / "output" / "accepted_model").exists():
         sys.exit("tests/bench/inference.py: there is no model of a demo; run `make demo` first")
     shutil.rmtree(DATA, ignore_errors=True)
     (DATA / "cohort").mkdir(parents=True)
@@ -32,7 +32,7 @@ def prepare() -> None:
         shutil.copytree(series, DATA / "cohort" / series.name)
     job = {
         "cohort": {"class": "Directory", "path": str(DATA / "cohort")},
-        "segmentation_model": {"class": "Directory", "path": str(DEMO / "results" / "accepted_model")},
+        "segmentation_model": {"class": "Directory", "path": str(DEMO / "output" / "accepted_model")},
     }
     (DATA / "job.yml").write_text(json.dumps(job), encoding="utf-8")  # JSON is YAML
     text = (harness.ROOT / "streamflow-infer.yml").read_text(encoding="utf-8")

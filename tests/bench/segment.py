@@ -128,7 +128,7 @@ def _compress(source: Path, folder: Path) -> None:
 
 def find_model() -> Path:
     """The demo's model, or one that finds nodules well enough for masks of real size: few cases, few steps; made once."""
-    accepted = harness.ROOT / "build" / "demo" / "results" / "accepted_model"
+    accepted = harness.ROOT / "build" / "demo" / "output" / "accepted_model"
     if accepted.is_dir():
         return accepted
     model = DATA / "model"
