@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from types import ModuleType
 from typing import Any
 
 from medweave_steps.contracts.errors import BackendMissingError
@@ -28,8 +27,3 @@ def require(module: str, *, extra: str) -> Any:
             expected=f"medweave installed with its extra '{extra}'",
             do=f"pip install 'medweave[{extra}]'",
         ) from error
-
-
-def loaded(module: str) -> ModuleType | None:
-    """The module if something has imported it already, without importing it."""
-    return sys.modules.get(module)
