@@ -33,7 +33,7 @@ class TrainConfig:
     training_log: Path = option("folder to write: TensorBoard events and curves.json", default=Path("training_log"))
     name: str = option("the model's name in its card", default="lung-nodule")
 
-    steps: int = option("optimiser steps", default=2000)
+    steps: int = option("optimiser steps", default=2600)
     batch_size: int = option("patches per step, over all ranks together", default=10)
     patch_shape: tuple[int, int, int] = option(
         "voxels of a training patch along I J K", default=(32, 32, 32), metavar="I J K"
@@ -59,7 +59,7 @@ class TrainConfig:
     epoch_steps: int = option("steps per epoch, the unit of progress", default=100)
     validation_interval: int = option("epochs between two validations", default=6)
     validation_cases: int = option(
-        "validation cases looked at during training; 0 for all; all are at the end", default=4
+        "validation cases looked at during training; 0 for all; all are at the end", default=0
     )
     patience: int = option("validations without a better score after which training stops; 0 never stops", default=0)
     window_shape: tuple[int, int, int] = option(
