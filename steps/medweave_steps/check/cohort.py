@@ -18,13 +18,15 @@ from medweave_steps.io.dicom_series import SeriesName
 from medweave_steps.io.discovery import FoundDicom, FoundSeries, case_id_of_path, discover_dicom, walk
 from medweave_steps.io.findings import FindingError, notice, refuse
 from medweave_steps.io.nifti import is_nifti, stem
-from medweave_steps.runtime.verb import StepContext
+from medweave_steps.io.prepared import INDEX_FILE
+from medweave_steps.runtime.verb import REPORT_NAME, StepContext
 
 DATASET_FILE = "dataset.json"
 CARD_FILE = "cohort_card.json"
 Layout = Literal["dicom", "nifti", "msd"]
 
-_ABOUT_THE_COHORT = {CARD_FILE, SPLITS_FILE, DATASET_FILE}
+# What describes a cohort, and what `check` writes where a user points it into the cohort's own folder: no strangers.
+_ABOUT_THE_COHORT = {CARD_FILE, SPLITS_FILE, DATASET_FILE, INDEX_FILE, REPORT_NAME}
 _HEADERS_A_LINE = 5000
 _MOST_THREADS = 4
 

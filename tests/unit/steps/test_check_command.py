@@ -98,6 +98,19 @@ def test_synthetic_is_said_wherever_the_card_lies(tmp_path: Path) -> None:
     assert "other-files" not in codes, "medweave's own files are no strangers"
 
 
+def test_what_check_wrote_into_the_cohort_is_no_stranger(tmp_path: Path) -> None:
+    folder = cohort(tmp_path / "cohort")
+    written = ("--output", str(folder / "cohort_index.json"), "--run-report", str(folder / "run_report.json"))
+    assert main(["check", "--cohort", str(folder), *written]) == 0
+    code, output, _ = run(folder)
+    assert code == 0
+    assert read_index(output).findings == read_index(folder / "cohort_index.json").findings
+    (folder / "notes.txt").write_text("somebody's own")
+    _, output, _ = run(folder)
+    told = [finding.what for finding in read_index(output).findings if finding.code == "other-files"]
+    assert told == ["1 file is not DICOM and left aside."]
+
+
 def test_all_errors_are_told_at_once_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = cohort(tmp_path / "cohort")
     (folder / "a/002.dcm").unlink()
