@@ -191,6 +191,28 @@ class RunRecord:
         self._append("job.ended", job, data)
         console.tell(job.label, _end_text(job, state))
 
+    def transfer_ended(
+        self,
+        *,
+        source: str,
+        destination: str,
+        location: str,
+        route: str,
+        num_bytes: int,
+        num_files: int,
+        seconds: float,
+    ) -> None:
+        """A copy between two deployments arrived and was verified. It has no path: paths may tell about patients."""
+        if self._log is not None:
+            data = {
+                "from": source,
+                "route": route,
+                "bytes": num_bytes,
+                "files": num_files,
+                "seconds": round(seconds, 3),
+            }
+            self._log.append("transfer.ended", deployment=destination, location=location, data=data)
+
     def job_recovering(self, name: str) -> None:
         """The attempt failed and the engine will try the job again."""
         failure = self.first_failure

@@ -1,0 +1,1 @@
+"""What moves between sites: counted, and verified on arrival. `medweave.transfer`."""
