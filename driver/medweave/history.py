@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import typing
@@ -74,6 +75,25 @@ class Job:
         return self.ended_s - self.started_s
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfers:
+    """What moved from one deployment to another by one route; all of it was verified on arrival.
+
+    Attributes:
+        source, destination: deployments.
+        num_copies: transfers; a folder is one.
+        seconds: sum of their times, s; transfers may overlap.
+    """
+
+    source: str
+    destination: str
+    route: str
+    num_copies: int = 0
+    num_files: int = 0
+    num_bytes: int = 0
+    seconds: float = 0.0
+
+
 @dataclass(slots=True, kw_only=True)
 class Run:
     """One run.
@@ -82,6 +102,7 @@ class Run:
         state: completed, failed, cancelled, unknown, or unfinished where the log has no end.
         seconds: wall time, s; up to the last event where the log has no end.
         facts: what the run said of itself when it began.
+        transfers: per pair of deployments and route, in the order of the first one.
         notices: (job's label, text), in order, without repetitions.
         first_cause: name of the job whose failure came first.
     """
@@ -94,6 +115,7 @@ class Run:
     seconds: float
     facts: typing.Mapping[str, Any]
     jobs: tuple[Job, ...]
+    transfers: tuple[Transfers, ...]
     notices: tuple[tuple[str, str], ...]
     first_cause: str | None
     signal_number: int | None
@@ -180,6 +202,7 @@ def build_run(events: Sequence[Event], folder: Path) -> Run:
         seconds=float(data.get("seconds", (_time(events[-1]) - start).total_seconds())),
         facts=facts,
         jobs=tuple(jobs),
+        transfers=_transfers(events),
         notices=_notices(events, jobs),
         first_cause=data.get("first_cause"),
         signal_number=data.get("signal"),
@@ -219,6 +242,24 @@ def _apply(job: Job, event: Event, at: float) -> None:
         job.exit_code, job.message = data.get("exit_code"), str(data.get("message", ""))
         job.seconds, job.cpu_seconds = data.get("seconds"), data.get("cpu_seconds")
         job.peak_memory_mib = data.get("peak_memory_mib")
+
+
+def _transfers(events: Iterable[Event]) -> tuple[Transfers, ...]:
+    found: dict[tuple[str, str, str], Transfers] = {}
+    for event in events:
+        if event.type != "transfer.ended":
+            continue
+        data, source, route = event.data, str(event.data.get("from", "?")), str(event.data.get("route", "?"))
+        key = (source, event.deployment or "?", route)
+        so_far = found.get(key) or Transfers(source=key[0], destination=key[1], route=key[2])
+        found[key] = dataclasses.replace(
+            so_far,
+            num_copies=so_far.num_copies + 1,
+            num_files=so_far.num_files + int(data.get("files", 0)),
+            num_bytes=so_far.num_bytes + int(data.get("bytes", 0)),
+            seconds=so_far.seconds + float(data.get("seconds", 0.0)),
+        )
+    return tuple(found.values())
 
 
 def _notices(events: Iterable[Event], jobs: Sequence[Job]) -> tuple[tuple[str, str], ...]:

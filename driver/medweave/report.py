@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave import __version__
-from medweave.history import UNFINISHED, Job, Run, read_run
+from medweave.history import UNFINISHED, Job, Run, Transfers, read_run
 from medweave.timeline import colours, short_duration, timeline
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import BackendMissingError, StepError, UserInputError
@@ -125,6 +125,7 @@ def render(record: Run, results: Results | None) -> str:
         legend=[(name, deployments.get(name, ""), colour) for name, colour in by_colour.items()],
         rows=[_row(job) for job in jobs],
         totals=_totals(record),
+        transfers=[_transfer_row(each) for each in record.transfers],
         delivered=[] if results else delivered(record),
         versions=versions(record),
         processors=processors(record),
@@ -136,6 +137,7 @@ def render(record: Run, results: Results | None) -> str:
 
 def _contents(record: Run, results: Results | None) -> list[tuple[str, str]]:
     own = [("execution", "What ran, where and when")]
+    own += [("transfers", "What moved between places")] if record.transfers else []
     own += [("notices", "Notices")] if record.notices else []
     first = list(results.summary.sections) if results else []
     return [*first, *own, ("software", "Versions")]
@@ -177,6 +179,18 @@ def _row(job: Job) -> dict[str, str]:
         "asked": f"{cores:g}" if isinstance(cores, int | float) else "–",
         "memory": number(job.peak_memory_mib, "{:.0f}"),
         "asked_memory": f"{memory:.0f}" if isinstance(memory, int | float) else "–",
+    }
+
+
+def _transfer_row(moved: Transfers) -> dict[str, str]:
+    return {
+        "source": moved.source,
+        "destination": moved.destination,
+        "route": moved.route,
+        "copies": str(moved.num_copies),
+        "files": f"{moved.num_files:,}",
+        "mib": f"{moved.num_bytes / 2**20:,.1f}",
+        "took": short_duration(moved.seconds),
     }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from medweave.history import read_events, read_run
+from medweave.report import render
 from medweave_connectors.record.run import CommandOutcome, RunRecord
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import UserInputError
@@ -69,6 +70,27 @@ def test_what_the_plug_in_writes_is_what_the_driver_reads(tmp_path: Path) -> Non
     assert (record.folder / "reports" / "check").samefile(check.folder)
     assert (segment.label, segment.message, segment.exit_code) == ("segment.1", "medweave-step segment: no.", 65)
     assert run.first_cause == "/segment/0.1"
+
+
+def test_copies_are_added_up_per_pair_of_places_and_route(tmp_path: Path) -> None:
+    record = RunRecord(tmp_path, "lung")
+    record.begin()
+    for num_bytes, num_files in ((100, 2), (50, 1)):
+        record.transfer_ended(
+            source="laptop", destination="hpc", location="login", route="from-driver",
+            num_bytes=num_bytes, num_files=num_files, seconds=0.5,
+        )  # fmt: skip
+    record.transfer_ended(
+        source="hpc", destination="pods", location="pod-0", route="through-driver", num_bytes=7, num_files=1, seconds=2
+    )
+    record.finish()
+    first, second = read_run(record.folder).transfers
+    assert (first.source, first.destination, first.route) == ("laptop", "hpc", "from-driver")
+    assert (first.num_copies, first.num_files, first.num_bytes, first.seconds) == (2, 3, 150, 1.0)
+    assert (second.destination, second.num_bytes) == ("pods", 7)
+    html = render(read_run(record.folder), None)
+    assert "What moved between places" in html
+    assert "through-driver" in html
 
 
 def test_a_job_that_was_tried_again_is_no_failure(tmp_path: Path) -> None:
