@@ -1,4 +1,4 @@
-"""The door: everything that StreamFlow learns from medweave is registered here, and nothing else is done here."""
+"""The door: everything that StreamFlow learns from medweave is registered or installed here, and nothing else is done here."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from streamflow.ext.plugin import StreamFlowPlugin
 
 from medweave_connectors.local.connector import MedweaveLocalConnector
 from medweave_connectors.persistence.database import MedweaveDatabase
+from medweave_connectors.placement import translator
 from medweave_connectors.placement.scheduler import MedweaveScheduler
 
 
@@ -13,7 +14,8 @@ class MedweavePlugin(StreamFlowPlugin):  # type: ignore[misc]
     """Entry point `medweave` of the group `unito.streamflow.plugin`."""
 
     def register(self) -> None:
-        """Adds our types; each is prefixed, none replaces one of StreamFlow's."""
+        """Adds our types, each prefixed, and the translator that keeps medweave's hints, for which there is no other door."""
         self.register_connector("medweave.local", MedweaveLocalConnector)
         self.register_scheduler("medweave.scheduler", MedweaveScheduler)
         self.register_database("medweave.database", MedweaveDatabase)
+        translator.install()

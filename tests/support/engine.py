@@ -6,6 +6,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import runpy
 import signal
 import sys
 import time
@@ -97,17 +98,25 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
         time.sleep(0.02)
 
 
-def start(folder: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> Run:
-    """Starts `streamflow run --quiet streamflow.yml --outdir results …` in a folder that has the files."""
+def start(
+    folder: Path, *arguments: str, environment: Mapping[str, str] | None = None, preload: Path | None = None
+) -> Run:
+    """Starts `streamflow run --quiet streamflow.yml --outdir results …` in a folder that has the files.
+
+    Args:
+        preload: a Python file that runs in the process first, to listen to the engine or to break it.
+    """
     (folder / "stderr.txt").touch()
-    process = _context.Process(target=_main, args=(folder, arguments, dict(environment or {})))
+    process = _context.Process(target=_main, args=(folder, arguments, dict(environment or {}), preload))
     process.start()
     return Run(folder, process)
 
 
-def run(folder: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> Run:
+def run(
+    folder: Path, *arguments: str, environment: Mapping[str, str] | None = None, preload: Path | None = None
+) -> Run:
     """The same, and waits for the end."""
-    return start(folder, *arguments, environment=environment).wait()
+    return start(folder, *arguments, environment=environment, preload=preload).wait()
 
 
 def write_workflow(
@@ -136,7 +145,7 @@ def write_workflow(
     (folder / "streamflow.yml").write_text(file, encoding="utf-8")
 
 
-def _main(folder: Path, arguments: Sequence[str], environment: dict[str, str]) -> None:
+def _main(folder: Path, arguments: Sequence[str], environment: dict[str, str], preload: Path | None) -> None:
     for name in ("MEDWEAVE_RUN_ID", "MEDWEAVE_RUNS_DIR", "MEDWEAVE_KEEP_WORK"):
         os.environ.pop(name, None)
     os.environ |= environment
@@ -148,6 +157,8 @@ def _main(folder: Path, arguments: Sequence[str], environment: dict[str, str]) -
     from streamflow.main import main
 
     defaultStreamHandler.setStream(sys.stderr)
+    if preload is not None:
+        runpy.run_path(str(preload))
     code = 1
     with contextlib.suppress(KeyboardInterrupt):
         code = main(["run", "--quiet", *arguments, "--outdir", "results", "streamflow.yml"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import json
 import os
 import sys
 from collections.abc import MutableMapping, MutableSequence
@@ -18,10 +17,9 @@ from medweave_connectors.errors import TimeLimitExceeded
 from medweave_connectors.local.process import Command, Ended, end_all_now
 from medweave_connectors.record import current
 from medweave_connectors.record.causes import cause, step_message
-from medweave_connectors.record.run import CommandOutcome
-from medweave_steps.contracts.progress import JSON_PREFIX
+from medweave_connectors.record.output import take_line
+from medweave_connectors.record.run import CommandOutcome, short_path
 
-NOTICE_MARK = ": note: "
 SETTLE_S = 3.0
 
 
@@ -82,7 +80,7 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
             stdout=_file(stdout),
             # StreamFlow passes the file of stdout when the tool names none for stderr: progress must not end in there.
             stderr=None if stderr == stdout else _file(stderr),
-            takes_line=lambda line: _take_line(job_name, line),
+            takes_line=lambda line: take_line(job_name, line),
         )
         self._commands.add(started)
         try:
@@ -125,22 +123,6 @@ def _file(stream: int | str | None) -> str | None:
     return stream if isinstance(stream, str) else None
 
 
-def _take_line(job_name: str, line: str) -> bool:
-    run = current()
-    if line.startswith(JSON_PREFIX):
-        try:
-            figures = json.loads(line.removeprefix(JSON_PREFIX))
-            if run is not None:
-                run.job_progress(job_name, figures)
-        except (ValueError, TypeError, AttributeError):
-            return False  # not ours after all
-        return True
-    if run is not None and NOTICE_MARK in line[:40]:
-        run.job_notice(job_name, line.partition(NOTICE_MARK)[2])
-        return True
-    return False
-
-
 def _outcome(command: Command, ended: Ended, timeout: int | None, workdir: Path) -> CommandOutcome:
     stderr = list(command.stderr_tail)
     why = message = ""
@@ -156,5 +138,6 @@ def _outcome(command: Command, ended: Ended, timeout: int | None, workdir: Path)
         peak_memory_mib=ended.peak_memory_mib,
         cause=why,
         message=message,
-        output_directory=workdir,
+        kept_at=short_path(workdir),
+        report_folder=workdir,
     )

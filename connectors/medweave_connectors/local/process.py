@@ -21,9 +21,9 @@ from typing import IO
 
 import psutil  # type: ignore[import-untyped]  # comes with StreamFlow
 
+from medweave_connectors.record.output import TAIL_LINES, Lines
+
 GRACE_S = 3.0
-TAIL_LINES = 60
-LINE_BYTES = 16 * 1024
 DRAIN_S = 2.0
 SAMPLE_S = 1.0
 
@@ -63,30 +63,20 @@ def kill_all() -> None:
         command.signal_group(signal.SIGKILL)
 
 
-class _Lines(asyncio.Protocol):
-    """Splits a pipe into lines; progress bars that end a line with a carriage return count too."""
+class _PipeLines(asyncio.Protocol):
+    """Lines of a pipe."""
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
-        self._on_line, self._rest = on_line, bytearray()
+        self._lines = Lines(on_line)
         self.closed = asyncio.get_running_loop().create_future()
 
     def data_received(self, data: bytes) -> None:
-        self._rest += data.replace(b"\r", b"\n")
-        *lines, self._rest = self._rest.split(b"\n")
-        for line in lines:
-            self._emit(line)
-        if len(self._rest) > LINE_BYTES:
-            self._emit(self._rest)
-            self._rest = bytearray()
+        self._lines.feed(data)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        self._emit(self._rest)
+        self._lines.close()
         if not self.closed.done():
             self.closed.set_result(None)
-
-    def _emit(self, line: bytes | bytearray) -> None:
-        if line.strip():
-            self._on_line(line[:LINE_BYTES].decode(errors="replace").rstrip())
 
 
 class Command:
@@ -226,12 +216,12 @@ class Command:
 
     async def _read(
         self, pipe: IO[bytes] | None, on_line: Callable[[str], None]
-    ) -> tuple[asyncio.ReadTransport, _Lines] | None:
+    ) -> tuple[asyncio.ReadTransport, _PipeLines] | None:
         if pipe is None:
             return None
-        return await self._loop.connect_read_pipe(lambda: _Lines(on_line), pipe)
+        return await self._loop.connect_read_pipe(lambda: _PipeLines(on_line), pipe)
 
-    async def _drain(self, readers: Sequence[tuple[asyncio.ReadTransport, _Lines]]) -> None:
+    async def _drain(self, readers: Sequence[tuple[asyncio.ReadTransport, _PipeLines]]) -> None:
         # A process that left the group may hold a pipe open; its output is not waited for.
         if readers:
             await asyncio.wait([lines.closed for _, lines in readers], timeout=DRAIN_S)

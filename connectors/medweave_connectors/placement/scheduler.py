@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import tempfile
 from importlib.resources import files
 from typing import Any
 
 from streamflow.core.config import BindingConfig
 from streamflow.core.context import StreamFlowContext
+from streamflow.core.deployment import Target
 from streamflow.core.scheduling import Hardware, HardwareRequirement
 from streamflow.core.workflow import Job, Status
+from streamflow.deployment.connector import connector_classes
 from streamflow.scheduling.scheduler import DefaultScheduler
 
-from medweave_connectors import engine_log, shutdown
+from medweave_connectors import engine_log, requests, shutdown
 from medweave_connectors.errors import ImpossibleRequest
-from medweave_connectors.placement.workdirs import resolve_workdirs
+from medweave_connectors.placement.paths import OUR_TYPES, resolve_paths
 from medweave_connectors.record import plan
 from medweave_connectors.record.run import JobEnd
 
@@ -33,7 +37,12 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
     def __init__(self, context: StreamFlowContext, retry_delay: int = 15) -> None:
         super().__init__(context, retry_delay)
         self._run = plan(context.config)
-        resolve_workdirs(context.config, self._run.folder / "work")
+        schemas = {
+            name: json.loads(kind.get_schema())
+            for name, kind in connector_classes.items()
+            if name.startswith(OUR_TYPES)
+        }
+        resolve_paths(context.config, self._run.folder / "work", schemas)
         # The engine's own bookkeeping jobs work in the system's temporary folder, in one that is shared by all users.
         tempfile.tempdir = str(self._run.folder / "work")
         engine_log.shorten()
@@ -55,8 +64,19 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
             return
         asked = hardware_requirement.eval(job)
         await self._refuse_if_impossible(job.name, binding_config, asked)
-        await super().schedule(job, binding_config, hardware_requirement)
+        targets = {self._for_engine(target): target for target in binding_config.targets}
+        await super().schedule(job, BindingConfig(list(targets), binding_config.filters), hardware_requirement)
         allocation = self.get_allocation(job.name)
+        requests.note_job(
+            job.name,
+            requests.JobRequest(
+                cores=asked.cores,
+                memory_mib=asked.memory,
+                hints=requests.hints_of(job.name),
+                num_nodes=targets[allocation.target].locations,
+                locations=tuple(location.name for location in allocation.locations),
+            ),
+        )
         self._run.job_scheduled(
             job.name,
             deployment=allocation.target.deployment.name,
@@ -83,6 +103,16 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
     def get_schema(cls) -> str:
         """The closed schema of `scheduling.scheduler.config`."""
         return files(__package__).joinpath("schema.json").read_text("utf-8")
+
+    def _for_engine(self, target: Target) -> Target:
+        """The target as StreamFlow must see it: a queue is one location, whatever number of nodes is asked of it."""
+        connector: Any = self.context.deployment_manager.get_connector(target.deployment.name)
+        # While it is lazy, a connector is a stand-in that knows its type.
+        if not getattr(getattr(connector, "type", connector), "LOCATION_GIVES_NODES", False):
+            return target
+        one = copy.copy(target)
+        one.locations = 1
+        return one
 
     async def _refuse_if_impossible(self, job_name: str, binding_config: BindingConfig, asked: Hardware) -> None:
         seen: list[str] = []

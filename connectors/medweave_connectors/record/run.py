@@ -37,7 +37,8 @@ class CommandOutcome:
         peak_memory_mib: largest resident set of one process of the command, MiB.
         cause: what went wrong, for the person who started the run; empty after a success.
         message: the part of `cause` that is known to hold no patient data.
-        output_directory: where the command wrote, on this machine; None on a remote site.
+        kept_at: where its files lie, for people: a path of this machine, or `deployment:/path`.
+        report_folder: a folder on this machine with its run_report.json and report folder, or copies of them.
     """
 
     exit_code: int
@@ -46,7 +47,8 @@ class CommandOutcome:
     peak_memory_mib: float | None = None
     cause: str = ""
     message: str = ""
-    output_directory: Path | None = None
+    kept_at: str = ""
+    report_folder: Path | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,7 +122,7 @@ class RunRecord:
             self._log = EventLog(self.folder / "events.jsonl", self.run_id)
             (self.folder / "work").mkdir(mode=0o700, exist_ok=True)  # patient data of running steps, for nobody else
             self._log.append("run.started", data={"workflow": self.workflow, **facts})
-            console.say(f"medweave: run {self.run_id}, folder {_short(self.folder)}")
+            console.say(f"medweave: run {self.run_id}, folder {short_path(self.folder)}")
 
     def job_scheduled(
         self, name: str, *, deployment: str, service: str | None, location: str, **resources: float
@@ -260,11 +262,11 @@ class RunRecord:
         if state == "failed" and job is not None and job.outcome is not None:
             console.say(f"medweave: first cause: {job.label} on {job.deployment}, {_why(job.outcome)}")
             console.say(job.outcome.cause or OUTPUTS_MISSING)
-            if job.outcome.output_directory is not None:
-                console.say(f"medweave: its files are kept in {_short(job.outcome.output_directory)}")
+            if job.outcome.kept_at:
+                console.say(f"medweave: its files are kept in {job.outcome.kept_at}")
 
     def _keep_report(self, job: JobRecord) -> None:
-        source = job.outcome.output_directory if job.outcome else None
+        source = job.outcome.report_folder if job.outcome else None
         if source is None:
             return
         target = self.folder / "reports" / job.label
@@ -311,7 +313,8 @@ def _why(outcome: CommandOutcome) -> str:
     return meaning(outcome.exit_code) if outcome.exit_code else "its outputs are not complete"
 
 
-def _short(path: Path) -> str:
+def short_path(path: Path) -> str:
+    """The path as people read it: from the current directory where it lies below."""
     with contextlib.suppress(ValueError):
         return path.relative_to(Path.cwd()).as_posix()
     return path.as_posix()

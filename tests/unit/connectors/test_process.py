@@ -15,6 +15,7 @@ import pytest
 
 from medweave_connectors.local import process
 from medweave_connectors.local.process import Command, Ended
+from medweave_connectors.record.output import LINE_BYTES
 from support.engine import wait_until
 
 
@@ -68,7 +69,7 @@ def test_much_output_neither_blocks_nor_fills_the_memory(tmp_path: Path) -> None
     assert ended.exit_code == 0
     assert len(command.stderr_tail) == len(command.stdout_tail) == process.TAIL_LINES
     assert command.stderr_tail[-1] == "100000"
-    assert max(map(len, command.stderr_tail)) <= process.LINE_BYTES
+    assert max(map(len, command.stderr_tail)) <= LINE_BYTES
 
 
 def test_output_that_is_no_text_does_not_break_the_reader(tmp_path: Path) -> None:

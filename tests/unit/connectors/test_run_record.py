@@ -129,7 +129,7 @@ def test_the_step_report_is_kept_and_the_job_is_named_by_step_and_tag(run: RunRe
     (work / "report" / "images" / "a.svg").write_text("<svg/>")
     (work / "identified.dcm").write_text("stays")
     schedule(run, "/segment/0.3")
-    end(run, "/segment/0.3", "completed", output_directory=work)
+    end(run, "/segment/0.3", "completed", report_folder=work)
     run.engine_verdict = "completed"
     run.finish()
     (event,) = (e for e in valid_events(run.folder / "events.jsonl") if e["type"] == "job.report")
@@ -144,13 +144,16 @@ def test_scratch_is_for_nobody_else(run: RunRecord) -> None:
     assert (run.folder / "work").stat().st_mode & 0o777 == 0o700
 
 
-def test_scratch_is_kept_after_a_failure_and_its_report_is_not_taken(run: RunRecord) -> None:
+def test_scratch_is_kept_after_a_failure_and_its_report_is_not_taken(
+    run: RunRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
     work = run.folder / "work" / "uuid"
     work.mkdir(parents=True)
     (work / "run_report.json").write_text("{}")
     schedule(run, "/check/0")
-    end(run, "/check/0", "failed", exit_code=65, output_directory=work)
+    end(run, "/check/0", "failed", exit_code=65, report_folder=work, kept_at="hpc:/scratch/uuid")
     run.finish()
+    assert "its files are kept in hpc:/scratch/uuid\n" in capsys.readouterr().err
     assert work.is_dir()
     assert not (run.folder / "reports").exists()
 

@@ -1,0 +1,1 @@
+"""Distributed steps over the pods of a COMPSs cluster: `medweave.compss`."""

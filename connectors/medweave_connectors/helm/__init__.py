@@ -1,0 +1,1 @@
+"""Steps in the pods of a Helm release: `medweave.helm`."""

@@ -1,0 +1,1 @@
+"""Steps in the pods of a cluster: `medweave.kubernetes`."""

@@ -1,0 +1,41 @@
+"""StreamFlow's CWL translator, which also keeps medweave's hints; the engine drops hints that it does not know."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Any
+
+import streamflow.cwl.main
+from streamflow.cwl.translator import CWLTranslator
+
+from medweave_connectors import requests
+
+
+class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
+    """Notes the hints of each tool under the path of its step; a step and its workflow hand theirs down, as in CWL."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self._inherited: list[dict[str, MutableMapping[str, Any]]] = [{}]
+
+    def _recursive_translate(self, workflow: Any, cwl_element: Any, **keywords: Any) -> None:
+        namespaces = cwl_element.loadingOptions.namespaces or {}
+        own = {
+            requests.full_name(hint["class"], namespaces): hint
+            for hint in cwl_element.hints or []
+            if isinstance(hint, MutableMapping)  # those that StreamFlow knows are objects by now
+        }
+        self._inherited.append(self._inherited[-1] | own)
+        try:
+            super()._recursive_translate(workflow=workflow, cwl_element=cwl_element, **keywords)
+        finally:
+            self._inherited.pop()
+
+    def _translate_command_line_tool(self, *, name_prefix: str, **keywords: Any) -> None:
+        requests.note_step(name_prefix, requests.read_hints(self._inherited[-1], where=name_prefix))
+        super()._translate_command_line_tool(name_prefix=name_prefix, **keywords)
+
+
+def install() -> None:
+    """Puts it in the place where StreamFlow looks its translator up."""
+    streamflow.cwl.main.CWLTranslator = MedweaveTranslator

@@ -1,0 +1,169 @@
+"""The API server as one account sees it: pods, events and other objects of one namespace, as plain JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+from kubernetes_asyncio.client import ApiException
+
+from medweave_connectors.pods.errors import DeploymentRefused
+from medweave_connectors.pods.pod import Pod, parse_pod
+
+REQUEST_S = 15.0
+_IN_CLUSTER_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+def namespace_of(kubeconfig: str | None, context: str | None, in_cluster: bool) -> str:
+    """The namespace that a client uses when it is told none: asked once, so that every part uses the same."""
+    if in_cluster:
+        with contextlib.suppress(OSError):
+            return _IN_CLUSTER_NAMESPACE.read_text(encoding="utf-8").strip() or "default"
+        return "default"
+    with contextlib.suppress(OSError, yaml.YAMLError, AttributeError):
+        document = yaml.safe_load(Path(kubeconfig or "").read_text(encoding="utf-8"))
+        wanted = context or document.get("current-context")
+        for each in document.get("contexts") or []:
+            if each.get("name") == wanted:
+                return each.get("context", {}).get("namespace") or "default"
+    return "default"
+
+
+def kubeconfig_path(configured: str | None) -> str:
+    """The kubeconfig of a deployment: the configured one, else `KUBECONFIG`, else the one of the home folder."""
+    return configured or os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
+
+
+class Refused(Exception):
+    """The API server does not do what it was asked.
+
+    Attributes:
+        status: HTTP status; 0 where no server answered.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Cluster:
+    """Requests to the API server. Each has a time limit, and each failure is a `Refused` with the server's own words."""
+
+    def __init__(self, api_client: Any, namespace: str) -> None:
+        self._client, self.namespace = api_client, namespace
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+    ) -> dict[str, Any]:
+        """One request; the answer's JSON.
+
+        Raises:
+            Refused: no answer, or another status than 2xx.
+        """
+        try:
+            response = await self._client.call_api(
+                path,
+                method,
+                query_params=list((query or {}).items()),
+                header_params={"Accept": "application/json", "Content-Type": content_type},
+                body=body,
+                auth_settings=["BearerToken"],
+                response_types_map={200: "object", 201: "object", 202: "object"},
+                _return_http_data_only=True,
+                _request_timeout=REQUEST_S,
+            )
+        except ApiException as error:
+            raise Refused(error.status or 0, _message(error)) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Refused(0, str(error) or type(error).__name__) from error
+        return dict(response or {})
+
+    async def pods(self, selector: str) -> list[Pod]:
+        """The pods with these labels, sorted by name and number."""
+        found = await self.request("GET", self._path("pods"), query={"labelSelector": selector})
+        return sorted((parse_pod(item) for item in found.get("items", [])), key=lambda pod: pod.order)
+
+    async def pod(self, name: str) -> Pod | None:
+        """One pod; None if there is none of that name."""
+        try:
+            return parse_pod(await self.request("GET", self._path("pods", name)))
+        except Refused as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def events(self, names: Sequence[str], since: datetime.datetime) -> list[tuple[str, str, str]]:
+        """(object, reason, text) of the events of some objects, oldest first; none where the account may not read them.
+
+        Args:
+            names: names of objects, or beginnings of names that end in `-`.
+        """
+        try:
+            found = await self.request("GET", self._path("events"))
+        except Refused:
+            return []
+        told = []
+        for item in found.get("items", []):
+            name = item["involvedObject"].get("name", "")
+            matches = any(name == each or (each.endswith("-") and name.startswith(each)) for each in names)
+            moment = (
+                item.get("lastTimestamp") or item.get("eventTime") or item["metadata"].get("creationTimestamp") or ""
+            )
+            if matches and _time(moment) >= since:
+                told.append((moment, name, item.get("reason", ""), " ".join(item.get("message", "").split())))
+        return [(name, reason, text) for _, name, reason, text in sorted(told)]
+
+    async def secrets(self, selector: str) -> list[dict[str, Any]]:
+        """The metadata of secrets with these labels."""
+        found = await self.request("GET", self._path("secrets"), query={"labelSelector": selector})
+        return [item["metadata"] for item in found.get("items", [])]
+
+    def _path(self, plural: str, name: str = "") -> str:
+        return f"/api/v1/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
+
+
+def unreachable(deployment: str, error: Exception, *, kubeconfig: str, namespace: str) -> DeploymentRefused:
+    """The message for a cluster that does not let us in, with the key of the site file that it depends on."""
+    status = error.status if isinstance(error, Refused) else 0
+    key, do = {
+        401: ("kubeconfig", "write the path of a kubeconfig whose token or certificate is valid"),
+        403: (
+            "namespace",
+            "name a namespace in which this account may list pods, or ask its administrator for the rights",
+        ),
+        404: ("namespace", "correct the name of the namespace"),
+    }.get(
+        status, ("kubeconfig", "correct the path or the context, and look whether the cluster can be reached from here")
+    )
+    return DeploymentRefused(
+        f"deployments.{deployment}.config.{key}: the cluster does not let medweave work in namespace '{namespace}'.",
+        seen=f"{error} (kubeconfig {kubeconfig})",
+        expected="a cluster that answers and lets this account list, and start commands in, the pods of the namespace",
+        do=do,
+    )
+
+
+def _message(error: ApiException) -> str:
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        return str(json.loads(error.body)["message"])
+    return str(error.reason or error.status)
+
+
+def _time(text: str) -> datetime.datetime:
+    try:
+        return datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return datetime.datetime.min.replace(tzinfo=datetime.UTC)

@@ -1,0 +1,120 @@
+"""What is run in a pod besides the step itself: its start, its end, and the counters of its container. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+KEY = "MEDWEAVE_JOB"  # marks the processes of a job, also those that left its process group
+MARK = "medweave-pod "
+_V2, _V1 = "/sys/fs/cgroup", "/sys/fs/cgroup/memory"
+_FILES = (
+    f"{_V2}/memory.events",
+    f"{_V2}/memory.max",
+    f"{_V2}/cpu.stat",
+    f"{_V1}/memory.oom_control",
+    f"{_V1}/memory.limit_in_bytes",
+    "/sys/fs/cgroup/cpuacct/cpuacct.usage",
+)
+_NO_LIMIT = 2**60  # cgroup v1 writes a huge number where there is none
+_COUNTERS = (
+    f'for file in {" ".join(_FILES)}; do if [ -r "$file" ]; then sed "s|^|{MARK}$file |" "$file"; fi; done 2>/dev/null'
+)
+
+
+@dataclass(slots=True)
+class Counters:
+    """The counters of a container, read from its own control groups; None where the kernel does not show them.
+
+    Attributes:
+        pid: of the command, in the container.
+        oom_kills: processes of the container killed for lack of memory so far.
+        cpu_seconds: processor time of the container so far, s.
+        limit_mib: its memory limit, MiB.
+    """
+
+    pid: int | None = None
+    oom_kills: int | None = None
+    cpu_seconds: float | None = None
+    limit_mib: float | None = None
+
+    def take(self, line: str) -> bool:
+        """Reads one line of the pod's own; True where it was one."""
+        if not line.startswith(MARK):
+            return False
+        words = line.removeprefix(MARK).split()
+        try:
+            self._read(words)
+        except (ValueError, IndexError):
+            pass  # a counter that this kernel writes in another way is not known here
+        return True
+
+    def _read(self, words: list[str]) -> None:
+        name, values = words[0], words[1:]
+        if name == "pid":
+            self.pid = int(values[0])
+        elif name.endswith(("memory.events", "memory.oom_control")) and values[0] == "oom_kill":
+            self.oom_kills = int(values[1])
+        elif name.endswith("cpu.stat") and values[0] == "usage_usec":
+            self.cpu_seconds = int(values[1]) / 1e6
+        elif name.endswith("cpuacct.usage"):
+            self.cpu_seconds = int(values[0]) / 1e9
+        elif name.endswith(("memory.max", "memory.limit_in_bytes")) and values[0] != "max":
+            self.limit_mib = int(values[0]) / 2**20 if int(values[0]) < _NO_LIMIT else None
+
+
+def parse_counters(lines: Iterable[str]) -> Counters:
+    """What `read_counters` printed."""
+    counters = Counters()
+    for line in lines:
+        counters.take(line)
+    return counters
+
+
+def start(line: str) -> list[str]:
+    """Words to execute in a container: tells the process's number and the counters on stderr, then becomes the command.
+
+    Args:
+        line: for a POSIX shell, ending in `exec`.
+    """
+    return ["sh", "-c", f"{{ echo '{MARK}pid' $$; {_COUNTERS}; }} >&2; {line}"]
+
+
+def read_counters() -> list[str]:
+    """Words that print the counters of the container."""
+    return ["sh", "-c", _COUNTERS]
+
+
+def end(pid: int | None, key: str, *, signal: str, grace_s: float) -> list[str]:
+    """Words that end a job: the signal to its group, and KILL after the grace to whatever is left of it.
+
+    Args:
+        pid: of the command, which leads its process group; None if it did not get so far.
+        key: value of `MEDWEAVE_JOB` in the environment of the job's processes.
+        signal: `INT` or `TERM`.
+        grace_s: time to end by itself, s.
+    """
+    mine = f"{KEY}={key}"
+    group = [] if pid is None else [
+        f"kill -s {signal} -- -{pid}",
+        f"n=0; while kill -s 0 -- -{pid} && [ $n -lt {round(grace_s * 10)} ]; do sleep 0.1; n=$((n+1)); done",
+        f"kill -s KILL -- -{pid}",
+    ]  # fmt: skip
+    strays = (
+        "for each in /proc/[0-9]*; do "
+        f'if tr "\\0" "\\n" < "$each/environ" | grep -qx {shlex.quote(mine)}; then kill -s KILL "${{each#/proc/}}"; fi; done'
+    )
+    return ["sh", "-c", f"{{ {'; '.join((*group, strays))}; }} 2>/dev/null; :"]
+
+
+def verdict(exit_code: int, before: Counters, after: Counters) -> str:
+    """What the container's counters say about a failure; empty where they say nothing."""
+    killed = (after.oom_kills or 0) - (before.oom_kills or 0)
+    limit = "" if after.limit_mib is None else f" of {after.limit_mib:.0f} MiB"
+    if killed > 0:
+        return f"out of memory: {killed} of its processes were killed at the container's memory limit{limit}."
+    if exit_code == 137:
+        seen = "its counters are not readable" if after.oom_kills is None else "the container counts no kill for memory"
+        return f"killed by SIGKILL; {seen}."
+    return ""

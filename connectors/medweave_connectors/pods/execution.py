@@ -1,0 +1,237 @@
+"""Commands in containers, over the API server's websocket: `kubectl exec`, with the end of the command never lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Any
+
+import aiohttp
+from streamflow.core.data import StreamWrapper
+from streamflow.deployment.stream import BaseStreamWrapper
+
+from medweave_connectors.pods.errors import PodLost
+
+STDIN, STDOUT, STDERR, STATUS = 0, 1, 2, 3
+_PROTOCOL = {"sec-websocket-protocol": "v5.channel.k8s.io"}  # the version that can say "no more input"
+_CLOSE_STDIN = bytes((255, STDIN))
+_TAIL_BYTES = 2000
+
+
+class Execution:
+    """One command in one container.
+
+    Attributes:
+        exit_code: None until it is known; it stays None when the connection broke first.
+        message: what the kubelet says about a command that could not be started.
+    """
+
+    def __init__(self, socket: Any, place: str) -> None:
+        self._socket, self._place = socket, place
+        self.exit_code: int | None = None
+        self.message = ""
+
+    async def output(self) -> AsyncIterator[tuple[int, bytes]]:
+        """Each piece of its output: (STDOUT or STDERR, bytes), until it ends."""
+        async for message in self._socket:
+            if message.type != aiohttp.WSMsgType.BINARY or not message.data:
+                continue
+            channel, data = message.data[0], message.data[1:]
+            if channel == STATUS:
+                self.exit_code, self.message = read_status(data)
+            elif data:
+                yield channel, data
+
+    async def collect(self) -> tuple[bytes, int]:
+        """Standard output and error together, and the exit code.
+
+        Raises:
+            PodLost: the connection broke before the command ended.
+        """
+        pieces = [data async for _, data in self.output()]
+        return b"".join(pieces), self.ended()
+
+    async def write(self, data: bytes) -> None:
+        """Sends to its standard input."""
+        await self._socket.send_bytes(bytes((STDIN,)) + data)
+
+    async def close_input(self) -> None:
+        """No more input."""
+        await self._socket.send_bytes(_CLOSE_STDIN)
+
+    def ended(self) -> int:
+        """Its exit code.
+
+        Raises:
+            PodLost: it is not known, because the connection broke.
+        """
+        if self.exit_code is None:
+            raise PodLost(f"the connection to {self._place} broke before the command had ended. {self.message}".strip())
+        return self.exit_code
+
+    async def close(self) -> None:
+        """Hangs up. A command that still runs goes on."""
+        await self._socket.close()
+
+
+def read_status(data: bytes) -> tuple[int | None, str]:
+    """Exit code and message of what the API server says at a command's end; the code is None where it is not known."""
+    status = json.loads(data)
+    if status.get("status") == "Success":
+        return 0, ""
+    causes = (status.get("details") or {}).get("causes") or []
+    code = next((cause["message"] for cause in causes if cause.get("reason") == "ExitCode"), None)
+    return (None if code is None else int(code)), status.get("message", "")
+
+
+async def execute(
+    client: Any, namespace: str, place: str, command: Sequence[str], *, takes_input: bool = False
+) -> Execution:
+    """Starts a command in a container.
+
+    Args:
+        client: a CoreV1Api over a websocket client.
+        place: `pod:container`.
+
+    Raises:
+        PodLost: the API server or the kubelet refuses; the message has their reason.
+    """
+    pod, _, container = place.partition(":")
+    try:
+        request = await client.connect_get_namespaced_pod_exec(
+            name=pod,
+            namespace=namespace,
+            container=container,
+            command=list(command),
+            stdin=takes_input,
+            stdout=True,
+            stderr=True,
+            tty=False,
+            _headers=_PROTOCOL,
+            _preload_content=False,
+        )
+        return Execution(await request, place)
+    except aiohttp.WSServerHandshakeError as error:
+        raise PodLost(f"no command can be started in {place}: {_refusal(error.status)}") from error
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise PodLost(f"no command can be started in {place}: {error}") from error
+
+
+def _refusal(status: int) -> str:
+    reasons = {
+        401: "the credentials are not accepted (401)",
+        403: "the account may not create pods/exec in this namespace (403)",
+        404: "there is no such pod (404)",
+        500: "the container does not run (500)",
+    }
+    return reasons.get(status, f"the API server answers {status}")
+
+
+class _Stream(BaseStreamWrapper):  # type: ignore[misc]
+    """An execution as StreamFlow's tar streams want it. A failed command is an error, not the end of a file."""
+
+    def __init__(self, execution: Execution, command: Sequence[str]) -> None:
+        super().__init__(execution)
+        self._execution, self._command = execution, command
+        self._said = bytearray()
+
+    def _note(self, data: bytes) -> None:
+        self._said += data
+        del self._said[:-_TAIL_BYTES]
+
+    def check(self) -> None:
+        """Raises PodLost unless the command has ended with 0."""
+        if code := self._execution.ended():
+            said = self._said.decode(errors="replace").strip() or self._execution.message
+            raise PodLost(f"`{self._command[0]}` ended with {code}: {said}")
+
+
+class Reader(_Stream):
+    """Standard output of a command."""
+
+    def __init__(self, execution: Execution, command: Sequence[str]) -> None:
+        super().__init__(execution, command)
+        self._pieces = execution.output()
+        self._buffer = bytearray()
+
+    async def read(self, size: int | None = None) -> bytes:
+        """The next `size` bytes; fewer only at the end, where it is checked that the command ended well."""
+        while size is None or len(self._buffer) < size:
+            piece = await anext(self._pieces, None)
+            if piece is None:
+                self.check()
+                break
+            if piece[0] == STDOUT:
+                self._buffer += piece[1]
+            else:
+                self._note(piece[1])
+        data = bytes(self._buffer if size is None else self._buffer[:size])
+        del self._buffer[: len(data)]
+        return data
+
+    async def finish(self) -> None:
+        """Reads what is left (tar pads its end), so that the command can end."""
+        while await self.read(2**20):
+            pass
+
+    async def _close(self) -> None:
+        await self._execution.close()
+
+
+class Writer(_Stream):
+    """Standard input of a command, whose words are read meanwhile so that it never waits for us."""
+
+    def __init__(self, execution: Execution, command: Sequence[str]) -> None:
+        super().__init__(execution, command)
+        self._listener = asyncio.create_task(self._listen())
+
+    async def write(self, data: bytes) -> None:
+        """Sends.
+
+        Raises:
+            PodLost: the command has ended already (a full disk), or the connection broke.
+        """
+        try:
+            await self._execution.write(data)
+        except (ConnectionError, aiohttp.ClientError):
+            await self._listener
+            self.check()
+            raise
+
+    async def finish(self) -> None:
+        """No more input; waits for the command's own end."""
+        await self._execution.close_input()
+        await self._listener
+        self.check()
+
+    async def _listen(self) -> None:
+        async for _, data in self._execution.output():
+            self._note(data)
+
+    async def _close(self) -> None:
+        self._listener.cancel()
+        await self._execution.close()
+
+
+class StreamContext:
+    """Opens a stream at the beginning of a `with`, and checks at its end that the command did all of its work."""
+
+    def __init__(self, opening: Any, kind: type[Reader] | type[Writer], command: Sequence[str]) -> None:
+        self._opening, self._kind, self._command = opening, kind, command
+        self._stream: Reader | Writer | None = None
+
+    async def __aenter__(self) -> StreamWrapper:
+        self._stream = self._kind(await self._opening, self._command)
+        return self._stream
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._stream is not None
+        try:
+            if kind is None:
+                await self._stream.finish()
+        finally:
+            await self._stream.close()

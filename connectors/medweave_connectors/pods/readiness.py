@@ -1,0 +1,124 @@
+"""Waiting for pods, with a deadline, and an error that says what was seen as soon as the wait is hopeless."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import time
+from collections.abc import Sequence
+
+from medweave_connectors.pods.cluster import Cluster, Refused
+from medweave_connectors.pods.errors import DeploymentRefused
+from medweave_connectors.pods.pod import Pod
+from medweave_connectors.pods.states import NODES_ARE_COMING, PodState, describe, judge, stuck_after_s
+from medweave_connectors.pods.workloads import Workload
+from medweave_connectors.record import console
+
+POLL_S = 0.5
+SAY_AFTER_S = 10.0
+_REFUSED_PODS = "FailedCreate"  # a quota, or the namespace's pod security: the pods never appear
+
+
+class Readiness:
+    """One wait for all pods of a deployment."""
+
+    def __init__(self, deployment: str, cluster: Cluster, wanted: Sequence[Workload], timeout_s: float) -> None:
+        self._deployment, self._cluster, self._wanted, self._timeout_s = deployment, cluster, wanted, timeout_s
+        self._since = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+        self._clock = time.monotonic()
+        self._stuck_since: dict[str, float] = {}
+
+    async def wait(self) -> list[Pod]:
+        """Waits until each workload has its number of ready pods; returns them.
+
+        Raises:
+            DeploymentRefused: a pod cannot start, or the deadline passed; the message has each pod's state and events.
+        """
+        said = self._clock
+        while True:
+            groups = await self._groups()
+            short = [each for each, pods in groups if len(_ready(pods)) < each.replicas]
+            pods = [pod for _, found in groups for pod in found]
+            if not short:
+                return _ready(pods)
+            now = time.monotonic()
+            if hopeless := await self._hopeless(pods, short, now):
+                raise await self._failure(hopeless, pods, short)
+            if now - self._clock > self._timeout_s:
+                raise await self._failure(f"not ready after {self._timeout_s:.0f} s", pods, short)
+            if now - said > SAY_AFTER_S:
+                said = now
+                waiting = "; ".join(describe(pod) for pod in pods if judge(pod)[0] != PodState.READY) or "no pods yet"
+                console.say(
+                    f"medweave: {self._deployment}: {len(_ready(pods))} of {self._expected()} pods ready; {waiting}"
+                )
+            await asyncio.sleep(POLL_S)
+
+    async def _groups(self) -> list[tuple[Workload, list[Pod]]]:
+        found = await asyncio.gather(
+            *(self._cluster.pods(each.selector) for each in self._wanted), return_exceptions=True
+        )  # one answer that fails is asked again; the deadline holds all the same
+        groups = []
+        for workload, pods in zip(self._wanted, found, strict=True):
+            if isinstance(pods, BaseException) and not isinstance(pods, Refused):
+                raise pods
+            groups.append((workload, [] if isinstance(pods, BaseException) else pods))
+        return groups
+
+    async def _hopeless(self, pods: Sequence[Pod], short: Sequence[Workload], now: float) -> str:
+        for pod in pods:
+            patience = stuck_after_s(pod)
+            if patience is None:
+                self._stuck_since.pop(pod.uid, None)
+            elif now - self._stuck_since.setdefault(pod.uid, now) >= patience and not await self._nodes_come(pod):
+                return f"pod {pod.name} cannot start"
+        if now - self._clock > 2 * POLL_S and len(pods) < self._expected():
+            names = [name for each in short for name in (each.name, f"{each.name}-")]
+            for _, reason, text in await self._cluster.events(names, self._since):
+                if reason == _REFUSED_PODS:
+                    return f"the cluster refuses its pods: {text}"
+        return ""
+
+    async def _nodes_come(self, pod: Pod) -> bool:
+        if judge(pod)[0] != PodState.UNSCHEDULABLE:
+            return False
+        events = await self._cluster.events([pod.name], self._since)
+        return any(reason in NODES_ARE_COMING for _, reason, _ in events)
+
+    async def _failure(self, what: str, pods: Sequence[Pod], short: Sequence[Workload]) -> DeploymentRefused:
+        names = [*(pod.name for pod in pods), *(name for each in short for name in (each.name, f"{each.name}-"))]
+        events = await self._cluster.events(names, self._since)
+        texts = list(dict.fromkeys(f"{reason}: {text}" for _, reason, text in events if reason not in _ROUTINE))
+        lines = [describe(pod) for pod in pods] or ["no pods"]
+        if texts:
+            lines += ["events:", *(f"  {text}" for text in texts[-6:])]
+        wanted = ", ".join(f"{each.replicas} of {each.kind} {each.name}" for each in self._wanted)
+        return DeploymentRefused(
+            f"deployments.{self._deployment}: {what}.",
+            seen="\n".join(lines),
+            expected=f"ready pods in namespace '{self._cluster.namespace}': {wanted}",
+            do=_advice(pods),
+        )
+
+    def _expected(self) -> int:
+        return sum(each.replicas for each in self._wanted)
+
+
+_ROUTINE = ("Scheduled", "Pulling", "Pulled", "Created", "Started", "SuccessfulCreate", "ScalingReplicaSet")
+
+
+def _ready(pods: Sequence[Pod]) -> list[Pod]:
+    return [pod for pod in pods if judge(pod)[0] == PodState.READY]
+
+
+def _advice(pods: Sequence[Pod]) -> str:
+    waiting = {each.waiting for pod in pods for each in (*pod.init_containers, *pod.containers)}
+    if waiting & {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}:
+        return "correct the image in the deployment's values, or make it available to the cluster"
+    if any(judge(pod)[0] == PodState.UNSCHEDULABLE for pod in pods):
+        return "ask for less CPU, memory or GPUs in the deployment's values, or free nodes that have them"
+    if "CrashLoopBackOff" in waiting:
+        return "look at `kubectl logs` of the pod: its container ends as soon as it starts"
+    return (
+        "look at the events above, correct the deployment's values, and run again; `timeout` is the deadline in seconds"
+    )

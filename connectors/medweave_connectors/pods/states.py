@@ -1,0 +1,119 @@
+"""What became of a pod: one table of the reasons that Kubernetes gives. Pure.
+
+An unknown word is `UNKNOWN`, and nothing is concluded from it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from medweave_connectors.pods.pod import Container, Pod
+
+
+class PodState(StrEnum):
+    """Where a pod stands on its way to a step."""
+
+    READY = "ready"
+    STARTING = "starting"
+    UNSCHEDULABLE = "unschedulable"
+    STUCK = "stuck"  # it will not start until somebody changes something
+    GONE = "gone"  # it runs no more
+    UNKNOWN = "unknown"
+
+
+# Reasons for which a container waits, and seconds after which the wait is hopeless: a registry may stumble once.
+STUCK_AFTER_S = {
+    "ErrImageNeverPull": 0.0,
+    "InvalidImageName": 0.0,
+    "ErrImagePull": 6.0,
+    "ImagePullBackOff": 3.0,
+    "CreateContainerConfigError": 3.0,
+    "CreateContainerError": 3.0,
+    "RunContainerError": 3.0,
+    "StartError": 3.0,
+    "CrashLoopBackOff": 0.0,
+}
+UNSCHEDULABLE_AFTER_S = 20.0
+NODES_ARE_COMING = ("TriggeredScaleUp", "Nominated")  # events of cluster autoscalers
+
+
+def judge(pod: Pod) -> tuple[PodState, str]:
+    """A pod's state, and the reason in Kubernetes' words (empty for a ready one)."""
+    if pod.deleting:
+        return PodState.GONE, "is being deleted"
+    if pod.phase == "Failed":
+        return PodState.GONE, _said(pod.reason or "Failed", pod.message)
+    if pod.phase == "Succeeded":
+        return PodState.GONE, "has ended"
+    for container in (*pod.init_containers, *pod.containers):
+        if container.waiting in STUCK_AFTER_S:
+            return PodState.STUCK, _waiting(container)
+    scheduled = pod.conditions.get("PodScheduled", ("", "", ""))
+    if scheduled[0] == "False":
+        return PodState.UNSCHEDULABLE, _said(scheduled[1], scheduled[2])
+    if pod.phase == "Pending":
+        waiting = next((each for each in (*pod.init_containers, *pod.containers) if each.waiting), None)
+        return PodState.STARTING, _waiting(waiting) if waiting else "Pending"
+    if pod.phase == "Running":
+        # Only the condition Ready is asked: others may be False in a pod that works (a stock connector wants all of them).
+        status, reason, message = pod.conditions.get("Ready", ("", "", ""))
+        if status == "True":
+            return PodState.READY, ""
+        return PodState.STARTING, _said(reason or "not ready", message)
+    return PodState.UNKNOWN, _said(pod.phase or "no phase", pod.message)
+
+
+def stuck_after_s(pod: Pod) -> float | None:
+    """Seconds after which waiting for this pod is hopeless; None while there is hope until the deadline."""
+    state, _ = judge(pod)
+    if state == PodState.STUCK:
+        reasons = {each.waiting for each in (*pod.init_containers, *pod.containers)}
+        return min(STUCK_AFTER_S[reason] for reason in reasons if reason in STUCK_AFTER_S)
+    if state == PodState.UNSCHEDULABLE:
+        return UNSCHEDULABLE_AFTER_S
+    return 0.0 if state == PodState.GONE and pod.phase == "Failed" else None
+
+
+def loss(before: Pod, now: Pod | None, container: str) -> str:
+    """Why a pod that ran a command does no longer; empty while all is well.
+
+    Args:
+        before: the pod when the command started.
+        now: the same pod now; None if there is none of its name.
+        container: name of the container with the command.
+    """
+    if now is None:
+        return f"pod {before.name} is gone"
+    if now.uid != before.uid:
+        return f"pod {before.name} was replaced by another one"
+    state, reason = judge(now)
+    if state == PodState.GONE:
+        return f"pod {before.name}: {reason}"
+    ready = now.conditions.get("Ready", ("", "", ""))
+    if ready[0] == "False" and ready[1] == "NodeNotReady":
+        return f"pod {before.name}: its node {before.node} does not answer"
+    then, current = before.container(container), now.container(container)
+    if then is not None and current is not None and current.restarts > then.restarts:
+        return f"pod {before.name}: container {container} was restarted after {_ended(current)}"
+    return ""
+
+
+def describe(pod: Pod) -> str:
+    """One line about a pod for an error message: `w-0: starting, ContainersNotReady`."""
+    state, reason = judge(pod)
+    return f"{pod.name}: {state}" + (f", {reason}" if reason else "")
+
+
+def _ended(container: Container) -> str:
+    code = "" if container.ended_code is None else f", exit code {container.ended_code}"
+    return f"{container.ended or 'an unknown end'}{code}"
+
+
+def _waiting(container: Container) -> str:
+    word = _said(container.waiting, container.waiting_message)
+    crashed = container.waiting == "CrashLoopBackOff" and container.ended
+    return f"{word} (container {container.name}{', it ended with ' + _ended(container) if crashed else ''})"
+
+
+def _said(reason: str, message: str) -> str:
+    return f"{reason}: {message}" if message and message != reason else reason

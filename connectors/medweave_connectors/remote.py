@@ -1,0 +1,70 @@
+"""What the connectors of other machines share: the step's environment, quoting, and its reports brought home."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from streamflow.core.deployment import ExecutionLocation
+
+from medweave_connectors.record import current
+from medweave_connectors.record.run import REPORT_FILE, REPORT_FOLDER
+
+
+def shell_line(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    workdir: str,
+    stdin: str | None = None,
+    stdout: str | None = None,
+    stderr: str | None = None,
+) -> str:
+    """One line for a POSIX shell: the command in its folder, with its environment and files.
+
+    The words of the command are taken as they are: StreamFlow has quoted them. Everything else is quoted here.
+
+    Args:
+        stdin, stdout, stderr: files, relative to `workdir`.
+    """
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    files = (("<", stdin), (">", stdout), ("2>", stderr))
+    redirections = [f"{sign} {shlex.quote(file)}" for sign, file in files if file is not None]
+    return " && ".join((f"cd {shlex.quote(workdir)}", *exports, " ".join(("exec", *command, *redirections))))
+
+
+def step_variables(*layers: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a step elsewhere: the layers; steps report progress as JSON."""
+    environment: dict[str, str] = {}
+    for layer in layers:
+        environment |= layer
+    environment["MEDWEAVE_PROGRESS"] = "json"
+    return environment
+
+
+async def fetch_reports(
+    connector: Any, location: ExecutionLocation, output_directory: str, job_name: str
+) -> Path | None:
+    """Copies run_report.json and the report folder of a job that ended well into the run's own work folder.
+
+    Returns:
+        The folder of the copies; None where the step wrote none, or where no medweave run goes on.
+    """
+    run = current()
+    if run is None:
+        return None
+    target = run.folder / "work" / "reports" / job_name.strip("/").replace("/", ".")
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    for name in (REPORT_FILE, REPORT_FOLDER):
+        source = f"{output_directory}/{name}"
+        told = await connector.run(location, ["test", "-e", shlex.quote(source)], capture_output=True)
+        if told is not None and told[1] == 0:
+            # A report that does not arrive is missed in the summary; it does not make a good job a bad one.
+            with contextlib.suppress(OSError):
+                await connector.copy_remote_to_local(source, str(target / name), location)
+    return target if any(target.iterdir()) else None

@@ -1,0 +1,113 @@
+"""What steps ask for: from the CWL document and the binding to the connector that starts the job, by name.
+
+StreamFlow gives connectors the command and nothing of what the tool asked for. No streamflow in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from medweave_steps.contracts.errors import UsageError
+
+NAMESPACE = "urn:medweave:cwl#"
+_GANG_KEYS: frozenset[str] = frozenset()
+_GPU_KEYS = frozenset({"gpusMin", "gpusMax"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepHints:
+    """What a step says in hints of medweave's own.
+
+    Attributes:
+        gang: `medweave:Gang`: the same command may be started once per node.
+        gpus_min, gpus_max: `medweave:GPURequest`, GPUs in all; without `gpusMax` the two are equal.
+    """
+
+    gang: bool = False
+    gpus_min: int = 0
+    gpus_max: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """What a job asks for, and what the scheduler gave it.
+
+    Attributes:
+        cores: per node.
+        memory_mib: per node, MiB.
+        num_nodes: nodes or pods: `locations` of the binding's target.
+        locations: names of the locations that StreamFlow chose; a queue is one location however many nodes it gives.
+    """
+
+    cores: float
+    memory_mib: float
+    hints: StepHints = StepHints()
+    num_nodes: int = 1
+    locations: tuple[str, ...] = ()
+
+
+_steps: dict[str, StepHints] = {}
+_jobs: dict[str, JobRequest] = {}
+
+
+def note_step(step: str, hints: StepHints) -> None:
+    """Remembers the hints of a step, by its path (`/train`)."""
+    _steps[step] = hints
+
+
+def hints_of(job_name: str) -> StepHints:
+    """The hints of a job's step; those of a step without hints where nothing is known."""
+    return _steps.get(PurePosixPath(job_name).parent.as_posix(), StepHints())
+
+
+def note_job(job_name: str, request: JobRequest) -> None:
+    """Remembers a job's request; a retry replaces it."""
+    _jobs[job_name] = request
+
+
+def request_of(job_name: str) -> JobRequest | None:
+    """What the job asks for; None where it was not placed by medweave's scheduler."""
+    return _jobs.get(job_name)
+
+
+def full_name(name: str, namespaces: Mapping[str, str]) -> str:
+    """`medweave:Gang` as `urn:medweave:cwl#Gang`, by the document's `$namespaces`."""
+    prefix, colon, rest = name.partition(":")
+    return namespaces[prefix] + rest if colon and prefix in namespaces else name
+
+
+def read_hints(hints: Mapping[str, Mapping[str, Any]], *, where: str) -> StepHints:
+    """The meaning of a tool's hints; those that are not medweave's are passed over.
+
+    Args:
+        hints: by their full name.
+        where: path of the step, for messages.
+
+    Raises:
+        UsageError: an unknown hint of medweave's, an unknown key, or numbers that make no sense.
+    """
+    found = {name.removeprefix(NAMESPACE): hint for name, hint in hints.items() if name.startswith(NAMESPACE)}
+    for name, hint in found.items():
+        keys = hint.keys() - {"class"}
+        known = {"Gang": _GANG_KEYS, "GPURequest": _GPU_KEYS}.get(name)
+        if known is None or not keys <= known:
+            raise UsageError(
+                f"the tool of step {where} has a hint that medweave does not know.",
+                seen=f"medweave:{name} with {', '.join(sorted(keys)) or 'no keys'}",
+                expected="medweave:Gang: {} or medweave:GPURequest: {gpusMin: …, gpusMax: …}",
+                do="correct the hint in the CWL document",
+            )
+    gpus = found.get("GPURequest", {})
+    least = gpus.get("gpusMin", 0)
+    most = gpus.get("gpusMax", least)
+    if not (isinstance(least, int) and isinstance(most, int) and 0 <= least <= most):
+        raise UsageError(
+            f"the tool of step {where} asks for a number of GPUs that makes no sense.",
+            seen=f"gpusMin {least!r}, gpusMax {most!r}",
+            expected="whole numbers, 0 ≤ gpusMin ≤ gpusMax",
+            do="correct medweave:GPURequest in the CWL document",
+        )
+    return StepHints(gang="Gang" in found, gpus_min=least, gpus_max=most)

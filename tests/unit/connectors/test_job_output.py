@@ -1,0 +1,94 @@
+"""What a job on another machine prints, and how its command line is written there."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from medweave_connectors.record import registry
+from medweave_connectors.record.output import LINE_BYTES, JobOutput
+from medweave_connectors.record.run import RunRecord
+from medweave_connectors.remote import shell_line, step_variables
+
+FIGURES = 'medweave-progress {"unit":"case","done":1,"total":2,"seconds_left":3.5,"detail":"x"}\n'
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
+    run = RunRecord(tmp_path / "runs", "lung")
+    monkeypatch.setattr(registry, "_runs", {"": run})
+    run.begin()
+    run.job_scheduled("/train/0", deployment="hpc", service=None, location="login")
+    return run
+
+
+def test_bytes_in_pieces_become_progress_notices_and_a_tail(
+    record: RunRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = JobOutput("/train/0")
+    text = FIGURES + "train: note: one case has no mask\nä warning\nmedweave-step train: NaN.\n  do:       less"
+    for number in range(0, len(text.encode()), 7):
+        output.stderr(text.encode()[number : number + 7])
+    output.stdout(b"out")
+    output.close()
+    told = capsys.readouterr().err
+    assert "train        case 1/2: x, 4 s left" in told
+    assert "note: one case has no mask" in told
+    assert list(output.stderr_tail) == ["ä warning", "medweave-step train: NaN.", "  do:       less"]
+    assert list(output.stdout_tail) == ["out"]
+
+
+def test_a_line_without_an_end_does_not_fill_the_memory() -> None:
+    output = JobOutput("/train/0")
+    for _ in range(40):
+        output.stderr(b"x" * 4096)
+    output.close()
+    assert max(map(len, output.stderr_tail)) <= LINE_BYTES
+
+
+def test_the_sites_word_comes_first_and_the_log_gets_no_strange_lines() -> None:
+    output = JobOutput("/train/0")
+    output.stderr(b"PATIENT MUELLER\nmedweave-step train: NaN.\n")
+    output.close()
+    outcome = output.outcome(exit_code=70, seconds=1.0, site_word="Slurm job 7: FAILED 70:0", kept_at="hpc:/s")
+    assert outcome.cause == "Slurm job 7: FAILED 70:0\nmedweave-step train: NaN."
+    assert outcome.message == outcome.cause
+    output = JobOutput("/train/0")
+    output.stderr(b"PATIENT MUELLER\n")
+    output.close()
+    outcome = output.outcome(exit_code=1, seconds=1.0, site_word="Slurm job 7: FAILED 1:0")
+    assert outcome.cause.endswith("PATIENT MUELLER")
+    assert outcome.message == "Slurm job 7: FAILED 1:0"
+
+
+def test_a_job_that_said_nothing() -> None:
+    assert JobOutput("/a/0").outcome(exit_code=1, seconds=1.0, site_word="Slurm said so").cause == "Slurm said so"
+    assert "exit code 1" in JobOutput("/a/0").outcome(exit_code=1, seconds=1.0).cause
+    good = JobOutput("/a/0").outcome(exit_code=0, seconds=1.0, site_word="not used")
+    assert (good.cause, good.message) == ("", "")
+
+
+def test_no_value_has_a_meaning_for_the_remote_shell(tmp_path: Path) -> None:
+    # Fault C7 of the engine: it puts values in unescaped double quotes, and the folder as it is.
+    folder = tmp_path / "it's a $folder"
+    folder.mkdir()
+    value = "a\"b `touch harm` $HOME 'c'\nd"
+    (folder / "in put").write_text("from stdin")
+    line = shell_line(
+        ["sh", "-c", "'printf %s \"$VALUE\"; cat; echo told >&2'"],
+        environment=step_variables({"VALUE": "x"}, {"VALUE": value}),
+        workdir=str(folder),
+        stdin="in put",
+        stdout="out put",
+        stderr="$err",
+    )
+    subprocess.run(["sh", "-c", line], check=True)
+    assert (folder / "out put").read_text() == value + "from stdin"
+    assert (folder / "$err").read_text() == "told\n"
+    assert sorted(path.name for path in folder.iterdir()) == ["$err", "in put", "out put"]
+
+
+def test_steps_elsewhere_report_progress_as_json() -> None:
+    assert step_variables({"A": "1"}) == {"A": "1", "MEDWEAVE_PROGRESS": "json"}

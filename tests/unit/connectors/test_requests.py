@@ -1,0 +1,109 @@
+"""What a tool asks for in medweave's own hints, and how it reaches the connector."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from medweave_connectors import gang, requests
+from medweave_connectors.requests import StepHints, full_name, read_hints
+from medweave_steps.contracts.errors import UsageError
+from support.engine import run, write_workflow
+
+GANG, GPUS = "urn:medweave:cwl#Gang", "urn:medweave:cwl#GPURequest"
+
+
+def test_hints_are_known_by_their_full_name() -> None:
+    assert full_name("medweave:Gang", {"medweave": "urn:medweave:cwl#"}) == GANG
+    assert full_name("mw:Gang", {"mw": "urn:medweave:cwl#"}) == GANG
+    assert full_name("other:Gang", {"mw": "urn:medweave:cwl#"}) == "other:Gang"
+    assert full_name(GANG, {}) == GANG
+
+
+@pytest.mark.parametrize(
+    ("hints", "expected"),
+    [
+        ({}, StepHints()),
+        ({GANG: {"class": "x"}}, StepHints(gang=True)),
+        ({GPUS: {"gpusMin": 2}}, StepHints(gpus_min=2, gpus_max=2)),
+        ({GPUS: {"gpusMin": 0, "gpusMax": 4}}, StepHints(gpus_max=4)),
+        ({"http://elsewhere#Thing": {"any": 1}}, StepHints()),
+    ],
+)
+def test_hints_are_read(hints: dict[str, Any], expected: StepHints) -> None:
+    assert read_hints(hints, where="/train") == expected
+
+
+@pytest.mark.parametrize(
+    "hints",
+    [
+        {"urn:medweave:cwl#Gangs": {}},
+        {GANG: {"nodes": 2}},
+        {GPUS: {"gpus": 2}},
+        {GPUS: {"gpusMin": 2, "gpusMax": 1}},
+        {GPUS: {"gpusMin": -1}},
+        {GPUS: {"gpusMin": "$(inputs.n)"}},
+    ],
+)
+def test_a_hint_of_ours_that_is_wrong_is_an_error_that_names_the_step(hints: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="/train"):
+        read_hints(hints, where="/train")
+
+
+def test_unknown_jobs_have_no_request() -> None:
+    assert requests.request_of("/nothing/0") is None
+    assert requests.hints_of("/nothing/0.1") == StepHints()
+
+
+SHOW = """
+from medweave_connectors import requests
+from medweave_connectors.local.connector import MedweaveLocalConnector
+stock = MedweaveLocalConnector.run
+async def run(self, *arguments, **keywords):
+    if keywords.get("job_name"):
+        with open("{folder}/requests.txt", "a") as file:
+            print(keywords["job_name"], requests.request_of(keywords["job_name"]), file=file)
+    return await stock(self, *arguments, **keywords)
+MedweaveLocalConnector.run = run
+"""
+
+
+def test_requests_reach_the_connector_by_job_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lab.py").write_text(SHOW.format(folder=tmp_path))
+    keys = {
+        "requirements": {"ResourceRequirement": {"coresMin": 1, "ramMin": 99}},
+        "hints": {"mw:GPURequest": {"gpusMin": 0, "gpusMax": 3}},
+    }
+    write_workflow(tmp_path, {"first": ("touch result.txt", keys)})
+    document = json.loads((tmp_path / "tiny.cwl").read_text())
+    document["$namespaces"] = {"mw": "urn:medweave:cwl#"}
+    document["steps"]["first"]["hints"] = {"mw:Gang": {}}  # what a step says holds for its tool
+    (tmp_path / "tiny.cwl").write_text(json.dumps(document))
+    ended = run(tmp_path, preload=tmp_path / "lab.py")
+    assert ended.exit_code == 0, ended.stderr
+    (line,) = (tmp_path / "requests.txt").read_text().splitlines()
+    assert line == (
+        "/first/0 JobRequest(cores=1, memory_mib=99, hints=StepHints(gang=True, gpus_min=0, gpus_max=3), num_nodes=1, "
+        "locations=('__LOCAL__',))"
+    )
+
+
+def test_a_wrong_hint_is_found_by_validation(tmp_path: Path) -> None:
+    write_workflow(tmp_path, {"first": ("true", {"hints": {"urn:medweave:cwl#Gangs": {}}})})
+    ended = run(tmp_path, "--validate")
+    assert ended.exit_code == 1
+    assert "step /first has a hint that medweave does not know" in ended.stderr
+
+
+def test_the_environment_of_a_gang() -> None:
+    assert gang.node_environment(node_rank=1, num_nodes=2, rendezvous="n1:29400") == {
+        "MEDWEAVE_NODE_RANK": "1",
+        "MEDWEAVE_NUM_NODES": "2",
+        "MEDWEAVE_RENDEZVOUS": "n1:29400",
+    }
+    for wrong in ({"node_rank": 2}, {"rendezvous": "n1"}, {"rendezvous": ":1"}):
+        with pytest.raises(AssertionError):
+            gang.node_environment(**({"node_rank": 0, "num_nodes": 2, "rendezvous": "n1:1"} | wrong))  # type: ignore[arg-type]
