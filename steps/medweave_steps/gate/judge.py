@@ -18,9 +18,11 @@ from medweave_steps.contracts.gate import (
 )
 from medweave_steps.contracts.model import Precision
 from medweave_steps.gate.measure import figures
+from medweave_steps.gate.words import decimals_beside, decimals_for, signed
 from medweave_steps.metrics.bootstrap import confidence_interval, mean
 
 Rows = npt.NDArray[np.float64]
+_SLACK = 1e-12
 
 
 def compare(base: Sequence[GateCase], candidate: Sequence[GateCase], *, seed: int) -> GateComparison:
@@ -113,28 +115,40 @@ def _gains(speed: GateSpeed, tolerances: GateTolerances) -> tuple[list[str], lis
 
 
 def _metrics(validation: GateComparison, tolerances: GateTolerances) -> list[tuple[bool, str]]:
-    dice, sensitivity = validation.dice, validation.lesion_sensitivity
-    false_positives = validation.false_positives_per_scan
+    return [
+        _judged_dice(validation.dice, tolerances.dice),
+        _judged_sensitivity(validation.lesion_sensitivity.value, tolerances.sensitivity),
+        _judged_false_positives(validation.false_positives_per_scan.value, tolerances.false_positives_per_scan),
+    ]
+
+
+def _judged_dice(dice: GateDifference, tolerance: float) -> tuple[bool, str]:
     if dice.value is None or dice.lower is None or dice.upper is None:
-        told = (False, "refused: Dice cannot be judged: the validation split has fewer than two patients")
-    else:
-        said = f"Dice {dice.value:+.4f} (95 % interval {dice.lower:+.4f} to {dice.upper:+.4f})"
-        told = _within(dice.lower > -tolerances.dice, said, f"must stay above {-tolerances.dice:g}")
-    results = [told]
-    if sensitivity.value is None:
-        results.append((False, "refused: sensitivity cannot be judged: the validation split has no lesion"))
-    else:
-        said = f"lesion sensitivity {sensitivity.value:+.4f}"
-        results.append(
-            _within(
-                _at_most(-sensitivity.value, tolerances.sensitivity), said, f"may fall by {tolerances.sensitivity:g}"
-            )
-        )
-    assert false_positives.value is not None
-    bound = tolerances.false_positives_per_scan
-    said = f"false positives per scan {false_positives.value:+.4f}"
-    results.append(_within(_at_most(false_positives.value, bound), said, f"may rise by {bound:g}"))
-    return results
+        return False, "refused: Dice cannot be judged: the validation split has fewer than two patients"
+    decimals = decimals_beside(dice.lower, -tolerance, decimals_for((dice.value, dice.lower, dice.upper)))
+    value, low, high = (signed(figure, decimals) for figure in (dice.value, dice.lower, dice.upper))
+    return _within(
+        dice.lower > -tolerance, f"Dice {value} (95 % interval {low} to {high})", f"must stay above −{tolerance:g}"
+    )
+
+
+def _judged_sensitivity(change: float | None, tolerance: float) -> tuple[bool, str]:
+    if change is None:
+        return False, "refused: sensitivity cannot be judged: the validation split has no lesion"
+    said = f"lesion sensitivity {_change(change, -tolerance)}"
+    return _within(_at_most(-change, tolerance), said, f"may fall by {tolerance:g}")
+
+
+def _judged_false_positives(change: float | None, tolerance: float) -> tuple[bool, str]:
+    assert change is not None
+    said = f"false positives per scan {_change(change, tolerance)}"
+    return _within(_at_most(change, tolerance), said, f"may rise by {tolerance:g}")
+
+
+def _change(change: float, bound: float) -> str:
+    # Within the slack of _at_most a change counts as the bound itself, and reads as it.
+    change = bound if abs(change - bound) <= _SLACK else change
+    return signed(change, decimals_beside(change, bound, decimals_for((change,))))
 
 
 def _within(good: bool, said: str, rule: str) -> tuple[bool, str]:
@@ -143,7 +157,7 @@ def _within(good: bool, said: str, rule: str) -> tuple[bool, str]:
 
 def _at_most(value: float, bound: float) -> bool:
     # 0.1 more is within a tolerance of 0.1, whatever the last bit of the mean says.
-    return value <= bound + 1e-12
+    return value <= bound + _SLACK
 
 
 def _pooled(rows: Rows) -> float:

@@ -145,7 +145,7 @@ def test_false_positives_alone_refuse_a_candidate(tmp_path: Path) -> None:
     assert candidate["validation"]["false_positives_per_scan"]["value"] == 0.25
     assert candidate["validation"]["figures"]["dice_mean"] > 0.99
     refused = [reason for reason in candidate["reasons"] if reason.startswith("refused")]
-    assert refused == ["refused: false positives per scan +0.2500, may rise by 0.1"]
+    assert refused == ["refused: false positives per scan +0.25, may rise by 0.1"]
     assert gate(tmp_path, *ANY_SPEED, "--false-positive-tolerance", "0.25", output="tolerant") == 0
     assert decision_of(tmp_path, "tolerant")["precision"] == "int8"
 

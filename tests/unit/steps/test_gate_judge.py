@@ -75,6 +75,25 @@ def test_a_small_mean_loss_with_a_wide_interval_is_refused() -> None:
     assert refusals(candidate) == ["Dice"]
 
 
+def test_reasons_are_written_as_a_person_writes_them() -> None:
+    # Dice falls by 0.0015 on average, 2 of 100 lesions are lost, one false positive is new in ten scans.
+    accepted = judged(cases([0.8985] * 10, [8, 8] + [9] * 8, [1] + [0] * 9))
+    assert accepted.reasons[2:] == (
+        "Dice −0.0015 (95 % interval −0.0015 to −0.0015)",
+        "lesion sensitivity −0.020",
+        "false positives per scan +0.10",
+    )
+    # What is stored is not rounded.
+    assert accepted.validation is not None
+    assert accepted.validation.dice.value == pytest.approx(-0.0015, abs=1e-12)
+    refused = judged(cases([0.8896] * 10, [8] * 3 + [9] * 7, [4] * 10))
+    assert refused.reasons[:3] == (
+        "refused: Dice −0.0104 (95 % interval −0.0104 to −0.0104), must stay above −0.01",
+        "refused: lesion sensitivity −0.030, may fall by 0.02",
+        "refused: false positives per scan +4.00, may rise by 0.1",
+    )
+
+
 def test_the_same_small_loss_in_every_case_is_accepted() -> None:
     assert judged(cases([0.8985] * 10, [9] * 10, [0] * 10)).is_accepted
 
