@@ -7,22 +7,13 @@ import pydicom
 import pytest
 
 from medweave_steps.contracts.model import RESEARCH_USE_ONLY
-from support.openvino_models import write_tiny_model
 from support.segmented import TWO_BALLS, segment_series, series_with
 from support.validators import dciodvfy_errors
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    write_tiny_model(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def delivered(tmp_path_factory, model):
-    series = series_with()
-    return series, segment_series(tmp_path_factory.mktemp("run"), model, series)
+@pytest.fixture
+def delivered(run):
+    return series_with(), run
 
 
 def nifti_mask(run):

@@ -8,21 +8,8 @@ import numpy as np
 import pydicom
 import pytest
 
-from support.openvino_models import write_tiny_model
 from support.segmented import TWO_BALLS, segment_series, series_with
 from support.validators import dciodvfy_errors
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    write_tiny_model(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory, model):
-    return segment_series(tmp_path_factory.mktemp("run"), model, series_with())
 
 
 def measurements(group):

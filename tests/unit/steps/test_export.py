@@ -12,22 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from medweave_steps.cli import main
 from medweave_steps.contracts.errors import InternalError
 from medweave_steps.contracts.model import InputContract
 from medweave_steps.export.parity import compare, judge, parity_windows
 from medweave_steps.io.model_folder import CARD_FILE, WEIGHTS_FILE, card_sha256, read_card, write_card
 from medweave_steps.io.network import load_network
-from support.model_folders import TINY_UNET, tiny_card, trained_model
+from support.exported import export, openvino_logits
+from support.model_folders import TINY_UNET, seeded_network, tiny_card, trained_model
 from support.processes import names_below, started, wait_for_line
 
 MADE = {"models/model.onnx", "models/float32.xml", "models/float32.bin"}
-
-
-def export(folder: Path, *options: str, output: str = "exported") -> int:
-    """Runs the verb in this process."""
-    words = ["export", "--trained-model", str(folder / "trained"), "--output", str(folder / output)]
-    return main([*words, "--run-report", str(folder / "report.json"), "--num-threads", "1", *options])
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +57,7 @@ def test_onnx_computes_what_torch_computes(exported: Path, image: np.ndarray) ->
 
 
 def test_openvino_computes_what_torch_computes(exported: Path, image: np.ndarray) -> None:
-    import openvino
-
-    compiled = openvino.Core().compile_model(
-        exported / "exported/models/float32.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
-    )
-    seen = np.concatenate([np.array(compiled([one[None]])[0]) for one in image])
+    seen = np.concatenate([openvino_logits(exported / "exported/models/float32.xml", one[None]) for one in image])
     np.testing.assert_allclose(seen, torch_logits(exported / "trained", image), atol=1e-5)
 
 
@@ -110,20 +99,14 @@ def test_the_report_says_how_far_the_backends_are_from_torch(exported: Path) -> 
 
 
 def test_a_network_with_two_channels_is_exported_as_their_difference(tmp_path: Path, image: np.ndarray) -> None:
-    import openvino
     import torch
-
-    from support.model_folders import seeded_network
 
     two = {**TINY_UNET, "arguments": {**TINY_UNET["arguments"], "out_channels": 2}, "output": "softmax"}
     trained_model(tmp_path / "trained", architecture=two)
     assert export(tmp_path) == 0
     with torch.inference_mode():
         probability = torch.softmax(seeded_network(two)(torch.from_numpy(image[:1])), dim=1)[:, 1:].numpy()
-    compiled = openvino.Core().compile_model(
-        tmp_path / "exported/models/float32.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
-    )
-    logits = np.array(compiled([image[:1]])[0])
+    logits = openvino_logits(tmp_path / "exported/models/float32.xml", image[:1])
     np.testing.assert_allclose(1 / (1 + np.exp(-logits)), probability, atol=1e-6)
 
 

@@ -18,6 +18,7 @@ from medweave_steps.contracts.model import InputContract
 from medweave_steps.io.model_folder import card_sha256, read_card
 from medweave_steps.io.prepared import open_prepared
 from medweave_steps.quantize.windows import calibration_sha256, choose_windows
+from support.exported import export, openvino_logits
 from support.model_folders import TINY_UNET, trained_model
 from support.processes import names_below, started, wait_for_line
 from support.training_set import training_set
@@ -42,18 +43,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("quantize")
     trained_model(folder / "trained", architecture=WIDER)
     training_set(folder / "data")
-    words = ["export", "--trained-model", str(folder / "trained"), "--output", str(folder / "exported")]
-    assert main([*words, "--run-report", str(folder / "export.json"), "--num-threads", "1"]) == 0
+    assert export(folder) == 0
     assert quantize(folder) == 0
     return folder
-
-
-def logits(xml: Path, image: np.ndarray) -> np.ndarray:
-    """What OpenVINO computes from an IR, float32 pinned."""
-    import openvino
-
-    compiled = openvino.Core().compile_model(xml, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    return np.array(compiled([image])[0])
 
 
 def test_the_candidate_computes_nearly_the_same_in_int8(made: Path) -> None:
@@ -62,8 +54,8 @@ def test_the_candidate_computes_nearly_the_same_in_int8(made: Path) -> None:
     image = choose_windows(open_prepared(made / "data").cases("validation"), CONTRACT, num_windows=1, seed=5)[
         0
     ].values_BCIJK
-    exact = logits(made / "exported/models/float32.xml", image)
-    rough = logits(made / "int8/models/int8.xml", image)
+    exact = openvino_logits(made / "exported/models/float32.xml", image)
+    rough = openvino_logits(made / "int8/models/int8.xml", image)
     assert 0 < np.abs(rough - exact).max() < 0.2 * np.ptp(exact)
     model = openvino.Core().read_model(made / "int8/models/int8.xml")
     stored = [op.get_element_type().to_string() for op in model.get_ops() if op.get_type_name() == "Constant"]

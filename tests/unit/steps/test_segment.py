@@ -29,18 +29,6 @@ STEPS = Path(medweave_steps.__file__).parents[1]
 DICOM_FILES = ["lesion_mask.dcm", "lesion_mask.nii.gz", "lesions.csv", "lesions_sr.dcm"]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    write_tiny_model(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory, model):
-    return segment_series(tmp_path_factory.mktemp("run"), model, series_with())
-
-
 def rows(path):
     with path.open(encoding="utf-8", newline="") as stream:
         return list(csv.DictReader(stream))

@@ -25,13 +25,6 @@ from support.segmented import CASE, scan_of, segment, series_with
 ENVIRONMENT = {"PYTHONPATH": str(Path(medweave_steps.__file__).parents[1]), "PATH": "", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    write_tiny_model(folder)
-    return folder
-
-
 @pytest.fixture
 def batch(tmp_path):
     return prepare(tmp_path / "batch", [scan_of(series_with())])

@@ -1,0 +1,23 @@
+"""Runs the verb `export`, and what it wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from medweave_steps.cli import main
+
+
+def export(folder: Path, *options: str, output: str = "exported") -> int:
+    """`medweave-step export` in this process, of `folder`/trained; its report is `folder`/report.json."""
+    words = ["export", "--trained-model", str(folder / "trained"), "--output", str(folder / output)]
+    return main([*words, "--run-report", str(folder / "report.json"), "--num-threads", "1", *options])
+
+
+def openvino_logits(xml: Path, image: np.ndarray) -> np.ndarray:
+    """What OpenVINO computes from an IR for one input [1, 1, I, J, K], float32 pinned."""
+    import openvino
+
+    compiled = openvino.Core().compile_model(xml, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return np.array(compiled([image])[0])

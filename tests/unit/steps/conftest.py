@@ -1,0 +1,24 @@
+"""What several files of tests read and none changes, made once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.openvino_models import write_tiny_model
+from support.segmented import Run, segment_series, series_with
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder whose network finds what is brighter than air; copy it to change it."""
+    folder = tmp_path_factory.mktemp("model")
+    write_tiny_model(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Run:
+    """`segment` with that model, run on a series with two balls."""
+    return segment_series(tmp_path_factory.mktemp("run"), model, series_with())
