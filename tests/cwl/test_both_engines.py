@@ -17,6 +17,7 @@ import pytest
 from support import engine
 from support.chest_cohort import write_dicom
 from support.cwl_files import ROOT, WORKFLOWS
+from support.monai_bundle import write_bundle
 from support.openvino_models import InputContract, write_tiny_model
 
 BESIDE = Path(sys.executable).parent
@@ -35,8 +36,10 @@ database: {{type: medweave.database, config: {{}}}}
 """
 
 
-def run_both(folder: Path, workflow: str, job: Mapping[str, Any], *, fakes: bool = False) -> dict[str, dict[str, str]]:
-    """Runs a workflow under both engines at once; returns path -> SHA-256 of what each delivered."""
+def run_both(
+    folder: Path, workflow: str | Path, job: Mapping[str, Any], *, fakes: bool = False
+) -> dict[str, dict[str, str]]:
+    """Runs a workflow of the lung pipelines, or another by its path, under both engines at once; path -> SHA-256 of each output."""
     (folder / "job.yml").write_text(json.dumps(job), encoding="utf-8")
     cwl = WORKFLOWS / "lung-nodule-segmentation" / workflow
     (folder / "streamflow.yml").write_text(FILE.format(workflow=json.dumps(str(cwl))), encoding="utf-8")
@@ -149,6 +152,29 @@ def test_training_gives_bit_identical_models_and_masks(tmp_path: Path) -> None:
     assert len(segs) == 2
     for path in segs:
         assert frames(tmp_path / "by-cwltool" / path) == frames(tmp_path / "by-streamflow" / path)
+
+
+@pytest.mark.pipeline
+def test_a_bundle_that_says_nothing_is_segmented_with_by_what_the_job_says(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "bundle", preprocessing=[], inferer={"_target_": "SimpleInferer"})
+    write_dicom(tmp_path / "cohort", 2)
+    shutil.rmtree(tmp_path / "cohort" / "ground-truth")
+    said = {"spacing_mm": [4.0, 4.0, 5.0], "window_hu": [-900.0, 300.0], "patch_shape": [16, 16, 8], "crop": "lungs"}
+    job = {
+        "monai_bundle": {"class": "Directory", "path": "bundle"},
+        "cohort": {"class": "Directory", "path": "cohort"},
+        **said,
+        # Random weights: about the highest probability they give, and the largest of the many blobs.
+        "threshold": 0.55,
+        "min_volume_mm3": 5000.0,
+    }
+    found = run_both(tmp_path, Path(__file__).with_name("bring-your-own-model.cwl"), job)
+    card = json.loads((tmp_path / "by-cwltool/trained_model/model_card.json").read_text())
+    assert {name: card["input"][name] for name in said} == said
+    assert (card["postprocessing"]["threshold"], card["postprocessing"]["min_volume_mm3"]) == (0.55, 5000.0)
+    assert found["streamflow"] == found["cwltool"]
+    assert len(only(found["cwltool"], *MASKS)) == 2 * len(MASKS)
+    assert holds_lesions(tmp_path / "by-cwltool")
 
 
 def frames(path: Path) -> tuple[str, list[str]]:
