@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from medweave_steps import __version__
-from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave_steps.contracts.errors import UsageError
 from medweave_steps.contracts.model import InputContract, ModelCard, Postprocessing
 from medweave_steps.io.prepared import CaseFolder, PreparedFolder, open_prepared
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.train.config import TrainConfig
+from medweave_steps.training.cases import open_sampler, open_validator, usable_cases
 
 
 def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     """Checks the cases, trains, chooses the postprocessing on the validation split and writes the model."""
     from medweave_steps.runtime.imports import require
     from medweave_steps.runtime.write import atomic_directory
+    from medweave_steps.training import deliver
 
     started = time.monotonic()
     prepared = open_prepared(config.training_set)
@@ -33,47 +35,8 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
         trainer.strategy.close()
         postprocessing, figures = _choose(config, context, trainer, validation)
         card = _card(config, context, prepared, trainer, postprocessing, figures, time.monotonic() - started)
-        _write_model(folder, trainer.network, card)
-    return {
-        "postprocessing": {"threshold": postprocessing.threshold, "min_volume_mm3": postprocessing.min_volume_mm3},
-        "metrics": card.metrics,
-        "training": card.training,
-        "synthetic_data": card.synthetic_data,
-    }
-
-
-def usable_cases(prepared: PreparedFolder) -> tuple[list[CaseFolder], list[CaseFolder]]:
-    """Training and validation cases.
-
-    Raises:
-        UserInputError: a split is empty, a case has no label, or no training case has a lesion.
-    """
-    splits = {name: prepared.cases(name) for name in ("train", "validation")}
-    for name, cases in splits.items():
-        if not cases:
-            raise UserInputError(
-                f"the training set has no {'training' if name == 'train' else name} case.",
-                seen=", ".join(f"{len(found)} {split}" for split, found in splits.items()),
-                expected="at least one case in each of train and validation",
-                do="give preprocess more cases, or larger --fractions for the split that is empty",
-            )
-    missing = [c.case.case_id for cases in splits.values() for c in cases if not c.case.has_label]
-    if missing:
-        shown = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
-        raise UserInputError(
-            "training cases lack a ground truth.",
-            seen=f"no label for {shown}",
-            expected="a label for every training and validation case",
-            do="add the masks and run check and preprocess again, or take these cases out of the cohort",
-        )
-    if not any(c.case.num_lesions for c in splits["train"]):
-        raise UserInputError(
-            "no training case has a lesion.",
-            seen=f"{len(splits['train'])} training cases, 0 lesions",
-            expected="at least one lesion to learn from",
-            do="add cases with lesions, or check the labels that the cohort declares",
-        )
-    return splits["train"], splits["validation"]
+        deliver.write_model(folder, trainer.network, card)
+    return deliver.results_of(card)
 
 
 def _train(
@@ -82,33 +45,22 @@ def _train(
 ) -> Any:  # fmt: skip
     from medweave_steps.runtime.signals import deferred
     from medweave_steps.train.checkpoint import read_checkpoint
-    from medweave_steps.train.data import PatchSampler, open_training_case
-    from medweave_steps.train.history import History
     from medweave_steps.train.loop import Trainer
     from medweave_steps.train.network import seeded_network
     from medweave_steps.train.strategies import open_strategy
-    from medweave_steps.train.validate import Validator
+    from medweave_steps.training.history import History
+    from medweave_steps.training.stepper import uses_bfloat16
 
-    cohort = prepared.cohort
     content = read_checkpoint(config.resume_from) if config.resume_from else None
     strategy = open_strategy(config.strategy, device=config.device)
-    opened = [
-        open_training_case(case, spacing_mm=cohort.spacing_mm, seed=config.seed + place)
-        for place, case in enumerate(training)
-    ]
-    sampler = PatchSampler(
-        opened, patch_shape=config.patch_shape, batch_size=config.batch_size, window_hu=cohort.window_hu,
-        lesion_share=config.lesion_share, bright_share=config.bright_share, thick_share=config.thick_share,
-        augment=config.augment, seed=config.seed,
-    )  # fmt: skip
-    validator = Validator(
-        cases=validation, spacing_mm=cohort.spacing_mm, window_hu=cohort.window_hu,
-        window_shape=config.window_shape, overlap=config.overlap, device=strategy.device,
-    )  # fmt: skip
+    sampler = open_sampler(config, prepared, training)
+    validator = open_validator(
+        prepared, validation, window_shape=config.window_shape, overlap=config.overlap, device=strategy.device
+    )
     with deferred() as signals:
         trainer = Trainer(
             config=config, network=seeded_network(config), strategy=strategy, sampler=sampler, validator=validator,
-            uses_bfloat16=_uses_bfloat16(config, strategy.device), data_sha256=cohort.data_sha256, signals=signals,
+            uses_bfloat16=uses_bfloat16(config, strategy.device), data_sha256=prepared.cohort.data_sha256, signals=signals,
         )  # fmt: skip
         points = trainer.restore(content) if content is not None else []
         if content is not None:
@@ -125,43 +77,15 @@ def _train(
     return trainer
 
 
-def _uses_bfloat16(config: TrainConfig, device: Any) -> bool:
-    from medweave_steps.runtime.environment import computes_in_bfloat16
-    from medweave_steps.runtime.imports import require
-
-    if config.precision != "auto":
-        return config.precision == "bfloat16"
-    if device.type == "cuda":
-        return bool(require("torch", extra="train").cuda.is_bf16_supported())
-    return computes_in_bfloat16()
-
-
 def _choose(
     config: TrainConfig, context: StepContext, trainer: Any, validation: Sequence[CaseFolder]
 ) -> tuple[Postprocessing, dict[str, float | None]]:
-    from medweave_steps.train import validate
+    from medweave_steps.training import deliver
+    from medweave_steps.training.validate import all_choices
 
-    trainer.network.eval()
-    choices = validate.all_choices(config.overlap)
-    per_case = trainer.validator.tallies(trainer.predict, choices)
-    chosen, figures = validate.choose_postprocessing(choices, per_case, max_false_positives=config.max_false_positives)
-    for case, tallied in zip(validation, per_case, strict=True):
-        tally = tallied[choices.index(chosen)]
-        context.add_case(
-            case.case.case_id,
-            split="validation",
-            dice=None if tally.dice != tally.dice else round(tally.dice, 4),
-            lesions=len(tally.hit),
-            lesions_found=sum(tally.hit),
-            false_positives=tally.num_false_positives,
-        )
-    found = figures["false_positives_per_scan"] or 0.0
-    if found > config.max_false_positives:
-        context.notice(
-            f"no threshold and size filter keeps false positives at {config.max_false_positives:g} per validation scan: "
-            f"{found:.2f} with the best one."
-        )
-    return chosen, figures
+    choices = all_choices(config.overlap)
+    per_case = trainer.tallies(choices)
+    return deliver.choose(context, validation, choices, per_case, max_false_positives=config.max_false_positives)
 
 
 def _card(
@@ -170,6 +94,7 @@ def _card(
 ) -> ModelCard:  # fmt: skip
     from medweave_steps.runtime.environment import cpu_model
     from medweave_steps.train.network import architecture
+    from medweave_steps.training.deliver import metrics_of
 
     cohort, state = prepared.cohort, trainer.state
     names = [name for key, name in cohort.labels.items() if key != "0"]
@@ -192,7 +117,7 @@ def _card(
         data_sha256=cohort.data_sha256,
         synthetic_data=cohort.synthetic,
         code_version=__version__,
-        metrics={f"validation_{name}": value for name, value in figures.items()},
+        metrics=metrics_of(figures),
         training={
             **trainer.identity(),
             "world_size": trainer.strategy.world_size,
@@ -208,16 +133,6 @@ def _card(
             "num_validation_cases": len(trainer.validator.cases),
         },
     )
-
-
-def _write_model(folder: Path, network: Any, card: ModelCard) -> None:
-    from medweave_steps.io.bundle_files import write_bundle_configs
-    from medweave_steps.io.model_folder import write_card
-    from medweave_steps.io.network import save_weights
-
-    save_weights(folder, network.cpu())
-    write_bundle_configs(folder, card)
-    write_card(folder, card)
 
 
 VERB = Verb(

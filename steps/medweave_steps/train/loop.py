@@ -6,21 +6,22 @@ import copy
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from medweave_steps.contracts.errors import InternalError
+from medweave_steps.contracts.model import Postprocessing
 from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.progress import Progress
 from medweave_steps.runtime.signals import Deferred
-from medweave_steps.train import checkpoint, validate
+from medweave_steps.train import checkpoint
 from medweave_steps.train.config import TrainConfig
-from medweave_steps.train.data import Batch, PatchSampler
-from medweave_steps.train.history import History
-from medweave_steps.train.loss import dice_cross_entropy
 from medweave_steps.train.strategies import Strategy
+from medweave_steps.training import validate
+from medweave_steps.training.data import PatchSampler
+from medweave_steps.training.history import History
+from medweave_steps.training.stepper import Stepper, blame_of, check_finite
 
 
 @dataclass(slots=True)
@@ -61,21 +62,16 @@ class Trainer:
         data_sha256: str,
         signals: Deferred,
     ) -> None:
-        torch = require("torch", extra="train")
         self.config, self.network, self.strategy, self.sampler = config, network, strategy, sampler
-        self.validator, self.uses_bfloat16, self.data_sha256 = validator, uses_bfloat16, data_sha256
-        self.signals, self.state = signals, LoopState()
-        self.wrapped = strategy.wrap(network)
-        self.loss = dice_cross_entropy(dice_weight=config.dice_weight, cross_entropy_weight=config.cross_entropy_weight)
-        if config.weight_decay:
-            self.optimiser = torch.optim.AdamW(
-                network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
-            )
-        else:
-            self.optimiser = torch.optim.Adam(network.parameters(), lr=config.learning_rate)
-        # Smith and Topin 2019, Proc. SPIE 11006, "Super-convergence": one rise, one fall to almost zero.
-        self.schedule = torch.optim.lr_scheduler.OneCycleLR(
-            self.optimiser, config.learning_rate, total_steps=config.steps, pct_start=config.warm_up
+        self.validator, self.data_sha256, self.signals, self.state = validator, data_sha256, signals, LoopState()
+        self.stepper = Stepper(
+            recipe=config,
+            learning_rate=config.learning_rate,
+            num_steps=config.steps,
+            network=network,
+            wrapped=strategy.wrap(network),
+            device=strategy.device,
+            uses_bfloat16=uses_bfloat16,
         )
 
     # -- the loop -------------------------------------------------------------------------------------------------
@@ -114,7 +110,7 @@ class Trainer:
         if epoch % config.validation_interval == 0 or state.step == config.steps:
             figures = self._validate(history)
         loss = sum(state.losses) / len(state.losses)
-        history.add(state.step, {"loss": round(loss, 6), "learning_rate": self.optimiser.param_groups[0]["lr"]})
+        history.add(state.step, {"loss": round(loss, 6), "learning_rate": self.stepper.learning_rate})
         detail, numbers = f"loss {loss:.3f}", {"loss": round(loss, 4)}
         if figures is not None:
             history.add(state.step, figures)
@@ -125,23 +121,12 @@ class Trainer:
         progress.step(detail, **numbers)
 
     def _train_step(self) -> float:
-        torch = require("torch", extra="train")
         strategy, state = self.strategy, self.state
         batch = self.sampler.batch(state.step, rank=strategy.rank, world_size=strategy.world_size)
-        image_BCIJK = torch.from_numpy(batch.image_BCIJK).to(strategy.device)
-        label_BCIJK = torch.from_numpy(batch.label_BCIJK).to(strategy.device)
-        self.network.train()
-        with torch.autocast(strategy.device.type, dtype=torch.bfloat16, enabled=self.uses_bfloat16):
-            logits_BCIJK = self.wrapped(image_BCIJK)
-        # The loss sums over a hundred thousand voxels: in float32.
-        loss = self.loss(logits_BCIJK.float(), label_BCIJK)
-        value = strategy.average(float(loss.detach()))
-        if not math.isfinite(value):
-            raise _not_a_number(state.step, value, batch, self.optimiser.param_groups[0]["lr"])
-        self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        self.optimiser.step()
-        self.schedule.step()
+        loss = self.stepper.loss_of(batch)
+        value = float(loss.detach())
+        check_finite(value, step=state.step, blames=[blame_of(batch)], learning_rate=self.stepper.learning_rate)
+        self.stepper.apply(loss)
         state.step += 1
         return value
 
@@ -156,19 +141,22 @@ class Trainer:
 
     def predict(self, window_BCIJK: Any) -> Any:
         """Float32 logits of windows, in the arithmetic of the training; looks at the signals between windows."""
-        torch = require("torch", extra="train")
         self.signals.raise_if_ending()
-        with torch.autocast(self.strategy.device.type, dtype=torch.bfloat16, enabled=self.uses_bfloat16):
-            return self.network(window_BCIJK).float()
+        return self.stepper.predict(window_BCIJK)
+
+    def tallies(self, choices: Sequence[Postprocessing], *, num_cases: int | None = None) -> list[list[validate.Tally]]:
+        """Per validation case, the tallies of each choice, by the network as it is."""
+        self.network.eval()
+        return self.validator.tallies(self.predict, choices, num_cases=num_cases)
 
     def _validate(self, history: History) -> dict[str, float | None]:
-        self.network.eval()
         try:
-            return self.validator.figures(self.predict, num_cases=self.config.validation_cases or None)
+            per_case = self.tallies([self.validator.plain()], num_cases=self.config.validation_cases or None)
         except BaseException:
             if self.signals.ending is not None and self.config.checkpoint_folder:
                 self.save(self.config.checkpoint_folder, history)
             raise
+        return validate.summary([case[0] for case in per_case])
 
     def _keep_best(self, score: float) -> None:
         state = self.state
@@ -183,7 +171,7 @@ class Trainer:
 
     def identity(self) -> dict[str, Any]:
         """What the trained weights depend on, besides the data and torch itself."""
-        precision = "bfloat16" if self.uses_bfloat16 else "float32"
+        precision = "bfloat16" if self.stepper.uses_bfloat16 else "float32"
         return {**self.config.identity(), "precision": precision, "device": self.strategy.device.type}
 
     def save(self, folder: Path, history: History) -> None:
@@ -198,8 +186,7 @@ class Trainer:
             "state": state,
             "points": history.points,
             "network": self.network.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
-            "schedule": self.schedule.state_dict(),
+            **self.stepper.state(),
             "random_state": {"0": torch.get_rng_state()},
         }
         checkpoint.write_checkpoint(folder, content)
@@ -213,24 +200,8 @@ class Trainer:
         torch = require("torch", extra="train")
         checkpoint.check_identity(content, identity=self.identity(), data_sha256=self.data_sha256)
         self.network.load_state_dict(content["network"])
-        self.optimiser.load_state_dict(content["optimiser"])
-        self.schedule.load_state_dict(content["schedule"])
+        self.stepper.restore(content)
         torch.set_rng_state(content["random_state"]["0"])
         self.state = LoopState(**content["state"])
         points: list[dict[str, Any]] = content["points"]
         return points
-
-
-def _not_a_number(step: int, value: float, batch: Batch, learning_rate: float) -> InternalError:
-    import numpy as np
-
-    bad = sorted(
-        {name for name, image in zip(batch.case_ids, batch.image_BCIJK, strict=True) if not np.isfinite(image).all()}
-    )
-    blame = f"; the volume of {', '.join(bad)} holds values that are not finite" if bad else ""
-    return InternalError(
-        f"the loss is not a number at step {step + 1}.",
-        seen=f"loss {value} on patches of {', '.join(sorted(set(batch.case_ids)))}{blame}",
-        expected="a finite loss",
-        do="run preprocess again on these cases" if bad else f"lower --learning-rate ({learning_rate:.2e} here)",
-    )

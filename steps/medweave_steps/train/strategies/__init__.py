@@ -29,9 +29,6 @@ class Strategy(Protocol):
     def wrap(self, network: Any) -> Any:
         """Puts the network on the device and makes its backward pass synchronise gradients; returns what to call."""
 
-    def average(self, value: float) -> float:
-        """Mean of a figure over all ranks."""
-
     def close(self) -> None:
         """Releases what the strategy holds."""
 

@@ -28,9 +28,5 @@ class SingleStrategy:
         """Moves the network to the device."""
         return network.to(self.device)
 
-    def average(self, value: float) -> float:
-        """The value itself."""
-        return value
-
     def close(self) -> None:
         """Nothing to release."""

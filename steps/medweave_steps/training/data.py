@@ -17,7 +17,7 @@ from medweave_steps.contracts.volume import Triple, Triple_mm
 from medweave_steps.io.prepared import CaseFolder
 from medweave_steps.metrics.components import connected_components
 from medweave_steps.runtime.imports import require
-from medweave_steps.train.augment import augmented, changed_intensity
+from medweave_steps.training.augment import augmented, changed_intensity
 
 FloatArray = npt.NDArray[np.float32]
 

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,9 @@ from medweave_steps.io.prepared import CaseFolder
 from medweave_steps.metrics.components import connected_components
 from medweave_steps.metrics.lesions import longest_diameters_mm
 from medweave_steps.runtime.imports import require
-from medweave_steps.train.data import FloatArray, scaled
+from medweave_steps.training.data import FloatArray, scaled
+
+T = TypeVar("T")
 
 THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7)
 MIN_VOLUMES_MM3 = (0.0, 10.0, 20.0, 30.0, 45.0, 60.0)
@@ -186,7 +188,6 @@ class Validator:
 
     Attributes:
         cases: the validation cases, labelled.
-        predictor: makes, from a network, the function from windows to logits.
     """
 
     cases: Sequence[CaseFolder]
@@ -197,11 +198,22 @@ class Validator:
     device: Any
 
     def tallies(
-        self, predictor: Callable[[Any], Any], choices: Sequence[Postprocessing], *, num_cases: int | None = None
+        self,
+        predictor: Callable[[Any], Any],
+        choices: Sequence[Postprocessing],
+        *,
+        num_cases: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
     ) -> list[list[Tally]]:
-        """Per case, in order, the tallies of each choice."""
+        """Per case, in order, the tallies of each choice.
+
+        Args:
+            num_cases: only the first ones; None for all.
+            rank, world_size: only this rank's share, every `world_size`-th case; `interleaved` joins the shares.
+        """
         results = []
-        for case in self.cases[:num_cases]:
+        for case in self.cases[:num_cases][rank::world_size]:
             volume = case.volume_IJK()
             probability = predict_probability(
                 predictor,
@@ -214,7 +226,12 @@ class Validator:
             results.append(tallies(probability, case.label_IJK(), self.spacing_mm, choices=choices))
         return results
 
-    def figures(self, predictor: Callable[[Any], Any], *, num_cases: int | None) -> dict[str, float | None]:
-        """Figures at a threshold of one half without a size filter."""
-        plain = dataclasses.replace(Postprocessing(), overlap=self.overlap)
-        return summary([case[0] for case in self.tallies(predictor, [plain], num_cases=num_cases)])
+    def plain(self) -> Postprocessing:
+        """A threshold of one half without a size filter: what weights are compared under."""
+        return dataclasses.replace(Postprocessing(), overlap=self.overlap)
+
+
+def interleaved(shares: Sequence[Sequence[T]]) -> list[T]:
+    """The cases' results in order, from those of all ranks."""
+    total = sum(len(share) for share in shares)
+    return [shares[place % len(shares)][place // len(shares)] for place in range(total)]

@@ -1,0 +1,75 @@
+"""From a training set and a recipe to what a training needs: a sampler of patches and a validator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.volume import Triple
+from medweave_steps.io.prepared import CaseFolder, PreparedFolder
+from medweave_steps.training.data import PatchSampler, open_training_case
+from medweave_steps.training.recipe import Recipe
+from medweave_steps.training.validate import Validator
+
+
+def usable_cases(prepared: PreparedFolder) -> tuple[list[CaseFolder], list[CaseFolder]]:
+    """Training and validation cases.
+
+    Raises:
+        UserInputError: a split is empty, a case has no label, or no training case has a lesion.
+    """
+    splits = {name: prepared.cases(name) for name in ("train", "validation")}
+    for name, cases in splits.items():
+        if not cases:
+            raise UserInputError(
+                f"the training set has no {'training' if name == 'train' else name} case.",
+                seen=", ".join(f"{len(found)} {split}" for split, found in splits.items()),
+                expected="at least one case in each of train and validation",
+                do="give preprocess more cases, or larger --fractions for the split that is empty",
+            )
+    missing = [c.case.case_id for cases in splits.values() for c in cases if not c.case.has_label]
+    if missing:
+        shown = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+        raise UserInputError(
+            "training cases lack a ground truth.",
+            seen=f"no label for {shown}",
+            expected="a label for every training and validation case",
+            do="add the masks and run check and preprocess again, or take these cases out of the cohort",
+        )
+    if not any(c.case.num_lesions for c in splits["train"]):
+        raise UserInputError(
+            "no training case has a lesion.",
+            seen=f"{len(splits['train'])} training cases, 0 lesions",
+            expected="at least one lesion to learn from",
+            do="add cases with lesions, or check the labels that the cohort declares",
+        )
+    return splits["train"], splits["validation"]
+
+
+def open_sampler(recipe: Recipe, prepared: PreparedFolder, training: Sequence[CaseFolder]) -> PatchSampler:
+    """Reads the training cases once and keeps their arrays memory-mapped."""
+    cohort = prepared.cohort
+    opened = [
+        open_training_case(case, spacing_mm=cohort.spacing_mm, seed=recipe.seed + place)
+        for place, case in enumerate(training)
+    ]
+    return PatchSampler(
+        opened, patch_shape=recipe.patch_shape, batch_size=recipe.batch_size, window_hu=cohort.window_hu,
+        lesion_share=recipe.lesion_share, bright_share=recipe.bright_share, thick_share=recipe.thick_share,
+        augment=recipe.augment, seed=recipe.seed,
+    )  # fmt: skip
+
+
+def open_validator(
+    prepared: PreparedFolder, validation: Sequence[CaseFolder], *, window_shape: Triple, overlap: float, device: Any
+) -> Validator:
+    """Sliding windows over the validation cases."""
+    return Validator(
+        cases=validation,
+        spacing_mm=prepared.cohort.spacing_mm,
+        window_hu=prepared.cohort.window_hu,
+        window_shape=window_shape,
+        overlap=overlap,
+        device=device,
+    )

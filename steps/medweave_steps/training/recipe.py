@@ -1,0 +1,74 @@
+"""The options that every verb which trains has: data, patches, loss, arithmetic. Both verbs show the same defaults."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from medweave_steps.contracts.errors import UsageError
+from medweave_steps.runtime.options import option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Options shared by the verbs that train; the defaults are those of the lung nodule demo (docs/benchmarks.md)."""
+
+    training_set: Path = option("folder of prepared training and validation cases with labels, as preprocess writes it")
+    output: Path = option("model folder to write")
+    training_log: Path = option("folder to write: TensorBoard events and curves.json", default=Path("training_log"))
+
+    batch_size: int = option("patches per step, over all ranks together", default=10)
+    patch_shape: tuple[int, int, int] = option(
+        "voxels of a training patch along I J K", default=(32, 32, 32), metavar="I J K"
+    )
+    weight_decay: float = option("decoupled weight decay (AdamW); 0 is plain Adam", default=0.0)
+    warm_up: float = option("share of the steps in which the learning rate rises", default=0.1)
+    dice_weight: float = option("weight of the Dice loss, taken over all patches of a rank", default=1.0)
+    cross_entropy_weight: float = option("weight of the cross-entropy loss", default=1.0)
+    lesion_share: float = option("share of patches placed on a lesion, each lesion with equal chance", default=0.6)
+    bright_share: float = option("share of the other patches placed on bright lung structures (vessels)", default=0.3)
+    thick_share: float = option("share of the other patches placed on thick bright structures (hila)", default=0.4)
+    augment: bool = option("flip, rotate and change the intensity of patches", default=True)
+    seed: int = option("seed of weights, patches and augmentation", default=0)
+
+    validation_cases: int = option(
+        "validation cases looked at during training; 0 for all; all are at the end", default=0
+    )
+    max_false_positives: float = option(
+        "most false positives per validation scan that the choice of threshold and size filter may allow", default=0.5
+    )
+    precision: Literal["auto", "float32", "bfloat16"] = option(
+        "arithmetic of the network: auto is bfloat16 (mixed) where all machines compute in it, else float32",
+        default="auto",
+    )
+    device: Literal["auto", "cpu", "cuda"] = option("auto is a GPU where there is one", default="auto")
+
+    def __post_init__(self) -> None:
+        check_option(self.batch_size >= 1, "batch_size", self.batch_size, "at least 1")
+        for name in ("validation_cases", "seed"):
+            check_option(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        for name in ("weight_decay", "dice_weight", "cross_entropy_weight", "max_false_positives"):
+            check_option(0 <= getattr(self, name) < math.inf, name, getattr(self, name), "0 or more")
+        for name in ("lesion_share", "bright_share", "thick_share"):
+            check_option(0 <= getattr(self, name) <= 1, name, getattr(self, name), "0 to 1")
+        together = self.bright_share + self.thick_share
+        check_option(together <= 1 + 1e-9, "bright_share", f"{together:g} with --thick-share", "at most 1 together")
+        check_option(0 < self.warm_up < 1, "warm_up", self.warm_up, "between 0 and 1")
+        check_option(self.dice_weight + self.cross_entropy_weight > 0, "dice_weight", 0, "a loss with some weight")
+        check_option(min(self.patch_shape) >= 1, "patch_shape", self.patch_shape, "voxels, each >= 1")
+
+
+def check_option(holds: bool, name: str, seen: Any, expected: str) -> None:
+    """Refuses the value of an option.
+
+    Args:
+        name: the field of the configuration.
+        seen: its value.
+    Raises:
+        UsageError: unless `holds`.
+    """
+    if not holds:
+        shown = " ".join(map(str, seen)) if isinstance(seen, tuple) else str(seen)
+        raise UsageError(f"--{name.replace('_', '-')} cannot be used.", seen=shown, expected=expected)

@@ -1,0 +1,127 @@
+"""One optimiser step: network, loss, optimiser and learning rate together, whoever decides when a step is taken."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from medweave_steps.contracts.errors import InternalError
+from medweave_steps.runtime.imports import require
+from medweave_steps.training.data import Batch
+from medweave_steps.training.loss import dice_cross_entropy
+from medweave_steps.training.recipe import Recipe
+
+
+class Stepper:
+    """Takes a network from one step to the next.
+
+    Attributes:
+        network: the module whose weights change.
+        wrapped: what is called in training; the network itself, or what a strategy has put around it.
+        device: torch.device.
+        uses_bfloat16: the forward pass is in mixed bfloat16; weights and loss stay float32.
+    """
+
+    def __init__(
+        self,
+        *,
+        recipe: Recipe,
+        learning_rate: float,
+        num_steps: int,
+        network: Any,
+        wrapped: Any,
+        device: Any,
+        uses_bfloat16: bool,
+    ) -> None:
+        torch = require("torch", extra="train")
+        self.network, self.wrapped, self.device, self.uses_bfloat16 = network, wrapped, device, uses_bfloat16
+        self.loss = dice_cross_entropy(dice_weight=recipe.dice_weight, cross_entropy_weight=recipe.cross_entropy_weight)
+        if recipe.weight_decay:
+            self.optimiser = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=recipe.weight_decay)
+        else:
+            self.optimiser = torch.optim.Adam(network.parameters(), lr=learning_rate)
+        # Smith and Topin 2019, Proc. SPIE 11006, "Super-convergence": one rise, one fall to almost zero.
+        self.schedule = torch.optim.lr_scheduler.OneCycleLR(
+            self.optimiser, learning_rate, total_steps=num_steps, pct_start=recipe.warm_up
+        )
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the next step."""
+        rate: float = self.optimiser.param_groups[0]["lr"]
+        return rate
+
+    def loss_of(self, batch: Batch) -> Any:
+        """The loss of a batch, a scalar tensor that `apply` takes; running statistics of the network move."""
+        torch = require("torch", extra="train")
+        image_BCIJK = torch.from_numpy(batch.image_BCIJK).to(self.device)
+        label_BCIJK = torch.from_numpy(batch.label_BCIJK).to(self.device)
+        self.network.train()
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.uses_bfloat16):
+            logits_BCIJK = self.wrapped(image_BCIJK)
+        # The loss sums over a hundred thousand voxels: in float32.
+        return self.loss(logits_BCIJK.float(), label_BCIJK)
+
+    def apply(self, loss: Any) -> None:
+        """Changes the weights by the gradient of this loss, and the learning rate by one step."""
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimiser.step()
+        self.schedule.step()
+
+    def predict(self, window_BCIJK: Any) -> Any:
+        """Float32 logits of windows, in the arithmetic of the training; the network must be in evaluation mode."""
+        torch = require("torch", extra="train")
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.uses_bfloat16):
+            return self.network(window_BCIJK).float()
+
+    def state(self) -> dict[str, Any]:
+        """State of optimiser and schedule; the weights are apart."""
+        return {"optimiser": self.optimiser.state_dict(), "schedule": self.schedule.state_dict()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `state` gave."""
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.schedule.load_state_dict(state["schedule"])
+
+
+def uses_bfloat16(recipe: Recipe, device: Any) -> bool:
+    """Whether this machine would compute in mixed bfloat16 under these options."""
+    from medweave_steps.runtime.environment import computes_in_bfloat16
+
+    if recipe.precision != "auto":
+        return recipe.precision == "bfloat16"
+    if device.type == "cuda":
+        return bool(require("torch", extra="train").cuda.is_bf16_supported())
+    return computes_in_bfloat16()
+
+
+def blame_of(batch: Batch) -> tuple[set[str], set[str]]:
+    """The cases of a batch, and those of them whose patches hold values that are not finite."""
+    pairs = zip(batch.case_ids, batch.image_BCIJK, strict=True)
+    return set(batch.case_ids), {name for name, image in pairs if not np.isfinite(image).all()}
+
+
+def check_finite(value: float, *, step: int, blames: Sequence[tuple[set[str], set[str]]], learning_rate: float) -> None:
+    """Refuses a loss that is not a number.
+
+    Args:
+        value: the loss.
+        step: steps done before.
+        blames: `blame_of` every batch of the step.
+    Raises:
+        InternalError: names the step and the cases.
+    """
+    if math.isfinite(value):
+        return
+    cases, bad = (sorted(set().union(*(blame[place] for blame in blames))) for place in (0, 1))
+    blame = f"; the volume of {', '.join(bad)} holds values that are not finite" if bad else ""
+    raise InternalError(
+        f"the loss is not a number at step {step + 1}.",
+        seen=f"loss {value} on patches of {', '.join(cases)}{blame}",
+        expected="a finite loss",
+        do="run preprocess again on these cases" if bad else f"lower --learning-rate ({learning_rate:.2e} here)",
+    )
