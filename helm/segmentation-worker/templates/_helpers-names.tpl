@@ -1,0 +1,37 @@
+{{- /* Every name that an object, a pod or a host of this chart bears comes from this file. */ -}}
+
+{{- /*
+The release's name. A long one ends in a hash, so that what is made of it (pods, revisions) stays within 63 characters;
+so does one with a dot, which no host name may hold.
+*/ -}}
+{{- define "medweave.name" -}}
+{{- if not (regexMatch "^[a-z]" .Release.Name) -}}
+{{- fail (printf "release name '%s': a Service cannot bear it.\n  seen:     it starts with a digit\n  expected: a lower-case letter first\n  do:       helm install a%s …" .Release.Name .Release.Name) -}}
+{{- end -}}
+{{- if or (gt (len .Release.Name) 40) (contains "." .Release.Name) -}}
+{{- printf "%s-%s" (.Release.Name | replace "." "-" | trunc 31 | trimSuffix "-") (sha256sum .Release.Name | trunc 8) -}}
+{{- else -}}
+{{- .Release.Name -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* One part of the release: dict "root" $ "part" "worker". */ -}}
+{{- define "medweave.partName" -}}
+{{- printf "%s-%s" (include "medweave.name" .root) .part -}}
+{{- end -}}
+
+{{- define "medweave.chartLabel" -}}
+{{- printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "segmentationWorker.scriptsName" -}}
+{{ include "medweave.partName" (dict "root" . "part" "scripts") }}
+{{- end -}}
+
+{{- define "segmentationWorker.claimName" -}}
+{{ include "medweave.partName" (dict "root" . "part" "models") }}
+{{- end -}}
+
+{{- define "segmentationWorker.testName" -}}
+{{ include "medweave.partName" (dict "root" . "part" "test") }}
+{{- end -}}

@@ -1,0 +1,58 @@
+"""The charts of the repository, as plain data."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from support.cwl_files import ROOT, load
+
+CHARTS = sorted(path.parent for path in (ROOT / "helm").glob("*/Chart.yaml"))
+
+
+def chart_name(chart: Path) -> str:
+    return chart.name
+
+
+def schema(chart: Path) -> dict[str, Any]:
+    document = json.loads((chart / "values.schema.json").read_text())
+    assert isinstance(document, dict)
+    return document
+
+
+def values(chart: Path) -> dict[str, Any]:
+    return load(chart / "values.yaml")
+
+
+def ci_values(chart: Path) -> list[Path]:
+    return sorted((chart / "ci").glob("*.yaml"))
+
+
+def templates(chart: Path) -> list[Path]:
+    return sorted(path for path in (chart / "templates").rglob("*") if path.is_file())
+
+
+def keys(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """(dotted key, its schema) of every key that the schema knows, inner ones too."""
+    for name, inner in node.get("properties", {}).items():
+        key = f"{prefix}{name}"
+        yield key, inner
+        yield from keys(inner, f"{key}.")
+
+
+def given(document: dict[str, Any], known: set[str], prefix: str = "") -> Iterator[str]:
+    """Dotted keys that a values file sets; a value that the schema takes as a whole is one key."""
+    for name, inner in document.items():
+        key = f"{prefix}{name}"
+        yield key
+        if isinstance(inner, dict) and any(each.startswith(f"{key}.") for each in known):
+            yield from given(inner, known, f"{key}.")
+
+
+def used(chart: Path) -> set[str]:
+    """Dotted keys that the templates read as `.Values.a.b`."""
+    text = "\n".join(path.read_text() for path in templates(chart))
+    return set(re.findall(r"\.Values\.([A-Za-z0-9.]+)", text))
