@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from medweave import __version__
+from medweave.files import write_atomically
 from medweave.history import UNFINISHED, Job, Run, Transfers, read_run
 from medweave.timeline import colours, short_duration, timeline
 from medweave_steps.contracts import codec
@@ -242,20 +241,6 @@ def processors(record: Run) -> list[tuple[str, str]]:
         if job.report is not None:
             found.setdefault((job.deployment, job.report.host_cpu), []).append(job.report.num_threads)
     return [(place, f"{cpu}, up to {max(threads)} threads per step") for (place, cpu), threads in found.items()]
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Writes the file, complete or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with aside.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def _bad_fragment(seen: str) -> StepError:

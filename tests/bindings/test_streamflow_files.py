@@ -11,7 +11,7 @@ from streamflow.ext.utils import load_extensions
 
 from support.cwl_files import ROOT, load, step_paths, strings
 
-FILES = sorted(ROOT.glob("streamflow*.yml"))
+FILES = sorted([*ROOT.glob("streamflow*.yml"), *ROOT.glob("deployments/bindings/*.yml")])
 
 
 def bindings(document: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]]:

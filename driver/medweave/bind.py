@@ -1,0 +1,123 @@
+"""`medweave bind WORKFLOW --site SITE`: where each step runs, written down as an ordinary streamflow.yml."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from medweave.bound_file import Binding, render, used_deployments
+from medweave.documents import parse_mapping, shown
+from medweave.files import write_atomically
+from medweave.pipelines import Pipeline, check_path_at_site, default_job, read_job, read_pipeline
+from medweave.sites import Site, connector_schemas, fault_at, find_site, read_site
+from medweave_steps.contracts.errors import InternalError, UserInputError
+
+DESCRIPTION = (
+    "Writes a streamflow.yml that runs a workflow at a site. The workflow's roles.yml says which role each step has, the site\n"
+    "file says where each role runs; nothing of the workflow is changed. The file has the same text whenever and wherever it\n"
+    "is made, holds relative paths only, and can be kept in version control and run by `streamflow run`."
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `medweave bind`."""
+    parser.add_argument("workflow", type=Path, metavar="WORKFLOW", help="CWL workflow with a roles.yml beside it")
+    parser.add_argument(
+        "--site", required=True, metavar="SITE",
+        help="name of a file in deployments/sites/ at or above the workflow, or the path of a site file",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FILE",
+        help="file to write; relative paths in it start at its folder",
+    )  # fmt: skip
+    parser.add_argument(
+        "--job", type=Path, default=None, metavar="FILE",
+        help="inputs of the workflow (default: jobs/demo-<workflow>.yml beside it)",
+    )  # fmt: skip
+
+
+def run(namespace: argparse.Namespace) -> int:
+    """Writes the bound file and prints where it lies."""
+    text = bind(namespace.workflow, namespace.site, namespace.output, namespace.job)
+    write_atomically(namespace.output, text)
+    print(namespace.output)
+    return 0
+
+
+def bind(workflow: Path, site_name: str, output: Path, job: Path | None = None) -> str:
+    """The text of the bound file; writes nothing.
+
+    Args:
+        site_name: name or path of a site file, see `find_site`.
+        job: inputs of the workflow; the demo's where None.
+
+    Raises:
+        UsageError: there is no such site or no job file.
+        UserInputError: the workflow, its roles, the job or the site file is wrong, or they do not fit together.
+    """
+    pipeline = read_pipeline(_normal(workflow))
+    site = read_site(_normal(find_site(site_name, pipeline.path.parent)))
+    chosen = _normal(job) if job is not None else default_job(pipeline)
+    _check_fit(pipeline, site, chosen)
+    binding = Binding(pipeline=pipeline, site=site, job=chosen, job_is_default=job is None, output=_normal(output))
+    text = render(binding, connector_schemas())
+    _check_copy(text, binding)
+    return text
+
+
+def _normal(path: Path) -> Path:
+    """The absolute path without `..` and links, as the engine takes it: the text must not depend on the spelling."""
+    return path.resolve()
+
+
+def _check_fit(pipeline: Pipeline, site: Site, job: Path) -> None:
+    for step in pipeline.steps:
+        if step.role not in site.roles:
+            raise fault_at(
+                site.path, ("roles",), f"no place for role '{step.role}'.",
+                seen=f"roles {', '.join(site.roles)}; step {step.path} of {shown(pipeline.path)} has role {step.role}",
+                expected=f"{step.role}: {{deployment: …}}", do=f"say where '{step.role}' runs",
+            )  # fmt: skip
+        if site.roles[step.role].locations > 1 and not step.gang:
+            raise fault_at(
+                site.path, ("roles", step.role, "locations"),
+                f"step {step.path} runs on one node; the others would be taken and left idle.",
+                seen=f"locations: {site.roles[step.role].locations}",
+                expected="1, since its tool has no hint medweave:Gang", do="take `locations` away",
+            )  # fmt: skip
+    inputs = read_job(job, pipeline)
+    for name, place in site.inputs.items():
+        if name not in pipeline.inputs_beside:
+            raise fault_at(
+                site.path, ("inputs", name), f"the workflows of {shown(pipeline.path.parent)} have no such input.",
+                seen=f"'{name}'", expected=f"one of {', '.join(sorted(pipeline.inputs_beside))}", do="correct the name",
+            )  # fmt: skip
+        if name in pipeline.inputs:
+            check_path_at_site(job, inputs, name, place.workdir or "")
+
+
+def _check_copy(text: str, binding: Binding) -> None:
+    """The deployments are copied as text: what comes out must be what the site file means."""
+    site = binding.site
+    try:
+        copied = parse_mapping(text, binding.output, "bound file")["deployments"]
+    except UserInputError as error:
+        raise fault_at(
+            site.path, ("deployments",), "the deployments cannot be copied word for word.", seen=error.seen,
+            expected="deployments without aliases (*name) of anchors in other parts of the file",
+            do="write the values out",
+        ) from error  # fmt: skip
+    kept = {name: site.deployments[name] for name in used_deployments(binding)}
+    if _shape(copied) != _shape(kept):
+        raise InternalError(
+            "the bound file would not hold the site's deployments.", seen=str(site.path), do="report it"
+        )
+
+
+def _shape(value: object) -> object:
+    """A document without the text of its strings, which may be paths that were rewritten."""
+    if isinstance(value, dict):
+        return {key: _shape(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_shape(item) for item in value]
+    return "" if isinstance(value, str) else value

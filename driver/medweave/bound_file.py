@@ -1,0 +1,183 @@
+"""The text of a bound file: an ordinary streamflow.yml that says where each part of it came from. Writes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from medweave.documents import FieldPath
+from medweave.pipelines import Pipeline
+from medweave.sites import SITES, Place, Site, wrapped
+
+PATH_FORMAT = "path"  # `"format": "path"` in a connector's schema marks a path on the driver's machine
+VARIABLE = re.compile(r"\$\{(\w+)\}")
+PLAIN = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._/-]*")
+MANAGERS = """\
+scheduling:
+  scheduler: {type: medweave.scheduler, config: {}}
+database: {type: medweave.database, config: {}}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """What is to be bound, and where the result will lie; all paths are absolute and without `..`.
+
+    Attributes:
+        job: file with the workflow's inputs.
+        job_is_default: it is the one that `bind` takes when none is named.
+        output: the bound file; relative paths in its text start at its folder.
+    """
+
+    pipeline: Pipeline
+    site: Site
+    job: Path
+    job_is_default: bool
+    output: Path
+
+
+def render(binding: Binding, schemas: Mapping[str, Mapping[str, Any]]) -> str:
+    """The bound file.
+
+    Args:
+        schemas: schema of `config` by type of connector; tells which settings are paths.
+    """
+    blocks = [_block(binding, name, schemas) for name in used_deployments(binding)]
+    workflow = _workflow(binding)
+    variables = sorted({name for text in [workflow, *blocks] for name in VARIABLE.findall(text)})
+    root = _common_folder(binding)
+    lines = [
+        *_header(binding, root, variables),
+        "version: v1.0",
+        workflow,
+        f"deployments: # as they stand in {_from(binding.site.path, root)}",
+        *blocks,
+        "# The same at every site. The event log and the reports of a run lie in runs/<run-id>/ beside this file.",
+    ]
+    return "\n".join(lines) + "\n" + MANAGERS
+
+
+def used_deployments(binding: Binding) -> list[str]:
+    """Deployments that the workflow's steps and inputs need, with those through which they are reached, in the site's order."""
+    places = [binding.site.roles[step.role] for step in binding.pipeline.steps]
+    places += [place for name, place in binding.site.inputs.items() if name in binding.pipeline.inputs]
+    needed: set[str] = set()
+    for place in places:
+        name: str | None = place.deployment
+        while name is not None:
+            needed.add(name)
+            name = wrapped(binding.site.deployments[name])
+    return [name for name in binding.site.deployments if name in needed]
+
+
+def _header(binding: Binding, root: Path, variables: list[str]) -> Iterator[str]:
+    pipeline, site, output = binding.pipeline, binding.site, binding.output
+    workflow = f"{pipeline.path.parent.name}/{pipeline.path.name}"
+    folder = os.path.relpath(root, output.parent)
+    yield f"# {workflow} at the site '{site.name}': {site.title}."
+    yield f"# Do not edit it: change {_from(site.path, root)} and make it again, in the folder {folder} seen from here:"
+    yield f"#   {shlex.join(_command(binding, root))}"
+    yield f"#   streamflow run {shlex.quote(_from(output, root))} --outdir results"
+    if variables:
+        yield f"# Variables that must be set when it runs: {', '.join(variables)}"
+
+
+def _command(binding: Binding, root: Path) -> Iterator[str]:
+    yield from ("medweave", "bind", _from(binding.pipeline.path, root))
+    site = _from(binding.site.path, root)
+    yield from ("--site", binding.site.name if PurePosixPath(site).parent == PurePosixPath(SITES) else site)
+    if not binding.job_is_default:
+        yield from ("--job", _from(binding.job, root))
+    yield from ("--output", _from(binding.output, root))
+
+
+def _workflow(binding: Binding) -> str:
+    pipeline, site, folder = binding.pipeline, binding.site, binding.output.parent
+    lines = [
+        "workflows:",
+        f"  {pipeline.name}:",
+        "    type: cwl",
+        "    config:",
+        f"      file: {_scalar(_from(pipeline.path, folder))}",
+        f"      settings: {_scalar(_from(binding.job, folder))}",
+        "    bindings:",
+    ]
+    width = max(len(_target_line(step.path, site.roles[step.role])) for step in pipeline.steps)
+    for step in pipeline.steps:
+        lines.append(f"{_target_line(step.path, site.roles[step.role]):<{width}} # role {step.role}")
+    for name, place in site.inputs.items():
+        if name in pipeline.inputs:
+            lines.append(f"      - {{port: /{name}, target: {{{_target(place)}}}}} # lies there already")
+    return "\n".join(lines)
+
+
+def _target_line(step: str, place: Place) -> str:
+    return f"      - {{step: {step}, target: {{{_target(place)}}}}}"
+
+
+def _target(place: Place) -> str:
+    parts = [f"deployment: {place.deployment}"]
+    if place.service is not None:
+        parts.append(f"service: {_scalar(place.service)}")
+    if place.locations != 1:
+        parts.append(f"locations: {place.locations}")
+    if place.workdir is not None:
+        parts.append(f"workdir: {_scalar(place.workdir)}")
+    return ", ".join(parts)
+
+
+def _block(binding: Binding, name: str, schemas: Mapping[str, Mapping[str, Any]]) -> str:
+    """A deployment word for word, with its relative paths rewritten for the bound file's folder."""
+    site = binding.site
+    entry = next(entry for entry in site.entries if entry.name == name)
+    deployment = site.deployments[name]
+    schema = schemas.get(deployment["type"], {})
+    text, position = "", entry.start
+    for scalar in entry.scalars:
+        if _is_path(scalar.field, deployment, schema) and _is_relative(scalar.value):
+            moved = _from(site.path.parent / scalar.value, binding.output.parent)
+            text += site.text[position : scalar.start] + _scalar(moved)
+            position = scalar.end
+    return text + site.text[position : entry.end]
+
+
+def _is_path(field: FieldPath, deployment: Mapping[str, Any], schema: Mapping[str, Any]) -> bool:
+    if field == ("workdir",):
+        return bool(deployment["type"] == "medweave.local")  # elsewhere it is a path of the site
+    if field[0] != "config":
+        return False
+    if field == ("config", "chart"):  # of a folder or archive; with a repository, or as oci://, it is none
+        return "repo" not in deployment["config"]
+    node: Any = schema
+    for part in field[1:]:
+        if isinstance(part, int):
+            node = node.get("items", {})
+        else:
+            others = node.get("additionalProperties")
+            node = node.get("properties", {}).get(part, others if isinstance(others, Mapping) else {})
+    return bool(node.get("format") == PATH_FORMAT)
+
+
+def _is_relative(text: str) -> bool:
+    return "://" not in text and not text.startswith(("/", "~", "${"))
+
+
+def _common_folder(binding: Binding) -> Path:
+    """The lowest folder that holds all files that are named: commands in the header start there."""
+    files = (binding.pipeline.path, binding.site.path, binding.job, binding.output)
+    return Path(os.path.commonpath([file.parent for file in files]))
+
+
+def _from(path: Path, folder: Path) -> str:
+    return Path(os.path.relpath(path, folder)).as_posix()
+
+
+def _scalar(text: str) -> str:
+    """A YAML scalar that is safe in flow style too."""
+    return text if PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)

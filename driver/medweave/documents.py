@@ -1,0 +1,180 @@
+"""YAML documents as plain data, and where the entries of a section stand in their text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from medweave_steps.contracts.errors import BackendMissingError, UserInputError
+
+FieldPath = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scalar:
+    """A value in the text.
+
+    Attributes:
+        field: keys and indices that lead to it from the entry it belongs to.
+        start, end: offsets in the document's text, in characters, with quotes.
+    """
+
+    field: FieldPath
+    value: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A named entry of a section, as it stands in the text.
+
+    Attributes:
+        start, end: offsets of its lines in the document's text, in characters: with the comment lines above it, without the
+            line feed after its last line.
+        scalars: the values that stand in these lines, in order; what an alias (`*name`) repeats stands elsewhere.
+    """
+
+    name: str
+    start: int
+    end: int
+    scalars: tuple[Scalar, ...]
+
+
+def shown(path: Path) -> str:
+    """A path as the user would write it: relative to the current folder where that is shorter."""
+    relative = os.path.relpath(path)
+    return relative if len(relative) < len(str(path.absolute())) else str(path)
+
+
+def spelled(field: FieldPath) -> str:
+    """`deployments.hpc.config.nodes[0]`."""
+    text = ""
+    for part in field:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.lstrip(".")
+
+
+def read_mapping(path: Path, what: str) -> dict[str, Any]:
+    """The document of a YAML file whose top level is a mapping.
+
+    Args:
+        what: the file's role, for errors ("site file").
+    Raises:
+        UserInputError: there is no such file, or it is no YAML, or no mapping.
+    """
+    return parse_mapping(read_text(path, what), path, what)
+
+
+def read_text(path: Path, what: str) -> str:
+    """The text of a file.
+
+    Raises:
+        UserInputError: there is no such file, or it is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise UserInputError(
+            f"{shown(path)}: there is no such {what}.", expected=f"a {what} (YAML)", do="check the path"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UserInputError(
+            f"{shown(path)}: this {what} is not text.",
+            seen=f"byte {error.start} is not UTF-8",
+            expected="YAML in UTF-8",
+            do="save it as UTF-8",
+        ) from error
+
+
+def parse_mapping(text: str, path: Path, what: str) -> dict[str, Any]:
+    """The document in a text; see `read_mapping`."""
+    yaml = _yaml("safe")
+    try:
+        document = yaml.load(text)
+    except Exception as error:  # ruamel.yaml's errors, and ValueError for odd scalars such as an impossible date
+        mark = getattr(error, "problem_mark", None)
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise UserInputError(
+            f"{shown(path)}: this {what} is not valid YAML.",
+            seen=f"line {mark.line + 1}: {problem}" if mark else problem,
+            expected="YAML, with each key once per mapping",
+            do="mend that line",
+        ) from error
+    if not isinstance(document, dict):
+        raise UserInputError(
+            f"{shown(path)}: this {what} is empty or no mapping.",
+            seen=type(document).__name__ if document is not None else "nothing",
+            expected="a mapping: lines `key: value`",
+            do="start from one that exists",
+        )
+    return document
+
+
+def entries(text: str, section: str) -> list[Entry]:
+    """The entries of a top-level section that is written in block style, one entry below the other.
+
+    Raises:
+        ValueError: the section is written in flow style (`{...}`), so that its entries are no lines of their own.
+    """
+    root = _yaml("rt").compose(text)
+    keys = [key for key, _ in root.value]
+    number = next(i for i, key in enumerate(keys) if key.value == section)
+    node = root.value[number][1]
+    if node.flow_style:
+        raise ValueError(f"{section} is written in flow style")
+    begins: list[int] = []
+    earlier = _line_start(text, keys[number].start_mark.index)
+    for key, value in node.value:
+        begins.append(_with_comments_above(text, key.start_mark.index, earlier))
+        earlier = max([key.end_mark.index, *(scalar.end for scalar in _scalars(value, ()))])
+    following = keys[number + 1].start_mark.index if number + 1 < len(keys) else len(text)
+    ends = [*begins[1:], _with_comments_above(text, following, earlier)]
+    found = []
+    for (key, value), begin, end in zip(node.value, begins, ends, strict=True):
+        inside = {scalar.start: scalar for scalar in _scalars(value, ()) if begin <= scalar.start < end}
+        ordered = tuple(inside[start] for start in sorted(inside))
+        found.append(Entry(name=key.value, start=begin, end=begin + len(text[begin:end].rstrip()), scalars=ordered))
+    return found
+
+
+def _scalars(node: Any, field: FieldPath) -> Iterator[Scalar]:
+    if node.id == "scalar":
+        yield Scalar(field=field, value=node.value, start=node.start_mark.index, end=node.end_mark.index)
+    elif node.id == "sequence":
+        for number, item in enumerate(node.value):
+            yield from _scalars(item, (*field, number))
+    elif node.id == "mapping":
+        for key, value in node.value:
+            yield from _scalars(value, (*field, key.value))
+
+
+def _line_start(text: str, offset: int) -> int:
+    return text.rfind("\n", 0, offset) + 1
+
+
+def _with_comments_above(text: str, offset: int, earlier: int) -> int:
+    """Start of the line, or of the comment lines right above it; never above `earlier`, the end of what came before."""
+    start = _line_start(text, offset)
+    while start > 0:
+        above = _line_start(text, start - 1)
+        if above < earlier or not text[above:start].lstrip().startswith("#"):
+            break
+        start = above
+    return start
+
+
+def _yaml(kind: str) -> Any:
+    try:
+        from ruamel.yaml import YAML
+    except ImportError as error:
+        raise BackendMissingError(
+            "the library 'ruamel.yaml' is not installed.",
+            seen=str(error),
+            expected="medweave installed with its extra 'driver'",
+            do="pip install 'medweave[driver]'",
+        ) from error
+    return YAML(typ=kind, pure=True)

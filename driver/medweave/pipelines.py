@@ -1,0 +1,181 @@
+"""Workflows as `bind` needs them: their steps with the role of each, their inputs, and a job file for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from medweave.documents import read_mapping, shown
+from medweave_steps.contracts.errors import UsageError, UserInputError
+
+ROLES_FILE = "roles.yml"
+GANG = "medweave:Gang"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A step of a workflow.
+
+    Attributes:
+        path: as bindings name it (`/train`).
+        gang: its tool says that the same command may be started once per node.
+    """
+
+    path: str
+    role: str
+    gang: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """A workflow of the kind that medweave's repositories hold: a folder with CWL documents and their roles.yml.
+
+    Attributes:
+        path: absolute.
+        inputs: names of its inputs.
+        inputs_beside: names of the inputs of all workflows in its folder.
+    """
+
+    path: Path
+    steps: tuple[Step, ...]
+    inputs: frozenset[str]
+    inputs_beside: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        """`lung-nodule-segmentation-train` for train.cwl in that folder: the workflow's name in streamflow.yml."""
+        return f"{self.path.parent.name}-{self.path.stem}".lower()
+
+
+def read_pipeline(path: Path) -> Pipeline:
+    """Reads a workflow and the roles of its steps.
+
+    Args:
+        path: absolute.
+
+    Raises:
+        UserInputError: the document is no CWL workflow, or roles.yml does not give each of its steps one role.
+    """
+    document = read_mapping(path, "CWL workflow")
+    if document.get("class") != "Workflow" or not document.get("steps"):
+        raise UserInputError(
+            f"{shown(path)}: this document is no workflow with steps.",
+            seen=f"class: {document.get('class')}",
+            expected="a CWL document with class: Workflow",
+            do="name a workflow, such as workflows/lung-nodule-segmentation/train.cwl",
+        )
+    steps = _named(document["steps"])
+    roles = _roles(path, list(steps))
+    beside = {file.name for file in path.parent.glob("*.cwl")} & set(
+        read_mapping(path.parent / ROLES_FILE, "file of roles")
+    )
+    others = [read_mapping(path.parent / name, "CWL workflow") for name in sorted(beside - {path.name})]
+    return Pipeline(
+        path=path,
+        steps=tuple(
+            Step(path=f"/{name}", role=roles[f"/{name}"], gang=_is_gang(path, step)) for name, step in steps.items()
+        ),
+        inputs=frozenset(_named(document.get("inputs") or {})),
+        inputs_beside=frozenset(name for other in [document, *others] for name in _named(other.get("inputs") or {})),
+    )
+
+
+def default_job(pipeline: Pipeline) -> Path:
+    """The demo's job file beside a workflow.
+
+    Raises:
+        UsageError: there is none, so one has to be named.
+    """
+    path = pipeline.path.parent / "jobs" / f"demo-{pipeline.path.stem}.yml"
+    if not path.is_file():
+        raise UsageError(
+            f"{shown(pipeline.path)}: no job file is named, and there is none of a demo.",
+            seen=f"no {shown(path)}",
+            expected="--job FILE with the inputs of the workflow",
+            do="write --job my-job.yml",
+        )
+    return path
+
+
+def read_job(path: Path, pipeline: Pipeline) -> dict[str, Any]:
+    """The inputs in a job file.
+
+    Raises:
+        UserInputError: the file is no YAML, or names an input that the workflow does not have.
+    """
+    document = read_mapping(path, "job file")
+    unknown = sorted(set(document) - pipeline.inputs)
+    if unknown:
+        raise UserInputError(
+            f"{shown(path)}: {unknown[0]}: {shown(pipeline.path)} has no such input.",
+            seen=f"'{unknown[0]}'",
+            expected=f"one of {', '.join(sorted(pipeline.inputs))}",
+            do="correct the name",
+        )
+    return document
+
+
+def check_path_at_site(path: Path, job: Mapping[str, Any], name: str, workdir: str) -> None:
+    """Refuses a path in a job file that does not stay below the folder in which the input lies at the site.
+
+    StreamFlow takes the path relative to the job file's folder and puts `workdir` before it.
+
+    Raises:
+        UserInputError: the path is absolute, goes up, or is missing.
+    """
+    value = job.get(name)
+    text = value.get("path") or value.get("location") or "" if isinstance(value, Mapping) else ""
+    pure = PurePosixPath(str(text))
+    if not text or pure.is_absolute() or ".." in pure.parts or "://" in str(text):
+        raise UserInputError(
+            f"{shown(path)}: {name}: the site holds this input, so its path must lie below the site's folder for it.",
+            seen=f"path: {text}" if text else "no path",
+            expected=f"a path below {workdir}, without '..'",
+            do=f"write the path below {workdir}, or take inputs.{name} out of the site file",
+        )
+
+
+def _named(section: Any) -> dict[str, Any]:
+    """Steps or inputs by name, from either of the two forms that CWL has for them."""
+    if isinstance(section, Mapping):
+        return dict(section)
+    return {str(item["id"]).lstrip("#"): item for item in section}
+
+
+def _roles(path: Path, steps: list[str]) -> dict[str, str]:
+    file = path.parent / ROLES_FILE
+    document = read_mapping(file, "file of roles")
+    roles = document.get(path.name)
+    if not isinstance(roles, Mapping):
+        raise UserInputError(
+            f"{shown(file)}: the steps of {path.name} have no roles here.",
+            seen=", ".join(map(str, document)),
+            expected=f"{path.name}: with a line `/step: role` for each step",
+            do=f"add them for {', '.join('/' + step for step in steps)}",
+        )
+    without = [f"/{step}" for step in steps if f"/{step}" not in roles]
+    stray = [name for name in roles if name not in [f"/{step}" for step in steps]]
+    if without or stray:
+        raise UserInputError(
+            f"{shown(file)}: {path.name}: steps and roles do not match.",
+            seen="; ".join(
+                [f"step {name} has no role" for name in without] + [f"there is no step {name}" for name in stray]
+            ),
+            expected=f"one role for each of {', '.join('/' + step for step in steps)}",
+            do="correct these lines",
+        )
+    return {str(step): str(role) for step, role in roles.items()}
+
+
+def _is_gang(path: Path, step: Mapping[str, Any]) -> bool:
+    """Whether the step, or the tool that it runs, says that its command may be started once per node."""
+    run = step.get("run")
+    tool = read_mapping(path.parent / run, "CWL tool") if isinstance(run, str) else run
+    return any(_has_hint(holder, GANG) for holder in (step, tool) if isinstance(holder, Mapping))
+
+
+def _has_hint(holder: Mapping[str, Any], name: str) -> bool:
+    hints = holder.get("hints") or {}
+    return name in (hints if isinstance(hints, Mapping) else [hint.get("class") for hint in hints])

@@ -1,0 +1,90 @@
+"""Committed bound files are what `medweave bind` writes today, one for each workflow at each site."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from medweave.bind import bind
+from medweave.cli import build_parser
+from medweave.sites import read_site, schema
+from medweave_steps.cli import VERBS
+from support.cwl_files import PIPELINES, ROOT, load, step_paths
+
+SITES = sorted(ROOT.glob("deployments/sites/*.yml"))
+BOUND = sorted(ROOT.glob("deployments/bindings/*.yml"))
+
+
+def command_of(path: Path) -> list[str]:
+    """The words of the command in the header of a bound file, without its name."""
+    line = next(line for line in path.read_text().splitlines() if line.startswith("#   medweave bind "))
+    return shlex.split(line.lstrip("# "))[2:]
+
+
+def expected_name(site: str, pipeline: Path) -> str:
+    return f"streamflow.{site}.yml" if pipeline.stem == "train" else f"streamflow.{site}-{pipeline.stem}.yml"
+
+
+def placed(path: Path) -> dict[str, Any]:
+    """Where each step of a file's workflow runs: target by step."""
+    (workflow,) = load(path)["workflows"].values()
+    targets = {binding["step"]: binding["target"] for binding in workflow["bindings"] if "step" in binding}
+    return {step: targets.get(step, targets.get("/")) for step in step_paths(path.parent / workflow["config"]["file"])}
+
+
+@pytest.mark.parametrize("path", BOUND, ids=lambda path: path.name)
+def test_a_bound_file_is_what_its_own_command_writes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    asked = build_parser("bind").parse_args(command_of(path))
+    assert asked.output.resolve() == path
+    text = bind(asked.workflow, asked.site, asked.output, asked.job)
+    assert text == path.read_text(), f"run it again: medweave bind {shlex.join(command_of(path))}"
+
+
+def test_each_workflow_is_bound_at_each_site() -> None:
+    assert {path.name for path in BOUND} == {expected_name(site.stem, flow) for site in SITES for flow in PIPELINES}
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES, ids=lambda path: path.stem)
+def test_the_files_at_the_root_are_the_laptops(pipeline: Path) -> None:
+    root = ROOT / ("streamflow.yml" if pipeline.stem == "train" else f"streamflow-{pipeline.stem}.yml")
+    bound = ROOT / "deployments" / "bindings" / expected_name("laptop", pipeline)
+    assert placed(root) == placed(bound)
+    for section in ("deployments", "scheduling", "database"):
+        assert load(root)[section] == load(bound)[section]
+
+
+@pytest.mark.parametrize("path", SITES, ids=lambda path: path.stem)
+def test_a_site_file_is_right_and_tells_editors_its_schema(path: Path) -> None:
+    assert read_site(path).name == path.stem
+    first = path.read_text().splitlines()[0]
+    assert first.startswith("# yaml-language-server: $schema=")
+    assert (path.parent / first.partition("=")[2]).resolve() == ROOT / "driver/medweave/site.schema.json"
+
+
+def test_the_schema_of_site_files_is_closed_and_described() -> None:
+    document = schema()
+    jsonschema.Draft202012Validator.check_schema(document)
+
+    def look(node: Any, where: str) -> None:
+        if isinstance(node, dict):
+            if "properties" in node:
+                assert node.get("additionalProperties") is False, where
+                for name, described in node["properties"].items():
+                    assert "description" in described or "$ref" in described, f"{where}.{name}"
+            for key, value in node.items():
+                look(value, f"{where}.{key}")
+
+    look(document, "site")
+
+
+def test_the_roles_of_a_site_are_those_that_steps_can_have() -> None:
+    roles = set(schema()["properties"]["roles"]["properties"])
+    # Synthetic data is made beside a workflow, not in it.
+    assert roles | {"phantom"} == set(VERBS) | {"train-distributed"}
+    for pipeline in PIPELINES:
+        assert set(load(pipeline.parent / "roles.yml")[pipeline.name].values()) <= roles
