@@ -139,9 +139,13 @@ def _fail(verb: Verb, text: str, exit_code: int, error: BaseException) -> int:
 
 
 def _storage_error(error: OSError) -> StorageError:
+    # pydicom raises an OSError of its own, without number and with a traceback for a text, from the one that tells.
+    while error.errno is None and isinstance(error.__cause__, OSError):
+        error = error.__cause__
     # The file's name may be a person's name, so only its last suffix is told.
     suffix = Path(str(error.filename)).suffix if error.filename else ""
     reason = errno.errorcode.get(error.errno or 0, "I/O error")
+    text = error.strerror or next(iter(str(error).splitlines()), "")
     do = (
         "free space on the disk or choose another output folder"
         if error.errno == errno.ENOSPC
@@ -149,7 +153,7 @@ def _storage_error(error: OSError) -> StorageError:
     )
     return StorageError(
         "a file could not be read or written.",
-        seen=f"{reason}: {error.strerror or error}{f' ({suffix} file)' if suffix else ''}",
+        seen=f"{reason}: {text}{f' ({suffix} file)' if suffix else ''}",
         expected="a readable input, and a writable output folder with enough free space",
         do=do,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import signal
@@ -99,6 +100,34 @@ def test_each_failure_has_its_exit_code_and_leaves_no_report(
     shown = capsys.readouterr().err
     assert "Traceback" not in shown
     assert "jane-doe" not in shown
+
+
+def test_a_full_disk_is_told_through_a_library_that_hides_its_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pydicom
+    from pydicom.dataset import FileMetaDataset
+
+    class NearlyFull(io.BytesIO):
+        def write(self, data: Any, /) -> int:
+            if len(data) > 10_000:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(data)
+
+    def run(config: Config, context: StepContext) -> Mapping[str, Any]:
+        dataset = pydicom.Dataset()
+        dataset.file_meta = FileMetaDataset()
+        dataset.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+        dataset.SOPClassUID, dataset.SOPInstanceUID = pydicom.uid.CTImageStorage, "2.25.1"
+        dataset.BitsAllocated, dataset.PixelData = 8, bytes(100_000)
+        dataset.save_as(NearlyFull(), enforce_file_format=True)
+        return {}
+
+    assert run_verb(tmp_path, run)[0] == 74
+    shown = capsys.readouterr().err
+    assert "ENOSPC: No space left on device" in shown
+    assert "free space on the disk" in shown
+    assert "Traceback" not in shown
 
 
 def test_a_wrong_option_value_is_a_usage_error(tmp_path: Path) -> None:
