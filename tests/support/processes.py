@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 _RUN = "import sys; from medweave_steps.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+# The promise is two seconds, kept by a watchdog in the process; a machine under load may need longer to let it run.
+_STOPPED_S = 10
 
 
 def started(
@@ -17,14 +23,14 @@ def started(
     """Starts `medweave-step words…` with one thread; its standard error is piped.
 
     Args:
-        folder: where it runs, and where its report goes.
+        folder: where it runs, and where its report and its temporary files go.
         largest_file: bytes that no file may grow beyond, as on a disk that is nearly full.
         before: Python to run first.
     """
     limit = (
         f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({largest_file},) * 2); " if largest_file else ""
     )
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(folder)}
     return subprocess.Popen(
         [sys.executable, "-c", f"{limit}{before}\n{_RUN}", *words, "--num-threads", "1"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=folder,
@@ -38,6 +44,15 @@ def wait_for_line(process: subprocess.Popen[str], part: str) -> None:
     while part not in (line := process.stderr.readline()):
         seen.append(line)
         assert line, f"the process ended before it said {part!r}: {''.join(seen)}"
+
+
+def interrupted(process: subprocess.Popen[str], number: signal.Signals = signal.SIGINT) -> tuple[int, str]:
+    """Sends a signal and waits until the process has ended; its exit code, and what was left of its standard error."""
+    process.send_signal(number)
+    sent = time.monotonic()
+    _, told = process.communicate(timeout=60)
+    assert time.monotonic() - sent < _STOPPED_S
+    return process.returncode, told
 
 
 def names_below(folder: Path) -> list[str]:

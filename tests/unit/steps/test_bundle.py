@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from medweave_steps.io.model_folder import read_card
 from support.exported import export, openvino_logits
 from support.model_folders import trained_model
 from support.monai_bundle import PREPROCESSING, UNET, monai_network, write_bundle
-from support.processes import names_below, started, wait_for_line
+from support.processes import interrupted, names_below, started, wait_for_line
 
 
 def take(folder: Path, *options: str, output: str = "trained") -> int:
@@ -263,12 +262,10 @@ def wait(folder, card):
     time.sleep(600)
 files.write_bundle_configs = wait
 """
-    interrupted = started(words, folder=tmp_path, before=waiting)
-    wait_for_line(interrupted, "weights written")
+    process = started(words, folder=tmp_path, before=waiting)
+    wait_for_line(process, "weights written")
     assert any("model.safetensors" in name for name in names_below(tmp_path))
-    interrupted.send_signal(signal.SIGINT)
-    interrupted.communicate(timeout=60)
-    assert interrupted.returncode == 130
+    assert interrupted(process)[0] == 130
     assert names_below(tmp_path) == []
     process = started(words, folder=tmp_path, largest_file=1000)
     _, told = process.communicate(timeout=120)

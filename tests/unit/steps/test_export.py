@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import signal
 import sys
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from medweave_steps.io.model_folder import CARD_FILE, WEIGHTS_FILE, card_sha256,
 from medweave_steps.io.network import load_network
 from support.exported import export, openvino_logits
 from support.model_folders import TINY_UNET, seeded_network, tiny_card, trained_model
-from support.processes import names_below, started, wait_for_line
+from support.processes import interrupted, names_below, started, wait_for_line
 
 MADE = {"models/model.onnx", "models/float32.xml", "models/float32.bin"}
 
@@ -250,7 +249,5 @@ def test_an_interrupt_leaves_nothing(exported: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     wait_for_line(process, "OpenVINO IR written")
     assert any(CARD_FILE not in name for name in names_below(tmp_path))
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert interrupted(process)[0] == 130
     assert names_below(tmp_path) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from medweave_steps.cli import main
 from medweave_steps.contracts.schema import schema_of
 from medweave_steps.io.model_folder import card_sha256, read_card, write_card
 from support.candidates import candidate_of, exported_model
-from support.processes import names_below, started, wait_for_line
+from support.processes import interrupted, names_below, started, wait_for_line
 from support.training_set import training_set
 
 SPLITS = ("train", "validation", "validation", "validation", "validation")
@@ -330,9 +329,7 @@ def test_an_interrupt_and_a_full_disk_leave_nothing(accepted: Path, tmp_path: Pa
     words += ["--training-set", str(accepted / "data"), "--output", str(tmp_path / "accepted")]
     process = started([*words, "--pairs", "1000000"], folder=tmp_path)
     wait_for_line(process, "volume 5/")
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert interrupted(process)[0] == 130
     assert names_below(tmp_path) == []
     process = started([*words, "--pairs", "1"], folder=tmp_path, largest_file=1000)
     _, told = process.communicate(timeout=120)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +19,7 @@ from medweave_steps.io.prepared import open_prepared
 from medweave_steps.quantize.windows import calibration_sha256, choose_windows
 from support.exported import export, openvino_logits
 from support.model_folders import TINY_UNET, trained_model
-from support.processes import names_below, started, wait_for_line
+from support.processes import interrupted, names_below, started, wait_for_line
 from support.training_set import training_set
 
 CONTRACT = InputContract(
@@ -262,9 +261,7 @@ def test_an_interrupt_and_a_full_disk_leave_nothing(made: Path, tmp_path: Path) 
     process = start(20000)
     wait_for_line(process, "window 3/")
     assert list(tmp_path.iterdir())
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert interrupted(process)[0] == 130
     assert names_below(tmp_path) == []
     process = start(2, largest_file=2000)
     _, told = process.communicate(timeout=120)
