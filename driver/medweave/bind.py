@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from medweave.bound_file import Binding, render, used_deployments
 from medweave.documents import parse_mapping, shown
+from medweave.field_faults import fault_at
 from medweave.files import write_atomically
 from medweave.pipelines import Pipeline, check_path_at_site, default_job, read_job, read_pipeline
-from medweave.sites import Site, connector_schemas, fault_at, find_site, read_site
+from medweave.sites import Site, connector_schemas, find_site, read_site, with_role
 from medweave_steps.contracts.errors import InternalError, UserInputError
 
 DESCRIPTION = (
@@ -34,32 +36,48 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--job", type=Path, default=None, metavar="FILE",
         help="inputs of the workflow (default: jobs/demo-<workflow>.yml beside it)",
     )  # fmt: skip
+    parser.add_argument(
+        "--role", action="append", default=[], metavar="ROLE=DEPLOYMENT[/SERVICE][:LOCATIONS]",
+        help="run a role somewhere else at the site than its file says; may be repeated",
+    )  # fmt: skip
 
 
 def run(namespace: argparse.Namespace) -> int:
     """Writes the bound file and prints where it lies."""
-    text = bind(namespace.workflow, namespace.site, namespace.output, namespace.job)
+    text = bind(namespace.workflow, namespace.site, namespace.output, namespace.job, namespace.role)
     write_atomically(namespace.output, text)
     print(namespace.output)
     return 0
 
 
-def bind(workflow: Path, site_name: str, output: Path, job: Path | None = None) -> str:
+def bind(
+    workflow: Path, site_name: str, output: Path, job: Path | None = None, role_options: Sequence[str] = ()
+) -> str:
     """The text of the bound file; writes nothing.
 
     Args:
         site_name: name or path of a site file, see `find_site`.
         job: inputs of the workflow; the demo's where None.
+        role_options: other places for roles, see `with_role`.
 
     Raises:
-        UsageError: there is no such site or no job file.
+        UsageError: there is no such site or no job file, or no such place for a role.
         UserInputError: the workflow, its roles, the job or the site file is wrong, or they do not fit together.
     """
     pipeline = read_pipeline(_normal(workflow))
     site = read_site(_normal(find_site(site_name, pipeline.path.parent)))
+    for option in role_options:
+        site = with_role(site, option)
     chosen = _normal(job) if job is not None else default_job(pipeline)
     _check_fit(pipeline, site, chosen)
-    binding = Binding(pipeline=pipeline, site=site, job=chosen, job_is_default=job is None, output=_normal(output))
+    binding = Binding(
+        pipeline=pipeline,
+        site=site,
+        job=chosen,
+        job_is_default=job is None,
+        output=_normal(output),
+        role_options=tuple(role_options),
+    )
     text = render(binding, connector_schemas())
     _check_copy(text, binding)
     return text

@@ -32,6 +32,7 @@ class Binding:
     Attributes:
         job: file with the workflow's inputs.
         job_is_default: it is the one that `bind` takes when none is named.
+        role_options: places that the command line gave in the stead of the site's, as they were written.
         output: the bound file; relative paths in its text start at its folder.
     """
 
@@ -40,6 +41,7 @@ class Binding:
     job: Path
     job_is_default: bool
     output: Path
+    role_options: tuple[str, ...] = ()
 
 
 def render(binding: Binding, schemas: Mapping[str, Mapping[str, Any]]) -> str:
@@ -94,6 +96,8 @@ def _command(binding: Binding, root: Path) -> Iterator[str]:
     yield from ("--site", binding.site.name if PurePosixPath(site).parent == PurePosixPath(SITES) else site)
     if not binding.job_is_default:
         yield from ("--job", _from(binding.job, root))
+    for option in binding.role_options:
+        yield from ("--role", option)
     yield from ("--output", _from(binding.output, root))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+import dataclasses
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,12 +11,17 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from medweave.documents import Entry, FieldPath, entries, parse_mapping, read_text, shown, spelled
-from medweave_steps.contracts.errors import BackendMissingError, UsageError, UserInputError
+from medweave.documents import Entry, FieldPath, entries, parse_mapping, read_text, shown
+from medweave.field_faults import check, closest, fault_at
+from medweave_steps.contracts.errors import UsageError, UserInputError
 
 SITES = Path("deployments/sites")
 OUR_TYPES = "medweave."
 WHAT = "site file"
+WITHOUT_SERVICES = ("medweave.local", "medweave.ssh")
+ROLE_OPTION = re.compile(
+    r"(?P<role>[a-z-]+)=(?P<deployment>[^/:]+)(/(?P<service>[^/:]+))?(:(?P<locations>[1-9][0-9]*))?"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,17 @@ class Place:
     service: str | None = None
     locations: int = 1
     workdir: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceFault:
+    """What is wrong with a place; `key` is the key that is wrong, None where one is missing."""
+
+    key: str | None
+    what: str
+    seen: str
+    expected: str
+    do: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +95,7 @@ def find_site(name: str, start: Path) -> Path:
         f"there is no site '{name}'.",
         seen=f"no {name}.yml in {shown(folder)}" if folder else f"no folder {SITES} in or above {shown(start)}",
         expected=f"one of {', '.join(known)}, or the path of a site file" if known else "the path of a site file",
-        do=_closest(name, known) or "write --site path/to/site.yml",
+        do=closest(name, known) or "write --site path/to/site.yml",
     )
 
 
@@ -106,7 +122,9 @@ def read_site(path: Path) -> Site:
     )
     for section, places in (("roles", site.roles), ("inputs", site.inputs)):
         for name, place in places.items():
-            _check_place(place, deployments, path, (section, name))
+            fault = fault_of_place(place, deployments)
+            if fault is not None:
+                raise _at(path, (section, name, fault.key) if fault.key else (section, name), fault)
     _check_gate(site)
     return site
 
@@ -129,81 +147,8 @@ def connector_schemas() -> dict[str, dict[str, Any]]:
     return dict(sorted(found.items()))
 
 
-def check(value: Any, schema: Mapping[str, Any], path: Path, field: FieldPath) -> None:
-    """Holds a value of a site file against a schema.
-
-    Args:
-        path: the site file, for messages.
-        field: where the value stands in it.
-
-    Raises:
-        UserInputError: the first fault, with the path to its field.
-    """
-    try:
-        import jsonschema
-    except ImportError as error:
-        raise BackendMissingError(
-            "the library 'jsonschema' is not installed.",
-            seen=str(error),
-            expected="medweave installed with its extra 'driver'",
-            do="pip install 'medweave[driver]'",
-        ) from error
-    faults = jsonschema.Draft202012Validator(schema).iter_errors(value)
-    # A fault of the whole comes before one inside it, which it may have caused.
-    fault = min(faults, key=lambda found: (len(found.absolute_path), str(found.absolute_path)), default=None)
-    if fault is not None:
-        raise _told(fault, path, field)
-
-
-def fault_at(path: Path, field: FieldPath, what: str, **parts: str) -> UserInputError:
-    """`deployments/sites/x.yml: roles.train.service: WHAT` with its further lines."""
-    where = f"{shown(path)}: {spelled(field)}" if field else shown(path)
-    return UserInputError(f"{where}: {what}", **parts)
-
-
-def _told(fault: Any, path: Path, field: FieldPath) -> UserInputError:
-    """What a person needs to know of a fault that jsonschema found."""
-    where, rule, limit = (*field, *fault.absolute_path), fault.validator, fault.validator_value
-    known: Mapping[str, Any] = fault.schema.get("properties", {})
-    if rule in ("additionalProperties", "unevaluatedProperties"):
-        patterns = fault.schema.get("patternProperties", {})
-        unknown = next(
-            str(key) for key in fault.instance if key not in known and not any(re.search(p, str(key)) for p in patterns)
-        )
-        return fault_at(
-            path,
-            (*where, unknown),
-            "there is no such key.",
-            seen=f"'{unknown}'",
-            expected=f"one of {', '.join(sorted(known))}" if known else "no keys here",
-            do=_closest(unknown, list(known)) or f"take '{unknown}' away",
-        )
-    if rule == "required":
-        missing = next(key for key in limit if key not in fault.instance)
-        meaning = known.get(missing, {}).get("description", "")
-        return fault_at(
-            path,
-            where,
-            f"the key '{missing}' is missing.",
-            seen=", ".join(map(str, fault.instance)) or "no keys",
-            expected=f"{missing}: {meaning}" if meaning else f"{missing}: …",
-            do=f"write '{missing}:' there",
-        )
-    if rule == "type":
-        expected = " or ".join([limit] if isinstance(limit, str) else limit)
-    elif rule == "enum":
-        expected = f"one of {', '.join(map(str, limit))}"
-    else:
-        expected = fault.message
-    meaning = fault.schema.get("description", "")
-    return fault_at(
-        path,
-        where,
-        "this value cannot be used.",
-        seen=json.dumps(fault.instance, default=str)[:120],
-        expected=f"{expected} ({meaning})" if meaning else expected,
-        do="write such a value",
-    )
+def _at(path: Path, field: FieldPath, fault: PlaceFault) -> UserInputError:
+    return fault_at(path, field, fault.what, seen=fault.seen, expected=fault.expected, do=fault.do)
 
 
 def _check_deployment(name: str, deployment: Mapping[str, Any], all_of_them: Mapping[str, Any], path: Path) -> None:
@@ -211,12 +156,12 @@ def _check_deployment(name: str, deployment: Mapping[str, Any], all_of_them: Map
     schemas, kind = connector_schemas(), deployment["type"]
     if kind.startswith(OUR_TYPES):
         if kind not in schemas:
-            raise _unknown(path, (*where, "type"), "connector", kind, schemas)
+            raise _at(path, (*where, "type"), _unknown("connector", kind, schemas))
         check(deployment["config"], schemas[kind], path, (*where, "config"))
     chain = [name]
     while (inner := wrapped(all_of_them[chain[-1]])) is not None:
         if inner not in all_of_them:
-            raise _unknown(path, ("deployments", chain[-1], "wraps"), "deployment", inner, all_of_them)
+            raise _at(path, ("deployments", chain[-1], "wraps"), _unknown("deployment", inner, all_of_them))
         if inner in chain:
             raise fault_at(
                 path, (*where, "wraps"), "these deployments wrap each other in a circle.",
@@ -232,29 +177,66 @@ def wrapped(deployment: Mapping[str, Any]) -> str | None:
     return wraps["deployment"] if isinstance(wraps, Mapping) else wraps
 
 
-def _check_place(place: Place, deployments: Mapping[str, Mapping[str, Any]], path: Path, where: FieldPath) -> None:
+def fault_of_place(place: Place, deployments: Mapping[str, Mapping[str, Any]]) -> PlaceFault | None:
+    """What is wrong with a place at a site that has these deployments; None if nothing is."""
     if place.deployment not in deployments:
-        raise _unknown(path, (*where, "deployment"), "deployment", place.deployment, deployments)
+        return _unknown("deployment", place.deployment, deployments)
     deployment = deployments[place.deployment]
     services = deployment["config"].get("services", {})
-    if deployment["type"] in ("medweave.local", "medweave.ssh") and place.service is not None and not services:
-        raise fault_at(
-            path, (*where, "service"), f"deployment '{place.deployment}' has no services.", seen=f"'{place.service}'",
-            expected=f"no service: {deployment['type']} has none", do="take `service` away",
-        )  # fmt: skip
+    if place.service is not None and not services and deployment["type"] in WITHOUT_SERVICES:
+        return PlaceFault(
+            key="service",
+            what=f"deployment '{place.deployment}' has no services.",
+            seen=f"'{place.service}'",
+            expected=f"no service: {deployment['type']} has none",
+            do="take the service away",
+        )
+    if services and place.service is None:
+        return PlaceFault(
+            key=None,
+            what=f"deployment '{place.deployment}' has services, and none is chosen.",
+            seen="no service",
+            expected=f"a service: one of {', '.join(services)}",
+            do="choose one",
+        )
     if services and place.service not in services:
-        if place.service is None:
-            raise fault_at(
-                path, where, f"deployment '{place.deployment}' has services, and none is chosen.", seen="no service",
-                expected=f"service: one of {', '.join(services)}", do="choose one",
-            )  # fmt: skip
-        inside = f" in deployment '{place.deployment}'"
-        raise _unknown(path, (*where, "service"), "service", place.service, services, inside=inside)
-    if deployment["type"] == "medweave.local" and place.locations > 1:
-        raise fault_at(
-            path, (*where, "locations"), "this machine is one location.", seen=str(place.locations), expected="1",
-            do="choose a deployment with several nodes or pods, or take `locations` away",
-        )  # fmt: skip
+        return _unknown("service", str(place.service), services, inside=f" in deployment '{place.deployment}'")
+    if place.locations > 1 and deployment["type"] == "medweave.local":
+        return PlaceFault(
+            key="locations",
+            what="this machine is one location.",
+            seen=str(place.locations),
+            expected="1",
+            do="choose a deployment with several nodes or pods, or one location",
+        )
+    return None
+
+
+def with_role(site: Site, text: str) -> Site:
+    """The site with another place for one role.
+
+    Args:
+        text: `ROLE=DEPLOYMENT[/SERVICE][:LOCATIONS]`, as on the command line.
+
+    Raises:
+        UsageError: it has another form, or no such place exists.
+    """
+    found = ROLE_OPTION.fullmatch(text)
+    roles = list(schema()["properties"]["roles"]["properties"])
+    if found is None or found["role"] not in roles:
+        raise UsageError(
+            f"--role {text}: this says no role and place.",
+            seen=text,
+            expected=f"ROLE=DEPLOYMENT[/SERVICE][:LOCATIONS] with a role out of {', '.join(roles)}",
+            do=closest(found["role"], roles) if found else "write for example --role train=hpc/gpu:2",
+        )
+    place = Place(deployment=found["deployment"], service=found["service"], locations=int(found["locations"] or 1))
+    fault = fault_of_place(place, site.deployments)
+    if fault is not None:
+        raise UsageError(f"--role {text}: {fault.what}", seen=fault.seen, expected=fault.expected, do=fault.do)
+    changed = dataclasses.replace(site, roles={**site.roles, found["role"]: place})
+    _check_gate(changed)
+    return changed
 
 
 def _check_gate(site: Site) -> None:
@@ -268,19 +250,15 @@ def _check_gate(site: Site) -> None:
         )  # fmt: skip
 
 
-def _unknown(
-    path: Path, field: FieldPath, kind: str, name: str, known: Iterable[str], *, inside: str = ""
-) -> UserInputError:
+def _unknown(kind: str, name: str, known: Iterable[str], *, inside: str = "") -> PlaceFault:
     names = list(known)
-    return fault_at(
-        path, field, f"there is no {kind} '{name}'{inside}.", seen=f"'{name}'", expected=f"one of {', '.join(names)}",
-        do=_closest(name, names) or "choose one of these",
-    )  # fmt: skip
-
-
-def _closest(name: str, known: Sequence[str]) -> str:
-    found = difflib.get_close_matches(name, known, n=1)
-    return f"write '{found[0]}' (closest name)" if found else ""
+    return PlaceFault(
+        key=kind,
+        what=f"there is no {kind} '{name}'{inside}.",
+        seen=f"'{name}'",
+        expected=f"one of {', '.join(names)}",
+        do=closest(name, names) or "choose one of these",
+    )
 
 
 def _entries(text: str, path: Path) -> Sequence[Entry]:

@@ -41,7 +41,7 @@ def test_a_bound_file_is_what_its_own_command_writes(path: Path, monkeypatch: py
     monkeypatch.chdir(ROOT)
     asked = build_parser("bind").parse_args(command_of(path))
     assert asked.output.resolve() == path
-    text = bind(asked.workflow, asked.site, asked.output, asked.job)
+    text = bind(asked.workflow, asked.site, asked.output, asked.job, asked.role)
     assert text == path.read_text(), f"run it again: medweave bind {shlex.join(command_of(path))}"
 
 

@@ -106,6 +106,36 @@ def test_another_job_is_named_in_the_file_and_in_its_command(project: Path) -> N
     assert "--job 'my job.yml'" in text
 
 
+def test_a_role_may_be_placed_elsewhere_for_one_file(project: Path) -> None:
+    text = bound(project, role_options=["preprocess=idle", "train=cluster/gpu:4"])
+    workflow, deployments = loaded(text)["workflows"]["lung-train"], loaded(text)["deployments"]
+    assert [binding["target"] for binding in workflow["bindings"]] == [
+        {"deployment": "idle"},
+        {"deployment": "cluster", "service": "gpu", "locations": 4},
+    ]
+    assert list(deployments) == ["cluster", "login", "idle"]
+    assert "--site two --role preprocess=idle --role train=cluster/gpu:4 --output" in text
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("train", "ROLE=DEPLOYMENT[/SERVICE][:LOCATIONS]"),
+        ("tarin=desk", "write 'train' (closest name)"),
+        ("train=desk:two", "ROLE=DEPLOYMENT[/SERVICE][:LOCATIONS]"),
+        ("train=dsk", "there is no deployment 'dsk'"),
+        ("train=cluster", "a service: one of gpu"),
+        ("train=cluster/cpu", "there is no service 'cpu' in deployment 'cluster'"),
+        ("train=desk:2", "one location"),
+    ],
+)
+def test_a_place_that_does_not_exist_is_wrong_usage(project: Path, option: str, said: str) -> None:
+    with pytest.raises(UsageError) as told:
+        bound(project, role_options=[option])
+    assert told.value.what.startswith(f"--role {option}: ")
+    assert said in str(told.value)
+
+
 def test_paths_of_settings_are_rewritten_where_the_connectors_schema_marks_them(project: Path) -> None:
     change(
         project, "sshKey: keys/id", "sshKey: keys/id, jump: {keys: [a/b, ~/c, '${D}/e', /f, 'oci://g/h']}, word: i/j"
