@@ -115,7 +115,7 @@ def run_pairs(
             higher_is_better=higher_is_better,
             measurements=tuple(values),
             machine=machine(),
-            measured_at=_now(),
+            measured_at=now(),
             notes=notes or {},
         )
     )
@@ -147,7 +147,7 @@ def single_figure(
             higher_is_better=higher_is_better,
             measurements=((value, None),),
             machine=machine(),
-            measured_at=_now(),
+            measured_at=now(),
             notes=notes or {},
         )
     )
@@ -247,7 +247,8 @@ def say(name: str, text: str) -> None:
     print(f"bench {name}: {text}", flush=True)
 
 
-def _now() -> str:
+def now() -> str:
+    """UTC, ISO 8601."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
