@@ -17,7 +17,7 @@ from medweave.sites import SITES, Place, Site, wrapped
 
 PATH_FORMAT = "path"  # `"format": "path"` in a connector's schema marks a path on the driver's machine
 VARIABLE = re.compile(r"\$\{(\w+)\}")
-PLAIN = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._/-]*")
+PLAIN = re.compile(r"[A-Za-z0-9._/][A-Za-z0-9._/-]*")
 MANAGERS = """\
 scheduling:
   scheduler: {type: medweave.scheduler, config: {}}
