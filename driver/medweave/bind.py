@@ -101,7 +101,7 @@ def _check_fit(pipeline: Pipeline, site: Site, job: Path) -> None:
                 site.path, ("roles", step.role, "locations"),
                 f"step {step.path} runs on one node; the others would be taken and left idle.",
                 seen=f"locations: {site.roles[step.role].locations}",
-                expected="1, since its tool has no hint medweave:Gang", do="take `locations` away",
+                expected="1, since its tool has no hint medweave:Gang", do="take `locations` away, or give the tool the hint",
             )  # fmt: skip
     inputs = read_job(job, pipeline)
     for name, place in site.inputs.items():

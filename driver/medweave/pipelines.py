@@ -11,7 +11,7 @@ from medweave.documents import read_mapping, shown
 from medweave_steps.contracts.errors import UsageError, UserInputError
 
 ROLES_FILE = "roles.yml"
-GANG = "medweave:Gang"
+GANG = "urn:medweave:cwl#Gang"  # medweave:Gang where medweave is declared so in $namespaces, as in our tools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,8 @@ def read_pipeline(path: Path) -> Pipeline:
     return Pipeline(
         path=path,
         steps=tuple(
-            Step(path=f"/{name}", role=roles[f"/{name}"], gang=_is_gang(path, step)) for name, step in steps.items()
+            Step(path=f"/{name}", role=roles[f"/{name}"], gang=_is_gang(path, document, step))
+            for name, step in steps.items()
         ),
         inputs=frozenset(_named(document.get("inputs") or {})),
         inputs_beside=frozenset(name for other in [document, *others] for name in _named(other.get("inputs") or {})),
@@ -169,13 +170,19 @@ def _roles(path: Path, steps: list[str]) -> dict[str, str]:
     return {str(step): str(role) for step, role in roles.items()}
 
 
-def _is_gang(path: Path, step: Mapping[str, Any]) -> bool:
+def _is_gang(path: Path, workflow: Mapping[str, Any], step: Mapping[str, Any]) -> bool:
     """Whether the step, or the tool that it runs, says that its command may be started once per node."""
     run = step.get("run")
-    tool = read_mapping(path.parent / run, "CWL tool") if isinstance(run, str) else run
-    return any(_has_hint(holder, GANG) for holder in (step, tool) if isinstance(holder, Mapping))
+    tool = read_mapping(path.parent / run, "CWL tool") if isinstance(run, str) else run or {}
+    return GANG in [*_hints(step, workflow), *_hints(tool, tool if isinstance(run, str) else workflow)]
 
 
-def _has_hint(holder: Mapping[str, Any], name: str) -> bool:
+def _hints(holder: Mapping[str, Any], document: Mapping[str, Any]) -> list[str]:
+    """Full names of the hints of a step or tool, by the `$namespaces` of its document."""
     hints = holder.get("hints") or {}
-    return name in (hints if isinstance(hints, Mapping) else [hint.get("class") for hint in hints])
+    names = list(hints) if isinstance(hints, Mapping) else [hint.get("class", "") for hint in hints]
+    namespaces = document.get("$namespaces") or {}
+    split = [(name, *name.partition(":")) for name in names]
+    return [
+        namespaces[prefix] + rest if colon and prefix in namespaces else name for name, prefix, colon, rest in split
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from streamflow.config.validator import SfValidator
 from streamflow.ext.utils import load_extensions
 
+from medweave.sites import connector_schemas
 from support.cwl_files import ROOT, load, step_paths, strings
 
 FILES = sorted([*ROOT.glob("streamflow*.yml"), *ROOT.glob("deployments/bindings/*.yml")])
@@ -75,12 +77,42 @@ def test_one_workflow_per_file(path: Path) -> None:
     assert len(load(path)["workflows"]) == 1
 
 
+PODS = ("medweave.kubernetes", "medweave.helm", "medweave.compss")
+
+
 def test_nothing_in_it_belongs_to_one_machine(path: Path) -> None:
     document = load(path)
     for deployment in document["deployments"].values():
+        # What the chart's containers have inside is no path of a machine: their workdir, and where volumes appear.
+        inside = [deployment.get("workdir"), *strings(deployment["config"].get("values", {}))]
+        allowed = inside if deployment["type"] in PODS else []
         for text in strings(deployment):
-            assert not text.startswith("/"), text
+            assert not text.startswith("/") or text in allowed, text
     for workflow in document["workflows"].values():
         for key in ("file", "settings"):
             assert not Path(workflow["config"][key]).is_absolute()
             assert (path.parent / workflow["config"][key]).is_file()
+
+
+def test_the_files_that_it_names_exist(path: Path) -> None:
+    schemas = connector_schemas()
+    for name, deployment in load(path)["deployments"].items():
+        config = deployment["config"]
+        named = [config["chart"]] if "chart" in config else []
+        named += list(paths_in(config, schemas[deployment["type"]]))
+        for text in named:
+            if not text.startswith(("~", "${")):
+                assert (path.parent / text).exists(), f"{name}: {text}"
+
+
+def paths_in(value: Any, schema: dict[str, Any]) -> Iterator[str]:
+    """The settings that are paths on the driver's machine."""
+    if isinstance(value, str) and schema.get("format") == "path":
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from paths_in(item, schema.get("items", {}))
+    elif isinstance(value, dict):
+        others = schema.get("additionalProperties") or {}
+        for key, item in value.items():
+            yield from paths_in(item, schema.get("properties", {}).get(key, others))

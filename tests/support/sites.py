@@ -7,7 +7,6 @@ from pathlib import Path
 TRAIN = """\
 cwlVersion: v1.2
 class: Workflow
-$namespaces: {medweave: "urn:medweave:cwl#"}
 inputs: {cohort: Directory, seed: int?}
 outputs: {}
 steps:
@@ -24,6 +23,11 @@ steps: [{id: prepare, run: tools/prepare.cwl, in: [], out: []}]
 ROLES = """\
 train.cwl: {/prepare: preprocess, /train: train}
 infer.cwl: {/prepare: preprocess}
+"""
+TOOL_OF_SEVERAL_NODES = """\
+class: CommandLineTool
+$namespaces: {medweave: "urn:medweave:cwl#"}
+hints: {medweave:Gang: {}}
 """
 SITE = """\
 title: two machines
@@ -65,7 +69,7 @@ def write_project(folder: Path, site: str = SITE) -> Path:
         lung / "infer.cwl": INFER,
         lung / "roles.yml": ROLES,
         lung / "tools" / "prepare.cwl": "class: CommandLineTool\n",
-        lung / "tools" / "train.cwl": "class: CommandLineTool\nhints: {medweave:Gang: {}}\n",
+        lung / "tools" / "train.cwl": TOOL_OF_SEVERAL_NODES,
         lung / "jobs" / "demo-train.yml": "cohort: {class: Directory, path: ct}\n",
         folder / "deployments" / "sites" / "two.yml": site,
     }

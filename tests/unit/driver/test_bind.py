@@ -265,10 +265,31 @@ def test_a_fault_is_told_with_the_path_to_its_field(
     assert told.value.do
 
 
-def test_nodes_for_a_step_that_runs_on_one_are_refused(project: Path) -> None:
-    (project / "workflows/lung/tools/train.cwl").write_text("class: CommandLineTool\n")
+@pytest.mark.parametrize(
+    "tool",
+    [
+        "class: CommandLineTool\n",
+        "class: CommandLineTool\nhints: {other:Gang: {}}\n",
+        'class: CommandLineTool\n$namespaces: {medweave: "urn:else#"}\nhints: {medweave:Gang: {}}\n',
+    ],
+)
+def test_nodes_for_a_step_that_runs_on_one_are_refused(project: Path, tool: str) -> None:
+    (project / "workflows/lung/tools/train.cwl").write_text(tool)
     with pytest.raises(UserInputError, match=r"roles\.train\.locations: step /train runs on one node"):
         bound(project)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("run: tools/train.cwl", 'hints: {"urn:medweave:cwl#Gang": {}}, run: tools/prepare.cwl'),
+        ("run: tools/train.cwl", 'run: {class: CommandLineTool, hints: [{class: "urn:medweave:cwl#Gang"}]}'),
+    ],
+)
+def test_the_hint_may_stand_at_the_step_or_in_a_tool_inside(project: Path, old: str, new: str) -> None:
+    workflow = project / "workflows" / "lung" / "train.cwl"
+    workflow.write_text(workflow.read_text().replace(old, new))
+    assert "locations: 2" in bound(project)
 
 
 def test_deployments_on_one_line_are_refused(project: Path) -> None:
