@@ -1,5 +1,10 @@
 {{- /* The pods of master, worker and test: same image, same volumes, same guards; they differ in their command. */ -}}
 
+{{- /* On master and workers; not on the pod of `helm test`, which no Service and no budget should count. */ -}}
+{{- define "compssCluster.peerLabel" -}}
+medweave/peer: "yes"
+{{- end -}}
+
 {{- define "compssCluster.environment" -}}
 - {name: HOME, value: /home/medweave}
 - {name: USER, value: medweave}
