@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,15 @@ def bindings(document: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, A
             target = binding["target"]
             found.append((workflow, binding, target if isinstance(target, list) else [target]))
     return found
+
+
+def services(path: Path, deployment: dict[str, Any]) -> set[str]:
+    """Names of sets of options, or of the containers in the chart's templates."""
+    if "chart" not in deployment["config"]:
+        return set(deployment["config"].get("services", {}))
+    templates = (path.parent / deployment["config"]["chart"] / "templates").rglob("*.yaml")
+    container = re.compile(r'\.container" \(dict "root" \. "(?:name|part)" "(\w+)"')
+    return {name for file in templates for name in container.findall(file.read_text())}
 
 
 @pytest.fixture(params=FILES, ids=lambda path: path.name)
@@ -57,7 +67,7 @@ def test_each_target_exists_and_every_step_has_one(path: Path) -> None:
         for target in targets:
             deployment = document["deployments"][target["deployment"]]
             if "service" in target:
-                assert target["service"] in deployment["config"].get("services", {})
+                assert target["service"] in services(path, deployment)
     for name, workflow in document["workflows"].items():
         steps = {binding["step"] for _, binding, _ in bindings(document) if "step" in binding}
         unbound = set(step_paths(path.parent / workflow["config"]["file"])) - steps
