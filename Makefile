@@ -3,6 +3,10 @@
 #   make test            everything CI runs without real sites (includes `make check`)
 #   make check           formatting, lint, types, import streets
 #   make bench           each figure of docs/benchmarks.md, measured again on this machine
+#   make testbed         a real Slurm, Kubernetes and login node on this machine (Debian, root); what is up is left alone
+#   make testbed-status  which part of it is up, which is not, and why
+#   make testbed-down    end all of it; PURGE=1 removes the programs, environment and images too
+#   make test-hybrid     the tests that need the testbed
 #   make docs            generated reference pages and schemas
 #   make constraints     resolve the dependencies anew and pin them with hashes
 # Options: PYTHON=python3.12   another interpreter (3.11 or newer)
@@ -14,10 +18,11 @@ PYTHON ?= python3
 TORCH ?= default
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+TESTBED := deployments/testbed/testbed.py
 
-.PHONY: help env demo test check bench docs constraints clean
+.PHONY: help env demo test check bench docs constraints clean testbed testbed-status testbed-down test-hybrid
 help:
-	@sed -n '2,10p' Makefile | cut -c3-
+	@sed -n '2,13p' Makefile | cut -c3-
 
 env: $(INSTALLED)
 
@@ -40,6 +45,18 @@ test: check
 bench: $(INSTALLED)
 	@for name in preprocess segment inference quality; do \
 	  echo "== $$name"; $(BIN)/python tests/bench/$$name.py; done
+
+testbed: $(INSTALLED)
+	@TORCH=$(TORCH) $(BIN)/python $(TESTBED) up
+
+testbed-status: $(INSTALLED)
+	@$(BIN)/python $(TESTBED) status
+
+testbed-down: $(INSTALLED)
+	@$(BIN)/python $(TESTBED) down $(if $(PURGE),--purge)
+
+test-hybrid: $(INSTALLED)
+	$(BIN)/python -m pytest tests/hybrid
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py

@@ -1,0 +1,135 @@
+"""Two tenants of the cluster: a namespace each, with enforced pod security, and a service account with rights there only."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pwd
+from typing import Any
+
+from . import certificates
+from .errors import TestbedError
+from .layout import LAPTOP_USER, TENANTS, Layout
+from .part import Part, Testbed, as_list
+
+ACCOUNT = "medweave"
+TOKEN_VALIDITY = "8760h"
+OWNER = {"app.kubernetes.io/managed-by": "medweave-testbed"}
+
+# What `helm upgrade --install`, its `--wait`, scaling and `kubectl exec`, `cp` and `logs` need, and no more. Rights over rights
+# (roles, bindings) and over other service accounts' tokens are not among them.
+_WRITE = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"]
+_READ = ["get", "list", "watch"]
+RULES: tuple[dict[str, list[str]], ...] = (
+    {
+        "apiGroups": [""],
+        "resources": ["pods", "services", "configmaps", "secrets", "persistentvolumeclaims", "serviceaccounts"],
+        "verbs": _WRITE,
+    },
+    {"apiGroups": [""], "resources": ["pods/exec", "pods/portforward"], "verbs": ["get", "create"]},
+    {"apiGroups": [""], "resources": ["pods/log", "pods/status", "endpoints", "resourcequotas"], "verbs": _READ},
+    {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": _READ},
+    {
+        "apiGroups": ["apps"],
+        "resources": ["deployments", "statefulsets", "deployments/scale", "statefulsets/scale"],
+        "verbs": _WRITE,
+    },
+    {"apiGroups": ["apps"], "resources": ["replicasets", "controllerrevisions"], "verbs": _READ},
+    {"apiGroups": ["batch"], "resources": ["jobs", "cronjobs"], "verbs": _WRITE},
+    {"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": _WRITE},
+    {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": _WRITE},
+    {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": _WRITE},
+    {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": _READ},
+)
+
+
+def manifests(tenant: str) -> list[dict[str, Any]]:
+    """The namespace of a tenant and the rights of its service account."""
+    security = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
+    meta = {"name": ACCOUNT, "namespace": tenant, "labels": OWNER}
+    api = "rbac.authorization.k8s.io"
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": tenant, "labels": {**OWNER, **security}}},
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta, "automountServiceAccountToken": False},
+        {"apiVersion": f"{api}/v1", "kind": "Role", "metadata": meta, "rules": list(RULES)},
+        {
+            "apiVersion": f"{api}/v1",
+            "kind": "RoleBinding",
+            "metadata": meta,
+            "roleRef": {"apiGroup": api, "kind": "Role", "name": ACCOUNT},
+            "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": tenant}],
+        },
+    ]
+
+
+def tenant_kubeconfig(server: str, authority: bytes, token: str, tenant: str) -> str:
+    """The kubeconfig that a tenant is given; complete in itself."""
+    cluster = {"server": server, "certificate-authority-data": base64.b64encode(authority).decode()}
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "testbed", "cluster": cluster}],
+        "users": [{"name": tenant, "user": {"token": token}}],
+        "contexts": [{"name": tenant, "context": {"cluster": "testbed", "user": tenant, "namespace": tenant}}],
+        "current-context": tenant,
+    }
+    return json.dumps(document, indent=2)
+
+
+def kubeconfig_of(layout: Layout, tenant: str) -> str:
+    """Path of a tenant's kubeconfig in the laptop's home."""
+    return str(layout.laptop_home / ".kube" / f"{tenant}.kubeconfig")
+
+
+def check_ours(testbed: Testbed, tenant: str) -> None:
+    """Raises: TestbedError: an existing cluster has a namespace of that name which somebody else made."""
+    words = testbed.kubectl_words("get", "namespace", tenant, "-o", "json", "--ignore-not-found")
+    text = testbed.commands.run(words)
+    if not text.strip() or OWNER.items() <= json.loads(text)["metadata"].get("labels", {}).items():
+        return
+    raise TestbedError(
+        f"the cluster of {testbed.kubeconfig} has a namespace '{tenant}' already.",
+        seen=f"namespace '{tenant}' without the label {next(iter(OWNER))}={next(iter(OWNER.values()))}",
+        expected="no such namespace, or one that the testbed made",
+        do=f"use another cluster, or delete the namespace if it is not needed: kubectl delete namespace {tenant}",
+    )
+
+
+def server_of(testbed: Testbed) -> tuple[str, bytes]:
+    """(URL, authority's certificate) of the cluster, from the administrator's kubeconfig."""
+    text = testbed.kubectl("config", "view", "--minify", "--flatten", "--raw", "-o", "json")
+    cluster = json.loads(text)["clusters"][0]["cluster"]
+    return cluster["server"], base64.b64decode(cluster.get("certificate-authority-data", ""))
+
+
+def start(testbed: Testbed) -> None:
+    """Makes the tenants and writes their kubeconfigs, readable by the laptop's user only."""
+    for tenant in TENANTS:
+        check_ours(testbed, tenant)
+    documents = [document for tenant in TENANTS for document in manifests(tenant)]
+    testbed.kubectl("apply", "--server-side", "-f", "-", text=as_list(documents))
+    server, authority = server_of(testbed)
+    user = pwd.getpwnam(LAPTOP_USER)
+    folder = testbed.layout.laptop_home / ".kube"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    testbed.commands.run(["chown", f"{LAPTOP_USER}:", folder])
+    for tenant in TENANTS:
+        token = testbed.kubectl("create", "token", ACCOUNT, "-n", tenant, f"--duration={TOKEN_VALIDITY}").strip()
+        text = tenant_kubeconfig(server, authority, token, tenant)
+        certificates.write_private(folder / f"{tenant}.kubeconfig", text, (user.pw_uid, user.pw_gid))
+
+
+def trouble(testbed: Testbed) -> str | None:
+    """Which tenant is not served with its own kubeconfig."""
+    for tenant in TENANTS:
+        config = kubeconfig_of(testbed.layout, tenant)
+        words = [str(testbed.layout.bin / "kubectl"), f"--kubeconfig={config}", "--request-timeout=5s"]
+        code, said, errors = testbed.commands.outcome([*words, "auth", "can-i", "create", "pods/exec"], timeout_s=10)
+        if code != 0:
+            return f"{tenant} is refused with {config}: " + " ".join((errors or said).split())[:200]
+    return None
+
+
+def parts() -> list[Part]:
+    """The tenants' part."""
+    return [Part(name="tenants", needs=("apiserver", "controllers", "users"), trouble=trouble, start=start)]
