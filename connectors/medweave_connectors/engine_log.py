@@ -27,7 +27,7 @@ class ShortFailures(logging.Filter):
         """True where the record is new to the reader."""
         if record.levelno < logging.WARNING or logger.isEnabledFor(logging.DEBUG):
             return True
-        if record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError):
+        if record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError | SystemExit):
             return False
         record.exc_info = record.exc_text = None
         text = record.getMessage()

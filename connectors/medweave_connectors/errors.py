@@ -23,3 +23,18 @@ class TransferFailed(WorkflowExecutionException):  # type: ignore[misc]
             f"  expected: every file with the SHA-256 that it has at {source}\n"
             f"  do:       look at the connection and the free space of {destination}, and run again"
         )
+
+
+class SiteConfigError(WorkflowDefinitionException):  # type: ignore[misc]
+    """What the file says about a site cannot be used: trying again does not help."""
+
+    def __init__(self, what: str, *, seen: str, expected: str, do: str) -> None:
+        super().__init__(f"{what}\n  seen:     {seen}\n  expected: {expected}\n  do:       {do}")
+
+
+class SiteUnreachable(WorkflowExecutionException):  # type: ignore[misc]
+    """The way to a site was lost; another try may succeed."""
+
+
+class JobEndedBySite(WorkflowExecutionException):  # type: ignore[misc]
+    """The site ended the job, or lost it: its exit code says nothing. The run's record tells the user."""

@@ -8,6 +8,8 @@ from medweave_connectors.local.connector import MedweaveLocalConnector
 from medweave_connectors.persistence.database import MedweaveDatabase
 from medweave_connectors.placement import translator
 from medweave_connectors.placement.scheduler import MedweaveScheduler
+from medweave_connectors.slurm.connector import MedweaveSlurmConnector
+from medweave_connectors.ssh.connector import MedweaveSSHConnector
 
 
 class MedweavePlugin(StreamFlowPlugin):  # type: ignore[misc]
@@ -16,6 +18,8 @@ class MedweavePlugin(StreamFlowPlugin):  # type: ignore[misc]
     def register(self) -> None:
         """Adds our types, each prefixed, and the translator that keeps medweave's hints, for which there is no other door."""
         self.register_connector("medweave.local", MedweaveLocalConnector)
+        self.register_connector("medweave.slurm", MedweaveSlurmConnector)
+        self.register_connector("medweave.ssh", MedweaveSSHConnector)
         self.register_scheduler("medweave.scheduler", MedweaveScheduler)
         self.register_database("medweave.database", MedweaveDatabase)
         translator.install()

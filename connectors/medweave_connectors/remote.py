@@ -1,4 +1,7 @@
-"""What the connectors of other machines share: the step's environment, quoting, and its reports brought home."""
+"""What the connectors of other machines share: the step's environment, quoting, and its reports brought home.
+
+No streamflow in here.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.record import current
 from medweave_connectors.record.run import REPORT_FILE, REPORT_FOLDER
@@ -37,6 +38,22 @@ def shell_line(
     return " && ".join((f"cd {shlex.quote(workdir)}", *exports, " ".join(("exec", *command, *redirections))))
 
 
+def utility_line(
+    command: Sequence[str], *, environment: Mapping[str, str], workdir: str | None = None, stdin: str | None = None
+) -> str:
+    """The same for the engine's own commands (`mkdir`, `test`, `sha1sum` …), which may be several with `&&` or pipes."""
+    lines = [] if workdir is None else [f"cd {shlex.quote(workdir)} || exit"]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    words = " ".join(command)
+    lines.append(words if stdin is None else f"{{ {words}\n}} < {shlex.quote(stdin)}")
+    return "; ".join(lines)
+
+
+def file_name(stream: int | str | None) -> str | None:
+    """The file of a stream, None for the engine's constants (`STDOUT`)."""
+    return stream if isinstance(stream, str) else None
+
+
 def step_variables(*layers: Mapping[str, str]) -> dict[str, str]:
     """The environment of a step elsewhere: the layers; steps report progress as JSON."""
     environment: dict[str, str] = {}
@@ -46,10 +63,11 @@ def step_variables(*layers: Mapping[str, str]) -> dict[str, str]:
     return environment
 
 
-async def fetch_reports(
-    connector: Any, location: ExecutionLocation, output_directory: str, job_name: str
-) -> Path | None:
+async def fetch_reports(connector: Any, location: Any, output_directory: str, job_name: str) -> Path | None:
     """Copies run_report.json and the report folder of a job that ended well into the run's own work folder.
+
+    Args:
+        connector, location: the place where the job ran, as StreamFlow has them.
 
     Returns:
         The folder of the copies; None where the step wrote none, or where no medweave run goes on.
@@ -65,6 +83,6 @@ async def fetch_reports(
         told = await connector.run(location, ["test", "-e", shlex.quote(source)], capture_output=True)
         if told is not None and told[1] == 0:
             # A report that does not arrive is missed in the summary; it does not make a good job a bad one.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):
                 await connector.copy_remote_to_local(source, str(target / name), location)
     return target if any(target.iterdir()) else None

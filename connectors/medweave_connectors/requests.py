@@ -23,7 +23,7 @@ class StepHints:
 
     Attributes:
         gang: `medweave:Gang`: the same command may be started once per node.
-        gpus_min, gpus_max: `medweave:GPURequest`, GPUs in all; without `gpusMax` the two are equal.
+        gpus_min, gpus_max: `medweave:GPURequest`, GPUs on each node, as cores and memory are; without `gpusMax` the two are equal.
     """
 
     gang: bool = False

@@ -10,13 +10,13 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from medweave_connectors.local.process import kill_all
-from medweave_connectors.record import console
+from medweave_connectors.record import console, current
 from medweave_connectors.record.run import RunRecord
 from medweave_steps import __version__
 
@@ -50,6 +50,28 @@ def begin(run: RunRecord, config: Mapping[str, Any]) -> None:
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
         loop.add_signal_handler(number, _interrupt, run, number)
+
+
+def abort() -> None:
+    """Ends a run that cannot succeed any more, as a signal would; `streamflow run` then exits with 1.
+
+    After a failed deployment or placement StreamFlow waits for all jobs that go on elsewhere, perhaps for hours, and fails then.
+    """
+    run = current()
+    if run is None or _main_task is None or run.signal_number is not None or run.engine_verdict is not None:
+        return
+    run.engine_verdict, run.aborted = "failed", True
+    _main_task.cancel()
+
+
+@contextlib.contextmanager
+def aborting() -> Iterator[None]:
+    """What fails in here ends the run. The engine logs the error."""
+    try:
+        yield
+    except Exception:
+        abort()
+        raise
 
 
 async def cancel_leftovers() -> None:

@@ -19,6 +19,7 @@ from medweave_connectors.record import current
 from medweave_connectors.record.causes import cause, step_message
 from medweave_connectors.record.output import take_line
 from medweave_connectors.record.run import CommandOutcome, short_path
+from medweave_connectors.remote import file_name
 
 SETTLE_S = 3.0
 
@@ -76,10 +77,10 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
             command,
             environment=step_environment(location.environment, environment or {}),
             workdir=Path(workdir),
-            stdin=_file(stdin),
-            stdout=_file(stdout),
+            stdin=file_name(stdin),
+            stdout=file_name(stdout),
             # StreamFlow passes the file of stdout when the tool names none for stderr: progress must not end in there.
-            stderr=None if stderr == stdout else _file(stderr),
+            stderr=None if stderr == stdout else file_name(stderr),
             takes_line=lambda line: take_line(job_name, line),
         )
         self._commands.add(started)
@@ -117,10 +118,6 @@ def step_environment(*layers: MutableMapping[str, str]) -> dict[str, str]:
         environment["PATH"] = os.pathsep.join((beside, path))
     environment["MEDWEAVE_PROGRESS"] = "json"
     return environment
-
-
-def _file(stream: int | str | None) -> str | None:
-    return stream if isinstance(stream, str) else None
 
 
 def _outcome(command: Command, ended: Ended, timeout: int | None, workdir: Path) -> CommandOutcome:

@@ -46,7 +46,11 @@ class MedweaveDatabase(SqliteDatabase):  # type: ignore[misc]
         return updated
 
     async def close(self) -> None:
-        """Writes the run's end; after a signal the process then ends by that signal."""
+        """Writes the run's end; after a signal the process then ends by that signal.
+
+        Raises:
+            SystemExit: the run was aborted.
+        """
         if self._run.running and self._run.engine_verdict != "completed":
             await shutdown.cancel_leftovers()
         await super().close()
@@ -54,6 +58,8 @@ class MedweaveDatabase(SqliteDatabase):  # type: ignore[misc]
         self._run.finish()
         if signal_number is not None:
             shutdown.die_by(signal_number)
+        if self._run.aborted:
+            raise SystemExit(1)  # the main task was cancelled, which would end in a traceback
 
     @classmethod
     def get_schema(cls) -> str:

@@ -11,9 +11,11 @@ from typing import Any
 from streamflow.core.config import BindingConfig
 from streamflow.core.context import StreamFlowContext
 from streamflow.core.deployment import Target
+from streamflow.core.exception import UnrecoverableWorkflowException
 from streamflow.core.scheduling import Hardware, HardwareRequirement
 from streamflow.core.workflow import Job, Status
 from streamflow.deployment.connector import connector_classes
+from streamflow.recovery.failure_manager import DummyFailureManager
 from streamflow.scheduling.scheduler import DefaultScheduler
 
 from medweave_connectors import engine_log, requests, shutdown
@@ -43,6 +45,10 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
             if name.startswith(OUR_TYPES)
         }
         resolve_paths(context.config, self._run.folder / "work", schemas)
+        for deployment in (context.config.get("deployments") or {}).values():
+            # What can be found wrong at the start is found then, not when the first job gets there, hours later.
+            if getattr(connector_classes[deployment["type"]], "CHECKED_AT_START", False):
+                deployment.setdefault("lazy", False)
         # The engine's own bookkeeping jobs work in the system's temporary folder, in one that is shared by all users.
         tempfile.tempdir = str(self._run.folder / "work")
         engine_log.shorten()
@@ -51,13 +57,42 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
     async def schedule(
         self, job: Job, binding_config: BindingConfig, hardware_requirement: HardwareRequirement | None
     ) -> None:
-        """Finds a place for a job.
+        """Finds a place for a job. Where there is none and nobody tries again, the run ends.
 
         Raises:
             ImpossibleRequest: every bound location is too small for it; StreamFlow would wait for ever.
         """
         if not self._run.running:
             shutdown.begin(self._run, self.context.config)
+        try:
+            await self._place(job, binding_config, hardware_requirement)
+        except Exception as error:
+            final = isinstance(self.context.failure_manager, DummyFailureManager)
+            if final or isinstance(error, UnrecoverableWorkflowException):
+                shutdown.abort()
+            raise
+
+    async def notify_status(self, job_name: str, status: Status) -> None:
+        """Passes the engine's word about a job on to the event log."""
+        if status == Status.RUNNING:
+            self._run.job_started(job_name)
+        elif status == Status.RECOVERY:
+            self._run.job_recovering(job_name)
+        elif status in _ENDS:
+            self._run.job_ended(job_name, _ENDS[status])
+        allocation = self.job_allocations.get(job_name)
+        if allocation and self.context.deployment_manager.get_connector(allocation.target.deployment.name) is None:
+            return  # the run is being closed and the deployment is gone: nothing to free, and no error worth a line
+        await super().notify_status(job_name, status)
+
+    @classmethod
+    def get_schema(cls) -> str:
+        """The closed schema of `scheduling.scheduler.config`."""
+        return files(__package__).joinpath("schema.json").read_text("utf-8")
+
+    async def _place(
+        self, job: Job, binding_config: BindingConfig, hardware_requirement: HardwareRequirement | None
+    ) -> None:
         # Injectors and collectors, which only hand inputs and outputs over, have no requirement: they are no steps.
         if hardware_requirement is None:
             await super().schedule(job, binding_config, hardware_requirement)
@@ -85,24 +120,6 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
             cores=asked.cores,
             memory_mib=asked.memory,
         )
-
-    async def notify_status(self, job_name: str, status: Status) -> None:
-        """Passes the engine's word about a job on to the event log."""
-        if status == Status.RUNNING:
-            self._run.job_started(job_name)
-        elif status == Status.RECOVERY:
-            self._run.job_recovering(job_name)
-        elif status in _ENDS:
-            self._run.job_ended(job_name, _ENDS[status])
-        allocation = self.job_allocations.get(job_name)
-        if allocation and self.context.deployment_manager.get_connector(allocation.target.deployment.name) is None:
-            return  # the run is being closed and the deployment is gone: nothing to free, and no error worth a line
-        await super().notify_status(job_name, status)
-
-    @classmethod
-    def get_schema(cls) -> str:
-        """The closed schema of `scheduling.scheduler.config`."""
-        return files(__package__).joinpath("schema.json").read_text("utf-8")
 
     def _for_engine(self, target: Target) -> Target:
         """The target as StreamFlow must see it: a queue is one location, whatever number of nodes is asked of it."""

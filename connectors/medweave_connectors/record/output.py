@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from medweave_connectors.record.causes import cause, step_message
 from medweave_connectors.record.registry import current
@@ -77,6 +78,13 @@ class JobOutput:
         """The next bytes of standard output."""
         self._stdout.feed(data)
 
+    def tell_instead(self, stderr: bytes) -> None:
+        """The cause stands in another stream: of another node, for one. Its progress has no place any more."""
+        self.stderr_tail.clear()
+        lines = Lines(lambda line: None if line.startswith(JSON_PREFIX) else self.stderr_tail.append(line))
+        lines.feed(stderr)
+        lines.close()
+
     def close(self) -> None:
         """All has arrived."""
         self._stderr.close()
@@ -92,6 +100,7 @@ class JobOutput:
         site_word: str = "",
         kept_at: str = "",
         report_folder: Path | None = None,
+        site: Mapping[str, Any] | None = None,
     ) -> CommandOutcome:
         """How the job ended, with the cause in its own words.
 
@@ -101,6 +110,7 @@ class JobOutput:
             site_word: what the site says about a failure (`Slurm job 17 hit its time limit …`); comes first.
             kept_at: where its files lie, for people: `hpc:/scratch/me/…`.
             report_folder: a folder on this machine with copies of its reports.
+            site: the site's own facts for the event log (its job id, the nodes).
         """
         why = message = ""
         if exit_code:
@@ -117,6 +127,7 @@ class JobOutput:
             message=message,
             kept_at=kept_at,
             report_folder=report_folder,
+            site=site or {},
         )
 
     def _take_stderr(self, line: str) -> None:

@@ -9,7 +9,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -39,6 +39,7 @@ class CommandOutcome:
         message: the part of `cause` that is known to hold no patient data.
         kept_at: where its files lie, for people: a path of this machine, or `deployment:/path`.
         report_folder: a folder on this machine with its run_report.json and report folder, or copies of them.
+        site: the site's own facts: its job id, state and nodes, or its pods.
     """
 
     exit_code: int
@@ -49,6 +50,7 @@ class CommandOutcome:
     message: str = ""
     kept_at: str = ""
     report_folder: Path | None = None
+    site: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,6 +108,7 @@ class RunRecord:
         self.jobs: dict[str, JobRecord] = {}
         self.signal_number: int | None = None
         self.engine_verdict: Literal["completed", "failed"] | None = None
+        self.aborted = False
         self.first_failure: JobRecord | None = None
         self._log: EventLog | None = None
         self._clock = 0.0
@@ -190,6 +193,8 @@ class RunRecord:
             }
             if outcome.message:
                 data["message"] = outcome.message
+            if outcome.site:
+                data["site"] = dict(outcome.site)
         self._append("job.ended", job, data)
         console.tell(job.label, _end_text(job, state))
 

@@ -33,7 +33,8 @@ def test_there_is_one_entry_point() -> None:
 
 def test_every_type_is_ours_by_name() -> None:
     names = [entry["name"] for entries in OURS.classes_.values() for entry in entries]
-    assert sorted(names) == ["medweave.database", "medweave.local", "medweave.scheduler"]
+    assert {"medweave.local", "medweave.ssh", "medweave.slurm", "medweave.scheduler", "medweave.database"} <= set(names)
+    assert all(name.startswith("medweave.") for name in names)
     for point, entries in OURS.classes_.items():
         for entry in entries:
             assert extension_points[point][entry["name"]] is entry["class"]
@@ -49,7 +50,7 @@ def test_schemas_are_closed_and_described(registered: type) -> None:
     assert schema["description"]
     for name, option in schema["properties"].items():
         assert option["description"].endswith("."), name
-        assert "default" in option, name
+        assert "default" in option or name in schema["required"], name
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"retryDelay": 1}, schema)
 

@@ -181,6 +181,20 @@ def test_a_request_that_no_location_can_meet_is_refused(tmp_path: Path) -> None:
     assert ended.of_type("run.ended")[0]["data"]["state"] == "failed"
 
 
+def test_a_job_without_a_place_ends_the_run_at_once(tmp_path: Path) -> None:
+    # The engine alone would wait for the other steps, perhaps for hours, and fail then.
+    huge = {"requirements": {"ResourceRequirement": {"coresMin": 4096, "ramMin": 128}}}
+    write_workflow(tmp_path, {"huge": (GOOD, huge), "sleeper": slow(tmp_path, "sleeper")})
+    before = time.monotonic()
+    ended = run(tmp_path)
+    assert time.monotonic() - before < 30
+    assert ended.exit_code == 1
+    assert "Traceback" not in ended.stderr
+    if (tmp_path / "sleeper.pid").exists():
+        assert gone(pid_of(tmp_path, "sleeper"))
+    assert ended.of_type("run.ended")[0]["data"]["state"] == "failed"
+
+
 def test_environment_values_are_not_run_by_a_shell(tmp_path: Path) -> None:
     # Fault C7 of the engine.
     value = "a\"b `touch harm` $HOME 'c'"

@@ -1,0 +1,226 @@
+"""What a login node answers to the lines of `commands.py`. Pure. An answer that was cut short is no answer: ValueError."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from medweave_connectors.slurm.commands import END, SACCT_FIELDS
+from medweave_connectors.slurm.states import Told
+
+_SIZE = re.compile(r"([0-9.]+)([KMGT]?)")
+_UNIT_MIB = {"": 2**-20, "K": 2**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20}
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What the site has; `said` is what sinfo said when it failed."""
+
+    missing: tuple[str, ...]
+    partitions: tuple[str, ...]
+    said: str
+
+
+def read_probe(answer: str) -> Probe:
+    """Of `commands.probe`."""
+    lines = _whole(answer)
+    by_mark = {mark: [line.removeprefix(mark) for line in lines if line.startswith(mark)] for mark in _PROBE_MARKS}
+    said = " ".join(line for line in lines if not line.startswith(_PROBE_MARKS))
+    failed = by_mark["code "] != ["0"]
+    return Probe(
+        missing=tuple(by_mark["missing "]),
+        partitions=tuple(dict.fromkeys(by_mark["partition "])),
+        said=said or "sinfo failed" if failed else "",
+    )
+
+
+_PROBE_MARKS = ("missing ", "partition ", "code ")
+
+
+def read_submission(answer: str) -> tuple[str, str]:
+    """Of `commands.submit`: (job id, refusal). Both are empty where it is not known whether sbatch was heard."""
+    *told, code = _whole(answer)
+    code = code.removeprefix("code").strip()
+    if code not in ("", "0"):
+        return "", "\n".join(told) or f"exit code {code}"
+    ids = (re.fullmatch(r"(\d+)(;\S+)?", line.strip()) for line in told)  # id, or id;cluster
+    return next((found[1] for found in ids if found), ""), ""
+
+
+@dataclass(slots=True)
+class Polled:
+    """The queue and what jobs print.
+
+    Attributes:
+        answered: squeue was asked and did answer.
+        jobs: job id to (state word, reason).
+        by_key: comment to job id.
+        text: a follower's number to new bytes.
+        ended: numbers whose script has ended.
+        said: what squeue said when it failed.
+    """
+
+    answered: bool = False
+    jobs: dict[str, tuple[str, str]] = field(default_factory=dict)
+    by_key: dict[str, str] = field(default_factory=dict)
+    text: dict[int, bytes] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
+    said: str = ""
+
+
+def read_poll(answer: str) -> Polled:
+    """Of `commands.poll` and `commands.cancel`."""
+    polled, said = Polled(), []
+    for line in _whole(answer):
+        mark, _, rest = line.partition(" ")
+        if mark == "job":
+            job_id, word, reason, key = (*rest.split("|", 3), "", "", "")[:4]
+            polled.jobs[job_id] = word, reason
+            polled.by_key[key.strip()] = job_id
+        elif mark == "squeue":
+            polled.answered = rest.strip() == "0"
+        elif mark == "text":
+            number, _, text = rest.partition(" ")
+            polled.text[int(number)] = _decoded(text)
+        elif mark == "ended":
+            polled.ended.add(int(rest))
+        else:
+            said.append(line)
+    polled.said = " ".join(said)
+    return polled
+
+
+@dataclass(slots=True)
+class EndWords:
+    """All that is known about a job that seems to have ended.
+
+    Attributes:
+        forgotten: the controller said that there is no such job.
+        ranks: node rank to (exit code, end in seconds since 1970, host), of those nodes of a gang that could still say it.
+        tails: name of the stream to its last bytes.
+    """
+
+    sacct: Told | None = None
+    scontrol: Told | None = None
+    exit_file: Told | None = None
+    forgotten: bool = False
+    ranks: dict[int, tuple[int, int, str]] = field(default_factory=dict)
+    tails: dict[str, bytes] = field(default_factory=dict)
+
+
+def read_end(answer: str, job_id: str) -> EndWords:
+    """Of `commands.end`."""
+    words, rows = EndWords(), []
+    for line in _whole(answer):
+        mark, _, rest = line.partition(" ")
+        name, _, told = rest.partition(" ")
+        if mark == "sacct":
+            rows.append(dict(zip(SACCT_FIELDS, rest.split("|"), strict=False)))
+        elif mark == "scontrol":
+            words.forgotten |= "Invalid job id" in rest
+            words.scontrol = _from_scontrol(rest) or words.scontrol
+        elif mark == "file":
+            _take_exit_record(words, name, told)
+        elif mark == "tail":
+            words.tails[name] = _decoded(told)
+    words.sacct = _from_sacct(rows, job_id)
+    return words
+
+
+def mebibytes(text: str) -> float | None:
+    """`12345K` in MiB; None for a text that is no size."""
+    found = _SIZE.fullmatch(text.strip())
+    return round(float(found[1]) * _UNIT_MIB[found[2]], 1) if found else None
+
+
+def seconds(text: str) -> float | None:
+    """`1-02:03:04`, `02:03:04` or `03:04.567` in s; None for another text."""
+    days, dash, clock = text.strip().rpartition("-")
+    try:
+        parts = [float(part) for part in clock.split(":")]
+        whole = sum(part * 60.0**place for place, part in enumerate(reversed(parts)))
+        return whole + (int(days) * 86400 if dash else 0)
+    except ValueError:
+        return None
+
+
+def _whole(answer: str) -> list[str]:
+    lines = answer.splitlines()
+    if not lines or lines[-1].strip() != END:
+        raise ValueError("the answer is not whole")
+    return lines[:-1]
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise ValueError("the answer is not whole") from None
+
+
+def _take_exit_record(words: EndWords, name: str, record: str) -> None:
+    code, started, ended, host = (*record.split(), "")[:4]
+    if name == "exit":
+        words.exit_file = Told(
+            source="exit file",
+            word="COMPLETED" if code == "0" else "FAILED",
+            exit_code=int(code),
+            seconds=float(int(ended) - int(started)),
+            nodes=host,
+        )
+    elif name[5:].isdecimal():
+        words.ranks[int(name[5:])] = int(code), int(ended), host
+
+
+def _from_sacct(rows: Sequence[Mapping[str, str]], job_id: str) -> Told | None:
+    job = next((row for row in rows if row["JobIDRaw"] == job_id), None)
+    if job is None:
+        return None
+    code, signal_number = _two(job["ExitCode"])
+    steps = [row for row in rows if row["JobIDRaw"].startswith(f"{job_id}.")]
+    peaks = [peak for row in steps if (peak := mebibytes(row["MaxRSS"])) is not None]
+    return Told(
+        source="sacct",
+        word=job["State"],
+        exit_code=code,
+        signal_number=signal_number,
+        seconds=float(job["ElapsedRaw"]) if job["ElapsedRaw"].isdecimal() else None,
+        queue_seconds=_between(job["Submit"], job["Start"]),
+        cpu_seconds=seconds(job["TotalCPU"]),
+        peak_memory_mib=max(peaks, default=None),
+        nodes=job["NodeList"],
+        time_limit=job["Timelimit"],
+    )
+
+
+def _from_scontrol(text: str) -> Told | None:
+    found = dict(re.findall(r"(?:^|\s)(JobState|ExitCode|RunTime|SubmitTime|StartTime|NodeList|TimeLimit)=(\S*)", text))
+    if "JobState" not in found:
+        return None
+    code, signal_number = _two(found.get("ExitCode", ""))
+    return Told(
+        source="scontrol",
+        word=found["JobState"],
+        exit_code=code,
+        signal_number=signal_number,
+        seconds=seconds(found.get("RunTime", "")),
+        queue_seconds=_between(found.get("SubmitTime", ""), found.get("StartTime", "")),
+        nodes=found.get("NodeList", "").replace("(null)", ""),
+        time_limit=found.get("TimeLimit", ""),
+    )
+
+
+def _two(exit_code: str) -> tuple[int, int]:
+    first, _, second = exit_code.partition(":")
+    return int(first) if first.isdecimal() else 0, int(second) if second.isdecimal() else 0
+
+
+def _between(earlier: str, later: str) -> float | None:
+    try:
+        return (datetime.datetime.fromisoformat(later) - datetime.datetime.fromisoformat(earlier)).total_seconds()
+    except ValueError:  # `Unknown`, `None`
+        return None

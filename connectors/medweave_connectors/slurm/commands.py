@@ -1,0 +1,133 @@
+"""The command lines for a login node. Pure.
+
+Every line is a POSIX shell's and ends well whatever its parts do: each part says its own exit code, and the last line says that
+the answer is whole (`answers.py` reads it).
+"""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from collections.abc import Mapping, Sequence
+
+from medweave_connectors.slurm.script import JobFiles
+from medweave_connectors.slurm.service import Allocation, Service
+
+PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
+FOLLOW_BYTES = 65536
+TAIL_BYTES = 16384
+END = "medweave-end"
+SACCT_FIELDS = (
+    "JobIDRaw", "State", "ExitCode", "ElapsedRaw", "Submit", "Start", "TotalCPU", "MaxRSS", "NodeList", "Timelimit",
+)  # fmt: skip
+_BASE64 = "base64 | tr -d '\\n'"
+
+
+def probe() -> str:
+    """Which programs are there, and which partitions."""
+    look = [f"command -v {name} > /dev/null || echo missing {name}" for name in PROGRAMS]
+    return _line(*look, "sinfo --noheader --format='partition %R' 2>&1", "echo code $?")
+
+
+def sbatch_words(files: JobFiles, asked: Allocation, service: Service, *, job_name: str, key: str) -> list[str]:
+    """The sbatch command.
+
+    Args:
+        job_name: what `squeue` shows.
+        key: stands in the job's comment; by it a job is found whose submission was not answered.
+    """
+    words = ["sbatch", "--parsable", f"--job-name={job_name}", f"--comment={key}"]
+    words += [f"--nodes={asked.num_nodes}", f"--ntasks={asked.num_nodes}", "--ntasks-per-node=1"]
+    words += [f"--cpus-per-task={asked.cores}", f"--mem={asked.memory_mib}M"]
+    options = {
+        "gres": f"{service.gres}:{asked.gpus}" if asked.gpus else "",
+        "time": str(asked.minutes or ""),
+        "partition": service.partition,
+        "account": service.account,
+        "qos": service.qos,
+        "constraint": service.constraint,
+    }
+    words += [f"--{option}={value}" for option, value in options.items() if value]
+    # Slurm would start a job whose node failed again by itself, under the same id, over files that are half written.
+    words += ["--no-requeue", f"--chdir={files.folder}", f"--output={files.stdout}", f"--error={files.stderr}"]
+    return [*words, files.script]
+
+
+def submit(words: Sequence[str], files: JobFiles, scripts: Mapping[str, str]) -> str:
+    """Writes the scripts and submits, once however often the line runs: whoever makes `claimed` submits.
+
+    Args:
+        words: the sbatch command.
+        scripts: path to text.
+    """
+    write = [f"printf %s {_base64(text)} | base64 -d > {shlex.quote(path)}" for path, text in scripts.items()]
+    answer, refusal, code = (shlex.quote(files.path(name)) for name in ("answer", "refusal", "code"))
+    once = (
+        f"if mkdir {_claim(files)} 2> /dev/null; then "
+        f"{shlex.join(words)} > {answer} 2> {refusal} < /dev/null; echo $? > {code}; fi"
+    )
+    return _line(
+        " && ".join(("umask 077", f"mkdir -p {shlex.quote(files.folder)}", *write, once)),
+        f"cat {answer} {refusal}",
+        f"echo code $(cat {code} 2> /dev/null)",
+    )
+
+
+def open_claim(files: JobFiles) -> str:
+    """Opens the way for another submission, when Slurm does not know the first one."""
+    return _line(f"rm -f {shlex.quote(files.path('answer'))}", f"rmdir {_claim(files)}")
+
+
+def queue() -> str:
+    """All jobs of the user, ended ones too, in one query; without ids, since one that Slurm has forgotten spoils the answer."""
+    return "squeue --me --noheader --states=all --format='job %i|%T|%r|%k' 2>&1; echo squeue $?"
+
+
+def follow(number: int, files: JobFiles, followed: str, offset: int) -> str:
+    """What a job has printed since, and whether its script has ended.
+
+    Args:
+        number: stands for the job in the answer.
+        followed: the file that it prints to.
+        offset: bytes that are known.
+    """
+    text, ended = shlex.quote(followed), shlex.quote(files.exit)
+    return (
+        f"[ -f {text} ] && echo text {number} $(tail -c +{offset + 1} {text} | head -c {FOLLOW_BYTES} | {_BASE64}); "
+        f"[ -f {ended} ] && echo ended {number}"
+    )
+
+
+def poll(*parts: str) -> str:
+    """One line of `queue` and `follow`."""
+    return _line(*parts)
+
+
+def end(job_id: str, files: JobFiles) -> str:
+    """What accounting, the controller and the job itself say, and the last lines of all its streams."""
+    return _line(
+        f"sacct --jobs={job_id} --noheader --parsable2 --noconvert --format={','.join(SACCT_FIELDS)} 2>/dev/null "
+        "| sed 's/^/sacct /'",
+        f"scontrol show job --oneliner {job_id} 2>&1 | sed 's/^/scontrol /'",
+        f"cd {shlex.quote(files.folder)}",
+        'for f in exit exit.*; do [ -f "$f" ] && echo file "$f" $(cat "$f"); done',
+        f'for f in stdout stderr stderr.*; do [ -f "$f" ] && echo tail "$f" $(tail -c {TAIL_BYTES} "$f" | {_BASE64}); done',
+    )
+
+
+def cancel(job_ids: Sequence[str]) -> str:
+    """Cancels, and says in which state the jobs are then."""
+    return _line(f"scancel {' '.join(job_ids)}", queue())
+
+
+def _line(*parts: str) -> str:
+    # A sub-shell: some connectors keep one shell for many lines, whose folder and umask must stay.
+    return f"( {'; '.join((*parts, f'echo {END}'))} )"
+
+
+def _claim(files: JobFiles) -> str:
+    return shlex.quote(files.path("claimed"))
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()

@@ -1,0 +1,250 @@
+"""`medweave.slurm`: steps as jobs of a Slurm cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import MutableMapping, MutableSequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from streamflow.core.deployment import ExecutionLocation
+from streamflow.core.scheduling import AvailableLocation
+from streamflow.deployment.connector.queue_manager import SlurmConnector
+
+from medweave_connectors import shutdown
+from medweave_connectors.errors import SiteConfigError
+from medweave_connectors.record.console import say
+from medweave_connectors.remote import fetch_reports, file_name, step_variables
+from medweave_connectors.slurm import commands
+from medweave_connectors.slurm.answers import Polled, read_poll, read_probe
+from medweave_connectors.slurm.job import Site, SlurmJob
+from medweave_connectors.slurm.script import StepCommand
+from medweave_connectors.slurm.service import Service
+from medweave_connectors.slurm.states import state_of
+from medweave_connectors.slurm.watch import Watch
+
+ASK_S = 60.0
+CANCEL_S, CANCEL_PAUSE_S = 15.0, 0.5
+SETTLE_S = 3.0
+
+
+class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
+    """Submits each job once, watches all of them by one query, and believes nothing but COMPLETED.
+
+    Transfers, streams and locations stay StreamFlow's own.
+    """
+
+    CHECKED_AT_START = True
+    LOCATION_GIVES_NODES = True
+
+    def __init__(
+        self,
+        deployment_name: str,
+        config_dir: str,
+        connector: Any,
+        service: str | None,
+        maxConcurrentJobs: int = 32,
+        services: MutableMapping[str, MutableMapping[str, Any]] | None = None,
+        transferBufferSize: int = 2**20,
+    ) -> None:
+        super().__init__(
+            deployment_name,
+            config_dir,
+            connector,
+            service,
+            maxConcurrentJobs=maxConcurrentJobs,
+            transferBufferSize=transferBufferSize,
+        )
+        self.services: dict[str, Service] = {name: Service(**keys) for name, keys in (services or {}).items()}
+        self._prologues: dict[str, str] = {}
+        self._login: ExecutionLocation | None = None
+        self._watch = Watch(self._ask)
+        self._open: dict[str, SlurmJob] = {}
+        self._closing = False
+
+    async def deploy(self, external: bool) -> None:
+        """Looks at the site: its programs, its partitions, and what the file says about them; the run ends if that is wrong.
+
+        Raises:
+            SiteConfigError: the message names the setting.
+        """
+        with shutdown.aborting():
+            await self._look_at_the_site()
+
+    async def _look_at_the_site(self) -> None:
+        for name, service in self.services.items():
+            self._prologues[name] = _text_of(service.prologue, f"{self._where(name)}.prologue")
+        (location,) = (await self._login_locations()).values()
+        self._login = location.location
+        probe = read_probe(await self._ask(commands.probe()))
+        if probe.missing or probe.said:
+            raise SiteConfigError(
+                f"deployments.{self.deployment_name}: no Slurm that answers on {self._login.name}.",
+                seen=f"no {', '.join(probe.missing)}" if probe.missing else probe.said,
+                expected="sbatch, squeue, scontrol, scancel and sinfo, and a controller that answers",
+                do="log in there and try `sinfo`",
+            )
+        for name, service in self.services.items():
+            if service.partition and service.partition not in probe.partitions:
+                raise SiteConfigError(
+                    f"{self._where(name)}.partition: the cluster has no such partition.",
+                    seen=service.partition,
+                    expected=f"one of {', '.join(probe.partitions) or 'none'}",
+                    do="name a partition that `sinfo` lists for you",
+                )
+
+    async def undeploy(self, external: bool) -> None:
+        """Cancels what still waits or runs, and looks whether it has gone."""
+        self._closing = True
+        if keys := {key for key, job in self._open.items() if not job.over}:
+            await self._cancel(keys)
+        deadline = time.monotonic() + SETTLE_S
+        while self._open and time.monotonic() < deadline:  # their `run` reads the last words
+            await asyncio.sleep(0.01)
+
+    async def get_available_locations(self, service: str | None = None) -> MutableMapping[str, AvailableLocation]:
+        """The queue, as one location.
+
+        Raises:
+            SiteConfigError: a binding names no service where there are some, or one that there is not.
+        """
+        known = ", ".join(self.services)
+        if (service is None and self.services) or (service is not None and service not in self.services):
+            raise SiteConfigError(
+                f"deployments.{self.deployment_name}: a binding names no service that it has.",
+                seen=f"service: {service}" if service else "no service",
+                expected=f"one of {known}" if known else "no service",
+                do="correct `service` of the binding's target",
+            )
+        located: MutableMapping[str, AvailableLocation] = await super().get_available_locations(service)
+        return located
+
+    async def run(
+        self,
+        location: ExecutionLocation,
+        command: MutableSequence[str],
+        environment: MutableMapping[str, str] | None = None,
+        workdir: str | None = None,
+        stdin: int | str | None = None,
+        stdout: int | str = asyncio.subprocess.STDOUT,
+        stderr: int | str = asyncio.subprocess.STDOUT,
+        capture_output: bool = False,
+        timeout: int | None = None,
+        job_name: str | None = None,
+    ) -> tuple[str, int] | None:
+        """Runs a command. For a job: submits it and returns the cause of a failure and the exit code of its command.
+
+        Raises:
+            SiteConfigError: Slurm refuses such a job, or it would wait for ever.
+            TimeLimitExceeded: it hit its time limit.
+            JobEndedBySite: Slurm ended it, or lost it.
+            SiteUnreachable: Slurm could not be asked.
+        """
+        if job_name is None or workdir is None:
+            told: tuple[str, int] | None = await super().run(
+                location, command, environment, workdir, stdin, stdout, stderr, capture_output, timeout, job_name
+            )
+            return told
+        step = StepCommand(
+            words=command,
+            environment=step_variables(location.environment, environment or {}),
+            output_directory=workdir,
+            stdin=file_name(stdin),
+            stdout=file_name(stdout),
+            # StreamFlow passes the file of stdout when the tool names none for stderr.
+            stderr=None if stderr == stdout else file_name(stderr),
+        )
+        self._login = location.wraps
+        job = SlurmJob(job_name, step, self._site_of(location))
+        self._open[job.key] = job
+        try:
+            return await job.run(timeout)
+        finally:
+            if not job.over and not self._closing:  # cancelled by the engine, or an error of ours
+                await asyncio.shield(self._cancel({job.key}))
+            self._open.pop(job.key, None)
+
+    @classmethod
+    def get_schema(cls) -> str:
+        """The closed schema of the deployment's `config`."""
+        return files(__package__).joinpath("schema.json").read_text("utf-8")
+
+    def _where(self, service: str) -> str:
+        return f"deployments.{self.deployment_name}.config.services.{service}"
+
+    async def _login_locations(self) -> MutableMapping[str, AvailableLocation]:
+        located: MutableMapping[str, AvailableLocation] = await self.connector.get_available_locations(self.service)
+        if len(located) != 1:
+            raise SiteConfigError(
+                f"deployments.{self.deployment_name}.wraps: more than one machine to submit from.",
+                seen=", ".join(located),
+                expected="a deployment with one login node",
+                do="leave one of them in `nodes`",
+            )
+        return located
+
+    async def _ask(self, line: str) -> str:
+        told = await asyncio.wait_for(self.connector.run(self._login, [line], capture_output=True), ASK_S)
+        return str(told[0])
+
+    def _site_of(self, location: ExecutionLocation) -> Site:
+        async def fetch(job_name: str, folder: str) -> Path | None:
+            return await fetch_reports(self, location, folder, job_name)
+
+        return Site(
+            deployment=self.deployment_name,
+            service_name=location.service or "",
+            service=self.services.get(location.service or "", Service()),
+            prologue=self._prologues.get(location.service or "", ""),
+            ask=self._ask,
+            watch=self._watch,
+            fetch_reports=fetch,
+            closing=lambda: self._closing,
+        )
+
+    async def _cancel(self, keys: set[str]) -> None:
+        """Cancels the jobs with these keys and looks until none of them waits or runs.
+
+        They are found by key: a job may be in the queue before its id is known here.
+        """
+        ids = {self._open[key].job_id for key in keys if self._open[key].job_id}
+        line = commands.cancel(sorted(ids)) if ids else commands.poll(commands.queue())
+        deadline, said = time.monotonic() + CANCEL_S, ""
+        while time.monotonic() < deadline:
+            try:
+                polled = read_poll(await self._ask(line))
+            except Exception as error:  # the site is asked again
+                polled = Polled(said=str(error) or type(error).__name__)
+            ids |= {job_id for key, job_id in polled.by_key.items() if key in keys}
+            alive = sorted(job_id for job_id in ids if not _gone(polled.jobs.get(job_id)))
+            if polled.answered and not alive:
+                return
+            said = polled.said or ", ".join(
+                f"{job_id} {polled.jobs[job_id][0]}" for job_id in alive if job_id in polled.jobs
+            )
+            line = commands.cancel(alive) if alive else commands.poll(commands.queue())
+            await asyncio.sleep(CANCEL_PAUSE_S)
+        say(
+            f"medweave: {self.deployment_name}: Slurm jobs may still run.\n"
+            f"  seen:     {said or 'no answer'} after scancel\n"
+            f"  do:       log in there and run: scancel {' '.join(sorted(ids)) or '--me --name=medweave'}"
+        )
+
+
+def _gone(known: tuple[str, str] | None) -> bool:
+    # COMPLETING: Slurm ends its processes; it is in no queue any more and cannot come back.
+    return known is None or state_of(known[0]).ended or known[0] == "COMPLETING"
+
+
+def _text_of(path: str, where: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8") if path else ""
+    except OSError as error:
+        raise SiteConfigError(
+            f"{where}: the file cannot be read.",
+            seen=f"{path}: {error.strerror}",
+            expected="a shell file",
+            do="correct the path",
+        ) from None

@@ -1,0 +1,251 @@
+"""One job from its request to its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from medweave_connectors import requests
+from medweave_connectors.errors import JobEndedBySite, SiteConfigError, SiteUnreachable, TimeLimitExceeded
+from medweave_connectors.record import current
+from medweave_connectors.record.output import JobOutput
+from medweave_connectors.record.run import CommandOutcome
+from medweave_connectors.slurm import commands, submission, words
+from medweave_connectors.slurm.answers import EndWords, read_end, read_poll
+from medweave_connectors.slurm.script import JobFiles, StepCommand, gang_script, node_script, single_script
+from medweave_connectors.slurm.service import Allocation, Service, allocation
+from medweave_connectors.slurm.states import JobState, Told, judge, shell_exit_code
+from medweave_connectors.slurm.watch import NeverStarts, SiteSilent, Watch, WatchedJob
+from medweave_steps.contracts.errors import UsageError
+
+END_KNOWN_S, END_PAUSE_S = 180.0, 1.0
+COST_TRIES = 3  # accounting may lag behind the controller by a moment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """The place where a job runs, as its connector has it.
+
+    Attributes:
+        ask: runs a line on the login node and returns its output, or raises.
+        fetch_reports: gets the job's name and its output folder; returns a folder with copies, or None.
+        closing: true once the run is being ended.
+    """
+
+    deployment: str
+    service_name: str
+    service: Service
+    prologue: str
+    ask: Callable[[str], Awaitable[str]]
+    watch: Watch
+    fetch_reports: Callable[[str, str], Awaitable[Path | None]]
+    closing: Callable[[], bool]
+
+    @property
+    def place(self) -> words.Place:
+        name = f"{self.deployment}/{self.service_name}" if self.service_name else self.deployment
+        setting = f"deployments.{self.deployment}.config.services.{self.service_name or '…'}"
+        return words.Place(name=name, setting=setting)
+
+
+class SlurmJob:
+    """A step's command as a job.
+
+    Attributes:
+        key: in the job's comment; no other submission has the same.
+        job_id: Slurm's, once it is known.
+        over: true when Slurm has nothing more to do with it.
+    """
+
+    def __init__(self, name: str, step: StepCommand, site: Site) -> None:
+        run = current()
+        token = secrets.token_hex(4)
+        self.name, self.job_id, self.over = name, "", False
+        self.key = f"medweave:{run.run_id if run else '-'}:{name}:{token}"
+        self._step, self._site = step, site
+        self._files = JobFiles.beside(step.output_directory, token)
+        self._output = JobOutput(name)
+        self._started = time.monotonic()
+        self._offset = 0
+        self._allocation: Allocation
+
+    async def run(self, time_limit_s: int | None) -> tuple[str, int]:
+        """Returns the cause of a failure, and the exit code of the command.
+
+        Raises:
+            SiteConfigError, TimeLimitExceeded, JobEndedBySite, SiteUnreachable: as the connector's `run`.
+        """
+        self._allocation = self._asked(time_limit_s)
+        self.job_id = await self._submit()
+        self._notice(f"Slurm job {self.job_id}" + (f" on {self._allocation.num_nodes} nodes" if self._gang else ""))
+        end, told = await self._until_known()
+        self.over = told.state.ended
+        outcome = await self._outcome(end, told)
+        if (run := current()) is not None:
+            run.command_ended(self.name, outcome)
+        if self._site.closing():
+            raise asyncio.CancelledError  # ended by us: the job did not fail
+        if told.state is JobState.TIMEOUT:
+            raise TimeLimitExceeded(f"{self.name}: {outcome.cause}")
+        if told.state not in (JobState.COMPLETED, JobState.FAILED):
+            raise JobEndedBySite(f"{self.name}: {outcome.cause}")
+        return outcome.cause, outcome.exit_code
+
+    def _asked(self, time_limit_s: int | None) -> Allocation:
+        request = requests.request_of(self.name)
+        if request is None:
+            raise SiteConfigError(
+                f"deployments.{self._site.deployment}: nobody said what {self.name} asks for.",
+                seen="another scheduler",
+                expected="scheduling: {scheduler: {type: medweave.scheduler, config: {}}}",
+                do="add it to the file",
+            )
+        try:
+            return allocation(request, self._site.service, time_limit_s=time_limit_s, where=self._site.place.setting)
+        except UsageError as error:
+            raise SiteConfigError(error.what, seen=error.seen, expected=error.expected, do=error.do) from None
+
+    async def _submit(self) -> str:
+        site, files, asked = self._site, self._files, self._allocation
+        title = self.key  # says in the file whose job it is
+        if self._gang:
+            scripts = {
+                files.script: gang_script(
+                    files, num_nodes=asked.num_nodes, cores=asked.cores, prologue=site.prologue, title=title
+                ),
+                files.node_script: node_script(self._step, files),
+            }
+        else:
+            scripts = {files.script: single_script(self._step, files, prologue=site.prologue, title=title)}
+        label = re.sub(r"[^A-Za-z0-9._-]+", ".", f"medweave{PurePosixPath(self.name).parent}")
+        sbatch = commands.sbatch_words(files, asked, site.service, job_name=label, key=self.key)
+        try:
+            return await submission.submit(site.ask, sbatch, files, scripts, self.key)
+        except submission.Refused as error:
+            self.over = True
+            setting, do = words.refused_setting(str(error))
+            raise SiteConfigError(
+                f"{site.place.setting}.{setting}: Slurm refuses the job of {self.name}.",
+                seen=str(error).replace("\n", " "),
+                expected=f"a place for {words.expected(asked)}",
+                do=do,
+            ) from None
+        except submission.NotTaken as error:
+            raise SiteUnreachable(f"{site.place.name}: Slurm did not take the job of {self.name}: {error}") from None
+
+    async def _until_known(self) -> tuple[EndWords, Told]:
+        """Waits for the end, and for a source that knows how it was."""
+        await self._until_ended()
+        deadline, tries = time.monotonic() + END_KNOWN_S, 0
+        while True:
+            end = await self._last_words()
+            told = judge(end.sacct, end.scontrol, end.exit_file, forgotten=end.forgotten)
+            tries += told is not None
+            # Accounting knows the cost, a moment after the controller knows the end.
+            late = end.sacct is not None and not end.sacct.state.ended and tries < COST_TRIES
+            if told is not None and not late:
+                return end, told
+            if end.scontrol is not None and not end.scontrol.state.ended:
+                deadline = time.monotonic() + END_KNOWN_S  # it goes on, or its nodes are being cleaned
+            if time.monotonic() > deadline:
+                return end, Told(source="sacct, scontrol and the job's exit file", word="UNKNOWN")
+            await asyncio.sleep(END_PAUSE_S)
+
+    async def _until_ended(self) -> None:
+        watched = WatchedJob(
+            job_id=self.job_id,
+            files=self._files,
+            followed=self._followed,
+            on_text=self._output.stderr,
+            on_notice=self._notice,
+            seems_ended=asyncio.get_running_loop().create_future(),
+        )
+        try:
+            await self._site.watch.until_end(watched)
+        except SiteSilent as error:
+            self.over = True  # nothing can be cancelled at a site that does not answer
+            raise SiteUnreachable(
+                f"{self._site.place.name}: Slurm has not answered for half an hour; job {self.job_id} may still run: {error}"
+            ) from None
+        except NeverStarts as error:
+            raise SiteConfigError(
+                f"{self._site.place.setting}: Slurm job {self.job_id} of {self.name} would wait for ever; it was cancelled.",
+                seen=f"state PENDING, reason {error}",
+                expected=f"a place for {words.expected(self._allocation)}",
+                do="correct the service, or bind the step to another",
+            ) from None
+        finally:
+            self._offset = watched.offset
+
+    async def _last_words(self) -> EndWords:
+        """What all sources say; empty where the site could not be asked."""
+        try:
+            return read_end(await self._site.ask(commands.end(self.job_id, self._files)), self.job_id)
+        except Exception:  # whatever broke, nothing is known
+            return EndWords()
+
+    async def _read_rest(self) -> None:
+        """What the job printed after the last look."""
+        more = commands.FOLLOW_BYTES
+        while more == commands.FOLLOW_BYTES:
+            part = commands.follow(0, self._files, self._followed, self._offset)
+            try:
+                data = read_poll(await self._site.ask(commands.poll(part))).text.get(0, b"")
+            except Exception:  # the words that are missing change nothing about how the job ended
+                return
+            self._output.stderr(data)
+            more = len(data)
+            self._offset += more
+
+    async def _outcome(self, end: EndWords, told: Told) -> CommandOutcome:
+        await self._read_rest()
+        self._output.stdout(end.tails.get("stdout.0" if self._gang else "stdout", b""))
+        self._output.close()
+        completed = told.state is JobState.COMPLETED
+        site_word = "" if completed else self._site_word(end, told)
+        known = [each for each in (end.sacct, told, end.exit_file) if each is not None]
+        folder = self._step.output_directory
+        return self._output.outcome(
+            exit_code=shell_exit_code(told),
+            seconds=next(
+                (each.seconds for each in known if each.seconds is not None), time.monotonic() - self._started
+            ),
+            cpu_seconds=end.sacct.cpu_seconds if end.sacct else None,
+            peak_memory_mib=end.sacct.peak_memory_mib if end.sacct else None,
+            site_word=site_word,
+            kept_at=f"{self._site.deployment}:{folder}",
+            report_folder=await self._site.fetch_reports(self.name, folder) if completed else None,
+            site={
+                "slurm_job_id": self.job_id,
+                "state": told.word,
+                "source": told.source,
+                "nodes": next((each.nodes for each in known if each.nodes), ""),
+                "queue_seconds": next((each.queue_seconds for each in known if each.queue_seconds is not None), None),
+            },
+        )
+
+    def _site_word(self, end: EndWords, told: Told) -> str:
+        strange = end.tails.get("stderr", b"").decode(errors="replace").splitlines()
+        rank, first = words.lost_rank_word(end.ranks) if self._gang else (None, "")
+        if rank:
+            self._output.tell_instead(end.tails.get(f"stderr.{rank}", b""))
+        memory = words.looks_out_of_memory(told, [*strange, *self._output.stderr_tail])
+        word = words.site_word(self.job_id, told, self._allocation, self._site.place, out_of_memory=memory)
+        return f"{word}\n{first}" if first else word
+
+    def _notice(self, text: str) -> None:
+        if (run := current()) is not None:
+            run.job_notice(self.name, text)
+
+    @property
+    def _gang(self) -> bool:
+        return self._allocation.num_nodes > 1
+
+    @property
+    def _followed(self) -> str:
+        return self._files.followed(gang=self._gang)

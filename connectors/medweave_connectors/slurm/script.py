@@ -1,0 +1,162 @@
+"""The files of a job: where they lie, and the shell scripts that Slurm starts. Pure.
+
+The files of a job lie beside its output folder, never in it: what lies there enters outputs that are collected by pattern.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from medweave_connectors.gang import NODE_RANK, NUM_NODES, RENDEZVOUS
+from medweave_connectors.remote import shell_line
+
+FIRST_PORT, NUM_PORTS = 20000, 12000  # below the ports that Linux gives to outgoing connections (32768 and up)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFiles:
+    """Paths at the site, below a folder of the job's own."""
+
+    folder: str
+
+    @classmethod
+    def beside(cls, output_directory: str, token: str) -> JobFiles:
+        """The folder of one submission, which no other shares: `token` is its own."""
+        return cls(f"{output_directory.rstrip('/')}.slurm-{token}")
+
+    def path(self, name: str) -> str:
+        return posixpath.join(self.folder, name)
+
+    @property
+    def script(self) -> str:
+        return self.path("job.sh")
+
+    @property
+    def node_script(self) -> str:
+        return self.path("node.sh")
+
+    @property
+    def stdout(self) -> str:
+        return self.path("stdout")
+
+    @property
+    def stderr(self) -> str:
+        """Of the job script; in a gang each node has its own file beside it, `stderr.<node rank>`."""
+        return self.path("stderr")
+
+    @property
+    def exit(self) -> str:
+        """What the job script wrote when its command had ended; in a gang each node writes its own beside it."""
+        return self.path("exit")
+
+    def followed(self, *, gang: bool) -> str:
+        """The file that holds the step's progress: node 0 tells it."""
+        return f"{self.stderr}.0" if gang else self.stderr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCommand:
+    """What the engine wants to be run.
+
+    Attributes:
+        words: quoted for a shell already.
+        stdin, stdout, stderr: files relative to the output folder.
+    """
+
+    words: Sequence[str]
+    environment: Mapping[str, str]
+    output_directory: str
+    stdin: str | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+
+    def line(self) -> str:
+        return shell_line(
+            self.words,
+            environment=self.environment,
+            workdir=self.output_directory,
+            stdin=self.stdin,
+            stdout=self.stdout,
+            stderr=self.stderr,
+        )
+
+
+def single_script(command: StepCommand, files: JobFiles, *, prologue: str, title: str) -> str:
+    """The job script of a step on one node."""
+    return _script(
+        f"# {title}",
+        *_prologue(prologue),
+        "started=$(date +%s)",
+        f"( {command.line()} )",
+        *_exit_record(shlex.quote(files.exit)),
+    )
+
+
+def gang_script(files: JobFiles, *, num_nodes: int, cores: int, prologue: str, title: str) -> str:
+    """The job script of a gang: it starts `node.sh` once per node, and ends all of them when one fails."""
+    srun = (
+        "srun",
+        f"--nodes={num_nodes}",
+        f"--ntasks={num_nodes}",
+        "--ntasks-per-node=1",
+        f"--cpus-per-task={cores}",  # srun does not take it from sbatch (Slurm 22.05 and later)
+        "--kill-on-bad-exit=1",
+        "--wait=0",  # a node that has done its part leaves early; that must end nothing
+        f"--output={shlex.quote(files.stdout)}.%t",
+        f"--error={shlex.quote(files.stderr)}.%t",
+        f"sh {shlex.quote(files.node_script)}",
+    )
+    address = "sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p'"
+    return _script(
+        f"# {title}",
+        *_prologue(prologue),
+        'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+        "# Nodes that do not know each other by name know their addresses.",
+        f'getent hosts "$first" > /dev/null || first=$(scontrol show node --oneliner "$first" | {address})',
+        f"export {NUM_NODES}={num_nodes}",
+        f'export {RENDEZVOUS}="$first:$(({FIRST_PORT} + SLURM_JOB_ID % {NUM_PORTS}))"',
+        "started=$(date +%s)",
+        " ".join(srun),
+        *_exit_record(shlex.quote(files.exit)),
+    )
+
+
+def node_script(command: StepCommand, files: JobFiles) -> str:
+    """What each node of a gang runs: the same command; only node 0 writes the files that the tool names for its streams."""
+    own = {name: value for name, value in command.environment.items() if name != "TMPDIR"}
+    first = dataclasses.replace(command, environment=own)
+    others = dataclasses.replace(first, stdout=command.stdout and "/dev/null", stderr=command.stderr and "/dev/null")
+    return _script(
+        f"export {NODE_RANK}=$SLURM_PROCID",
+        "# Temporary files of nodes that share a file system must not meet.",
+        f"export TMPDIR={shlex.quote(command.environment['TMPDIR'])}/node-$SLURM_PROCID",
+        'mkdir -p "$TMPDIR"',
+        "started=$(date +%s)",
+        'if [ "$SLURM_PROCID" = 0 ]; then',
+        f"( {first.line()} )",
+        "else",
+        f"( {others.line()} )",
+        "fi",
+        *_exit_record(f"{shlex.quote(files.exit)}.$SLURM_PROCID"),
+    )
+
+
+def _script(*lines: str) -> str:
+    return "\n".join(("#!/bin/sh", *lines, ""))
+
+
+def _prologue(text: str) -> tuple[str, ...]:
+    return (text.rstrip("\n"),) if text.strip() else ()
+
+
+def _exit_record(file: str) -> tuple[str, ...]:
+    # Complete or absent: code, seconds since 1970 at the start and at the end, host.
+    return (
+        "code=$?",
+        f'echo "$code $started $(date +%s) $(hostname)" > {file}.part && mv {file}.part {file}',
+        "exit $code",
+    )

@@ -1,0 +1,99 @@
+"""What a site offers under the name of a service, and what a job asks of it. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from medweave_connectors.requests import JobRequest
+from medweave_steps.contracts.errors import UsageError
+
+_TIME = re.compile(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)")
+
+
+def minutes_of(text: str, *, where: str) -> int:
+    """`12:00:00` or `2-00:00:00` (days-hours:minutes:seconds) in whole minutes, rounded up.
+
+    Raises:
+        UsageError: another form.
+    """
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise UsageError(
+            f"{where}: this is no time.",
+            seen=text,
+            expected="hours:minutes:seconds or days-hours:minutes:seconds",
+            do="write '12:00:00' for twelve hours",
+        )
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return (days * 24 + hours) * 60 + minutes + math.ceil(seconds / 60)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A kind of job that the site runs.
+
+    Attributes:
+        partition, account, qos, constraint: as Slurm's options of these names; empty leaves them out.
+        time: longest time that the site grants, `hours:minutes:seconds`; a longer ToolTimeLimit is cut to it.
+        gpusPerNode: GPUs that a job may have on each node.
+        gres: Slurm's name for them (`gpu`, `gpu:a100`).
+        prologue: path of a shell file whose text stands at the head of each job script.
+    """
+
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    constraint: str = ""
+    time: str = ""
+    gpusPerNode: int = 0
+    gres: str = "gpu"
+    prologue: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """What is asked of Slurm for one job; cores, memory and GPUs are per node."""
+
+    num_nodes: int
+    cores: int
+    memory_mib: int
+    gpus: int
+    minutes: int | None
+
+
+def allocation(request: JobRequest, service: Service, *, time_limit_s: int | None, where: str) -> Allocation:
+    """From the step's request to the site's terms.
+
+    Args:
+        time_limit_s: the tool's ToolTimeLimit.
+        where: the service's place in the file, for messages.
+
+    Raises:
+        UsageError: the step needs GPUs that the service does not give, or several nodes for a step that is not a gang.
+    """
+    if request.hints.gpus_min > service.gpusPerNode:
+        raise UsageError(
+            f"{where}.gpusPerNode: too few GPUs for the step.",
+            seen=f"{service.gpusPerNode} per node",
+            expected=f"at least {request.hints.gpus_min} (medweave:GPURequest of the tool)",
+            do="bind the step to a service with GPUs, or say how many its nodes have",
+        )
+    if request.num_nodes > 1 and not request.hints.gang:
+        raise UsageError(
+            f"{where}: a step that is not a gang is bound to several nodes.",
+            seen=f"locations: {request.num_nodes}",
+            expected="one node, as the tool has no hint medweave:Gang",
+            do="leave `locations` out of the step's target",
+        )
+    granted = minutes_of(service.time, where=f"{where}.time") if service.time else None
+    asked = math.ceil(time_limit_s / 60) if time_limit_s else None
+    limits = [minutes for minutes in (granted, asked) if minutes is not None]
+    return Allocation(
+        num_nodes=request.num_nodes,
+        cores=max(1, math.ceil(request.cores)),
+        memory_mib=max(1, math.ceil(request.memory_mib)),
+        gpus=min(request.hints.gpus_max, service.gpusPerNode),
+        minutes=min(limits, default=None),
+    )

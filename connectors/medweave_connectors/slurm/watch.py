@@ -1,0 +1,163 @@
+"""Watches all jobs of a deployment by one query at a time: what they print, and when they seem to have ended.
+
+A query that fails says nothing about a job. No streamflow in here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from medweave_connectors.slurm import commands
+from medweave_connectors.slurm.answers import Polled, read_poll
+from medweave_connectors.slurm.script import JobFiles
+from medweave_connectors.slurm.states import HOPELESS_REASONS, JobState, state_of
+
+SHORTEST_S, LONGEST_S, LONGEST_FOLLOW_S = 0.5, 10.0, 2.0
+FOLLOWED_AT_ONCE = 16
+SILENCE_NOTICE_S, SILENCE_END_S = 60.0, 1800.0
+WAIT_NOTICE_S = 5.0
+
+
+def interval_s(since_change_s: float, longest_s: float) -> float:
+    """Time to the next query: short while something happens, a tenth of the quiet otherwise."""
+    return min(max(since_change_s / 10, SHORTEST_S), longest_s)
+
+
+class SiteSilent(Exception):
+    """Slurm has not answered for half an hour."""
+
+
+class NeverStarts(Exception):
+    """The job waits for a reason that does not go away; the argument is Slurm's word for it."""
+
+
+@dataclass(eq=False, slots=True)
+class WatchedJob:
+    """A job in the queue or on its nodes.
+
+    Attributes:
+        followed: the file whose new bytes go to `on_text`.
+        on_notice: gets a sentence for the user.
+        seems_ended: set when Slurm says so, or no longer knows the job; an exception of this module otherwise.
+    """
+
+    job_id: str
+    files: JobFiles
+    followed: str
+    on_text: Callable[[bytes], None]
+    on_notice: Callable[[str], None]
+    seems_ended: asyncio.Future[None]
+    offset: int = 0
+    word: str = ""
+    reason: str = ""
+    since: float = field(default_factory=time.monotonic)
+    told_reason: str = ""
+    script_ended: bool = False
+
+
+class Watch:
+    """The one task that asks."""
+
+    def __init__(self, ask: Callable[[str], Awaitable[str]]) -> None:
+        """`ask` runs a line on the login node and returns its output, or raises."""
+        self._ask = ask
+        self._jobs: list[WatchedJob] = []
+        self._task: asyncio.Task[None] | None = None
+        self._queue_asked = 0.0
+        self._answered = time.monotonic()
+        self._state_changed = self._text_changed = 0.0
+        self._silence_told = False
+        self._next = 0
+
+    async def until_end(self, job: WatchedJob) -> None:
+        """Returns when the job seems to have ended.
+
+        Raises:
+            SiteSilent, NeverStarts: it will not be known, or not be.
+        """
+        now = time.monotonic()
+        if not self._jobs:
+            self._answered, self._silence_told = now, False
+        self._jobs.append(job)
+        self._state_changed = self._text_changed = now
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._go_on())
+        try:
+            await job.seems_ended
+        finally:
+            self._jobs.remove(job)
+
+    async def _go_on(self) -> None:
+        while self._jobs:
+            now = time.monotonic()
+            pause = interval_s(now - max(self._text_changed, self._state_changed), LONGEST_FOLLOW_S)
+            await asyncio.sleep(pause)
+            followers = self._turn()
+            parts = [
+                commands.follow(number, job.files, job.followed, job.offset) for number, job in enumerate(followers)
+            ]
+            now = time.monotonic()
+            if now - self._queue_asked >= interval_s(now - self._state_changed, LONGEST_S):
+                parts.append(commands.queue())
+                self._queue_asked = now
+            try:
+                polled = read_poll(await self._ask(commands.poll(*parts)))
+            except Exception as error:  # whatever broke, nothing is known
+                polled = Polled(said=str(error) or type(error).__name__)
+            self._take(polled, followers)
+
+    def _turn(self) -> list[WatchedJob]:
+        """Some of the jobs on nodes, the next ones each time: a login node is no place for hundreds of processes."""
+        going = [job for job in self._jobs if state_of(job.word) is not JobState.WAITING]
+        start = self._next % max(len(going), 1)
+        self._next = start + FOLLOWED_AT_ONCE
+        return (going[start:] + going[:start])[:FOLLOWED_AT_ONCE]
+
+    def _take(self, polled: Polled, followers: list[WatchedJob]) -> None:
+        now = time.monotonic()
+        for number, data in polled.text.items():
+            job = followers[number]
+            if data:
+                job.offset += len(data)
+                self._text_changed = now
+                job.on_text(data)
+        for number in polled.ended:
+            if not followers[number].script_ended:
+                followers[number].script_ended = True
+                self._state_changed = now  # Slurm will say so in a moment
+        if polled.answered:
+            self._answered, self._silence_told = now, False
+            for job in self._jobs:
+                self._take_state(job, *polled.jobs.get(job.job_id, ("", "")), now=now)
+        elif now - self._answered > SILENCE_END_S:
+            for job in self._jobs:
+                _resolve(job, SiteSilent(polled.said))
+        elif now - self._answered > SILENCE_NOTICE_S and not self._silence_told:
+            self._silence_told = True
+            for job in self._jobs:
+                job.on_notice(f"Slurm does not answer; the job is not given up ({polled.said or 'no word'})")
+
+    def _take_state(self, job: WatchedJob, word: str, reason: str, *, now: float) -> None:
+        if word != job.word:
+            job.word, self._state_changed = word, now
+        job.reason = reason
+        state = state_of(word)
+        if not word or state.ended:
+            _resolve(job, None)
+        elif state is JobState.WAITING and reason in HOPELESS_REASONS:
+            _resolve(job, NeverStarts(reason))
+        elif state is JobState.WAITING and now - job.since > WAIT_NOTICE_S and reason not in ("None", job.told_reason):
+            job.told_reason = reason
+            job.on_notice(f"waits in the queue: {reason}")
+
+
+def _resolve(job: WatchedJob, error: Exception | None) -> None:
+    if job.seems_ended.done():
+        return
+    if error is None:
+        job.seems_ended.set_result(None)
+    else:
+        job.seems_ended.set_exception(error)

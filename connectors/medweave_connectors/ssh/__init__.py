@@ -1,0 +1,1 @@
+"""Machines reached by ssh: `medweave.ssh`."""

@@ -1,0 +1,332 @@
+"""`medweave.ssh`: machines reached by ssh."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shlex
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, MutableMapping, MutableSequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+from streamflow.core.deployment import ExecutionLocation
+from streamflow.core.exception import WorkflowExecutionException
+from streamflow.core.scheduling import Hardware
+from streamflow.deployment.connector.ssh import SSHConnector, SSHContext, get_param_from_file, parse_hostname
+
+from medweave_connectors import shutdown
+from medweave_connectors.errors import SiteConfigError, SiteUnreachable, TimeLimitExceeded
+from medweave_connectors.record import current
+from medweave_connectors.record.output import JobOutput
+from medweave_connectors.remote import fetch_reports, file_name, shell_line, step_variables, utility_line
+from medweave_connectors.ssh.refusals import refusal
+from medweave_connectors.ssh.shells import SHELLS, ShellLost, Shells
+from medweave_connectors.ssh.streams import Reader, Writer
+
+KEEPALIVE_S, KEEPALIVE_COUNT = 15, 4  # a dead connection is known after a minute
+SESSION_PAUSES_S = (0.3, 0.6, 1.2, 2.4)
+RETRY_DELAY_S = 1  # nothing else goes on meanwhile
+CIPHERS = ["aes128-gcm@openssh.com", "aes256-ctr", "aes192-ctr", "aes128-ctr"]
+GRACE_S, END_S, CLOSE_S = 3.0, 15.0, 2.0
+TIMED_OUT, LOST = -1, -2  # ends of a job that are no exit codes
+_EXIT_CODES = {TIMED_OUT: 143, LOST: 1}
+READ_BYTES = 65536
+
+
+class _CheckedContext(SSHContext):  # type: ignore[misc]
+    """A connection whose host key is checked against the file that the deployment names."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self._one_at_a_time = asyncio.Lock()
+        self._ssh_connection: asyncssh.SSHClientConnection | None = None
+
+    async def close(self) -> None:
+        """Closes the connection, without a word about channels that the other side still holds."""
+        if self._ssh_connection is not None:
+            self._ssh_connection.close()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ssh_connection.wait_closed(), CLOSE_S)
+            self._ssh_connection = None
+
+    async def get_connection(self) -> asyncssh.SSHClientConnection:
+        """The connection; a new one where the last was lost."""
+        async with self._one_at_a_time:
+            if self._ssh_connection is None or self._ssh_connection.is_closed():
+                self._ssh_connection = await self._get_connection(self._config)
+            return self._ssh_connection
+
+    async def _get_connection(self, config: Any) -> asyncssh.SSHClientConnection:
+        host, port = parse_hostname(config.hostname)
+        try:
+            return await asyncssh.connect(
+                host=host,
+                port=port,
+                username=config.username or (),
+                client_keys=config.client_keys or (),
+                known_hosts=config.known_hosts,
+                passphrase=get_param_from_file(config.ssh_key_passphrase_file),
+                compression_algs=None,
+                encryption_algs=CIPHERS,
+                connect_timeout=config.connect_timeout,
+                keepalive_interval=KEEPALIVE_S,
+                keepalive_count_max=KEEPALIVE_COUNT,
+            )
+        except (OSError, asyncssh.Error, asyncssh.KeyImportError) as error:
+            told = refusal(
+                error,
+                host=config.hostname,
+                user=config.username or "",
+                key=next(iter(config.client_keys), ""),
+                known_hosts=config.known_hosts,
+            )
+            if told is None:
+                raise
+            raise SiteConfigError(
+                f"{config.where}.{told.setting}: {config.hostname} cannot be reached by ssh.",
+                seen=told.seen,
+                expected=told.expected,
+                do=told.do,
+            ) from error
+
+
+class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
+    """StreamFlow's ssh connector, with checked host keys, and commands that are sent once, report and end as they should."""
+
+    CHECKED_AT_START = True
+
+    def __init__(
+        self,
+        deployment_name: str,
+        config_dir: str,
+        nodes: MutableSequence[str],
+        username: str = "",
+        sshKey: str = "",
+        sshKeyPassphraseFile: str = "",
+        knownHosts: str = "~/.ssh/known_hosts",
+        connectTimeout: int = 10,
+        maxConcurrentSessions: int = 10,
+        transferBufferSize: int = 2**20,
+    ) -> None:
+        super().__init__(
+            deployment_name,
+            config_dir,
+            nodes=nodes,
+            username=username or None,
+            checkHostKey=True,
+            connectTimeout=connectTimeout,
+            maxConcurrentSessions=maxConcurrentSessions,
+            retryDelay=RETRY_DELAY_S,
+            sshKey=sshKey or None,
+            sshKeyPassphraseFile=sshKeyPassphraseFile or None,
+            transferBufferSize=transferBufferSize,
+        )
+        for node in self.nodes.values():
+            node.known_hosts = str(Path(knownHosts).expanduser())
+            node.where = f"deployments.{deployment_name}.config"
+        self._cls_context = _CheckedContext
+        self._groups: dict[str, tuple[ExecutionLocation, str]] = {}
+        self._open_shells: dict[str, Shells] = {}
+        self._places: dict[str, asyncio.Semaphore] = {}
+        self._closing = False
+
+    async def deploy(self, external: bool) -> None:
+        """Connects to each machine; where that fails the run ends.
+
+        Raises:
+            SiteConfigError: a key, a host key or a name is wrong; the message names the setting.
+            SiteUnreachable: nobody answers.
+        """
+        with shutdown.aborting():
+            for name in self.nodes:
+                location = ExecutionLocation(name=name, deployment=self.deployment_name)
+                await self.run(location, ["true"], capture_output=True)
+
+    async def undeploy(self, external: bool) -> None:
+        """Ends the jobs that still run, then closes the connections."""
+        self._closing = True
+        await asyncio.gather(*(self._end(location, group) for location, group in list(self._groups.values())))
+        deadline = time.monotonic() + GRACE_S
+        while self._groups and time.monotonic() < deadline:  # their `run` reads the last lines
+            await asyncio.sleep(0.01)
+        for shells in self._open_shells.values():
+            await shells.close()
+        await super().undeploy(external)
+
+    async def run(
+        self,
+        location: ExecutionLocation,
+        command: MutableSequence[str],
+        environment: MutableMapping[str, str] | None = None,
+        workdir: str | None = None,
+        stdin: int | str | None = None,
+        stdout: int | str = asyncio.subprocess.STDOUT,
+        stderr: int | str = asyncio.subprocess.STDOUT,
+        capture_output: bool = False,
+        timeout: int | None = None,
+        job_name: str | None = None,
+    ) -> tuple[str, int] | None:
+        """Runs a command, once: it is not known how far one had come whose connection was cut.
+
+        Raises:
+            SiteUnreachable: the connection could not be made, or was lost before the command's end was known.
+            TimeLimitExceeded: a job took longer than its ToolTimeLimit; it was ended.
+        """
+        if job_name is not None and workdir is not None:
+            line = shell_line(
+                command,
+                environment=step_variables(location.environment, environment or {}),
+                workdir=workdir,
+                stdin=file_name(stdin),
+                stdout=file_name(stdout),
+                # StreamFlow passes the file of stdout when the tool names none for stderr.
+                stderr=None if stderr == stdout else file_name(stderr),
+            )
+            return await self._run_job(location, line, workdir, timeout, job_name)
+        line = utility_line(command, environment=environment or {}, workdir=workdir, stdin=file_name(stdin))
+        try:
+            told = await self._shells_at(location).execute(line, timeout)
+        except TimeoutError:
+            raise SiteUnreachable(f"{location.name}: a command did not end within {timeout} s") from None
+        except (ShellLost, asyncssh.Error, OSError) as error:
+            raise SiteUnreachable(f"{location.name}: {error}; how a command ended there is not known") from error
+        return told if capture_output else None
+
+    async def get_stream_reader(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
+        """What a command at the machine writes; a failure of the command is an error when the stream ends."""
+        return Reader(self._limited_session(location, " ".join(command)), f"a transfer from {location.name}")
+
+    async def get_stream_writer(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
+        """The input of a command at the machine; a failure of the command is an error when the stream ends."""
+        return Writer(self._limited_session(location, " ".join(command)), f"a transfer to {location.name}")
+
+    @classmethod
+    def get_schema(cls) -> str:
+        """The closed schema of the deployment's `config`."""
+        return files(__package__).joinpath("schema.json").read_text("utf-8")
+
+    def _shells_at(self, location: ExecutionLocation) -> Shells:
+        if location.name not in self._open_shells:
+
+            def session() -> Any:
+                return self._session(location, "exec sh")
+
+            self._open_shells[location.name] = Shells(session)
+        return self._open_shells[location.name]
+
+    async def _get_available_location(self, location: str) -> Hardware:
+        # The stock connector takes the KiB of `free` for MiB; its answer is remembered in `hardware`.
+        known = location in self.hardware
+        hardware = await super()._get_available_location(location)
+        if not known:
+            hardware.memory /= 1024
+        return hardware
+
+    @contextlib.asynccontextmanager
+    async def _limited_session(self, location: ExecutionLocation, line: str) -> AsyncIterator[Any]:
+        """A session for a job or a stream: the shells have their own, so that questions are always answered."""
+        places = self._places.setdefault(location.name, asyncio.Semaphore(self.maxConcurrentSessions - SHELLS))
+        async with places, self._session(location, line) as process:
+            yield process
+
+    @contextlib.asynccontextmanager
+    async def _session(self, location: ExecutionLocation, line: str) -> AsyncIterator[Any]:
+        """A process at the site, with streams of bytes."""
+        context = self._get_ssh_context_factory(location)._contexts[0]
+        for pause_s in (*SESSION_PAUSES_S, None):
+            connection = None
+            try:
+                connection = await context.get_connection()
+                process = await connection.create_process(line, encoding=None)
+                break
+            except (asyncssh.Error, OSError) as error:
+                # A second connection may do better; a session is refused while another one is being closed.
+                if pause_s is None or (connection is None and pause_s != SESSION_PAUSES_S[0]):
+                    raise SiteUnreachable(
+                        f"{location.name} cannot be reached by ssh: {str(error) or type(error).__name__}"
+                    ) from error
+                await asyncio.sleep(pause_s)
+        context.connection_attempts = 0  # the stock streams count the lost ones of a whole run
+        try:
+            yield process
+        finally:
+            process.close()  # not waited for: servers agree when the command has ended
+
+    async def _run_job(
+        self, location: ExecutionLocation, line: str, workdir: str, timeout: int | None, job_name: str
+    ) -> tuple[str, int]:
+        output, started = JobOutput(job_name), time.monotonic()
+        end = await self._follow(location, line, timeout, job_name, output)
+        output.close()
+        outcome = output.outcome(
+            exit_code=_EXIT_CODES.get(end, end),
+            seconds=time.monotonic() - started,
+            site_word=_word(end, location.name, timeout),
+            kept_at=f"{self.deployment_name}:{workdir}",
+            report_folder=await fetch_reports(self, location, workdir, job_name) if end == 0 else None,
+        )
+        if (run := current()) is not None:
+            run.command_ended(job_name, outcome)
+        if self._closing:
+            raise asyncio.CancelledError  # ended by us: the job did not fail
+        if end == TIMED_OUT:
+            raise TimeLimitExceeded(f"{job_name}: {outcome.cause}")
+        if end == LOST:
+            raise SiteUnreachable(f"{job_name}: {outcome.cause}")
+        return outcome.cause, outcome.exit_code
+
+    async def _follow(
+        self, location: ExecutionLocation, line: str, timeout: int | None, job_name: str, output: JobOutput
+    ) -> int:
+        """Runs a job to its end: the exit code, `TIMED_OUT` or `LOST`; in these two the job has been ended, if it could be."""
+        end = LOST
+        try:
+            # sshd gives each command a process group, which can be ended from another session when this one is lost.
+            async with self._limited_session(location, f"exec sh -c {shlex.quote(f'echo $$ >&2; {line}')}") as process:
+                self._groups[job_name] = location, (await process.stderr.readline()).decode().strip()
+                reading = asyncio.gather(_each(process.stdout, output.stdout), _each(process.stderr, output.stderr))
+                try:
+                    await asyncio.wait_for(reading, timeout)
+                except TimeoutError:
+                    return TIMED_OUT
+                await process.wait_closed()
+                end = _exit_code(process)
+        except (asyncssh.Error, OSError):
+            pass  # lost
+        finally:
+            known = self._groups.pop(job_name, None)
+            if end == LOST and known is not None:
+                await self._end(*known)
+        return end
+
+    async def _end(self, location: ExecutionLocation, group: str) -> None:
+        """Asks a process group to end, and kills what is left of it after `GRACE_S`."""
+        wait = f"for _ in {' '.join('.' * 30)}; do kill -s 0 -- -{group} || exit 0; sleep {GRACE_S / 30}; done"
+        script = f"{{ kill -s TERM -- -{group} && {wait}; kill -s KILL -- -{group}; }} 2>/dev/null"
+        with contextlib.suppress(WorkflowExecutionException, TimeoutError):
+            await asyncio.wait_for(self.run(location, [script], capture_output=True), END_S)
+
+
+def _exit_code(process: Any) -> int:
+    if process.exit_signal is not None:
+        return 128 + int(getattr(signal, f"SIG{process.exit_signal[0]}", 0))
+    return LOST if process.exit_status is None else int(process.exit_status)
+
+
+def _word(end: int, host: str, timeout: int | None) -> str:
+    if end == TIMED_OUT:
+        return f"the time limit of {timeout} s (ToolTimeLimit of the tool) was reached; the step was ended."
+    return (
+        f"the connection to {host} was lost; the step there was ended, if it could be reached again."
+        if end == LOST
+        else ""
+    )
+
+
+async def _each(stream: Any, take: Callable[[bytes], None]) -> None:
+    while data := await stream.read(READ_BYTES):
+        take(data)

@@ -1,0 +1,96 @@
+"""Streams to and from commands at a machine, which end when the command has ended, and fail when it failed.
+
+The stock ones drop the exit status: half of a folder passes for all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any
+
+from streamflow.deployment.connector.ssh import SSHStreamReaderWrapper, SSHStreamWriterWrapper
+
+from medweave_connectors.errors import SiteUnreachable
+
+READ_BYTES = 2**16
+TAIL_PIECES = 4
+
+
+class _Input(SSHStreamWriterWrapper):  # type: ignore[misc]
+    """Closing it ends the input; the stock one closes the session, and how the command ended is never known."""
+
+    async def _close(self) -> None:
+        self.stream.write_eof()
+
+
+class _Stream:
+    """A session whose errors are read, so that much of them cannot hold it up, and told."""
+
+    def __init__(self, session: AbstractAsyncContextManager[Any], what: str) -> None:
+        self._session, self._what = session, what
+        self._errors: deque[bytes] = deque(maxlen=TAIL_PIECES)
+        self._process: Any = None
+        self._draining: asyncio.Task[None] | None = None
+
+    async def _open(self) -> Any:
+        self._process = await self._session.__aenter__()
+        self._draining = asyncio.create_task(self._drain())
+        return self._process
+
+    async def _drain(self) -> None:
+        while data := await self._process.stderr.read(READ_BYTES):
+            self._errors.append(data)
+
+    async def _end(self) -> None:
+        """Waits for the command; its failure is ours."""
+        await self._process.wait_closed()
+        if self._process.exit_status != 0:
+            told = b"".join(self._errors).decode(errors="replace").strip()
+            raise SiteUnreachable(
+                f"{self._what} broke off: {told or 'no word'} (exit status {self._process.exit_status})"
+            )
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                await self._finish()
+        finally:
+            if self._draining is not None:
+                self._draining.cancel()
+            await self._session.__aexit__(kind, error, trace)
+
+    async def _finish(self) -> None:
+        raise NotImplementedError
+
+
+class Reader(_Stream):
+    """What a command writes to its standard output."""
+
+    async def __aenter__(self) -> Any:
+        process = await self._open()
+        process.stdin.write_eof()
+        return SSHStreamReaderWrapper(process.stdout)
+
+    async def _finish(self) -> None:
+        while await self._process.stdout.read(READ_BYTES):
+            pass  # an archive's readers stop before its padding
+        await self._end()
+
+
+class Writer(_Stream):
+    """The standard input of a command."""
+
+    async def __aenter__(self) -> Any:
+        self._input = _Input((await self._open()).stdin)
+        return self._input
+
+    async def _finish(self) -> None:
+        await self._input.close()
+        while await self._process.stdout.read(READ_BYTES):
+            pass
+        await self._end()
