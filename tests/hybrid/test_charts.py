@@ -1,0 +1,270 @@
+"""The charts in a cluster, installed by a tenant's own account in a namespace that enforces pod security "restricted"."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.charts import CHARTS, chart_name, ci_values
+from support.cwl_files import ROOT
+from support.helm_release import TESTBED, Tenant, Values, first_tenant, release, until
+
+COMPSS, SEGMENT = ROOT / "helm" / "compss-cluster", ROOT / "helm" / "segmentation-worker"
+KINDS = (
+    "pods,services,configmaps,secrets,persistentvolumeclaims,deployments,statefulsets,"
+    "networkpolicies,poddisruptionbudgets,horizontalpodautoscalers"
+)
+INSTALLATION = "stand-in-installation"
+# A Helm that was built without a version stamp takes an unknown cluster for a very old one.
+OFFLINE = ("--kube-version", "1.34.4")
+
+
+def image(name: str) -> Values:
+    repository, _, tag = name.rpartition(":")
+    return {"repository": repository, "tag": tag, "pullPolicy": "Never"}
+
+
+def small(memory: str) -> Values:
+    """Requests that leave room for several releases on a node of two cores."""
+    return {
+        "requests": {"cpu": "50m", "memory": "64Mi", "ephemeral-storage": "64Mi"},
+        "limits": {"cpu": "1", "memory": memory, "ephemeral-storage": "2Gi"},
+    }
+
+
+@pytest.fixture(scope="module")
+def tenant() -> Tenant:
+    return first_tenant()
+
+
+@pytest.fixture(scope="module")
+def python() -> Values:
+    """Values that give pods the worker environment, at its own path."""
+    folder = str(TESTBED / "environment")
+    mount = {"name": "environment", "mountPath": folder, "readOnly": True}
+    claim = {"claimName": "medweave-environment", "readOnly": True}
+    return {
+        "image": image("localhost/medweave-base:1"),
+        "python": f"{folder}/bin/python",
+        "extraVolumes": [{"name": "environment", "persistentVolumeClaim": claim}],
+        "extraVolumeMounts": [mount],
+        "terminationGracePeriodSeconds": 20,
+    }
+
+
+def ddp(python: Values, workers: int, **more: Any) -> Values:
+    cluster = {"engine": "ddp", "worker": {"replicas": workers, "resources": small("2Gi")}}
+    return {**python, **cluster, "master": {"resources": small("2Gi")}, **more}
+
+
+@pytest.fixture(scope="module")
+def installation(tenant: Tenant) -> Iterator[Values]:
+    """A folder that looks like an installation of COMPSs as far as the chart looks: what runs in it is tested with a real one."""
+    config = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": INSTALLATION},
+        "data": {"runcompss": "#!/bin/sh\necho runs\n"},
+    }
+    tenant.call("kubectl", "apply", "--filename", "-", stdin=json.dumps(config))
+    items = [{"key": "runcompss", "path": "Runtime/scripts/user/runcompss"}]
+    yield {
+        "extraVolumes": [{"name": "compss", "configMap": {"name": INSTALLATION, "defaultMode": 0o555, "items": items}}],
+        "extraVolumeMounts": [{"name": "compss", "mountPath": "/opt/COMPSs", "readOnly": True}],
+    }
+    tenant.call("kubectl", "delete", "configmap", INSTALLATION)
+
+
+def compss(installation: Values, workers: int) -> Values:
+    return {
+        "engine": "compss",
+        "image": image("localhost/medweave-base:1"),
+        "python": "/usr/bin/python3",
+        "requiredModules": ["json"],
+        "worker": {"replicas": workers, "resources": small("512Mi")},
+        "master": {"resources": small("512Mi")},
+        "terminationGracePeriodSeconds": 20,
+        **installation,
+    }
+
+
+def objects(tenant: Tenant, name: str) -> list[str]:
+    """Kind and name of everything that bears a release's label, and of what Helm keeps of it."""
+    found = tenant.get(KINDS, f"app.kubernetes.io/instance={name}") + tenant.get("secrets", f"owner=helm,name={name}")
+    return [f"{each['kind']} {each['metadata']['name']}" for each in found]
+
+
+def scale(tenant: Tenant, name: str, chart: Path, key: str, pods: int) -> dict[str, dict[str, Any]]:
+    """Upgrades a release to a number of pods; gives its pods once there are no more and no fewer."""
+    words = ["--reuse-values", "--set", f"{key}={pods}", "--wait", "--timeout", "5m"]
+    tenant.call("helm", "upgrade", name, chart, *words, limit_s=400)
+    return until(
+        lambda: found if len(found := tenant.pods(name)) == pods else None, limit_s=60, what=f"{pods} pods of {name}"
+    )
+
+
+@pytest.mark.parametrize("chart", CHARTS, ids=chart_name)
+def test_helm_and_the_api_server_accept_every_ci_file(tenant: Tenant, chart: Path) -> None:
+    for values in ci_values(chart):
+        assert "0 chart(s) failed" in tenant.call("helm", "lint", "--strict", *OFFLINE, chart, "--values", values)
+        rendered = tenant.call("helm", "template", "ci", *OFFLINE, chart, "--values", values)
+        applied = tenant.ended("kubectl", "apply", "--dry-run=server", "--filename", "-", stdin=rendered)
+        assert applied.returncode == 0, applied.stderr
+        assert "would violate PodSecurity" not in applied.stderr
+        assert applied.stdout.count("server dry run") == len(re.findall(r"^kind: ", rendered, flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize("chart", CHARTS, ids=chart_name)
+def test_kube_score_finds_nothing_critical_but_what_the_readme_justifies(tenant: Tenant, chart: Path) -> None:
+    values = chart / "ci" / "everything-on.yaml"
+    rendered = tenant.call("helm", "template", "ci", *OFFLINE, chart, "--values", values)
+    scored = tenant.scored(rendered)
+    critical = {
+        check["check"]["id"]
+        for each in scored
+        for check in each["checks"]
+        if check["grade"] == 1 and not check["skipped"]
+    }
+    justified = set(re.findall(r"^\| `([a-z-]+)`", (chart / "README.md").read_text(), flags=re.MULTILINE))
+    assert len(scored) >= 4
+    assert critical == justified
+
+
+@pytest.mark.parametrize(
+    ("chart", "setting", "said"),
+    [
+        (COMPSS, "worker.replicas=two", "/worker/replicas"),
+        (COMPSS, "compss.sshPort=22", "/compss/sshPort"),
+        (COMPSS, "workers.replicas=2", "workers"),
+        (COMPSS, "engine=mpi", "/engine"),
+        (COMPSS, "engine=", "engine: it was not said what runs the training"),
+        (SEGMENT, "modelCache.size=ten", "/modelCache/size"),
+        (SEGMENT, "image.tag=", "neither image.digest nor image.tag"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_key_before_anything_is_sent(
+    tenant: Tenant, chart: Path, setting: str, said: str
+) -> None:
+    started = time.monotonic()
+    given = ["--set", "image.repository=localhost/x,image.tag=v1"]
+    engine = ["--set", "engine=ddp"] if chart == COMPSS else []
+    try:
+        ended = tenant.ended("helm", "install", "refused", chart, *given, *engine, "--set", setting)
+    finally:
+        tenant.ended("helm", "uninstall", "refused", "--ignore-not-found")
+    assert ended.returncode != 0
+    assert said in ended.stderr
+    assert time.monotonic() - started < 10
+    assert objects(tenant, "refused") == []
+
+
+def test_inference_pods_compute_scale_and_go(tenant: Tenant, segment_image: str, capsys: Any) -> None:
+    values = {
+        "image": image(segment_image),
+        "replicas": 1,
+        "resources": small("1Gi"),
+        "terminationGracePeriodSeconds": 20,
+    }
+    with release(tenant, "charts-segment", SEGMENT, values) as seconds:
+        (first,) = tenant.pods("charts-segment").values()
+        assert [each["name"] for each in first["spec"]["containers"]] == ["segment"]
+        tested = tenant.call("helm", "test", "charts-segment", "--logs", "--timeout", "3m")
+        assert "27 of 27" in tested
+        pod = first["metadata"]["name"]
+        assert tenant.within(pod, "medweave-step segment --help").returncode == 0
+        assert tenant.within(pod, "touch /models/x /work/x /tmp/x").returncode == 0
+        refused = tenant.within(pod, "touch /opt/medweave/x; id -u; grep CapEff /proc/self/status")
+        assert "Read-only file system" in refused.stderr
+        assert refused.stdout.split() == ["10001", "CapEff:", "0000000000000000"]
+        four = scale(tenant, "charts-segment", SEGMENT, "replicas", 4)
+        assert four[pod]["metadata"]["uid"] == first["metadata"]["uid"], "scaling restarts nothing"
+        assert len(scale(tenant, "charts-segment", SEGMENT, "replicas", 2)) == 2
+        with capsys.disabled():
+            print(f"segmentation-worker: first pod ready after {seconds:.1f} s")
+    until(lambda: not objects(tenant, "charts-segment"), limit_s=30, what="nothing left of charts-segment")
+
+
+def test_ddp_workers_find_each_other_scale_and_go(tenant: Tenant, python: Values, capsys: Any) -> None:
+    with release(tenant, "charts-ddp", COMPSS, ddp(python, 1)) as seconds:
+        (first,) = tenant.pods("charts-ddp").values()
+        assert first["metadata"]["name"] == "charts-ddp-worker-0"
+        assert not [each for each in objects(tenant, "charts-ddp") if "keys" in each or "master" in each]
+        four = scale(tenant, "charts-ddp", COMPSS, "worker.replicas", 4)
+        assert set(four) == {f"charts-ddp-worker-{index}" for index in range(4)}
+        assert four["charts-ddp-worker-0"]["metadata"]["uid"] == first["metadata"]["uid"], "scaling restarts nothing"
+        found = tenant.within("charts-ddp-worker-3", "getent hosts charts-ddp-worker-0.charts-ddp-pods")
+        assert found.stdout.split()[0] == first["status"]["podIP"]
+        assert "4 of 4 workers reached, engine ddp" in tenant.call(
+            "helm", "test", "charts-ddp", "--logs", "--timeout", "3m"
+        )
+        two = scale(tenant, "charts-ddp", COMPSS, "worker.replicas", 2)
+        assert set(two) == {"charts-ddp-worker-0", "charts-ddp-worker-1"}
+        with capsys.disabled():
+            print(f"compss-cluster, ddp: first worker ready after {seconds:.1f} s")
+    until(lambda: not objects(tenant, "charts-ddp"), limit_s=30, what="nothing left of charts-ddp")
+
+
+def test_the_master_reaches_its_workers_by_the_releases_keys_alone(
+    tenant: Tenant, installation: Values, capsys: Any
+) -> None:
+    name, worker = "charts-compss", "charts-compss-worker-1.charts-compss-pods"
+    with release(tenant, name, COMPSS, compss(installation, 2)) as seconds:
+        assert set(tenant.pods(name)) == {f"{name}-master-0", f"{name}-worker-0", f"{name}-worker-1"}
+        assert "2 of 2 workers reached, engine compss" in tenant.call("helm", "test", name, "--logs", "--timeout", "3m")
+
+        reached = tenant.within(f"{name}-master-0", f"ssh {worker} 'hostname; echo $COMPSS_HOME; command -v java'")
+        assert reached.stdout.split()[:2] == [f"{name}-worker-1", "/opt/COMPSs"], reached.stderr
+        # The options are those with which COMPSs calls ssh.
+        stranger = "ssh -o StrictHostKeyChecking=no -o BatchMode=yes -o HostKeyAlias=stranger"
+        refused = tenant.within(f"{name}-master-0", f"{stranger} {worker} true")
+        assert refused.returncode == 255
+        assert "Host key verification failed" in refused.stderr
+        no_key = f"/usr/bin/ssh -p 2222 -o BatchMode=yes -o StrictHostKeyChecking=no {worker} true"
+        assert "Permission denied" in tenant.within(f"{name}-worker-0", no_key).stderr
+        held = tenant.within(f"{name}-worker-0", "ls /run/medweave-keys").stdout.split()
+        assert held == ["authorized-keys", "host-key"]
+
+        before = tenant.get("secrets", f"app.kubernetes.io/instance={name}")[0]["data"]
+        uids = {pod["metadata"]["uid"] for pod in tenant.pods(name).values()}
+        tenant.call("helm", "upgrade", name, COMPSS, "--reuse-values", "--wait", "--timeout", "3m")
+        assert tenant.get("secrets", f"app.kubernetes.io/instance={name}")[0]["data"] == before
+        assert {pod["metadata"]["uid"] for pod in tenant.pods(name).values()} == uids, "an upgrade that changes nothing"
+        with capsys.disabled():
+            print(f"compss-cluster, compss: master and 2 workers ready after {seconds:.1f} s")
+        started = time.monotonic()
+        tenant.call("helm", "uninstall", name, "--wait", "--timeout", "2m")
+        until(lambda: not tenant.pods(name) and not objects(tenant, name), limit_s=30, what=f"nothing left of {name}")
+        assert time.monotonic() - started < 20, "nothing waits for the end of the grace period"
+
+
+def test_a_step_is_told_of_its_pods_end(tenant: Tenant, installation: Values) -> None:
+    with release(tenant, "charts-end", COMPSS, compss(installation, 1)):
+        step = "trap 'echo told > /proc/1/fd/1; exit' TERM; echo started; while :; do sleep 0.1; done"
+        started = tenant.within(
+            "charts-end-worker-0", f"nohup bash -c {step!r} > /tmp/said 2>&1 & sleep 1; cat /tmp/said"
+        )
+        assert "started" in started.stdout
+        logs = tenant.following("charts-end-worker-0")
+        tenant.call("kubectl", "delete", "pod", "charts-end-worker-0", "--wait=false")
+        assert "told" in logs.communicate(timeout=30)[0]
+
+
+def test_a_pod_that_lacks_what_a_step_needs_says_so(tenant: Tenant, python: Values) -> None:
+    values = ddp(python, 1, requiredModules=["no_such_module"])
+    with release(tenant, "charts-refuses", COMPSS, values, wait=False):
+
+        def message() -> str:
+            states = [pod["status"].get("containerStatuses", [{}])[0] for pod in tenant.pods("charts-refuses").values()]
+            ends = [state.get(when, {}).get("terminated", {}) for state in states for when in ("state", "lastState")]
+            return next((end["message"] for end in ends if "message" in end), "")
+
+        said = until(message, limit_s=90, what="a termination message")
+    assert "pod charts-refuses-worker-0: Python cannot import what the step needs." in said
+    assert "No module named 'no_such_module'" in said
+    assert "do:" in said

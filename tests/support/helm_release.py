@@ -1,0 +1,113 @@
+"""Helm and kubectl as a tenant's own account calls them, and releases that are always taken away again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Values = dict[str, Any]
+TESTBED = Path(os.environ.get("MEDWEAVE_TESTBED") or "/opt/medweave-testbed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """A namespace and the account that may work in it.
+
+    Attributes:
+        binaries: folder of `helm` and `kubectl`.
+        kubeconfig: file with the account's token.
+    """
+
+    binaries: Path
+    kubeconfig: Path
+    namespace: str
+
+    def call(self, program: str, *words: str | Path, stdin: str | None = None, limit_s: float = 300) -> str:
+        """Standard output; the test ends with standard error when the call fails."""
+        ended = self.ended(program, *words, stdin=stdin, limit_s=limit_s)
+        assert ended.returncode == 0, f"{program} {' '.join(map(str, words))}\n{ended.stderr}\n{ended.stdout}"
+        return ended.stdout
+
+    def scored(self, manifests: str) -> list[dict[str, Any]]:
+        """What kube-score says of rendered objects; it exits 1 when something is critical."""
+        words = [str(self.binaries / "kube-score"), "score", "--output-format", "json", "-"]
+        ended = subprocess.run(words, input=manifests, text=True, capture_output=True, check=False)
+        found = json.loads(ended.stdout)
+        return list(found)
+
+    def following(self, pod: str) -> subprocess.Popen[str]:
+        """`kubectl logs --follow` of a pod, until it is gone."""
+        words = [str(self.binaries / "kubectl"), "logs", "--follow", pod, "--namespace", self.namespace]
+        environment = os.environ | {"KUBECONFIG": str(self.kubeconfig)}
+        return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def ended(
+        self, program: str, *words: str | Path, stdin: str | None = None, limit_s: float = 300
+    ) -> subprocess.CompletedProcess[str]:
+        path = f"{self.binaries}{os.pathsep}{os.environ['PATH']}"
+        return subprocess.run(
+            [str(self.binaries / program), *map(str, words), "--namespace", self.namespace],
+            env=os.environ | {"PATH": path, "KUBECONFIG": str(self.kubeconfig)},
+            input=stdin, text=True, capture_output=True, check=False, timeout=limit_s,
+        )  # fmt: skip
+
+    def get(self, kinds: str, selector: str = "") -> list[dict[str, Any]]:
+        """Objects of some kinds, `pods,services`, by their labels."""
+        found = json.loads(self.call("kubectl", "get", kinds, "--selector", selector, "--output", "json"))
+        return list(found["items"])
+
+    def pods(self, release: str) -> dict[str, dict[str, Any]]:
+        """Name -> pod, of what a release runs now; pods on their way out are left out."""
+        found = self.get("pods", f"app.kubernetes.io/instance={release}")
+        return {pod["metadata"]["name"]: pod for pod in found if "deletionTimestamp" not in pod["metadata"]}
+
+    def within(self, pod: str, script: str) -> subprocess.CompletedProcess[str]:
+        """A shell line in a pod's only container."""
+        return self.ended("kubectl", "exec", pod, "--", "bash", "-c", script)
+
+
+@contextmanager
+def release(tenant: Tenant, name: str, chart: Path, values: Values, *, wait: bool = True) -> Iterator[float]:
+    """A release while the block runs; gives the seconds until its pods were ready."""
+    started = time.monotonic()
+    options = ["--wait", "--timeout", "5m"] if wait else []
+    try:
+        tenant.call("helm", "install", name, chart, "--values", "-", *options, stdin=json.dumps(values), limit_s=400)
+        yield time.monotonic() - started
+    finally:
+        tenant.ended("helm", "uninstall", name, "--ignore-not-found", "--wait", "--timeout", "2m")
+
+
+def until(condition: Any, *, limit_s: float, what: str) -> Any:
+    """Polls every half second until something true comes; fails with what was waited for."""
+    end = time.monotonic() + limit_s
+    while True:
+        seen = condition()
+        if seen:
+            return seen
+        assert time.monotonic() < end, f"not within {limit_s} s: {what}"
+        time.sleep(0.5)
+
+
+def first_tenant() -> Tenant:
+    """The testbed's first tenant; the test is skipped (in CI it fails) where the testbed is not up."""
+    found = Tenant(
+        binaries=TESTBED / "bin",
+        kubeconfig=TESTBED / "laptop" / "home" / ".kube" / "tenant-a.kubeconfig",
+        namespace="tenant-a",
+    )
+    reason = "the testbed is not up: make testbed"
+    if found.kubeconfig.is_file() and found.ended("kubectl", "get", "pods", "--request-timeout=10s").returncode == 0:
+        return found
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
