@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from streamflow.ext.plugin import StreamFlowPlugin
 
+from medweave_connectors.compss.connector import MedweaveCompssConnector
+from medweave_connectors.helm.connector import MedweaveHelmConnector
+from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
 from medweave_connectors.local.connector import MedweaveLocalConnector
 from medweave_connectors.persistence.database import MedweaveDatabase
 from medweave_connectors.placement import translator
@@ -20,6 +23,9 @@ class MedweavePlugin(StreamFlowPlugin):  # type: ignore[misc]
         self.register_connector("medweave.local", MedweaveLocalConnector)
         self.register_connector("medweave.slurm", MedweaveSlurmConnector)
         self.register_connector("medweave.ssh", MedweaveSSHConnector)
+        self.register_connector("medweave.kubernetes", MedweaveKubernetesConnector)
+        self.register_connector("medweave.helm", MedweaveHelmConnector)
+        self.register_connector("medweave.compss", MedweaveCompssConnector)
         self.register_scheduler("medweave.scheduler", MedweaveScheduler)
         self.register_database("medweave.database", MedweaveDatabase)
         translator.install()

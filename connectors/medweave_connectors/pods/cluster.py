@@ -5,40 +5,15 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import aiohttp
-import yaml
 from kubernetes_asyncio.client import ApiException
 
-from medweave_connectors.pods.errors import DeploymentRefused
 from medweave_connectors.pods.pod import Pod, parse_pod
 
 REQUEST_S = 15.0
-_IN_CLUSTER_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-
-
-def namespace_of(kubeconfig: str | None, context: str | None, in_cluster: bool) -> str:
-    """The namespace that a client uses when it is told none: asked once, so that every part uses the same."""
-    if in_cluster:
-        with contextlib.suppress(OSError):
-            return _IN_CLUSTER_NAMESPACE.read_text(encoding="utf-8").strip() or "default"
-        return "default"
-    with contextlib.suppress(OSError, yaml.YAMLError, AttributeError):
-        document = yaml.safe_load(Path(kubeconfig or "").read_text(encoding="utf-8"))
-        wanted = context or document.get("current-context")
-        for each in document.get("contexts") or []:
-            if each.get("name") == wanted:
-                return each.get("context", {}).get("namespace") or "default"
-    return "default"
-
-
-def kubeconfig_path(configured: str | None) -> str:
-    """The kubeconfig of a deployment: the configured one, else `KUBECONFIG`, else the one of the home folder."""
-    return configured or os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
 
 
 class Refused(Exception):
@@ -135,30 +110,9 @@ class Cluster:
         return f"/api/v1/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
 
 
-def unreachable(deployment: str, error: Exception, *, kubeconfig: str, namespace: str) -> DeploymentRefused:
-    """The message for a cluster that does not let us in, with the key of the site file that it depends on."""
-    status = error.status if isinstance(error, Refused) else 0
-    key, do = {
-        401: ("kubeconfig", "write the path of a kubeconfig whose token or certificate is valid"),
-        403: (
-            "namespace",
-            "name a namespace in which this account may list pods, or ask its administrator for the rights",
-        ),
-        404: ("namespace", "correct the name of the namespace"),
-    }.get(
-        status, ("kubeconfig", "correct the path or the context, and look whether the cluster can be reached from here")
-    )
-    return DeploymentRefused(
-        f"deployments.{deployment}.config.{key}: the cluster does not let medweave work in namespace '{namespace}'.",
-        seen=f"{error} (kubeconfig {kubeconfig})",
-        expected="a cluster that answers and lets this account list, and start commands in, the pods of the namespace",
-        do=do,
-    )
-
-
 def _message(error: ApiException) -> str:
     with contextlib.suppress(ValueError, TypeError, KeyError):
-        return str(json.loads(error.body)["message"])
+        return str(json.loads(error.body or "")["message"])
     return str(error.reason or error.status)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -44,10 +45,10 @@ class Counters:
         if not line.startswith(MARK):
             return False
         words = line.removeprefix(MARK).split()
-        try:
+        with contextlib.suppress(
+            ValueError, IndexError
+        ):  # a counter that this kernel writes in another way is not known
             self._read(words)
-        except (ValueError, IndexError):
-            pass  # a counter that this kernel writes in another way is not known here
         return True
 
     def _read(self, words: list[str]) -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from streamflow.core.exception import WorkflowDefinitionException, WorkflowExecutionException
+from medweave_connectors.errors import SiteConfigError, SiteUnreachable
 
 
-class DeploymentRefused(WorkflowDefinitionException):  # type: ignore[misc]
-    """The deployment cannot work as it is described; trying again does not help."""
+class DeploymentRefused(SiteConfigError):
+    """The deployment cannot work as it is described; trying again does not help. What was seen may have several lines."""
 
     def __init__(self, what: str, *, seen: str, expected: str, do: str) -> None:
-        super().__init__(f"{what}\n  seen:     {_indented(seen)}\n  expected: {expected}\n  do:       {do}")
+        super().__init__(what, seen="\n            ".join(seen.splitlines()), expected=expected, do=do)
 
 
-class PodLost(WorkflowExecutionException):  # type: ignore[misc]
+class PodLost(SiteUnreachable):
     """A pod, or the way to it, was lost; another try may succeed."""
-
-
-def _indented(text: str) -> str:
-    return "\n            ".join(text.splitlines())

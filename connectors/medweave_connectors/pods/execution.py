@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Any
 
 import aiohttp
 from streamflow.core.data import StreamWrapper
-from streamflow.deployment.stream import BaseStreamWrapper
 
 from medweave_connectors.pods.errors import PodLost
 
@@ -129,20 +130,42 @@ def _refusal(status: int) -> str:
     return reasons.get(status, f"the API server answers {status}")
 
 
-class _Stream(BaseStreamWrapper):  # type: ignore[misc]
+class _Stream(StreamWrapper):  # type: ignore[misc]
     """An execution as StreamFlow's tar streams want it. A failed command is an error, not the end of a file."""
 
     def __init__(self, execution: Execution, command: Sequence[str]) -> None:
         super().__init__(execution)
         self._execution, self._command = execution, command
         self._said = bytearray()
+        self._closed = False
+
+    async def close(self) -> None:
+        """Lets the command do the rest of its work, and hangs up; who closes last finds it done.
+
+        Raises:
+            PodLost: the command failed, or its end is not known.
+        """
+        if not self._closed:
+            self._closed = True
+            try:
+                await self._finish()
+                self._check()
+            finally:
+                await self._execution.close()
+
+    async def abort(self) -> None:
+        """Hangs up, whatever the command does."""
+        self._closed = True
+        await self._execution.close()
+
+    @abstractmethod
+    async def _finish(self) -> None: ...
 
     def _note(self, data: bytes) -> None:
         self._said += data
         del self._said[:-_TAIL_BYTES]
 
-    def check(self) -> None:
-        """Raises PodLost unless the command has ended with 0."""
+    def _check(self) -> None:
         if code := self._execution.ended():
             said = self._said.decode(errors="replace").strip() or self._execution.message
             raise PodLost(f"`{self._command[0]}` ended with {code}: {said}")
@@ -161,7 +184,7 @@ class Reader(_Stream):
         while size is None or len(self._buffer) < size:
             piece = await anext(self._pieces, None)
             if piece is None:
-                self.check()
+                self._check()
                 break
             if piece[0] == STDOUT:
                 self._buffer += piece[1]
@@ -171,13 +194,13 @@ class Reader(_Stream):
         del self._buffer[: len(data)]
         return data
 
-    async def finish(self) -> None:
-        """Reads what is left (tar pads its end), so that the command can end."""
-        while await self.read(2**20):
-            pass
+    async def write(self, data: bytes) -> None:
+        """There is no way to write."""
+        raise TypeError("a reader")
 
-    async def _close(self) -> None:
-        await self._execution.close()
+    async def _finish(self) -> None:
+        while await self.read(2**20):  # tar pads its end
+            pass
 
 
 class Writer(_Stream):
@@ -186,6 +209,10 @@ class Writer(_Stream):
     def __init__(self, execution: Execution, command: Sequence[str]) -> None:
         super().__init__(execution, command)
         self._listener = asyncio.create_task(self._listen())
+
+    async def read(self, size: int | None = None) -> bytes:
+        """There is nothing to read."""
+        raise TypeError("a writer")
 
     async def write(self, data: bytes) -> None:
         """Sends.
@@ -197,22 +224,17 @@ class Writer(_Stream):
             await self._execution.write(data)
         except (ConnectionError, aiohttp.ClientError):
             await self._listener
-            self.check()
+            self._check()
             raise
 
-    async def finish(self) -> None:
-        """No more input; waits for the command's own end."""
-        await self._execution.close_input()
+    async def _finish(self) -> None:
+        with contextlib.suppress(ConnectionError, aiohttp.ClientError):  # it has ended, and how is looked at next
+            await self._execution.close_input()
         await self._listener
-        self.check()
 
     async def _listen(self) -> None:
         async for _, data in self._execution.output():
             self._note(data)
-
-    async def _close(self) -> None:
-        self._listener.cancel()
-        await self._execution.close()
 
 
 class StreamContext:
@@ -220,7 +242,7 @@ class StreamContext:
 
     def __init__(self, opening: Any, kind: type[Reader] | type[Writer], command: Sequence[str]) -> None:
         self._opening, self._kind, self._command = opening, kind, command
-        self._stream: Reader | Writer | None = None
+        self._stream: Reader | Writer
 
     async def __aenter__(self) -> StreamWrapper:
         self._stream = self._kind(await self._opening, self._command)
@@ -229,9 +251,4 @@ class StreamContext:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._stream is not None
-        try:
-            if kind is None:
-                await self._stream.finish()
-        finally:
-            await self._stream.close()
+        await (self._stream.close() if kind is None else self._stream.abort())

@@ -17,6 +17,7 @@ class Container:
         waiting, waiting_message: why it has not started (`ImagePullBackOff`), and what the kubelet says; empty if it runs.
         restarts: how often the kubelet has started it again.
         ended, ended_code: reason and exit code of its last end (`OOMKilled`, 137); empty and None if it never ended.
+        last_words: what it left as its termination message.
         cores: its CPU limit, else its request; None where it has neither.
         memory_mib: its memory limit, MiB; None where it has none.
     """
@@ -27,6 +28,7 @@ class Container:
     restarts: int = 0
     ended: str = ""
     ended_code: int | None = None
+    last_words: str = ""
     cores: float | None = None
     memory_mib: float | None = None
 
@@ -145,6 +147,7 @@ def _container(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Container:
         restarts=status.get("restartCount", 0),
         ended=ended.get("reason", ""),
         ended_code=ended.get("exitCode"),
+        last_words=ended.get("message", "").strip(),
         cores=None if cpu is None else quantity(cpu),
         memory_mib=None if memory is None else quantity(memory) / 2**20,
     )

@@ -12,11 +12,21 @@ from medweave_connectors.pods.errors import DeploymentRefused
 from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.states import NODES_ARE_COMING, PodState, describe, judge, stuck_after_s
 from medweave_connectors.pods.workloads import Workload
-from medweave_connectors.record import console
+from medweave_connectors.record import console, current
 
 POLL_S = 0.5
 SAY_AFTER_S = 10.0
 _REFUSED_PODS = "FailedCreate"  # a quota, or the namespace's pod security: the pods never appear
+
+
+class RunIsEnding(Exception):
+    """There is no more need to wait: a signal came, or a step elsewhere has failed."""
+
+
+def run_is_ending() -> bool:
+    """True where the run's end is decided."""
+    run = current()
+    return run is not None and (run.signal_number is not None or run.engine_verdict is not None)
 
 
 class Readiness:
@@ -33,9 +43,12 @@ class Readiness:
 
         Raises:
             DeploymentRefused: a pod cannot start, or the deadline passed; the message has each pod's state and events.
+            RunIsEnding: nobody needs the pods any more.
         """
         said = self._clock
         while True:
+            if run_is_ending():
+                raise RunIsEnding
             groups = await self._groups()
             short = [each for each, pods in groups if len(_ready(pods)) < each.replicas]
             pods = [pod for _, found in groups for pod in found]

@@ -106,7 +106,8 @@ def describe(pod: Pod) -> str:
 
 def _ended(container: Container) -> str:
     code = "" if container.ended_code is None else f", exit code {container.ended_code}"
-    return f"{container.ended or 'an unknown end'}{code}"
+    said = f": {container.last_words}" if container.last_words else ""
+    return f"{container.ended or 'an unknown end'}{code}{said}"
 
 
 def _waiting(container: Container) -> str:

@@ -1,0 +1,138 @@
+"""What the master of a COMPSs cluster is told. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+STEP = "medweave-step"
+APPLICATION = "__main__.py"  # of the package medweave_steps: takes the words of a verb
+# Without it the master dies on JDK 17 while it reads its XML.
+JVM_MASTER_OPTIONS = "-Dcom.sun.xml.bind.v2.bytecode.ClassTailor.noOptimize=true"
+REACH_S = 20
+_LABELS = ("python", "compss", "runcompss", "java", "port", "steps")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a pod has, as it says itself.
+
+    Attributes:
+        python: interpreter of the steps.
+        compss: folder of the COMPSs installation.
+        runcompss: path of that command; empty if it is missing.
+        java: JAVA_HOME; empty if there is no Java.
+        port: of the workers' sshd.
+        steps: folder of the package medweave_steps; empty if the interpreter has none.
+    """
+
+    python: str = ""
+    compss: str = ""
+    runcompss: str = ""
+    java: str = ""
+    port: str = ""
+    steps: str = ""
+
+    @property
+    def application(self) -> str:
+        """The file that runcompss starts."""
+        return str(PurePosixPath(self.steps) / APPLICATION)
+
+    @property
+    def python_path(self) -> str:
+        """The folder that the package lies in."""
+        return str(PurePosixPath(self.steps).parent)
+
+    def missing(self) -> list[str]:
+        """What a run needs and the pod has not, in words."""
+        needed = {
+            "python": "a Python for the steps (POD_PYTHON, or python3 on the PATH)",
+            "steps": f"the package medweave_steps in {self.python or 'its Python'}",
+            "java": "a Java runtime (JAVA_HOME, or java on the PATH)",
+            "runcompss": "runcompss on the PATH",
+        }
+        return [words for name, words in needed.items() if not getattr(self, name)]
+
+
+def ask_facts() -> list[str]:
+    """Words for a shell that print the facts, one a line: `python /env/bin/python`."""
+    lines = (
+        "python=${POD_PYTHON:-$(command -v python3)}",
+        'echo "python $python"',
+        'echo "compss ${COMPSS_HOME:-/opt/COMPSs}"',
+        'echo "runcompss $(command -v runcompss || command -v "${COMPSS_HOME:-/opt/COMPSs}/Runtime/scripts/user/runcompss")"',
+        'java=$(readlink -f "$(command -v java)" | sed "s|/bin/java\\$||")',
+        'echo "java ${JAVA_HOME:-$java}"',
+        'echo "port ${POD_SSH_PORT:-22}"',
+        'echo "steps $("$python" -c "import medweave_steps; print(medweave_steps.__path__[0])" 2>/dev/null)"',
+    )
+    return ["; ".join(lines)]
+
+
+def parse_facts(text: str) -> Facts:
+    """The facts from what the pod printed."""
+    told = dict(line.partition(" ")[::2] for line in text.splitlines())
+    return Facts(**{label: told.get(label, "").strip() for label in _LABELS})
+
+
+def reach(workers: Sequence[str], port: str) -> list[str]:
+    """Words for the master's shell that try each worker as COMPSs will: over ssh, without a question."""
+    each = (
+        f'said=$(timeout {REACH_S} ssh -p {shlex.quote(port)} -o BatchMode=yes "$worker" true </dev/null 2>&1); '
+        'code=$?; echo "$worker $code $(echo "$said" | tail -n 1)"'
+    )
+    names = " ".join(shlex.quote(name) for name in workers)
+    return [f"for worker in {names}; do ( {each} ) & done; wait"]
+
+
+def unreached(text: str, workers: Sequence[str]) -> dict[str, str]:
+    """The workers that did not answer, each with what was said, from what `reach` printed."""
+    told = {words[0]: words[1:] for words in (line.split(maxsplit=2) for line in text.splitlines()) if len(words) > 1}
+    failed = {}
+    for name in workers:
+        code, *said = told.get(name, ["?", "no answer"])
+        if code != "0":
+            failed[name] = said[0] if said else f"ssh ended with {code}"
+    return failed
+
+
+def runcompss(command: Sequence[str], facts: Facts, *, project: str, resources: str, master: str) -> list[str]:
+    """The words that run a step's command as a COMPSs application; quoted for a shell, as the command is.
+
+    Args:
+        command: `medweave-step VERB …` as StreamFlow gives it: words that are quoted already, the first ones in one piece.
+        project, resources: paths of the XML files on the master.
+        master: the master's host name, as the workers dial it.
+
+    Raises:
+        ValueError: the command is another program, of which it is not known how it starts as a COMPSs application.
+    """
+    first = shlex.split(command[0])
+    if PurePosixPath(first[0]).name != STEP:
+        raise ValueError(first[0])
+    options = (
+        "--lang=python",
+        f"--python_interpreter={facts.python}",
+        f"--project={project}",
+        f"--resources={resources}",
+        f"--master_name={master}",
+        f"--pythonpath={facts.python_path}",
+        f"--jvm_master_opts={JVM_MASTER_OPTIONS}",
+        facts.application,
+        *first[1:],
+    )
+    return [shlex.quote(facts.runcompss), *(shlex.quote(word) for word in options), *command[1:]]
+
+
+def clear(compss: str) -> list[str]:
+    """Words for a worker's shell that end what a broken run left: its runtime and the Pythons of its tasks.
+
+    All of them have the path of the installation in their command line; process 1, which keeps the pod, is left alone.
+    """
+    pattern = f"[{compss[0]}]{compss[1:]}"  # so that the command line of this search does not match
+    return [
+        f"for each in $(pgrep -f {shlex.quote(pattern)}); do "
+        'if [ "$each" != 1 ]; then kill -s KILL "$each" 2>/dev/null; fi; done; :'
+    ]

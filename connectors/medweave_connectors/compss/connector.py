@@ -1,0 +1,352 @@
+"""`medweave.compss`: a cluster of pods that is one place, for steps that spread their own work over it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import shlex
+from collections.abc import MutableMapping, MutableSequence, Sequence
+from importlib.resources import files
+from typing import Any, Literal
+
+from streamflow.core.deployment import Connector, ExecutionLocation
+from streamflow.core.scheduling import AvailableLocation
+
+from medweave_connectors import requests
+from medweave_connectors.compss import commands, xml
+from medweave_connectors.compss.commands import Facts
+from medweave_connectors.gang import ENGINE, node_environment
+from medweave_connectors.helm.connector import MedweaveHelmConnector
+from medweave_connectors.pods.cluster import Refused
+from medweave_connectors.pods.connector import RENDEZVOUS_PORT
+from medweave_connectors.pods.errors import DeploymentRefused, PodLost
+from medweave_connectors.pods.group import Member
+from medweave_connectors.pods.pod import Pod
+from medweave_connectors.pods.readiness import run_is_ending
+from medweave_connectors.pods.states import loss
+from medweave_connectors.record import current
+
+MASTER, WORKER = "master", "worker"
+ASK_S = 60
+LOGS_KIB = 50 * 1024
+# Commands of the engine that only look: the first pod's answer is the cluster's. All others change files, on every pod.
+_LOOKING = frozenset({"test", "readlink", "find", "ls", "cat", "head", "sha1sum", "set", "["})
+
+
+class MedweaveCompssConnector(MedweaveHelmConnector):
+    """Master and workers of one release. What a step reads is put on all of its pods; what it writes is on the first."""
+
+    LOCATION_GIVES_NODES = True
+
+    def __init__(
+        self,
+        deployment_name: str,
+        config_dir: str,
+        engine: Literal["compss", "ddp"] = "ddp",
+        stepTimeout: int = 43200,
+        **release: Any,
+    ) -> None:
+        super().__init__(deployment_name, config_dir, **release)
+        self.engine, self.step_timeout_s = engine, stepTimeout
+        self.values["engine"] = engine
+        self.master: Pod | None = None
+        self.workers: list[Pod] = []
+        self._watching: list[Pod] = []
+        self._homes: dict[str, str] = {}
+
+    @classmethod
+    def get_schema(cls) -> str:
+        """The closed schema of the deployment's `config`."""
+        return files(__package__).joinpath("schema.json").read_text("utf-8")
+
+    async def brought_up(self, pods: Sequence[Pod]) -> None:
+        """Tells master and workers apart.
+
+        Raises:
+            DeploymentRefused: the release has no worker, or no master where the engine needs one.
+        """
+        self.workers = sorted((pod for pod in pods if pod.container(WORKER)), key=lambda pod: pod.order)
+        self.master = next((pod for pod in pods if pod.container(MASTER)), None)
+        if not self.workers or (self.engine == "compss" and self.master is None):
+            have = ", ".join(dict.fromkeys(each.name for pod in pods for each in pod.containers))
+            raise self._refused(
+                "chart",
+                f"containers {have}",
+                f"a container '{WORKER}'" + (f" and one '{MASTER}'" if self.engine == "compss" else ""),
+                "use helm/compss-cluster, or a chart like it",
+            )
+
+    async def get_available_locations(self, service: str | None = None) -> MutableMapping[str, AvailableLocation]:
+        """The cluster, by the name of its first pod.
+
+        Raises:
+            DeploymentRefused: the binding names a part of it.
+        """
+        if service not in (None, WORKER):
+            raise DeploymentRefused(
+                f"a binding to deployment '{self.deployment_name}' names a part of its cluster.",
+                seen=f"service: {service}",
+                expected="no service: the cluster is one place, and its engine decides what runs where",
+                do="remove `service` beside the deployment",
+            )
+        if run_is_ending():
+            raise asyncio.CancelledError
+        first = self._places()[0]
+        return {
+            first: AvailableLocation(
+                name=first, deployment=self.deployment_name, hostname=self._first().ip, service=service, slots=1
+            )
+        }
+
+    # ---- a place of several pods
+
+    async def utility(
+        self,
+        location: ExecutionLocation,
+        command: Sequence[str],
+        environment: MutableMapping[str, str] | None = None,
+        workdir: str | None = None,
+        timeout: int | None = None,
+    ) -> tuple[str, int]:
+        """Looks at the first pod, changes files on all of them; the first failure counts."""
+        told = await self.alone(location, command, environment, workdir, timeout)
+        if told[1] or location.name != self._places()[0] or _only_looks(command):
+            return told
+        others = await asyncio.gather(
+            *(self.alone(each, command, environment, workdir, timeout) for each in self._others(location))
+        )
+        return next((other for other in others if other[1]), told)
+
+    async def copy_local_to_remote(
+        self, src: str, dst: str, locations: MutableSequence[ExecutionLocation], read_only: bool = False
+    ) -> None:
+        """Copies to every pod of the cluster."""
+        await super().copy_local_to_remote(src, dst, self._all(locations), read_only)
+
+    async def copy_remote_to_remote(
+        self,
+        src: str,
+        dst: str,
+        locations: MutableSequence[ExecutionLocation],
+        source_location: ExecutionLocation,
+        source_connector: Connector | None = None,
+        read_only: bool = False,
+    ) -> None:
+        """Copies to every pod of the cluster; what an earlier step wrote is on the first only, and goes to the others too."""
+        await super().copy_remote_to_remote(
+            src, dst, self._all(locations), source_location, source_connector, read_only
+        )
+
+    # ---- jobs
+
+    async def run(
+        self,
+        location: ExecutionLocation,
+        command: MutableSequence[str],
+        environment: MutableMapping[str, str] | None = None,
+        workdir: str | None = None,
+        stdin: int | str | None = None,
+        stdout: int | str = asyncio.subprocess.STDOUT,
+        stderr: int | str = asyncio.subprocess.STDOUT,
+        capture_output: bool = False,
+        timeout: int | None = None,
+        job_name: str | None = None,
+    ) -> tuple[str, int] | None:
+        """Runs a command; a distributed job never longer than `stepTimeout`."""
+        distributed = job_name is not None and requests.hints_of(job_name).gang
+        if distributed:
+            timeout = min(timeout or self.step_timeout_s, self.step_timeout_s)
+        try:
+            return await super().run(
+                location,
+                command,
+                environment,
+                workdir,
+                stdin,
+                stdout,
+                stderr,
+                capture_output,
+                timeout,
+                job_name,
+            )
+        finally:
+            if job_name is not None and distributed and self.engine == "compss":
+                await self._after(job_name, location)
+
+    async def members(
+        self,
+        job_name: str,
+        location: ExecutionLocation,
+        command: Sequence[str],
+        variables: dict[str, str],
+        workdir: str,
+        streams: dict[str, str | None],
+    ) -> list[Member]:
+        """The command on the master under runcompss, or in every worker; without the gang hint, on the first pod."""
+        if not requests.hints_of(job_name).gang:
+            return await super().members(job_name, location, command, variables, workdir, streams)
+        workers = await self._taking_part(job_name)
+        variables = variables | {ENGINE: self.engine}
+        if self.engine == "compss":
+            return [await self._application(job_name, workers, command, variables, workdir, streams)]
+        rendezvous = f"{workers[0].address}:{RENDEZVOUS_PORT}"
+        return [
+            self.member(
+                job_name,
+                rank,
+                pod,
+                WORKER,
+                command,
+                variables
+                | (
+                    node_environment(node_rank=rank, num_nodes=len(workers), rendezvous=rendezvous)
+                    if len(workers) > 1
+                    else {}
+                ),
+                workdir,
+                streams,
+            )
+            for rank, pod in enumerate(workers)
+        ]
+
+    async def watched(self) -> str:
+        """The worker that the master's application has lost; it would wait for it for ever."""
+        for before in self._watching:
+            with contextlib.suppress(Refused):  # no answer: unknown, asked again
+                if why := loss(before, await self.cluster.pod(before.name), WORKER):
+                    return f"COMPSs worker lost: {why}"
+        return ""
+
+    # ---- inside
+
+    def _first(self) -> Pod:
+        assert self.workers, "asked for before the cluster is up"
+        return self.master if self.engine == "compss" and self.master is not None else self.workers[0]
+
+    def _places(self) -> list[str]:
+        workers = [f"{pod.name}:{WORKER}" for pod in self.workers]
+        return [f"{self._first().name}:{MASTER}", *workers] if self.engine == "compss" else workers
+
+    def _others(self, location: ExecutionLocation) -> list[ExecutionLocation]:
+        return [_named(location, place) for place in self._places() if place != location.name]
+
+    def _all(self, locations: Sequence[ExecutionLocation]) -> list[ExecutionLocation]:
+        return [each for location in locations for each in (location, *self._others(location))]
+
+    async def _taking_part(self, job_name: str) -> list[Pod]:
+        request = requests.request_of(job_name)
+        wanted = request.num_nodes if request is not None and request.num_nodes > 1 else len(self.workers)
+        if wanted > len(self.workers):
+            raise DeploymentRefused(
+                f"{job_name} is bound to more workers than deployment '{self.deployment_name}' has.",
+                seen=f"locations: {wanted}, {len(self.workers)} workers",
+                expected=f"at most {len(self.workers)}",
+                do="leave `locations` out (all workers take part), or set the number of workers in the chart's values",
+            )
+        return list(await asyncio.gather(*(self.pod_at(f"{pod.name}:{WORKER}") for pod in self.workers[:wanted])))
+
+    async def _application(
+        self,
+        job_name: str,
+        workers: Sequence[Pod],
+        command: Sequence[str],
+        variables: dict[str, str],
+        workdir: str,
+        streams: dict[str, str | None],
+    ) -> Member:
+        place = ExecutionLocation(name=self._places()[0], deployment=self.deployment_name)
+        master = await self.pod_at(place.name)
+        facts = await self._facts(place)
+        names = [pod.address for pod in workers]
+        await self._reach(place, names, facts.port)
+        # COMPSs writes its logs below HOME, which StreamFlow sets to the output folder.
+        home = f"{variables.get('TMPDIR', '/tmp')}/compss"
+        self._homes[job_name] = home
+        project = xml.project(
+            names,
+            install_dir=facts.compss,
+            working_dir=f"{home}/work",
+            app_dir=facts.steps,
+            python_path=facts.python_path,
+        )
+        await self.run(place, ["mkdir", "-p", shlex.quote(f"{home}/work")])
+        for name, text in (("project.xml", project), ("resources.xml", xml.resources(names, ssh_port=int(facts.port)))):
+            async with await self.get_stream_writer(["tee", f"{home}/{name}", ">", "/dev/null"], place) as writer:
+                await writer.write(text.encode())
+        try:
+            words = commands.runcompss(
+                command,
+                facts,
+                project=f"{home}/project.xml",
+                resources=f"{home}/resources.xml",
+                master=master.address,
+            )
+        except ValueError as error:
+            raise DeploymentRefused(
+                f"{job_name} cannot be run as a COMPSs application.",
+                seen=f"the command {error}",
+                expected=f"{commands.STEP} VERB …, which starts as a Python file",
+                do="bind the step elsewhere, or use `engine: ddp`",
+            ) from None
+        self._watching = list(workers)
+        return self.member(
+            job_name, 0, master, MASTER, words, variables | {"HOME": home, "JAVA_HOME": facts.java}, workdir, streams
+        )
+
+    async def _facts(self, place: ExecutionLocation) -> Facts:
+        text, _ = await self.alone(place, commands.ask_facts(), timeout=ASK_S)
+        facts = commands.parse_facts(text)
+        if missing := facts.missing():
+            raise self._refused(
+                "engine",
+                f"{place.name} has no {', no '.join(missing)}",
+                f"pods that can run COMPSs ({facts.compss})",
+                "use an image that has it, mount an installation by the chart's extraVolumes, or set `engine: ddp`",
+            )
+        return facts
+
+    async def _reach(self, place: ExecutionLocation, names: Sequence[str], port: str) -> None:
+        text, _ = await self.alone(place, commands.reach(names, port), timeout=ASK_S)
+        if failed := commands.unreached(text, names):
+            raise PodLost(
+                f"deployment '{self.deployment_name}': the master cannot reach its workers over ssh.\n"
+                f"  seen:     {'; '.join(f'{name}: {said}' for name, said in failed.items())}\n"
+                f"  expected: a login on port {port} with the release's key\n"
+                f"  do:       helm test {self.release} --namespace {self.namespace}"
+            )
+
+    async def _after(self, job_name: str, location: ExecutionLocation) -> None:
+        """Brings COMPSs' own logs home, and ends what a broken application left on the workers."""
+        self._watching = []
+        home = self._homes.pop(job_name, None)
+        run = current()
+        if home is None or self._closing:
+            return
+        facts = Facts(compss="/opt/COMPSs")
+        with contextlib.suppress(PodLost, TimeoutError, DeploymentRefused):
+            facts = await self._facts(location)
+        with contextlib.suppress(PodLost, TimeoutError, OSError):
+            logs = f"{home}/.COMPSs"
+            text, code = await self.alone(location, [f"test -d {shlex.quote(logs)} && du -sk {shlex.quote(logs)}"])
+            if run is not None and not code and int(text.split()[0]) < LOGS_KIB:
+                target = run.folder / "logs" / run.jobs[job_name].label
+                target.mkdir(parents=True, exist_ok=True)
+                await self.copy_remote_to_local(logs, str(target / "compss"), location)
+        words = commands.clear(facts.compss)
+        with contextlib.suppress(PodLost, TimeoutError):
+            await asyncio.gather(
+                *(self.alone(each, words, timeout=ASK_S) for each in self._others(location)), return_exceptions=True
+            )
+
+
+def _named(location: ExecutionLocation, name: str) -> ExecutionLocation:
+    other = copy.copy(location)
+    other.name = name
+    return other
+
+
+def _only_looks(command: Sequence[str]) -> bool:
+    # The first word names the program; the manifest of a copy is one script, which begins with its test for a folder.
+    first = command[0].split(maxsplit=1)
+    return command[0].startswith("if [ -d ") or (bool(first) and first[0] in _LOOKING)

@@ -1,0 +1,56 @@
+"""Running helm. No streamflow in here."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Sequence
+
+LAST_S = 15.0
+
+
+class HelmFailed(Exception):
+    """Helm ended with an error; the text is its standard error."""
+
+
+async def run(words: Sequence[str], *, timeout_s: float) -> str:
+    """Runs helm; its standard output.
+
+    Raises:
+        HelmFailed: it ended with an error, or did not end in time.
+        FileNotFoundError: there is no helm.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *words,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,  # the terminal's Ctrl-C is for us: helm would leave half a release
+    )
+    try:
+        async with asyncio.timeout(timeout_s):
+            stdout, stderr = await process.communicate()
+    except TimeoutError:
+        raise HelmFailed(f"Error: helm {words[1]} did not end within {timeout_s:.0f} s") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+    if process.returncode:
+        raise HelmFailed(stderr.decode(errors="replace"))
+    return stdout.decode(errors="replace")
+
+
+def run_now(words: Sequence[str]) -> str:
+    """Runs helm without the event loop, for an end that nothing may cancel; what it says about an error, else empty."""
+    try:
+        ended = subprocess.run(
+            list(words),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=LAST_S,
+            start_new_session=True,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return ended.stderr.decode(errors="replace") if ended.returncode else ""

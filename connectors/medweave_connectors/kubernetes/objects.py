@@ -1,0 +1,98 @@
+"""Objects of manifest files, applied on the server's side and deleted again."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from medweave_connectors.pods.cluster import Cluster, Refused
+
+MANAGER = "medweave"
+GONE_S = 30.0
+
+
+def labelled(document: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
+    """A copy of the object that has the labels, also on the pods it makes."""
+    marked = copy.deepcopy(dict(document))
+    _label(marked, labels)
+    template = (marked.get("spec") or {}).get("template") if isinstance(marked.get("spec"), Mapping) else None
+    if isinstance(template, dict):
+        _label(template, labels)
+    return marked
+
+
+def title(document: Mapping[str, Any]) -> str:
+    """`Deployment segment`, for messages."""
+    return f"{document['kind']} {document['metadata']['name']}"
+
+
+class Objects:
+    """The objects of one namespace, of any kind that the API server serves."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._kinds: dict[str, dict[str, tuple[str, bool]]] = {}
+
+    async def labels(self, document: Mapping[str, Any]) -> dict[str, str] | None:
+        """The labels of an object that exists; None if it does not."""
+        try:
+            found = await self._cluster.request("GET", await self._path(document))
+        except Refused as error:
+            if error.status == 404:
+                return None
+            raise
+        return dict(found["metadata"].get("labels") or {})
+
+    async def apply(self, document: Mapping[str, Any]) -> None:
+        """Makes the object, or makes it as it should be.
+
+        Raises:
+            Refused: the API server does not accept it.
+        """
+        await self._cluster.request(
+            "PATCH",
+            await self._path(document),
+            query={"fieldManager": MANAGER, "force": "true"},
+            body=document,
+            content_type="application/apply-patch+yaml",
+        )
+
+    async def delete(self, document: Mapping[str, Any]) -> None:
+        """Deletes it with all that it made; one that is gone already is no error."""
+        try:
+            await self._cluster.request("DELETE", await self._path(document), query={"propagationPolicy": "Background"})
+        except Refused as error:
+            if error.status != 404:
+                raise
+
+    async def replace(self, document: Mapping[str, Any]) -> None:
+        """Deletes what an earlier run left, and applies the object once that is gone."""
+        await self.delete(document)
+        deadline = time.monotonic() + GONE_S
+        while await self.labels(document) is not None and time.monotonic() < deadline:
+            await asyncio.sleep(0.2)
+        await self.apply(document)
+
+    async def _path(self, document: Mapping[str, Any]) -> str:
+        version, kind = document["apiVersion"], document["kind"]
+        base = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        if version not in self._kinds:
+            served = await self._cluster.request("GET", base)
+            self._kinds[version] = {
+                each["kind"]: (each["name"], each["namespaced"])
+                for each in served.get("resources", [])
+                if "/" not in each["name"]
+            }
+        if kind not in self._kinds[version]:
+            raise Refused(404, f"the cluster serves no {kind} of {version}")
+        plural, namespaced = self._kinds[version][kind]
+        namespace = f"/namespaces/{self._cluster.namespace}" if namespaced else ""
+        return f"{base}{namespace}/{plural}/{document['metadata']['name']}"
+
+
+def _label(document: dict[str, Any], labels: Mapping[str, str]) -> None:
+    metadata = document.setdefault("metadata", {})
+    metadata["labels"] = {**(metadata.get("labels") or {}), **labels}

@@ -1,0 +1,98 @@
+"""The way into a cluster: kubeconfig, namespace, and the clients of one deployment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]  # comes with StreamFlow
+from kubernetes_asyncio.client import ApiClient, Configuration
+from kubernetes_asyncio.config import ConfigException, load_incluster_config, load_kube_config
+from kubernetes_asyncio.stream import WsApiClient
+
+from medweave_connectors.pods.cluster import Cluster, Refused
+from medweave_connectors.pods.errors import DeploymentRefused
+
+HEARTBEAT_S = 20.0
+CONNECTIONS = 256
+_IN_CLUSTER_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+def kubeconfig_path(configured: str | None) -> str:
+    """The kubeconfig of a deployment: the configured one, else `KUBECONFIG`, else the one of the home folder."""
+    return configured or os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
+
+
+def namespace_of(kubeconfig: str, context: str | None, in_cluster: bool) -> str:
+    """The namespace that a client uses when it is told none: asked once, so that every part uses the same."""
+    if in_cluster:
+        with contextlib.suppress(OSError):
+            return _IN_CLUSTER_NAMESPACE.read_text(encoding="utf-8").strip() or "default"
+        return "default"
+    with contextlib.suppress(OSError, yaml.YAMLError, AttributeError):
+        document = yaml.safe_load(Path(kubeconfig).read_text(encoding="utf-8"))
+        wanted = context or document.get("current-context")
+        for each in document.get("contexts") or []:
+            if each.get("name") == wanted:
+                return (each.get("context") or {}).get("namespace") or "default"
+    return "default"
+
+
+async def connect(
+    deployment: str, *, kubeconfig: str, context: str | None, in_cluster: bool, namespace: str
+) -> tuple[list[Any], Cluster]:
+    """The clients of a deployment (plain and websocket), and the cluster, which has answered once.
+
+    Args:
+        namespace: empty for the one that the kubeconfig says.
+
+    Raises:
+        DeploymentRefused: the kubeconfig cannot be used, or the cluster does not let us in.
+    """
+    configuration = Configuration()
+    try:
+        if in_cluster:
+            load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        else:
+            await load_kube_config(config_file=kubeconfig, context=context, client_configuration=configuration)
+    except (ConfigException, OSError, ValueError, yaml.YAMLError) as error:
+        raise _unreachable(deployment, error, kubeconfig=kubeconfig, namespace=namespace) from error
+    configuration.connection_pool_maxsize = CONNECTIONS
+    plain = ApiClient(configuration=configuration)
+    websocket = WsApiClient(configuration=configuration, heartbeat=HEARTBEAT_S)
+    websocket.set_default_header("Connection", "upgrade,keep-alive")
+    clients = [plain, websocket]
+    cluster = Cluster(plain, namespace or namespace_of(kubeconfig, context, in_cluster))
+    try:
+        await cluster.pods("medweave.dev/none")
+    except Refused as error:
+        for client in clients:
+            await client.close()
+        raise _unreachable(deployment, error, kubeconfig=kubeconfig, namespace=cluster.namespace) from error
+    return clients, cluster
+
+
+def _unreachable(deployment: str, error: Exception, *, kubeconfig: str, namespace: str) -> DeploymentRefused:
+    # With the key of the site file that it depends on.
+    key, do = {
+        401: ("kubeconfig", "write the path of a kubeconfig whose token or certificate is valid"),
+        403: (
+            "namespace",
+            "name a namespace in which this account may list pods, or ask its administrator for the right",
+        ),
+        404: ("namespace", "correct the name of the namespace"),
+    }.get(
+        error.status if isinstance(error, Refused) else 0,
+        (
+            "kubeconfig",
+            "correct the path or the context, and look whether the cluster can be reached from this machine",
+        ),
+    )
+    return DeploymentRefused(
+        f"deployments.{deployment}.config.{key}: the cluster does not let medweave in.",
+        seen=f"{error} (kubeconfig {kubeconfig}, namespace {namespace or 'of its context'})",
+        expected="a cluster that answers and lets this account list, and start commands in, the pods of the namespace",
+        do=do,
+    )

@@ -1,0 +1,323 @@
+"""Steps in pods: what `medweave.kubernetes`, `medweave.helm` and `medweave.compss` have in common.
+
+Not derived from StreamFlow's own Kubernetes connectors: in those, how pods are listed, judged, copied to and run in all had to be
+replaced, and nothing but the names was left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from abc import abstractmethod
+from collections.abc import MutableMapping, MutableSequence, Sequence
+from pathlib import Path
+from typing import Any
+
+from kubernetes_asyncio.client import CoreV1Api
+from streamflow.core.deployment import ExecutionLocation
+from streamflow.core.scheduling import AvailableLocation
+
+from medweave_connectors import requests, shutdown
+from medweave_connectors.errors import TimeLimitExceeded
+from medweave_connectors.gang import node_environment
+from medweave_connectors.pods import commands
+from medweave_connectors.pods.access import connect, kubeconfig_path
+from medweave_connectors.pods.errors import DeploymentRefused, PodLost
+from medweave_connectors.pods.group import Group, Member, outcome_of
+from medweave_connectors.pods.places import BUFFER_BYTES, PodPlaces
+from medweave_connectors.pods.pod import Pod
+from medweave_connectors.pods.readiness import RunIsEnding, run_is_ending
+from medweave_connectors.pods.states import PodState, describe, judge
+from medweave_connectors.record import current
+from medweave_connectors.record.output import JobOutput
+from medweave_connectors.remote import fetch_reports, file_name, shell_line, step_variables
+
+NO_PODS_S = 60.0
+SETTLE_S = 3.0
+RENDEZVOUS_PORT = 29500
+_SEARCH = ["set", "--"]  # how the engine lists what a pattern matches
+
+
+class PodsConnector(PodPlaces):
+    """Pods of one namespace, each container a place for one job."""
+
+    CHECKED_AT_START = True  # the pods come up while the first steps run elsewhere, and what is wrong shows at once
+
+    def __init__(
+        self,
+        deployment_name: str,
+        config_dir: str,
+        *,
+        namespace: str | None = None,
+        kubeconfig: str | None = None,
+        kubeContext: str | None = None,
+        inCluster: bool = False,
+        timeout: int = 300,
+        transferBufferSize: int = BUFFER_BYTES,
+    ) -> None:
+        super().__init__(deployment_name, config_dir, transferBufferSize)
+        folder = Path(config_dir)
+        self.folder = folder.parent if folder.is_file() else folder
+        self.namespace = namespace or ""
+        self.kubeconfig, self.kube_context, self.in_cluster = kubeconfig_path(kubeconfig), kubeContext, inCluster
+        self.timeout_s = timeout
+        self._clients: list[Any] = []
+        self._groups: set[Group] = set()
+        self._writers: dict[str, str] = {}
+        self._closing = False
+        self._no_pods_since: float | None = None
+
+    # ---- what the deployments differ in
+
+    @abstractmethod
+    async def bring_up(self) -> None:
+        """Makes the pods and waits until they are ready; nothing of it is left when this fails."""
+
+    @abstractmethod
+    async def find(self) -> None:
+        """Learns about pods that others have made."""
+
+    @abstractmethod
+    async def take_down(self) -> None:
+        """Removes what `bring_up` made."""
+
+    @abstractmethod
+    def containers(self) -> list[str]:
+        """Names of the containers that a step can be bound to; empty where they are not known before the pods are."""
+
+    # ---- StreamFlow's life cycle
+
+    async def deploy(self, external: bool) -> None:
+        """Reaches the cluster and brings the pods up.
+
+        Raises:
+            DeploymentRefused: the cluster does not let us in, or a pod cannot start.
+        """
+        try:
+            with shutdown.aborting():
+                await self._connect()
+                await (self.find() if external else self.bring_up())
+        except (RunIsEnding, asyncio.CancelledError) as error:
+            await self._disconnect()
+            # The engine waits for the end of this before it closes anything, and what waits for the pods is cancelled.
+            if isinstance(error, asyncio.CancelledError) and not run_is_ending():
+                raise
+        except BaseException:
+            await self._disconnect()
+            raise
+
+    async def undeploy(self, external: bool) -> None:
+        """Ends what still runs, removes the pods, and hangs up."""
+        self._closing = True
+        await asyncio.gather(*(group.end("INT") for group in self._groups))
+        deadline = time.monotonic() + SETTLE_S
+        while self._groups and time.monotonic() < deadline:  # `run` reads the last lines and records them
+            await asyncio.sleep(0.02)
+        try:
+            if not external:
+                await self.take_down()
+        finally:
+            await super().undeploy(external)
+            await self._disconnect()
+
+    async def get_available_locations(self, service: str | None = None) -> MutableMapping[str, AvailableLocation]:
+        """The containers of the ready pods that bear the service's name; without one, the only container.
+
+        Raises:
+            DeploymentRefused: there is no such container, or for a while there has been no ready pod.
+        """
+        if run_is_ending():
+            raise asyncio.CancelledError
+        container = self.container_of(service, self.containers())
+        pods = await self.pods()
+        ready = [pod for pod in pods if judge(pod)[0] == PodState.READY and pod.container(container)]
+        self._refuse_without_pods(pods, ready)
+        return {
+            f"{pod.name}:{container}": AvailableLocation(
+                name=f"{pod.name}:{container}",
+                deployment=self.deployment_name,
+                hostname=pod.ip,
+                service=service,
+                slots=1,
+            )
+            for pod in ready
+        }
+
+    def container_of(self, service: str | None, known: Sequence[str]) -> str:
+        """The container that a service names.
+
+        Raises:
+            DeploymentRefused: no container has the name, or there are several and no service says which.
+        """
+        if service is not None and (service in known or not known):
+            return service
+        if service is None and len(known) == 1:
+            return known[0]
+        raise DeploymentRefused(
+            f"a binding to deployment '{self.deployment_name}' does not say which container it means.",
+            seen=f"service: {service}" if service else "no service",
+            expected=f"the name of a container of its pods: {', '.join(known) or 'none is known'}",
+            do="write it as `service` beside the deployment",
+        )
+
+    # ---- commands
+
+    async def run(
+        self,
+        location: ExecutionLocation,
+        command: MutableSequence[str],
+        environment: MutableMapping[str, str] | None = None,
+        workdir: str | None = None,
+        stdin: int | str | None = None,
+        stdout: int | str = asyncio.subprocess.STDOUT,
+        stderr: int | str = asyncio.subprocess.STDOUT,
+        capture_output: bool = False,
+        timeout: int | None = None,
+        job_name: str | None = None,
+    ) -> tuple[str, int] | None:
+        """Runs a command. For a job: returns the cause of a failure in the step's own words, and the exit code.
+
+        Raises:
+            TimeLimitExceeded: the job took longer than its ToolTimeLimit; it has ended.
+            PodLost: its pod, or the way to it, was lost.
+        """
+        if job_name is None or workdir is None:
+            text, code = await self.utility(location, command, environment, workdir, timeout)
+            if code and not capture_output:
+                raise PodLost(f"`{' '.join(command)}` in {location.name} ended with {code}: {text}")
+            return (text, code) if capture_output else None
+        streams = {
+            "stdin": file_name(stdin),
+            "stdout": file_name(stdout),
+            # StreamFlow passes the file of stdout when the tool names none for stderr: progress must not end in there.
+            "stderr": None if stderr == stdout else file_name(stderr),
+        }
+        self._writers[workdir] = location.name
+        variables = step_variables(location.environment, environment or {})
+        members = await self.members(job_name, location, command, variables, workdir, streams)
+        return await self._run_group(job_name, location, Group(self.websocket, self.cluster, members), workdir, timeout)
+
+    async def utility(
+        self,
+        location: ExecutionLocation,
+        command: Sequence[str],
+        environment: MutableMapping[str, str] | None = None,
+        workdir: str | None = None,
+        timeout: int | None = None,
+    ) -> tuple[str, int]:
+        """A short command of the engine's. Its search for outputs finds those of a job's first place only.
+
+        The engine searches every place of a job, and takes what places on a shared volume all see for that many outputs.
+        """
+        if list(command[:2]) == _SEARCH and len(command) > 2:
+            writer = next((at for folder, at in self._writers.items() if command[2].startswith(folder)), location.name)
+            if writer != location.name:
+                return "", 0
+        return await super().utility(location, command, environment, workdir, timeout)
+
+    async def members(
+        self,
+        job_name: str,
+        location: ExecutionLocation,
+        command: Sequence[str],
+        variables: dict[str, str],
+        workdir: str,
+        streams: dict[str, str | None],
+    ) -> list[Member]:
+        """The nodes of a job: one, or with the gang hint one for each location that the job was given."""
+        request = requests.request_of(job_name)
+        gang = request is not None and request.hints.gang and len(request.locations) > 1
+        places = list(request.locations) if request is not None and gang else [location.name]
+        pods = [await self.pod_at(place) for place in places]
+        rendezvous = f"{pods[0].address}:{RENDEZVOUS_PORT}"
+        members = []
+        for rank, (place, pod) in enumerate(zip(places, pods, strict=True)):
+            own = node_environment(node_rank=rank, num_nodes=len(places), rendezvous=rendezvous) if gang else {}
+            container = place.partition(":")[2]
+            members.append(self.member(job_name, rank, pod, container, command, variables | own, workdir, streams))
+        return members
+
+    def member(
+        self,
+        job_name: str,
+        rank: int,
+        pod: Pod,
+        container: str,
+        command: Sequence[str],
+        variables: dict[str, str],
+        workdir: str,
+        streams: dict[str, str | None],
+    ) -> Member:
+        """One node's command."""
+        key = secrets.token_hex(8)
+        line = shell_line(command, environment=variables | {commands.KEY: key}, workdir=workdir, **streams)
+        return Member(rank=rank, pod=pod, container=container, line=line, key=key, output=JobOutput(job_name))
+
+    async def watched(self) -> str:
+        """Why something else that a job needs is lost; empty while it is not."""
+        return ""
+
+    # ---- inside
+
+    async def _run_group(
+        self, job_name: str, location: ExecutionLocation, group: Group, workdir: str, timeout: int | None
+    ) -> tuple[str, int]:
+        started = time.monotonic()
+        self._groups.add(group)
+        try:
+            in_time = await group.run(timeout, self.watched)
+        finally:
+            self._groups.discard(group)
+        seconds = time.monotonic() - started
+        culprit = group.culprit()
+        reports = None if culprit.failed else await fetch_reports(self, location, workdir, job_name)
+        outcome = outcome_of(
+            group.members,
+            culprit,
+            seconds=seconds,
+            limit_s=None if in_time else timeout,
+            kept_at=f"{self.deployment_name}:{culprit.place}:{workdir}",
+            reports=reports,
+        )
+        if (run := current()) is not None:
+            run.command_ended(job_name, outcome)
+        if self._closing:
+            raise asyncio.CancelledError  # ended by us: the job did not fail
+        if not in_time:
+            raise TimeLimitExceeded(f"{job_name}: {outcome.cause}")
+        if culprit.lost:
+            raise PodLost(f"{job_name}: {outcome.cause}")
+        return outcome.cause, outcome.exit_code
+
+    def _refuse_without_pods(self, pods: Sequence[Pod], ready: Sequence[Pod]) -> None:
+        # StreamFlow asks again, and would wait for ever: a pod that is started anew gets a minute, and no more.
+        if ready:
+            self._no_pods_since = None
+            return
+        now = time.monotonic()
+        if self._no_pods_since is None:
+            self._no_pods_since = now
+        if now - self._no_pods_since >= NO_PODS_S:
+            raise DeploymentRefused(
+                f"deployments.{self.deployment_name}: it has no ready pod any more.",
+                seen="\n".join(describe(pod) for pod in pods) or f"no pods with {' or '.join(self.selectors())}",
+                expected=f"ready pods in namespace '{self.namespace}'",
+                do="look at `kubectl describe pod`, and run again",
+            )
+
+    async def _connect(self) -> None:
+        self._clients, self.cluster = await connect(
+            self.deployment_name,
+            kubeconfig=self.kubeconfig,
+            context=self.kube_context,
+            in_cluster=self.in_cluster,
+            namespace=self.namespace,
+        )
+        self.namespace = self.cluster.namespace
+        self.websocket = CoreV1Api(api_client=self._clients[1])
+
+    async def _disconnect(self) -> None:
+        clients, self._clients = self._clients, []
+        for client in clients:
+            await client.close()

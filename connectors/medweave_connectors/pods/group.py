@@ -1,0 +1,253 @@
+"""A step's command in one pod or in several at once, and what its end means. One pod takes the same path as many."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from medweave_connectors.gang import LOSS_DEADLINE_S
+from medweave_connectors.pods import commands
+from medweave_connectors.pods.cluster import Cluster, Refused
+from medweave_connectors.pods.commands import Counters
+from medweave_connectors.pods.errors import PodLost
+from medweave_connectors.pods.execution import STDOUT, Execution, execute
+from medweave_connectors.pods.pod import Pod
+from medweave_connectors.pods.states import loss
+from medweave_connectors.record.output import JobOutput, Lines
+from medweave_connectors.record.run import CommandOutcome
+from medweave_steps.contracts.progress import JSON_PREFIX
+
+GRACE_S = 4.0  # between asking a command to end and killing it
+OWN_WORDS_S = 20.0  # after the first node failed, the others may end by themselves and say why
+WATCH_S = 2.0
+ASK_S = 10.0  # for a short command of ours
+LOST_CODE = 75  # "may succeed when run again"
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """One node of the group.
+
+    Attributes:
+        line: what its shell is told, ending in `exec`.
+        exit_code: None until it has ended.
+        lost: why its pod, or the way to it, is lost; empty if it is not.
+        ended: moment of its end, s on the monotonic clock.
+    """
+
+    rank: int
+    pod: Pod
+    container: str
+    line: str
+    key: str
+    output: JobOutput
+    before: Counters = field(default_factory=Counters)
+    after: Counters = field(default_factory=Counters)
+    exit_code: int | None = None
+    lost: str = ""
+    ended: float = 0.0
+    asked_to_end: bool = False
+
+    @property
+    def place(self) -> str:
+        """`pod:container`."""
+        return f"{self.pod.name}:{self.container}"
+
+    @property
+    def failed(self) -> bool:
+        """True where it did not do its work."""
+        return bool(self.lost) or bool(self.exit_code)
+
+    def take(self, line: str) -> None:
+        """A line of its standard error."""
+        # Each node tells how far it is; people read node 0's.
+        if not self.before.take(line) and not (self.rank and line.startswith(JSON_PREFIX)):
+            self.output.stderr(f"{line}\n".encode())
+
+
+class Group:
+    """The members' commands, from their start until all of them have ended."""
+
+    def __init__(self, websocket: Any, cluster: Cluster, members: Sequence[Member]) -> None:
+        self.members = list(members)
+        self._websocket, self._cluster = websocket, cluster
+        self._executions: dict[int, Execution] = {}
+        self._timed_out = False
+        self._doom = ""
+
+    async def run(self, time_limit_s: float | None, watched: Callable[[], Awaitable[str]] | None = None) -> bool:
+        """Runs them all.
+
+        When one fails, is lost, or `watched` tells of a loss, the others get `OWN_WORDS_S` to end by themselves, and are
+        ended then.
+
+        Args:
+            time_limit_s: all are ended after it.
+            watched: says why something else that the members need is lost; empty while it is not.
+
+        Returns:
+            False if the time limit was reached.
+        """
+        tasks = {asyncio.create_task(self._run(member), name=member.place): member for member in self.members}
+        limit = None if time_limit_s is None else asyncio.create_task(self._end_after(time_limit_s))
+        watcher = asyncio.create_task(self._watch(watched))
+        try:
+            finished, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            while others:
+                patience = OWN_WORDS_S if any(member.failed for member in self.members) else None
+                if patience is None and any(tasks[task].rank == 0 for task in finished):
+                    patience = LOSS_DEADLINE_S  # node 0 is done; a node that hangs now would hang for ever
+                done, others = await asyncio.wait(others, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                finished |= done
+                if not done:
+                    await self.end("TERM")
+                    await asyncio.wait(others, timeout=ASK_S)
+                    await self._give_up()
+            for task in finished:
+                task.result()  # an error of ours, not of a command, is told as such
+            self.members[0].lost = self.members[0].lost or self._doom
+        except asyncio.CancelledError:
+            await self.end("INT")
+            raise
+        finally:
+            for each in (watcher, limit, *tasks):
+                if each is not None:
+                    each.cancel()
+        return not self._timed_out
+
+    async def end(self, signal: str) -> None:
+        """Ends what still runs: the signal, then KILL; returns within about `GRACE_S` and a few seconds."""
+        running = [member for member in self.members if member.exit_code is None and not member.lost]
+        for member in running:
+            member.asked_to_end = True
+        await asyncio.gather(*(self._end(member, signal) for member in running))
+
+    def culprit(self) -> Member:
+        """Whose failure it was: a lost pod before one that complained of it, the earliest before the later."""
+        failed = [member for member in self.members if member.failed] or self.members
+        by_itself = [member for member in failed if not member.asked_to_end] or failed
+        return min(by_itself, key=lambda member: (not member.lost, member.exit_code != 137, member.ended, member.rank))
+
+    async def _run(self, member: Member) -> None:
+        lines = Lines(member.take)
+        try:
+            execution = await execute(self._websocket, member.pod.namespace, member.place, commands.start(member.line))
+            self._executions[member.rank] = execution
+            async for channel, data in execution.output():
+                if channel == STDOUT:
+                    member.output.stdout(data)
+                else:
+                    lines.feed(data)
+            if execution.exit_code is None and execution.message:
+                member.lost = member.lost or execution.message
+            else:
+                member.exit_code = execution.ended()
+        except PodLost as error:
+            member.lost = member.lost or str(error)
+        finally:
+            lines.close()
+            member.output.close()
+            member.ended = time.monotonic()
+        await self._look_back(member)
+
+    async def _look_back(self, member: Member) -> None:
+        # The pod knows why: a container that was killed as a whole, an eviction, or a child that ran out of memory.
+        if member.exit_code == 0:
+            member.after = await self._counters(member)
+            return
+        with contextlib.suppress(Refused):
+            member.lost = loss(member.pod, await self._cluster.pod(member.pod.name), member.container) or member.lost
+        if not member.lost:
+            member.after = await self._counters(member)
+
+    async def _counters(self, member: Member) -> Counters:
+        with contextlib.suppress(PodLost, TimeoutError):
+            async with asyncio.timeout(ASK_S):
+                execution = await execute(self._websocket, member.pod.namespace, member.place, commands.read_counters())
+                text, _ = await execution.collect()
+                return commands.parse_counters(text.decode(errors="replace").splitlines())
+        return Counters()
+
+    async def _end(self, member: Member, signal: str) -> None:
+        words = commands.end(member.before.pid, member.key, signal=signal, grace_s=GRACE_S)
+        with contextlib.suppress(PodLost, TimeoutError):
+            async with asyncio.timeout(GRACE_S + ASK_S):
+                execution = await execute(self._websocket, member.pod.namespace, member.place, words)
+                await execution.collect()
+
+    async def _end_after(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self._timed_out = True
+        await self.end("TERM")
+        await asyncio.sleep(ASK_S)
+        await self._give_up()
+
+    async def _watch(self, watched: Callable[[], Awaitable[str]] | None) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            for member in self.members:
+                if member.exit_code is None and not member.lost:
+                    await self._look_at(member)
+            if watched is not None and (why := await watched()):
+                self._doom = why
+                await self.end("TERM")
+                await self._give_up()
+
+    async def _look_at(self, member: Member) -> None:
+        with contextlib.suppress(Refused):  # no answer: unknown, asked again
+            pod = await self._cluster.pod(member.pod.name)
+            if (why := loss(member.pod, pod, member.container)) and member.rank in self._executions:
+                member.lost = why
+                # Its stream may never end by itself: the kubelet that served it may be gone.
+                await self._executions[member.rank].close()
+
+    async def _give_up(self) -> None:
+        # What could not be ended does not hold the run: its pod answers no more.
+        for member in self.members:
+            if member.exit_code is None and not member.lost:
+                member.lost = f"pod {member.pod.name} does not answer"
+        await asyncio.gather(*(execution.close() for execution in self._executions.values()))
+
+
+def outcome_of(
+    members: Sequence[Member],
+    culprit: Member,
+    *,
+    seconds: float,
+    limit_s: int | None,
+    kept_at: str,
+    reports: Path | None,
+) -> CommandOutcome:
+    """How a job ended, told by the member that decides it.
+
+    Args:
+        limit_s: the time limit if it was reached, s.
+        kept_at: where its files lie, for people.
+        reports: folder with copies of its reports, on this machine.
+    """
+    spent = [
+        member.after.cpu_seconds - member.before.cpu_seconds
+        for member in members
+        if member.after.cpu_seconds is not None and member.before.cpu_seconds is not None
+    ]
+    code = LOST_CODE if culprit.lost or culprit.exit_code is None else culprit.exit_code
+    if limit_s is not None:
+        code = code or LOST_CODE
+    word = culprit.lost or commands.verdict(code, culprit.before, culprit.after)
+    if len(members) > 1:
+        word = f"node {culprit.rank} of {len(members)} ({culprit.place}) failed first. {word}".rstrip()
+    if limit_s is not None:
+        word = f"the time limit of {limit_s} s was reached; the step was ended."
+    return culprit.output.outcome(
+        exit_code=code,
+        seconds=seconds,
+        cpu_seconds=sum(spent) if len(spent) == len(members) else None,
+        site_word=word,
+        kept_at=kept_at,
+        report_folder=reports,
+    )

@@ -1,0 +1,61 @@
+"""Whose a release or an object is: labels that tell the run and the driver that made it."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from typing import Literal
+
+import psutil  # type: ignore[import-untyped]  # comes with StreamFlow
+
+from medweave_connectors.record import current
+
+RUN, DRIVER = "medweave.dev/run", "medweave.dev/driver"
+Owner = Literal["nobody", "stranger", "me", "ended", "running", "elsewhere"]
+
+
+def labels() -> dict[str, str]:
+    """What this driver writes on what it makes."""
+    run = current()
+    return {RUN: label(run.run_id if run else f"pid-{os.getpid()}"), DRIVER: _driver(os.getpid())}
+
+
+def owner(found: Mapping[str, str] | None) -> Owner:
+    """Whose something is, by its labels.
+
+    Returns:
+        nobody: it does not exist (`found` is None); stranger: medweave did not make it; me: this driver; ended: a driver of
+        this machine that runs no more, as after a kill; running: another driver that runs now; elsewhere: one of another machine.
+    """
+    if found is None:
+        return "nobody"
+    driver = found.get(DRIVER)
+    if driver is None:
+        return "stranger"
+    host, _, rest = driver.rpartition("_")
+    pid, _, _ = rest.partition("-")
+    if host != _host():
+        return "elsewhere"
+    if not pid.isdecimal() or _driver(int(pid)) != driver:
+        return "ended"
+    return "me" if int(pid) == os.getpid() else "running"
+
+
+def label(text: str) -> str:
+    """The text as the value of a label: at most 63 letters, digits, `-`, `_` and `.`, a letter or digit at both ends."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", text)[:63].strip("-_.") or "x"
+
+
+def _driver(pid: int) -> str:
+    # The moment of its start tells a process from a later one with the same number.
+    try:
+        started = int(psutil.Process(pid).create_time())
+    except psutil.Error:
+        started = 0
+    return f"{_host()}_{pid}-{started}"
+
+
+def _host() -> str:
+    return label(socket.gethostname().partition(".")[0])[:30]

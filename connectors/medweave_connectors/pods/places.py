@@ -1,0 +1,170 @@
+"""Containers as places: the engine's small commands in them, streams to and from them, and copies between them."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import time
+from abc import abstractmethod
+from collections.abc import MutableMapping, MutableSequence, Sequence
+from typing import Any
+
+from streamflow.core.deployment import Connector, ExecutionLocation, Shell
+from streamflow.deployment.connector.base import BaseConnector
+
+from medweave_connectors.pods import volumes
+from medweave_connectors.pods.cluster import Cluster, Refused
+from medweave_connectors.pods.errors import PodLost
+from medweave_connectors.pods.execution import Execution, Reader, StreamContext, Writer, execute
+from medweave_connectors.pods.pod import Pod
+from medweave_connectors.pods.shell import PodShell
+from medweave_connectors.remote import utility_line
+
+BUFFER_BYTES = 2**20
+LIST_AGAIN_S = 2.0
+UTILITY_S = 600
+_SHELL_SIGNS = ("|", ">", "<", "&&", ";")
+
+
+class PodPlaces(BaseConnector):  # type: ignore[misc]
+    """The containers of some pods; a place is called `pod:container`."""
+
+    def __init__(self, deployment_name: str, config_dir: str, transferBufferSize: int) -> None:
+        # A lazy deployment gives StreamFlow's 64 KiB whatever the schema says.
+        super().__init__(deployment_name, config_dir, max(transferBufferSize, BUFFER_BYTES))
+        self.cluster: Cluster
+        self.websocket: Any = None
+        self._listed: tuple[float, list[Pod]] = (-LIST_AGAIN_S, [])
+        self._listing = asyncio.Lock()
+
+    @abstractmethod
+    def selectors(self) -> list[str]:
+        """Labels of the deployment's pods."""
+
+    async def pods(self) -> list[Pod]:
+        """All pods of the deployment, as of two seconds ago at most."""
+        async with self._listing:
+            moment, pods = self._listed
+            if time.monotonic() - moment >= LIST_AGAIN_S:
+                found = await asyncio.gather(*(self.cluster.pods(selector) for selector in self.selectors()))
+                pods = list({pod.uid: pod for group in found for pod in group}.values())
+                self._listed = time.monotonic(), pods
+            return pods
+
+    async def pod_at(self, place: str) -> Pod:
+        """The pod of a place, as it is now.
+
+        Raises:
+            PodLost: it is gone.
+        """
+        name = place.partition(":")[0]
+        try:
+            pod = await self.cluster.pod(name)
+        except Refused as error:
+            raise PodLost(f"pod {name}: {error}") from error
+        if pod is None:
+            raise PodLost(f"pod {name} is gone")
+        return pod
+
+    async def utility(
+        self,
+        location: ExecutionLocation,
+        command: Sequence[str],
+        environment: MutableMapping[str, str] | None = None,
+        workdir: str | None = None,
+        timeout: int | None = None,
+    ) -> tuple[str, int]:
+        """A short command of the engine's; standard output and error, and the exit code."""
+        return await self.alone(location, command, environment, workdir, timeout)
+
+    async def alone(
+        self,
+        location: ExecutionLocation,
+        command: Sequence[str],
+        environment: MutableMapping[str, str] | None = None,
+        workdir: str | None = None,
+        timeout: int | None = None,
+    ) -> tuple[str, int]:
+        """A short command in one container: in its open shell, else by itself."""
+        try:
+            shell = await self.get_shell(["sh"], location)
+            told: tuple[str, int] = await shell.execute(
+                command=command,
+                environment=environment,
+                workdir=workdir,
+                capture_output=True,
+                timeout=timeout or UTILITY_S,
+            )
+            return told
+        except BaseException as error:
+            # What is left of its output would be taken for the next command's.
+            await self._forget_shell(location)
+            if not isinstance(error, Exception):
+                raise
+        line = utility_line(command, environment=environment or {}, workdir=workdir)
+        async with asyncio.timeout(timeout or UTILITY_S):
+            execution = await self._execute(location.name, ["sh", "-c", line])
+            text, code = await execution.collect()
+        return text.decode(errors="replace").strip(), code
+
+    # ---- copies
+
+    async def get_stream_reader(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
+        """Standard output of a command, for a `with`; it is an error if the command fails."""
+        return StreamContext(self._execute(location.name, command), Reader, command)
+
+    async def get_stream_writer(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
+        """Standard input of a command, for a `with`; it is an error if the command fails."""
+        words = list(command)
+        if any(word in _SHELL_SIGNS for word in words):
+            words = ["sh", "-c", " ".join(word if word in _SHELL_SIGNS else shlex.quote(word) for word in words)]
+        return StreamContext(self._execute(location.name, words, takes_input=True), Writer, command)
+
+    async def copy_local_to_remote(
+        self, src: str, dst: str, locations: MutableSequence[ExecutionLocation], read_only: bool = False
+    ) -> None:
+        """Copies to each location, once for those that share a volume."""
+        await super().copy_local_to_remote(src, dst, await self._distinct(locations, dst), read_only)
+
+    async def copy_remote_to_remote(
+        self,
+        src: str,
+        dst: str,
+        locations: MutableSequence[ExecutionLocation],
+        source_location: ExecutionLocation,
+        source_connector: Connector | None = None,
+        read_only: bool = False,
+    ) -> None:
+        """Copies from another place to each location, once for those that share a volume; links where it is the same."""
+        others = []
+        for each in await self._distinct(locations, dst, source_location):
+            if (each.deployment, each.name) != (source_location.deployment, source_location.name):
+                others.append(each)
+            elif src != dst:
+                how = ["ln", "-snf"] if read_only else ["cp", "-rf"]
+                text, code = await self.alone(each, [*how, shlex.quote(src), shlex.quote(dst)])
+                if code:
+                    raise PodLost(f"{src} could not be put at {dst} in {each.name}: {text}")
+        if others:
+            await super().copy_remote_to_remote(src, dst, others, source_location, source_connector, read_only)
+
+    async def _create_shell(self, command: MutableSequence[str], location: ExecutionLocation) -> Shell:
+        return PodShell(await self._execute(location.name, command, takes_input=True))
+
+    async def _forget_shell(self, location: ExecutionLocation) -> None:
+        for shell in self._shells.pop(location.name, {}).values():
+            await shell.close()
+
+    async def _execute(self, place: str, command: Sequence[str], *, takes_input: bool = False) -> Execution:
+        return await execute(self.websocket, self.cluster.namespace, place, command, takes_input=takes_input)
+
+    async def _distinct(
+        self, locations: Sequence[ExecutionLocation], path: str, source: ExecutionLocation | None = None
+    ) -> list[ExecutionLocation]:
+        if len(locations) < 2:
+            return list(locations)
+        known = {pod.name: pod for pod in await self.pods()}
+        by_place = {each.name: each for each in locations}
+        places = [(known[name.partition(":")[0]], name.partition(":")[2]) for name in by_place]
+        first = source.name.partition(":")[0] if source is not None and source.name in by_place else ""
+        return [by_place[f"{pod.name}:{container}"] for pod, container in volumes.distinct(places, path, first=first)]

@@ -1,0 +1,138 @@
+"""Helm: its command lines, its answers, its records, and what a manifest asks for."""
+
+from __future__ import annotations
+
+import pytest
+
+from medweave_connectors.helm import commands
+from medweave_connectors.helm.commands import Access, Chart
+from medweave_connectors.helm.releases import parse
+from medweave_connectors.pods.workloads import container_names, documents, selectors, workloads
+
+ACCESS = Access(namespace="tenant-a", kubeconfig="/home/me/kube config", context=None)
+MANIFEST = """
+---
+# Source: compss-cluster/templates/service.yaml
+apiVersion: v1
+kind: Service
+metadata: {name: r-pods}
+spec: {clusterIP: None}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: r-worker}
+spec:
+  replicas: 2
+  selector: {matchLabels: {part: worker, app.kubernetes.io/instance: r}}
+  template: {spec: {containers: [{name: worker}]}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: r-web}
+spec:
+  selector: {matchLabels: {app.kubernetes.io/instance: r, part: web}}
+  template: {spec: {containers: [{name: web}, {name: log}]}}
+"""
+
+
+def test_an_install_is_an_upgrade_with_our_labels() -> None:
+    # Fault K2 of the engine: `helm install` fails on what a killed run has left.
+    words = commands.install(
+        "r", Chart(reference="/c"), ACCESS, values=["a.yml", "b.yml"], labels={"b": "2", "a": "1"}, timeout_s=60
+    )
+    assert words[:5] == ["helm", "upgrade", "--install", "r", "/c"]
+    assert words[words.index("--labels") + 1] == "a=1,b=2"
+    assert [words[n + 1] for n, word in enumerate(words) if word == "--values"] == ["a.yml", "b.yml"]
+    assert words[words.index("--kubeconfig") + 1] == "/home/me/kube config"
+    assert "--kube-context" not in words
+
+
+def test_every_command_names_the_same_namespace() -> None:
+    # Fault K3 of the engine: helm used the context's, the search for pods `default`.
+    for words in (
+        commands.install("r", Chart(reference="/c"), ACCESS, values=[], labels={}, timeout_s=60),
+        commands.uninstall("r", ACCESS),
+        commands.manifest("r", ACCESS),
+    ):
+        assert words[words.index("--namespace") + 1] == "tenant-a"
+
+
+def test_charts_of_registries_and_repositories() -> None:
+    words = commands.install(
+        "r",
+        Chart(reference="segment", repository="https://charts.example.org", version="1.2.0"),
+        Access(namespace="n", kubeconfig=None, context="hospital"),
+        values=[],
+        labels={},
+        timeout_s=60,
+    )
+    assert words[4] == "segment"
+    assert words[words.index("--repo") + 1] == "https://charts.example.org"
+    assert words[words.index("--version") + 1] == "1.2.0"
+    assert words[words.index("--kube-context") + 1] == "hospital"
+
+
+@pytest.mark.parametrize(("text", "number"), [("v4.3.1", (4, 3)), ("v3.13.0+g825e", (3, 13)), ("", None)])
+def test_versions(text: str, number: tuple[int, int] | None) -> None:
+    assert commands.parse_version(text) == number
+
+
+@pytest.mark.parametrize(
+    ("deployment", "name"),
+    [("pods", "pods-1a2b3c"), ("My.Pods_2", "my-pods-2-1a2b3c"), ("a" * 80, "a" * 46 + "-1a2b3c")],
+)
+def test_release_names(deployment: str, name: str) -> None:
+    assert commands.release_name(deployment, "1a2b3c") == name
+    assert len(name) <= 53
+
+
+SCHEMA_ERROR = """level=WARN msg="something"
+Error: values don't meet the specifications of the schema(s) in the following chart(s):
+compss-cluster:
+- at '/worker/replicas': got string, want integer
+
+"""
+
+
+def test_the_reason_of_a_failure() -> None:
+    reason = commands.failure(SCHEMA_ERROR)
+    assert reason.startswith("values don't meet")
+    assert "- at '/worker/replicas': got string, want integer" in reason
+    assert commands.failing_key(reason) == "values"
+    assert commands.failing_key('secrets is forbidden: User "u" cannot list resource "secrets"') == "namespace"
+    assert commands.failing_key("Kubernetes cluster unreachable: dial tcp") == "kubeconfig"
+    assert commands.failing_key('path "/c" not found') == "chart"
+    assert commands.failure("") == "helm said nothing"
+
+
+def record(name: str, revision: int, status: str, **labels: str) -> dict[str, object]:
+    return {"labels": {"owner": "helm", "name": name, "version": str(revision), "status": status, **labels}}
+
+
+def test_the_newest_revision_of_a_release_counts() -> None:
+    found = parse([record("r", 2, "pending-upgrade"), record("r", 1, "deployed"), record("a", 10, "failed"), {}])
+    assert [(each.name, each.status) for each in found] == [("a", "failed"), ("r", "pending-upgrade")]
+
+
+def test_a_manifest_tells_the_pods_to_expect() -> None:
+    found = workloads(documents(MANIFEST))
+    assert [(each.kind, each.name, each.replicas) for each in found] == [
+        ("StatefulSet", "r-worker", 2),
+        ("Deployment", "r-web", 1),
+    ]
+    assert list(selectors(found)) == [
+        "app.kubernetes.io/instance=r,part=worker",
+        "app.kubernetes.io/instance=r,part=web",
+    ]
+    assert container_names(found) == ["worker", "web", "log"]
+
+
+@pytest.mark.parametrize("text", ["a: [", "just words", "kind: Pod"])
+def test_what_is_no_manifest(text: str) -> None:
+    with pytest.raises(ValueError, match=r"YAML|apiVersion"):
+        documents(text)
+
+
+def test_lists_are_opened() -> None:
+    text = "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Secret, metadata: {name: s}}]"
+    assert [each["kind"] for each in documents(text)] == ["Secret"]

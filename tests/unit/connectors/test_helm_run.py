@@ -1,0 +1,377 @@
+"""`medweave.helm` and `medweave.compss` in real runs of the real engine; helm and the API server are small stand-ins."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from medweave_connectors.pods import owner
+from support.api_server import ApiServer, pod_of
+from support.engine import Run, run, start, write_workflow
+
+FAKES = Path(__file__).parents[2] / "fakes" / "bin"
+GOOD = "echo {} > run_report.json; echo $POD_NAME > result.txt"
+PROGRESS = """echo 'medweave-progress {"unit":"case","done":1,"total":2,"detail":"x"}' >&2\n"""
+GANG = {"hints": {"urn:medweave:cwl#Gang": {}}}
+FILE = """
+version: v1.0
+workflows:
+  tiny:
+    type: cwl
+    config: {{file: tiny.cwl, settings: job.yml}}
+    bindings: [{{step: /, target: {{deployment: cluster{target}}}}}]
+deployments:
+  cluster:
+    type: {kind}
+    workdir: {workdir}
+    config: {{kubeconfig: kubeconfig, chart: chart, {config}}}
+scheduling: {{scheduler: {{type: medweave.scheduler, config: {{}}}}}}
+database: {{type: medweave.database, config: {{}}}}
+"""
+WORKLOAD = """
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {{name: r-{part}}}
+spec:
+  replicas: {replicas}
+  serviceName: r-pods
+  selector: {{matchLabels: {{part: {part}}}}}
+  template: {{spec: {{containers: [{{name: {part}}}]}}}}
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ApiServer]:
+    (tmp_path / "chart").mkdir()
+    (tmp_path / "chart" / "manifest.yaml").write_text(WORKLOAD.format(part="worker", replicas=2))
+    with ApiServer() as fake:
+        fake.write_kubeconfig(tmp_path / "kubeconfig")
+        yield fake
+
+
+def write(
+    tmp_path: Path, tools: dict[str, Any], *, kind: str = "medweave.helm", target: str = "", config: str = "timeout: 20"
+) -> None:
+    file = FILE.format(kind=kind, workdir=tmp_path / "in-pods", target=target, config=config)
+    write_workflow(tmp_path, tools, file=file)
+
+
+def with_helm(**more: str) -> dict[str, str]:
+    return {"PATH": f"{FAKES}:{os.environ['PATH']}"} | more
+
+
+def go(tmp_path: Path, **environment: str) -> Run:
+    return run(tmp_path, environment=with_helm(**environment))
+
+
+def test_a_release_lives_as_long_as_the_run(tmp_path: Path, server: ApiServer) -> None:
+    kept: dict[str, Any] = {}
+    server.make_pod = lambda workload, number: kept.update(server.releases) or pod_of(workload, number)  # type: ignore[func-returns-value]
+    (tmp_path / "more.yml").write_text("worker: {replicas: 2}\nseen: file\n")
+    values = "yamlValues: [more.yml], values: {seen: 'inline ${WHO}'}"
+    write(tmp_path, {"first": GOOD}, config=values)
+    ended = go(tmp_path, WHO="me", MEDWEAVE_RUN_ID="my.run")
+    assert ended.exit_code == 0, ended.stderr
+    assert (tmp_path / "results" / "result.txt").read_text() in ("r-worker-0\n", "r-worker-1\n")
+    ((name, release),) = kept.items()
+    assert name.startswith("cluster-"), "a release of its own for each run"
+    assert release["values"] == {"worker": {"replicas": 2}, "seen": "inline me"}
+    assert release["labels"][owner.RUN] == "my.run"
+    assert not server.releases
+    assert not server.pods
+    assert f"release {name}, 2 pods ready after" in ended.stderr
+
+
+def test_a_failing_step_takes_the_release_down(tmp_path: Path, server: ApiServer) -> None:
+    write(tmp_path, {"bad": "exit 3"})
+    assert go(tmp_path).exit_code == 1
+    assert not server.releases
+
+
+def test_ctrl_c_takes_the_release_down(tmp_path: Path, server: ApiServer) -> None:
+    write(tmp_path, {"sleeper": PROGRESS + f"echo $$ > {tmp_path}/pid; while :; do sleep 0.1; done"})
+    going = start(tmp_path, environment=with_helm())
+    going.wait_for_line("case 1/2")
+    before = time.monotonic()
+    going.signal(signal.SIGINT)
+    going.wait()
+    assert time.monotonic() - before < 20
+    assert not server.releases
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_ctrl_c_while_the_pods_start_takes_the_release_down(tmp_path: Path, server: ApiServer) -> None:
+    def never_ready(workload: dict[str, Any], number: int) -> dict[str, Any]:
+        pod = pod_of(workload, number)
+        pod["status"] |= {"phase": "Pending", "conditions": [], "containerStatuses": []}
+        return pod
+
+    server.make_pod = never_ready
+    write(tmp_path, {"first": GOOD}, config="timeout: 60")
+    going = start(tmp_path, environment=with_helm())
+    deadline = time.monotonic() + 30
+    while not server.pods and time.monotonic() < deadline:
+        time.sleep(0.05)
+    going.signal(signal.SIGINT)
+    going.wait()
+    assert not server.releases
+
+
+def test_a_refused_value_is_told_with_its_key(tmp_path: Path, server: ApiServer) -> None:
+    (tmp_path / "chart" / "refuse.txt").write_text(
+        "values don't meet the specifications of the schema(s):\n- at '/worker/replicas': got string, want integer"
+    )
+    write(tmp_path, {"first": GOOD})
+    ended = go(tmp_path)
+    assert ended.exit_code == 1
+    assert "deployments.cluster.config.values: the release cannot be installed." in ended.stderr
+    assert "- at '/worker/replicas': got string, want integer" in ended.stderr
+
+
+def test_a_missing_image_is_told_and_undone(tmp_path: Path, server: ApiServer) -> None:
+    def no_image(workload: dict[str, Any], number: int) -> dict[str, Any]:
+        pod = pod_of(workload, number)
+        state = {"waiting": {"reason": "ErrImageNeverPull", "message": 'Container image "x" is not present'}}
+        pod["status"] |= {"phase": "Pending", "conditions": []}
+        pod["status"]["containerStatuses"] = [{"name": "worker", "restartCount": 0, "state": state}]
+        return pod
+
+    server.make_pod = no_image
+    write(tmp_path, {"first": GOOD})
+    before = time.monotonic()
+    ended = go(tmp_path)
+    assert time.monotonic() - before < 20
+    assert 'Container image "x" is not present' in ended.stderr
+    assert not server.releases
+
+
+def left_over(driver: str) -> dict[str, Any]:
+    manifest = WORKLOAD.format(part="worker", replicas=2)
+    labels = {owner.RUN: "an-old-run", owner.DRIVER: driver, "medweave.dev/deployment": "cluster"} if driver else {}
+    return {"manifest": manifest, "labels": labels, "values": {"old": True}}
+
+
+def killed_driver() -> str:
+    return re.sub(r"_\d+-", "_999999999-", owner.labels()[owner.DRIVER])
+
+
+@pytest.mark.parametrize("config", ["releaseName: mine", "timeout: 20"])
+def test_what_a_killed_run_left_is_removed(tmp_path: Path, server: ApiServer, config: str) -> None:
+    # Fault K2 of the engine: "cannot re-use a name that is still in use".
+    server.releases["mine"] = left_over(killed_driver())
+    write(tmp_path, {"first": GOOD}, config=config)
+    ended = go(tmp_path)
+    assert ended.exit_code == 0, ended.stderr
+    assert "removing release mine, left by run an-old-run" in ended.stderr
+    assert not server.releases
+
+
+@pytest.mark.parametrize(
+    ("driver", "words"),
+    [
+        ("", "that medweave did not make"),
+        ("another-machine_1-1", "of run an-old-run, made from another machine"),
+        (owner.labels()[owner.DRIVER], "used by run an-old-run, which goes on"),
+    ],
+)
+def test_releases_of_others_are_left_alone(tmp_path: Path, server: ApiServer, driver: str, words: str) -> None:
+    server.releases["mine"] = left_over(driver)
+    write(tmp_path, {"first": GOOD}, config="releaseName: mine")
+    ended = go(tmp_path)
+    assert ended.exit_code == 1
+    assert words in ended.stderr
+    assert "deployments.cluster.config.releaseName" in ended.stderr
+    assert server.releases["mine"]["values"] == {"old": True}
+
+
+def test_an_external_release_is_used_and_left(tmp_path: Path, server: ApiServer) -> None:
+    server.releases["theirs"] = left_over("")
+    manifest = WORKLOAD.format(part="worker", replicas=1)
+    server.releases["theirs"]["manifest"] = manifest
+    pod = pod_of(yaml.safe_load(manifest), 0)
+    pod["metadata"]["labels"] = {"app.kubernetes.io/instance": "theirs"}
+    server.add(pod)
+    write(tmp_path, {"first": GOOD}, config="releaseName: theirs")
+    file = tmp_path / "streamflow.yml"
+    file.write_text(file.read_text().replace("    workdir:", "    external: true\n    workdir:"))
+    ended = go(tmp_path)
+    assert ended.exit_code == 0, ended.stderr
+    assert (tmp_path / "results" / "result.txt").read_text() == "r-worker-0\n"
+    assert "theirs" in server.releases
+
+
+# ---- medweave.compss
+
+
+def nodes(tmp_path: Path) -> list[str]:
+    return sorted((tmp_path / "nodes").read_text().splitlines())
+
+
+def test_ddp_starts_the_command_in_every_worker(tmp_path: Path, server: ApiServer) -> None:
+    script = (
+        f"echo $MEDWEAVE_NODE_RANK/$MEDWEAVE_NUM_NODES $MEDWEAVE_ENGINE $POD_NAME $MEDWEAVE_RENDEZVOUS >> {tmp_path}/nodes; "
+        '[ "$MEDWEAVE_NODE_RANK" = 0 ] || exit 0; ' + GOOD
+    )
+    write(tmp_path, {"train": (script, GANG)}, kind="medweave.compss", config="engine: ddp")
+    ended = go(tmp_path)
+    assert ended.exit_code == 0, ended.stderr
+    assert nodes(tmp_path) == [
+        "0/2 ddp r-worker-0 r-worker-0.r-pods:29500",
+        "1/2 ddp r-worker-1 r-worker-0.r-pods:29500",
+    ]
+    assert (tmp_path / "results" / "result.txt").read_text() == "r-worker-0\n", "outputs are node 0's"
+
+
+def test_folders_are_made_and_inputs_copied_on_every_pod(tmp_path: Path, server: ApiServer) -> None:
+    write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="engine: ddp")
+    keys = json.loads((tmp_path / "tiny.cwl").read_text())
+    keys["inputs"] = {"data": "File"}
+    keys["steps"]["train"]["in"] = {"data": "data"}
+    keys["steps"]["train"]["run"]["inputs"] = {"data": {"type": "File", "inputBinding": {"position": 1}}}
+    (tmp_path / "tiny.cwl").write_text(json.dumps(keys))
+    (tmp_path / "my data.txt").write_text("x")
+    (tmp_path / "job.yml").write_text(json.dumps({"data": {"class": "File", "path": "my data.txt"}}))
+    ended = go(tmp_path)
+    assert ended.exit_code == 0, ended.stderr
+    for pod in ("r-worker-0", "r-worker-1"):
+        told = [" ".join(each) for each in server.commands[pod]]
+        assert any(each.startswith("tar xpf") for each in told), f"{pod} did not get the input"
+
+
+def test_without_the_hint_a_step_runs_on_one_pod(tmp_path: Path, server: ApiServer) -> None:
+    script = f"echo $POD_NAME:$MEDWEAVE_NODE_RANK >> {tmp_path}/nodes; {GOOD}"
+    write(tmp_path, {"plain": script}, kind="medweave.compss", config="engine: ddp")
+    assert go(tmp_path).exit_code == 0
+    assert nodes(tmp_path) == ["r-worker-0:"]
+
+
+def test_more_workers_than_there_are_is_refused(tmp_path: Path, server: ApiServer) -> None:
+    write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="engine: ddp", target=", locations: 3")
+    ended = go(tmp_path)
+    assert ended.exit_code == 1
+    assert "locations: 3, 2 workers" in ended.stderr
+
+
+def compss_pods(tmp_path: Path, server: ApiServer, runcompss: str) -> None:
+    """Pods with stand-ins for what a COMPSs image has; all workers let us in."""
+    manifest = WORKLOAD.format(part="worker", replicas=2) + WORKLOAD.format(part="master", replicas=1)
+    (tmp_path / "chart" / "manifest.yaml").write_text(manifest)
+    user = tmp_path / "COMPSs" / "Runtime" / "scripts" / "user"
+    programs = tmp_path / "programs"
+    (programs / "jre" / "bin").mkdir(parents=True)
+    user.mkdir(parents=True)
+    scripts = {user / "runcompss": runcompss, programs / "ssh": "exit 0", programs / "jre" / "bin" / "java": "exit 0"}
+    for path, script in scripts.items():
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+    server.environment = {
+        "PATH": f"{programs}:{programs}/jre/bin:{user}:{FAKES}:{os.environ['PATH']}",
+        "COMPSS_HOME": str(tmp_path / "COMPSs"),
+        "POD_PYTHON": os.environ.get("PYTHON", f"{Path(os.sys.executable)}"),  # type: ignore[attr-defined]
+        "POD_SSH_PORT": "2222",
+    }
+
+
+def as_step(tmp_path: Path) -> None:
+    """Makes the tool a `medweave-step` command, as only that can be a COMPSs application."""
+    document = json.loads((tmp_path / "tiny.cwl").read_text())
+    document["steps"]["train"]["run"]["baseCommand"] = ["medweave-step", "train-distributed"]
+    (tmp_path / "tiny.cwl").write_text(json.dumps(document))
+
+
+RUNCOMPSS = r"""
+mkdir -p "$HOME/.COMPSs/__main__.py_01"; echo "[API] done" > "$HOME/.COMPSs/__main__.py_01/runtime.log"
+echo "$POD_NAME $MEDWEAVE_ENGINE" > result.txt
+for word; do echo "$word" >> result.txt; done
+echo JAVA_HOME=$JAVA_HOME >> result.txt
+for word; do case $word in --project=*|--resources=*) cat "${word#*=}" >> result.txt;; esac; done
+"""
+
+
+def test_compss_runs_the_step_on_the_master(tmp_path: Path, server: ApiServer) -> None:
+    compss_pods(tmp_path, server, RUNCOMPSS)
+    write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="engine: compss")
+    as_step(tmp_path)
+    ended = go(tmp_path)
+    assert ended.exit_code == 0, ended.stderr
+    text = (tmp_path / "results" / "result.txt").read_text()
+    assert text.startswith("r-master-0 compss\n--lang=python\n")
+    assert "--master_name=r-master-0.r-pods\n" in text
+    assert "medweave_steps/__main__.py\ntrain-distributed\n" in text
+    assert f"JAVA_HOME={tmp_path}/programs/jre\n" in text
+    assert re.findall(r'ComputeNode Name="([^"]+)"', text) == ["r-worker-0.r-pods", "r-worker-1.r-pods"] * 2
+    logs = list((ended.record / "logs" / "train").rglob("runtime.log"))
+    assert [each.read_text() for each in logs] == ["[API] done\n"]
+    assert server.releases == {}
+
+
+def test_compss_ends_when_a_worker_is_lost(tmp_path: Path, server: ApiServer) -> None:
+    # The runtime itself was seen to wait for minutes, or for ever.
+    compss_pods(tmp_path, server, PROGRESS + f"echo $$ > {tmp_path}/pid; while :; do sleep 0.1; done")
+    write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="engine: compss")
+    as_step(tmp_path)
+    going = start(tmp_path, environment=with_helm())
+    going.wait_for_line("case 1/2")
+    before = time.monotonic()
+    server.remove("r-worker-1")
+    ended = going.wait()
+    assert time.monotonic() - before < 60
+    assert "COMPSs worker lost: pod r-worker-1 is gone" in ended.stderr
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+    assert not server.releases
+
+
+def test_compss_has_a_deadline_of_its_own(tmp_path: Path, server: ApiServer) -> None:
+    compss_pods(tmp_path, server, "while :; do sleep 0.1; done")
+    write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="engine: compss, stepTimeout: 2")
+    as_step(tmp_path)
+    ended = go(tmp_path)
+    assert "the time limit of 2 s was reached" in ended.stderr
+
+
+def test_compss_is_refused_where_it_is_not_installed(tmp_path: Path, server: ApiServer) -> None:
+    compss_pods(tmp_path, server, "exit 0")
+    (tmp_path / "COMPSs" / "Runtime" / "scripts" / "user" / "runcompss").unlink()
+    write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="engine: compss")
+    as_step(tmp_path)
+    ended = go(tmp_path)
+    assert "deployments.cluster.config.engine" in ended.stderr
+    assert "has no runcompss on the PATH" in ended.stderr
+
+
+def test_workers_that_cannot_be_reached_are_named(tmp_path: Path, server: ApiServer) -> None:
+    compss_pods(tmp_path, server, "exit 0")
+    (tmp_path / "programs" / "ssh").write_text("#!/bin/sh\necho 'Host key verification failed.' >&2; exit 255\n")
+    write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="engine: compss")
+    as_step(tmp_path)
+    ended = go(tmp_path)
+    assert "r-worker-0.r-pods: Host key verification failed." in ended.stderr
+
+
+def test_another_command_is_no_compss_application(tmp_path: Path, server: ApiServer) -> None:
+    compss_pods(tmp_path, server, "exit 0")
+    write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="engine: compss")
+    ended = go(tmp_path)
+    assert "/train/0 cannot be run as a COMPSs application." in ended.stderr
+
+
+def test_a_service_of_the_cluster_is_refused(tmp_path: Path, server: ApiServer) -> None:
+    write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="engine: ddp", target=", service: master")
+    assert "the cluster is one place" in go(tmp_path).stderr
+
+
+def test_the_engine_is_never_a_silent_choice(tmp_path: Path, server: ApiServer) -> None:
+    write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="timeout: 20")
+    ended = go(tmp_path)
+    assert ended.exit_code == 1
+    assert "engine" in ended.stderr

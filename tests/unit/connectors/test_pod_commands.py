@@ -1,0 +1,96 @@
+"""Scripts for containers, run by the shell of this machine; counters as cgroup v1 and v2 write them."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from medweave_connectors.pods.commands import Counters, end, parse_counters, start, verdict
+from medweave_connectors.remote import shell_line
+
+V1 = [
+    "medweave-pod pid 17",
+    "medweave-pod /sys/fs/cgroup/memory/memory.oom_control oom_kill_disable 0",
+    "medweave-pod /sys/fs/cgroup/memory/memory.oom_control under_oom 0",
+    "medweave-pod /sys/fs/cgroup/memory/memory.oom_control oom_kill 3",
+    "medweave-pod /sys/fs/cgroup/memory/memory.limit_in_bytes 536870912",
+    "medweave-pod /sys/fs/cgroup/cpuacct/cpuacct.usage 2500000000",
+]
+V2 = [
+    "medweave-pod /sys/fs/cgroup/memory.events oom 1",
+    "medweave-pod /sys/fs/cgroup/memory.events oom_kill 1",
+    "medweave-pod /sys/fs/cgroup/memory.max max",
+    "medweave-pod /sys/fs/cgroup/cpu.stat usage_usec 1500000",
+    "medweave-pod /sys/fs/cgroup/cpu.stat user_usec 9",
+    "medweave-pod something-new yes",
+]
+
+
+def test_counters_of_both_versions() -> None:
+    assert parse_counters(V1) == Counters(pid=17, oom_kills=3, cpu_seconds=2.5, limit_mib=512)
+    assert parse_counters(V2) == Counters(oom_kills=1, cpu_seconds=1.5)
+    assert not Counters().take("medweave-progress {}")
+
+
+def test_a_limit_that_is_none() -> None:
+    line = "medweave-pod /sys/fs/cgroup/memory/memory.limit_in_bytes 9223372036854771712"
+    assert parse_counters([line]).limit_mib is None
+
+
+def test_a_kill_is_judged_by_the_counter() -> None:
+    before, after = Counters(oom_kills=1), Counters(oom_kills=2, limit_mib=512)
+    assert verdict(137, before, after) == (
+        "out of memory: 1 of its processes were killed at the container's memory limit of 512 MiB."
+    )
+    assert "out of memory" in verdict(1, before, after), "a child was killed, and the step said something else"
+    assert "counts no kill for memory" in verdict(137, before, Counters(oom_kills=1))
+    assert "not readable" in verdict(137, Counters(), Counters())
+    assert verdict(65, before, Counters(oom_kills=1)) == ""
+
+
+def test_the_command_starts_in_its_folder_with_its_environment(tmp_path: Path) -> None:
+    # Fault C7 of the engine: values were run by the shell.
+    folder = tmp_path / "a 'folder'"
+    folder.mkdir()
+    value = "a\"b `touch harm` $HOME 'c'"
+    line = shell_line(["printf", "%s", '"$VALUE"'], environment={"VALUE": value}, workdir=str(folder), stdout="out put")
+    done = subprocess.run(start(line), capture_output=True, text=True, check=True)
+    assert (folder / "out put").read_text() == value
+    assert not (folder / "harm").exists()
+    assert isinstance(parse_counters(done.stderr.splitlines()).pid, int)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "sleep 60",
+        "trap '' INT TERM; while :; do sleep 0.1; done",
+        "setsid sh -c 'trap \"\" TERM; sleep 60' & wait",
+    ],
+)
+def test_the_end_reaches_all_processes_of_a_job(script: str) -> None:
+    key = f"test-{time.monotonic_ns()}"
+    line = shell_line(["sh", "-c", f'"{script}"'], environment={"MEDWEAVE_JOB": key}, workdir="/")
+    job = subprocess.Popen(start(line), stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert job.stderr is not None
+    pid = Counters()
+    while pid.pid is None:
+        pid.take(job.stderr.readline())
+    time.sleep(0.3)
+    subprocess.run(end(pid.pid, key, signal="TERM", grace_s=0.5), check=True, timeout=20)
+    job.wait(timeout=5)
+    assert not marked(key)
+
+
+def marked(key: str) -> list[str]:
+    found = []
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"MEDWEAVE_JOB={key}".encode() in (each / "environ").read_bytes():
+                found.append(each.name)
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,328 @@
+"""`medweave.kubernetes` in real runs of the real engine; the API server is a small one whose `exec` starts real processes."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.api_server import NAMESPACE, ApiServer, pod_document
+from support.engine import Run, run, start, wait_until, write_workflow
+
+GOOD = "echo {} > run_report.json; echo $POD_NAME > result.txt"
+PROGRESS = """echo 'medweave-progress {"unit":"case","done":1,"total":2,"detail":"x"}' >&2\n"""
+GANG = {"hints": {"urn:medweave:cwl#Gang": {}}}
+FILE = """
+version: v1.0
+workflows:
+  tiny:
+    type: cwl
+    config: {{file: tiny.cwl, settings: job.yml}}
+    bindings: [{{step: /, target: {{deployment: pods{target}}}}}]
+deployments:
+  pods:
+    type: medweave.kubernetes
+    workdir: {workdir}
+    config: {{kubeconfig: kubeconfig, {config}}}
+scheduling: {{scheduler: {{type: medweave.scheduler, config: {{}}}}}}
+database: {{type: medweave.database, config: {{}}}}
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ApiServer]:
+    with ApiServer() as fake:
+        fake.add(pod_document("w-0"), pod_document("w-1"), pod_document("stranger", labels={"app": "other"}))
+        fake.write_kubeconfig(tmp_path / "kubeconfig")
+        yield fake
+
+
+def write(tmp_path: Path, tools: dict[str, Any], *, target: str = "", config: str = "selector: app=w") -> None:
+    file = FILE.format(workdir=tmp_path / "in-pods", target=target, config=config)
+    write_workflow(tmp_path, tools, file=file)
+
+
+def failure(ended: Run) -> dict[str, Any]:
+    (job,) = [event["data"] for event in ended.of_type("job.ended") if event["data"]["state"] == "failed"]
+    return job
+
+
+def test_a_good_run(tmp_path: Path, server: ApiServer) -> None:
+    write(tmp_path, {"first": PROGRESS + GOOD})
+    ended = run(tmp_path)
+    assert ended.exit_code == 0, ended.stderr
+    assert (tmp_path / "results" / "result.txt").read_text() in ("w-0\n", "w-1\n")
+    assert (ended.record / "reports" / "first" / "run_report.json").read_text() == "{}\n"
+    assert re.search(r"^  first +case 1/2: x", ended.stderr, re.MULTILINE)
+    (scheduled,) = ended.of_type("job.scheduled")
+    assert scheduled["location"] in ("w-0:worker", "w-1:worker"), "without a service, the only container"
+    outcome = ended.of_type("job.ended")[0]["data"]
+    assert (outcome["state"], outcome["exit_code"]) == ("completed", 0)
+    assert "stranger" not in server.commands
+
+
+def test_the_first_cause_is_what_the_user_reads(tmp_path: Path, server: ApiServer) -> None:
+    message = "medweave-step v: no such case.\\n  seen:     $HOME `id`\\n"
+    write(tmp_path, {"bad": f"echo noise >&2; printf '{message}' >&2; exit 65"})
+    ended = run(tmp_path)
+    assert ended.exit_code == 1
+    assert "first cause: bad on pods, exit code 65, bad data" in ended.stderr
+    assert "medweave-step v: no such case.\n  seen:     $HOME `id`\n" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert failure(ended)["exit_code"] == 65
+
+
+def test_environment_values_are_not_run_by_a_shell(tmp_path: Path, server: ApiServer) -> None:
+    # Fault C7 of the engine.
+    value = "a\"b `touch harm` $HOME 'c'"
+    keys = {"requirements": {"EnvVarRequirement": {"envDef": {"VALUE": value}}}}
+    write(tmp_path, {"shows": ('printf %s "$VALUE" > result.txt', keys)})
+    ended = run(tmp_path)
+    assert ended.exit_code == 0, ended.stderr
+    assert (tmp_path / "results" / "result.txt").read_text() == value
+
+
+def test_a_time_limit_ends_the_command(tmp_path: Path, server: ApiServer) -> None:
+    # Fault K11 of the engine: the limit covered only the opening of the connection.
+    limit = {"requirements": {"ToolTimeLimit": {"timelimit": 1}}}
+    write(tmp_path, {"sleeper": (f"echo $$ > {tmp_path}/pid; while :; do sleep 0.1; done", limit)})
+    ended = run(tmp_path)
+    assert ended.exit_code == 1
+    assert "the time limit of 1 s was reached" in ended.stderr
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_a_pod_that_vanishes_is_told_as_such(tmp_path: Path, server: ApiServer) -> None:
+    write(tmp_path, {"sleeper": PROGRESS + "sleep 60"})
+    going = start(tmp_path)
+    going.wait_for_line("case 1/2")
+    pod = next(
+        name for name in ("w-0", "w-1") if any("medweave-pod pid" in each[-1] for each in server.commands.get(name, []))
+    )
+    server.remove(pod)
+    ended = going.wait()
+    assert f"pod {pod} is gone" in ended.stderr
+    assert failure(ended)["exit_code"] == 75, "another try may succeed"
+
+
+def test_a_connection_that_breaks_is_no_end(tmp_path: Path, server: ApiServer) -> None:
+    # Fault K11 of the engine: TypeError, and a cut stream reads as its end.
+    write(tmp_path, {"sleeper": PROGRESS + "sleep 60"})
+    going = start(tmp_path)
+    going.wait_for_line("case 1/2")
+    for name in ("w-0", "w-1"):
+        server.drop(name)
+    ended = going.wait()
+    assert ended.exit_code == 1
+    assert "broke before the command had ended" in ended.stderr
+
+
+def test_ctrl_c_ends_what_runs_in_the_pod(tmp_path: Path, server: ApiServer) -> None:
+    write(tmp_path, {"sleeper": PROGRESS + f"echo $$ > {tmp_path}/pid; while :; do sleep 0.1; done"})
+    going = start(tmp_path)
+    going.wait_for_line("case 1/2")
+    wait_until(lambda: (tmp_path / "pid").exists() and bool((tmp_path / "pid").read_text()))
+    before = time.monotonic()
+    going.signal(signal.SIGINT)
+    ended = going.wait()
+    assert time.monotonic() - before < 20
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+    assert ended.of_type("run.ended")[0]["data"]["state"] == "cancelled"
+    assert ended.of_type("job.ended")[0]["data"]["state"] == "cancelled"
+
+
+def test_a_gang_runs_once_per_pod(tmp_path: Path, server: ApiServer) -> None:
+    script = (
+        f"echo $MEDWEAVE_NODE_RANK of $MEDWEAVE_NUM_NODES at $MEDWEAVE_RENDEZVOUS in $POD_NAME >> {tmp_path}/nodes; "
+        '[ "$MEDWEAVE_NODE_RANK" = 0 ] || exit 0; ' + GOOD
+    )
+    write(tmp_path, {"train": (script, GANG)}, target=", locations: 2")
+    ended = run(tmp_path)
+    assert ended.exit_code == 0, ended.stderr
+    told = sorted((tmp_path / "nodes").read_text().splitlines())
+    assert [line.split(" at ")[0] for line in told] == ["0 of 2", "1 of 2"]
+    assert {line.split(" in ")[1] for line in told} == {"w-0", "w-1"}
+    assert {line.split(" at ")[1].split(" in ")[0] for line in told} == {"127.0.0.1:29500"}
+
+
+def test_without_the_hint_the_command_runs_once(tmp_path: Path, server: ApiServer) -> None:
+    write(tmp_path, {"train": f"echo $MEDWEAVE_NODE_RANK >> {tmp_path}/nodes; {GOOD}"}, target=", locations: 2")
+    assert run(tmp_path).exit_code == 0
+    assert (tmp_path / "nodes").read_text() == "\n"
+
+
+def test_one_node_lost_ends_all_with_its_error(tmp_path: Path, server: ApiServer) -> None:
+    script = f"""
+    if [ "$MEDWEAVE_NODE_RANK" = 1 ]; then sleep 1; echo 'medweave-step train: case 7 is broken.' >&2; exit 65; fi
+    echo $$ > {tmp_path}/pid; trap '' TERM; while :; do sleep 0.1; done
+    """
+    write(tmp_path, {"train": (script, GANG)}, target=", locations: 2")
+    before = time.monotonic()
+    ended = run(tmp_path)
+    assert time.monotonic() - before < 60
+    assert ended.exit_code == 1
+    assert re.search(
+        r"node 1 of 2 \(w-[01]:worker\) failed first\.\nmedweave-step train: case 7 is broken\.", ended.stderr
+    )
+    assert failure(ended)["exit_code"] == 65
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_the_lost_pod_is_the_cause_and_not_who_complains_of_it(tmp_path: Path, server: ApiServer) -> None:
+    script = (
+        f'touch {tmp_path}/$MEDWEAVE_NODE_RANK; [ "$MEDWEAVE_NODE_RANK" = 1 ] && sleep 60; '
+        f"while [ ! -e {tmp_path}/gone ]; do sleep 0.1; done; echo 'medweave-step train: peer lost.' >&2; exit 70"
+    )
+    write(tmp_path, {"train": (script, GANG)}, target=", locations: 2")
+    going = start(tmp_path)
+    wait_until(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists(), 60)
+    lost = next(
+        name for name, told in server.commands.items() if any("MEDWEAVE_NODE_RANK=1" in each[-1] for each in told)
+    )
+    server.remove(lost)
+    (tmp_path / "gone").touch()
+    ended = going.wait()
+    assert f"node 1 of 2 ({lost}:worker) failed first. pod {lost} is gone" in ended.stderr
+
+
+def test_without_pods_the_error_comes_at_once(tmp_path: Path, server: ApiServer) -> None:
+    # Fault K1 of the engine: it waited for ever, in silence.
+    write(tmp_path, {"first": GOOD}, config="selector: app=nobody")
+    ended = run(tmp_path)
+    assert ended.exit_code == 1
+    assert "deployments.pods.config.selector: its pods cannot be used." in ended.stderr
+    assert f"no pods with app=nobody in namespace '{NAMESPACE}'" in ended.stderr
+
+
+def test_a_wrong_kubeconfig_is_told_with_its_key(tmp_path: Path, server: ApiServer) -> None:
+    (tmp_path / "kubeconfig").unlink()
+    write(tmp_path, {"first": GOOD})
+    ended = run(tmp_path)
+    assert ended.exit_code == 1
+    assert "deployments.pods.config.kubeconfig" in ended.stderr
+
+
+def test_missing_rights_are_told_with_their_key(tmp_path: Path, server: ApiServer) -> None:
+    server.refuse[("GET", "/pods")] = 403, 'pods is forbidden: User "u" cannot list resource "pods"'
+    write(tmp_path, {"first": GOOD})
+    ended = run(tmp_path)
+    assert "deployments.pods.config.namespace" in ended.stderr
+    assert 'User "u" cannot list resource "pods"' in ended.stderr
+
+
+def test_an_unknown_service_is_told_with_the_known_ones(tmp_path: Path, server: ApiServer) -> None:
+    write(tmp_path, {"first": GOOD}, target=", service: wroker")
+    ended = run(tmp_path)
+    assert ended.exit_code == 1
+    assert "service: wroker" in ended.stderr
+    assert re.search(r"expected: .*: worker\n", ended.stderr)
+
+
+DEPLOYMENT = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: segment}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: segment}}
+  template:
+    metadata: {labels: {app: segment}}
+    spec: {containers: [{name: worker, image: x}]}
+"""
+
+
+def applied(server: ApiServer, **status: Any) -> None:
+    def make(document: dict[str, Any]) -> None:
+        pod = pod_document("segment-1", labels=document["spec"]["template"]["metadata"]["labels"])
+        pod["status"] |= status
+        server.add(pod)
+
+    server.on_apply = make
+
+
+def test_manifests_live_as_long_as_the_run(tmp_path: Path, server: ApiServer) -> None:
+    (tmp_path / "segment.yaml").write_text(DEPLOYMENT)
+    applied(server)
+    write(tmp_path, {"first": GOOD}, config="files: [segment.yaml]")
+    ended = run(tmp_path, environment={"MEDWEAVE_RUN_ID": "my.run"})
+    assert ended.exit_code == 0, ended.stderr
+    assert (tmp_path / "results" / "result.txt").read_text() == "segment-1\n"
+    assert server.pods["segment-1"]["metadata"]["labels"]["medweave.dev/run"] == "my.run"
+    assert not server.objects, "what was applied is deleted"
+
+
+def test_a_missing_image_is_told_within_seconds_and_undone(tmp_path: Path, server: ApiServer) -> None:
+    # Fault K10 of the engine: hours of silence.
+    (tmp_path / "segment.yaml").write_text(DEPLOYMENT)
+    state = {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "nowhere/x:1"'}}
+    applied(
+        server,
+        phase="Pending",
+        conditions=[],
+        containerStatuses=[{"name": "worker", "restartCount": 0, "state": state}],
+    )
+    write(tmp_path, {"first": GOOD}, config="files: [segment.yaml]")
+    before = time.monotonic()
+    ended = run(tmp_path)
+    assert time.monotonic() - before < 20
+    assert "pod segment-1 cannot start" in ended.stderr
+    assert 'Back-off pulling image "nowhere/x:1"' in ended.stderr
+    assert "correct the image" in ended.stderr
+    assert not server.objects
+
+
+def test_pods_that_the_cluster_refuses_are_told_with_the_events_text(tmp_path: Path, server: ApiServer) -> None:
+    (tmp_path / "segment.yaml").write_text(DEPLOYMENT)
+    server.events.append(
+        {
+            "metadata": {},
+            "involvedObject": {"kind": "ReplicaSet", "name": "segment-5d9"},
+            "reason": "FailedCreate",
+            "message": 'pods "segment-5d9-x" is forbidden: exceeded quota: small',
+            "lastTimestamp": "2999-01-01T00:00:00Z",
+        }
+    )
+    write(tmp_path, {"first": GOOD}, config="files: [segment.yaml]")
+    ended = run(tmp_path)
+    assert "the cluster refuses its pods" in ended.stderr
+    assert "exceeded quota: small" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ({}, "belongs to somebody else (stranger)"),
+        ({"medweave.dev/driver": "another-machine_1-1"}, "belongs to somebody else (elsewhere)"),
+    ],
+)
+def test_objects_of_others_are_left_alone(
+    tmp_path: Path, server: ApiServer, labels: dict[str, str], words: str
+) -> None:
+    # Fault K7 of the engine: any pod of the name was used.
+    (tmp_path / "segment.yaml").write_text(DEPLOYMENT)
+    path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/segment"
+    server.objects[path] = {"metadata": {"labels": labels}, "of": "somebody"}
+    write(tmp_path, {"first": GOOD}, config="files: [segment.yaml]")
+    ended = run(tmp_path)
+    assert words in ended.stderr
+    assert server.objects[path]["of"] == "somebody"
+
+
+def test_what_a_killed_run_left_is_replaced(tmp_path: Path, server: ApiServer) -> None:
+    from medweave_connectors.pods import owner
+
+    (tmp_path / "segment.yaml").write_text(DEPLOYMENT)
+    path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/segment"
+    mine = owner.labels()
+    ended_driver = re.sub(r"_\d+-", "_999999999-", mine[owner.DRIVER])
+    server.objects[path] = {"metadata": {"labels": mine | {owner.DRIVER: ended_driver}}, "of": "a killed run"}
+    applied(server)
+    write(tmp_path, {"first": GOOD}, config="files: [segment.yaml]")
+    ended = run(tmp_path)
+    assert ended.exit_code == 0, ended.stderr
+    assert not server.objects
