@@ -54,7 +54,7 @@ def test_what_the_plug_in_writes_is_what_the_driver_reads(tmp_path: Path) -> Non
     (output / "run_report.json").write_text(codec.dumps(run_report("check")))
     (output / "report" / "fragment.html").write_text("x")
     record.command_ended(
-        "/check/0", CommandOutcome(exit_code=0, seconds=2.0, peak_memory_mib=5.0, output_directory=output)
+        "/check/0", CommandOutcome(exit_code=0, seconds=2.0, peak_memory_mib=5.0, report_folder=output)
     )
     record.job_ended("/check/0", "completed")
     record.command_ended(
