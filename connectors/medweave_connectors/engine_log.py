@@ -8,6 +8,7 @@ import re
 
 from streamflow.log_handler import logger
 
+from medweave_connectors.errors import JobEndedBySite, TimeLimitExceeded
 from medweave_connectors.record import current
 
 _SECONDARY = (
@@ -33,7 +34,8 @@ class ShortFailures(logging.Filter):
         text = record.getMessage()
         if text in self._seen or any(words in text for words in _SECONDARY):
             return False
-        if current() is not None and _TOLD_BY_RECORD.match(text):
+        told = isinstance(record.msg, JobEndedBySite | TimeLimitExceeded) or _TOLD_BY_RECORD.match(text)
+        if current() is not None and told:
             return False
         self._seen.add(text)
         return True

@@ -99,6 +99,10 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
             )
         }
 
+    def most_locations(self, service: str | None) -> int | None:
+        """The number of its workers."""
+        return len(self.workers)
+
     # ---- a place of several pods
 
     async def utility(
@@ -237,13 +241,6 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
     async def _taking_part(self, job_name: str) -> list[Pod]:
         request = requests.request_of(job_name)
         wanted = request.num_nodes if request is not None and request.num_nodes > 1 else len(self.workers)
-        if wanted > len(self.workers):
-            raise DeploymentRefused(
-                f"{job_name} is bound to more workers than deployment '{self.deployment_name}' has.",
-                seen=f"locations: {wanted}, {len(self.workers)} workers",
-                expected=f"at most {len(self.workers)}",
-                do="leave `locations` out (all workers take part), or set the number of workers in the chart's values",
-            )
         return list(await asyncio.gather(*(self.pod_at(f"{pod.name}:{WORKER}") for pod in self.workers[:wanted])))
 
     async def _application(

@@ -54,7 +54,6 @@ class MedweaveHelmConnector(PodsConnector):
         self.release = releaseName or commands.release_name(deployment_name, secrets.token_hex(3))
         self.values: dict[str, Any] = dict(values or {})
         self.value_files = list(yamlValues or [])
-        self.workloads: list[Workload] = []
         self._found_containers: list[str] = []
         self._installed = False
 

@@ -15,7 +15,7 @@ from medweave_connectors.pods.cluster import Refused
 from medweave_connectors.pods.connector import PodsConnector
 from medweave_connectors.pods.errors import DeploymentRefused
 from medweave_connectors.pods.readiness import Readiness
-from medweave_connectors.pods.workloads import Workload, container_names, documents, selectors, workloads
+from medweave_connectors.pods.workloads import container_names, documents, selectors, workloads
 from medweave_connectors.record import console
 
 
@@ -32,7 +32,6 @@ class MedweaveKubernetesConnector(PodsConnector):
     ) -> None:
         super().__init__(deployment_name, config_dir, **access)
         self.files, self.selector = list(files or []), selector
-        self.workloads: list[Workload] = []
         self._applied: list[dict[str, Any]] = []
         self._found_containers: list[str] = []
 

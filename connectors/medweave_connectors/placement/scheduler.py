@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import tempfile
@@ -97,6 +98,9 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
         if hardware_requirement is None:
             await super().schedule(job, binding_config, hardware_requirement)
             return
+        for target in binding_config.targets:
+            if self.context.deployment_manager.get_connector(target.deployment.name) is None:
+                raise asyncio.CancelledError  # its deployment failed, which was told and ends the run
         asked = hardware_requirement.eval(job)
         await self._refuse_if_impossible(job.name, binding_config, asked)
         targets = {self._for_engine(target): target for target in binding_config.targets}
@@ -133,13 +137,26 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
 
     async def _refuse_if_impossible(self, job_name: str, binding_config: BindingConfig, asked: Hardware) -> None:
         seen: list[str] = []
+        places: list[str] = []
         for target in binding_config.targets:
             connector: Any = self.context.deployment_manager.get_connector(target.deployment.name)
-            for location in (await connector.get_available_locations(service=target.service)).values():
+            found = await connector.get_available_locations(service=target.service)
+            most = connector.most_locations(target.service) if hasattr(connector, "most_locations") else None
+            if most is not None and target.locations > most:
+                places.append(f"locations: {target.locations}, and {target.deployment.name} has {most}")
+                continue
+            for location in found.values():
                 has = location.hardware
                 if has is None or (has.cores >= asked.cores and has.memory >= asked.memory):
                     return
                 seen.append(f"{target.deployment.name} has {has.cores:g} cores and {has.memory:.0f} MiB")
+        if places and not seen:
+            raise ImpossibleRequest(
+                f"{job_name} is bound to more locations than there are.\n"
+                f"  seen:     {'; '.join(places)}\n"
+                f"  expected: at most as many `locations` as the deployment has\n"
+                f"  do:       correct `locations` in the binding, or make the deployment larger"
+            )
         if seen:
             raise ImpossibleRequest(
                 f"{job_name} asks for {asked.cores:g} cores and {asked.memory:g} MiB of memory, "

@@ -19,7 +19,7 @@ from streamflow.core.deployment import ExecutionLocation
 from streamflow.core.scheduling import AvailableLocation
 
 from medweave_connectors import requests, shutdown
-from medweave_connectors.errors import TimeLimitExceeded
+from medweave_connectors.errors import JobEndedBySite, TimeLimitExceeded
 from medweave_connectors.gang import node_environment
 from medweave_connectors.pods import commands
 from medweave_connectors.pods.access import connect, kubeconfig_path
@@ -29,6 +29,7 @@ from medweave_connectors.pods.places import BUFFER_BYTES, PodPlaces
 from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.readiness import RunIsEnding, run_is_ending
 from medweave_connectors.pods.states import PodState, describe, judge
+from medweave_connectors.pods.workloads import Workload
 from medweave_connectors.record import current
 from medweave_connectors.record.output import JobOutput
 from medweave_connectors.remote import fetch_reports, file_name, shell_line, step_variables
@@ -62,6 +63,7 @@ class PodsConnector(PodPlaces):
         self.namespace = namespace or ""
         self.kubeconfig, self.kube_context, self.in_cluster = kubeconfig_path(kubeconfig), kubeContext, inCluster
         self.timeout_s = timeout
+        self.workloads: list[Workload] = []
         self._clients: list[Any] = []
         self._groups: set[Group] = set()
         self._writers: dict[str, str] = {}
@@ -144,6 +146,12 @@ class PodsConnector(PodPlaces):
             for pod in ready
         }
 
+    def most_locations(self, service: str | None) -> int | None:
+        """How many locations a service has when all is well; None where only the cluster knows."""
+        container = self.container_of(service, self.containers())
+        counts = [each.replicas for each in self.workloads if container in each.containers]
+        return sum(counts) if counts and all(each.kind != "DaemonSet" for each in self.workloads) else None
+
     def container_of(self, service: str | None, known: Sequence[str]) -> str:
         """The container that a service names.
 
@@ -180,7 +188,8 @@ class PodsConnector(PodPlaces):
 
         Raises:
             TimeLimitExceeded: the job took longer than its ToolTimeLimit; it has ended.
-            PodLost: its pod, or the way to it, was lost.
+            JobEndedBySite: its pod, or the way to it, was lost.
+            PodLost: the pod of another command was.
         """
         if job_name is None or workdir is None:
             text, code = await self.utility(location, command, environment, workdir, timeout)
@@ -230,7 +239,7 @@ class PodsConnector(PodPlaces):
         gang = request is not None and request.hints.gang and len(request.locations) > 1
         places = list(request.locations) if request is not None and gang else [location.name]
         pods = [await self.pod_at(place) for place in places]
-        rendezvous = f"{pods[0].address}:{RENDEZVOUS_PORT}"
+        rendezvous = f"{pods[0].ip}:{RENDEZVOUS_PORT}"  # not every pod has a name that others can look up
         members = []
         for rank, (place, pod) in enumerate(zip(places, pods, strict=True)):
             own = node_environment(node_rank=rank, num_nodes=len(places), rendezvous=rendezvous) if gang else {}
@@ -287,7 +296,7 @@ class PodsConnector(PodPlaces):
         if not in_time:
             raise TimeLimitExceeded(f"{job_name}: {outcome.cause}")
         if culprit.lost:
-            raise PodLost(f"{job_name}: {outcome.cause}")
+            raise JobEndedBySite(f"{job_name}: {outcome.cause}")
         return outcome.cause, outcome.exit_code
 
     def _refuse_without_pods(self, pods: Sequence[Pod], ready: Sequence[Pod]) -> None:

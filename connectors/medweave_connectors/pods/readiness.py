@@ -11,11 +11,13 @@ from medweave_connectors.pods.cluster import Cluster, Refused
 from medweave_connectors.pods.errors import DeploymentRefused
 from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.states import NODES_ARE_COMING, PodState, describe, judge, stuck_after_s
+from medweave_connectors.pods.words import tell_events, tell_pods
 from medweave_connectors.pods.workloads import Workload
 from medweave_connectors.record import console, current
 
 POLL_S = 0.5
 SAY_AFTER_S = 10.0
+LAST_EVENTS = 6
 _REFUSED_PODS = "FailedCreate"  # a quota, or the namespace's pod security: the pods never appear
 
 
@@ -84,12 +86,12 @@ class Readiness:
             if patience is None:
                 self._stuck_since.pop(pod.uid, None)
             elif now - self._stuck_since.setdefault(pod.uid, now) >= patience and not await self._nodes_come(pod):
-                return f"pod {pod.name} cannot start"
+                return "its pods cannot start"
         if now - self._clock > 2 * POLL_S and len(pods) < self._expected():
             names = [name for each in short for name in (each.name, f"{each.name}-")]
-            for _, reason, text in await self._cluster.events(names, self._since):
+            for _, reason, _ in await self._cluster.events(names, self._since):
                 if reason == _REFUSED_PODS:
-                    return f"the cluster refuses its pods: {text}"
+                    return "the cluster refuses to make its pods"
         return ""
 
     async def _nodes_come(self, pod: Pod) -> bool:
@@ -100,11 +102,9 @@ class Readiness:
 
     async def _failure(self, what: str, pods: Sequence[Pod], short: Sequence[Workload]) -> DeploymentRefused:
         names = [*(pod.name for pod in pods), *(name for each in short for name in (each.name, f"{each.name}-"))]
-        events = await self._cluster.events(names, self._since)
-        texts = list(dict.fromkeys(f"{reason}: {text}" for _, reason, text in events if reason not in _ROUTINE))
-        lines = [describe(pod) for pod in pods] or ["no pods"]
-        if texts:
-            lines += ["events:", *(f"  {text}" for text in texts[-6:])]
+        lines = tell_pods(pods)
+        if events := tell_events(await self._cluster.events(names, self._since), pods):
+            lines += ["events:", *(f"  {line}" for line in events[-LAST_EVENTS:])]
         wanted = ", ".join(f"{each.replicas} of {each.kind} {each.name}" for each in self._wanted)
         return DeploymentRefused(
             f"deployments.{self._deployment}: {what}.",
@@ -115,9 +115,6 @@ class Readiness:
 
     def _expected(self) -> int:
         return sum(each.replicas for each in self._wanted)
-
-
-_ROUTINE = ("Scheduled", "Pulling", "Pulled", "Created", "Started", "SuccessfulCreate", "ScalingReplicaSet")
 
 
 def _ready(pods: Sequence[Pod]) -> list[Pod]:
@@ -131,7 +128,8 @@ def _advice(pods: Sequence[Pod]) -> str:
     if any(judge(pod)[0] == PodState.UNSCHEDULABLE for pod in pods):
         return "ask for less CPU, memory or GPUs in the deployment's values, or free nodes that have them"
     if "CrashLoopBackOff" in waiting:
-        return "look at `kubectl logs` of the pod: its container ends as soon as it starts"
+        said = any(each.last_words for pod in pods for each in (*pod.init_containers, *pod.containers))
+        return "do what its container says above" if said else "look at `kubectl logs` of the pod"
     return (
         "look at the events above, correct the deployment's values, and run again; `timeout` is the deadline in seconds"
     )

@@ -88,7 +88,7 @@ def loss(before: Pod, now: Pod | None, container: str) -> str:
         return f"pod {before.name} was replaced by another one"
     state, reason = judge(now)
     if state == PodState.GONE:
-        return f"pod {before.name}: {reason}"
+        return f"pod {before.name} {reason}" if reason.startswith(("is ", "has ")) else f"pod {before.name}: {reason}"
     ready = now.conditions.get("Ready", ("", "", ""))
     if ready[0] == "False" and ready[1] == "NodeNotReady":
         return f"pod {before.name}: its node {before.node} does not answer"
@@ -104,16 +104,21 @@ def describe(pod: Pod) -> str:
     return f"{pod.name}: {state}" + (f", {reason}" if reason else "")
 
 
+def last_words(pod: Pod) -> str:
+    """What the containers that ended said last; empty where they said nothing."""
+    said = [each.last_words for each in (*pod.init_containers, *pod.containers) if each.last_words]
+    return "\n".join(dict.fromkeys(said))
+
+
 def _ended(container: Container) -> str:
     code = "" if container.ended_code is None else f", exit code {container.ended_code}"
-    said = f": {container.last_words}" if container.last_words else ""
-    return f"{container.ended or 'an unknown end'}{code}{said}"
+    return f"{container.ended or 'an unknown end'}{code}"
 
 
 def _waiting(container: Container) -> str:
-    word = _said(container.waiting, container.waiting_message)
-    crashed = container.waiting == "CrashLoopBackOff" and container.ended
-    return f"{word} (container {container.name}{', it ended with ' + _ended(container) if crashed else ''})"
+    if container.waiting == "CrashLoopBackOff" and container.ended:
+        return f"{container.waiting}: container {container.name} ends as soon as it starts, with {_ended(container)}"
+    return f"{_said(container.waiting, container.waiting_message)} (container {container.name})"
 
 
 def _said(reason: str, message: str) -> str:

@@ -259,7 +259,7 @@ def test_more_workers_than_there_are_is_refused(tmp_path: Path, server: ApiServe
     write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="engine: ddp", target=", locations: 3")
     ended = go(tmp_path)
     assert ended.exit_code == 1
-    assert "locations: 3, 2 workers" in ended.stderr
+    assert "locations: 3, and cluster has 2" in ended.stderr
 
 
 def compss_pods(tmp_path: Path, server: ApiServer, runcompss: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from medweave_connectors.pods.pod import Pod, parse_pod, quantity
 from medweave_connectors.pods.states import PodState, describe, judge, loss, stuck_after_s
 from medweave_connectors.pods.volumes import distinct
+from medweave_connectors.pods.words import tell_events, tell_pods
 
 RUNNING: dict[str, Any] = {
     "metadata": {"name": "w-0", "namespace": "tenant-a", "uid": "u-1", "labels": {"app": "w"}},
@@ -140,7 +141,10 @@ def test_a_crash_loop_tells_how_the_container_ended() -> None:
         "lastState": {"terminated": {"reason": "Error", "exitCode": 78, "message": "no COMPSs here\n"}},
         "restartCount": 2,
     }
-    assert "it ended with Error, exit code 78: no COMPSs here" in judge(pod(containerStatuses=[status]))[1]
+    assert (
+        "container worker ends as soon as it starts, with Error, exit code 78"
+        in judge(pod(containerStatuses=[status]))[1]
+    )
 
 
 def restarted(reason: str, code: int) -> Pod:
@@ -210,3 +214,33 @@ def test_folders_of_a_node_are_shared_on_that_node_only() -> None:
     here, too = pod("w-0", spec={"volumes": volumes}), pod("w-1", spec={"volumes": volumes})
     there = pod("w-2", spec={"volumes": volumes, "nodeName": "node-2"})
     assert names(distinct(places(here, too, there), "/work/x")) == ["w-0", "w-2"]
+
+
+def test_pods_with_one_reason_are_told_in_one_line() -> None:
+    crashed = waiting("CrashLoopBackOff")["containerStatuses"][0] | {
+        "lastState": {
+            "terminated": {"reason": "Error", "exitCode": 78, "message": "pod w-0: no COMPSs here.\n  do: mount it\n"}
+        },
+    }
+    other = copy.deepcopy(crashed)
+    other["lastState"]["terminated"]["message"] = "pod w-1: no COMPSs here.\n  do: mount it\n"
+    found = tell_pods([pod("w-0", containerStatuses=[crashed]), pod("w-1", containerStatuses=[other]), pod("w-2")])
+    assert found == [
+        "w-0, w-1: stuck, CrashLoopBackOff: container worker ends as soon as it starts, with Error, exit code 78",
+        "  pod …: no COMPSs here.",
+        "    do: mount it",
+        "w-2: ready",
+    ]
+    assert tell_pods([]) == ["no pods"]
+
+
+def test_events_are_told_once_and_only_where_they_add_something() -> None:
+    refused = 'pods "w-5d9-{}" is forbidden: exceeded quota: small'
+    events = [
+        ("w-5d9", "FailedCreate", refused.format("abc")),
+        ("w-5d9", "FailedCreate", refused.format("xyz")),
+        ("w-0", "Scheduled", "Successfully assigned a/w-0 to node-1"),
+        ("w-0", "Failed", 'Back-off pulling image "nowhere/x:1"'),
+    ]
+    pods = [pod("w-0", **waiting("ImagePullBackOff", 'Back-off pulling image "nowhere/x:1"'))]
+    assert tell_events(events, pods) == ['FailedCreate: pods "…" is forbidden: exceeded quota: small']

@@ -270,7 +270,7 @@ def test_a_missing_image_is_told_within_seconds_and_undone(tmp_path: Path, serve
     before = time.monotonic()
     ended = run(tmp_path)
     assert time.monotonic() - before < 20
-    assert "pod segment-1 cannot start" in ended.stderr
+    assert "its pods cannot start" in ended.stderr
     assert 'Back-off pulling image "nowhere/x:1"' in ended.stderr
     assert "correct the image" in ended.stderr
     assert not server.objects
@@ -289,8 +289,19 @@ def test_pods_that_the_cluster_refuses_are_told_with_the_events_text(tmp_path: P
     )
     write(tmp_path, {"first": GOOD}, config="files: [segment.yaml]")
     ended = run(tmp_path)
-    assert "the cluster refuses its pods" in ended.stderr
+    assert "the cluster refuses to make its pods" in ended.stderr
     assert "exceeded quota: small" in ended.stderr
+
+
+def test_more_locations_than_there_are_is_refused(tmp_path: Path, server: ApiServer) -> None:
+    # Fault C2 of the engine: it waited for ever, in silence.
+    (tmp_path / "segment.yaml").write_text(DEPLOYMENT)
+    applied(server)
+    write(tmp_path, {"first": GOOD}, target=", locations: 2", config="files: [segment.yaml]")
+    ended = run(tmp_path)
+    assert ended.exit_code == 1
+    assert "locations: 2, and pods has 1" in ended.stderr
+    assert not server.objects
 
 
 @pytest.mark.parametrize(

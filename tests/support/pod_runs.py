@@ -1,0 +1,134 @@
+"""Runs of the engine over real pods of the testbed, with the account of a tenant."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from support.engine import Run, run, start, write_workflow
+from support.helm_release import TESTBED, Tenant
+
+BASE_IMAGE = "localhost/medweave-base:1"
+WORKDIR = "/work"
+GANG = {"hints": {"urn:medweave:cwl#Gang": {}}}
+PROGRESS = """echo 'medweave-progress {"unit":"case","done":1,"total":2,"detail":"x"}' >&2\n"""
+
+
+def restricted() -> dict[str, Any]:
+    """What a namespace with pod security "restricted" wants of a container."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": True,
+        "runAsUser": 10001,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def pods_of(
+    name: str,
+    *,
+    kind: str = "Deployment",
+    replicas: int = 2,
+    image: str = BASE_IMAGE,
+    memory: str = "256Mi",
+    **container: Any,
+) -> dict[str, Any]:
+    """A workload of pods that stay and work in an emptyDir."""
+    spec: dict[str, Any] = {
+        "replicas": replicas,
+        "selector": {"matchLabels": {"app": name}},
+        "template": {
+            "metadata": {"labels": {"app": name}},
+            "spec": {
+                "automountServiceAccountToken": False,
+                "terminationGracePeriodSeconds": 1,
+                "containers": [
+                    {
+                        "name": "worker",
+                        "image": image,
+                        "imagePullPolicy": "Never",
+                        "command": ["sh", "-c", "trap 'exit 0' TERM; sleep infinity & wait"],
+                        "resources": {
+                            "requests": {"cpu": "20m", "memory": "32Mi"},
+                            "limits": {"cpu": "1", "memory": memory},
+                        },
+                        "securityContext": restricted(),
+                        "volumeMounts": [{"name": "work", "mountPath": WORKDIR}],
+                    }
+                    | container
+                ],
+                "volumes": [{"name": "work", "emptyDir": {}}],
+            },
+        },
+    }
+    if kind == "StatefulSet":
+        spec |= {"serviceName": name, "podManagementPolicy": "Parallel"}
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def write(
+    folder: Path,
+    tools: Mapping[str, Any],
+    *,
+    kind: str,
+    config: Mapping[str, Any],
+    target: Mapping[str, Any] | None = None,
+    job: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes a workflow whose steps are bound to the deployment `pods`."""
+    document = {
+        "version": "v1.0",
+        "workflows": {
+            "tiny": {
+                "type": "cwl",
+                "config": {"file": "tiny.cwl", "settings": "job.yml"},
+                "bindings": [{"step": "/", "target": {"deployment": "pods", **(target or {})}}],
+            }
+        },
+        "deployments": {"pods": {"type": kind, "workdir": WORKDIR, "config": dict(config)}},
+        "scheduling": {"scheduler": {"type": "medweave.scheduler", "config": {}}},
+        "database": {"type": "medweave.database", "config": {}},
+    }
+    write_workflow(folder, tools, job=job, file=yaml.safe_dump(document))
+    # The script travels on the command line: a pod sees no file of this machine.
+    workflow = json.loads((folder / "tiny.cwl").read_text(encoding="utf-8"))
+    for name, step in workflow["steps"].items():
+        script = (folder / f"{name}.sh").read_text(encoding="utf-8")
+        step["run"]["baseCommand"] = ["sh", "-c", script, "sh"]
+    (folder / "tiny.cwl").write_text(json.dumps(workflow), encoding="utf-8")
+
+
+def give_input(folder: Path, step: str, value: Mapping[str, Any]) -> None:
+    """Gives a step's tool an input `data`, as the first argument of its script."""
+    document = json.loads((folder / "tiny.cwl").read_text(encoding="utf-8"))
+    kind = value["class"]
+    document["inputs"]["data"] = kind
+    document["steps"][step]["in"]["data"] = "data"
+    document["steps"][step]["run"]["inputs"]["data"] = {"type": kind, "inputBinding": {"position": 1}}
+    (folder / "tiny.cwl").write_text(json.dumps(document), encoding="utf-8")
+    (folder / "job.yml").write_text(json.dumps({"data": value}), encoding="utf-8")
+
+
+def environment(tenant: Tenant) -> dict[str, str]:
+    """Variables of the driver: helm on its PATH, the tenant's kubeconfig."""
+    return {
+        "PATH": f"{TESTBED / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "KUBECONFIG": str(tenant.kubeconfig),
+        "MEDWEAVE_TESTBED": str(TESTBED),
+    }
+
+
+def go(folder: Path, tenant: Tenant) -> Run:
+    """A run to its end."""
+    return run(folder, environment=environment(tenant))
+
+
+def begin(folder: Path, tenant: Tenant) -> Run:
+    """A run that goes on."""
+    return start(folder, environment=environment(tenant))
