@@ -88,7 +88,7 @@ def write_reports(folder: Path) -> list[Path]:
             "patients_per_split": {"train": 8, "validation": 2, "test": 3},
         },
         "train": {
-            "postprocessing": {"threshold": 0.6, "min_volume_mm3": 20.0},
+            "postprocessing": {"threshold": 0.6, "min_peak": 0.9, "min_volume_mm3": 20.0},
             "metrics": {"validation_dice": 0.812, "validation_sensitivity": None},
             "training": {
                 "strategy": "single",

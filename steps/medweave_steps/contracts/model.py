@@ -46,11 +46,14 @@ class Postprocessing:
 
     Attributes:
         threshold: probability from which a voxel belongs to a lesion.
+        min_peak: components whose highest probability is lower are dropped, so that the outline of a lesion (`threshold`) and
+            the belief that it is one are separate choices; 0 keeps all.
         min_volume_mm3: smaller components are dropped, mm³.
         overlap: share of a patch that neighbouring windows share.
     """
 
     threshold: float = 0.5
+    min_peak: float = 0.0
     min_volume_mm3: float = 0.0
     overlap: float = 0.25
 

@@ -23,7 +23,7 @@ class LesionComponents:
     Attributes:
         boxes: bounding box of each kept component.
         probability_IJK: the probability map with the dropped components set to 0; the given array itself if none was.
-        num_dropped: components below the smallest volume.
+        num_dropped: components below the smallest volume or the lowest peak.
     """
 
     boxes: tuple[Box, ...]
@@ -41,11 +41,11 @@ def label_26(mask: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int32], int]:
 def lesion_components(
     probability_IJK: FloatArray, postprocessing: Postprocessing, spacing_mm: Triple_mm
 ) -> LesionComponents:
-    """Finds lesions on the network's grid: 26-connected voxels at or above the threshold, at least `min_volume_mm3` large.
+    """Finds lesions on the network's grid: 26-connected voxels at or above the threshold, large and certain enough.
 
     Args:
         probability_IJK: float32 [I, J, K] in [0, 1].
-        postprocessing: threshold and smallest volume in mm³.
+        postprocessing: threshold, lowest peak, and smallest volume in mm³.
         spacing_mm: voxel size along I, J, K in mm.
     """
     ndimage = require("scipy.ndimage", extra="segment")
@@ -56,8 +56,10 @@ def lesion_components(
     volume_mm3 = np.array(
         [(labels[box] == value).sum() for value, box in enumerate(boxes, start=1)], dtype=np.float64
     ) * float(np.prod(spacing_mm))
+    peaks = np.asarray(ndimage.maximum(probability_IJK, labels, np.arange(1, number + 1)), dtype=np.float32)
     # A volume of exactly the limit stays, whatever the last bit of the product says.
-    dropped = np.flatnonzero(volume_mm3 < postprocessing.min_volume_mm3 * (1 - 1e-9))
+    too_small = volume_mm3 < postprocessing.min_volume_mm3 * (1 - 1e-9)
+    dropped = np.flatnonzero(too_small | (peaks < np.float32(postprocessing.min_peak)))
     if len(dropped):
         probability_IJK = probability_IJK.copy()
         for index in dropped:

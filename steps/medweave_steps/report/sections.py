@@ -137,7 +137,8 @@ def training_facts(material: Material) -> list[tuple[str, str]]:
         ("Validation false positives", _known(metrics.get("validation_false_positives_per_scan"), 2, " per scan")),
         (
             "Chosen on the validation split",
-            f"probability from {chosen['threshold']:g}, components from {chosen['min_volume_mm3']:g} mm³"
+            f"outline at a probability of {chosen['threshold']:g}; a lesion reaches {chosen.get('min_peak', 0):g} "
+            f"and {chosen['min_volume_mm3']:g} mm³"
             if chosen
             else None,
         ),

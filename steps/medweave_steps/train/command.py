@@ -141,9 +141,10 @@ VERB = Verb(
         "Trains a MONAI 3-D U-Net on prepared cases (training and validation split, labelled) and writes a model folder, which is\n"
         "also a MONAI Bundle, and a training log (TensorBoard events, curves.json).\n"
         "Patches are placed on lesions with equal chance per lesion; loss Dice + cross-entropy; Adam, one-cycle learning rate.\n"
-        "The best weights by sliding-window validation are kept; probability threshold and smallest lesion volume (mm³) are\n"
-        "chosen on the validation split. Deterministic on the CPU: same seed, options, data and threads give the same weights,\n"
-        "also through a checkpoint. Refuses empty splits, unlabelled cases, and checkpoints of another training."
+        "The best weights by sliding-window validation are kept. The probability at a lesion's outline, and the peak probability\n"
+        "and volume (mm³) from which it counts, are chosen on the validation split.\n"
+        "Deterministic on the CPU: same seed, options, data and threads give the same weights, also through a checkpoint.\n"
+        "Refuses empty splits, unlabelled cases, and checkpoints of another training."
     ),
     config=TrainConfig,
     run=run,

@@ -30,7 +30,7 @@ class TrainConfig(Recipe):
 
     name: str = option("the model's name in its card", default="lung-nodule")
 
-    steps: int = option("optimiser steps", default=2600)
+    steps: int = option("optimiser steps", default=2000)
     channels: tuple[int, ...] = option(
         "channels per level of the U-Net, finest first", default=(8, 16, 32, 64, 128), metavar="N"
     )
@@ -41,7 +41,7 @@ class TrainConfig(Recipe):
     learning_rate: float = option("peak of the one-cycle schedule (Adam)", default=5e-3)
 
     epoch_steps: int = option("steps per epoch, the unit of progress", default=100)
-    validation_interval: int = option("epochs between two validations", default=6)
+    validation_interval: int = option("epochs between two validations", default=10)
     patience: int = option("validations without a better score after which training stops; 0 never stops", default=0)
     window_shape: tuple[int, int, int] = option(
         "voxels of a sliding window along I J K, kept in the model card", default=(88, 104, 88), metavar="I J K"

@@ -1,4 +1,4 @@
-"""The end of every training: threshold and size filter chosen, the model written as a folder that is also a MONAI Bundle."""
+"""The end of every training: postprocessing chosen, the model written as a folder that is also a MONAI Bundle."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def choose(
     found = figures["false_positives_per_scan"] or 0.0
     if found > max_false_positives:
         context.notice(
-            f"no threshold and size filter keeps false positives at {max_false_positives:g} per validation scan: "
+            f"no choice of threshold, peak and size keeps false positives at {max_false_positives:g} per validation scan: "
             f"{found:.2f} with the best one."
         )
     return chosen, figures
@@ -69,6 +69,7 @@ def results_of(card: ModelCard) -> dict[str, Any]:
     return {
         "postprocessing": {
             "threshold": card.postprocessing.threshold,
+            "min_peak": card.postprocessing.min_peak,
             "min_volume_mm3": card.postprocessing.min_volume_mm3,
         },
         "metrics": card.metrics,

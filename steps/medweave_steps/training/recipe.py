@@ -37,7 +37,7 @@ class Recipe:
         "validation cases looked at during training; 0 for all; all are at the end", default=0
     )
     max_false_positives: float = option(
-        "most false positives per validation scan that the choice of threshold and size filter may allow", default=0.5
+        "most false positives per validation scan that the choice of postprocessing may allow", default=0.5
     )
     precision: Literal["auto", "float32", "bfloat16"] = option(
         "arithmetic of the network: auto is bfloat16 (mixed) where all machines compute in it, else float32",

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from medweave_steps.contracts.errors import InternalError
+from medweave_steps.runtime.allocator import keep_freed_memory
 from medweave_steps.runtime.imports import require
+from medweave_steps.training.convolutions import compute_as_convolutions
 from medweave_steps.training.data import Batch
 from medweave_steps.training.loss import dice_cross_entropy
 from medweave_steps.training.recipe import Recipe
@@ -37,6 +39,8 @@ class Stepper:
         uses_bfloat16: bool,
     ) -> None:
         torch = require("torch", extra="train")
+        keep_freed_memory()
+        compute_as_convolutions(network)
         self.network, self.wrapped, self.device, self.uses_bfloat16 = network, wrapped, device, uses_bfloat16
         self.loss = dice_cross_entropy(dice_weight=recipe.dice_weight, cross_entropy_weight=recipe.cross_entropy_weight)
         if recipe.weight_decay:

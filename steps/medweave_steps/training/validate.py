@@ -1,4 +1,4 @@
-"""Validation: sliding windows over whole cases, lesions counted, threshold and size filter chosen.
+"""Validation: sliding windows over whole cases, lesions counted, postprocessing chosen.
 
 All of it happens on the network's grid, because a training set holds labels on no other. Suffix legend: I J K voxel axes.
 """
@@ -25,13 +25,14 @@ from medweave_steps.training.data import FloatArray, scaled
 
 T = TypeVar("T")
 
-THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7)
+THRESHOLDS = (0.3, 0.4, 0.5)
+MIN_PEAKS = (0.0, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.96, 0.98, 0.99, 0.995, 0.998)
 MIN_VOLUMES_MM3 = (0.0, 10.0, 20.0, 30.0, 45.0, 60.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """What one case contributes under one threshold and size filter; voxels and lesions are counted.
+    """What one case contributes under one choice of postprocessing; voxels and lesions are counted.
 
     Attributes:
         diameters_mm: longest diameter of each lesion of the label.
@@ -93,7 +94,7 @@ def tallies(
     *,
     choices: Sequence[Postprocessing],
 ) -> list[Tally]:
-    """Counts for each choice of threshold and smallest volume, one labelling per threshold.
+    """Counts for each choice of threshold, lowest peak and smallest volume, one labelling per threshold.
 
     A lesion is a 26-connected component of the label, hit if a kept component of the mask overlaps it; a kept component that
     overlaps none is a false positive.
@@ -103,13 +104,18 @@ def tallies(
     lesion_of = np.full(probability_IJK.size, -1, np.int32)
     lesion_of[lesions.voxels] = lesions.labels
     found: dict[float, Any] = {}
+    peaks: dict[float, FloatArray] = {}
     results = []
     for choice in choices:
         if choice.threshold not in found:
-            found[choice.threshold] = connected_components(probability_IJK >= np.float32(choice.threshold))
+            components = connected_components(probability_IJK >= np.float32(choice.threshold))
+            found[choice.threshold] = components
+            peaks[choice.threshold] = np.zeros(components.num, np.float32)
+            np.maximum.at(peaks[choice.threshold], components.labels, probability_IJK.reshape(-1)[components.voxels])
         components = found[choice.threshold]
         volume_mm3 = components.num_voxels() * float(np.prod(spacing_mm))
         kept = volume_mm3 >= choice.min_volume_mm3 * (1 - 1e-9)
+        kept &= peaks[choice.threshold] >= np.float32(choice.min_peak)
         is_kept = kept[components.labels]
         under = lesion_of[components.voxels]
         common = is_kept & (under >= 0)
@@ -151,10 +157,11 @@ def score(figures: Mapping[str, float | None]) -> float:
 
 
 def all_choices(overlap: float) -> list[Postprocessing]:
-    """The thresholds and size filters that are tried."""
+    """The thresholds, peaks and size filters that are tried."""
     return [
-        Postprocessing(threshold=threshold, min_volume_mm3=volume, overlap=overlap)
+        Postprocessing(threshold=threshold, min_peak=peak, min_volume_mm3=volume, overlap=overlap)
         for threshold in THRESHOLDS
+        for peak in MIN_PEAKS
         for volume in MIN_VOLUMES_MM3
     ]
 
@@ -162,10 +169,13 @@ def all_choices(overlap: float) -> list[Postprocessing]:
 def choose_postprocessing(
     choices: Sequence[Postprocessing], per_case: Sequence[Sequence[Tally]], *, max_false_positives: float
 ) -> tuple[Postprocessing, dict[str, float | None]]:
-    """The choice with the best mean of Dice and sensitivity among those with few enough false positives; its figures.
+    """The outline first, then what counts as a lesion.
+
+    The threshold is the one with the best Dice while nothing is filtered out: false positives must not pay with outlines. Among
+    the filters at that threshold, the one with the best mean of Dice and sensitivity that keeps false positives below the limit.
 
     Args:
-        choices: what was tried.
+        choices: what was tried; some without filters.
         per_case: for each case, the tallies in the order of the choices.
         max_false_positives: per scan; where no choice stays below, the one with the fewest is taken.
     """
@@ -175,10 +185,17 @@ def choose_postprocessing(
         false_positives = figures[number]["false_positives_per_scan"] or 0.0
         excess = max(false_positives - max_false_positives, 0.0)
         found = ((figures[number]["dice"] or 0.0) + (figures[number]["sensitivity"] or 0.0)) / 2
-        # Where that is equal: the threshold nearest to one half, then the weaker size filter.
-        return (-excess, found, -abs(choices[number].threshold - 0.5), -choices[number].min_volume_mm3)
+        # Where that is equal: the weaker filters.
+        return (-excess, found, -choices[number].min_volume_mm3, -choices[number].min_peak)
 
-    best = max(range(len(choices)), key=rank)
+    def outline(number: int) -> tuple[float, ...]:
+        # Where Dice is equal: the threshold nearest to one half.
+        return (figures[number]["dice"] or 0.0, -abs(choices[number].threshold - 0.5))
+
+    numbers = range(len(choices))
+    plain = [number for number in numbers if choices[number].min_peak == choices[number].min_volume_mm3 == 0]
+    threshold = choices[max(plain, key=outline)].threshold
+    best = max((number for number in numbers if choices[number].threshold == threshold), key=rank)
     return choices[best], figures[best]
 
 

@@ -43,3 +43,17 @@ def test_an_empty_map_has_no_component():
     result = lesion_components(np.zeros((3, 3, 3), np.float32), Postprocessing(), (1, 1, 1))
     assert result.boxes == ()
     assert result.num_dropped == 0
+
+
+def test_the_peak_decides_whether_and_the_threshold_how_far():
+    probability = np.zeros((9, 3, 3), dtype=np.float32)
+    probability[1:4, 1, 1] = (0.5, 0.95, 0.5)
+    probability[6:8, 1, 1] = (0.5, 0.85)
+    asked = Postprocessing(threshold=0.5, min_peak=0.9)
+    found = lesion_components(probability, asked, (1.0, 1.0, 1.0))
+    assert found.num_dropped == 1
+    assert found.boxes == ((slice(1, 4), slice(1, 2), slice(1, 2)),)
+    assert found.probability_IJK[6:8].max() == 0
+    assert probability[7, 1, 1] == np.float32(0.85), "the given map is not changed"
+    exact = Postprocessing(threshold=0.5, min_peak=0.95)
+    assert len(lesion_components(probability, exact, (1.0, 1.0, 1.0)).boxes) == 1

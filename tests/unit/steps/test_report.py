@@ -40,7 +40,7 @@ def test_fragment_stands_alone_and_says_what_was_measured(tmp_path: Path) -> Non
         "float32 kept. int8 refused: Dice may fall by 0.031.",
         "0.790−0.010 (−0.031 to 0.004)",
         "1.80 ×1.62 to 1.98",
-        "probability from 0.6, components from 20 mm³",
+        "outline at a probability of 0.6; a lesion reaches 0.9 and 20 mm³",
         "400, best weights at step 350",
         "−1000 to 400 HU",
         "2 × 2 × 2 mm",

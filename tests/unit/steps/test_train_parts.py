@@ -209,15 +209,16 @@ def test_tallies_count_voxels_and_lesions_per_choice() -> None:
     label, probability = label_and_probability()
     choices = [
         Postprocessing(threshold=0.5), Postprocessing(threshold=0.3), Postprocessing(threshold=0.5, min_volume_mm3=17),
-        Postprocessing(threshold=0.5, min_volume_mm3=16),
+        Postprocessing(threshold=0.5, min_volume_mm3=16), Postprocessing(threshold=0.3, min_peak=0.7),
     ]  # fmt: skip
-    plain, low, filtered, equal = validate.tallies(probability, label, (2.0, 2.0, 2.0), choices=choices)
+    plain, low, filtered, equal, certain = validate.tallies(probability, label, (2.0, 2.0, 2.0), choices=choices)
     assert (plain.num_common, plain.num_predicted, plain.num_reference) == (8, 10, 9)
     assert plain.dice == pytest.approx(16 / 19)
     assert (plain.hit, plain.num_false_positives) == ((True, False), 1)
     assert (low.hit, low.num_false_positives) == ((True, True), 1)
     assert (filtered.num_predicted, filtered.num_false_positives) == (8, 0)
     assert equal == plain, "a component of exactly the limit stays"
+    assert (certain.hit, certain.num_false_positives) == ((True, False), 0)
     assert plain.diameters_mm == pytest.approx((2 * math.sqrt(2) + 2, 2.0))
 
 
@@ -236,18 +237,31 @@ def test_the_choice_keeps_false_positives_below_the_limit() -> None:
     per_case = [validate.tallies(probability, label, (3.0, 3.0, 3.0), choices=choices)]
     free, figures = validate.choose_postprocessing(choices, per_case, max_false_positives=1.0)
     assert (figures["sensitivity"], figures["false_positives_per_scan"]) == (1.0, 1.0)
-    assert free.threshold <= 0.4
+    assert (free.threshold, free.min_peak, free.min_volume_mm3) == (0.4, 0.0, 0.0), "0.4 finds the second lesion"
     strict, figures = validate.choose_postprocessing(choices, per_case, max_false_positives=0.0)
     assert (figures["sensitivity"], figures["false_positives_per_scan"]) == (0.5, 0.0)
-    # 0.7 and 0.6 with a filter of 60 mm³ (two voxels are 54) score the same; 0.6 is nearer to one half.
-    assert (strict.threshold, strict.min_volume_mm3) == (0.5, 60.0)
+    # A filter of 60 mm³ (two voxels are 54) and a peak of 0.7 score the same; the size filter is the first to be left out.
+    assert (strict.threshold, strict.min_peak, strict.min_volume_mm3) == (0.4, 0.7, 0.0), "the outline stays"
+
+
+def test_false_positives_do_not_pay_with_the_outline() -> None:
+    # Two specks are one component at 0.3 and two at 0.5, and the lesion is too large at 0.3.
+    label, probability = np.zeros((12, 12, 12), np.uint8), np.zeros((12, 12, 12), np.float32)
+    label[2:5, 2:5, 2:5] = 1
+    probability[1:6, 1:6, 1:6] = 0.35
+    probability[2:5, 2:5, 2:5] = 0.9999
+    probability[9, 9, 7:10] = (0.9999, 0.35, 0.9999)
+    choices = validate.all_choices(0.25)
+    per_case = [validate.tallies(probability, label, (3.0, 3.0, 3.0), choices=choices)]
+    chosen, _ = validate.choose_postprocessing(choices, per_case, max_false_positives=0.0)
+    assert chosen.threshold == 0.5
 
 
 def test_where_no_choice_is_good_enough_the_fewest_false_positives_win() -> None:
     label = np.zeros((12, 12, 12), np.uint8)
     label[0, 0, 0] = 1
     probability = np.zeros((12, 12, 12), np.float32)
-    probability[2:8, 2:8, 2:8] = 0.9
+    probability[2:8, 2:8, 2:8] = 0.999
     probability[10, 10, 10] = 0.65
     choices = validate.all_choices(0.25)
     per_case = [validate.tallies(probability, label, (3.0, 3.0, 3.0), choices=choices)]
