@@ -161,6 +161,43 @@ def test_two_steps_after_one_another_on_the_cluster(tmp_path: Path, tenant: Tena
     assert ended.exit_code == 0, ended.stderr
 
 
+def with_environment(**more: Any) -> dict[str, Any]:
+    """Values for pods with the worker environment of the testbed, at its own path."""
+    folder = str(TESTBED / "environment")
+    volumes = {"environment": (folder, "medweave-environment"), **more}
+    return ddp(
+        python=f"{folder}/bin/python",
+        requiredModules=["medweave_steps"],
+        extraVolumes=[
+            {"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+            for name, (_, claim) in volumes.items()
+        ],
+        extraVolumeMounts=[{"name": name, "mountPath": path, "readOnly": True} for name, (path, _) in volumes.items()],
+    )
+
+
+TORCH = """
+import os, socket
+import torch.distributed as dist
+rank, nodes = int(os.environ["MEDWEAVE_NODE_RANK"]), int(os.environ["MEDWEAVE_NUM_NODES"])
+dist.init_process_group("gloo", init_method="tcp://" + os.environ["MEDWEAVE_RENDEZVOUS"], rank=rank, world_size=nodes)
+names = [None] * nodes
+dist.all_gather_object(names, socket.gethostname())
+if rank == 0:
+    open("result.txt", "w").write(" ".join(names))
+dist.destroy_process_group()
+"""
+
+
+def test_torch_meets_over_the_workers(tmp_path: Path, tenant: Tenant) -> None:
+    script = f"cat > meet.py <<'END'\n{TORCH}\nEND\nexec python meet.py"
+    prepare(tmp_path, {"train": (script, GANG)}, values=with_environment())
+    ended = go(tmp_path, tenant)
+    assert ended.exit_code == 0, ended.stderr
+    names = (tmp_path / "results" / "result.txt").read_text().split()
+    assert [re.sub(r".*-worker-", "", name) for name in names] == ["0", "1"]
+
+
 def worker(tenant: Tenant, number: int) -> str:
     (found,) = [
         each["metadata"]["name"]
@@ -252,7 +289,7 @@ def installation(tenant: Tenant) -> Iterator[dict[str, Any]]:
     tenant.call("kubectl", "apply", "--filename", "-", stdin=json.dumps(config))
     paths = {
         "runcompss": "Runtime/scripts/user/runcompss",
-        "main": "site/medweave_steps/__main__.py",
+        "main": "site/medweave_steps/compss/application.py",
         "init": "site/medweave_steps/__init__.py",
         "step": "Runtime/scripts/user/medweave-step",
     }
@@ -333,17 +370,7 @@ def test_compss_itself(tmp_path: Path, tenant: Tenant) -> None:
     """With a real installation: its claim is made by the testbed from COMPSS_HOME."""
     if not os.environ.get("COMPSS_HOME"):
         pytest.skip("no COMPSs runtime: COMPSS_HOME is not set")
-    folder = str(TESTBED / "environment")
-    volumes = {"environment": (folder, "medweave-environment"), "compss": ("/opt/COMPSs", "compss")}
-    values = ddp(
-        python=f"{folder}/bin/python",
-        requiredModules=["medweave_steps"],
-        extraVolumes=[
-            {"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
-            for name, (_, claim) in volumes.items()
-        ],
-        extraVolumeMounts=[{"name": name, "mountPath": path, "readOnly": True} for name, (path, _) in volumes.items()],
-    )
+    values = with_environment(compss=("/opt/COMPSs", "compss"))
     prepare(tmp_path, {"train": ("", GANG)}, engine="compss", values=values)
     as_step(tmp_path, "train-distributed")
     ended = go(tmp_path, tenant)

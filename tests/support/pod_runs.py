@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from support.engine import Run, run, start, write_workflow
+from support.engine import Run, start, write_workflow
 from support.helm_release import TESTBED, Tenant
 
 BASE_IMAGE = "localhost/medweave-base:1"
@@ -124,9 +124,9 @@ def environment(tenant: Tenant) -> dict[str, str]:
     }
 
 
-def go(folder: Path, tenant: Tenant) -> Run:
+def go(folder: Path, tenant: Tenant, *, limit_s: float = 300) -> Run:
     """A run to its end."""
-    return run(folder, environment=environment(tenant))
+    return begin(folder, tenant).wait(limit_s)
 
 
 def begin(folder: Path, tenant: Tenant) -> Run:

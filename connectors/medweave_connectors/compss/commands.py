@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 STEP = "medweave-step"
-APPLICATION = "__main__.py"  # of the package medweave_steps: takes the words of a verb
+APPLICATION = "compss/application.py"  # of the package medweave_steps: takes the words of a verb
 # Without it the master dies on JDK 17 while it reads its XML.
 JVM_MASTER_OPTIONS = "-Dcom.sun.xml.bind.v2.bytecode.ClassTailor.noOptimize=true"
 REACH_S = 20
@@ -39,6 +39,11 @@ class Facts:
     def application(self) -> str:
         """The file that runcompss starts."""
         return str(PurePosixPath(self.steps) / APPLICATION)
+
+    @property
+    def application_folder(self) -> str:
+        """The folder of that file, which COMPSs puts on its workers' path."""
+        return str(PurePosixPath(self.application).parent)
 
     @property
     def python_path(self) -> str:

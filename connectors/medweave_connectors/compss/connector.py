@@ -22,7 +22,7 @@ from medweave_connectors.pods.cluster import Refused
 from medweave_connectors.pods.connector import RENDEZVOUS_PORT
 from medweave_connectors.pods.errors import DeploymentRefused, PodLost
 from medweave_connectors.pods.group import Member
-from medweave_connectors.pods.pod import Pod
+from medweave_connectors.pods.pod import Pod, pod_facts
 from medweave_connectors.pods.readiness import run_is_ending
 from medweave_connectors.pods.states import loss
 from medweave_connectors.record import current
@@ -195,24 +195,20 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         if self.engine == "compss":
             return [await self._application(job_name, workers, command, variables, workdir, streams)]
         rendezvous = f"{workers[0].address}:{RENDEZVOUS_PORT}"
-        return [
-            self.member(
-                job_name,
-                rank,
-                pod,
-                WORKER,
-                command,
-                variables
-                | (
-                    node_environment(node_rank=rank, num_nodes=len(workers), rendezvous=rendezvous)
-                    if len(workers) > 1
-                    else {}
-                ),
-                workdir,
-                streams,
-            )
-            for rank, pod in enumerate(workers)
-        ]
+        nodes = []
+        for rank, pod in enumerate(workers):
+            own = node_environment(node_rank=rank, num_nodes=len(workers), rendezvous=rendezvous)
+            told = variables | (own if len(workers) > 1 else {})
+            nodes.append(self.member(job_name, rank, pod, WORKER, command, told, workdir, streams))
+        return nodes
+
+    def site_facts(self, members: Sequence[Member]) -> dict[str, Any]:
+        """The pods of the job, those of the workers that COMPSs used among them, and the engine of a distributed one."""
+        told = super().site_facts(members)
+        if ENGINE in members[0].variables:
+            told["engine"] = self.engine
+        told["pods"] += [pod_facts(pod, WORKER) for pod in self._watching]
+        return told
 
     async def watched(self) -> str:
         """The worker that the master's application has lost; it would wait for it for ever."""
@@ -264,7 +260,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
             names,
             install_dir=facts.compss,
             working_dir=f"{home}/work",
-            app_dir=facts.steps,
+            app_dir=facts.application_folder,
             python_path=facts.python_path,
         )
         await self.run(place, ["mkdir", "-p", shlex.quote(f"{home}/work")])

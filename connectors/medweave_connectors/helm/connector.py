@@ -23,6 +23,7 @@ from medweave_connectors.pods import owner
 from medweave_connectors.pods.cluster import Refused
 from medweave_connectors.pods.connector import PodsConnector
 from medweave_connectors.pods.errors import DeploymentRefused
+from medweave_connectors.pods.group import Member
 from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.readiness import Readiness
 from medweave_connectors.pods.workloads import Workload, container_names, documents, selectors, workloads
@@ -148,6 +149,10 @@ class MedweaveHelmConnector(PodsConnector):
     def containers(self) -> list[str]:
         """Names of the release's containers."""
         return container_names(self.workloads) or self._found_containers
+
+    def site_facts(self, members: Sequence[Member]) -> dict[str, Any]:
+        """The pods, and the release they belong to."""
+        return super().site_facts(members) | {"release": self.release}
 
     # ---- inside
 

@@ -26,7 +26,7 @@ from medweave_connectors.pods.access import connect, kubeconfig_path
 from medweave_connectors.pods.errors import DeploymentRefused, PodLost
 from medweave_connectors.pods.group import Group, Member, outcome_of
 from medweave_connectors.pods.places import BUFFER_BYTES, PodPlaces
-from medweave_connectors.pods.pod import Pod
+from medweave_connectors.pods.pod import Pod, pod_facts
 from medweave_connectors.pods.readiness import RunIsEnding, run_is_ending
 from medweave_connectors.pods.states import PodState, describe, judge
 from medweave_connectors.pods.workloads import Workload
@@ -110,15 +110,15 @@ class PodsConnector(PodPlaces):
             raise
 
     async def undeploy(self, external: bool) -> None:
-        """Ends what still runs, removes the pods, and hangs up."""
+        """Ends what still runs while it removes the pods, and hangs up."""
         self._closing = True
-        await asyncio.gather(*(group.end("INT") for group in self._groups))
-        deadline = time.monotonic() + SETTLE_S
-        while self._groups and time.monotonic() < deadline:  # `run` reads the last lines and records them
-            await asyncio.sleep(0.02)
         try:
-            if not external:
-                await self.take_down()
+            await asyncio.gather(
+                *(group.end("INT") for group in self._groups), *([] if external else [self.take_down()])
+            )
+            deadline = time.monotonic() + SETTLE_S
+            while self._groups and time.monotonic() < deadline:  # `run` reads the last lines and records them
+                await asyncio.sleep(0.02)
         finally:
             await super().undeploy(external)
             await self._disconnect()
@@ -261,7 +261,15 @@ class PodsConnector(PodPlaces):
         """One node's command."""
         key = secrets.token_hex(8)
         line = shell_line(command, environment=variables | {commands.KEY: key}, workdir=workdir, **streams)
-        return Member(rank=rank, pod=pod, container=container, line=line, key=key, output=JobOutput(job_name))
+        output = JobOutput(job_name)
+        return Member(rank=rank, pod=pod, container=container, variables=variables, line=line, key=key, output=output)
+
+    def site_facts(self, members: Sequence[Member]) -> dict[str, Any]:
+        """What the event log keeps about the pods of a job."""
+        return {
+            "namespace": self.namespace,
+            "pods": [pod_facts(member.pod, member.container) for member in members],
+        }
 
     async def watched(self) -> str:
         """Why something else that a job needs is lost; empty while it is not."""
@@ -288,6 +296,7 @@ class PodsConnector(PodPlaces):
             limit_s=None if in_time else timeout,
             kept_at=f"{self.deployment_name}:{culprit.place}:{workdir}",
             reports=reports,
+            site=self.site_facts(group.members),
         )
         if (run := current()) is not None:
             run.command_ended(job_name, outcome)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ class Member:
     """One node of the group.
 
     Attributes:
+        variables: its environment, as the step sees it.
         line: what its shell is told, ending in `exec`.
         exit_code: None until it has ended.
         lost: why its pod, or the way to it, is lost; empty if it is not.
@@ -43,6 +44,7 @@ class Member:
     rank: int
     pod: Pod
     container: str
+    variables: Mapping[str, str]
     line: str
     key: str
     output: JobOutput
@@ -222,6 +224,7 @@ def outcome_of(
     limit_s: int | None,
     kept_at: str,
     reports: Path | None,
+    site: Mapping[str, Any],
 ) -> CommandOutcome:
     """How a job ended, told by the member that decides it.
 
@@ -229,6 +232,7 @@ def outcome_of(
         limit_s: the time limit if it was reached, s.
         kept_at: where its files lie, for people.
         reports: folder with copies of its reports, on this machine.
+        site: facts about the pods, for the event log.
     """
     spent = [
         member.after.cpu_seconds - member.before.cpu_seconds
@@ -250,4 +254,5 @@ def outcome_of(
         site_word=word,
         kept_at=kept_at,
         report_folder=reports,
+        site=site,
     )

@@ -20,9 +20,11 @@ class Container:
         last_words: what it left as its termination message.
         cores: its CPU limit, else its request; None where it has neither.
         memory_mib: its memory limit, MiB; None where it has none.
+        image: what runs, by digest where the kubelet tells it.
     """
 
     name: str
+    image: str = ""
     waiting: str = ""
     waiting_message: str = ""
     restarts: int = 0
@@ -92,6 +94,18 @@ class Pod:
         return next((each for each in self.containers if each.name == name), None)
 
 
+def pod_facts(pod: Pod, container: str) -> dict[str, str]:
+    """What the event log keeps of a pod that ran a command."""
+    found = pod.container(container)
+    return {
+        "pod": pod.name,
+        "uid": pod.uid,
+        "node": pod.node,
+        "container": container,
+        "image": found.image if found else "",
+    }
+
+
 def parse_pod(document: Mapping[str, Any]) -> Pod:
     """A pod from its JSON, as `kubectl get pod -o json` shows it."""
     metadata, spec, status = document["metadata"], document["spec"], document.get("status") or {}
@@ -142,6 +156,7 @@ def _container(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Container:
     cpu, memory = limits.get("cpu") or requests.get("cpu"), limits.get("memory")
     return Container(
         name=spec["name"],
+        image=status.get("imageID") or status.get("image") or spec.get("image", ""),
         waiting=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         restarts=status.get("restartCount", 0),

@@ -73,7 +73,7 @@ def test_the_step_becomes_an_application() -> None:
         "--master_name=r-master-0.r-pods",
         "--pythonpath=/env/lib/python3.11/site-packages",
         "--jvm_master_opts=-Dcom.sun.xml.bind.v2.bytecode.ClassTailor.noOptimize=true",
-        "/env/lib/python3.11/site-packages/medweave_steps/__main__.py",
+        "/env/lib/python3.11/site-packages/medweave_steps/compss/application.py",
         "train-distributed",
         "--output",
         "a model",
@@ -102,7 +102,7 @@ def test_a_pod_tells_what_it_has(tmp_path: Path) -> None:
     assert not facts.missing()
     assert (facts.python, facts.port, facts.runcompss) == (sys.executable, "2222", str(runcompss))
     assert facts.java == str(tmp_path / "jvm")
-    assert Path(facts.application).is_file()
+    assert facts.application.endswith("/medweave_steps/compss/application.py")
     assert Path(facts.python_path, "medweave_steps").is_dir()
 
 

@@ -230,6 +230,12 @@ def test_ddp_starts_the_command_in_every_worker(tmp_path: Path, server: ApiServe
         "1/2 ddp r-worker-1 r-worker-0.r-pods:29500",
     ]
     assert (tmp_path / "results" / "result.txt").read_text() == "r-worker-0\n", "outputs are node 0's"
+    site = ended.of_type("job.ended")[0]["data"]["site"]
+    assert [(each["pod"], each["uid"], each["node"]) for each in site["pods"]] == [
+        ("r-worker-0", "uid-r-worker-0", "node-1"),
+        ("r-worker-1", "uid-r-worker-1", "node-1"),
+    ]
+    assert site["engine"] == "ddp"
 
 
 def test_folders_are_made_and_inputs_copied_on_every_pod(tmp_path: Path, server: ApiServer) -> None:
@@ -290,7 +296,7 @@ def as_step(tmp_path: Path) -> None:
 
 
 RUNCOMPSS = r"""
-mkdir -p "$HOME/.COMPSs/__main__.py_01"; echo "[API] done" > "$HOME/.COMPSs/__main__.py_01/runtime.log"
+mkdir -p "$HOME/.COMPSs/application.py_01"; echo "[API] done" > "$HOME/.COMPSs/application.py_01/runtime.log"
 echo "$POD_NAME $MEDWEAVE_ENGINE" > result.txt
 for word; do echo "$word" >> result.txt; done
 echo JAVA_HOME=$JAVA_HOME >> result.txt
@@ -307,9 +313,12 @@ def test_compss_runs_the_step_on_the_master(tmp_path: Path, server: ApiServer) -
     text = (tmp_path / "results" / "result.txt").read_text()
     assert text.startswith("r-master-0 compss\n--lang=python\n")
     assert "--master_name=r-master-0.r-pods\n" in text
-    assert "medweave_steps/__main__.py\ntrain-distributed\n" in text
+    assert "medweave_steps/compss/application.py\ntrain-distributed\n" in text
     assert f"JAVA_HOME={tmp_path}/programs/jre\n" in text
     assert re.findall(r'ComputeNode Name="([^"]+)"', text) == ["r-worker-0.r-pods", "r-worker-1.r-pods"] * 2
+    site = ended.of_type("job.ended")[0]["data"]["site"]
+    assert [each["container"] for each in site["pods"]] == ["master", "worker", "worker"]
+    assert site["engine"] == "compss"
     logs = list((ended.record / "logs" / "train").rglob("runtime.log"))
     assert [each.read_text() for each in logs] == ["[API] done\n"]
     assert server.releases == {}
