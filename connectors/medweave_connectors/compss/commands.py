@@ -11,7 +11,11 @@ STEP = "medweave-step"
 APPLICATION = "compss/application.py"  # of the package medweave_steps: takes the words of a verb
 # Without it the master dies on JDK 17 while it reads its XML.
 JVM_MASTER_OPTIONS = "-Dcom.sun.xml.bind.v2.bytecode.ClassTailor.noOptimize=true"
+WORKER_START_MS = (
+    "180000"  # COMPSS_WORKER_INIT_TIMEOUT: a worker's first start on a busy machine takes longer than the default
+)
 REACH_S = 20
+_TAKEN_APART = frozenset(" \t\n*?[]")
 _LABELS = ("python", "compss", "runcompss", "java", "port", "steps")
 
 
@@ -112,11 +116,15 @@ def runcompss(command: Sequence[str], facts: Facts, *, project: str, resources: 
         master: the master's host name, as the workers dial it.
 
     Raises:
-        ValueError: the command is another program, of which it is not known how it starts as a COMPSs application.
+        ValueError: it cannot be run so, and why: another program, or a word that runcompss would take apart (it hands the
+            application's words on without quotes).
     """
     first = shlex.split(command[0])
     if PurePosixPath(first[0]).name != STEP:
-        raise ValueError(first[0])
+        raise ValueError(f"the program {first[0]}")
+    for word in shlex.split(" ".join(command)):
+        if not word or set(word) & _TAKEN_APART:
+            raise ValueError(f"the word {word!r}")
     options = (
         "--lang=python",
         f"--python_interpreter={facts.python}",

@@ -25,7 +25,8 @@ from medweave_connectors.pods.group import Member
 from medweave_connectors.pods.pod import Pod, pod_facts
 from medweave_connectors.pods.readiness import run_is_ending
 from medweave_connectors.pods.states import loss
-from medweave_connectors.record import current
+from medweave_connectors.record import console, current
+from medweave_connectors.record.run import short_path
 
 MASTER, WORKER = "master", "worker"
 ASK_S = 60
@@ -278,14 +279,13 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         except ValueError as error:
             raise DeploymentRefused(
                 f"{job_name} cannot be run as a COMPSs application.",
-                seen=f"the command {error}",
-                expected=f"{commands.STEP} VERB …, which starts as a Python file",
-                do="bind the step elsewhere, or use `engine: ddp`",
+                seen=str(error),
+                expected=f"{commands.STEP} VERB …, without blanks and wildcards in names: runcompss would take them apart",
+                do="rename the file or folder, bind the step elsewhere, or use `engine: ddp`",
             ) from None
         self._watching = list(workers)
-        return self.member(
-            job_name, 0, master, MASTER, words, variables | {"HOME": home, "JAVA_HOME": facts.java}, workdir, streams
-        )
+        told = {"HOME": home, "JAVA_HOME": facts.java, "COMPSS_WORKER_INIT_TIMEOUT": commands.WORKER_START_MS}
+        return self.member(job_name, 0, master, MASTER, words, variables | told, workdir, streams)
 
     async def _facts(self, place: ExecutionLocation) -> Facts:
         text, _ = await self.alone(place, commands.ask_facts(), timeout=ASK_S)
@@ -319,13 +319,16 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         facts = Facts(compss="/opt/COMPSs")
         with contextlib.suppress(PodLost, TimeoutError, DeploymentRefused):
             facts = await self._facts(location)
-        with contextlib.suppress(PodLost, TimeoutError, OSError):
+        with contextlib.suppress(PodLost, TimeoutError, OSError, ValueError, LookupError):
             logs = f"{home}/.COMPSs"
             text, code = await self.alone(location, [f"test -d {shlex.quote(logs)} && du -sk {shlex.quote(logs)}"])
             if run is not None and not code and int(text.split()[0]) < LOGS_KIB:
                 target = run.folder / "logs" / run.jobs[job_name].label
                 target.mkdir(parents=True, exist_ok=True)
                 await self.copy_remote_to_local(logs, str(target / "compss"), location)
+                outcome = run.jobs[job_name].outcome
+                if outcome is not None and outcome.exit_code:
+                    console.say(f"medweave: COMPSs' own logs: {short_path(target)}")
         words = commands.clear(facts.compss)
         with contextlib.suppress(PodLost, TimeoutError):
             await asyncio.gather(

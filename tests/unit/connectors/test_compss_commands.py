@@ -60,7 +60,7 @@ def test_resources_name_ports_that_compss_accepts() -> None:
 
 
 def test_the_step_becomes_an_application() -> None:
-    command = ["medweave-step train-distributed", "--output", "'a model'"]
+    command = ["medweave-step train-distributed", "--output", shlex.quote("it's-a-model")]
     words = commands.runcompss(
         command, FACTS, project="/w/project.xml", resources="/w/resources.xml", master="r-master-0.r-pods"
     )
@@ -76,13 +76,22 @@ def test_the_step_becomes_an_application() -> None:
         "/env/lib/python3.11/site-packages/medweave_steps/compss/application.py",
         "train-distributed",
         "--output",
-        "a model",
+        "it's-a-model",
     ]
 
 
-def test_another_program_is_refused() -> None:
-    with pytest.raises(ValueError, match="python3"):
-        commands.runcompss(["python3 train.py"], FACTS, project="p", resources="r", master="m")
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["python3 train.py"], "the program python3"),
+        (["medweave-step train", "--output", "'a model'"], "the word 'a model'"),
+        (["medweave-step train", "--output", "'a*'"], "the word 'a[*]'"),
+        (["medweave-step train", "--note", "''"], "the word ''"),
+    ],
+)
+def test_what_runcompss_would_take_apart_is_refused(command: list[str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        commands.runcompss(command, FACTS, project="p", resources="r", master="m")
 
 
 def test_a_pod_tells_what_it_has(tmp_path: Path) -> None:
