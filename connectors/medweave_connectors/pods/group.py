@@ -112,7 +112,8 @@ class Group:
                     await self._give_up()
             for task in finished:
                 task.result()  # an error of ours, not of a command, is told as such
-            self.members[0].lost = self.members[0].lost or self._doom
+            if self.members[0].exit_code != 0:
+                self.members[0].lost = self.members[0].lost or self._doom
         except asyncio.CancelledError:
             await self.end("INT")
             raise
@@ -164,7 +165,9 @@ class Group:
             return
         with contextlib.suppress(Refused):
             member.lost = loss(member.pod, await self._cluster.pod(member.pod.name), member.container) or member.lost
-        if not member.lost:
+        if member.exit_code is None:
+            await self._end(member, "TERM")  # the connection broke: the command may go on where nobody listens
+        elif not member.lost:
             member.after = await self._counters(member)
 
     async def _counters(self, member: Member) -> Counters:

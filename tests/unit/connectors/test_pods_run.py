@@ -112,7 +112,7 @@ def test_a_pod_that_vanishes_is_told_as_such(tmp_path: Path, server: ApiServer) 
 
 def test_a_connection_that_breaks_is_no_end(tmp_path: Path, server: ApiServer) -> None:
     # Fault K11 of the engine: TypeError, and a cut stream reads as its end.
-    write(tmp_path, {"sleeper": PROGRESS + "sleep 60"})
+    write(tmp_path, {"sleeper": f"echo $$ > {tmp_path}/pid; " + PROGRESS + "while :; do sleep 0.1; done"})
     going = start(tmp_path)
     going.wait_for_line("case 1/2")
     for name in ("w-0", "w-1"):
@@ -120,6 +120,7 @@ def test_a_connection_that_breaks_is_no_end(tmp_path: Path, server: ApiServer) -
     ended = going.wait()
     assert ended.exit_code == 1
     assert "broke before the command had ended" in ended.stderr
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists(), "nor does the command go on alone"
 
 
 def test_ctrl_c_ends_what_runs_in_the_pod(tmp_path: Path, server: ApiServer) -> None:
