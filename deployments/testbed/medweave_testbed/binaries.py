@@ -84,8 +84,7 @@ def make(layout: Layout, commands: Commands, environment: Mapping[str, str]) -> 
     ready = environment.get("MEDWEAVE_TESTBED_BINARIES")
     if ready:
         machine.check_ready_programs(Path(ready))
-        for name in machine.PROGRAMS:
-            shutil.copy2(Path(ready) / name, aside / name)
+        _copy(Path(ready), aside)
     else:
         _build(layout, commands, environment, aside)
     check_versions(commands, aside)
@@ -94,6 +93,18 @@ def make(layout: Layout, commands: Commands, environment: Mapping[str, str]) -> 
         file.replace(layout.bin / file.name)
     aside.rmdir()
     (layout.bin / ".made").write_text(wanted(environment), encoding="utf-8")
+
+
+def _copy(ready: Path, output: Path) -> None:
+    """Copies the ready programs; several names of one file stay so."""
+    copied: dict[Path, str] = {}
+    for name in machine.PROGRAMS:
+        file = (ready / name).resolve()
+        if file in copied:
+            (output / name).symlink_to(copied[file])
+        else:
+            shutil.copy2(file, output / name)
+            copied[file] = name
 
 
 def _build(layout: Layout, commands: Commands, environment: Mapping[str, str], output: Path) -> None:

@@ -16,7 +16,7 @@ from . import catalogue, down, images, machine, status, volumes
 from .commands import Cancelled, Commands
 from .daemons import Daemons
 from .errors import TestbedError
-from .layout import HPC_USER, LAPTOP_USER, ROOT, Layout, layout_of
+from .layout import ROOT, Layout, layout_of
 from .part import Part, Testbed
 from .up import up
 from .walls import HPC, Walls, laptop_command
@@ -143,9 +143,9 @@ def inside_words(testbed: Testbed, site: str, words: Sequence[str]) -> list[str]
     layout = testbed.layout
     words = [word for index, word in enumerate(words) if index or word != "--"] or ["bash"]
     if site == "laptop":
-        user, setup = LAPTOP_USER, f". '{layout.laptop}/environment.sh'; cd"
+        user, setup = layout.laptop_user, f". '{layout.laptop}/environment.sh'; cd"
     else:
-        user, setup = HPC_USER, f"export HOME='{layout.hpc}/home' PATH='{layout.environment}/bin':\"$PATH\"; cd"
+        user, setup = layout.hpc_user, f"export HOME='{layout.hpc}/home' PATH='{layout.environment}/bin':\"$PATH\"; cd"
     identity = ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", "--", "env", f"USER={user}"]
     inner = [*identity, "/bin/sh", "-c", f'{setup} && exec "$@"', "sh", *words]
     return laptop_command(layout, inner) if site == "laptop" else [*testbed.walls.inside(HPC), *inner]

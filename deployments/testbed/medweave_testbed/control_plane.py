@@ -29,7 +29,8 @@ def api_server_words(layout: Layout) -> list[str]:
     return [
         "kube-apiserver",
         f"--advertise-address={layout.address}", f"--secure-port={layout.api_port}", "--authorization-mode=Node,RBAC",
-        "--enable-admission-plugins=NodeRestriction", "--anonymous-auth=true", "--profiling=false",
+        "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",  # pod security decides, per namespace
+        "--anonymous-auth=true", "--profiling=false",
         f"--client-ca-file={pki}/ca.crt", f"--tls-cert-file={pki}/apiserver.crt",
         f"--tls-private-key-file={pki}/apiserver.key", f"--service-cluster-ip-range={layout.service_network}",
         f"--etcd-servers=https://{layout.address}:{layout.etcd_port}", f"--etcd-cafile={pki}/etcd-ca.crt",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from . import control_groups, tenants
 from .errors import TestbedError
-from .layout import HPC_USER, LAPTOP_USER, TENANTS, Layout
+from .layout import TENANTS, Layout
 from .part import Part, Testbed
 
 
@@ -38,7 +38,7 @@ def down(testbed: Testbed, *, purge: bool) -> None:
     if testbed.existing_kubeconfig is not None:
         leave_cluster(testbed)
     testbed.walls.fall()
-    end_users_processes()
+    end_users_processes(layout)
     groups = control_groups.remove(control_groups.hierarchies(control_groups.mounted()), layout.cgroup)
     left = left_behind(layout, Path("/proc/mounts").read_text(encoding="utf-8"), groups)
     if left:
@@ -59,7 +59,7 @@ def leave_cluster(testbed: Testbed) -> None:
     """Takes the tenants out of a cluster that is not ours."""
     for tenant in TENANTS:
         text = testbed.kubectl("get", "namespace", tenant, "-o", "json", "--ignore-not-found")
-        if text.strip() and tenants.OWNER.items() <= json.loads(text)["metadata"].get("labels", {}).items():
+        if text.strip() and tenants.is_ours(testbed.layout, json.loads(text)):
             testbed.kubectl("delete", "namespace", tenant, "--wait=false")
 
 
@@ -80,14 +80,14 @@ def running(entry: Path) -> bool:
     return (entry / "stat").read_text(encoding="utf-8", errors="replace").rsplit(") ", 1)[1][0] not in "ZX"
 
 
-def testbed_user_ids() -> set[int]:
+def testbed_user_ids(layout: Layout) -> set[int]:
     """Numbers of the testbed's own users, as far as they exist."""
-    return {entry.pw_uid for entry in pwd.getpwall() if entry.pw_name in (LAPTOP_USER, HPC_USER)}
+    return {entry.pw_uid for entry in pwd.getpwall() if entry.pw_name in (layout.laptop_user, layout.hpc_user)}
 
 
-def end_users_processes(patience_s: float = 10) -> None:
+def end_users_processes(layout: Layout, patience_s: float = 10) -> None:
     """Ends what the testbed's own users run outside of the walls: a driver, its ssh connections."""
-    users = testbed_user_ids()
+    users = testbed_user_ids(layout)
     deadline = time.monotonic() + patience_s
     word = signal.SIGTERM
     while (found := processes_of(users)) and time.monotonic() < deadline:
@@ -106,7 +106,7 @@ def left_behind(layout: Layout, mounts: str, groups: Sequence[Path]) -> list[str
     left = [f"control group {group}" for group in groups]
     points = [line.split()[1] for line in mounts.splitlines()]
     left += [f"mount {point}" for point in points if Path(point).is_relative_to(layout.folder)]
-    left += [f"process {pid} of a testbed user" for pid in processes_of(testbed_user_ids())]
+    left += [f"process {pid} of a testbed user" for pid in processes_of(testbed_user_ids(layout))]
     if Path("/sys/class/net", layout.link).exists():
         left.append(f"network interface {layout.link}")
     return left
@@ -114,8 +114,9 @@ def left_behind(layout: Layout, mounts: str, groups: Sequence[Path]) -> list[str
 
 def remove_users(testbed: Testbed) -> None:
     """Removes the users that the testbed made, and no others."""
-    made = testbed.layout.cache / "users"
+    layout = testbed.layout
+    made = layout.cache / "users"
     names = set(made.read_text(encoding="utf-8").split()) if made.exists() else set()
-    for name in sorted(names & {LAPTOP_USER, HPC_USER}):
+    for name in sorted(names & {layout.laptop_user, layout.hpc_user}):
         testbed.commands.run(["userdel", name])
     made.unlink(missing_ok=True)

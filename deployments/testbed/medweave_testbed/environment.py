@@ -14,6 +14,7 @@ from .commands import Commands
 from .layout import ROOT, Layout
 from .part import Part, Testbed
 
+_PATIENCE = 5  # installations of medweave's own wheel, a few seconds each
 PYTHON = "/usr/bin/python3"  # the images have it at the same path and of the same release
 MAKE_ENVIRONMENT = ROOT / "deployments" / "environment" / "make-environment"
 
@@ -86,19 +87,19 @@ def start(testbed: Testbed) -> None:
         commands.run(words, log=layout.log / "environment.log", environment=variables)
         layout.environment.chmod(0o755)
         note(layout, asked)
-    asked = wanted(commands, torch)  # the source may have been edited in these minutes
-    if made(layout) != asked:
-        wheel = build_wheel(layout, commands)
-        pip = [
-            str(layout.environment / "bin" / "python"),
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-        ]
-        commands.run([*pip, "--no-deps", "--force-reinstall", str(wheel)])
+    for _ in range(_PATIENCE):  # the source may be edited meanwhile
+        asked = wanted(commands, torch)
+        if made(layout) == asked:
+            return
+        install_package(layout, commands)
         note(layout, asked)
+
+
+def install_package(layout: Layout, commands: Commands) -> None:
+    """Installs medweave's own wheel again, and nothing else."""
+    wheel = build_wheel(layout, commands)
+    pip = [str(layout.environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    commands.run([*pip, "--no-deps", "--force-reinstall", str(wheel)])
 
 
 def note(layout: Layout, content: dict[str, str]) -> None:

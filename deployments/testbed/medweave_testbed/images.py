@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from . import binaries, machine
+from . import binaries, machine, package_index
 from .commands import Commands
 from .errors import TestbedError
 from .layout import ROOT, Layout
@@ -32,22 +32,29 @@ def buildah_words(layout: Layout, *words: str | Path) -> list[str]:
     return ["unshare", "--mount", "buildah", *options, *map(str, words)]
 
 
-def build_words(layout: Layout, name: str, file: Path, context: Path, arguments: Mapping[str, str]) -> list[str]:
-    """The command line that builds a Containerfile; never asks a registry."""
+def build_words(
+    layout: Layout, name: str, file: Path, context: Path, arguments: Mapping[str, str], secrets: Sequence[str] = ()
+) -> list[str]:
+    """The command line that builds a Containerfile; never asks a registry for an image.
+
+    Args:
+        secrets: options that give the build files which do not stay in the image.
+    """
     given = [word for key, value in arguments.items() for word in ("--build-arg", f"{key}={value}")]
     options = ["--isolation", "chroot", "--pull-never", "--layers", "--file", str(file), "--tag", name]
-    return buildah_words(layout, "build", *options, *given, context)
+    return buildah_words(layout, "build", *options, *secrets, *given, context)
 
 
-def archive(layout: Layout, name: str) -> Path:
-    """Where an image is kept for the next start of containerd."""
-    return layout.cache / "images" / (name.replace("/", "_").replace(":", "_") + ".tar")
+def built(layout: Layout, commands: Commands) -> dict[str, str]:
+    """Ids of all images in buildah's storage by name."""
+    words = ["images", "--no-trunc", "--format", "{{.Name}}:{{.Tag}} {{.ID}}"]
+    rows = [line.split() for line in commands.run(buildah_words(layout, *words)).splitlines()]
+    return {row[0]: row[1] for row in rows if len(row) == 2 and row[0].startswith("localhost/")}
 
 
-def archives(layout: Layout) -> dict[str, Path]:
-    """All kept images by name."""
-    folder = layout.cache / "images"
-    return {file.with_suffix(".name").read_text(encoding="utf-8"): file for file in sorted(folder.glob("*.tar"))}
+def note_of(layout: Layout, name: str) -> Path:
+    """The file that says which image of that name containerd was given."""
+    return layout.cache / "images" / name.replace("/", "_").replace(":", "_")
 
 
 def mirror_of(targets: str, codename: str) -> str | None:
@@ -56,20 +63,29 @@ def mirror_of(targets: str, codename: str) -> str | None:
     return next((row[0] for row in rows if len(row) == 3 and row[1:] == [codename, "main"]), None)
 
 
-def keep(layout: Layout, commands: Commands, name: str) -> None:
-    """Writes an image of buildah's storage to its archive."""
-    file = archive(layout, name)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    aside = file.with_suffix(".new")
-    aside.unlink(missing_ok=True)
-    commands.run(buildah_words(layout, "push", "--quiet", name, f"docker-archive:{aside}:{name}"))
-    file.with_suffix(".name").write_text(name, encoding="utf-8")
-    aside.replace(file)
-
-
 def load(layout: Layout, commands: Commands, name: str) -> None:
-    """Gives a kept image to the testbed's containerd."""
-    commands.run(ctr_words(layout, "images", "import", str(archive(layout, name))))
+    """Gives an image of buildah's storage to the testbed's containerd."""
+    note = note_of(layout, name)
+    note.parent.mkdir(parents=True, exist_ok=True)
+    archive = note.with_name(note.name + ".tar")
+    try:
+        archive.unlink(missing_ok=True)
+        commands.run(buildah_words(layout, "push", "--quiet", name, f"docker-archive:{archive}:{name}"))
+        commands.run(ctr_words(layout, "images", "import", str(archive)))
+    finally:
+        archive.unlink(missing_ok=True)
+    note.write_text(built(layout, commands)[name], encoding="utf-8")
+
+
+def lacking(layout: Layout, commands: Commands) -> list[str]:
+    """Names of built images that containerd has not, or has of an earlier build."""
+    have = commands.run(ctr_words(layout, "images", "list", "--quiet")).split()
+
+    def current(name: str, identity: str) -> bool:
+        note = note_of(layout, name)
+        return name in have and note.exists() and note.read_text(encoding="utf-8") == identity
+
+    return [name for name, identity in built(layout, commands).items() if not current(name, identity)]
 
 
 def from_folder(layout: Layout, commands: Commands, name: str, folder: Path, config: Sequence[str]) -> None:
@@ -81,14 +97,13 @@ def from_folder(layout: Layout, commands: Commands, name: str, folder: Path, con
         commands.run(buildah_words(layout, "commit", "--quiet", container, name))
     finally:
         commands.outcome(buildah_words(layout, "rm", container))
-    keep(layout, commands, name)
 
 
 def build(testbed: Testbed, name: str, file: Path, context: Path, arguments: Mapping[str, str]) -> None:
-    """Builds an image from a Containerfile, keeps it, and gives it to the testbed's containerd if that runs.
+    """Builds an image from a Containerfile and gives it to the testbed's containerd.
 
     Raises:
-        TestbedError: the name cannot be looked up without a registry, or the build failed.
+        TestbedError: the name cannot be looked up without a registry, the testbed is not up, or the build failed.
     """
     if not name.startswith("localhost/") or ":" not in name:
         raise TestbedError(
@@ -98,11 +113,10 @@ def build(testbed: Testbed, name: str, file: Path, context: Path, arguments: Map
             do=f"call it localhost/{name.split('/')[-1].split(':')[0]}:1",
         )
     layout = testbed.layout
-    log = layout.log / f"image-{archive(layout, name).stem}.log"
-    testbed.commands.run(build_words(layout, name, file, context, arguments), log=log, timeout_s=3600)
-    keep(layout, testbed.commands, name)
-    if testbed.daemons.pid("containerd") is not None:
-        load(layout, testbed.commands, name)
+    log = layout.log / f"image-{note_of(layout, name).name}.log"
+    secrets = package_index.secrets(layout, testbed.commands, testbed.environment)
+    testbed.commands.run(build_words(layout, name, file, context, arguments, secrets), log=log, timeout_s=3600)
+    load(layout, testbed.commands, name)
 
 
 def recipe() -> str:
@@ -117,7 +131,7 @@ def _release() -> str:
 
 def base_trouble(testbed: Testbed) -> str | None:
     """Why the base images have to be made."""
-    made = testbed.layout.cache / "images" / ".made"
+    made = testbed.layout.cache / "buildah" / ".made"
     if not made.exists():
         return "they were not made yet"
     return None if made.read_text(encoding="utf-8") == recipe() else "their recipe changed"
@@ -134,7 +148,7 @@ def start_base(testbed: Testbed) -> None:
     _bootstrap(layout, commands, work / "root")
     from_folder(layout, commands, BASE_IMAGE, work / "root", ["--cmd", "/bin/bash", "--env", "LANG=C.UTF-8"])
     commands.run(["rm", "-rf", work])
-    (layout.cache / "images" / ".made").write_text(recipe(), encoding="utf-8")
+    (layout.cache / "buildah" / ".made").write_text(recipe(), encoding="utf-8")
 
 
 def _bootstrap(layout: Layout, commands: Commands, root: Path) -> None:
@@ -153,20 +167,15 @@ def _bootstrap(layout: Layout, commands: Commands, root: Path) -> None:
 
 
 def images_trouble(testbed: Testbed) -> str | None:
-    """Which kept image containerd lacks."""
-    code, said, errors = testbed.commands.outcome(ctr_words(testbed.layout, "images", "list", "--quiet"), timeout_s=10)
-    if code != 0:
-        return " ".join(errors.split())[:200]
-    lacking = [name for name in archives(testbed.layout) if name not in said.split()]
-    return f"containerd lacks {', '.join(lacking)}" if lacking else None
+    """Which built image containerd lacks."""
+    names = lacking(testbed.layout, testbed.commands)
+    return f"containerd lacks {', '.join(names)}" if names else None
 
 
 def start_images(testbed: Testbed) -> None:
-    """Gives containerd the kept images that it lacks."""
-    have = testbed.commands.run(ctr_words(testbed.layout, "images", "list", "--quiet")).split()
-    for name in archives(testbed.layout):
-        if name not in have:
-            load(testbed.layout, testbed.commands, name)
+    """Gives containerd the images that it lacks; it keeps them over a `down`."""
+    for name in lacking(testbed.layout, testbed.commands):
+        load(testbed.layout, testbed.commands, name)
 
 
 def parts() -> list[Part]:

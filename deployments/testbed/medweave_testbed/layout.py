@@ -20,7 +20,7 @@ KUBERNETES_PROGRAMS = (
     "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl",
 )  # fmt: skip
 
-LAPTOP_USER, HPC_USER, POD_UID = "medweave-laptop", "medweave-hpc", 10001
+POD_UID = 10001
 TENANTS = ("tenant-a", "tenant-b")
 SLURM_NODES = ("n1", "n2")
 SLURM_ACCOUNT = "research"
@@ -101,6 +101,20 @@ class Layout:
     def pods(self) -> Path:
         """Root of the data that pods reach through volume claims."""
         return self.folder / "pods"
+
+    @property
+    def laptop_user(self) -> str:
+        """The driver's user."""
+        return "medweave-laptop" + self._suffix
+
+    @property
+    def hpc_user(self) -> str:
+        """The user of the HPC site: ssh and Slurm jobs."""
+        return "medweave-hpc" + self._suffix
+
+    @property
+    def _suffix(self) -> str:
+        return f"-{self.instance}" if self.instance else ""
 
     @property
     def link(self) -> str:

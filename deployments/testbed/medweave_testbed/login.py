@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 from . import certificates, tenants
-from .layout import HPC_USER, LAPTOP_USER, SLURM_ACCOUNT, Layout
+from .layout import SLURM_ACCOUNT, Layout
 from .part import Part, Testbed
 from .walls import HPC
 
@@ -23,7 +23,7 @@ Port {layout.ssh_port}
 HostKey {layout.slurm}/ssh_host_ed25519_key
 PidFile none
 AuthorizedKeysFile {layout.hpc}/home/.ssh/authorized_keys
-AllowUsers {HPC_USER}
+AllowUsers {layout.hpc_user}
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 UsePAM no
@@ -40,7 +40,7 @@ def ssh_config(layout: Layout) -> str:
     return f"""Host {HOST_ALIAS} {layout.address}
     HostName {layout.address}
     Port {layout.ssh_port}
-    User {HPC_USER}
+    User {layout.hpc_user}
     IdentityFile {layout.laptop_home}/.ssh/id_ed25519
     UserKnownHostsFile {layout.laptop_home}/.ssh/known_hosts
     StrictHostKeyChecking yes
@@ -55,7 +55,7 @@ def environment_sh(layout: Layout) -> str:
         "MEDWEAVE_TESTBED_ENVIRONMENT": layout.environment,
         "MEDWEAVE_TESTBED_LOGIN_HOST": layout.address,
         "MEDWEAVE_TESTBED_LOGIN_PORT": layout.ssh_port,
-        "MEDWEAVE_TESTBED_LOGIN_USER": HPC_USER,
+        "MEDWEAVE_TESTBED_LOGIN_USER": layout.hpc_user,
         "MEDWEAVE_TESTBED_ACCOUNT": SLURM_ACCOUNT,
         "MEDWEAVE_TESTBED_SCRATCH": layout.hpc / "scratch",
         "KUBECONFIG": tenants.kubeconfig_of(layout, "tenant-a"),
@@ -68,10 +68,10 @@ def start_login(testbed: Testbed) -> None:
     """Makes the host key and the laptop's key pair where they are missing, and starts sshd."""
     layout = testbed.layout
     laptop, hpc = layout.laptop_home / ".ssh", layout.hpc / "home" / ".ssh"
-    for folder, owner in ((laptop, LAPTOP_USER), (hpc, HPC_USER)):
+    for folder, owner in ((laptop, layout.laptop_user), (hpc, layout.hpc_user)):
         folder.mkdir(mode=0o700, exist_ok=True)
         own(folder, owner)
-    for key, owner in ((layout.slurm / "ssh_host_ed25519_key", "root"), (laptop / "id_ed25519", LAPTOP_USER)):
+    for key, owner in ((layout.slurm / "ssh_host_ed25519_key", "root"), (laptop / "id_ed25519", layout.laptop_user)):
         if not key.exists():
             comment = "login node" if owner == "root" else "testbed laptop"
             testbed.commands.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", key])
@@ -79,9 +79,9 @@ def start_login(testbed: Testbed) -> None:
             own(file, owner)
     host_key = (layout.slurm / "ssh_host_ed25519_key.pub").read_text(encoding="utf-8")
     known = host_key.rsplit(" ", 2)[0]
-    write_owned(laptop / "known_hosts", f"{layout.address} {known}\n", LAPTOP_USER)
-    write_owned(laptop / "config", ssh_config(layout), LAPTOP_USER)
-    write_owned(hpc / "authorized_keys", (laptop / "id_ed25519.pub").read_text(encoding="utf-8"), HPC_USER)
+    write_owned(laptop / "known_hosts", f"{layout.address} {known}\n", layout.laptop_user)
+    write_owned(laptop / "config", ssh_config(layout), layout.laptop_user)
+    write_owned(hpc / "authorized_keys", (laptop / "id_ed25519.pub").read_text(encoding="utf-8"), layout.hpc_user)
     (layout.slurm / "sshd_config").write_text(sshd_config(layout), encoding="utf-8")
     words = ["/usr/sbin/sshd", "-D", "-e", "-f", str(layout.slurm / "sshd_config")]
     testbed.daemons.start("login", words, view=HPC)
@@ -100,7 +100,8 @@ def login_trouble(testbed: Testbed) -> str | None:
 
 def start_laptop(testbed: Testbed) -> None:
     """Writes the laptop user's environment file."""
-    write_owned(testbed.layout.laptop / "environment.sh", environment_sh(testbed.layout), LAPTOP_USER)
+    layout = testbed.layout
+    write_owned(layout.laptop / "environment.sh", environment_sh(layout), layout.laptop_user)
 
 
 def laptop_trouble(testbed: Testbed) -> str | None:
@@ -108,7 +109,8 @@ def laptop_trouble(testbed: Testbed) -> str | None:
     file = testbed.layout.laptop / "environment.sh"
     if not file.exists() or file.read_text(encoding="utf-8") != environment_sh(testbed.layout):
         return f"{file} is missing or not current"
-    identity = ["setpriv", f"--reuid={LAPTOP_USER}", f"--regid={LAPTOP_USER}", "--init-groups"]
+    user = testbed.layout.laptop_user
+    identity = ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"]
     words = [
         "ssh",
         "-F",

@@ -33,9 +33,13 @@ def kubernetes_view(layout: Layout) -> View:
         closed=(layout.laptop, layout.hpc, layout.slurm),
         bound=(
             (layout.kubernetes / "hosts", "/etc/hosts"),
+            (layout.cache / "containerd", "/var/lib/containerd"),  # images stay over a `down`
             *((settings / name.replace("/", "."), f"/proc/sys/{name}") for name in node.KERNEL_SETTINGS),
         ),
-        folders=tuple((path, "root", 0o700) for path in ("/var/lib/etcd", "/var/lib/kubelet", "/run/containerd")),
+        folders=tuple(
+            (path, "root", 0o700)
+            for path in ("/var/lib/etcd", "/var/lib/kubelet", "/var/lib/containerd", "/run/containerd")
+        ),
     )
 
 
@@ -47,6 +51,7 @@ def start(testbed: Testbed) -> None:
         (folder / "hosts").write_text(hosts_file(layout), encoding="utf-8")
     settings = layout.kubernetes / "kernel"
     settings.mkdir(exist_ok=True)
+    (layout.cache / "containerd").mkdir(mode=0o700, exist_ok=True)
     for name, value in node.KERNEL_SETTINGS.items():
         (settings / name.replace("/", ".")).write_text(value + "\n", encoding="utf-8")
     slurm.write_configuration(layout, testbed.commands)

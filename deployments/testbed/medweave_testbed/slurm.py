@@ -8,7 +8,7 @@ from pathlib import Path
 
 from . import slurm_config
 from .commands import Commands
-from .layout import HPC_USER, SLURM_ACCOUNT, SLURM_NODES, Layout
+from .layout import SLURM_ACCOUNT, SLURM_NODES, Layout
 from .part import Part, Testbed
 from .walls import HPC
 
@@ -123,15 +123,16 @@ def start_account(testbed: Testbed) -> None:
     testbed.commands.outcome(
         inside(testbed, *add, "account", SLURM_ACCOUNT, "Description=testbed", "Organization=testbed")
     )
-    testbed.commands.outcome(inside(testbed, *add, "user", HPC_USER, f"Account={SLURM_ACCOUNT}"))
+    testbed.commands.outcome(inside(testbed, *add, "user", testbed.layout.hpc_user, f"Account={SLURM_ACCOUNT}"))
 
 
 def account_trouble(testbed: Testbed) -> str | None:
     """Whether the site's user may charge the account, and sacct answers."""
-    words = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={HPC_USER}", "format=account"]
+    user = testbed.layout.hpc_user
+    words = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={user}", "format=account"]
     code, said, errors = testbed.commands.outcome(inside(testbed, *words), timeout_s=15)
     if code != 0 or SLURM_ACCOUNT not in said.split():
-        return f"user {HPC_USER} has no account: " + " ".join((errors or said).split())[:200]
+        return f"user {user} has no account: " + " ".join((errors or said).split())[:200]
     return ask(testbed, "sacct", "--allusers", "--noheader")
 
 

@@ -9,12 +9,11 @@ from typing import Any
 
 from . import certificates
 from .errors import TestbedError
-from .layout import LAPTOP_USER, TENANTS, Layout
+from .layout import TENANTS, Layout
 from .part import Part, Testbed, as_list
 
 ACCOUNT = "medweave"
 TOKEN_VALIDITY = "8760h"
-OWNER = {"app.kubernetes.io/managed-by": "medweave-testbed"}
 
 # What `helm upgrade --install`, its `--wait`, scaling and `kubectl exec`, `cp` and `logs` need, and no more. Rights over rights
 # (roles, bindings) and over other service accounts' tokens are not among them.
@@ -43,13 +42,28 @@ RULES: tuple[dict[str, list[str]], ...] = (
 )
 
 
-def manifests(tenant: str) -> list[dict[str, Any]]:
+def owner(layout: Layout) -> dict[str, str]:
+    """The label that says which testbed made an object; a cluster may serve several."""
+    return {"app.kubernetes.io/managed-by": layout.cgroup}
+
+
+def is_ours(layout: Layout, namespace: dict[str, Any]) -> bool:
+    """Whether this testbed made a namespace."""
+    labels: dict[str, str] = namespace["metadata"].get("labels", {})
+    return owner(layout).items() <= labels.items()
+
+
+def manifests(layout: Layout, tenant: str) -> list[dict[str, Any]]:
     """The namespace of a tenant and the rights of its service account."""
     security = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
-    meta = {"name": ACCOUNT, "namespace": tenant, "labels": OWNER}
+    meta = {"name": ACCOUNT, "namespace": tenant, "labels": owner(layout)}
     api = "rbac.authorization.k8s.io"
     return [
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": tenant, "labels": {**OWNER, **security}}},
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": tenant, "labels": {**owner(layout), **security}},
+        },
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta, "automountServiceAccountToken": False},
         {"apiVersion": f"{api}/v1", "kind": "Role", "metadata": meta, "rules": list(RULES)},
         {
@@ -85,11 +99,12 @@ def check_ours(testbed: Testbed, tenant: str) -> None:
     """Raises: TestbedError: an existing cluster has a namespace of that name which somebody else made."""
     words = testbed.kubectl_words("get", "namespace", tenant, "-o", "json", "--ignore-not-found")
     text = testbed.commands.run(words)
-    if not text.strip() or OWNER.items() <= json.loads(text)["metadata"].get("labels", {}).items():
+    if not text.strip() or is_ours(testbed.layout, json.loads(text)):
         return
+    label = "=".join(*owner(testbed.layout).items())
     raise TestbedError(
         f"the cluster of {testbed.kubeconfig} has a namespace '{tenant}' already.",
-        seen=f"namespace '{tenant}' without the label {next(iter(OWNER))}={next(iter(OWNER.values()))}",
+        seen=f"namespace '{tenant}' without the label {label}",
         expected="no such namespace, or one that the testbed made",
         do=f"use another cluster, or delete the namespace if it is not needed: kubectl delete namespace {tenant}",
     )
@@ -106,13 +121,13 @@ def start(testbed: Testbed) -> None:
     """Makes the tenants and writes their kubeconfigs, readable by the laptop's user only."""
     for tenant in TENANTS:
         check_ours(testbed, tenant)
-    documents = [document for tenant in TENANTS for document in manifests(tenant)]
+    documents = [document for tenant in TENANTS for document in manifests(testbed.layout, tenant)]
     testbed.kubectl("apply", "--server-side", "-f", "-", text=as_list(documents))
     server, authority = server_of(testbed)
-    user = pwd.getpwnam(LAPTOP_USER)
+    user = pwd.getpwnam(testbed.layout.laptop_user)
     folder = testbed.layout.laptop_home / ".kube"
     folder.mkdir(mode=0o700, exist_ok=True)
-    testbed.commands.run(["chown", f"{LAPTOP_USER}:", folder])
+    testbed.commands.run(["chown", f"{user.pw_name}:", folder])
     for tenant in TENANTS:
         token = testbed.kubectl("create", "token", ACCOUNT, "-n", tenant, f"--duration={TOKEN_VALIDITY}").strip()
         text = tenant_kubeconfig(server, authority, token, tenant)

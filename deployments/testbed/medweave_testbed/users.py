@@ -6,13 +6,13 @@ import os
 import pwd
 from pathlib import Path
 
-from .layout import HPC_USER, LAPTOP_USER, POD_UID, TENANTS, Layout
+from .layout import POD_UID, TENANTS, Layout
 from .part import Part, Testbed
 
 
 def homes(layout: Layout) -> dict[str, Path]:
     """Home folder of each user."""
-    return {LAPTOP_USER: layout.laptop_home, HPC_USER: layout.hpc / "home"}
+    return {layout.laptop_user: layout.laptop_home, layout.hpc_user: layout.hpc / "home"}
 
 
 def user_words(name: str, home: Path) -> list[str]:
@@ -33,12 +33,13 @@ def user_words(name: str, home: Path) -> list[str]:
 
 def folders(layout: Layout) -> list[tuple[Path, str | int, int]]:
     """(folder, owner, mode) of everything that the sites' own users may enter."""
+    laptop, hpc = layout.laptop_user, layout.hpc_user
     pods = [(layout.pods / tenant, POD_UID, 0o700) for tenant in TENANTS]
     return [
         (layout.folder, 0, 0o755), (layout.bin, 0, 0o755), (layout.log, 0, 0o700), (layout.run, 0, 0o755),
         (layout.cache, 0, 0o700), (layout.kubernetes, 0, 0o700), (layout.slurm, 0, 0o700),
-        (layout.laptop, LAPTOP_USER, 0o700), (layout.laptop_home, LAPTOP_USER, 0o700),
-        (layout.hpc, HPC_USER, 0o700), (layout.hpc / "home", HPC_USER, 0o700), (layout.hpc / "scratch", HPC_USER, 0o700),
+        (layout.laptop, laptop, 0o700), (layout.laptop_home, laptop, 0o700),
+        (layout.hpc, hpc, 0o700), (layout.hpc / "home", hpc, 0o700), (layout.hpc / "scratch", hpc, 0o700),
         (layout.pods, POD_UID, 0o700), *pods,
     ]  # fmt: skip
 

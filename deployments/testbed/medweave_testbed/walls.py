@@ -60,9 +60,9 @@ def view_script(view: View) -> str:
     quoted = shlex.quote
     lines = ["set -e", "trap '' CHLD", f"hostname {quoted(view.hostname)}"]
     lines += mounts_of(view.state, view.closed)
-    lines += [f"mount --bind {quoted(str(what))} {quoted(where)}" for what, where in view.bound]
     for path, owner, mode in view.folders:
         lines += [f"mkdir -p {path}", f"chmod {mode:o} {path}", f"chown {owner}: {path}"]
+    lines += [f"mount --bind {quoted(str(what))} {quoted(where)}" for what, where in view.bound]
     return "\n".join([*lines, "echo $$", "exec sleep infinity"]) + "\n"
 
 
