@@ -13,6 +13,7 @@ from medweave_connectors.placement import translator
 from medweave_connectors.placement.scheduler import MedweaveScheduler
 from medweave_connectors.slurm.connector import MedweaveSlurmConnector
 from medweave_connectors.ssh.connector import MedweaveSSHConnector
+from medweave_connectors.transfer.manager import MedweaveDataManager
 
 
 class MedweavePlugin(StreamFlowPlugin):  # type: ignore[misc]
@@ -27,5 +28,6 @@ class MedweavePlugin(StreamFlowPlugin):  # type: ignore[misc]
         self.register_connector("medweave.helm", MedweaveHelmConnector)
         self.register_connector("medweave.compss", MedweaveCompssConnector)
         self.register_scheduler("medweave.scheduler", MedweaveScheduler)
+        self.register_data_manager("medweave.transfer", MedweaveDataManager)
         self.register_database("medweave.database", MedweaveDatabase)
         translator.install()

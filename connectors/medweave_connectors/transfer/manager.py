@@ -7,7 +7,7 @@ import contextlib
 import posixpath
 import shlex
 import time
-from collections.abc import Container, Iterable, Iterator, MutableSequence
+from collections.abc import Iterable, Iterator, MutableSequence
 from importlib.resources import files
 from typing import Any
 
@@ -60,7 +60,9 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
             seconds = time.monotonic() - started
             await asyncio.gather(*(self._verify(src_location, src_path, copy, seconds) for copy in copies))
         except BaseException:
-            _release(self._at(dst_locations, dst_path, src_path), known)
+            broken = [place for place in self._at(dst_locations, dst_path, src_path) if id(place) not in known]
+            await self._discard(place for place in broken if _crosses(src_location, place))
+            _release(broken)
             raise
 
     @classmethod
@@ -79,8 +81,6 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
     async def _verify(self, source: ExecutionLocation, path: str, copy: DataLocation, seconds: float) -> None:
         sent, arrived = await asyncio.gather(self._sent(source, path), self._manifest(copy.location, copy.path))
         if wrong := sent.difference(arrived):
-            with contextlib.suppress(Exception):
-                await self._run(copy.location, [f"rm -rf {shlex.quote(copy.path)}"])
             raise TransferFailed(source.deployment, copy.deployment, wrong)
         if (run := current()) is not None:
             run.transfer_ended(
@@ -92,6 +92,12 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
                 num_files=len(sent.sha256),
                 seconds=seconds,
             )
+
+    async def _discard(self, copies: Iterable[DataLocation]) -> None:
+        # A part of a copy must not be taken for all of it; where the site cannot be reached, the run's failure tells.
+        for copy in copies:
+            with contextlib.suppress(Exception):
+                await self._run(copy.location, [f"rm -rf -- {shlex.quote(copy.path)}"])
 
     async def _sent(self, source: ExecutionLocation, path: str) -> Manifest:
         key = (source.deployment, source.name, path)
@@ -115,12 +121,11 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
         return str(text)
 
 
-def _release(places: Iterable[DataLocation], known: Container[int]) -> None:
+def _release(places: Iterable[DataLocation]) -> None:
     # Whoever waits for such a copy would wait for ever: the stock manager never sets the event of a copy that broke.
     for place in places:
-        if id(place) not in known:
-            place.data_type = DataType.INVALID
-            place.available.set()
+        place.data_type = DataType.INVALID
+        place.available.set()
 
 
 def route(source: ExecutionLocation, destination: ExecutionLocation) -> str:
