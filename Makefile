@@ -43,7 +43,7 @@ test: check
 	$(BIN)/python -m pytest
 
 bench: $(INSTALLED)
-	@for name in preprocess segment inference quality; do \
+	@for name in preprocess segment inference int8 quality; do \
 	  echo "== $$name"; $(BIN)/python tests/bench/$$name.py; done
 
 testbed: $(INSTALLED)
