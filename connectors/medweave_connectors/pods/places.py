@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import shutil
 import time
 from abc import abstractmethod
-from collections.abc import MutableMapping, MutableSequence, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, MutableSequence, Sequence
+from pathlib import Path
 from typing import Any
 
 from streamflow.core.deployment import Connector, ExecutionLocation, Shell
+from streamflow.core.exception import WorkflowExecutionException
 from streamflow.deployment.connector.base import BaseConnector
 
 from medweave_connectors.pods import volumes
@@ -18,11 +21,14 @@ from medweave_connectors.pods.errors import PodLost
 from medweave_connectors.pods.execution import Execution, Reader, StreamContext, Writer, execute
 from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.shell import PodShell
+from medweave_connectors.record import console
 from medweave_connectors.remote import utility_line
 
 BUFFER_BYTES = 2**20
 LIST_AGAIN_S = 2.0
 UTILITY_S = 600
+COPIES = 2
+_FULL = ("No space left", "Disk quota")
 _SHELL_SIGNS = ("|", ">", "<", "&&", ";")
 
 
@@ -124,7 +130,16 @@ class PodPlaces(BaseConnector):  # type: ignore[misc]
         self, src: str, dst: str, locations: MutableSequence[ExecutionLocation], read_only: bool = False
     ) -> None:
         """Copies to each location, once for those that share a volume."""
-        await super().copy_local_to_remote(src, dst, await self._distinct(locations, dst), read_only)
+        chosen = await self._distinct(locations, dst)
+        copy = super().copy_local_to_remote
+        await self._repeated(lambda: copy(src, dst, chosen, read_only), dst, chosen)
+
+    async def copy_remote_to_local(
+        self, src: str, dst: str, location: ExecutionLocation, read_only: bool = False
+    ) -> None:
+        """Copies to this machine."""
+        copy = super().copy_remote_to_local
+        await self._repeated(lambda: copy(src, dst, location, read_only), dst, [])
 
     async def copy_remote_to_remote(
         self,
@@ -146,7 +161,10 @@ class PodPlaces(BaseConnector):  # type: ignore[misc]
                 if code:
                     raise PodLost(f"{src} could not be put at {dst} in {each.name}: {text}")
         if others:
-            await super().copy_remote_to_remote(src, dst, others, source_location, source_connector, read_only)
+            copy = super().copy_remote_to_remote
+            await self._repeated(
+                lambda: copy(src, dst, others, source_location, source_connector, read_only), dst, others
+            )
 
     async def _create_shell(self, command: MutableSequence[str], location: ExecutionLocation) -> Shell:
         return PodShell(await self._execute(location.name, command, takes_input=True))
@@ -158,6 +176,39 @@ class PodPlaces(BaseConnector):  # type: ignore[misc]
     async def _execute(self, place: str, command: Sequence[str], *, takes_input: bool = False) -> Execution:
         return await execute(self.websocket, self.cluster.namespace, place, command, takes_input=takes_input)
 
+    async def _repeated(
+        self, copy: Callable[[], Awaitable[None]], target: str, places: Sequence[ExecutionLocation]
+    ) -> None:
+        """Copies, and once more when a stream was cut: long ones sometimes are, on a busy cluster, without a word.
+
+        Args:
+            target: where it goes, on this machine if there are no places.
+        """
+        for left in reversed(range(COPIES)):
+            new = not any(await self._exists(target, places))
+            try:
+                await copy()
+            except (WorkflowExecutionException, ConnectionError) as error:
+                if not (left and new) or any(words in str(error) for words in _FULL):
+                    raise
+                console.say(f"medweave: {self.deployment_name}: a copy was cut and is repeated: {error}")
+                await self._remove(target, places)
+            else:
+                return
+
+    async def _exists(self, path: str, places: Sequence[ExecutionLocation]) -> list[bool]:
+        if not places:
+            return [Path(path).exists()]
+        told = await asyncio.gather(*(self.alone(each, [f"test -e {shlex.quote(path)}"]) for each in places))
+        return [code == 0 for _, code in told]
+
+    async def _remove(self, path: str, places: Sequence[ExecutionLocation]) -> None:
+        await asyncio.gather(*(self.alone(each, [f"rm -rf {shlex.quote(path)}"]) for each in places))
+        if not places and Path(path).is_dir():
+            shutil.rmtree(path)
+        elif not places:
+            Path(path).unlink(missing_ok=True)
+
     async def _distinct(
         self, locations: Sequence[ExecutionLocation], path: str, source: ExecutionLocation | None = None
     ) -> list[ExecutionLocation]:
@@ -165,6 +216,8 @@ class PodPlaces(BaseConnector):  # type: ignore[misc]
             return list(locations)
         known = {pod.name: pod for pod in await self.pods()}
         by_place = {each.name: each for each in locations}
+        if lost := [name for name in by_place if name.partition(":")[0] not in known]:
+            raise PodLost(f"nothing can be copied to {', '.join(lost)}: the pod is gone")
         places = [(known[name.partition(":")[0]], name.partition(":")[2]) for name in by_place]
         first = source.name.partition(":")[0] if source is not None and source.name in by_place else ""
         return [by_place[f"{pod.name}:{container}"] for pod, container in volumes.distinct(places, path, first=first)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -121,6 +123,33 @@ def test_a_connection_that_breaks_is_no_end(tmp_path: Path, server: ApiServer) -
     assert ended.exit_code == 1
     assert "broke before the command had ended" in ended.stderr
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists(), "nor does the command go on alone"
+
+
+CUT = """#!/bin/sh
+if mkdir {folder}/cut-$1 2>/dev/null; then {real} "$@" | head -c 5000; exit 2; fi
+exec {real} "$@"
+"""
+
+
+def test_a_copy_that_is_cut_is_repeated(tmp_path: Path, server: ApiServer) -> None:
+    # Faults D1 and D2 of the engine: it dropped tar's exit status, and what was cut passed for whole.
+    (tmp_path / "bin").mkdir()
+    tar = tmp_path / "bin" / "tar"
+    tar.write_text(CUT.format(folder=tmp_path, real=shutil.which("tar")))
+    tar.chmod(0o755)
+    server.environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
+    write(tmp_path, {"first": 'cat "$1" > result.txt; wc -c < result.txt > run_report.json'})
+    document = json.loads((tmp_path / "tiny.cwl").read_text())
+    document["inputs"] = {"data": "File"}
+    document["steps"]["first"]["in"] = {"data": "data"}
+    document["steps"]["first"]["run"]["inputs"] = {"data": {"type": "File", "inputBinding": {"position": 1}}}
+    (tmp_path / "tiny.cwl").write_text(json.dumps(document))
+    (tmp_path / "data.txt").write_text("x" * 100_000)
+    (tmp_path / "job.yml").write_text(json.dumps({"data": {"class": "File", "path": "data.txt"}}))
+    ended = run(tmp_path)
+    assert ended.exit_code == 0, ended.stderr
+    assert (tmp_path / "results" / "result.txt").read_text() == "x" * 100_000
+    assert ended.stderr.count("a copy was cut and is repeated") == 2, "one there and one back"
 
 
 def test_ctrl_c_ends_what_runs_in_the_pod(tmp_path: Path, server: ApiServer) -> None:
