@@ -68,6 +68,14 @@ def test_names_and_services_work_inside_pods(testbed: Sites) -> None:
         testbed.tenant("tenant-a", "delete", "service", name, f"{name}-names")
 
 
+def test_pods_reach_the_api_server_by_its_name(testbed: Sites) -> None:
+    ask = "import ssl, urllib.request as u; c = ssl._create_unverified_context()"
+    ask += "; print(u.urlopen('https://kubernetes.default.svc.cluster.local/version', context=c, timeout=10).read().decode())"
+    with testbed.pod("tenant-a", pod_document(unique("api"), "sleep 600")) as name:
+        outcome = testbed.tenant("tenant-a", "exec", name, "--", "python3", "-c", ask)
+        assert json.loads(outcome.stdout)["gitVersion"] == "v1.34.4", outcome.stderr
+
+
 def test_pods_run_the_worker_environment_and_cannot_change_it(testbed: Sites) -> None:
     environment = str(testbed.layout.environment)
     claims = {"medweave-environment": (environment, False)}

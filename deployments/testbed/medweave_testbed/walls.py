@@ -22,17 +22,16 @@ from .layout import SLURM_NODES, Layout
 
 BASE, KUBERNETES, HPC = "base", "kubernetes", "hpc"
 
-# The first process of the namespaces. Ignoring SIGCHLD makes the kernel reap orphans. It says its process id as the machine
-# knows it (the old /proc still does), then gets a /proc of its own.
+# The first process of the namespaces. It says its process id as the machine knows it (the old /proc still does), then gets a /proc
+# of its own. Because it ignores SIGCHLD, the kernel itself buries the orphans that become its children.
 _BASE_SCRIPT = """
 set -e
-trap '' CHLD
 read -r pid rest </proc/self/stat
 mount -t proc proc /proc
 hostname testbed
 ip link set lo up
 echo "$pid"
-exec sleep infinity
+exec env --ignore-signal=CHLD sleep infinity
 """
 
 
@@ -58,7 +57,7 @@ class View:
 def view_script(view: View) -> str:
     """The shell script that turns a fresh mount namespace into a site's view; it keeps holding it and says its process id."""
     quoted = shlex.quote
-    lines = ["set -e", "trap '' CHLD", f"hostname {quoted(view.hostname)}"]
+    lines = ["set -e", f"hostname {quoted(view.hostname)}"]
     lines += mounts_of(view.state, view.closed)
     for path, owner, mode in view.folders:
         lines += [f"mkdir -p {path}", f"chmod {mode:o} {path}", f"chown {owner}: {path}"]
