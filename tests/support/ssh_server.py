@@ -32,13 +32,14 @@ class SSHServer:
         port: on 127.0.0.1.
         key, known_hosts: files for a client that is let in.
         commands: what was asked for, in order.
+        environment: what commands find, over this process's own.
     """
 
     def __init__(self, folder: Path, environment: dict[str, str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.key, self.known_hosts = folder / "id_ed25519", folder / "known_hosts"
         self.commands: list[str] = []
-        self._folder, self._environment = folder, environment or {}
+        self._folder, self.environment = folder, dict(environment or {})
         self._connections: set[Any] = set()
         self._children: set[Any] = set()
         self._loop = asyncio.new_event_loop()
@@ -112,7 +113,7 @@ class SSHServer:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=os.environ | self._environment,
+            env=os.environ | self.environment,
             start_new_session=True,
         )
         self._children.add(child)

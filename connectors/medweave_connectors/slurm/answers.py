@@ -16,29 +16,48 @@ _SIZE = re.compile(r"([0-9.]+)([KMGT]?)")
 _UNIT_MIB = {"": 2**-20, "K": 2**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What the site has; `said` is what sinfo said when it failed."""
+    """What the site has.
 
-    missing: tuple[str, ...]
-    partitions: tuple[str, ...]
-    said: str
+    Attributes:
+        missing: programs that are not there.
+        nodes: partition to the (cores, MiB) of its nodes.
+        default: the partition of jobs that name none; may be empty.
+        said: what sinfo said when it failed.
+    """
+
+    missing: tuple[str, ...] = ()
+    nodes: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    default: str = ""
+    said: str = ""
 
 
 def read_probe(answer: str) -> Probe:
     """Of `commands.probe`."""
-    lines = _whole(answer)
-    by_mark = {mark: [line.removeprefix(mark) for line in lines if line.startswith(mark)] for mark in _PROBE_MARKS}
-    said = " ".join(line for line in lines if not line.startswith(_PROBE_MARKS))
-    failed = by_mark["code "] != ["0"]
+    missing: list[str] = []
+    nodes: dict[str, tuple[tuple[int, int], ...]] = {}
+    default, said, code = "", [], "?"
+    for line in _whole(answer):
+        mark, *rest = line.split() or [""]
+        if mark == "missing":
+            missing += rest
+        elif mark == "code":
+            (code,) = rest
+        elif mark == "partition" and len(rest) == 3:
+            name = rest[0].rstrip("*")
+            default = name if rest[0].endswith("*") else default
+            nodes[name] = (*nodes.get(name, ()), (int(rest[1].rstrip("+")), int(rest[2].rstrip("+"))))
+        else:
+            said.append(line)
+    if code == "0":
+        said = []
     return Probe(
-        missing=tuple(by_mark["missing "]),
-        partitions=tuple(dict.fromkeys(by_mark["partition "])),
-        said=said or "sinfo failed" if failed else "",
+        missing=tuple(missing),
+        nodes=nodes,
+        default=default,
+        said=" ".join(said) or ("" if code == "0" else "sinfo failed"),
     )
-
-
-_PROBE_MARKS = ("missing ", "partition ", "code ")
 
 
 def read_submission(answer: str) -> tuple[str, str]:

@@ -24,9 +24,9 @@ _BASE64 = "base64 | tr -d '\\n'"
 
 
 def probe() -> str:
-    """Which programs are there, and which partitions."""
+    """Which programs are there, and which partitions with which nodes: cores and memory (MiB)."""
     look = [f"command -v {name} > /dev/null || echo missing {name}" for name in PROGRAMS]
-    return _line(*look, "sinfo --noheader --format='partition %R' 2>&1", "echo code $?")
+    return _line(*look, "sinfo --exact --noheader --format='partition %P %c %m' 2>&1", "echo code $?")
 
 
 def sbatch_words(files: JobFiles, asked: Allocation, service: Service, *, job_name: str, key: str) -> list[str]:

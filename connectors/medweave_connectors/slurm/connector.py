@@ -18,7 +18,7 @@ from medweave_connectors.errors import SiteConfigError
 from medweave_connectors.record.console import say
 from medweave_connectors.remote import fetch_reports, file_name, step_variables
 from medweave_connectors.slurm import commands
-from medweave_connectors.slurm.answers import Polled, read_poll, read_probe
+from medweave_connectors.slurm.answers import Polled, Probe, read_poll, read_probe
 from medweave_connectors.slurm.job import Site, SlurmJob
 from medweave_connectors.slurm.script import StepCommand
 from medweave_connectors.slurm.service import Service
@@ -60,6 +60,7 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
         self.services: dict[str, Service] = {name: Service(**keys) for name, keys in (services or {}).items()}
         self._prologues: dict[str, str] = {}
         self._login: ExecutionLocation | None = None
+        self._probe = Probe()
         self._watch = Watch(self._ask)
         self._open: dict[str, SlurmJob] = {}
         self._closing = False
@@ -86,12 +87,13 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
                 expected="sbatch, squeue, scontrol, scancel and sinfo, and a controller that answers",
                 do="log in there and try `sinfo`",
             )
+        self._probe = probe
         for name, service in self.services.items():
-            if service.partition and service.partition not in probe.partitions:
+            if service.partition and service.partition not in probe.nodes:
                 raise SiteConfigError(
                     f"{self._where(name)}.partition: the cluster has no such partition.",
                     seen=service.partition,
-                    expected=f"one of {', '.join(probe.partitions) or 'none'}",
+                    expected=f"one of {', '.join(probe.nodes) or 'none'}",
                     do="name a partition that `sinfo` lists for you",
                 )
 
@@ -193,10 +195,12 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
         async def fetch(job_name: str, folder: str) -> Path | None:
             return await fetch_reports(self, location, folder, job_name)
 
+        service = self.services.get(location.service or "", Service())
         return Site(
             deployment=self.deployment_name,
             service_name=location.service or "",
-            service=self.services.get(location.service or "", Service()),
+            service=service,
+            nodes=self._probe.nodes.get(service.partition or self._probe.default, ()),
             prologue=self._prologues.get(location.service or "", ""),
             ask=self._ask,
             watch=self._watch,

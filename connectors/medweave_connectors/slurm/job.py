@@ -6,7 +6,7 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -18,7 +18,7 @@ from medweave_connectors.record.run import CommandOutcome
 from medweave_connectors.slurm import commands, submission, words
 from medweave_connectors.slurm.answers import EndWords, read_end, read_poll
 from medweave_connectors.slurm.script import JobFiles, StepCommand, gang_script, node_script, single_script
-from medweave_connectors.slurm.service import Allocation, Service, allocation
+from medweave_connectors.slurm.service import Allocation, Service, allocation, refuse_if_too_large
 from medweave_connectors.slurm.states import JobState, Told, judge, shell_exit_code
 from medweave_connectors.slurm.watch import NeverStarts, SiteSilent, Watch, WatchedJob
 from medweave_steps.contracts.errors import UsageError
@@ -32,6 +32,7 @@ class Site:
     """The place where a job runs, as its connector has it.
 
     Attributes:
+        nodes: (cores, MiB) of the partition's nodes; empty where they are not known.
         ask: runs a line on the login node and returns its output, or raises.
         fetch_reports: gets the job's name and its output folder; returns a folder with copies, or None.
         closing: true once the run is being ended.
@@ -40,6 +41,7 @@ class Site:
     deployment: str
     service_name: str
     service: Service
+    nodes: Sequence[tuple[int, int]]
     prologue: str
     ask: Callable[[str], Awaitable[str]]
     watch: Watch
@@ -106,7 +108,10 @@ class SlurmJob:
                 do="add it to the file",
             )
         try:
-            return allocation(request, self._site.service, time_limit_s=time_limit_s, where=self._site.place.setting)
+            where = self._site.place.setting
+            asked = allocation(request, self._site.service, time_limit_s=time_limit_s, where=where)
+            refuse_if_too_large(asked, self._site.nodes, where=where)
+            return asked
         except UsageError as error:
             raise SiteConfigError(error.what, seen=error.seen, expected=error.expected, do=error.do) from None
 

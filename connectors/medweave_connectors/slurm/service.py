@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from medweave_connectors.requests import JobRequest
@@ -97,3 +98,22 @@ def allocation(request: JobRequest, service: Service, *, time_limit_s: int | Non
         gpus=min(request.hints.gpus_max, service.gpusPerNode),
         minutes=min(limits, default=None),
     )
+
+
+def refuse_if_too_large(asked: Allocation, nodes: Sequence[tuple[int, int]], *, where: str) -> None:
+    """Slurm may take a job that no node of its partition can ever run, and let it wait.
+
+    Args:
+        nodes: (cores, MiB) of the partition's nodes; empty where they are not known.
+        where: the service's place in the file, for messages.
+
+    Raises:
+        UsageError: no node has what is asked of each node.
+    """
+    if nodes and not any(cores >= asked.cores and memory >= asked.memory_mib for cores, memory in nodes):
+        raise UsageError(
+            f"{where}.partition: no node has what the step asks for.",
+            seen="nodes with " + "; ".join(f"{cores} cores and {memory} MiB" for cores, memory in sorted(set(nodes))),
+            expected=f"at least {asked.cores} cores and {asked.memory_mib} MiB (the tool's ResourceRequirement)",
+            do="bind the step to a partition with larger nodes",
+        )

@@ -71,6 +71,7 @@ class Watch:
         self._state_changed = self._text_changed = 0.0
         self._silence_told = False
         self._next = 0
+        self._said = ""
 
     async def until_end(self, job: WatchedJob) -> None:
         """Returns when the job seems to have ended.
@@ -128,17 +129,19 @@ class Watch:
             if not followers[number].script_ended:
                 followers[number].script_ended = True
                 self._state_changed = now  # Slurm will say so in a moment
+        self._said = polled.said or self._said
         if polled.answered:
+            self._said = ""
             self._answered, self._silence_told = now, False
             for job in self._jobs:
                 self._take_state(job, *polled.jobs.get(job.job_id, ("", "")), now=now)
         elif now - self._answered > SILENCE_END_S:
             for job in self._jobs:
-                _resolve(job, SiteSilent(polled.said))
+                _resolve(job, SiteSilent(self._said))
         elif now - self._answered > SILENCE_NOTICE_S and not self._silence_told:
             self._silence_told = True
             for job in self._jobs:
-                job.on_notice(f"Slurm does not answer; the job is not given up ({polled.said or 'no word'})")
+                job.on_notice(f"Slurm does not answer; the job is not given up ({self._said or 'no word'})")
 
     def _take_state(self, job: WatchedJob, word: str, reason: str, *, now: float) -> None:
         if word != job.word:

@@ -221,7 +221,10 @@ class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
     async def _get_available_location(self, location: str) -> Hardware:
         # The stock connector takes the KiB of `free` for MiB; its answer is remembered in `hardware`.
         known = location in self.hardware
-        hardware = await super()._get_available_location(location)
+        try:
+            hardware = await super()._get_available_location(location)
+        except WorkflowExecutionException as error:
+            raise SiteUnreachable(f"{location}: nproc, free or df did not answer there: {error}") from error
         if not known:
             hardware.memory /= 1024
         return hardware

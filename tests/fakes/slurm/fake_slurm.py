@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""A stand-in for Slurm's programs, for faults that a real cluster shows rarely. It starts jobs, one process each.
+
+Which program it is, its name says. $FAKE_SLURM is its folder: jobs/ID/{word,comment,reason,exit}, and files that a test makes:
+  no-accounting       sacct fails, as at a site without slurmdbd
+  end-word            the state of jobs that end, instead of COMPLETED or FAILED
+  forget              ended jobs are known to nobody, as after MinJobAge
+  squeue-fails        number of times that squeue fails
+  sbatch-timeout      number of times that sbatch takes the job and then gets no answer
+  sbatch-sleeps       sbatch takes the job and sleeps before it answers
+  pending             the reason for which jobs wait for ever
+"""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+FOLDER = Path(os.environ["FAKE_SLURM"])
+JOBS = FOLDER / "jobs"
+ENDED = {"COMPLETED", "FAILED", "TIMEOUT", "CANCELLED"}
+
+
+def knob(name: str) -> str:
+    path = FOLDER / name
+    return path.read_text().strip() if path.exists() else ""
+
+
+def countdown(name: str) -> bool:
+    left = int(knob(name) or 0)
+    if left:
+        (FOLDER / name).write_text(str(left - 1))
+    return left > 0
+
+
+def note(job: Path, name: str, text: str) -> None:
+    part = job / f".{name}"
+    part.write_text(text)
+    part.rename(job / name)
+
+
+def word_of(job: Path) -> str:
+    return (job / "word").read_text()
+
+
+def known() -> list[Path]:
+    jobs = sorted(JOBS.glob("*"), key=lambda job: int(job.name)) if JOBS.exists() else []
+    return [job for job in jobs if not (knob("forget") == "all" or (knob("forget") and word_of(job) in ENDED))]
+
+
+def sbatch(words: list[str]) -> int:
+    options = dict(word.removeprefix("--").split("=", 1) for word in words if "=" in word)
+    with (FOLDER / "submitted").open("a") as file:
+        file.write(" ".join(words) + "\n")
+    JOBS.mkdir(exist_ok=True)
+    made = FOLDER / f"new-{os.getpid()}"
+    made.mkdir()
+    note(made, "comment", options["comment"])
+    note(made, "word", "PENDING" if knob("pending") else "RUNNING")
+    job = JOBS / str(100 + len(list(JOBS.glob("*"))))
+    while True:  # others submit at the same time; a job is there with all its files or not at all
+        try:
+            made.rename(job)
+            break
+        except OSError:
+            job = JOBS / str(int(job.name) + 1)
+    if not knob("pending"):
+        words = [
+            sys.executable,
+            str(Path(__file__).resolve()),
+            "run",
+            str(job),
+            words[-1],
+            options["output"],
+            options["error"],
+        ]
+        subprocess.Popen(
+            words,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    if knob("sbatch-sleeps"):
+        time.sleep(3)
+    if countdown("sbatch-timeout"):
+        print("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", file=sys.stderr)
+        return 1
+    print(job.name)
+    return 0
+
+
+def run(words: list[str]) -> int:
+    job, script, output, error = map(Path, words)
+    with output.open("wb") as stdout, error.open("wb") as stderr:
+        process = subprocess.Popen(
+            ["sh", script], stdout=stdout, stderr=stderr, env={**os.environ, "SLURM_JOB_ID": job.name}
+        )
+        while process.poll() is None:
+            if word_of(job) == "CANCELLED":
+                subprocess.run(["pkill", "-KILL", "-P", str(process.pid)], check=False)
+                process.kill()
+            time.sleep(0.05)
+    if word_of(job) != "CANCELLED":
+        note(job, "exit", f"{process.returncode}:0")
+        note(job, "word", knob("end-word") or ("FAILED" if process.returncode else "COMPLETED"))
+    return 0
+
+
+def squeue(words: list[str]) -> int:
+    with (FOLDER / "asked").open("a") as file:
+        file.write("squeue\n")
+    if countdown("squeue-fails"):
+        print("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+        return 1
+    for job in known():
+        print(f"job {job.name}|{word_of(job)}|{knob('pending') or 'None'}|{(job / 'comment').read_text()}")
+    return 0
+
+
+def exit_code(job: Path) -> str:
+    return (job / "exit").read_text() if (job / "exit").exists() and not knob("end-word") else "0:0"
+
+
+def scontrol(words: list[str]) -> int:
+    job = JOBS / words[-1]
+    if job not in known():
+        print("slurm_load_jobs error: Invalid job id specified")
+        return 1
+    print(
+        f"JobId={job.name} JobName=x JobState={word_of(job)} Reason=None ExitCode={exit_code(job)} RunTime=00:00:02 NodeList=n1"
+    )
+    return 0
+
+
+def sacct(words: list[str]) -> int:
+    if knob("no-accounting"):
+        print("Slurm accounting storage is disabled", file=sys.stderr)
+        return 1
+    job = JOBS / next(word for word in words if word.startswith("--jobs=")).removeprefix("--jobs=")
+    if job in known():
+        print(
+            f"{job.name}|{word_of(job)}|{exit_code(job)}|2|2026-11-21T10:00:00|2026-11-21T10:00:03|00:01.500||n1|01:00:00"
+        )
+        print(f"{job.name}.batch|{word_of(job)}|{exit_code(job)}|2|||00:01.500|20480K|n1|")
+    return 0
+
+
+def scancel(words: list[str]) -> int:
+    for job in known():
+        if job.name in words and word_of(job) not in ENDED:
+            note(job, "word", "CANCELLED")
+    return 0
+
+
+def sinfo(words: list[str]) -> int:
+    print("partition normal* 2 8000\npartition gpu 8 64000")
+    return 0
+
+
+if __name__ == "__main__":
+    name = Path(sys.argv[0]).name
+    words = sys.argv[1:]
+    if name == "fake_slurm.py":
+        name, words = words[0], words[1:]
+    sys.exit(globals()[name](words))

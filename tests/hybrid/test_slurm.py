@@ -1,0 +1,295 @@
+"""`medweave.slurm` on a real cluster: real sbatch over real ssh, real accounting."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.slurm_runs import GANG, begin, go, jobs_of, resources, sacct, site_of, write
+from support.testbed import Sites, wait_for
+
+FIGURES = '{"unit":"case","done":1,"total":2,"seconds_left":3.5,"detail":"x"}'
+PROGRESS = f"echo 'medweave-progress {FIGURES}' >&2\n"
+GOOD = "echo {} > run_report.json; mkdir report; echo x > report/x.svg; echo done > result.txt"
+
+
+def failure(ended: Any) -> dict[str, Any]:
+    (job,) = [event["data"] for event in ended.of_type("job.ended") if event["data"]["state"] == "failed"]
+    return dict(job)
+
+
+def test_a_job_runs_reports_and_brings_its_report_home(tmp_path: Path, testbed: Sites) -> None:
+    value = "a\"b `touch harm` $HOME 'c'"  # fault C7 of the engine: the shell would run it
+    keys = resources(EnvVarRequirement={"envDef": {"VALUE": value}}, ToolTimeLimit={"timelimit": 600})
+    keys["outputs"] = {
+        "result": {"type": "File", "outputBinding": {"glob": "result.txt"}},
+        "all": {"type": "Directory", "outputBinding": {"glob": "."}},
+    }
+    write(tmp_path, {"first": (PROGRESS + "echo talk; " + GOOD + '; printf %s "$VALUE" > result.txt', keys)})
+    ended = go(tmp_path, testbed)
+    assert ended.exit_code == 0, ended.stderr
+    assert (tmp_path / "results" / "result.txt").read_text() == value
+    assert re.search(r"^  first +case 1/2: x, 4 s left$", ended.stderr, re.MULTILINE)
+    assert (ended.record / "reports" / "first" / "report" / "x.svg").read_text() == "x\n"
+
+    site = site_of(ended)
+    assert (site["state"], site["nodes"] in ("n1", "n2")) == ("COMPLETED", True)
+    assert site["queue_seconds"] >= 0
+    fields = "State,ExitCode,NNodes,ReqCPUS,ReqMem,TimelimitRaw,Partition,JobName"
+    expected = ["COMPLETED", "0:0", "1", "1", "256M", "10", "normal", "medweave.first"]
+    # The database learns of the end of a short job before it learns of its start.
+    wait_for(lambda: sacct(testbed, site["slurm_job_id"], fields) == expected or None, "the job in the accounting")
+    # Fault Q6 of the engine: slurm-<id>.out lies in the output folder. Ours lies beside it.
+    (folder,) = {
+        path for path in testbed.hpc("ls", str(testbed.layout.hpc / "scratch/tests")).stdout.split() if "slurm" in path
+    }
+    output = testbed.layout.hpc / "scratch" / "tests" / folder.partition(".slurm-")[0]
+    told = testbed.hpc("ls", str(output)).stdout.split()
+    assert sorted(told) == ["report", "result.txt", "run_report.json"]
+
+
+@pytest.fixture(autouse=True)
+def clean(testbed: Sites) -> None:
+    """Each test finds the folder of the tests empty."""
+    testbed.hpc("sh", "-c", f"rm -rf {testbed.layout.hpc}/scratch/tests")
+
+
+def test_a_job_that_fails_says_why(tmp_path: Path, testbed: Sites) -> None:
+    script = "echo 'PATIENT^NAME' >&2; echo 'medweave-step train: NaN.' >&2; echo half > result.txt; exit 70"
+    write(tmp_path, {"first": (script, resources())})
+    ended = go(tmp_path, testbed)
+    assert ended.exit_code == 1
+    job = failure(ended)
+    assert job["exit_code"] == 70
+    assert re.fullmatch(
+        r"hpc/usual: Slurm job \d+ failed\.\n  seen:     sacct State=FAILED ExitCode=70:0, .*on n[12]\n"
+        r"  expected: State=COMPLETED and ExitCode=0:0\nmedweave-step train: NaN\.",
+        job["message"],
+    )
+    assert ended.stderr.count("medweave-step train: NaN.") == 1
+    assert "its files are kept in hpc:" in ended.stderr
+    assert "PATIENT" not in (ended.record / "events.jsonl").read_text()
+    assert sacct(testbed, job["site"]["slurm_job_id"])[:2] == ["FAILED", "70:0"]
+
+
+def test_a_job_past_its_time_limit_is_no_success(tmp_path: Path, testbed: Sites) -> None:
+    # Fault Q1 of the engine: `0:0` or `0:15` of a TIMEOUT passes for a success, and the half-written file is taken.
+    keys = resources(ToolTimeLimit={"timelimit": 30})
+    write(tmp_path, {"first": ("echo half > result.txt; echo {} > run_report.json; sleep 600", keys)})
+    ended = go(tmp_path, testbed, 240)
+    assert ended.exit_code == 1
+    job = failure(ended)
+    assert "hit its time limit of 1 min" in job["message"]
+    assert "deployments.hpc.config.services.usual.time" in job["message"]
+    assert sacct(testbed, job["site"]["slurm_job_id"])[0] == "TIMEOUT"
+    assert not (tmp_path / "results" / "result.txt").exists()
+
+
+def test_a_job_over_its_memory_is_told_as_such(tmp_path: Path, testbed: Sites) -> None:
+    script = (
+        "python3 -c 'import time; x = bytearray(600 << 20); time.sleep(60)'; code=$?; echo x > result.txt; exit $code"
+    )
+    write(tmp_path, {"first": (script, resources(memory_mib=100))})
+    ended = go(tmp_path, testbed)
+    assert ended.exit_code == 1
+    assert "ran out of memory (100 MiB on each node)" in failure(ended)["message"], ended.stderr
+
+
+def test_a_job_that_is_pushed_out_is_no_success(tmp_path: Path, testbed: Sites) -> None:
+    write(tmp_path, {"first": (PROGRESS + "sleep 600", resources(cores=2))}, target={})
+    going = begin(tmp_path, testbed)
+    going.wait_for_line("case 1/2")
+    urgent = testbed.submitted(
+        "--partition=urgent", "--nodes=2", "--ntasks-per-node=2", "--mem=8000M", "--output=/dev/null", script="sleep 2"
+    )
+    ended = going.wait(120)
+    testbed.hpc("scancel", urgent)
+    assert ended.exit_code == 1
+    assert "was pushed out by a job of higher priority" in failure(ended)["message"], ended.stderr
+    assert sacct(testbed, failure(ended)["site"]["slurm_job_id"])[0] == "PREEMPTED"
+
+
+def test_ctrl_c_cancels_the_job_within_20_s(tmp_path: Path, testbed: Sites) -> None:
+    # Fault Q3 of the engine: scancel is never sent.
+    write(tmp_path, {"first": (PROGRESS + "sleep 600", resources())})
+    going = begin(tmp_path, testbed)
+    going.wait_for_line("case 1/2")
+    before = time.monotonic()
+    going.signal(signal.SIGINT)
+    ended = going.wait(60)
+    assert time.monotonic() - before < 20
+    assert ended.exit_code == -signal.SIGINT
+    assert "Traceback" not in ended.stderr
+    assert ended.of_type("run.ended")[0]["data"]["state"] == "cancelled"
+    ((job_id, state),) = jobs_of(testbed, ended.record.name)
+    assert state in ("CANCELLED", "COMPLETING")
+    wait_for(lambda: sacct(testbed, job_id)[0].startswith("CANCELLED") or None, "CANCELLED in the accounting")
+
+
+def test_a_failed_sibling_cancels_the_job(tmp_path: Path, testbed: Sites) -> None:
+    write(
+        tmp_path,
+        {"first": (PROGRESS + "sleep 600", resources()), "second": ("sleep 5; exit 65", resources())},
+    )
+    before = time.monotonic()
+    ended = go(tmp_path, testbed)
+    assert ended.exit_code == 1
+    assert time.monotonic() - before < 60
+    states = dict(jobs_of(testbed, ended.record.name)).values()
+    assert sorted(state if state != "COMPLETING" else "CANCELLED" for state in states) == ["CANCELLED", "FAILED"]
+
+
+def test_a_job_waits_for_its_turn_and_says_for_what(tmp_path: Path, testbed: Sites) -> None:
+    other = testbed.submitted(
+        "--nodes=2", "--ntasks-per-node=2", "--mem=8000M", "--output=/dev/null", script="sleep 600"
+    )
+    write(tmp_path, {"first": (GOOD, resources())})
+    going = begin(tmp_path, testbed)
+    try:
+        going.wait_for_line("waits in the queue: ")
+    finally:
+        testbed.hpc("scancel", other)
+    ended = going.wait(120)
+    assert ended.exit_code == 0, ended.stderr
+    assert site_of(ended)["queue_seconds"] >= 5
+
+
+@pytest.mark.parametrize(
+    ("keys", "service", "setting", "seen"),
+    [
+        (resources(), {"partition": "gpu"}, "services.usual.partition", "gpu"),
+        (resources(), {"account": "nobody"}, "services.usual.account", "Invalid account"),
+        (resources(), {"constraint": "a100"}, "services.usual.constraint", "Invalid feature"),
+        (resources(), {"gpusPerNode": 4, "gres": "tpu"}, "services.usual.gres", "generic resource"),
+        (resources(cores=64), {}, "services.usual.partition", "nodes with 2 cores and 8000 MiB"),
+        (resources(memory_mib=10**6), {}, "services.usual.partition", "nodes with 2 cores and 8000 MiB"),
+    ],
+)
+def test_what_slurm_refuses_is_told_with_the_setting(
+    tmp_path: Path, testbed: Sites, keys: dict[str, Any], service: dict[str, Any], setting: str, seen: str
+) -> None:
+    hints = {"hints": {"urn:medweave:cwl#GPURequest": {"gpusMin": 0, "gpusMax": 1}}}
+    write(tmp_path, {"first": (GOOD, keys | hints)}, service=service)
+    ended = go(tmp_path, testbed)
+    assert ended.exit_code == 1
+    assert ended.of_type("run.ended")[0]["data"]["seconds"] < 10
+    assert f"deployments.hpc.config.{setting}: " in ended.stderr
+    assert seen in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert {state for _, state in jobs_of(testbed, ended.record.name)} <= {"FAILED"}, "nothing is left in the queue"
+
+
+def test_gpus_are_asked_for(tmp_path: Path, testbed: Sites) -> None:
+    hints = {"hints": {"urn:medweave:cwl#GPURequest": {"gpusMin": 1, "gpusMax": 2}}}
+    keys = resources() | hints
+    write(tmp_path, {"first": (GOOD + '; echo "$SLURM_JOB_GPUS" > result.txt', keys)}, service={"gpusPerNode": 1})
+    ended = go(tmp_path, testbed)
+    assert ended.exit_code == 0, ended.stderr
+    assert "gres/gpu=1" in sacct(testbed, site_of(ended)["slurm_job_id"], "AllocTRES")[0]
+
+
+def test_a_gang_without_its_hint_is_refused(tmp_path: Path, testbed: Sites) -> None:
+    write(tmp_path, {"first": (GOOD, resources())}, target={"locations": 2})
+    ended = go(tmp_path, testbed)
+    assert ended.exit_code == 1
+    assert "a step that is not a gang is bound to several nodes" in ended.stderr
+
+
+MEET = """
+import os, socket, sys
+rank = os.environ["MEDWEAVE_NODE_RANK"]
+host, port = os.environ["MEDWEAVE_RENDEZVOUS"].rsplit(":", 1)
+words = " ".join((rank, os.environ["MEDWEAVE_NUM_NODES"], os.environ["SLURMD_NODENAME"], os.environ["TMPDIR"][-6:]))
+if rank == "0":
+    with socket.create_server(("", int(port))) as server:
+        server.settimeout(60)
+        connection, _ = server.accept()
+        other = connection.recv(1000).decode()
+    open("result.txt", "w").write(f"{words}\\n{other}\\n")
+    open("run_report.json", "w").write("{}")
+else:
+    for _ in range(300):
+        try:
+            with socket.create_connection((host, int(port))) as connection:
+                connection.sendall(words.encode())
+            break
+        except OSError:
+            __import__("time").sleep(0.1)
+"""
+
+
+def test_a_gang_is_one_command_per_node_that_meet(tmp_path: Path, testbed: Sites) -> None:
+    script = (
+        f"cat > $TMPDIR/meet.py <<'EOF'\n{MEET}\nEOF\n{PROGRESS}\npython3 $TMPDIR/meet.py && sleep $MEDWEAVE_NODE_RANK"
+    )
+    write(tmp_path, {"first": (script, resources() | GANG)}, target={"locations": 2})
+    ended = go(tmp_path, testbed)
+    assert ended.exit_code == 0, ended.stderr
+    assert (tmp_path / "results" / "result.txt").read_text() == "0 2 n1 node-0\n1 2 n2 node-1\n"
+    assert ended.stderr.count("case 1/2") == 1, "node 0 tells the progress"
+    assert site_of(ended)["nodes"] == "n[1-2]"
+    assert sacct(testbed, site_of(ended)["slurm_job_id"])[:3] == ["COMPLETED", "0:0", "2"]
+
+
+@pytest.mark.parametrize(
+    ("end", "word"),
+    [("kill -KILL $$", "exit code 137"), ("echo 'medweave-step train: lost.' >&2; exit 70", "exit code 70")],
+)
+def test_one_rank_lost_ends_all_within_60_s_with_its_error(tmp_path: Path, testbed: Sites, end: str, word: str) -> None:
+    script = f"{PROGRESS}echo half > result.txt; if [ $MEDWEAVE_NODE_RANK = 1 ]; then sleep 3; {end}; fi; sleep 600"
+    write(tmp_path, {"first": (script, resources() | GANG)}, target={"locations": 2})
+    going = begin(tmp_path, testbed)
+    going.wait_for_line("case 1/2")
+    before = time.monotonic()
+    ended = going.wait(120)
+    assert time.monotonic() - before < 60
+    assert ended.exit_code == 1
+    job = failure(ended)
+    assert re.search(rf"node rank 1 \(.*\) ended first, {word}", job["message"]), job["message"]
+    if "lost" in end:
+        assert "medweave-step train: lost." in job["message"]
+    assert sacct(testbed, job["site"]["slurm_job_id"])[0] == "FAILED"
+    assert testbed.hpc("squeue", "--me", "--noheader", "--steps").stdout.strip() == ""
+
+
+def test_a_gang_runs_torch_over_two_nodes(tmp_path: Path, testbed: Sites) -> None:
+    script = """python3 - <<'EOF'
+import os, torch.distributed as dist, torch
+rank, size = int(os.environ["MEDWEAVE_NODE_RANK"]), int(os.environ["MEDWEAVE_NUM_NODES"])
+dist.init_process_group("gloo", init_method="tcp://" + os.environ["MEDWEAVE_RENDEZVOUS"], rank=rank, world_size=size)
+total = torch.tensor([rank + 1.0])
+dist.all_reduce(total)
+if rank == 0:
+    open("result.txt", "w").write(str(total.item()))
+    open("run_report.json", "w").write("{}")
+dist.destroy_process_group()
+EOF"""
+    write(tmp_path, {"first": (script, resources(memory_mib=1500) | GANG)}, target={"locations": 2})
+    ended = go(tmp_path, testbed, 400)  # torch is read from a cold disk twice
+    assert ended.exit_code == 0, ended.stderr
+    assert (tmp_path / "results" / "result.txt").read_text() == "3.0"
+
+
+def test_a_key_that_is_refused_ends_the_run_within_10_s(tmp_path: Path, testbed: Sites) -> None:
+    import asyncssh
+
+    asyncssh.generate_private_key("ssh-ed25519").write_private_key(str(tmp_path / "strange"))
+    write(tmp_path, {"first": (GOOD, resources())}, login={"sshKey": "strange"})
+    ended = go(tmp_path, testbed)
+    assert ended.exit_code == 1
+    assert ended.of_type("run.ended")[0]["data"]["seconds"] < 10
+    assert "deployments.login.config.sshKey: " in ended.stderr
+
+
+def test_a_strange_host_key_is_refused(tmp_path: Path, testbed: Sites) -> None:
+    write(tmp_path, {"first": (GOOD, resources())}, login={"knownHosts": "others"})
+    (tmp_path / "others").touch()
+    ended = go(tmp_path, testbed)
+    assert ended.exit_code == 1
+    assert "deployments.login.config.knownHosts: " in ended.stderr
+    assert "ssh-keyscan" in ended.stderr

@@ -1,0 +1,106 @@
+"""Runs of the engine whose steps are jobs of the testbed's Slurm, over real ssh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from support.engine import Run, start, write_workflow
+from support.testbed import Sites
+
+GANG = {"hints": {"urn:medweave:cwl#Gang": {}}}
+
+
+def resources(cores: int = 1, memory_mib: int = 256, **others: Any) -> dict[str, Any]:
+    """Keys of a tool that asks for this much."""
+    asked = {"ResourceRequirement": {"coresMin": cores, "ramMin": memory_mib}}
+    return {"requirements": asked | others}
+
+
+def write(
+    folder: Path,
+    tools: Mapping[str, Any],
+    *,
+    target: Mapping[str, Any] | None = None,
+    service: Mapping[str, Any] | None = None,
+    login: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes a workflow whose steps are bound to Slurm.
+
+    Args:
+        tools: as `support.engine.write_workflow`.
+        target: keys of the binding's target.
+        service: keys of the one service, `usual`.
+        login: keys of the login node's settings.
+    """
+    site = {
+        "nodes": ["${MEDWEAVE_TESTBED_LOGIN_HOST}:${MEDWEAVE_TESTBED_LOGIN_PORT}"],
+        "username": "${MEDWEAVE_TESTBED_LOGIN_USER}",
+        "sshKey": "~/.ssh/id_ed25519",
+        "knownHosts": "known_hosts",  # beside the file
+    }
+    document = {
+        "version": "v1.0",
+        "workflows": {
+            "tiny": {
+                "type": "cwl",
+                "config": {"file": "tiny.cwl", "settings": "job.yml"},
+                "bindings": [{"step": "/", "target": {"deployment": "hpc", "service": "usual", **(target or {})}}],
+            }
+        },
+        "deployments": {
+            "login": {
+                "type": "medweave.ssh",
+                "workdir": "${MEDWEAVE_TESTBED_SCRATCH}/tests",
+                "config": site | dict(login or {}),
+            },
+            "hpc": {
+                "type": "medweave.slurm",
+                "wraps": "login",
+                "config": {"services": {"usual": {"partition": "normal", **(service or {})}}},
+            },
+        },
+        "scheduling": {"scheduler": {"type": "medweave.scheduler", "config": {}}},
+        "database": {"type": "medweave.database", "config": {}},
+    }
+    there = {}  # the site has no view of this folder, so the scripts go inside the commands
+    for name, tool in tools.items():
+        script, keys = tool if isinstance(tool, tuple) else (tool, {})
+        there[name] = script, keys | {"baseCommand": ["sh", "-c", script]}
+    write_workflow(folder, there, file=yaml.safe_dump(document))
+
+
+def begin(folder: Path, testbed: Sites) -> Run:
+    """Starts the engine with what the laptop's user has: its home, and the facts of the site."""
+    layout = testbed.layout
+    (folder / "known_hosts").write_text((layout.laptop_home / ".ssh" / "known_hosts").read_text())
+    told = testbed.laptop("env").stdout.splitlines()
+    facts = dict(line.split("=", 1) for line in told if line.startswith("MEDWEAVE_TESTBED"))
+    return start(folder, environment=facts | {"HOME": str(layout.laptop_home)})
+
+
+def go(folder: Path, testbed: Sites, timeout_s: float = 120) -> Run:
+    """The same, and waits for the end."""
+    return begin(folder, testbed).wait(timeout_s)
+
+
+def site_of(ended: Run, job: str = "/first/0") -> dict[str, Any]:
+    """What the site said about a job: its id, state, nodes."""
+    (event,) = [event for event in ended.of_type("job.ended") if event["job"] == job]
+    return dict(event["data"]["site"])
+
+
+def sacct(testbed: Sites, job_id: str, fields: str = "State,ExitCode,NNodes") -> list[str]:
+    """A row of the accounting, asked at the site itself."""
+    told = testbed.hpc("sacct", "-X", "--noheader", "--parsable2", f"--jobs={job_id}", f"--format={fields}").stdout
+    return told.strip().split("|")
+
+
+def jobs_of(testbed: Sites, run_id: str) -> list[tuple[str, str]]:
+    """(id, state) of all jobs of a run that the controller still knows, by the key in their comments."""
+    told = testbed.hpc("squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%k").stdout
+    rows = [line.split("|", 2) for line in told.splitlines()]
+    return [(job_id, state) for job_id, state, key in rows if f":{run_id}:" in key]

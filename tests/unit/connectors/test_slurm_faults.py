@@ -1,0 +1,237 @@
+"""Runs of the real engine over real ssh, with a stand-in for Slurm that fails as real ones do now and then."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.engine import Run, start, wait_until, write_workflow
+from support.ssh_server import SSHServer, ssh_server
+
+FAKES = Path(__file__).parents[2] / "fakes" / "slurm"
+FIGURES = '{"unit":"case","done":1,"total":2,"seconds_left":3.5,"detail":"x"}'
+PROGRESS = f"echo 'medweave-progress {FIGURES}' >&2\n"
+GOOD = PROGRESS + "echo {} > run_report.json; echo done > result.txt"
+FILE = """
+version: v1.0
+workflows:
+  tiny:
+    type: cwl
+    config: {{file: tiny.cwl, settings: job.yml}}
+    bindings: [{{step: /, target: {{deployment: hpc}}}}]
+deployments:
+  login:
+    type: medweave.ssh
+    workdir: {folder}/site
+    config: {{nodes: ["127.0.0.1:{port}"], username: me, sshKey: server/id_ed25519, knownHosts: server/known_hosts}}
+  hpc: {{type: medweave.slurm, wraps: login, config: {{}}}}
+scheduling: {{scheduler: {{type: medweave.scheduler, config: {{}}}}}}
+database: {{type: medweave.database, config: {{}}}}
+"""
+
+
+class Cluster:
+    """A login node and its Slurm."""
+
+    def __init__(self, folder: Path, server: SSHServer) -> None:
+        self.folder, self.server = folder, server
+
+    def knob(self, name: str, text: Any = "1") -> None:
+        (self.folder / "slurm" / name).write_text(str(text))
+
+    def begin(self, tools: dict[str, Any], preload: str = "") -> Run:
+        write_workflow(self.folder, tools, file=FILE.format(folder=self.folder, port=self.server.port))
+        (self.folder / "preload.py").write_text(preload)
+        return start(self.folder, preload=self.folder / "preload.py" if preload else None)
+
+    def go(self, tools: dict[str, Any], preload: str = "") -> Run:
+        return self.begin(tools, preload).wait(90)
+
+    @property
+    def submitted(self) -> list[str]:
+        path = self.folder / "slurm" / "submitted"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def word(self, job_id: str = "100") -> str:
+        return (self.folder / "slurm" / "jobs" / job_id / "word").read_text()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    (tmp_path / "slurm").mkdir()
+    environment = {"PATH": f"{FAKES}:/usr/bin:/bin", "FAKE_SLURM": str(tmp_path / "slurm")}
+    with ssh_server(tmp_path / "server", environment) as server:
+        yield Cluster(tmp_path, server)
+
+
+def ended_job(ended: Run) -> dict[str, Any]:
+    (event,) = ended.of_type("job.ended")
+    return dict(event["data"])
+
+
+def test_a_job_with_its_cost(cluster: Cluster) -> None:
+    ended = cluster.go({"first": GOOD})
+    assert ended.exit_code == 0, ended.stderr
+    job = ended_job(ended)
+    assert (job["seconds"], job["cpu_seconds"], job["peak_memory_mib"]) == (2.0, 1.5, 20.0)
+    assert job["site"] == {
+        "slurm_job_id": "100", "state": "COMPLETED", "source": "sacct", "nodes": "n1", "queue_seconds": 3.0,
+    }  # fmt: skip
+    assert ended.of_type("job.report")
+    assert ended.stderr.count("case 1/2: x, 4 s left") == 1
+
+
+def test_a_site_without_accounting(cluster: Cluster) -> None:
+    cluster.knob("no-accounting")
+    ended = cluster.go({"first": GOOD})
+    assert ended.exit_code == 0, ended.stderr
+    assert ended_job(ended)["site"]["source"] == "scontrol"
+
+
+@pytest.mark.parametrize(("script", "code"), [(GOOD, 0), ("echo half > result.txt; exit 3", 3)])
+def test_a_job_that_slurm_has_forgotten_is_judged_by_its_own_exit_file(
+    cluster: Cluster, script: str, code: int
+) -> None:
+    # Fault Q5 of the engine: after MinJobAge a good job fails.
+    cluster.knob("no-accounting")
+    cluster.knob("forget")
+    ended = cluster.go({"first": script})
+    job = ended_job(ended)
+    assert (job["exit_code"], job["site"]["source"]) == (code, "exit file"), ended.stderr
+    assert ended.exit_code == (1 if code else 0)
+
+
+def test_a_job_that_nobody_knows_is_lost_and_no_success(cluster: Cluster) -> None:
+    going = cluster.begin(
+        {"first": PROGRESS + "echo half > result.txt; sleep 600"},
+        "import medweave_connectors.slurm.job as job; job.END_KNOWN_S = 2.0",
+    )
+    going.wait_for_line("case 1/2")
+    cluster.knob("forget", "all")
+    ended = going.wait(60)
+    assert ended.exit_code == 1
+    assert "Slurm job 100 is lost: nobody knows how it ended" in ended.stderr
+    cluster.knob("forget", "")
+
+
+@pytest.mark.parametrize("word", ["TIMEOUT", "PREEMPTED", "NODE_FAIL", "CANCELLED", "OUT_OF_MEMORY"])
+def test_only_completed_is_a_success(cluster: Cluster, word: str) -> None:
+    # Fault Q1 of the engine: `0:0` of a TIMEOUT is a success to it.
+    cluster.knob("end-word", word)
+    ended = cluster.go({"first": GOOD})
+    assert ended.exit_code == 1
+    job = ended_job(ended)
+    assert (job["state"], job["site"]["state"]) == ("failed", word)
+    assert f"sacct State={word} ExitCode=0:0" in ended.stderr
+    assert job["exit_code"] != 0
+    assert ended.stderr.count("expected: State=COMPLETED") == 1, ended.stderr
+
+
+def test_a_queue_that_does_not_answer_says_nothing_about_a_job(cluster: Cluster) -> None:
+    # Fault Q2 of the engine: one failed squeue ends the job, and `0:0` of a running one is a success.
+    going = cluster.begin({"first": PROGRESS + f"while [ ! -e {cluster.folder}/go ]; do sleep 0.1; done; " + GOOD})
+    going.wait_for_line("case 1/2")
+    cluster.knob("squeue-fails", 3)
+    wait_until(lambda: (cluster.folder / "slurm" / "squeue-fails").read_text() == "0", 30)
+    assert not (cluster.folder / "results").exists()
+    (cluster.folder / "go").touch()
+    assert going.wait(60).exit_code == 0
+
+
+def test_a_link_that_is_cut_when_the_job_is_taken_makes_no_second_job(cluster: Cluster) -> None:
+    # Fault Q4 of the engine: its fall-back runs sbatch again.
+    cluster.knob("sbatch-sleeps")
+    going = cluster.begin({"first": GOOD})
+    wait_until(lambda: bool(cluster.submitted), 30)
+    cluster.server.cut()
+    ended = going.wait(60)
+    assert ended.exit_code == 0, ended.stderr
+    assert len(cluster.submitted) == 1
+    assert ended_job(ended)["site"]["slurm_job_id"] == "100"
+
+
+def test_a_job_that_slurm_took_without_an_answer_is_found_by_its_key(cluster: Cluster) -> None:
+    cluster.knob("sbatch-timeout", 1)
+    ended = cluster.go({"first": GOOD})
+    assert ended.exit_code == 0, ended.stderr
+    assert len(cluster.submitted) == 1
+
+
+def test_a_cut_link_during_a_job_is_no_end_of_it(cluster: Cluster) -> None:
+    going = cluster.begin({"first": PROGRESS + f"while [ ! -e {cluster.folder}/go ]; do sleep 0.1; done; " + GOOD})
+    going.wait_for_line("case 1/2")
+    cluster.server.cut()
+    time.sleep(1)
+    (cluster.folder / "go").touch()
+    ended = going.wait(60)
+    assert ended.exit_code == 0, ended.stderr
+    assert len(cluster.submitted) == 1
+
+
+def test_the_end_of_the_run_cancels_a_job_whose_id_is_not_known_yet(cluster: Cluster) -> None:
+    cluster.knob("sbatch-sleeps")
+    going = cluster.begin({"first": "sleep 600"})
+    wait_until(lambda: bool(cluster.submitted), 30)
+    before = time.monotonic()
+    going.signal(signal.SIGINT)
+    ended = going.wait(60)
+    assert time.monotonic() - before < 20
+    assert ended.exit_code == -signal.SIGINT
+    assert cluster.word() == "CANCELLED"
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_job_that_can_never_start_is_an_error_and_not_a_wait(cluster: Cluster) -> None:
+    cluster.knob("pending", "AssocMaxWallDurationPerJobLimit")
+    ended = cluster.go({"first": GOOD})
+    assert ended.exit_code == 1
+    assert "would wait for ever; it was cancelled" in ended.stderr
+    assert "reason AssocMaxWallDurationPerJobLimit" in ended.stderr
+    assert cluster.word() == "CANCELLED"
+
+
+def test_a_login_node_without_slurm_is_told_at_the_start(cluster: Cluster) -> None:
+    bare = cluster.folder / "bare"
+    bare.mkdir()
+    for name in ("sh", "cat", "nproc", "free", "grep", "awk", "df", "tail"):
+        (bare / name).symlink_to(shutil.which(name) or name)
+    cluster.server.environment["PATH"] = str(bare)
+    ended = cluster.go({"first": GOOD})
+    assert ended.exit_code == 1
+    assert "deployments.hpc: no Slurm that answers on 127.0.0.1" in ended.stderr
+    assert re.search(r"seen: +no sbatch, squeue, scontrol, scancel, sinfo", ended.stderr)
+
+
+def test_many_jobs_share_one_query(cluster: Cluster) -> None:
+    keys = {"inputs": {"n": {"type": "int"}}, "outputs": {}}
+    tool = {"class": "CommandLineTool", "baseCommand": ["sleep", "1"], **keys}
+    step = {"run": tool, "in": {"n": "n"}, "scatter": "n", "out": []}
+    document = {
+        "cwlVersion": "v1.2",
+        "class": "Workflow",
+        "requirements": {"ScatterFeatureRequirement": {}},
+        "inputs": {"n": "int[]"},
+        "outputs": {},
+        "steps": {"many": step},
+    }
+    write_workflow(
+        cluster.folder,
+        {},
+        job={"n": list(range(20))},
+        file=FILE.format(folder=cluster.folder, port=cluster.server.port),
+    )
+    (cluster.folder / "tiny.cwl").write_text(json.dumps(document))
+    ended = start(cluster.folder).wait(120)
+    assert ended.exit_code == 0, ended.stderr
+    assert len(cluster.submitted) == 20
+    assert len(ended.of_type("job.ended")) == 20
+    asked = (cluster.folder / "slurm" / "asked").read_text().count("squeue")
+    assert asked < 20, "a query for each job would be at least one each, and several with their waiting"
