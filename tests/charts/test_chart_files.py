@@ -13,6 +13,7 @@ import pytest
 
 from support.charts import CHARTS, chart_name, ci_values, given, keys, schema, templates, used, values
 from support.cwl_files import load
+from support.helm_release import unavailable
 
 UNITS = {
     r"^\^\[0-9\]\+": r"[Bb]ytes|cores",  # quantities
@@ -162,7 +163,7 @@ def test_scripts_are_sound(script: Path) -> None:
     assert subprocess.run(["bash", "-n", script], check=False, capture_output=True).returncode == 0
     assert "{{" not in script.read_text(), "a script is a file of its own and no template"
     if shutil.which("shellcheck") is None:
-        pytest.skip("there is no shellcheck: apt-get install shellcheck")
+        unavailable("there is no shellcheck: apt-get install shellcheck")
     ended = subprocess.run(
         ["shellcheck", "-x", "-P", str(script.parent), str(script)], check=False, capture_output=True, text=True
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support import images
 from support.charts import CHARTS, chart_name, ci_values
 from support.cwl_files import ROOT
 from support.helm_release import TESTBED, Tenant, Values, first_tenant, release, until
@@ -41,6 +42,11 @@ def small(memory: str) -> Values:
 @pytest.fixture(scope="module")
 def tenant() -> Tenant:
     return first_tenant()
+
+
+@pytest.fixture(scope="module")
+def segment_image(tenant: Tenant) -> str:
+    return images.build("segment")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,62 @@
+"""Images of the roles, built by the testbed's own command, and a look into them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import Any
+
+from support.cwl_files import ROOT
+from support.testbed import BASE_IMAGE, Outcome, call
+
+from medweave_testbed.images import buildah_words  # isort: skip  # support.testbed makes it importable
+from medweave_testbed.layout import layout_of  # isort: skip
+
+
+def name_of(role: str) -> str:
+    return f"localhost/medweave-{role}:1"
+
+
+def build(role: str) -> str:
+    """Builds one role's recipe on the testbed's base and gives it to the cluster; its name.
+
+    The worker environment stays out of `train` and `compss`: on the testbed it comes through a volume claim.
+    """
+    without = ["--build-arg", "WITH_TORCH=0"] if role in {"train", "compss"} else []
+    recipe = str(ROOT / "deployments" / "images" / role / "Containerfile")
+    words = ["image", name_of(role), "--file", recipe, "--build-arg", f"BASE_IMAGE={BASE_IMAGE}", *without]
+    built = call(*words, timeout_s=1800)
+    assert built.returncode == 0, built.stderr
+    return name_of(role)
+
+
+def buildah(*words: str) -> Outcome:
+    """The testbed's buildah."""
+    line = buildah_words(layout_of(os.environ), *words)
+    return subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
+
+
+def configuration(image: str) -> dict[str, Any]:
+    """What an image says of itself: user, labels, environment."""
+    told = buildah("inspect", "--type", "image", image)
+    assert told.returncode == 0, told.stderr
+    found = json.loads(told.stdout)["OCIv1"]["config"]
+    assert isinstance(found, dict)
+    return found
+
+
+def inside(image: str, script: str, user: str = "root") -> str:
+    """Standard output of a shell script in a container of an image."""
+    container = buildah("from", "--pull-never", image).stdout.strip()
+    try:
+        ended = buildah("run", "--isolation", "chroot", "--user", user, container, "--", "sh", "-ec", script)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+    finally:
+        buildah("rm", container)
+
+
+def bytes_of_files(image: str) -> int:
+    """Bytes of all files of an image."""
+    return int(inside(image, "du --summarize --bytes --one-file-system / | cut -f 1"))
