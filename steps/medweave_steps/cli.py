@@ -18,6 +18,7 @@ VERBS = {
     "check": "say what is in a cohort and what is wrong with it",
     "preprocess": "orient, resample, crop to the lungs and split a cohort",
     "train": "train the segmentation network",
+    "train-distributed": "train a model further: replicas on several nodes, averaged in rounds",
     "export": "write a trained model as ONNX and OpenVINO IR, and check their parity",
     "bundle": "take a MONAI Bundle with weights as a model",
     "quantize": "make an int8 candidate of an exported model",
@@ -30,7 +31,7 @@ VERBS = {
 
 def load_verb(name: str) -> Verb:
     """The verb's description, options and program, without its heavy libraries."""
-    verb = importlib.import_module(f"medweave_steps.{name}.command").VERB
+    verb = importlib.import_module(f"medweave_steps.{name.replace('-', '_')}.command").VERB
     assert isinstance(verb, Verb)
     return verb
 
@@ -46,7 +47,7 @@ def build_parser(verb: Verb | None) -> argparse.ArgumentParser:
         )
         add_verb_options(parser, verb)
         return parser
-    lines = "\n".join(f"  {name:<11} {text}" for name, text in VERBS.items())
+    lines = "\n".join(f"  {name:<17} {text}" for name, text in VERBS.items())
     parser = argparse.ArgumentParser(
         prog="medweave-step",
         usage="medweave-step VERB [options]   (medweave-step VERB --help lists them)",

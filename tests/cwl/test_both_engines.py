@@ -102,10 +102,33 @@ def test_training_pipeline_hands_the_same_to_every_step(tmp_path: Path, fake_coh
     (run,) = (tmp_path / "runs").iterdir()
     ends = [event for event in engine.valid_events(run / "events.jsonl") if event["type"] == "job.ended"]
     assert {event["data"]["state"] for event in ends} == {"completed"}
-    assert [event["job"] for event in ends[:3]] == ["/check/0", "/preprocess/0", "/train/0"]
+    assert [event["job"] for event in ends[:4]] == ["/check/0", "/preprocess/0", "/train/0", "/export/0"]
     assert {event["job"] for event in ends if event["step"] == "/segment"} == {"/segment/0.0", "/segment/0.1"}
     kept = {path.relative_to(run / "reports").as_posix() for path in (run / "reports").rglob("*.*") if path.is_file()}
     assert {"segment.0/run_report.json", "report/report/fragment.html"} <= kept
+
+
+def test_distributed_training_takes_the_place_of_the_first_one(tmp_path: Path, fake_cohort: Path) -> None:
+    job = {
+        "cohort": {"class": "Directory", "path": fake_cohort.name},
+        "training_strategy": "ddp",
+        "training_ranks": 2,
+        "training_threads": 1,
+        "distributed": True,
+        "distributed_rounds": 3,
+        "distributed_replicas": 2,
+        "distributed_engine": "in-order",
+    }
+    found = run_both(tmp_path, "train.cwl", job, fakes=True)
+    assert found["streamflow"] == found["cwltool"]
+    (run,) = (tmp_path / "runs").iterdir()
+    ends = [event for event in engine.valid_events(run / "events.jsonl") if event["type"] == "job.ended"]
+    assert [event["job"] for event in ends[2:5]] == ["/train/0", "/train_distributed/0", "/export/0"]
+    # The log that is delivered is the second training's, which was told of the first one's.
+    told = (tmp_path / "by-cwltool" / "training_log" / "curves.json").read_text()
+    assert told.startswith('curves.json ["train-distributed"')
+    for option in ("--continues-log", "--trained-model", "--rounds", "--replicas", "--threads-per-replica", "in-order"):
+        assert f'"{option}"' in told
 
 
 @pytest.mark.pipeline

@@ -4,7 +4,8 @@ class: Workflow
 label: Train a lung nodule segmentation model, and segment and judge the held-out cases with it
 doc: |
   From a folder of chest CT with masks to a model that is accepted for this kind of machine, the nodules of the test split as
-  DICOM SEG, their comparison with the ground truth, and a report. Inputs that are left out take the defaults of the verbs.
+  DICOM SEG, their comparison with the ground truth, and a report. With `distributed` the first weights are trained further by
+  replicas that are averaged, where the site file puts that step. Inputs that are left out take the defaults of the verbs.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
   ScatterFeatureRequirement: {}
@@ -41,6 +42,34 @@ inputs:
     doc: seed of weights, patches and augmentation
     type: int
     default: 0
+  training_strategy:
+    doc: how the first training is spread over processes (single, ddp)
+    type: {type: enum, symbols: [single, ddp]}
+    default: single
+  training_ranks:
+    doc: processes of ddp, over all nodes together
+    type: int
+    default: 1
+  training_threads:
+    doc: compute threads of each rank and replica; equal numbers give equal weights, wherever they are trained
+    type: int?
+  distributed:
+    doc: whether the model of the first training is trained further by averaged replicas
+    type: boolean
+    default: false
+  distributed_rounds:
+    doc: times that the replicas are trained apart and averaged
+    type: int?
+  distributed_steps_per_round:
+    doc: optimiser steps of each replica between two averages
+    type: int?
+  distributed_replicas:
+    doc: copies of the network
+    type: int?
+  distributed_engine:
+    doc: what spreads the replicas; auto is what the deployment says, else in-order
+    type: {type: enum, symbols: [auto, in-order, ddp, compss]}
+    default: auto
 outputs:
   accepted_model:
     doc: model folder, also a MONAI Bundle; its card pins the precision that the gate accepted
@@ -54,7 +83,8 @@ outputs:
   training_log:
     doc: TensorBoard events, and the curves as JSON
     type: Directory
-    outputSource: train/training_log
+    outputSource: [train_distributed/training_log, train/training_log]
+    pickValue: first_non_null
   segmentations:
     doc: the test cases' masks (NIfTI, DICOM SEG) and lesion tables (CSV, DICOM SR), one folder per batch
     type: Directory[]
@@ -92,11 +122,31 @@ steps:
       training_set: preprocess/training_set
       training_steps: training_steps
       seed: training_seed
+      strategy: training_strategy
+      ranks: training_ranks
+      threads_per_rank: training_threads
+    out: [trained_model, training_log, run_report]
+  train_distributed:
+    run: ../tools/train-distributed.cwl
+    when: $(inputs.distributed)
+    in:
+      distributed: distributed
+      training_set: preprocess/training_set
+      first_model: train/trained_model
+      first_training_log: train/training_log
+      rounds: distributed_rounds
+      steps_per_round: distributed_steps_per_round
+      replicas: distributed_replicas
+      engine: distributed_engine
+      threads_per_replica: training_threads
+      seed: training_seed
     out: [trained_model, training_log, run_report]
   export:
     run: ../tools/export.cwl
     in:
-      trained_model: train/trained_model
+      trained_model:
+        source: [train_distributed/trained_model, train/trained_model]
+        pickValue: first_non_null
     out: [exported_model, run_report]
   quantize:
     run: ../tools/quantize.cwl
@@ -135,16 +185,20 @@ steps:
       evaluation: evaluate/evaluation
       segmentations: segment/segmentations
       case_batches: preprocess/inference_batches
-      training_log: train/training_log
+      training_log:
+        source: [train_distributed/training_log, train/training_log]
+        pickValue: first_non_null
       run_reports:
         source:
           - check/run_report
           - preprocess/run_report
           - train/run_report
+          - train_distributed/run_report
           - export/run_report
           - quantize/run_report
           - gate/run_report
           - segment/run_report
           - evaluate/run_report
         linkMerge: merge_flattened
+        pickValue: all_non_null  # train_distributed may not have run
     out: [report, run_report]

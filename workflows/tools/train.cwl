@@ -13,6 +13,7 @@ requirements:
   ToolTimeLimit: {timelimit: 172800}  # s
 hints:
   # Read by medweave's connectors, ignored by every other runner; cwltool's own CUDARequirement would stop it where there is no GPU.
+  medweave:Gang: {}  # the same command may be started once per node
   medweave:GPURequest: {gpusMin: 0, gpusMax: 1}
 baseCommand: [medweave-step, train]
 arguments:
@@ -66,6 +67,20 @@ inputs:
     type: {type: enum, symbols: [auto, float32, bfloat16]}
     default: auto
     inputBinding: {prefix: --precision}
+  strategy:
+    doc: how training is spread over processes (single, ddp)
+    type: {type: enum, symbols: [single, ddp]}
+    default: single
+    inputBinding: {prefix: --strategy}
+  ranks:
+    doc: processes of ddp, over all nodes together; a multiple of the nodes
+    type: int
+    default: 1
+    inputBinding: {prefix: --ranks}
+  threads_per_rank:
+    doc: compute threads of each rank; equal numbers give equal weights, wherever the ranks are
+    type: int?
+    inputBinding: {prefix: --threads-per-rank}
   resume_from:
     doc: folder with a checkpoint to continue exactly
     type: Directory?

@@ -10,6 +10,27 @@ from medweave_steps.contracts.volume import DataClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankFacts:
+    """What one process of a training did, or one replica whatever process trained it.
+
+    Attributes:
+        rank: place among all, from 0.
+        host: name of the node or pod; several, in order, where a replica was trained on more than one.
+        device: `cpu` or `cuda`.
+        num_threads: compute threads.
+        samples: patches it trained on.
+        seconds: wall time of its training steps, s; validation is not in it.
+    """
+
+    rank: int
+    host: str
+    device: str
+    num_threads: int
+    samples: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
     """What one run of one verb did. Holds no patient data: cases are named by case id, no paths of inputs.
 
@@ -25,6 +46,7 @@ class RunReport:
         results: the verb's own figures.
         cases: one object per case, each with `case_id`.
         notices: what the user should know, in plain words.
+        ranks: of a training, one entry per process or replica.
     """
 
     verb: str
@@ -40,5 +62,6 @@ class RunReport:
     results: Mapping[str, Any]
     cases: tuple[Mapping[str, Any], ...]
     notices: tuple[str, ...]
+    ranks: tuple[RankFacts, ...] = ()
     report_version: Literal[1] = 1
     data_class: DataClass = "aggregate"

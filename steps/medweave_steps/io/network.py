@@ -49,6 +49,15 @@ def load_network(folder: Path, card: ModelCard) -> Any:
     Returns:
         a torch.nn.Module from [B, 1, I, J, K] to [B, 1, I, J, K] logits; see `one_logit` for networks that end in two channels.
     Raises:
+        UserInputError: as `load_plain`.
+    """
+    return one_logit(load_plain(folder, card), card.architecture).eval()
+
+
+def load_plain(folder: Path, card: ModelCard) -> Any:
+    """The network as its architecture has it, with the folder's weights; what is trained on and saved again.
+
+    Raises:
         UserInputError: the weights cannot be read, or belong to another architecture; names the first key that differs.
     """
     safetensors = require("safetensors.torch", extra="export")
@@ -62,7 +71,7 @@ def load_network(folder: Path, card: ModelCard) -> Any:
         raise _bad_weights(card, str(error)) from error
     check_weights(weights, network, model=card.name)
     network.load_state_dict(weights)
-    return one_logit(network, card.architecture).eval()
+    return network
 
 
 def one_logit(network: Any, architecture: Mapping[str, Any]) -> Any:

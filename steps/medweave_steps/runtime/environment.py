@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import platform
 import resource
+import socket
+import struct
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+
+from medweave_steps.contracts.errors import UsageError
 
 _REPORTED = (
     "numpy", "scipy", "pydicom", "highdicom", "nibabel", "torch", "monai", "openvino", "nncf", "onnx",
     "onnxruntime", "matplotlib",
 )  # fmt: skip
+_SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface
 
 
 def available_cpus() -> int:
@@ -51,6 +58,102 @@ def on_cpus(num_cpus: int) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """The nodes that were started with the same command line, and which of them this is; one node where nothing is said.
+
+    Attributes:
+        node_rank: 0 … num_nodes - 1; only node 0 writes outputs.
+        rendezvous: host and port of node 0, as every node reaches it; None for a single node that was given none.
+    """
+
+    node_rank: int = 0
+    num_nodes: int = 1
+    rendezvous: tuple[str, int] | None = None
+
+
+def gang() -> Gang:
+    """What the connector that started this process says about its place.
+
+    Raises:
+        UsageError: the three variables do not make sense together.
+    """
+    names = ("MEDWEAVE_NODE_RANK", "MEDWEAVE_NUM_NODES", "MEDWEAVE_RENDEZVOUS")
+    rank, number, rendezvous = (os.environ.get(name, "") for name in names)
+    if not (rank or number or rendezvous):
+        return Gang()
+    host, _, port = rendezvous.rpartition(":")
+    reachable = bool(host) and port.isdecimal() and 0 < int(port) < 65536
+    if rank.isdecimal() and number.isdecimal() and int(rank) < int(number) and (reachable or int(number) == 1):
+        address = (host.strip("[]"), int(port)) if reachable else None
+        return Gang(node_rank=int(rank), num_nodes=int(number), rendezvous=address)
+    raise UsageError(
+        "the place of this process in its gang is not told in a way that can be used.",
+        seen=", ".join(f"{name}={os.environ.get(name)!r}" for name in names),
+        expected="a node rank from 0, below the number of nodes, and the host:port of node 0",
+        do="start the step by one of medweave's connectors, or set all three variables, or none for a single node",
+    )
+
+
+def gang_engine() -> str | None:
+    """How the deployment wants replicas to be spread (MEDWEAVE_ENGINE), None where it says nothing."""
+    return os.environ.get("MEDWEAVE_ENGINE") or None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where torch's launcher has put this process.
+
+    Attributes:
+        rank: place among all processes of the training.
+        local_rank: place among those of this node; picks the GPU.
+        world_size: number of processes.
+        store: host and port where the processes meet.
+    """
+
+    rank: int
+    local_rank: int
+    world_size: int
+    store: tuple[str, int]
+
+
+def place_of_launcher() -> Place:
+    """What torch's launcher has told the process that it started."""
+    rank, local_rank, world_size, port = (
+        int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")
+    )
+    return Place(rank=rank, local_rank=local_rank, world_size=world_size, store=(os.environ["MASTER_ADDR"], port))
+
+
+def prefer_interface_towards(host: str) -> None:
+    """Makes gloo use the network interface over which a host is reached, unless GLOO_SOCKET_IFNAME says which.
+
+    Left alone it takes the address that the machine's own name has, which on many Linux systems is 127.0.1.1.
+    """
+    if "GLOO_SOCKET_IFNAME" in os.environ:
+        return
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # no packet is sent: the kernel only chooses a route
+        own = socket.inet_aton(probe.getsockname()[0])
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()))
+                if answer[20:24] == own:
+                    os.environ["GLOO_SOCKET_IFNAME"] = name
+                    return
+
+
+def hush_torch() -> None:
+    """Keeps torch's C++ part from printing stacks about lost connections; to be called before torch is imported."""
+    if not wants_traceback():
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+
+
+def host_name() -> str:
+    """The machine's (or pod's) own name."""
+    return socket.gethostname()
 
 
 def wants_json_progress() -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -14,11 +13,10 @@ from typing import TypeVar
 
 from medweave_steps.contracts import errors
 from medweave_steps.contracts.errors import InternalError, StepError, TryAgainError
+from medweave_steps.runtime import child
 
 J = TypeVar("J")
 R = TypeVar("R")
-
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def finished_cases(work: Callable[[J], R], jobs: Sequence[J], *, num_processes: int) -> Iterator[R]:
@@ -44,7 +42,7 @@ def finished_cases(work: Callable[[J], R], jobs: Sequence[J], *, num_processes: 
     executor = ProcessPoolExecutor(
         num_processes,
         mp_context=multiprocessing.get_context("fork"),
-        initializer=_start_process,
+        initializer=child.prepare,
         initargs=(os.getpid(),),
     )
     started: set[BaseProcess] = set()
@@ -94,14 +92,3 @@ def _result(future: Future[R | StepError]) -> R:
     if isinstance(result, StepError):
         raise result
     return result
-
-
-def _start_process(parent: int) -> None:
-    """Cuts the ties to the parent's signal handling, and makes the process end when the parent does."""
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends us
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))

@@ -17,8 +17,8 @@ __all__ = ["JSON_PREFIX", "Progress", "duration"]
 class Progress:
     """Counts units of work and says how long the rest will take, from the mean pace so far."""
 
-    def __init__(self, verb: str, *, unit: str, total: int, done: int = 0) -> None:
-        self.verb, self.unit, self.total, self.done = verb, unit, total, done
+    def __init__(self, verb: str, *, unit: str, total: int, done: int = 0, quiet: bool = False) -> None:
+        self.verb, self.unit, self.total, self.done, self.quiet = verb, unit, total, done, quiet
         self._first = done
         self._started = time.monotonic()
 
@@ -30,6 +30,8 @@ class Progress:
             figures: the same as numbers, for machines.
         """
         self.done += 1
+        if self.quiet:
+            return
         elapsed = time.monotonic() - self._started
         left = elapsed / (self.done - self._first) * (self.total - self.done)
         if wants_json_progress():

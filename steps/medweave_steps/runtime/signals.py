@@ -26,6 +26,7 @@ class Terminated(BaseException):
 
 
 _received: list[int] = []
+_grace_s = GRACE_S
 
 
 def _raise(signal_number: int, _frame: object) -> None:
@@ -62,7 +63,7 @@ def install() -> None:
         while True:
             number = receiver.recv(1)
             if number and number[0] in (signal.SIGINT, signal.SIGTERM):
-                time.sleep(GRACE_S)
+                time.sleep(_grace_s)
                 partials.remove_all()
                 sys.stderr.write("interrupted; partial outputs were removed\n")
                 sys.stderr.flush()
@@ -93,10 +94,10 @@ class Deferred:
 
 
 @contextlib.contextmanager
-def deferred() -> Iterator[Deferred]:
+def deferred(*, grace_s: float = GRACE_S) -> Iterator[Deferred]:
     """Inside the block INT and TERM only set a flag, so that state is never cut in the middle of a change.
 
-    The block must look at the flag often: the watchdog of `install` still ends the process `GRACE_S` seconds after the
+    The block must look at the flag often: the watchdog of `install` still ends the process `grace_s` seconds after the
     signal. USR1, with which a scheduler announces its time limit, asks for a checkpoint and ends nothing. Outside the
     main thread, where Python allows no signal handlers, the flags stay unset.
     """
@@ -111,11 +112,14 @@ def deferred() -> Iterator[Deferred]:
     def save(_number: int, _frame: object) -> None:
         state.wants_checkpoint = True
 
+    global _grace_s
     handlers = {signal.SIGINT: end, signal.SIGTERM: end, signal.SIGUSR1: save}
+    _grace_s = grace_s
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield state
         state.raise_if_ending()
     finally:
+        _grace_s = GRACE_S
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -15,8 +15,8 @@ from typing import Any
 
 from medweave_steps import __version__
 from medweave_steps.contracts import codec
-from medweave_steps.contracts.errors import StepError, StorageError
-from medweave_steps.contracts.report import RunReport
+from medweave_steps.contracts.errors import InternalError, StepError, StorageError, TryAgainError
+from medweave_steps.contracts.report import RankFacts, RunReport
 from medweave_steps.runtime import environment, options, partials, signals
 from medweave_steps.runtime.progress import Progress
 
@@ -25,21 +25,38 @@ REPORT_NAME = "run_report.json"
 
 @dataclass(slots=True)
 class StepContext:
-    """What a verb's `run` gets beside its configuration."""
+    """What a verb's `run` gets beside its configuration; what it says for the report is kept here.
+
+    Attributes:
+        ranks: facts about the processes of a training.
+        versions: of libraries that only another process of this step imported.
+        quiet: nothing is printed; for all processes of a training but the first.
+    """
 
     verb: str
     num_threads: int
     notices: list[str] = field(default_factory=list)
     cases: list[Mapping[str, Any]] = field(default_factory=list)
+    ranks: list[RankFacts] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    quiet: bool = False
+
+    def take(self, other: StepContext) -> None:
+        """Takes over what another process of this step has said for the report."""
+        self.notices += other.notices
+        self.cases += other.cases
+        self.ranks += other.ranks
+        self.versions |= other.versions
 
     def progress(self, *, unit: str, total: int, done: int = 0) -> Progress:
         """A counter that prints one line per finished unit; `done` of them were finished by an earlier run."""
-        return Progress(self.verb, unit=unit, total=total, done=done)
+        return Progress(self.verb, unit=unit, total=total, done=done, quiet=self.quiet)
 
     def notice(self, text: str) -> None:
         """Says something on stderr and keeps it for the report. Never patient data."""
         self.notices.append(text)
-        print(f"{self.verb}: note: {text}", file=sys.stderr, flush=True)
+        if not self.quiet:
+            print(f"{self.verb}: note: {text}", file=sys.stderr, flush=True)
 
     def add_case(self, case_id: str, **figures: Any) -> None:
         """Adds a case's figures to the report."""
@@ -92,14 +109,19 @@ def _end(verb: Verb, error: BaseException) -> int:
         partials.remove_all()
         print(f"{verb.name}: interrupted; partial outputs were removed", file=sys.stderr)
         return signalled
+    told = as_step_error(error)
+    return _fail(verb, str(told), told.exit_code, error)
+
+
+def as_step_error(error: BaseException) -> StepError:
+    """What the user is told about any failure."""
     if isinstance(error, StepError):
-        return _fail(verb, str(error), error.exit_code, error)
+        return error
     if isinstance(error, OSError):
-        return _fail(verb, str(_storage_error(error)), StorageError.exit_code, error)
+        return _storage_error(error)
     if isinstance(error, MemoryError):
-        return _fail(verb, "out of memory: give the step more (ramMin in the workflow)", 75, error)
-    text = f"internal error: {type(error).__name__}. Run again with MEDWEAVE_DEBUG=1 for the traceback."
-    return _fail(verb, text, 70, error)
+        return TryAgainError("out of memory: give the step more (ramMin in the workflow)")
+    return InternalError(f"internal error: {type(error).__name__}. Run again with MEDWEAVE_DEBUG=1 for the traceback.")
 
 
 def _run_and_report(verb: Verb, namespace: argparse.Namespace) -> None:
@@ -107,10 +129,13 @@ def _run_and_report(verb: Verb, namespace: argparse.Namespace) -> None:
     from medweave_steps.runtime.write import write_text
 
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
+    writes = environment.gang().node_rank == 0
     environment.limit_threads(namespace.num_threads)
     config: Any = options.read_options(verb.config, namespace)
     context = StepContext(verb=verb.name, num_threads=namespace.num_threads)
     results = verb.run(config, context)
+    if not writes:
+        return
     own_mib, children_mib = environment.peak_memory_mib()
     report = RunReport(
         verb=verb.name,
@@ -122,10 +147,11 @@ def _run_and_report(verb: Verb, namespace: argparse.Namespace) -> None:
         num_threads=namespace.num_threads,
         host_cpu=environment.cpu_model(),
         config=options.reported(config),
-        versions=environment.library_versions(),
+        versions={**context.versions, **environment.library_versions()},
         results=results,
         cases=tuple(context.cases),
         notices=tuple(context.notices),
+        ranks=tuple(context.ranks),
     )
     write_text(namespace.run_report, codec.dumps(report))
 

@@ -4,68 +4,123 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from medweave_steps import __version__
-from medweave_steps.contracts.errors import UsageError
 from medweave_steps.contracts.model import InputContract, ModelCard, Postprocessing
+from medweave_steps.contracts.report import RankFacts
 from medweave_steps.io.prepared import CaseFolder, PreparedFolder, open_prepared
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.training.cases import open_sampler, open_validator, usable_cases
+from medweave_steps.training.group import Group
+from medweave_steps.training.validate import all_choices
 
 
 def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     """Checks the cases, trains, chooses the postprocessing on the validation split and writes the model."""
+    from medweave_steps.runtime import environment
     from medweave_steps.runtime.imports import require
-    from medweave_steps.runtime.write import atomic_directory
+    from medweave_steps.training.group import Alone
+    from medweave_steps.training.launch import ranks_here, run_ranks
+    from medweave_steps.training.outputs import open_outputs
+
+    usable_cases(open_prepared(config.training_set))  # before any process is started
+    gang = environment.gang()
+    if config.strategy == "single" and gang.num_nodes > 1:
+        context.notice(f"{gang.num_nodes} nodes were started, but --strategy single computes on the first one only.")
+        if gang.node_rank > 0:
+            return {}
+    num_here = ranks_here(config.ranks, gang, option="ranks") if config.strategy == "ddp" else 1
+    threads = config.threads_per_rank or max(1, context.num_threads // num_here)
+    with open_outputs(config, gang) as (folder, log_folder):
+        job = TrainJob(config=config, num_threads=threads, folder=folder, log_folder=log_folder)
+        if config.strategy == "single":
+            require("torch", extra="train").set_num_threads(threads)
+            outcome = train_on_rank(job, Alone())
+        else:
+            outcome = run_ranks(
+                train_on_rank, job, num_here=num_here, num_threads=threads, device=config.device, gang=gang
+            )
+    if outcome is None:
+        return {}
+    context.take(outcome[1])
+    results: Mapping[str, Any] = outcome[0]
+    return results
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainJob:
+    """What every rank is given.
+
+    Attributes:
+        num_threads: compute threads of each rank.
+        folder, log_folder: what rank 0 fills.
+    """
+
+    config: TrainConfig
+    num_threads: int
+    folder: Path
+    log_folder: Path
+
+
+def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepContext] | None:
+    """The training as one rank sees it; rank 0 writes the model and returns its results and what it said."""
+    from medweave_steps.runtime import environment
     from medweave_steps.training import deliver
 
-    started = time.monotonic()
+    started, config = time.monotonic(), job.config
+    context = StepContext(verb="train", num_threads=job.num_threads, quiet=group.rank != 0)
     prepared = open_prepared(config.training_set)
     training, validation = usable_cases(prepared)
-    torch = require("torch", extra="train")
-    require("monai", extra="train")
-    torch.set_num_threads(context.num_threads)
-    if config.output.resolve() == config.training_log.resolve():
-        raise UsageError("--output and --training-log name the same folder.", expected="two folders")
-    with atomic_directory(config.output) as folder, atomic_directory(config.training_log) as log_folder:
-        trainer = _train(config, context, prepared, training, validation, log_folder)
-        trainer.strategy.close()
-        postprocessing, figures = _choose(config, context, trainer, validation)
-        card = _card(config, context, prepared, trainer, postprocessing, figures, time.monotonic() - started)
-        deliver.write_model(folder, trainer.network, card)
-    return deliver.results_of(card)
+    trainer = _train(job, group, context, prepared, training, validation)
+    choices = all_choices(config.overlap)
+    per_case = trainer.tallies(choices)
+    context.ranks += group.gather(_facts(job, group, trainer))
+    if group.rank != 0:
+        return None
+    chosen, figures = deliver.choose(
+        context, validation, choices, per_case, max_false_positives=config.max_false_positives
+    )
+    card = _card(config, context, prepared, trainer, chosen, figures, time.monotonic() - started)
+    deliver.write_model(job.folder, trainer.network, card)
+    context.versions |= environment.library_versions()
+    return deliver.results_of(card), context
 
 
 def _train(
-    config: TrainConfig, context: StepContext, prepared: PreparedFolder,
-    training: Sequence[CaseFolder], validation: Sequence[CaseFolder], log_folder: Path,
+    job: TrainJob, group: Group, context: StepContext, prepared: PreparedFolder,
+    training: Sequence[CaseFolder], validation: Sequence[CaseFolder],
 ) -> Any:  # fmt: skip
     from medweave_steps.runtime.signals import deferred
     from medweave_steps.train.checkpoint import read_checkpoint
     from medweave_steps.train.loop import Trainer
     from medweave_steps.train.network import seeded_network
     from medweave_steps.train.strategies import open_strategy
+    from medweave_steps.training.group import choose_device
     from medweave_steps.training.history import History
     from medweave_steps.training.stepper import uses_bfloat16
 
+    config = job.config
     content = read_checkpoint(config.resume_from) if config.resume_from else None
-    strategy = open_strategy(config.strategy, device=config.device)
+    device = choose_device(config.device, local_rank=group.local_rank)
     sampler = open_sampler(config, prepared, training)
     validator = open_validator(
-        prepared, validation, window_shape=config.window_shape, overlap=config.overlap, device=strategy.device
+        prepared, validation, window_shape=config.window_shape, overlap=config.overlap, device=device
     )
     with deferred() as signals:
         trainer = Trainer(
-            config=config, network=seeded_network(config), strategy=strategy, sampler=sampler, validator=validator,
-            uses_bfloat16=uses_bfloat16(config, strategy.device), data_sha256=prepared.cohort.data_sha256, signals=signals,
+            config=config, network=seeded_network(config), sampler=sampler, validator=validator,
+            strategy=open_strategy(config.strategy, group=group, device=device),
+            uses_bfloat16=all(group.gather(uses_bfloat16(config, device))),
+            data_sha256=prepared.cohort.data_sha256, signals=signals,
         )  # fmt: skip
         points = trainer.restore(content) if content is not None else []
         if content is not None:
             context.notice(f"continued from a checkpoint at step {trainer.state.step} of {config.steps}.")
-        history = History(log_folder, points)
+        history = History(job.log_folder if group.rank == 0 else None, points)
         trainer.run(history, lambda total, done: context.progress(unit="epoch", total=total, done=done))
         history.close()
     if trainer.state.stopped_early:
@@ -77,15 +132,18 @@ def _train(
     return trainer
 
 
-def _choose(
-    config: TrainConfig, context: StepContext, trainer: Any, validation: Sequence[CaseFolder]
-) -> tuple[Postprocessing, dict[str, float | None]]:
-    from medweave_steps.training import deliver
-    from medweave_steps.training.validate import all_choices
+def _facts(job: TrainJob, group: Group, trainer: Any) -> RankFacts:
+    from medweave_steps.runtime import environment
 
-    choices = all_choices(config.overlap)
-    per_case = trainer.tallies(choices)
-    return deliver.choose(context, validation, choices, per_case, max_false_positives=config.max_false_positives)
+    patches_per_step = len(range(group.rank, job.config.batch_size, group.world_size))
+    return RankFacts(
+        rank=group.rank,
+        host=environment.host_name(),
+        device=trainer.strategy.device.type,
+        num_threads=job.num_threads,
+        samples=patches_per_step * trainer.state.step,
+        seconds=round(trainer.state.train_seconds, 3),
+    )
 
 
 def _card(
@@ -120,7 +178,7 @@ def _card(
         metrics=metrics_of(figures),
         training={
             **trainer.identity(),
-            "world_size": trainer.strategy.world_size,
+            "world_size": trainer.strategy.group.world_size,
             "steps_done": state.step,
             "best_step": state.best_step,
             "stopped_early": state.stopped_early,

@@ -20,6 +20,7 @@ _NOT_NUMERIC = (
     "checkpoint_interval",
     "resume_from",
     "name",
+    "threads_per_rank",
 )
 """Options that do not change the trained weights: a run may be resumed under other values of these."""
 
@@ -47,7 +48,13 @@ class TrainConfig(Recipe):
         "voxels of a sliding window along I J K, kept in the model card", default=(88, 104, 88), metavar="I J K"
     )
     overlap: float = option("share of a window that neighbouring windows have in common", default=0.25)
-    strategy: Literal["single"] = option("how training is spread over processes", default="single")
+    strategy: Literal["single", "ddp"] = option(
+        "how training is spread over processes: single is one, ddp averages gradients over --ranks", default="single"
+    )
+    ranks: int = option("processes of ddp, over all nodes together; a multiple of the nodes", default=1)
+    threads_per_rank: int | None = option(
+        "compute threads of each rank; else --num-threads is shared by the ranks of the node", default=None
+    )
     checkpoint_folder: Path | None = option(
         "folder for checkpoint.pt: every --checkpoint-interval steps, on INT, TERM and USR1", default=None
     )
@@ -63,6 +70,11 @@ class TrainConfig(Recipe):
         check_option(0 < self.learning_rate < math.inf, "learning_rate", self.learning_rate, "more than 0")
         check_option(0 <= self.overlap < 1, "overlap", self.overlap, "0 or more, below 1")
         check_option(self.strategy in STRATEGIES, "strategy", self.strategy, f"one of {', '.join(STRATEGIES)}")
+        most = self.batch_size if self.strategy == "ddp" else 1
+        told = "1, or choose --strategy ddp" if most == 1 else f"1 to {most}: every rank takes part in --batch-size"
+        check_option(1 <= self.ranks <= most, "ranks", self.ranks, told)
+        threads = self.threads_per_rank
+        check_option(threads is None or threads >= 1, "threads_per_rank", threads, "at least 1")
         self._check_network()
 
     def _check_network(self) -> None:

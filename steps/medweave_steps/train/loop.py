@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import math
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from medweave_steps.contracts.model import Postprocessing
 from medweave_steps.runtime.imports import require
@@ -21,7 +24,7 @@ from medweave_steps.train.strategies import Strategy
 from medweave_steps.training import validate
 from medweave_steps.training.data import PatchSampler
 from medweave_steps.training.history import History
-from medweave_steps.training.stepper import Stepper, blame_of, check_finite
+from medweave_steps.training.stepper import FloatVector, Stepper, blame_of, not_a_number
 
 
 @dataclass(slots=True)
@@ -64,6 +67,8 @@ class Trainer:
     ) -> None:
         self.config, self.network, self.strategy, self.sampler = config, network, strategy, sampler
         self.validator, self.data_sha256, self.signals, self.state = validator, data_sha256, signals, LoopState()
+        # What every rank knows to have arrived at some rank: all obey it at the same step.
+        self.agreed = signals if strategy.group.world_size == 1 else Deferred()
         self.stepper = Stepper(
             recipe=config,
             learning_rate=config.learning_rate,
@@ -121,21 +126,37 @@ class Trainer:
         progress.step(detail, **numbers)
 
     def _train_step(self) -> float:
-        strategy, state = self.strategy, self.state
-        batch = self.sampler.batch(state.step, rank=strategy.rank, world_size=strategy.world_size)
-        loss = self.stepper.loss_of(batch)
-        value = float(loss.detach())
-        check_finite(value, step=state.step, blames=[blame_of(batch)], learning_rate=self.stepper.learning_rate)
+        group, state, sampler = self.strategy.group, self.state, self.sampler
+        batch = sampler.batch(state.step, rank=group.rank, world_size=group.world_size)
+        # By its number of patches, so that the mean over the ranks is the mean over the global batch.
+        loss = self.stepper.loss_of(batch) * (len(batch.case_ids) * group.world_size / sampler.batch_size)
+        value, statistics = self._agree(float(loss.detach()))
+        if not math.isfinite(value):
+            blames = group.gather(blame_of(batch))
+            raise not_a_number(value, step=state.step, blames=blames, learning_rate=self.stepper.learning_rate)
         self.stepper.apply(loss)
+        self.stepper.set_statistics(statistics)  # not before: the backward pass refers to them
         state.step += 1
         return value
 
+    def _agree(self, loss: float) -> tuple[float, FloatVector]:
+        """Mean loss and running statistics of the ranks; signals that one of them has seen are known to all from here on."""
+        group, seen = self.strategy.group, self.signals
+        own = np.array([loss, seen.ending is not None, seen.wants_checkpoint], np.float64)
+        mean = group.mean(np.concatenate([own, self.stepper.statistics()]))
+        if group.world_size > 1 and mean[1] > 0:
+            self.agreed.ending = seen.ending or signal.SIGTERM
+        if group.world_size > 1 and mean[2] > 0:
+            self.agreed.wants_checkpoint, seen.wants_checkpoint = True, False
+        return float(mean[0]), mean[len(own) :]
+
     def _obey_signals(self, history: History) -> None:
-        folder = self.config.checkpoint_folder
-        if folder and (self.signals.ending is not None or self.signals.wants_checkpoint):
+        folder, agreed = self.config.checkpoint_folder, self.agreed
+        if folder and (agreed.ending is not None or agreed.wants_checkpoint):
             self.save(folder, history)
-        self.signals.wants_checkpoint = False
-        self.signals.raise_if_ending()
+            self.strategy.group.gather(None)  # a rank that ends ends the first one too, which is still writing
+        agreed.wants_checkpoint = False
+        agreed.raise_if_ending()
 
     # -- validation -----------------------------------------------------------------------------------------------
 
@@ -145,13 +166,19 @@ class Trainer:
         return self.stepper.predict(window_BCIJK)
 
     def tallies(self, choices: Sequence[Postprocessing], *, num_cases: int | None = None) -> list[list[validate.Tally]]:
-        """Per validation case, the tallies of each choice, by the network as it is."""
+        """Per validation case, the tallies of each choice, by the network as it is; the ranks share the cases."""
         self.network.eval()
-        return self.validator.tallies(self.predict, choices, num_cases=num_cases)
+        group = self.strategy.group
+        share = self.validator.tallies(
+            self.predict, choices, num_cases=num_cases, rank=group.rank, world_size=group.world_size
+        )
+        return validate.interleaved(group.gather(share))
 
     def _validate(self, history: History) -> dict[str, float | None]:
         try:
-            per_case = self.tallies([self.validator.plain()], num_cases=self.config.validation_cases or None)
+            per_case = self.tallies(
+                [validate.plain(self.config.overlap)], num_cases=self.config.validation_cases or None
+            )
         except BaseException:
             if self.signals.ending is not None and self.config.checkpoint_folder:
                 self.save(self.config.checkpoint_folder, history)
@@ -175,8 +202,11 @@ class Trainer:
         return {**self.config.identity(), "precision": precision, "device": self.strategy.device.type}
 
     def save(self, folder: Path, history: History) -> None:
-        """Writes a checkpoint, on the first rank only."""
-        if self.strategy.rank != 0:
+        """Writes a checkpoint, on the first rank only: weights, statistics and optimiser are the same on all.
+
+        So is torch's random state, which nothing in the loop draws from.
+        """
+        if self.strategy.group.rank != 0:
             return
         torch = require("torch", extra="train")
         state = {name: getattr(self.state, name) for name in LoopState.__slots__}

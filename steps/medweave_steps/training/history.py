@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.write import write_text
 
@@ -14,17 +15,42 @@ CURVES_FILE = "curves.json"
 EVENTS_FILE = "events.out.tfevents.0.medweave"
 
 
+def read_points(folder: Path) -> list[dict[str, Any]]:
+    """The points of a training log that another training wrote.
+
+    Raises:
+        UserInputError: it has none that can be read.
+    """
+    try:
+        points: list[dict[str, Any]] = json.loads((folder / CURVES_FILE).read_text(encoding="utf-8"))
+        if all(isinstance(point["step"], int) for point in points):
+            return points
+        seen = "a step that is no whole number"
+    except FileNotFoundError:
+        seen = f"no file {CURVES_FILE}"
+    except (ValueError, TypeError, KeyError, NotADirectoryError) as error:
+        seen = f"{type(error).__name__} while reading it"
+    raise UserInputError(
+        f"the training log to continue ({CURVES_FILE}) cannot be read.",
+        seen=seen,
+        expected="the folder that train wrote as its training log",
+        do="give that folder, or leave the option out",
+    )
+
+
 class History:
     """Points of the curves, each a dict with `step` and the figures of that step.
 
     Training points hold `loss` (mean since the point before) and `learning_rate`; validation points hold `dice`,
-    `sensitivity`, `false_positives_per_scan` and the like.
+    `sensitivity`, `false_positives_per_scan` and the like. Only the first rank has a folder; the others write nothing.
     """
 
-    def __init__(self, folder: Path, points: list[dict[str, Any]]) -> None:
-        tensorboard = require("torch.utils.tensorboard", extra="train")
+    def __init__(self, folder: Path | None, points: list[dict[str, Any]]) -> None:
         self.folder, self.points = folder, points
-        self._events = tensorboard.SummaryWriter(log_dir=str(folder), flush_secs=10)
+        self._events = None
+        if folder is not None:
+            tensorboard = require("torch.utils.tensorboard", extra="train")
+            self._events = tensorboard.SummaryWriter(log_dir=str(folder), flush_secs=10)
         for point in points:
             self._write_events(point)
 
@@ -36,12 +62,16 @@ class History:
 
     def close(self) -> None:
         """Writes curves.json and finishes the events file, whose usual name holds the machine's name."""
+        if self.folder is None or self._events is None:
+            return
         self._events.close()
         for path in self.folder.glob("events.out.tfevents.*"):
             path.rename(self.folder / EVENTS_FILE)
         write_text(self.folder / CURVES_FILE, json.dumps(self.points, indent=1, allow_nan=False) + "\n")
 
     def _write_events(self, point: Mapping[str, Any]) -> None:
+        if self._events is None:
+            return
         group = "training" if "loss" in point else "validation"
         for name, value in point.items():
             if name != "step" and value is not None:

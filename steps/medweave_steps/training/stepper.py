@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from medweave_steps.contracts.errors import InternalError
 from medweave_steps.runtime.allocator import keep_freed_memory
@@ -15,6 +15,8 @@ from medweave_steps.training.convolutions import compute_as_convolutions
 from medweave_steps.training.data import Batch
 from medweave_steps.training.loss import dice_cross_entropy
 from medweave_steps.training.recipe import Recipe
+
+FloatVector = npt.NDArray[np.float64]
 
 
 class Stepper:
@@ -42,6 +44,7 @@ class Stepper:
         keep_freed_memory()
         compute_as_convolutions(network)
         self.network, self.wrapped, self.device, self.uses_bfloat16 = network, wrapped, device, uses_bfloat16
+        self._statistics = [buffer for buffer in network.buffers() if buffer.is_floating_point()]
         self.loss = dice_cross_entropy(dice_weight=recipe.dice_weight, cross_entropy_weight=recipe.cross_entropy_weight)
         if recipe.weight_decay:
             self.optimiser = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=recipe.weight_decay)
@@ -68,6 +71,20 @@ class Stepper:
             logits_BCIJK = self.wrapped(image_BCIJK)
         # The loss sums over a hundred thousand voxels: in float32.
         return self.loss(logits_BCIJK.float(), label_BCIJK)
+
+    def statistics(self) -> FloatVector:
+        """The running statistics of all normalisations, one after the other; `set_statistics` takes them."""
+        parts = [buffer.detach().cpu().numpy().ravel() for buffer in self._statistics]
+        return np.concatenate(parts).astype(np.float64) if parts else np.zeros(0)
+
+    def set_statistics(self, values: FloatVector) -> None:
+        """Replaces the running statistics."""
+        torch = require("torch", extra="train")
+        start = 0
+        for buffer in self._statistics:
+            part = values[start : start + buffer.numel()].astype(np.float32).reshape(tuple(buffer.shape))
+            buffer.copy_(torch.from_numpy(part))
+            start += buffer.numel()
 
     def apply(self, loss: Any) -> None:
         """Changes the weights by the gradient of this loss, and the learning rate by one step."""
@@ -109,21 +126,19 @@ def blame_of(batch: Batch) -> tuple[set[str], set[str]]:
     return set(batch.case_ids), {name for name, image in pairs if not np.isfinite(image).all()}
 
 
-def check_finite(value: float, *, step: int, blames: Sequence[tuple[set[str], set[str]]], learning_rate: float) -> None:
-    """Refuses a loss that is not a number.
+def not_a_number(
+    value: float, *, step: int, blames: Sequence[tuple[set[str], set[str]]], learning_rate: float
+) -> InternalError:
+    """The error for a loss that is not finite; names the step and the cases.
 
     Args:
         value: the loss.
         step: steps done before.
         blames: `blame_of` every batch of the step.
-    Raises:
-        InternalError: names the step and the cases.
     """
-    if math.isfinite(value):
-        return
     cases, bad = (sorted(set().union(*(blame[place] for blame in blames))) for place in (0, 1))
     blame = f"; the volume of {', '.join(bad)} holds values that are not finite" if bad else ""
-    raise InternalError(
+    return InternalError(
         f"the loss is not a number at step {step + 1}.",
         seen=f"loss {value} on patches of {', '.join(cases)}{blame}",
         expected="a finite loss",

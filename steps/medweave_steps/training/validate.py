@@ -243,9 +243,10 @@ class Validator:
             results.append(tallies(probability, case.label_IJK(), self.spacing_mm, choices=choices))
         return results
 
-    def plain(self) -> Postprocessing:
-        """A threshold of one half without a size filter: what weights are compared under."""
-        return dataclasses.replace(Postprocessing(), overlap=self.overlap)
+
+def plain(overlap: float) -> Postprocessing:
+    """A threshold of one half without a size filter: what weights are compared under."""
+    return dataclasses.replace(Postprocessing(), overlap=overlap)
 
 
 def interleaved(shares: Sequence[Sequence[T]]) -> list[T]:

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from medweave_steps.contracts.errors import UsageError
-from medweave_steps.runtime.imports import require
+from medweave_steps.training.group import Group
 
 
 class SingleStrategy:
     """Trains in this process alone."""
 
-    def __init__(self, *, device: Literal["auto", "cpu", "cuda"]) -> None:
-        torch = require("torch", extra="train")
-        has_gpu = torch.cuda.is_available()
-        if device == "cuda" and not has_gpu:
-            raise UsageError(
-                "--device cuda cannot be used.",
-                seen="no CUDA device that torch can use",
-                expected="an NVIDIA GPU, its driver and a CUDA build of torch",
-                do="leave --device at auto, or choose cpu",
-            )
-        self.rank, self.world_size = 0, 1
-        self.device = torch.device("cuda" if has_gpu and device != "cpu" else "cpu")
+    def __init__(self, *, group: Group, device: Any) -> None:
+        assert group.world_size == 1
+        self.group, self.device = group, device
 
     def wrap(self, network: Any) -> Any:
         """Moves the network to the device."""
         return network.to(self.device)
-
-    def close(self) -> None:
-        """Nothing to release."""

@@ -1,0 +1,52 @@
+"""Weights on their way between processes, and their average: the same bits whoever computes it, in whatever order they came."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from medweave_steps.runtime.imports import require
+
+State = Mapping[str, Any]
+
+
+def packed(content: Mapping[str, Any]) -> bytes:
+    """Tensors, numbers and nested dicts of these as bytes."""
+    torch = require("torch", extra="train")
+    buffer = io.BytesIO()
+    torch.save(dict(content), buffer)
+    return buffer.getvalue()
+
+
+def unpacked(content: bytes) -> dict[str, Any]:
+    """What `packed` made, on the CPU; only data is read, never code."""
+    torch = require("torch", extra="train")
+    found: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    return found
+
+
+def averaged(states: Sequence[State], samples: Sequence[int]) -> dict[str, Any]:
+    """Mean of weights and running statistics, each weighted by the samples its replica trained on.
+
+    Sums are taken in the order of the replicas and in float64, where the product of a float32 and a count below 2²⁹ is exact;
+    so the result does not depend on the processor either. Counters of batches are equal in all replicas and are kept.
+
+    Args:
+        states: state dicts of one network, float32 and int64 tensors.
+        samples: for each, > 0.
+    Source: McMahan et al. 2017, AISTATS, "Communication-Efficient Learning of Deep Networks", algorithm 1.
+    """
+    torch = require("torch", extra="train")
+    assert len(states) == len(samples) >= 1
+    assert min(samples) > 0
+    mean = {}
+    for name, first in states[0].items():
+        if not first.is_floating_point():
+            mean[name] = first
+            continue
+        total = torch.zeros(first.shape, dtype=torch.float64)
+        for state, number in zip(states, samples, strict=True):
+            total += state[name].double() * number
+        mean[name] = (total / sum(samples)).float()
+    return mean

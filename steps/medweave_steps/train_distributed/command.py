@@ -1,0 +1,229 @@
+"""`medweave-step train-distributed`: a trained model in, the same model trained further by averaged replicas out."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from medweave_steps import __version__
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.model import ModelCard, Postprocessing
+from medweave_steps.io.model_folder import card_sha256, check_cohort_fits, read_card
+from medweave_steps.io.prepared import PreparedFolder, open_prepared
+from medweave_steps.runtime.verb import StepContext, Verb
+from medweave_steps.train_distributed.config import DistributedConfig
+from medweave_steps.training.cases import usable_cases
+from medweave_steps.training.group import Alone, Group
+from medweave_steps.training.recipe import check_option
+
+
+def run(config: DistributedConfig, context: StepContext) -> Mapping[str, Any]:
+    """Checks model and cases, runs the rounds, chooses the postprocessing on the validation split and writes the model."""
+    from medweave_steps.runtime import environment
+    from medweave_steps.train_distributed.engines import engine_named
+    from medweave_steps.training.history import read_points
+    from medweave_steps.training.launch import ranks_here, run_ranks
+    from medweave_steps.training.outputs import open_outputs
+
+    gang = environment.gang()
+    engine = engine_named(config.engine, by_deployment=environment.gang_engine())
+    card = usable_model(config, open_prepared(config.training_set))
+    points = read_points(config.continues_log) if config.continues_log else []
+    if engine == "compss":
+        from medweave_steps.train_distributed.engines.compss import require_pycompss
+
+        require_pycompss()
+    if engine != "ddp" and gang.num_nodes > 1:
+        context.notice(f"{gang.num_nodes} nodes were started, but --engine {engine} works from the first one only.")
+        if gang.node_rank > 0:
+            return {}
+    num_here = ranks_here(config.replicas, gang, option="replicas") if engine == "ddp" else 1
+    threads = config.threads_per_replica or max(1, context.num_threads // num_here)
+    with open_outputs(config, gang) as (folder, log_folder):
+        job = DistributedJob(
+            config=config, card=card, engine=engine, num_threads=threads,
+            folder=folder, log_folder=log_folder, points=tuple(points),
+        )  # fmt: skip
+        if engine == "ddp":
+            outcome = run_ranks(
+                continue_on_rank, job, num_here=num_here, num_threads=threads, device=config.device, gang=gang
+            )
+        else:
+            outcome = continue_on_rank(job, Alone())
+    if outcome is None:
+        return {}
+    context.take(outcome[1])
+    results: Mapping[str, Any] = outcome[0]
+    return results
+
+
+def usable_model(config: DistributedConfig, prepared: PreparedFolder) -> ModelCard:
+    """The card of the model that is continued.
+
+    Raises:
+        UserInputError: the model is compressed, or was made for cases of another kind; or the cases cannot be trained on.
+        UsageError: the network cannot take patches of this shape.
+    """
+    card = read_card(config.trained_model)
+    if card.precision != "float32":
+        raise UserInputError(
+            f"the model '{card.name}' cannot be trained further.",
+            seen=f"precision {card.precision} (model_card.json)",
+            expected="precision float32: the model as train or bundle wrote it",
+            do="give that folder as --trained-model",
+        )
+    check_cohort_fits(card, prepared.cohort)
+    usable_cases(prepared)
+    multiple = card.input.patch_multiple
+    fits = not any(side % multiple for side in config.patch_shape)
+    check_option(fits, "patch_shape", config.patch_shape, f"multiples of {multiple}, as the model card says")
+    return card
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistributedJob:
+    """What every rank is given.
+
+    Attributes:
+        card: of the model that is continued.
+        engine: the one in use.
+        num_threads: compute threads of each replica.
+        folder, log_folder: what the first rank fills.
+        points: of the curves that are continued.
+    """
+
+    config: DistributedConfig
+    card: ModelCard
+    engine: str
+    num_threads: int
+    folder: Path
+    log_folder: Path
+    points: tuple[Mapping[str, Any], ...]
+
+
+def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, Any], StepContext] | None:
+    """All rounds as one rank sees them; the first one writes the model and returns its results and what it said."""
+    from medweave_steps.io.network import load_plain
+    from medweave_steps.runtime import environment
+    from medweave_steps.train_distributed.average import packed
+    from medweave_steps.train_distributed.rounds import facts_of, run_rounds
+    from medweave_steps.training import deliver
+    from medweave_steps.training.history import History
+    from medweave_steps.training.validate import all_choices, interleaved
+
+    started, config = time.monotonic(), job.config
+    context = StepContext(verb="train-distributed", num_threads=job.num_threads, quiet=group.rank != 0)
+    prepared = open_prepared(config.training_set)
+    network = load_plain(config.trained_model, job.card)
+    task = replica_job(job)
+    engine = open_engine(job.engine, task, group)
+    history = History(job.log_folder if group.rank == 0 else None, [dict(point) for point in job.points])
+    weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    course = run_rounds(task, engine, weights, history, lambda total: context.progress(unit="round", total=total))
+    history.close()
+    choices = all_choices(task.overlap)
+    per_case = interleaved(engine.tallies(packed(course.best_weights), choices, None, course.bfloat16))
+    if group.rank != 0:
+        return None
+    _, validation = usable_cases(prepared)
+    chosen, figures = deliver.choose(
+        context, validation, choices, per_case, max_false_positives=config.max_false_positives
+    )
+    if course.best_round == 0:
+        context.notice(
+            "no round was better than the model that was given, by Dice on the validation split: it is kept as it was."
+        )
+    context.ranks += facts_of(task, course)
+    network.load_state_dict(course.best_weights)
+    seconds = time.monotonic() - started
+    card = child_card(job, prepared, course, engine.told(), chosen, figures, seconds)
+    deliver.write_model(job.folder, network, card)
+    context.versions |= environment.library_versions()
+    return {**deliver.results_of(card), "engine": job.engine, **engine.told(), "rounds": course.rounds}, context
+
+
+def replica_job(job: DistributedJob) -> Any:
+    """What the replicas are given, from the options and the card of the model."""
+    from medweave_steps.train_distributed.replica import ReplicaJob
+
+    return ReplicaJob(
+        # Tasks may run in another working directory.
+        config=dataclasses.replace(job.config, training_set=job.config.training_set.absolute()),
+        architecture=json.dumps(job.card.architecture),
+        window_shape=job.card.input.patch_shape,
+        overlap=job.card.postprocessing.overlap,
+        first_step=int(job.card.training.get("steps_done", 0)),
+        num_threads=job.num_threads,
+    )
+
+
+def open_engine(name: str, task: Any, group: Group) -> Any:
+    """Makes the engine of this name."""
+    if name == "ddp":
+        from medweave_steps.train_distributed.engines.ddp import DdpEngine
+
+        return DdpEngine(task, group)
+    if name == "compss":
+        from medweave_steps.train_distributed.engines.compss import CompssEngine
+
+        return CompssEngine(task)
+    from medweave_steps.train_distributed.engines.in_order import InOrderEngine
+
+    return InOrderEngine(task)
+
+
+def child_card(
+    job: DistributedJob, prepared: PreparedFolder, course: Any, told: Mapping[str, Any],
+    postprocessing: Postprocessing, figures: Mapping[str, float | None], seconds: float,
+) -> ModelCard:  # fmt: skip
+    """The parent's card with what has changed."""
+    from medweave_steps.runtime.environment import cpu_model
+    from medweave_steps.training.deliver import metrics_of
+
+    config, parent, cohort = job.config, job.card, prepared.cohort
+    first_step = int(parent.training.get("steps_done", 0))
+    return dataclasses.replace(
+        parent,
+        postprocessing=postprocessing,
+        files={},
+        parent_sha256=card_sha256(parent),
+        data_sha256=cohort.data_sha256,
+        synthetic_data=parent.synthetic_data or cohort.synthetic,
+        code_version=__version__,
+        metrics=metrics_of(figures),
+        training={
+            **config.identity(),
+            "strategy": "local-sgd",
+            "engine": job.engine,
+            **told,
+            "precision": "bfloat16" if course.bfloat16 else "float32",
+            "device": course.abilities[0].device,
+            "steps_done": first_step + course.best_round * config.steps_per_round,
+            "best_round": course.best_round,
+            "seconds": round(seconds, 1),
+            "num_threads": job.num_threads,
+            "host_cpu": cpu_model(),
+            "parent_data_sha256": parent.data_sha256,
+        },
+    )
+
+
+VERB = Verb(
+    name="train-distributed",
+    description=(
+        "Trains a model further on prepared cases (training and validation split, labelled), in rounds: each replica takes K\n"
+        "optimiser steps from the same weights, on its own share of the patches and with its own optimiser; then weights and\n"
+        "running statistics are averaged, weighted by samples, in a fixed order. Writes a model folder that names its parent, and\n"
+        "a training log. The best average by sliding-window validation is kept, the given model where none was better.\n"
+        "The engine spreads the replicas over processes, nodes or COMPSs workers; the weights do not depend on it: same seed,\n"
+        "options, data, threads per replica and type of processor give the same bits.\n"
+        "Refuses compressed models, cases of another spacing or window than the model's, empty splits and unlabelled cases."
+    ),
+    config=DistributedConfig,
+    run=run,
+)

@@ -1,0 +1,63 @@
+"""The options of `train-distributed`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from medweave_steps.runtime.options import option
+from medweave_steps.training.recipe import Recipe, check_option
+
+_NOT_NUMERIC = (
+    "training_set",
+    "output",
+    "training_log",
+    "trained_model",
+    "continues_log",
+    "engine",
+    "threads_per_replica",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistributedConfig(Recipe):
+    """Options of `train-distributed`."""
+
+    trained_model: Path = option("model folder whose weights are continued, as train and bundle write it")
+    continues_log: Path | None = option("training log of that model; its curves are continued", default=None)
+
+    rounds: int = option("times that the replicas are trained apart and averaged", default=5)
+    steps_per_round: int = option("optimiser steps of each replica between two averages", default=20)
+    replicas: int = option("copies of the network, each with its share of the patches of a step", default=2)
+    learning_rate: float = option("peak of the one-cycle schedule over all rounds (Adam)", default=1e-3)
+    engine: Literal["auto", "in-order", "ddp", "compss"] = option(
+        "what spreads the replicas: in-order is one process, one after the other; ddp is processes on the nodes of the gang; "
+        "compss is tasks of the COMPSs runtime; auto is what the deployment says (MEDWEAVE_ENGINE), else in-order",
+        default="auto",
+    )
+    threads_per_replica: int | None = option(
+        "compute threads of each replica; else --num-threads, shared by the replicas that run at once on a node",
+        default=None,
+    )
+
+    def __post_init__(self) -> None:
+        Recipe.__post_init__(self)  # `super()` does not find its class in a dataclass with slots
+        for name in ("rounds", "steps_per_round"):
+            check_option(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        expected = f"1 to {self.batch_size}: every replica takes part in --batch-size"
+        check_option(1 <= self.replicas <= self.batch_size, "replicas", self.replicas, expected)
+        check_option(0 < self.learning_rate < math.inf, "learning_rate", self.learning_rate, "more than 0")
+        threads = self.threads_per_replica
+        check_option(threads is None or threads >= 1, "threads_per_replica", threads, "at least 1")
+
+    def identity(self) -> dict[str, Any]:
+        """Every option that the trained weights depend on, as JSON values; the engine is none of them."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+            if name not in _NOT_NUMERIC
+        }

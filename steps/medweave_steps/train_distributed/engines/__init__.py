@@ -1,0 +1,53 @@
+"""Engines: what spreads replicas over processes. All call the same functions of `replica`; their order cannot matter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+from medweave_steps.contracts.errors import UsageError
+from medweave_steps.contracts.model import Postprocessing
+from medweave_steps.train_distributed.replica import Ability, Share
+from medweave_steps.training.validate import Tally
+
+EngineName = Literal["in-order", "ddp", "compss"]
+ENGINES: tuple[EngineName, ...] = ("in-order", "ddp", "compss")
+
+
+class Engine(Protocol):
+    """What the rounds ask of an engine; each answer has one entry per replica, in their order."""
+
+    def abilities(self) -> list[Ability]:
+        """What the process of each replica can do; opens the data there."""
+
+    def train(self, round_number: int, weights: bytes, bfloat16: bool) -> list[Share]:
+        """Trains every replica for one round from the same weights; each remembers the state of its optimiser."""
+
+    def tallies(
+        self, weights: bytes, choices: Sequence[Postprocessing], num_cases: int | None, bfloat16: bool
+    ) -> list[list[list[Tally]]]:
+        """The replicas' shares of the validation cases by these weights."""
+
+    def told(self) -> dict[str, Any]:
+        """What the report should say about the engine beside its name."""
+
+
+def engine_named(asked: str, *, by_deployment: str | None) -> EngineName:
+    """The engine to use.
+
+    Args:
+        asked: the value of --engine.
+        by_deployment: what the deployment says, for `auto`.
+    Raises:
+        UsageError: the deployment names none that is known.
+    """
+    chosen = (by_deployment or "in-order") if asked == "auto" else asked
+    for name in ENGINES:
+        if chosen == name:
+            return name
+    raise UsageError(
+        "the deployment asks for an engine that does not exist.",
+        seen=f"MEDWEAVE_ENGINE={chosen!r}",
+        expected=f"one of {', '.join(ENGINES)}",
+        do="correct `engine` of the deployment, or choose with --engine",
+    )

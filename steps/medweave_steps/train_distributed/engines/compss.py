@@ -1,0 +1,82 @@
+"""Tasks of the COMPSs runtime: one per replica and round, averaged on the master.
+
+Started by `runcompss` (see `medweave_steps.compss`) they run on its workers. Started by plain Python, pycompss runs them here, in
+order; the report tells which it was.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from medweave_steps.contracts.errors import BackendMissingError, StepError
+from medweave_steps.contracts.model import Postprocessing
+from medweave_steps.train_distributed.replica import Ability, ReplicaJob, Share
+from medweave_steps.training.validate import Tally
+
+
+def require_pycompss() -> None:
+    """Fails at once where the binding is not installed.
+
+    Raises:
+        BackendMissingError: it is not; nothing else is used in its place.
+    """
+    try:
+        importlib.import_module("pycompss.api.task")
+    except ImportError as error:
+        raise BackendMissingError(
+            "--engine compss cannot be used on this machine.",
+            seen=str(error),
+            expected="an installation of COMPSs whose Python binding, pycompss, can be imported",
+            do="run the step where COMPSs is installed (`engine: compss` of a medweave.compss deployment), "
+            "or choose --engine ddp or in-order",
+        ) from error
+
+
+class CompssEngine:
+    """Submits tasks and waits for them in the order of the replicas; the runtime decides where they run."""
+
+    def __init__(self, job: ReplicaJob) -> None:
+        require_pycompss()
+        self._tasks = importlib.import_module("medweave_steps.train_distributed.engines.compss_tasks")
+        self._api = importlib.import_module("pycompss.api.api")
+        self.job, self._replicas = job, range(job.config.replicas)
+        self._memories = [self._tasks.Parcel(b"") for _ in self._replicas]
+
+    def abilities(self) -> list[Ability]:
+        """Of the processes that took the first tasks; others may take later ones."""
+        return self._collected([self._tasks.ability_task(self.job, number) for number in self._replicas], spent=[])
+
+    def train(self, round_number: int, weights: bytes, bfloat16: bool) -> list[Share]:
+        """All tasks of a round are submitted before the first is waited for."""
+        parcel, before, submitted = self._tasks.Parcel(weights), list(self._memories), []
+        for number in self._replicas:
+            share, self._memories[number] = self._tasks.train_task(
+                self.job, round_number, number, parcel, before[number], bfloat16
+            )
+            submitted.append(share)
+        return self._collected(submitted, spent=[parcel, *before])
+
+    def tallies(
+        self, weights: bytes, choices: Sequence[Postprocessing], num_cases: int | None, bfloat16: bool
+    ) -> list[list[list[Tally]]]:
+        """As in `train`."""
+        parcel, how = self._tasks.Parcel(weights), self._tasks.Parcel((tuple(choices), num_cases))
+        submitted = [self._tasks.tally_task(self.job, number, parcel, how, bfloat16) for number in self._replicas]
+        return self._collected(submitted, spent=[parcel, how])
+
+    def told(self) -> dict[str, Any]:
+        """Whether the runtime was there, or the tasks ran in this process."""
+        context = importlib.import_module("pycompss.util.context").CONTEXT
+        return {"compss_runtime": bool(context.in_pycompss())}
+
+    def _collected(self, submitted: Sequence[Any], *, spent: Sequence[Any]) -> list[Any]:
+        """The results in order; what no later task reads is deleted on all machines."""
+        contents = [self._api.compss_wait_on(future).content for future in submitted]
+        for parcel in spent:
+            self._api.compss_delete_object(parcel)
+        for content in contents:
+            if isinstance(content, StepError):
+                raise content
+        return contents

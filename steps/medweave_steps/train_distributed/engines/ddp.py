@@ -1,0 +1,41 @@
+"""A process per replica on the nodes of the gang, joined by torch.distributed; every rank computes the same average."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from medweave_steps.contracts.model import Postprocessing
+from medweave_steps.train_distributed import replica
+from medweave_steps.train_distributed.replica import Ability, ReplicaJob, Share
+from medweave_steps.training.group import Group
+from medweave_steps.training.validate import Tally
+
+
+class DdpEngine:
+    """Replica = rank. What replicas bring is gathered on all ranks, so that no rank waits for another one's arithmetic."""
+
+    def __init__(self, job: ReplicaJob, group: Group) -> None:
+        assert group.world_size == job.config.replicas
+        self.job, self.group = dataclasses.replace(job, local_rank=group.local_rank), group
+        self._memory = b""
+
+    def abilities(self) -> list[Ability]:
+        """Of all ranks."""
+        return self.group.gather(replica.ability(self.job))
+
+    def train(self, round_number: int, weights: bytes, bfloat16: bool) -> list[Share]:
+        """All at once."""
+        share, self._memory = replica.train(self.job, round_number, self.group.rank, weights, self._memory, bfloat16)
+        return self.group.gather(share)
+
+    def tallies(
+        self, weights: bytes, choices: Sequence[Postprocessing], num_cases: int | None, bfloat16: bool
+    ) -> list[list[list[Tally]]]:
+        """All at once."""
+        return self.group.gather(replica.tally(self.job, self.group.rank, weights, choices, num_cases, bfloat16))
+
+    def told(self) -> dict[str, Any]:
+        """Nothing more."""
+        return {}

@@ -1,0 +1,43 @@
+"""One process: the replicas are trained one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from medweave_steps.contracts.model import Postprocessing
+from medweave_steps.train_distributed import replica
+from medweave_steps.train_distributed.replica import Ability, ReplicaJob, Share
+from medweave_steps.training.validate import Tally
+
+
+class InOrderEngine:
+    """Needs nothing but this process; what every other engine is compared with."""
+
+    def __init__(self, job: ReplicaJob) -> None:
+        self.job, self._replicas = job, range(job.config.replicas)
+        self._memories = [b"" for _ in self._replicas]
+
+    def abilities(self) -> list[Ability]:
+        """This process's, once per replica."""
+        return [replica.ability(self.job)] * len(self._replicas)
+
+    def train(self, round_number: int, weights: bytes, bfloat16: bool) -> list[Share]:
+        """One replica after the other."""
+        shares = []
+        for number in self._replicas:
+            share, self._memories[number] = replica.train(
+                self.job, round_number, number, weights, self._memories[number], bfloat16
+            )
+            shares.append(share)
+        return shares
+
+    def tallies(
+        self, weights: bytes, choices: Sequence[Postprocessing], num_cases: int | None, bfloat16: bool
+    ) -> list[list[list[Tally]]]:
+        """One share after the other."""
+        return [replica.tally(self.job, number, weights, choices, num_cases, bfloat16) for number in self._replicas]
+
+    def told(self) -> dict[str, Any]:
+        """Nothing more."""
+        return {}

@@ -1,0 +1,201 @@
+"""What one replica does in one round, from bytes to bytes: the same function under every engine, in whatever process.
+
+A process keeps the data it has opened for the next round.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from medweave_steps.contracts.model import Postprocessing
+from medweave_steps.contracts.volume import Triple
+from medweave_steps.io.network import build_network, one_logit
+from medweave_steps.io.prepared import open_prepared
+from medweave_steps.runtime import environment
+from medweave_steps.runtime.imports import require
+from medweave_steps.train_distributed.average import packed, unpacked
+from medweave_steps.train_distributed.config import DistributedConfig
+from medweave_steps.training.cases import open_sampler, open_validator, usable_cases
+from medweave_steps.training.data import PatchSampler
+from medweave_steps.training.group import choose_device
+from medweave_steps.training.stepper import Stepper, blame_of, not_a_number, uses_bfloat16
+from medweave_steps.training.validate import Tally, Validator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaJob:
+    """What all replicas are given; the same for the whole training.
+
+    Attributes:
+        architecture: of the model card, as JSON.
+        window_shape, overlap: of the sliding window, as the model card says.
+        first_step: steps that the model was trained for before: the patches go on from there.
+        num_threads: compute threads of a replica.
+        local_rank: place among the processes of a node; picks the GPU.
+    """
+
+    config: DistributedConfig
+    architecture: str
+    window_shape: Triple
+    overlap: float
+    first_step: int
+    num_threads: int
+    local_rank: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ability:
+    """What the process that trains a replica can do.
+
+    Attributes:
+        host: name of the node or pod.
+        device: `cpu` or `cuda`.
+        bfloat16: whether it would compute in mixed bfloat16.
+    """
+
+    host: str
+    device: str
+    bfloat16: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What a replica brings from a round.
+
+    Attributes:
+        weights: packed state dict.
+        samples: patches it was trained on.
+        loss: mean over its steps.
+        learning_rate: of the last step.
+        seconds: wall time of the steps, s.
+        host: name of the node or pod that trained it.
+    """
+
+    weights: bytes
+    samples: int
+    loss: float
+    learning_rate: float
+    seconds: float
+    host: str
+
+
+def ability(job: ReplicaJob) -> Ability:
+    """Opens the data, so that what is wrong with it is told before the first round."""
+    bench = _bench(job)
+    return Ability(
+        host=environment.host_name(),
+        device=bench.device.type,
+        bfloat16=uses_bfloat16(job.config, bench.device),
+    )
+
+
+def train(
+    job: ReplicaJob, round_number: int, replica: int, weights: bytes, memory: bytes, bfloat16: bool
+) -> tuple[Share, bytes]:
+    """Trains one replica for one round.
+
+    Args:
+        round_number: from 0.
+        replica: from 0.
+        weights: the average of the round before, packed.
+        memory: what this replica returned in the round before, state of its optimiser; empty in the first.
+        bfloat16: the forward pass is in mixed bfloat16.
+    Returns:
+        what it brings, and its memory for the next round.
+    Raises:
+        InternalError: the loss is not a number.
+    """
+    torch = require("torch", extra="train")
+    bench, config = _bench(job), job.config
+    torch.set_num_threads(job.num_threads)
+    bench.network.load_state_dict(unpacked(weights))
+    stepper = bench.stepper(config, bfloat16)
+    if memory:
+        stepper.restore(unpacked(memory))
+    losses, samples, started = [], 0, time.monotonic()
+    for number in range(config.steps_per_round):
+        step = job.first_step + round_number * config.steps_per_round + number
+        rate = stepper.learning_rate
+        batch = bench.sampler.batch(step, rank=replica, world_size=config.replicas)
+        loss = stepper.loss_of(batch)
+        losses.append(float(loss.detach()))
+        if losses[-1] - losses[-1] != 0:
+            raise not_a_number(losses[-1], step=step, blames=[blame_of(batch)], learning_rate=rate)
+        stepper.apply(loss)
+        samples += len(batch.case_ids)
+    seconds = time.monotonic() - started
+    share = Share(
+        weights=packed({name: tensor.cpu() for name, tensor in bench.network.state_dict().items()}),
+        samples=samples,
+        loss=sum(losses) / len(losses),
+        learning_rate=rate,
+        seconds=seconds,
+        host=environment.host_name(),
+    )
+    return share, packed(stepper.state())
+
+
+def tally(
+    job: ReplicaJob,
+    replica: int,
+    weights: bytes,
+    choices: Sequence[Postprocessing],
+    num_cases: int | None,
+    bfloat16: bool,
+) -> list[list[Tally]]:
+    """This replica's share of the validation cases, every `replicas`-th, by the averaged weights."""
+    torch = require("torch", extra="train")
+    bench = _bench(job)
+    torch.set_num_threads(job.num_threads)
+    bench.network.load_state_dict(unpacked(weights))
+    bench.network.eval()
+    stepper = bench.stepper(job.config, bfloat16)
+    return bench.validator.tallies(
+        stepper.predict, choices, num_cases=num_cases, rank=replica, world_size=job.config.replicas
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bench:
+    """What stays open in a process between rounds; the network holds whatever was loaded last."""
+
+    network: Any
+    whole: Any
+    sampler: PatchSampler
+    validator: Validator
+    device: Any
+
+    def stepper(self, config: DistributedConfig, bfloat16: bool) -> Stepper:
+        return Stepper(
+            recipe=config,
+            learning_rate=config.learning_rate,
+            num_steps=config.rounds * config.steps_per_round,
+            network=self.whole,
+            wrapped=self.whole,
+            device=self.device,
+            uses_bfloat16=bfloat16,
+        )
+
+
+@functools.lru_cache(maxsize=1)
+def _bench(job: ReplicaJob) -> _Bench:
+    require("torch", extra="train").set_num_threads(job.num_threads)
+    device = choose_device(job.config.device, local_rank=job.local_rank)
+    prepared = open_prepared(job.config.training_set)
+    training, validation = usable_cases(prepared)
+    architecture = json.loads(job.architecture)
+    network = build_network(architecture).to(device)
+    return _Bench(
+        network=network,
+        whole=one_logit(network, architecture),
+        sampler=open_sampler(job.config, prepared, training),
+        validator=open_validator(
+            prepared, validation, window_shape=job.window_shape, overlap=job.overlap, device=device
+        ),
+        device=device,
+    )

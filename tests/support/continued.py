@@ -1,0 +1,54 @@
+"""Models for `train-distributed`: a network of the verb's own kind with weights from a seed, and its training set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from medweave_steps.io.model_folder import read_card
+from medweave_steps.io.network import load_network
+from support.model_folders import tiny_card, trained_model
+from support.training_set import SHAPE, training_set
+
+SPLITS = ("train", "train", "validation", "validation", "validation")
+
+# Options with which three rounds take about a second.
+ROUNDS = (
+    "--rounds", "3", "--steps-per-round", "2", "--replicas", "2", "--batch-size", "3", "--patch-shape", "8", "8", "8",
+    "--precision", "float32", "--learning-rate", "0.01",
+)  # fmt: skip
+
+
+def folder_to_continue(folder: Path) -> Path:
+    """Makes `data` and `parent` in a folder; returns it."""
+    training_set(folder / "data", SPLITS)
+    (folder / "parent").mkdir()
+    contract = tiny_card().input
+    contract = type(contract)(
+        spacing_mm=contract.spacing_mm, window_hu=contract.window_hu, patch_shape=SHAPE, patch_multiple=2
+    )
+    trained_model(folder / "parent", input=contract, training={"strategy": "single", "seed": 0, "steps_done": 40})
+    return folder
+
+
+def words(folder: Path, *options: str, name: str = "model", data: Path | None = None) -> list[str]:
+    """The verb's command line, over the folder's data and parent."""
+    source = data or folder
+    given = ["train-distributed", "--training-set", str(source / "data"), "--trained-model", str(source / "parent")]
+    given += ["--output", str(folder / name), "--training-log", str(folder / f"{name}_log")]
+    return [*given, "--run-report", str(folder / f"{name}_report.json"), *ROUNDS, "--num-threads", "1", *options]
+
+
+def weights(folder: Path) -> dict[str, np.ndarray]:
+    """All tensors of a model."""
+    network = load_network(folder, read_card(folder))
+    return {name: tensor.numpy() for name, tensor in network.state_dict().items()}
+
+
+def assert_equal_weights(one: Path, other: Path) -> None:
+    """Bit for bit."""
+    first, second = weights(one), weights(other)
+    assert first.keys() == second.keys()
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name], err_msg=name)

@@ -1,0 +1,107 @@
+"""What ranks do in tests; in a module of its own, because new processes import it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.io.network import build_network
+from medweave_steps.io.prepared import open_prepared
+from medweave_steps.runtime.progress import Progress
+from medweave_steps.runtime.signals import Deferred
+from medweave_steps.train.config import TrainConfig
+from medweave_steps.train.loop import Trainer
+from medweave_steps.train.network import architecture
+from medweave_steps.train.strategies import open_strategy
+from medweave_steps.training.cases import open_sampler, open_validator, usable_cases
+from medweave_steps.training.group import Alone, RankGroup, choose_device
+from medweave_steps.training.history import History
+
+SUMMANDS = ((1.0, 1e16), (1.0, 1.0), (-1.0, -1e16))
+"""By rank; the sum of the second column depends on its order: 1.0 from the left, 0.0 if the last two meet first."""
+
+
+def talk(job: str, group: Any) -> tuple[Any, ...]:
+    """What one rank hears of the others."""
+    import torch
+
+    mean = group.mean(np.array(SUMMANDS[group.rank]))
+    return job, group.world_size, mean.tolist(), group.gather((group.rank, torch.get_num_threads(), os.getpid()))
+
+
+def refuse(job: int, group: Any) -> None:
+    """One rank refuses its data while the others wait for it."""
+    if group.rank == job:
+        raise UserInputError("the mask is missing.", seen="none", expected="one", do="add it")
+    group.gather(None)
+
+
+def die(job: int, group: Any) -> None:
+    """One rank is killed while the others wait for it."""
+    if group.rank == job:
+        os.kill(os.getpid(), signal.SIGKILL)
+    group.gather(None)
+
+
+def stall(job: Path, group: Any) -> None:
+    """All ranks go on for a minute, which the test does not wait for."""
+    (job / f"pid-{group.rank}").write_text(str(os.getpid()))
+    time.sleep(60)
+
+
+class OneOfTwo(Alone):
+    """A rank that trains on its share of the patches and hears of no other."""
+
+    world_size = 2
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+
+class Plain:
+    """A strategy that changes nothing."""
+
+    def __init__(self, *, group: Any, device: Any) -> None:
+        self.group, self.device = group, device
+
+    def wrap(self, network: Any) -> Any:
+        return network
+
+
+def one_step(job: tuple[TrainConfig, str], group: Any) -> tuple[float, dict[str, Any], dict[str, Any]]:
+    """One step of a training: its loss, the gradients, and the running statistics after it.
+
+    Args:
+        job: the options, and the kind of normalisation (`BATCH` is the verb's).
+    """
+    import torch
+
+    config, norm = job
+    torch.manual_seed(0)
+    described = architecture(config)
+    network = build_network(described | {"arguments": described["arguments"] | {"norm": norm}})
+    prepared = open_prepared(config.training_set)
+    training, validation = usable_cases(prepared)
+    device = choose_device("cpu")
+    strategy = open_strategy(config.strategy, group=group, device=device) if isinstance(group, RankGroup) else None
+    trainer = Trainer(
+        config=config,
+        network=network,
+        strategy=strategy or Plain(group=group, device=device),
+        sampler=open_sampler(config, prepared, training),
+        validator=open_validator(prepared, validation, window_shape=config.window_shape, overlap=0.0, device=device),
+        uses_bfloat16=False,
+        data_sha256="",
+        signals=Deferred(),
+    )
+    history = History(None, [])
+    trainer.run(history, lambda total, done: Progress("train", unit="epoch", total=total, done=done, quiet=True))
+    gradients = {name: tensor.grad.numpy() for name, tensor in network.named_parameters()}
+    statistics = {name: tensor.numpy() for name, tensor in network.named_buffers() if "running" in name}
+    return history.points[0]["loss"], gradients, statistics

@@ -1,0 +1,250 @@
+"""Several ranks on one node or two: how they are started, what they agree on, and how they end when one is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from medweave_steps.contracts.errors import TryAgainError, UsageError, UserInputError
+from medweave_steps.runtime import environment
+from medweave_steps.runtime.environment import Gang, Place
+from medweave_steps.train.config import TrainConfig
+from medweave_steps.training import failures, watch
+from medweave_steps.training.group import Alone, choose_device
+from medweave_steps.training.launch import ranks_here, run_ranks
+from support import rank_work
+from support.training_set import training_set
+
+
+def run(work: Any, job: Any, *, num: int = 2) -> Any:
+    return run_ranks(work, job, num_here=num, num_threads=1, device="cpu", gang=Gang())
+
+
+def test_ranks_hear_each_other_and_sum_in_their_order() -> None:
+    job, world_size, mean, heard = run(rank_work.talk, "a job", num=3)
+    assert (job, world_size) == ("a job", 3)
+    assert [rank for rank, _, _ in heard] == [0, 1, 2]
+    assert {threads for _, threads, _ in heard} == {1}
+    assert len({pid for _, _, pid in heard} | {os.getpid()}) == 4
+    total = np.array(rank_work.SUMMANDS[0]) + np.array(rank_work.SUMMANDS[1]) + np.array(rank_work.SUMMANDS[2])
+    assert mean == (total / 3).tolist()
+
+
+def test_one_process_is_a_group_of_its_own() -> None:
+    alone = Alone()
+    assert alone.gather("x") == ["x"]
+    assert alone.mean(np.array([1.5])).tolist() == [1.5]
+
+
+def test_the_error_of_one_rank_is_the_error_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(UserInputError, match=r"rank 1 on .*: the mask is missing\.") as caught:
+        run(rank_work.refuse, 1)
+    assert (caught.value.seen, caught.value.expected, caught.value.do) == ("none", "one", "add it")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rank_that_is_killed_ends_all() -> None:
+    started = time.monotonic()
+    with pytest.raises(TryAgainError, match=r"rank 1 on .* ended before its work was done") as caught:
+        run(rank_work.die, 1)
+    assert "killed by signal 9" in caught.value.seen
+    assert time.monotonic() - started < 60
+
+
+def test_ranks_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from support import rank_work\n"
+        "from medweave_steps.runtime.environment import Gang; from medweave_steps.training.launch import run_ranks\n"
+        "if __name__ == '__main__':\n"
+        " run_ranks(rank_work.stall, Path(sys.argv[1]), num_here=2, num_threads=1, device='cpu', gang=Gang())"
+    )
+    (tmp_path / "main.py").write_text(code)
+    paths = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen([sys.executable, str(tmp_path / "main.py"), str(tmp_path)], env=paths)
+    files = [tmp_path / "pid-0", tmp_path / "pid-1"]
+    while not all(file.exists() and file.read_text() for file in files):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    deadline = time.monotonic() + 10
+    while (
+        alive := [file for file in files if Path("/proc", file.read_text()).exists()]
+    ) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert alive == []
+
+
+def options(folder: Path, **changes: Any) -> TrainConfig:
+    """One step, with plain cross-entropy: over a batch it is the mean of its patches', as Dice is not."""
+    values: dict[str, Any] = {
+        "training_set": folder, "output": folder / "m", "steps": 1, "batch_size": 5, "patch_shape": (8, 8, 8), "channels": (4, 8),
+        "strides": (2,), "window_shape": (24, 20, 16), "dice_weight": 0.0, "epoch_steps": 1, "validation_interval": 1,
+    }  # fmt: skip
+    return TrainConfig(**values | changes)
+
+
+def test_two_ranks_compute_the_gradients_of_one(tmp_path: Path) -> None:
+    # Three patches for one rank and two for the other; no normalisation over patches, so nothing else may differ.
+    data = training_set(tmp_path)
+    loss, gradients, _ = rank_work.one_step((options(data), "INSTANCE"), Alone())
+    shared_loss, shared, _ = run(rank_work.one_step, (options(data, strategy="ddp", ranks=2), "INSTANCE"))
+    assert shared_loss == pytest.approx(loss, rel=1e-5)
+    largest = max(np.abs(gradient).max() for gradient in gradients.values())
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(shared[name], gradient, atol=1e-5 * largest, err_msg=name)
+
+
+def test_batch_norm_takes_a_ranks_own_patches_and_the_running_statistics_are_averaged(tmp_path: Path) -> None:
+    # The same in one process: each rank's patches by themselves, then the mean.
+    data = training_set(tmp_path)
+    config = options(data, batch_size=4, strategy="ddp", ranks=2, dice_weight=1.0)
+    _, shared, statistics = run(rank_work.one_step, (config, "BATCH"))
+
+    expected = [rank_work.one_step((config, "BATCH"), rank_work.OneOfTwo(rank)) for rank in range(2)]
+    largest = max(np.abs(gradient).max() for gradient in expected[0][1].values())
+    for name in shared:
+        mean = (expected[0][1][name] + expected[1][1][name]) / 2
+        np.testing.assert_allclose(shared[name], mean, atol=1e-5 * largest, err_msg=name)
+    assert statistics
+    for name, values in statistics.items():
+        mean = (expected[0][2][name].astype(np.float64) + expected[1][2][name]) / 2
+        np.testing.assert_allclose(values, mean, rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(("ranks", "nodes", "here"), [(4, 2, 2), (3, 1, 3), (2, 2, 1)])
+def test_ranks_are_spread_evenly(ranks: int, nodes: int, here: int) -> None:
+    assert ranks_here(ranks, Gang(num_nodes=nodes), option="ranks") == here
+
+
+def test_ranks_that_cannot_be_spread_evenly_are_refused() -> None:
+    with pytest.raises(UsageError, match="--replicas cannot be spread over the nodes") as caught:
+        ranks_here(3, Gang(num_nodes=2), option="replicas")
+    assert caught.value.seen == "3 for 2 nodes"
+
+
+def test_a_rank_has_the_gpu_of_its_place_on_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_device("auto", local_rank=1) == torch.device("cuda", 1)
+    assert choose_device("cpu", local_rank=1) == torch.device("cpu")
+    with pytest.raises(UsageError, match="more ranks on this node than GPUs"):
+        choose_device("auto", local_rank=2)
+
+
+GANG = ("MEDWEAVE_NODE_RANK", "MEDWEAVE_NUM_NODES", "MEDWEAVE_RENDEZVOUS")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (("", "", ""), Gang()),
+        (("1", "2", "node-a:29500"), Gang(node_rank=1, num_nodes=2, rendezvous=("node-a", 29500))),
+        (("0", "2", "[fd00::1]:29500"), Gang(num_nodes=2, rendezvous=("fd00::1", 29500))),
+        (("0", "1", ""), Gang()),
+    ],
+)
+def test_the_place_in_the_gang_is_read_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, values: tuple[str, ...], expected: Gang
+) -> None:
+    for name, value in zip(GANG, values, strict=True):
+        monkeypatch.setenv(name, value)
+    assert environment.gang() == expected
+
+
+@pytest.mark.parametrize(
+    "values",
+    [("2", "2", "a:1"), ("0", "2", ""), ("x", "2", "a:1"), ("0", "2", "a:99999"), ("0", "", "a:1"), ("0", "2", ":1")],
+)
+def test_a_place_that_makes_no_sense_is_refused(monkeypatch: pytest.MonkeyPatch, values: tuple[str, ...]) -> None:
+    for name, value in zip(GANG, values, strict=True):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match="the place of this process in its gang") as caught:
+        environment.gang()
+    assert f"MEDWEAVE_NUM_NODES={values[1]!r}" in caught.value.seen
+
+
+def test_gloo_takes_the_interface_that_leads_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    environment.prefer_interface_towards("127.0.0.1")
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
+    environment.prefer_interface_towards("127.0.0.1")
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "ib0"
+
+
+@pytest.fixture
+def store() -> Any:
+    return torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def watched(store: Any, told: list[failures.Failure]) -> watch.Watch:
+    """A watch of rank 0 of two."""
+    place = Place(rank=0, local_rank=0, world_size=2, store=("127.0.0.1", store.port))
+    return watch.Watch(place, who="rank 0 on here", on_failure=told.append)
+
+
+@pytest.mark.parametrize(("beats", "told"), [(True, "for 0 s"), (False, "for 1 s")])
+def test_a_rank_that_falls_silent_or_never_comes_is_told(
+    monkeypatch: pytest.MonkeyPatch, store: Any, beats: bool, told: str
+) -> None:
+    monkeypatch.setattr(watch, "BEAT_S", 0.02)
+    monkeypatch.setattr(watch, "SILENCE_S", 0.2)
+    monkeypatch.setattr(watch, "ARRIVAL_S", 1.0)
+    if beats:
+        store.set("medweave/beat/1", "1")
+    seen: list[failures.Failure] = []
+    started = time.monotonic()
+    watched(store, seen)._thread.join(10)
+    assert (time.monotonic() - started > 0.9) is not beats
+    assert [failure.what for failure in seen] == ["rank 1 was lost."]
+    assert seen[0].seen == f"no sign of life {told}, as rank 0 on here saw it"
+    assert seen[0].is_cause
+
+
+def test_a_rank_that_has_finished_may_be_silent(monkeypatch: pytest.MonkeyPatch, store: Any) -> None:
+    monkeypatch.setattr(watch, "BEAT_S", 0.02)
+    monkeypatch.setattr(watch, "SILENCE_S", 0.1)
+    store.set("medweave/beat/1", "finished")
+    seen: list[failures.Failure] = []
+    own = watched(store, seen)
+    time.sleep(0.4)
+    own.finish()
+    assert seen == []
+    assert store.get("medweave/beat/0") == b"finished"
+
+
+def test_the_first_failure_stands_and_reaches_a_rank_that_waits_for_nothing(
+    monkeypatch: pytest.MonkeyPatch, store: Any
+) -> None:
+    monkeypatch.setattr(watch, "BEAT_S", 0.02)
+    first = failures.failure_of(UserInputError("bad mask."), who="rank 1 on there")
+    failures.tell(store, first)
+    failures.tell(store, failures.died("rank 0 on here", -9))
+    seen: list[failures.Failure] = []
+    watched(store, seen)._thread.join(10)
+    assert seen == [first]
+    assert str(seen[0].error()).startswith("rank 1 on there: bad mask.")
+    assert isinstance(seen[0].error(), UserInputError)
+
+
+def test_a_node_that_meets_nobody_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("medweave_steps.training.launch.ARRIVAL_S", 1.0)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = free.getsockname()
+    gang = Gang(node_rank=1, num_nodes=2, rendezvous=address)
+    with pytest.raises(TryAgainError, match="the nodes of the training did not meet") as caught:
+        run_ranks(rank_work.talk, "", num_here=1, num_threads=1, device="cpu", gang=gang)
+    assert f"2 nodes at 127.0.0.1:{address[1]}" in caught.value.expected
