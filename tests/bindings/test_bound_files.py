@@ -46,7 +46,9 @@ def test_a_bound_file_is_what_its_own_command_writes(path: Path, monkeypatch: py
 
 
 def test_each_workflow_is_bound_at_each_site() -> None:
-    assert {path.name for path in BOUND} == {expected_name(site.stem, flow) for site in SITES for flow in PIPELINES}
+    expected = {expected_name(site.stem, flow) for site in SITES for flow in PIPELINES}
+    hybrid = {f"streamflow.{site}-hybrid.yml" for site in ("laptop", "testbed")}  # what `make hybrid` runs
+    assert {path.name for path in BOUND} == expected | hybrid
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES, ids=lambda path: path.stem)
@@ -64,6 +66,15 @@ def test_a_site_file_is_right_and_tells_editors_its_schema(path: Path) -> None:
     first = path.read_text().splitlines()[0]
     assert first.startswith("# yaml-language-server: $schema=")
     assert (path.parent / first.partition("=")[2]).resolve() == ROOT / "driver/medweave/site.schema.json"
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("deployments/jobs/*.yml")), ids=lambda path: path.stem)
+def test_a_job_of_a_site_is_bound_and_holds_no_absolute_path(path: Path) -> None:
+    site, _, workflow = path.stem.rpartition("-")
+    words = command_of(ROOT / "deployments" / "bindings" / expected_name(site, Path(workflow)))
+    assert f"deployments/jobs/{path.name}" in words
+    for value in load(path).values():
+        assert not isinstance(value, dict) or not Path(value["path"]).is_absolute()
 
 
 def test_the_schema_of_site_files_is_closed_and_described() -> None:

@@ -1,0 +1,65 @@
+"""The guide's site file, commands and error message are true."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from medweave.cli import main
+from support.cwl_files import ROOT, load
+
+GUIDE = ROOT / "docs" / "how-to" / "describe-your-site.md"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", GUIDE.read_text(), flags=re.DOTALL)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder as the guide's reader has it."""
+    shutil.copytree(ROOT / "workflows", tmp_path / "workflows")
+    site, inputs = blocks("yaml")
+    (tmp_path / "my-site.yml").write_text(site)
+    (tmp_path / "with-inputs.yml").write_text(f"{site}{inputs}")
+    (tmp_path / "my-job.yml").write_text("cohort: {class: Directory, path: site-a}\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def bind_command() -> list[str]:
+    (line,) = [line for line in blocks("bash")[0].splitlines() if line.startswith("medweave bind")]
+    return shlex.split(line)[1:]
+
+
+def test_the_command_of_the_guide_binds_its_site_file(folder: Path) -> None:
+    assert main(bind_command()) == 0
+    (workflow,) = load(folder / "streamflow.my-site.yml")["workflows"].values()
+    targets = {binding["step"]: binding["target"] for binding in workflow["bindings"]}
+    assert targets["/train"] == {"deployment": "cluster", "service": "gpu", "locations": 2}
+
+
+def test_the_cohort_of_the_guide_lies_at_the_cluster(folder: Path) -> None:
+    assert main([word.replace("my-site.yml", "with-inputs.yml") for word in bind_command()]) == 0
+    (workflow,) = load(folder / "streamflow.with-inputs.yml")["workflows"].values()
+    assert workflow["bindings"][-1]["port"] == "/cohort"
+
+
+def test_the_option_of_the_guide_changes_one_place(folder: Path) -> None:
+    option = re.search(r"`--role (\S+)`", GUIDE.read_text())
+    assert option is not None
+    assert main([*bind_command(), "--role", option[1]]) == 0
+    assert (
+        "{step: /train, target: {deployment: cluster, service: cpu}}" in (folder / "streamflow.my-site.yml").read_text()
+    )
+
+
+def test_the_error_of_the_guide_is_what_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site = folder / "my-site.yml"
+    site.write_text(site.read_text().replace("service: gpu, locations: 2", "service: gpus, locations: 2"))
+    assert main(bind_command()) == 65
+    assert capsys.readouterr().err == blocks("text")[0]
