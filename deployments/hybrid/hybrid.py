@@ -1,0 +1,236 @@
+"""`make hybrid`: the lung pipeline over a real Slurm, a real COMPSs release and real pods, and the same on the laptop alone.
+
+    make hybrid [COMPSS_HOME=/path/of/an/installation]
+
+Needs the testbed (`make testbed`, which make calls). Everything runs as the laptop's user behind the laptop's walls; what the sites
+themselves answer (sacct, the API server) is kept in build/hybrid/evidence/, and build/hybrid/summary.json is made from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import summary
+
+ROOT = Path(__file__).resolve().parents[2]
+OUTPUT = ROOT / "build" / "hybrid"
+EVIDENCE = OUTPUT / "evidence"
+TESTBED = ROOT / "deployments" / "testbed" / "testbed.py"
+DEMO_COHORT = ROOT / "build" / "demo" / "cohort"
+USER = "medweave-laptop"
+SITES = ("laptop", "testbed")
+COMPSS_CLAIM = "medweave-compss"
+
+
+def say(text: str) -> None:
+    """A line for people."""
+    print(f"make hybrid: {text}", flush=True)
+
+
+def testbed(*words: str | Path) -> list[str]:
+    """The command line of a testbed command."""
+    return [sys.executable, str(TESTBED), *map(str, words)]
+
+
+def on_laptop(*words: str | Path) -> list[str]:
+    """The command line that runs a program as the laptop's user."""
+    return testbed("laptop", "--", *words)
+
+
+def answer(words: Sequence[str]) -> str:
+    """Standard output of a program; leaves with its own words if it fails."""
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        print(f"\nmake hybrid: '{' '.join(words[2:5])}' ended with {done.returncode}; see above.", file=sys.stderr)
+        sys.exit(done.returncode if done.returncode > 0 else 1)
+    return done.stdout
+
+
+def laptop_folder() -> Path:
+    """The folder of this run at the laptop's home."""
+    return Path(answer(on_laptop("pwd")).strip()) / "hybrid"
+
+
+def stage(folder: Path) -> None:
+    """Puts the checkout's files and the cohort where the laptop's user can read them."""
+    shutil.rmtree(folder, ignore_errors=True)
+    checkout = folder / "checkout"
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "workflows", "helm", "deployments"],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True,
+    ).stdout  # fmt: skip
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, checkout / name)
+    if not DEMO_COHORT.is_dir():
+        say("writing the demo's cohort first")
+        sys.path.insert(0, str(ROOT / "deployments" / "demo"))
+        import demo
+
+        demo.make_cohort(dict(os.environ))
+    # Where the demo's job files look for it, seen from workflows/.
+    shutil.copytree(DEMO_COHORT, checkout / "build" / "demo" / "cohort")
+    subprocess.run(["chown", "-R", f"{USER}:", str(folder)], check=True)
+
+
+def stream(folder: Path, site: str) -> float:
+    """Runs the pipeline bound to a site; returns its seconds. Ctrl-C reaches the engine, which undoes what it started."""
+    binding = folder / "checkout" / "deployments" / "bindings" / f"streamflow.{site}-hybrid.yml"
+    words = on_laptop(
+        "env", f"MEDWEAVE_RUNS_DIR={folder / site / 'runs'}", f"MEDWEAVE_RUN_ID={site}",
+        "streamflow", "run", "--quiet", str(binding), "--outdir", folder / site / "output",
+    )  # fmt: skip
+    started = time.monotonic()
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    try:
+        exit_code = process.wait()
+    except KeyboardInterrupt:
+        process.wait()
+        sys.exit(130)
+    if exit_code:
+        say(f"the run on {site} ended with {exit_code}; see above, and {folder / site / 'runs' / site}")
+        sys.exit(exit_code if exit_code > 0 else 128 - exit_code)
+    return time.monotonic() - started
+
+
+@contextmanager
+def watched_pods(namespace: str) -> Iterator[None]:
+    """Keeps every state of every pod of a namespace, as the API server sends it, in the evidence."""
+    kubectl = ["kubectl", "get", "pods", "--namespace", namespace, "--watch", "--output", "json"]
+    with (EVIDENCE / "pods.json").open("wb") as kept:
+        process = subprocess.Popen(on_laptop(*kubectl), stdout=kept, start_new_session=True)
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def slurm_evidence(since: str) -> list[dict[str, str]]:
+    """What sacct says about the jobs since a moment; kept in the evidence."""
+    fields = ",".join(summary.SACCT_FIELDS)
+    sacct = f"sacct --allocations --starttime {since} --parsable2 --noheader --format {fields}"
+    text = answer(on_laptop("ssh", "testbed-login", sacct))
+    (EVIDENCE / "sacct.txt").write_text(fields.replace(",", "|") + "\n" + text, encoding="utf-8")
+    return summary.slurm_jobs(text)
+
+
+def hostnames(jobs: Sequence[dict[str, str]]) -> dict[str, list[str]]:
+    """Names behind each host list expression, by Slurm itself."""
+    lists = sorted({job["NodeList"] for job in jobs if job["NodeList"] != "None assigned"})
+    return {
+        each: answer(on_laptop("ssh", "testbed-login", f"scontrol show hostnames '{each}'")).split() for each in lists
+    }
+
+
+def rank_nodes(run: Path) -> dict[str, list[dict[str, Any]]]:
+    """Per step with several ranks, each rank's own word about where it ran."""
+    found = {}
+    for report in sorted(run.glob("reports/*/run_report.json")):
+        ranks = json.loads(report.read_text(encoding="utf-8")).get("ranks")
+        if ranks:
+            found[report.parent.name] = ranks
+    return found
+
+
+def compose(folder: Path, seconds: dict[str, float], jobs: Sequence[dict[str, str]]) -> dict[str, Any]:
+    """The summary, from the event logs, the sites' answers and the delivered masks."""
+    events = summary.read_events(folder / "testbed" / "runs" / "testbed")
+    pods = summary.pods_seen(summary.json_stream((EVIDENCE / "pods.json").read_text(encoding="utf-8")))
+    parts = {uid: summary.component(pod) for uid, pod in pods.items()}
+    masks = {site: summary.mask_digests(folder / site / "output") for site in SITES}
+    ran = [job for job in jobs if job["NodeList"] != "None assigned"]
+    overhead = summary.overhead_s(events)
+    return {
+        "slurm_jobs": [{key: job[key] for key in ("JobID", "State", "NodeList", "Elapsed")} for job in jobs],
+        "slurm_nodes": summary.slurm_nodes(ran, hostnames(ran)),
+        "pods": sorted(parts),
+        "pods_by_component": {name: sum(each == name for each in parts.values()) for name in sorted(set(parts.values()))},
+        "compss_workers": sorted(uid for uid, name in parts.items() if name == "compss-cluster/worker"),
+        "compss_engine": engine_of(folder / "testbed" / "runs" / "testbed"),
+        "ranks": rank_nodes(folder / "testbed" / "runs" / "testbed"),
+        "cases": len(masks["testbed"]),
+        "masks_equal_laptop": bool(masks["testbed"]) and masks["testbed"] == masks["laptop"],
+        "masks_that_differ": sorted(
+            case for case in masks["laptop"].keys() | masks["testbed"].keys()
+            if masks["laptop"].get(case) != masks["testbed"].get(case)
+        ),
+        "bytes_by_route": summary.bytes_by_route(events),
+        "seconds": round(seconds["testbed"], 1),
+        "seconds_laptop": round(seconds["laptop"], 1),
+        "overhead_seconds": round(overhead, 1),
+        "overhead_share": round(overhead / seconds["testbed"], 4),
+        "synthetic_data": True,
+    }  # fmt: skip
+
+
+def engine_of(run: Path) -> str | None:
+    """The engine that train-distributed says it used."""
+    report = run / "reports" / "train_distributed" / "run_report.json"
+    engine: str | None = json.loads(report.read_text(encoding="utf-8"))["results"].get("engine")
+    return engine
+
+
+def publish(folder: Path) -> None:
+    """Copies runs and outputs to build/hybrid, and writes the HTML report of the hybrid run."""
+    for site in SITES:
+        shutil.copytree(folder / site, OUTPUT / site, dirs_exist_ok=True, symlinks=False)
+    medweave = Path(sys.executable).with_name("medweave")
+    run = OUTPUT / "testbed" / "runs" / "testbed"
+    answer([str(medweave), "report", str(run), "--output", str(OUTPUT / "report.html")])
+
+
+def show(result: dict[str, Any]) -> None:
+    """The end of it, as a person reads it."""
+    rows = [
+        ("Slurm jobs", f"{len(result['slurm_jobs'])} on {', '.join(result['slurm_nodes'])}"),
+        ("pods", ", ".join(f"{count} {name}" for name, count in result["pods_by_component"].items())),
+        ("distributed training", f"engine {result['compss_engine']}, {len(result['compss_workers'])} workers"),
+        ("masks equal to the laptop's", f"{'yes' if result['masks_equal_laptop'] else 'NO'}, {result['cases']} cases"),
+        ("wall time", f"{result['seconds']:.0f} s; the laptop alone {result['seconds_laptop']:.0f} s"),
+        ("overhead", f"{result['overhead_seconds']:.0f} s, {100 * result['overhead_share']:.0f} % of the wall time"),
+        *((f"moved {route}", f"{count / 2**20:.1f} MiB") for route, count in result["bytes_by_route"].items()),
+    ]
+    print()
+    for name, text in rows:
+        print(f"  {name:<34} {text}")
+    print(f"\n  report   {(OUTPUT / 'report.html').relative_to(ROOT)}\n  summary  build/hybrid/summary.json")
+    print("  Synthetic data. Research use only, not a medical device.")
+
+
+def main() -> int:
+    """Runs everything; returns the exit code."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    shutil.rmtree(OUTPUT, ignore_errors=True)
+    EVIDENCE.mkdir(parents=True)
+    answer(testbed("status", "--json"))
+    folder = laptop_folder()
+    stage(folder)
+    seconds = {}
+    say("the reference: every step on the laptop")
+    seconds["laptop"] = stream(folder, "laptop")
+    say("the hybrid run: Slurm, the COMPSs release, pods")
+    since = datetime.datetime.now().strftime("%Y-%m-%dT%H:%M:%S")
+    with watched_pods("tenant-a"):
+        seconds["testbed"] = stream(folder, "testbed")
+    result = compose(folder, seconds, slurm_evidence(since))
+    (OUTPUT / "summary.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    publish(folder)
+    show(result)
+    return 0 if result["masks_equal_laptop"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

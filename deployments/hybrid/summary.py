@@ -1,0 +1,125 @@
+"""What a hybrid run amounts to, from its event log and from what the sites themselves answered. Pure functions."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+SACCT_FIELDS = ("JobID", "JobName", "State", "ExitCode", "NodeList", "NNodes", "Elapsed", "Start", "End", "AllocTRES")
+MASK_FILE = "lesion_mask.nii.gz"
+Event = Mapping[str, Any]
+
+
+def read_events(folder: Path) -> list[dict[str, Any]]:
+    """The events of a run's folder, in order."""
+    lines = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines if line.strip()]
+
+
+def json_stream(text: str) -> Iterator[Any]:
+    """JSON values that follow one another, as `kubectl get --watch -o json` prints them; a cut last one is left out."""
+    decoder, place = json.JSONDecoder(), 0
+    while place < len(text):
+        if text[place].isspace():
+            place += 1
+            continue
+        try:
+            value, place = decoder.raw_decode(text, place)
+        except ValueError:
+            return
+        yield value
+
+
+def slurm_jobs(sacct: str) -> list[dict[str, str]]:
+    """Rows of `sacct --parsable2 --noheader --format=<SACCT_FIELDS>`: one per job."""
+    rows = (line.split("|") for line in sacct.splitlines() if line.strip())
+    return [dict(zip(SACCT_FIELDS, row, strict=True)) for row in rows]
+
+
+def slurm_nodes(jobs: Iterable[Mapping[str, str]], expand: Mapping[str, Sequence[str]]) -> list[str]:
+    """Names of the nodes that jobs ran on.
+
+    Args:
+        expand: host list expression, as sacct writes it (`n[1-2]`), to names, as `scontrol show hostnames` gives them.
+    """
+    return sorted({node for job in jobs for node in expand[job["NodeList"]]})
+
+
+def pods_seen(objects: Iterable[Any]) -> dict[str, dict[str, Any]]:
+    """Pods that ran, by their UID: the last state that the API server told of each.
+
+    Args:
+        objects: Pods, or Lists of them, as the API server sent them.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for thing in objects:
+        for pod in thing.get("items", [thing]):
+            if pod.get("kind", "Pod") == "Pod" and _has_run(pod):
+                found[pod["metadata"]["uid"]] = pod
+    return found
+
+
+def component(pod: Mapping[str, Any]) -> str:
+    """`<chart>/<component>` by the recommended labels."""
+    labels = pod["metadata"].get("labels", {})
+    return f"{labels.get('app.kubernetes.io/name', '?')}/{labels.get('app.kubernetes.io/component', '?')}"
+
+
+def bytes_by_route(events: Iterable[Event]) -> dict[str, int]:
+    """Bytes of verified copies, by `<from> -> <to> (<route>)`."""
+    moved: dict[str, int] = {}
+    for event in events:
+        if event["type"] == "transfer.ended":
+            data = event["data"]
+            key = f"{data['from']} -> {event['deployment']} ({data['route']})"
+            moved[key] = moved.get(key, 0) + data["bytes"]
+    return moved
+
+
+def overhead_s(events: Sequence[Event]) -> float:
+    """Seconds of a run in which no step's command ran, no job waited in a queue and nothing was copied."""
+    begin, end = _moment(events[0]), _moment(events[-1])
+    spans = []
+    for event in events:
+        seconds = event["data"].get("seconds")
+        if event["type"] in ("job.ended", "transfer.ended") and seconds is not None:
+            over = _moment(event)
+            spans.append((over - seconds - (event["data"].get("queue_seconds") or 0.0), over))
+    return (end - begin) - _covered(spans, begin, end)
+
+
+def mask_digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of each case's mask (NIfTI), by the case's folder name, wherever it lies below a folder.
+
+    Raises:
+        ValueError: a case appears twice.
+    """
+    digests: dict[str, str] = {}
+    for path in sorted(folder.rglob(MASK_FILE)):
+        case = path.parent.name
+        if case in digests:
+            raise ValueError(f"{case} was segmented twice below {folder.name}")
+        digests[case] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return digests
+
+
+def _has_run(pod: Mapping[str, Any]) -> bool:
+    states = pod.get("status", {}).get("containerStatuses", [])
+    return any(state.get("started") or "running" in state.get("state", {}) for state in states)
+
+
+def _moment(event: Event) -> float:
+    return datetime.datetime.fromisoformat(event["time"]).timestamp()
+
+
+def _covered(spans: Iterable[tuple[float, float]], begin: float, end: float) -> float:
+    total, reached = 0.0, begin
+    for first, last in sorted(spans):
+        first, last = max(first, reached), min(last, end)
+        if last > first:
+            total, reached = total + last - first, last
+    return total

@@ -1,0 +1,88 @@
+"""What is read from the event log and from the sites' answers after a hybrid run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def summary() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("hybrid_summary", ROOT / "deployments" / "hybrid" / "summary.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def event(second: float, kind: str, **data: Any) -> dict[str, Any]:
+    return {"time": f"2026-01-01T00:00:{second:06.3f}+00:00", "type": kind, "deployment": "pods", "data": data}
+
+
+def test_overhead_is_what_neither_computes_nor_waits_nor_copies(summary: ModuleType) -> None:
+    events = [
+        event(0, "run.started"),
+        event(6, "job.ended", seconds=4.0),  # 2 to 6
+        event(7, "job.ended", seconds=2.0),  # 5 to 7, overlaps
+        event(12, "transfer.ended", seconds=1.0),  # 11 to 12
+        event(20, "job.ended", seconds=3.0, queue_seconds=2.0),  # 15 to 20
+        event(22, "run.ended", seconds=22.0),
+    ]
+    assert summary.overhead_s(events) == pytest.approx(22 - 5 - 1 - 5)
+
+
+def test_a_job_without_a_command_is_overhead(summary: ModuleType) -> None:
+    assert summary.overhead_s([event(0, "run.started"), event(3, "job.ended"), event(3, "run.ended")]) == 3
+
+
+def test_sacct_rows_and_nodes(summary: ModuleType) -> None:
+    text = "7|medweave|COMPLETED|0:0|n[1-2]|2|00:01:00|a|b|cpu=2\n8|medweave|FAILED|3:0|n1|1|00:00:02|a|b|cpu=1,gres/gpu=1\n"
+    jobs = summary.slurm_jobs(text)
+    assert [job["State"] for job in jobs] == ["COMPLETED", "FAILED"]
+    assert summary.slurm_nodes(jobs, {"n[1-2]": ["n1", "n2"], "n1": ["n1"]}) == ["n1", "n2"]
+
+
+def test_pods_are_counted_by_uid_and_only_if_they_ran(summary: ModuleType) -> None:
+    def pod(uid: str, running: bool) -> dict[str, Any]:
+        labels = {"app.kubernetes.io/name": "compss-cluster", "app.kubernetes.io/component": "worker"}
+        state = {"state": {"running": {}} if running else {"waiting": {}}}
+        return {
+            "kind": "Pod",
+            "metadata": {"uid": uid, "labels": labels},
+            "status": {"containerStatuses": [state]},
+        }
+
+    text = "".join(
+        json.dumps(each, indent=1)
+        for each in ({"kind": "List", "items": [pod("a", False)]}, pod("a", True), pod("b", False), pod("a", True))
+    )
+    seen = summary.pods_seen(summary.json_stream(text + '{"kind": "Po'))
+    assert list(seen) == ["a"]
+    assert summary.component(seen["a"]) == "compss-cluster/worker"
+
+
+def test_bytes_are_added_up_by_route(summary: ModuleType) -> None:
+    sent = {"from": "laptop", "route": "from-driver"}
+    events = [event(1, "transfer.ended", bytes=5, **sent), event(2, "transfer.ended", bytes=7, **sent)]
+    assert summary.bytes_by_route(events) == {"laptop -> pods (from-driver)": 12}
+
+
+def test_masks_are_found_by_case(summary: ModuleType, tmp_path: Path) -> None:
+    for batch, case in (("a", "case-1"), ("b", "case-2")):
+        (tmp_path / batch / case).mkdir(parents=True)
+        (tmp_path / batch / case / "lesion_mask.nii.gz").write_bytes(case.encode())
+    digests = summary.mask_digests(tmp_path)
+    assert list(digests) == ["case-1", "case-2"]
+    assert len(set(digests.values())) == 2
+    (tmp_path / "b" / "case-1").mkdir()
+    (tmp_path / "b" / "case-1" / "lesion_mask.nii.gz").write_bytes(b"x")
+    with pytest.raises(ValueError, match="twice"):
+        summary.mask_digests(tmp_path)
