@@ -21,6 +21,7 @@ PLAIN = re.compile(r"[A-Za-z0-9._/][A-Za-z0-9._/-]*")
 MANAGERS = """\
 scheduling:
   scheduler: {type: medweave.scheduler, config: {}}
+dataManager: {type: medweave.transfer, config: {}}
 database: {type: medweave.database, config: {}}
 """
 

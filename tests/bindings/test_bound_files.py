@@ -56,7 +56,7 @@ def test_the_files_at_the_root_are_the_laptops(pipeline: Path) -> None:
     root = ROOT / ("streamflow.yml" if pipeline.stem == "train" else f"streamflow-{pipeline.stem}.yml")
     bound = ROOT / "deployments" / "bindings" / expected_name("laptop", pipeline)
     assert placed(root) == placed(bound)
-    for section in ("deployments", "scheduling", "database"):
+    for section in ("deployments", "scheduling", "dataManager", "database"):
         assert load(root)[section] == load(bound)[section]
 
 

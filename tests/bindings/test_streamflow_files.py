@@ -79,6 +79,7 @@ def test_only_our_types_are_bound(path: Path) -> None:
     for deployment in document["deployments"].values():
         assert deployment["type"].startswith("medweave.")
     assert document["scheduling"]["scheduler"]["type"] == "medweave.scheduler"
+    assert document["dataManager"]["type"] == "medweave.transfer"
     assert document["database"]["type"] == "medweave.database"
 
 

@@ -54,6 +54,7 @@ deployments: # as they stand in deployments/sites/two.yml
 # The same at every site. The event log and the reports of a run lie in runs/<run-id>/ beside this file.
 scheduling:
   scheduler: {type: medweave.scheduler, config: {}}
+dataManager: {type: medweave.transfer, config: {}}
 database: {type: medweave.database, config: {}}
 """
 
