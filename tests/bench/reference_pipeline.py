@@ -106,7 +106,7 @@ class Reference:
         from monai.data import MetaTensor
         from monai.transforms import SpatialResample
 
-        kept = self._drop_small(probability[0].numpy(), info)
+        kept = self._drop_weak_and_small(probability[0].numpy(), info)
         after = [n - a - b for n, a, b in zip(self.full.shape, info.crop_start, info.grid.shape, strict=True)]
         full = np.pad(kept, list(zip(info.crop_start, after, strict=True)))
         whole = MetaTensor(torch.from_numpy(full)[None], affine=torch.from_numpy(np.asarray(self.full.affine)))
@@ -118,15 +118,16 @@ class Reference:
 
         return np.ascontiguousarray(from_ras_order(mask_ras, info.source_axis, info.source_flipped))
 
-    def _drop_small(self, probability: Any, info: Any) -> Any:
+    def _drop_weak_and_small(self, probability: Any, info: Any) -> Any:
         import numpy as np
         from scipy import ndimage
 
         settings = self.card.postprocessing
-        labels, _ = ndimage.label(probability >= settings.threshold, structure=np.ones((3, 3, 3)))
-        small = np.bincount(labels.ravel()) * info.grid.voxel_volume_mm3 < settings.min_volume_mm3
-        small[0] = False
-        return np.where(small[labels], np.float32(0), probability)
+        labels, num = ndimage.label(probability >= settings.threshold, structure=np.ones((3, 3, 3)))
+        dropped = np.bincount(labels.ravel(), minlength=num + 1) * info.grid.voxel_volume_mm3 < settings.min_volume_mm3
+        dropped[1:] |= ndimage.maximum(probability, labels, np.arange(1, num + 1)) < np.float32(settings.min_peak)
+        dropped[0] = False
+        return np.where(dropped[labels], np.float32(0), probability)
 
     def _write(self, mask: Any, series: Path, path: Path) -> None:
         import highdicom as hd

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import time
@@ -10,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from support.slurm_runs import GANG, begin, go, jobs_of, resources, sacct, site_of, write
+from support.slurm_runs import GANG, begin, go, jobs_of, resources, sacct, site_of, write, write_training
 from support.testbed import Sites, wait_for
+from support.training_set import training_set
 
 FIGURES = '{"unit":"case","done":1,"total":2,"seconds_left":3.5,"detail":"x"}'
 PROGRESS = f"echo 'medweave-progress {FIGURES}' >&2\n"
@@ -184,6 +186,15 @@ def test_what_slurm_refuses_is_told_with_the_setting(
     assert {state for _, state in jobs_of(testbed, ended.record.name)} <= {"FAILED"}, "nothing is left in the queue"
 
 
+def test_a_job_that_would_wait_for_ever_is_an_error(tmp_path: Path, testbed: Sites) -> None:
+    write(tmp_path, {"first": (GOOD, resources(ToolTimeLimit={"timelimit": 172800}))})  # the partition grants a day
+    ended = go(tmp_path, testbed)
+    assert ended.exit_code == 1
+    assert "deployments.hpc.config.services.usual.time: Slurm job" in ended.stderr
+    assert "reason PartitionTimeLimit" in ended.stderr
+    assert [state for _, state in jobs_of(testbed, ended.record.name)] == ["CANCELLED"]
+
+
 def test_gpus_are_asked_for(tmp_path: Path, testbed: Sites) -> None:
     hints = {"hints": {"urn:medweave:cwl#GPURequest": {"gpusMin": 1, "gpusMax": 2}}}
     keys = resources() | hints
@@ -237,10 +248,10 @@ def test_a_gang_is_one_command_per_node_that_meet(tmp_path: Path, testbed: Sites
 
 
 @pytest.mark.parametrize(
-    ("end", "word"),
-    [("kill -KILL $$", "exit code 137"), ("echo 'medweave-step train: lost.' >&2; exit 70", "exit code 70")],
+    ("end", "code"),
+    [("kill -KILL $$", 137), ("echo 'medweave-step train: lost.' >&2; exit 70", 70)],
 )
-def test_one_rank_lost_ends_all_within_60_s_with_its_error(tmp_path: Path, testbed: Sites, end: str, word: str) -> None:
+def test_one_rank_lost_ends_all_within_60_s_with_its_error(tmp_path: Path, testbed: Sites, end: str, code: int) -> None:
     script = f"{PROGRESS}echo half > result.txt; if [ $MEDWEAVE_NODE_RANK = 1 ]; then sleep 3; {end}; fi; sleep 600"
     write(tmp_path, {"first": (script, resources() | GANG)}, target={"locations": 2})
     going = begin(tmp_path, testbed)
@@ -250,7 +261,8 @@ def test_one_rank_lost_ends_all_within_60_s_with_its_error(tmp_path: Path, testb
     assert time.monotonic() - before < 60
     assert ended.exit_code == 1
     job = failure(ended)
-    assert re.search(rf"node rank 1 \(.*\) ended first, {word}", job["message"]), job["message"]
+    assert job["exit_code"] == code
+    assert re.search(rf"node rank 1 \(.*\) ended first, exit code {code}", job["message"]), job["message"]
     if "lost" in end:
         assert "medweave-step train: lost." in job["message"]
     assert sacct(testbed, job["site"]["slurm_job_id"])[0] == "FAILED"
@@ -293,3 +305,30 @@ def test_a_strange_host_key_is_refused(tmp_path: Path, testbed: Sites) -> None:
     assert ended.exit_code == 1
     assert "deployments.login.config.knownHosts: " in ended.stderr
     assert "ssh-keyscan" in ended.stderr
+
+
+def test_the_training_gives_the_same_weights_on_two_nodes_as_on_one_machine(tmp_path: Path, testbed: Sites) -> None:
+    options = {
+        "training_steps": 6,
+        "batch_size": 2,
+        "patch_shape": [16, 16, 16],
+        "channels": [4, 4, 4, 4, 4],
+        "epoch_steps": 2,
+    }
+    spread = {"strategy": "ddp", "ranks": 2, "threads_per_rank": 1, "validation_interval": 1}
+    weights = []
+    for name, target in (
+        ("hpc", {"deployment": "hpc", "service": "usual", "locations": 2}),
+        ("here", {"deployment": "here"}),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        data = {"training_set": {"class": "Directory", "path": str(training_set(folder / "data"))}}
+        write_training(folder, data | options | spread | {"precision": "float32"}, target=target)
+        ended = go(folder, testbed, 400)
+        assert ended.exit_code == 0, ended.stderr
+        assert ended.stderr.count("epoch 3/3") == 1, "node 0 tells the progress"
+        weights.append((folder / "results" / "trained_model" / "models" / "model.safetensors").read_bytes())
+        report = json.loads((ended.record / "reports" / "train" / "run_report.json").read_text())
+        assert len({rank["host"] for rank in report["ranks"]}) == (2 if name == "hpc" else 1), report["ranks"]
+    assert weights[0] == weights[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import yaml
 from support.engine import Run, start, write_workflow
 from support.testbed import Sites
 
+TRAIN = Path(__file__).parents[2] / "workflows" / "tools" / "train.cwl"
 GANG = {"hints": {"urn:medweave:cwl#Gang": {}}}
 
 
@@ -36,6 +38,35 @@ def write(
         service: keys of the one service, `usual`.
         login: keys of the login node's settings.
     """
+    there = {}  # the site has no view of this folder, so the scripts go inside the commands
+    for name, tool in tools.items():
+        script, keys = tool if isinstance(tool, tuple) else (tool, {})
+        there[name] = script, keys | {"baseCommand": ["sh", "-c", script]}
+    placed = {"deployment": "hpc", "service": "usual", **(target or {})}
+    write_workflow(folder, there, file=_file(placed, service or {}, login or {}))
+
+
+def write_training(folder: Path, options: Mapping[str, Any], *, target: Mapping[str, Any]) -> None:
+    """Writes a workflow of one step, `train`, with the tool of this repository.
+
+    Args:
+        options: the tool's inputs.
+        target: of the binding; deployments are `hpc` and `here`.
+    """
+    tool = yaml.safe_load(TRAIN.read_text(encoding="utf-8"))
+    inputs = {name: {"type": tool["inputs"][name]["type"]} for name in options}
+    document = {
+        "cwlVersion": "v1.2",
+        "class": "Workflow",
+        "inputs": inputs,
+        "outputs": {"trained_model": {"type": "Directory", "outputSource": "train/trained_model"}},
+        "steps": {"train": {"run": str(TRAIN), "in": {name: name for name in options}, "out": ["trained_model"]}},
+    }
+    write_workflow(folder, {}, job=options, file=_file(target, {"time": "00:10:00"}, {}))
+    (folder / "tiny.cwl").write_text(json.dumps(document), encoding="utf-8")
+
+
+def _file(target: Mapping[str, Any], service: Mapping[str, Any], login: Mapping[str, Any]) -> str:
     site = {
         "nodes": ["${MEDWEAVE_TESTBED_LOGIN_HOST}:${MEDWEAVE_TESTBED_LOGIN_PORT}"],
         "username": "${MEDWEAVE_TESTBED_LOGIN_USER}",
@@ -48,29 +79,26 @@ def write(
             "tiny": {
                 "type": "cwl",
                 "config": {"file": "tiny.cwl", "settings": "job.yml"},
-                "bindings": [{"step": "/", "target": {"deployment": "hpc", "service": "usual", **(target or {})}}],
+                "bindings": [{"step": "/", "target": dict(target)}],
             }
         },
         "deployments": {
+            "here": {"type": "medweave.local", "config": {}},
             "login": {
                 "type": "medweave.ssh",
                 "workdir": "${MEDWEAVE_TESTBED_SCRATCH}/tests",
-                "config": site | dict(login or {}),
+                "config": site | dict(login),
             },
             "hpc": {
                 "type": "medweave.slurm",
                 "wraps": "login",
-                "config": {"services": {"usual": {"partition": "normal", **(service or {})}}},
+                "config": {"services": {"usual": {"partition": "normal", **service}}},
             },
         },
         "scheduling": {"scheduler": {"type": "medweave.scheduler", "config": {}}},
         "database": {"type": "medweave.database", "config": {}},
     }
-    there = {}  # the site has no view of this folder, so the scripts go inside the commands
-    for name, tool in tools.items():
-        script, keys = tool if isinstance(tool, tuple) else (tool, {})
-        there[name] = script, keys | {"baseCommand": ["sh", "-c", script]}
-    write_workflow(folder, there, file=yaml.safe_dump(document))
+    return str(yaml.safe_dump(document))
 
 
 def begin(folder: Path, testbed: Sites) -> Run:

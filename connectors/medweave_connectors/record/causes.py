@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from medweave_steps.contracts.exit_codes import meaning
 
@@ -16,7 +17,8 @@ def step_message(stderr_tail: Sequence[str]) -> str:
     """
     for start in range(len(stderr_tail) - 1, -1, -1):
         if stderr_tail[start].startswith(STEP_PREFIX):
-            return "\n".join(stderr_tail[start:])
+            parts = takewhile(lambda line: line.startswith("  "), stderr_tail[start + 1 :])
+            return "\n".join((stderr_tail[start], *parts))
     return ""
 
 

@@ -178,11 +178,13 @@ class SlurmJob:
                 f"{self._site.place.name}: Slurm has not answered for half an hour; job {self.job_id} may still run: {error}"
             ) from None
         except NeverStarts as error:
+            setting, do = words.hopeless_setting(str(error))
             raise SiteConfigError(
-                f"{self._site.place.setting}: Slurm job {self.job_id} of {self.name} would wait for ever; it was cancelled.",
+                f"{self._site.place.setting}.{setting}: Slurm job {self.job_id} of {self.name} would wait for ever; "
+                "it was cancelled.",
                 seen=f"state PENDING, reason {error}",
                 expected=f"a place for {words.expected(self._allocation)}",
-                do="correct the service, or bind the step to another",
+                do=do,
             ) from None
         finally:
             self._offset = watched.offset
@@ -212,11 +214,11 @@ class SlurmJob:
         self._output.stdout(end.tails.get("stdout.0" if self._gang else "stdout", b""))
         self._output.close()
         completed = told.state is JobState.COMPLETED
-        site_word = "" if completed else self._site_word(end, told)
+        exit_code, site_word = (0, "") if completed else self._failure(end, told)
         known = [each for each in (end.sacct, told, end.exit_file) if each is not None]
         folder = self._step.output_directory
         return self._output.outcome(
-            exit_code=shell_exit_code(told),
+            exit_code=exit_code,
             seconds=next(
                 (each.seconds for each in known if each.seconds is not None), time.monotonic() - self._started
             ),
@@ -234,14 +236,18 @@ class SlurmJob:
             },
         )
 
-    def _site_word(self, end: EndWords, told: Told) -> str:
+    def _failure(self, end: EndWords, told: Told) -> tuple[int, str]:
+        """The exit code that means something, and the site's part of the cause."""
         strange = end.tails.get("stderr", b"").decode(errors="replace").splitlines()
-        rank, first = words.lost_rank_word(end.ranks) if self._gang else (None, "")
-        if rank:
-            self._output.tell_instead(end.tails.get(f"stderr.{rank}", b""))
         memory = words.looks_out_of_memory(told, [*strange, *self._output.stderr_tail])
         word = words.site_word(self.job_id, told, self._allocation, self._site.place, out_of_memory=memory)
-        return f"{word}\n{first}" if first else word
+        rank = words.lost_rank(end.ranks) if self._gang else None
+        if rank is None:
+            return shell_exit_code(told), word
+        if rank:  # node 0's words were followed
+            self._output.tell_instead(end.tails.get(f"stderr.{rank}", b""))
+        code, _, host = end.ranks[rank]
+        return code, f"{word}\nnode rank {rank} ({host}) ended first, exit code {code}; the others were ended with it."
 
     def _notice(self, text: str) -> None:
         if (run := current()) is not None:

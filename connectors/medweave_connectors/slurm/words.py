@@ -51,6 +51,22 @@ def refused_setting(refusal: str) -> tuple[str, str]:
     return "partition", "submit a job of this shape by hand, and correct the service"
 
 
+def hopeless_setting(reason: str) -> tuple[str, str]:
+    """(the service's setting for whose sake a job waits for ever, what to do)."""
+    for part, setting in (
+        ("Time", "time"),
+        ("Wall", "time"),
+        ("Account", "account"),
+        ("QOS", "qos"),
+        ("Constraint", "constraint"),
+    ):
+        if part in reason:
+            return setting, {
+                "time": "write the longest time that the site grants; the tool's ToolTimeLimit is then cut to it",
+            }.get(setting, "correct it, or bind the step to another service")
+    return "partition", "bind the step to a service that may have what its tool asks for"
+
+
 def expected(asked: Allocation) -> str:
     """What the job asked for, in one line."""
     gpus = f", {asked.gpus} GPUs" if asked.gpus else ""
@@ -120,11 +136,11 @@ def _what_and_do(told: Told, asked: Allocation, place: Place, *, out_of_memory: 
     }[told.state]
 
 
-def lost_rank_word(ranks: Mapping[int, tuple[int, int, str]]) -> tuple[int | None, str]:
-    """Of a gang that failed: the node rank that ended first with an error, and a line about it."""
-    failed = {rank: record for rank, record in ranks.items() if record[0]}
-    if not failed:
-        return None, ""
-    rank = min(failed, key=lambda each: (failed[each][1], each))
-    code, _, host = failed[rank]
-    return rank, f"node rank {rank} ({host}) ended first, exit code {code}; the others were ended with it."
+def lost_rank(ranks: Mapping[int, tuple[int, int, str]]) -> int | None:
+    """Of a gang that failed: the node rank that ended first with an error; srun's own exit code is any of theirs.
+
+    Args:
+        ranks: node rank to (exit code, end in seconds since 1970, host).
+    """
+    failed = [rank for rank, (code, _, _) in ranks.items() if code]
+    return min(failed, key=lambda rank: (ranks[rank][1], rank), default=None)

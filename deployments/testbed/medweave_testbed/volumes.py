@@ -80,7 +80,17 @@ def trouble(testbed: Testbed) -> str | None:
 
 def start(testbed: Testbed) -> None:
     """Makes the standard volumes and their claims."""
+    drop_released(testbed)
     testbed.kubectl("apply", "--server-side", "-f", "-", text=as_list(standard(testbed.layout)))
+
+
+def drop_released(testbed: Testbed) -> None:
+    """Removes volumes whose claim was deleted: such a volume waits for that very claim for ever. The data stay."""
+    items = json.loads(testbed.kubectl("get", "persistentvolumes", "-o", "json"))["items"]
+    phases = {item["metadata"]["name"]: item["status"].get("phase") for item in items}
+    released = [name for name, phase in phases.items() if name.startswith("testbed-") and phase == "Released"]
+    if released:
+        testbed.kubectl("delete", "persistentvolumes", *released)
 
 
 def parts() -> list[Part]:

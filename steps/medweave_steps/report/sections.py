@@ -122,16 +122,17 @@ def shown_cases(evaluation: Evaluation, most: int) -> list[CaseFigures]:
 
 
 def training_facts(material: Material) -> list[tuple[str, str]]:
-    """How the model was trained, from train's run report."""
-    results = material.results_of("train")
-    known, chosen = results.get("training", {}), results.get("postprocessing", {})
-    metrics = results.get("metrics", {})
+    """How the model was trained, from the run reports of train and, where it ran, of train-distributed."""
+    first, further = material.results_of("train"), material.results_of("train-distributed")
+    known, last = first.get("training", {}), further or first
+    chosen, metrics = last.get("postprocessing", {}), last.get("metrics", {})
     facts = [
-        ("Strategy", known.get("strategy")),
+        ("Strategy", _strategy_of(known)),
         ("Seed", known.get("seed")),
         ("Cases", _cases_of(known)),
         ("Steps", _steps_of(known)),
         ("Time", f"{duration(known['seconds'])} on {known.get('num_threads')} threads" if "seconds" in known else None),
+        ("Trained further", _rounds_of(further.get("training", {}))),
         ("Validation Dice", _known(metrics.get("validation_dice"), 3)),
         ("Validation sensitivity", _known(metrics.get("validation_sensitivity"), 3)),
         ("Validation false positives", _known(metrics.get("validation_false_positives_per_scan"), 2, " per scan")),
@@ -151,6 +152,19 @@ def _cases_of(known: Mapping[str, Any]) -> str | None:
         return None
     lesions = f" with {known['num_training_lesions']} lesions" if "num_training_lesions" in known else ""
     return f"{known['num_training_cases']} for training{lesions}, {known.get('num_validation_cases')} for validation"
+
+
+def _strategy_of(known: Mapping[str, Any]) -> str | None:
+    ranks = known.get("world_size", 1)
+    return f"{known.get('strategy')}, {ranks} ranks" if ranks > 1 else known.get("strategy")
+
+
+def _rounds_of(known: Mapping[str, Any]) -> str | None:
+    if "rounds" not in known:
+        return None
+    rounds = f"{known['rounds']} rounds of {known['steps_per_round']} steps by {known['replicas']} replicas"
+    best = f"best after round {known['best_round']}" if known["best_round"] else "no round was better"
+    return f"{rounds}, engine {known['engine']}; {best}; {duration(known['seconds'])}"
 
 
 def _steps_of(known: Mapping[str, Any]) -> str | None:

@@ -193,6 +193,17 @@ def test_the_event_log_gets_only_what_a_step_vouches_for(run: RunRecord, capsys:
     assert "medweave-step check: case-1 is broken.\n  do:       send it again\n" in capsys.readouterr().err
 
 
+def test_what_others_say_after_the_steps_word_is_not_part_of_it() -> None:
+    tail = [
+        "medweave-step train: NaN.",
+        "  do:       less",
+        "slurmstepd: error: *** STEP 1.0 CANCELLED ***",
+        "  PATIENT^NAME",
+    ]
+    assert causes.step_message(tail) == "medweave-step train: NaN.\n  do:       less"
+    assert causes.cause(tail, [], 70) == "medweave-step train: NaN.\n  do:       less"
+
+
 def test_without_the_steps_word_its_last_lines_are_shown() -> None:
     assert causes.step_message(["Killed"]) == ""
     assert causes.cause(["a", "b"], ["out"], 1) == "a\nb"

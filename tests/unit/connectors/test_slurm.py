@@ -435,17 +435,25 @@ def test_a_refusal_names_its_setting(text: str, setting: str) -> None:
     assert not words.unanswered(text)
 
 
+@pytest.mark.parametrize(
+    ("reason", "setting"),
+    [
+        ("PartitionTimeLimit", "time"), ("QOSMaxWallDurationPerJobLimit", "time"), ("InvalidAccount", "account"),
+        ("QOSNotAllowed", "qos"), ("BadConstraints", "constraint"), ("PartitionNodeLimit", "partition"),
+    ],
+)  # fmt: skip
+def test_a_reason_that_does_not_go_away_names_its_setting(reason: str, setting: str) -> None:
+    assert words.hopeless_setting(reason)[0] == setting
+
+
 def test_a_refusal_without_a_controller_is_no_refusal() -> None:
     assert words.unanswered("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation")
     assert words.unanswered("sbatch: error: Unable to contact slurm controller (connect failure)")
 
 
-def test_the_rank_that_failed_first_is_named() -> None:
-    ranks = {0: (143, 120, "n1"), 1: (70, 105, "n2"), 2: (0, 90, "n3")}
-    assert words.lost_rank_word(ranks) == (
-        1, "node rank 1 (n2) ended first, exit code 70; the others were ended with it.",
-    )  # fmt: skip
-    assert words.lost_rank_word({0: (0, 1, "n1")}) == (None, "")
+def test_the_rank_that_failed_first_is_found() -> None:
+    assert words.lost_rank({0: (143, 120, "n1"), 1: (70, 105, "n2"), 2: (0, 90, "n3")}) == 1
+    assert words.lost_rank({0: (0, 1, "n1")}) is None
 
 
 def test_queries_are_dense_while_something_happens_and_rare_in_quiet() -> None:

@@ -20,6 +20,7 @@ FAKES = Path(__file__).parents[2] / "fakes" / "slurm"
 FIGURES = '{"unit":"case","done":1,"total":2,"seconds_left":3.5,"detail":"x"}'
 PROGRESS = f"echo 'medweave-progress {FIGURES}' >&2\n"
 GOOD = PROGRESS + "echo {} > run_report.json; echo done > result.txt"
+BAD = "sleep 3; echo 'medweave-step v: no.' >&2; exit 65"
 FILE = """
 version: v1.0
 workflows:
@@ -194,6 +195,7 @@ def test_a_job_that_can_never_start_is_an_error_and_not_a_wait(cluster: Cluster)
     ended = cluster.go({"first": GOOD})
     assert ended.exit_code == 1
     assert "would wait for ever; it was cancelled" in ended.stderr
+    assert "deployments.hpc.config.services.….time: Slurm job 100" in ended.stderr
     assert "reason AssocMaxWallDurationPerJobLimit" in ended.stderr
     assert cluster.word() == "CANCELLED"
 
@@ -208,6 +210,27 @@ def test_a_login_node_without_slurm_is_told_at_the_start(cluster: Cluster) -> No
     assert ended.exit_code == 1
     assert "deployments.hpc: no Slurm that answers on 127.0.0.1" in ended.stderr
     assert re.search(r"seen: +no sbatch, squeue, scontrol, scancel, sinfo", ended.stderr)
+
+
+def test_a_driver_on_the_login_node_itself(cluster: Cluster) -> None:
+    file = FILE.format(folder=cluster.folder, port=1)
+    before, _, after = file.partition("  login:\n")
+    here = "  login: {type: medweave.local, workdir: site, config: {}}\n"
+    write_workflow(cluster.folder, {"first": GOOD, "bad": BAD}, file=before + here + after[after.index("  hpc:") :])
+    ended = start(cluster.folder, environment=cluster.server.environment).wait(60)
+    assert ended.exit_code == 1, ended.stderr
+    assert "medweave-step v: no." in ended.stderr
+    assert ended.of_type("job.report")
+
+
+def test_what_slurm_writes_does_not_enter_a_folder_of_outputs(cluster: Cluster) -> None:
+    # Fault Q6 of the engine: slurm-<id>.out lies in the output folder.
+    ended = cluster.go({"first": "echo talk; echo done > result.txt"})
+    assert ended.exit_code == 0, ended.stderr
+    (of_slurm,) = (cluster.folder / "site").glob("*.slurm-*")
+    assert (of_slurm / "stdout").read_text() == "talk\n"
+    output = of_slurm.with_name(of_slurm.name.partition(".slurm-")[0])
+    assert [path.name for path in output.iterdir()] == ["result.txt"]
 
 
 def test_many_jobs_share_one_query(cluster: Cluster) -> None:

@@ -63,6 +63,27 @@ def test_fragment_stands_alone_and_says_what_was_measured(tmp_path: Path) -> Non
     assert "<html" not in inside
 
 
+def test_a_model_that_was_trained_further_is_told_with_its_last_figures(tmp_path: Path) -> None:
+    _, options = evaluated(tmp_path)
+    further = {
+        "postprocessing": {"threshold": 0.35, "min_peak": 0.5, "min_volume_mm3": 10.0},
+        "metrics": {"validation_dice": 0.834},
+        "training": {
+            "rounds": 4, "steps_per_round": 50, "replicas": 2, "engine": "ddp", "best_round": 3, "seconds": 12.0,
+        },
+    }  # fmt: skip
+    path = tmp_path / "further.json"
+    path.write_text(codec.dumps(run_report("train-distributed", further)))
+    place = options.index("--run-reports") + 1
+    html, _ = report(tmp_path, [*options[:place], str(path), *options[place:]])
+    page = check(html)
+    assert "4 rounds of 50 steps by 2 replicas, engine ddp; best after round 3; 12 s" in page.text
+    assert "outline at a probability of 0.35; a lesion reaches 0.5 and 10 mm³" in page.text
+    assert "0.834" in page.text
+    assert "0.812" not in page.text
+    assert "400, best weights at step 350" in page.text
+
+
 def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
     _, options = evaluated(tmp_path)
     first, _ = report(tmp_path, options)

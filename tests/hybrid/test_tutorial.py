@@ -1,0 +1,89 @@
+"""The tutorial's commands, executed as they stand on the page: root's part as root, the rest as the testbed laptop's user."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from support import images
+from support.cwl_files import ROOT
+from support.testbed import BASE_IMAGE, COMMAND, Sites
+
+PAGE = ROOT / "docs" / "tutorials" / "from-your-laptop-to-your-cluster.md"
+BLOCK_LIMIT_S = 400
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of the page: its language, its text, and the output that the page shows below it."""
+
+    language: str
+    text: str
+    shown: tuple[str, ...] = ()
+
+
+def blocks() -> list[Block]:
+    """The page's blocks in order; a `text` block belongs to the one before it."""
+    found: list[Block] = []
+    for language, text in re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE):
+        if language == "text":
+            found[-1] = Block(found[-1].language, found[-1].text, tuple(text.splitlines()))
+        else:
+            found.append(Block(language, text))
+    return found
+
+
+def follow(shown: tuple[str, ...], printed: str) -> str | None:
+    """The first line that the page shows and the program did not print after the ones before; None if all came, in order."""
+    rest = iter(printed.splitlines())
+    for line in shown:
+        pattern = ".*".join(re.escape(part) for part in line.split("…"))
+        if not any(re.fullmatch(pattern, each.rstrip()) for each in rest):
+            return line
+    return None
+
+
+@pytest.fixture
+def checkout(testbed: Sites) -> Iterator[str]:
+    """The laptop's copy of the checkout, made as the page says; its folder below the laptop's home."""
+    (for_root,) = [block for block in blocks() if block.language == "sh"]
+    up, image, copy, shell = for_root.text.splitlines()
+    # The fixture `testbed` stands for the first line, the tests' own helper for the second, `Sites.laptop` for the last.
+    assert up == "make testbed"
+    recipe = f"--file deployments/images/segment/Containerfile --build-arg BASE_IMAGE={BASE_IMAGE}"
+    assert image == f"{COMMAND.relative_to(ROOT)} image {images.name_of('segment')} {recipe}"
+    assert shell == f"{COMMAND.relative_to(ROOT)} laptop"
+    images.build("segment")
+    testbed.laptop("rm", "-rf", "medweave")
+    line = ["bash", "-euo", "pipefail", "-c", copy]
+    copied = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert copied.returncode == 0, copied.stderr
+    yield "medweave"
+    testbed.laptop("rm", "-rf", "medweave")
+
+
+def test_the_tutorial_runs_as_written(testbed: Sites, checkout: str) -> None:
+    for number, block in enumerate(block for block in blocks() if block.language != "sh"):
+        if block.language == "yaml":
+            name = block.text.splitlines()[0].removeprefix("# ")
+            written = testbed.laptop("tee", f"{checkout}/{name}", text=block.text)
+            assert written.returncode == 0, written.stderr
+            continue
+        script = f"set -euo pipefail\nexport OMP_WAIT_POLICY=passive\ncd ~/{checkout}\n{block.text}"
+        ended = testbed.laptop("bash", "-c", f"exec 2>&1\n{script}", timeout_s=BLOCK_LIMIT_S)
+        assert ended.returncode == 0, f"block {number}:\n{block.text}\n{ended.stdout[-4000:]}"
+        missing = follow(block.shown, ended.stdout)
+        assert missing is None, f"the page shows {missing!r}:\n{block.text}\n{ended.stdout[-4000:]}"
+    releases = testbed.laptop("helm", "list", "--short").stdout.split()
+    assert [name for name in releases if name.startswith("pods-")] == []
+
+
+def test_a_line_that_the_program_did_not_print_is_noticed() -> None:
+    printed = "medweave: run on-slurm, folder runs/on-slurm\n  check        done in 2 s, peak memory 88 MiB\n"
+    assert follow(("  check        done in …",), printed) is None
+    assert follow(("  segment      done in …",), printed) == "  segment      done in …"
+    assert follow(("  check        done in …", "medweave: run …"), printed) == "medweave: run …", "the order counts"
