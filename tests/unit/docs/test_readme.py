@@ -32,7 +32,9 @@ def test_the_lines_are_those_of_three_environments() -> None:
 
 def test_the_command_is_the_one_in_the_header_of_the_file() -> None:
     (path,) = re.findall(r"\]\((deployments/bindings/[^)]+)\)", OPENING)
-    assert f"#   {block('bash')}" in (ROOT / path).read_text()
+    command = re.sub(r" \\\n +", " ", block("bash"))
+    assert command.startswith("medweave bind ")
+    assert f"#   {command}" in (ROOT / path).read_text()
 
 
 def test_all_types_of_connectors_are_named() -> None:
