@@ -9,10 +9,11 @@ from medweave_connectors.helm.connector import MedweaveHelmConnector
 from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
 from medweave_connectors.local.connector import MedweaveLocalConnector
 from medweave_connectors.persistence.database import MedweaveDatabase
-from medweave_connectors.placement import translator
+from medweave_connectors.placement import deployments, translator
 from medweave_connectors.placement.scheduler import MedweaveScheduler
 from medweave_connectors.slurm.connector import MedweaveSlurmConnector
 from medweave_connectors.ssh.connector import MedweaveSSHConnector
+from medweave_connectors.transfer import step as transfer_step
 from medweave_connectors.transfer.manager import MedweaveDataManager
 
 
@@ -20,7 +21,7 @@ class MedweavePlugin(StreamFlowPlugin):  # type: ignore[misc]
     """Entry point `medweave` of the group `unito.streamflow.plugin`."""
 
     def register(self) -> None:
-        """Adds our types, each prefixed, and the translator that keeps medweave's hints, for which there is no other door."""
+        """Adds our types, each prefixed, and installs what has no other door: see each `install`."""
         self.register_connector("medweave.local", MedweaveLocalConnector)
         self.register_connector("medweave.slurm", MedweaveSlurmConnector)
         self.register_connector("medweave.ssh", MedweaveSSHConnector)
@@ -31,3 +32,5 @@ class MedweavePlugin(StreamFlowPlugin):  # type: ignore[misc]
         self.register_data_manager("medweave.transfer", MedweaveDataManager)
         self.register_database("medweave.database", MedweaveDatabase)
         translator.install()
+        deployments.install()
+        transfer_step.install()

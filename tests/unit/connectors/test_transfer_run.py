@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -76,3 +77,45 @@ def test_a_copy_that_is_not_whole_fails_the_run_and_is_removed(server: SSHServer
     assert "a copy from there to" in ended.stderr, ended.stderr
     assert not (tmp_path / "results" / "result").exists()
     assert ended.of_type("transfer.ended") == []
+
+
+def test_a_folder_that_a_site_has_already_is_linked_and_stays_as_it_is(server: SSHServer, tmp_path: Path) -> None:
+    # The engine sent each part of a linked folder once more, through the link, into the first step's own input.
+    make = "mkdir -p result/part/deep; echo one > result/one; echo two > result/part/two; echo three > result/part/deep/three"
+    listing = {
+        "class": "CommandLineTool",
+        "baseCommand": ["sh", "-c", 'cd "$0" && find . -type f | sort'],
+        "inputs": {"folder": {"type": "Directory", "inputBinding": {}}, "after": "File?"},
+        "outputs": {"files": {"type": "stdout"}},
+    }
+    document = {
+        "cwlVersion": "v1.2",
+        "class": "Workflow",
+        "inputs": {},
+        "outputs": {name: {"type": "File", "outputSource": f"{name}/files"} for name in ("first", "second")},
+        "steps": {
+            "made": {
+                "run": {"class": "CommandLineTool", "baseCommand": ["sh", "-c", make], "inputs": {}, **FOLDER},
+                "in": {},
+                "out": ["result"],
+            },
+            "first": {"run": listing | {"stdout": "first"}, "in": {"folder": "made/result"}, "out": ["files"]},
+            "second": {
+                "run": listing | {"stdout": "second"},
+                "in": {"folder": "made/result", "after": "first/files"},
+                "out": ["files"],
+            },
+        },
+    }
+    bound = FILE.format(port=server.port).replace(
+        "bindings: [", "bindings: [{step: /made, target: {deployment: here}}, "
+    )
+    bound = bound.replace("deployments:\n", "deployments:\n  here: {type: medweave.local, config: {}}\n")
+    write_workflow(tmp_path, {}, file=bound)
+    (tmp_path / "tiny.cwl").write_text(json.dumps(document), encoding="utf-8")
+    ended = run(tmp_path, environment={"SITE": str(tmp_path / "site")})
+    assert ended.exit_code == 0, ended.stderr
+    whole = "./one\n./part/deep/three\n./part/two\n"
+    assert [(tmp_path / "results" / name).read_text() for name in ("first", "second")] == [whole, whole]
+    sent = [event["data"] for event in ended.of_type("transfer.ended") if event["data"]["route"] == "from-driver"]
+    assert [facts["files"] for facts in sent] == [3], "once, as a whole"
