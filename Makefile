@@ -6,11 +6,13 @@
 #   make testbed         a real Slurm, Kubernetes and login node on this machine (Debian, root); what is up is left alone
 #   make testbed-status  which part of it is up, which is not, and why
 #   make testbed-down    end all of it; PURGE=1 removes the programs, environment and images too
+#   make hybrid          one run over Slurm, a COMPSs release and pods, and the same on this machine alone; needs root, as testbed
 #   make test-hybrid     the tests that need the testbed
 #   make docs            generated reference pages and schemas
 #   make constraints     resolve the dependencies anew and pin them with hashes
 # Options: PYTHON=python3.12   another interpreter (3.11 or newer)
 #          TORCH=cpu           PyTorch's CPU build (0.2 GB instead of 5 GB), for machines without an NVIDIA GPU
+#          COMPSS_HOME=/path   an installation of COMPSs that hybrid's distributed training runs on, instead of torch.distributed
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -20,9 +22,9 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 TESTBED := deployments/testbed/testbed.py
 
-.PHONY: help env demo test check bench docs constraints clean testbed testbed-status testbed-down test-hybrid
+.PHONY: help env demo test check bench docs constraints clean testbed testbed-status testbed-down hybrid test-hybrid
 help:
-	@sed -n '2,13p' Makefile | cut -c3-
+	@sed -n '2,15p' Makefile | cut -c3-
 
 env: $(INSTALLED)
 
@@ -54,6 +56,9 @@ testbed-status: $(INSTALLED)
 
 testbed-down: $(INSTALLED)
 	@$(BIN)/python $(TESTBED) down $(if $(PURGE),--purge)
+
+hybrid: testbed
+	@COMPSS_HOME='$(COMPSS_HOME)' $(BIN)/python deployments/hybrid/hybrid.py
 
 test-hybrid: $(INSTALLED)
 	$(BIN)/python -m pytest tests/hybrid

@@ -2,8 +2,9 @@
 
     make hybrid [COMPSS_HOME=/path/of/an/installation]
 
-Needs the testbed (`make testbed`, which make calls). Everything runs as the laptop's user behind the laptop's walls; what the sites
-themselves answer (sacct, the API server) is kept in build/hybrid/evidence/, and build/hybrid/summary.json is made from it.
+`make` brings the testbed up before. Everything runs as the laptop's user behind the laptop's walls; what the sites themselves
+answer (sacct, the API server) is kept in build/hybrid/evidence/, and build/hybrid/summary.json is made from it. With COMPSS_HOME,
+PyCOMPSs spreads train-distributed over the release's pods; without it, torch.distributed does.
 """
 
 from __future__ import annotations
@@ -57,6 +58,56 @@ def answer(words: Sequence[str]) -> str:
     return done.stdout
 
 
+def build_images(roles: Sequence[str]) -> None:
+    """The images that the site file names; what has not changed is taken from the builder's cache.
+
+    The training environment stays out of its images: on the testbed it comes through a volume claim.
+    """
+    for role in roles:
+        say(f"image localhost/medweave-{role}:1")
+        recipe = ROOT / "deployments" / "images" / role / "Containerfile"
+        without = [] if role == "segment" else ["--build-arg", "WITH_TORCH=0"]
+        base = "BASE_IMAGE=localhost/medweave-base:1"
+        answer(testbed("image", f"localhost/medweave-{role}:1", "--file", recipe, "--build-arg", base, *without))
+
+
+def compss_installation(named: str) -> Path | None:
+    """The installation that COMPSS_HOME names; None if it names none; leaves with an error where there is none."""
+    if not named:
+        return None
+    folder = Path(named).expanduser().resolve()
+    starter = folder / "Runtime" / "scripts" / "user" / "runcompss"
+    if not starter.is_file():
+        print(
+            "make hybrid: COMPSS_HOME does not name an installation of COMPSs.\n"
+            f"  seen:     no {starter}\n"
+            "  expected: the folder that holds Runtime/, Bindings/ and Dependencies/, usually /opt/COMPSs\n"
+            "  do:       correct COMPSS_HOME, or leave it out: then torch.distributed trains over the pods",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+    return folder
+
+
+def bind_to_compss(folder: Path, compss_home: Path) -> None:
+    """Gives the pods an installation of COMPSs, and binds train-distributed to the release that runs it."""
+    answer(testbed("volume", COMPSS_CLAIM, compss_home))
+    checkout = folder / "checkout"
+    pipeline = checkout / "workflows" / "lung-nodule-segmentation"
+    bind = [
+        str(Path(sys.executable).with_name("medweave")), "bind", str(pipeline / "train.cwl"),
+        "--site", str(checkout / "deployments" / "sites" / "testbed.yml"),
+        "--role", "train-distributed=training-compss",
+        "--job", str(pipeline / "jobs" / "hybrid-train.yml"), "--output", str(bound_file(folder, "testbed")),
+    ]  # fmt: skip
+    answer(bind)
+
+
+def bound_file(folder: Path, site: str) -> Path:
+    """The file that `streamflow run` reads."""
+    return folder / "checkout" / "deployments" / "bindings" / f"streamflow.{site}-hybrid.yml"
+
+
 def laptop_folder() -> Path:
     """The folder of this run at the laptop's home."""
     return Path(answer(on_laptop("pwd")).strip()) / "hybrid"
@@ -87,10 +138,9 @@ def stage(folder: Path) -> None:
 
 def stream(folder: Path, site: str) -> float:
     """Runs the pipeline bound to a site; returns its seconds. Ctrl-C reaches the engine, which undoes what it started."""
-    binding = folder / "checkout" / "deployments" / "bindings" / f"streamflow.{site}-hybrid.yml"
     words = on_laptop(
         "env", f"MEDWEAVE_RUNS_DIR={folder / site / 'runs'}", f"MEDWEAVE_RUN_ID={site}",
-        "streamflow", "run", "--quiet", str(binding), "--outdir", folder / site / "output",
+        "streamflow", "run", "--quiet", bound_file(folder, site), "--outdir", folder / site / "output",
     )  # fmt: skip
     started = time.monotonic()
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
@@ -213,11 +263,15 @@ def show(result: dict[str, Any]) -> None:
 def main() -> int:
     """Runs everything; returns the exit code."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    compss_home = compss_installation(os.environ.get("COMPSS_HOME", ""))
     shutil.rmtree(OUTPUT, ignore_errors=True)
     EVIDENCE.mkdir(parents=True)
     answer(testbed("status", "--json"))
+    build_images(["train", "segment", *(["compss"] if compss_home else [])])
     folder = laptop_folder()
     stage(folder)
+    if compss_home:
+        bind_to_compss(folder, compss_home)
     seconds = {}
     say("the reference: every step on the laptop")
     seconds["laptop"] = stream(folder, "laptop")
