@@ -1,0 +1,48 @@
+"""StreamFlow's deployment manager, which at the end of a run takes every deployment down, once.
+
+The stock one takes a deployment that is still coming up for one that nobody needs, and asks for its end again with the end of every
+other one. The second request fails, and with it the engine leaves, whatever the other deployments had still to undo.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import streamflow.deployment
+from streamflow.deployment.manager import DefaultDeploymentManager
+
+
+class MedweaveDeploymentManager(DefaultDeploymentManager):  # type: ignore[misc]
+    """Takes all deployments down at once; one that others reach their site through, after them."""
+
+    async def undeploy_all(self) -> None:
+        """Takes all deployments down; those that are still coming up, when they have come or failed.
+
+        Raises:
+            Exception: the first failure, after all the others have ended.
+        """
+        failures: list[BaseException] = []
+        while self.deployments_map:  # one that waited for the login node may join meanwhile
+            gone = {name: asyncio.Event() for name in self.deployments_map}
+            ends = await asyncio.gather(*(self._end(name, gone) for name in gone), return_exceptions=True)
+            failures += [each for each in ends if each is not None]
+        if failures:
+            raise failures[0]
+
+    async def _end(self, name: str, gone: dict[str, asyncio.Event]) -> None:
+        try:
+            await self.events_map[name].wait()
+            for user in self.dependency_graph[name] - {name}:
+                if user in gone:
+                    await gone[user].wait()
+            connector, config = self.deployments_map.pop(name, None), self.config_map.pop(name)
+            self.dependency_graph.pop(name)
+            if connector is not None:  # it came up
+                await connector.undeploy(config.external)
+        finally:
+            gone[name].set()
+
+
+def install() -> None:
+    """Puts it in the place of the stock one: files name no deployment manager, and every run needs this."""
+    streamflow.deployment.deployment_manager_classes["default"] = MedweaveDeploymentManager
