@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 OLDEST = (3, 13)  # the first version with `--labels`
 NAME_LENGTH = 53
@@ -102,13 +103,49 @@ def failure(stderr: str) -> str:
     return re.sub(r"^error:\s*", "", told, flags=re.IGNORECASE) or "helm said nothing"
 
 
-def failing_key(reason: str) -> str:
-    """The key of the deployment's config that a reason is most likely about."""
+def failing_key(reason: str, values: Mapping[str, Any]) -> str:
+    """The key of the deployment's config that a reason is most likely about: `values.worker.replicas`.
+
+    Args:
+        values: those of the config; what a values file brings is no key of it.
+    """
     text = reason.lower()
     if "schema" in text or "values" in text:
-        return "values"
+        pointer = re.search(r"at '((?:/[^']+)*)'", reason)
+        return _known_key("values", values, pointer[1].split("/")[1:] if pointer else [])
     if "forbidden" in text or "namespace" in text:
         return "namespace"
     if "unauthorized" in text or "kubeconfig" in text or "unreachable" in text or "connection" in text:
         return "kubeconfig"
     return "chart"
+
+
+def key_of_image(values: Mapping[str, Any], image: str) -> str:
+    """The key of the config that names an image, wherever a chart wants it: `values.image`; `values` where none does.
+
+    Args:
+        image: as the pod has it, `host/name:tag`. A value that is all of it names it, as does a mapping with a value that is
+            all but the tag or digest.
+    """
+    name = re.sub(r"(@[^/]*|:[^/]*)$", "", image)
+    return _key_with(values, image, name, "values") or "values"
+
+
+def _key_with(values: Mapping[str, Any], image: str, name: str, where: str) -> str:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and (found := _key_with(value, image, name, f"{where}.{key}")):
+            return found
+        if image and value == image:
+            return f"{where}.{key}"
+        if name and value == name:
+            return where
+    return ""
+
+
+def _known_key(where: str, value: Any, way: Sequence[str]) -> str:
+    # As far as the way leads: a key that is missing has no place in the file.
+    if way and isinstance(value, Mapping) and way[0] in value:
+        return _known_key(f"{where}.{way[0]}", value[way[0]], way[1:])
+    if way and isinstance(value, list) and way[0].isdecimal() and int(way[0]) < len(value):
+        return _known_key(f"{where}[{way[0]}]", value[int(way[0])], way[1:])
+    return where

@@ -84,7 +84,13 @@ class MedweaveHelmConnector(PodsConnector):
             atexit.register(self._uninstall_now)
             await self._install()
             self.workloads = await self._read_workloads()
-            pods = await Readiness(self.deployment_name, self.cluster, self.workloads, self.timeout_s).wait()
+            pods = await Readiness(
+                self.deployment_name,
+                self.cluster,
+                self.workloads,
+                self.timeout_s,
+                lambda image: commands.key_of_image(self.values, image),
+            ).wait()
             await self.brought_up(pods)
         except BaseException:
             # Nothing may interrupt this, neither a second signal nor the engine's closing of its tasks.
@@ -250,7 +256,7 @@ class MedweaveHelmConnector(PodsConnector):
         except HelmFailed as error:
             reason = commands.failure(str(error))
             raise self._refused(
-                commands.failing_key(reason),
+                commands.failing_key(reason, self.values),
                 reason,
                 f"`helm {words[1]}` of {self.chart.reference} to succeed in namespace '{self.namespace}'",
                 "correct the key that the message names, and run again",

@@ -57,7 +57,9 @@ class MedweaveKubernetesConnector(PodsConnector):
         try:
             for document in manifests:
                 await self._apply(labelled(document, owner.labels()))
-            pods = await Readiness(self.deployment_name, self.cluster, self.workloads, self.timeout_s).wait()
+            pods = await Readiness(
+                self.deployment_name, self.cluster, self.workloads, self.timeout_s, lambda image: "files"
+            ).wait()
         except BaseException:
             # In a task of its own: this one may be being cancelled.
             await asyncio.shield(asyncio.ensure_future(self.take_down()))

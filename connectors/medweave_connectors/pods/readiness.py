@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import datetime
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from medweave_connectors.pods.cluster import Cluster, Refused
 from medweave_connectors.pods.errors import DeploymentRefused
 from medweave_connectors.pods.pod import Pod
-from medweave_connectors.pods.states import NODES_ARE_COMING, PodState, describe, judge, stuck_after_s
+from medweave_connectors.pods.states import NODES_ARE_COMING, PodState, describe, judge, missing_image, stuck_after_s
 from medweave_connectors.pods.words import tell_events, tell_pods
 from medweave_connectors.pods.workloads import Workload
 from medweave_connectors.record import console, current
@@ -32,10 +32,22 @@ def run_is_ending() -> bool:
 
 
 class Readiness:
-    """One wait for all pods of a deployment."""
+    """One wait for all pods of a deployment.
 
-    def __init__(self, deployment: str, cluster: Cluster, wanted: Sequence[Workload], timeout_s: float) -> None:
+    Args:
+        key_of: the key of the deployment's config that describes the pods, given the image that they lack (empty: they lack none).
+    """
+
+    def __init__(
+        self,
+        deployment: str,
+        cluster: Cluster,
+        wanted: Sequence[Workload],
+        timeout_s: float,
+        key_of: Callable[[str], str],
+    ) -> None:
         self._deployment, self._cluster, self._wanted, self._timeout_s = deployment, cluster, wanted, timeout_s
+        self._key_of = key_of
         self._since = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
         self._clock = time.monotonic()
         self._stuck_since: dict[str, float] = {}
@@ -105,9 +117,10 @@ class Readiness:
         lines = tell_pods(pods)
         if events := tell_events(await self._cluster.events(names, self._since), pods):
             lines += ["events:", *(f"  {line}" for line in events[-LAST_EVENTS:])]
+        key = self._key_of(next(filter(None, map(missing_image, pods)), ""))
         wanted = ", ".join(f"{each.replicas} of {each.kind} {each.name}" for each in self._wanted)
         return DeploymentRefused(
-            f"deployments.{self._deployment}: {what}.",
+            f"deployments.{self._deployment}.config.{key}: {what}.",
             seen="\n".join(lines),
             expected=f"ready pods in namespace '{self._cluster.namespace}': {wanted}",
             do=_advice(pods),
@@ -123,7 +136,7 @@ def _ready(pods: Sequence[Pod]) -> list[Pod]:
 
 def _advice(pods: Sequence[Pod]) -> str:
     waiting = {each.waiting for pod in pods for each in (*pod.init_containers, *pod.containers)}
-    if waiting & {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}:
+    if any(map(missing_image, pods)):
         return "correct the image in the deployment's values, or make it available to the cluster"
     if any(judge(pod)[0] == PodState.UNSCHEDULABLE for pod in pods):
         return "ask for less CPU, memory or GPUs in the deployment's values, or free nodes that have them"

@@ -21,11 +21,11 @@ class PodState(StrEnum):
     UNKNOWN = "unknown"
 
 
-# Reasons for which a container waits, and seconds after which the wait is hopeless: a registry may stumble once.
+# Reasons for which a container waits, and seconds after which the wait is hopeless.
 STUCK_AFTER_S = {
     "ErrImageNeverPull": 0.0,
     "InvalidImageName": 0.0,
-    "ErrImagePull": 6.0,
+    "ErrImagePull": 3.0,  # the kubelet tries again after 10 s, when the user should know already
     "ImagePullBackOff": 3.0,
     "CreateContainerConfigError": 3.0,
     "CreateContainerError": 3.0,
@@ -33,6 +33,7 @@ STUCK_AFTER_S = {
     "StartError": 3.0,
     "CrashLoopBackOff": 0.0,
 }
+_NO_IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 UNSCHEDULABLE_AFTER_S = 20.0
 NODES_ARE_COMING = ("TriggeredScaleUp", "Nominated")  # events of cluster autoscalers
 
@@ -61,6 +62,12 @@ def judge(pod: Pod) -> tuple[PodState, str]:
             return PodState.READY, ""
         return PodState.STARTING, _said(reason or "not ready", message)
     return PodState.UNKNOWN, _said(pod.phase or "no phase", pod.message)
+
+
+def missing_image(pod: Pod) -> str:
+    """The image that a container of the pod waits for in vain; empty if none does."""
+    containers = (*pod.init_containers, *pod.containers)
+    return next((each.image or "?" for each in containers if each.waiting in _NO_IMAGE), "")
 
 
 def stuck_after_s(pod: Pod) -> float | None:

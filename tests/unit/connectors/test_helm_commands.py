@@ -98,11 +98,41 @@ def test_the_reason_of_a_failure() -> None:
     reason = commands.failure(SCHEMA_ERROR)
     assert reason.startswith("values don't meet")
     assert "- at '/worker/replicas': got string, want integer" in reason
-    assert commands.failing_key(reason) == "values"
-    assert commands.failing_key('secrets is forbidden: User "u" cannot list resource "secrets"') == "namespace"
-    assert commands.failing_key("Kubernetes cluster unreachable: dial tcp") == "kubeconfig"
-    assert commands.failing_key('path "/c" not found') == "chart"
+    assert commands.failing_key('secrets is forbidden: User "u" cannot list resource "secrets"', {}) == "namespace"
+    assert commands.failing_key("Kubernetes cluster unreachable: dial tcp", {}) == "kubeconfig"
+    assert commands.failing_key('path "/c" not found', {}) == "chart"
     assert commands.failure("") == "helm said nothing"
+
+
+@pytest.mark.parametrize(
+    ("values", "pointer", "key"),
+    [
+        ({"worker": {"replicas": "two"}}, "/worker/replicas", "values.worker.replicas"),
+        ({"worker": {}}, "/worker/replicas", "values.worker"),  # a values file has it
+        ({}, "/worker/replicas", "values"),
+        ({"replicas": "two"}, "", "values"),  # of the whole: a key is missing
+        ({"tolerations": [{}, {"key": 1}]}, "/tolerations/1/key", "values.tolerations[1].key"),
+        ({"tolerations": "no list"}, "/tolerations/1/key", "values.tolerations"),
+    ],
+)
+def test_a_refused_value_is_a_key_of_the_site_file(values: dict[str, object], pointer: str, key: str) -> None:
+    reason = f"values don't meet the specifications of the schema(s):\n- at '{pointer}': got string, want integer"
+    assert commands.failing_key(reason, values) == key
+
+
+@pytest.mark.parametrize(
+    ("values", "image", "key"),
+    [
+        ({"image": {"repository": "localhost:1/x", "tag": "9"}}, "localhost:1/x:9", "values.image"),
+        ({"python": "p", "worker": {"image": "host/x:9"}}, "host/x:9", "values.worker.image"),
+        ({"image": {"repository": "host/x"}}, "host/x@sha256:00", "values.image"),
+        ({"image": {"repository": "host/x"}}, "host/other:9", "values"),
+        ({"repository": "host/x", "tag": "9"}, "host/x:9", "values"),
+        ({"empty": ""}, "", "values"),
+    ],
+)
+def test_an_image_is_a_key_of_the_site_file(values: dict[str, object], image: str, key: str) -> None:
+    assert commands.key_of_image(values, image) == key
 
 
 def record(name: str, revision: int, status: str, **labels: str) -> dict[str, object]:

@@ -110,13 +110,13 @@ def test_ctrl_c_takes_the_release_down(tmp_path: Path, server: ApiServer) -> Non
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
-def test_ctrl_c_while_the_pods_start_takes_the_release_down(tmp_path: Path, server: ApiServer) -> None:
-    def never_ready(workload: dict[str, Any], number: int) -> dict[str, Any]:
-        pod = pod_of(workload, number)
-        pod["status"] |= {"phase": "Pending", "conditions": [], "containerStatuses": []}
-        return pod
+def never_ready(pod: dict[str, Any]) -> dict[str, Any]:
+    pod["status"] |= {"phase": "Pending", "conditions": [], "containerStatuses": []}
+    return pod
 
-    server.make_pod = never_ready
+
+def test_ctrl_c_while_the_pods_start_takes_the_release_down(tmp_path: Path, server: ApiServer) -> None:
+    server.make_pod = lambda workload, number: never_ready(pod_of(workload, number))
     write(tmp_path, {"first": GOOD}, config="timeout: 60")
     going = start(tmp_path, environment=with_helm())
     deadline = time.monotonic() + 30
@@ -127,14 +127,38 @@ def test_ctrl_c_while_the_pods_start_takes_the_release_down(tmp_path: Path, serv
     assert not server.releases
 
 
+def test_one_that_fails_takes_down_the_others_that_still_come_up(tmp_path: Path, server: ApiServer) -> None:
+    # Fault of the engine: it asked twice for the end of what was coming up, failed over that, and left the rest as it was.
+    server.make_pod = lambda workload, number: never_ready(pod_of(workload, number))
+    tools = {"here": "sleep 100", "first": GOOD, "second": GOOD}
+    write(tmp_path, tools, config="timeout: 60")
+    file = yaml.safe_load((tmp_path / "streamflow.yml").read_text())
+    (tmp_path / "refused").mkdir()
+    (tmp_path / "refused" / "refuse.txt").write_text("no such thing")
+    good = file["deployments"]["cluster"]
+    file["deployments"] = {
+        "here": {"type": "medweave.local", "config": {}},
+        "first": {**good, "config": {**good["config"], "chart": "refused"}},
+        "second": good,
+    }
+    bindings = [{"step": f"/{step}", "target": {"deployment": step}} for step in tools]
+    file["workflows"]["tiny"]["bindings"] = bindings
+    (tmp_path / "streamflow.yml").write_text(yaml.safe_dump(file))
+    ended = go(tmp_path)
+    assert ended.exit_code == 1
+    assert "deployments.first.config.chart: the release cannot be installed." in ended.stderr
+    assert ended.stderr.count("ERROR") == 1, ended.stderr
+    assert not server.releases
+
+
 def test_a_refused_value_is_told_with_its_key(tmp_path: Path, server: ApiServer) -> None:
     (tmp_path / "chart" / "refuse.txt").write_text(
         "values don't meet the specifications of the schema(s):\n- at '/worker/replicas': got string, want integer"
     )
-    write(tmp_path, {"first": GOOD})
+    write(tmp_path, {"first": GOOD}, config="values: {worker: {replicas: two}}")
     ended = go(tmp_path)
     assert ended.exit_code == 1
-    assert "deployments.cluster.config.values: the release cannot be installed." in ended.stderr
+    assert "deployments.cluster.config.values.worker.replicas: the release cannot be installed." in ended.stderr
     assert "- at '/worker/replicas': got string, want integer" in ended.stderr
 
 
@@ -143,14 +167,16 @@ def test_a_missing_image_is_told_and_undone(tmp_path: Path, server: ApiServer) -
         pod = pod_of(workload, number)
         state = {"waiting": {"reason": "ErrImageNeverPull", "message": 'Container image "x" is not present'}}
         pod["status"] |= {"phase": "Pending", "conditions": []}
-        pod["status"]["containerStatuses"] = [{"name": "worker", "restartCount": 0, "state": state}]
+        container = {"name": "worker", "restartCount": 0, "state": state, "image": "host/x:9"}
+        pod["status"]["containerStatuses"] = [container]
         return pod
 
     server.make_pod = no_image
-    write(tmp_path, {"first": GOOD})
+    write(tmp_path, {"first": GOOD}, config="values: {image: {repository: host/x, tag: '9'}}")
     before = time.monotonic()
     ended = go(tmp_path)
     assert time.monotonic() - before < 20
+    assert "deployments.cluster.config.values.image: its pods cannot start." in ended.stderr
     assert 'Container image "x" is not present' in ended.stderr
     assert not server.releases
 

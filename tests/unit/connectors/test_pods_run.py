@@ -300,7 +300,7 @@ def test_a_missing_image_is_told_within_seconds_and_undone(tmp_path: Path, serve
     before = time.monotonic()
     ended = run(tmp_path)
     assert time.monotonic() - before < 20
-    assert "its pods cannot start" in ended.stderr
+    assert "deployments.pods.config.files: its pods cannot start." in ended.stderr
     assert 'Back-off pulling image "nowhere/x:1"' in ended.stderr
     assert "correct the image" in ended.stderr
     assert not server.objects
