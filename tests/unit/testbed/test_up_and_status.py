@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave_testbed import catalogue, status
+from medweave_testbed import catalogue, machine, status
 from medweave_testbed.commands import Cancelled, Commands
 from medweave_testbed.daemons import Daemons
 from medweave_testbed.errors import TestbedError
@@ -146,6 +146,16 @@ def test_status_of_a_testbed_that_is_up(bed: Testbed) -> None:
     states = status.states_of([world.part("etcd")], bed)
     assert status.table(states, "/opt/bed") == "testbed in /opt/bed: all 1 parts are up\n  etcd           up"
     assert json.loads(status.as_json(states, "/opt/bed"))["up"] is True
+
+
+def test_status_names_a_disk_that_has_filled_up(bed: Testbed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "check_system", lambda release: None)
+    monkeypatch.setattr(machine, "check_rights", lambda user_id: None)
+    monkeypatch.setattr(machine, "is_first", lambda layout: False)
+    monkeypatch.setattr(machine, "free_mib", lambda folder: 4_999)
+    parts = catalogue.parts_of(bed.layout, existing_cluster=False)
+    (state,) = status.states_of([part for part in parts if part.name == "machine"], bed)
+    assert state.reason == f"too little room on the disk of {bed.layout.folder}. 4999 MiB free"
 
 
 @pytest.mark.parametrize("existing_cluster", [False, True])
