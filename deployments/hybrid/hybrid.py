@@ -266,8 +266,9 @@ def main() -> int:
     compss_home = compss_installation(os.environ.get("COMPSS_HOME", ""))
     shutil.rmtree(OUTPUT, ignore_errors=True)
     EVIDENCE.mkdir(parents=True)
-    answer(testbed("status", "--json"))
-    build_images(["train", "segment", *(["compss"] if compss_home else [])])
+    bed = Path(json.loads(answer(testbed("status", "--json")))["folder"])
+    if not (bed / "run" / "existing-cluster.json").exists():  # images for a cluster of the user's are the user's to build
+        build_images(["train", "segment", *(["compss"] if compss_home else [])])
     folder = laptop_folder()
     stage(folder)
     if compss_home:

@@ -21,18 +21,24 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def pinned_blocks(constraints: str) -> dict[str, str]:
-    """Package name -> its lines in constraints.txt: the exact version and every accepted hash."""
-    blocks = re.split(r"\n(?=\S)", constraints)
-    return {canonical(re.split(r"[=\[ ]", block, maxsplit=1)[0]): block for block in blocks if "==" in block}
+def pinned_blocks(constraints: str) -> dict[str, list[str]]:
+    """Package name -> its blocks in constraints.txt, an exact version and every accepted hash each.
+
+    A package has several where its version depends on Python's; the markers in them tell pip which one counts.
+    """
+    found: dict[str, list[str]] = {}
+    for block in re.split(r"\n(?=\S)", constraints):
+        if "==" in block:
+            found.setdefault(canonical(re.split(r"[=\[ ]", block, maxsplit=1)[0]), []).append(block)
+    return found
 
 
-def versions(blocks: Iterable[str]) -> str:
-    """The same lines without hashes, as pip takes constraints beside a local project."""
-    return "".join(re.sub(r" \\\n.*", "", block, flags=re.DOTALL) + "\n" for block in blocks)
+def versions(blocks: Iterable[list[str]]) -> str:
+    """The same without hashes, as pip takes constraints beside a local project."""
+    return "".join(re.sub(r" \\\n.*", "", block, flags=re.DOTALL) + "\n" for each in blocks for block in each)
 
 
-def closure(resolution: str, blocks: dict[str, str]) -> str:
+def closure(resolution: str, blocks: dict[str, list[str]]) -> str:
     """The pinned lines of what pip resolved, medweave itself left out.
 
     Args:
@@ -41,7 +47,7 @@ def closure(resolution: str, blocks: dict[str, str]) -> str:
         KeyError: a resolved package is not pinned; run `make constraints`.
     """
     names = {canonical(item["metadata"]["name"]) for item in json.loads(resolution)["install"]} - {"medweave"}
-    return "".join(blocks[name] + "\n" for name in sorted(names))
+    return "".join(block + "\n" for name in sorted(names) for block in blocks[name])
 
 
 def call(*words: str | Path) -> None:

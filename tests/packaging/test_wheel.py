@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import importlib.util
 import os
 import re
 import subprocess
@@ -30,6 +30,12 @@ VERBS = (
 )
 SEGMENT_LIMIT_MB = 600
 
+_spec = importlib.util.spec_from_file_location("install_role", ROOT / "deployments" / "images" / "install_role.py")
+assert _spec is not None
+assert _spec.loader is not None
+install_role = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(install_role)
+
 
 def call(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -43,31 +49,24 @@ def make_environment(folder: Path) -> Path:
     return folder / "bin"
 
 
-def canonical(name: str) -> str:
-    """A package's name as the packaging standard compares it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def pinned_blocks() -> dict[str, str]:
-    """Package name to its lines in constraints.txt: the exact version and every accepted hash."""
-    blocks = re.split(r"\n(?=\S)", (ROOT / "constraints.txt").read_text())
-    return {canonical(re.split(r"[=\[ ]", block, maxsplit=1)[0]): block for block in blocks if "==" in block}
+def pinned_blocks() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = install_role.pinned_blocks((ROOT / "constraints.txt").read_text())
+    return found
 
 
 def install(
-    binaries: Path, wheel: Path, extra: str, folder: Path, blocks: dict[str, str]
+    binaries: Path, wheel: Path, extra: str, folder: Path, blocks: dict[str, list[str]]
 ) -> subprocess.CompletedProcess[str]:
     """Installs the wheel as docs/how-to/install-a-worker.md says: its closure from constraints.txt, hashes checked."""
     versions = folder / "versions.txt"
-    versions.write_text("".join(re.sub(r" \\\n.*", "", block, flags=re.DOTALL) + "\n" for block in blocks.values()))
+    versions.write_text(install_role.versions(blocks.values()))
     report = folder / "resolution.json"
     pip = (binaries / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     resolved = call(*pip, "--dry-run", "--report", report, "--constraint", versions, f"{wheel}{extra}")
     if resolved.returncode:
         return resolved
-    names = {canonical(item["metadata"]["name"]) for item in json.loads(report.read_text())["install"]} - {"medweave"}
     requirements = folder / "requirements.txt"
-    requirements.write_text("".join(blocks[name] + "\n" for name in sorted(names)))
+    requirements.write_text(install_role.closure(report.read_text(), blocks))
     closure = call(*pip, "--require-hashes", "--no-deps", "--requirement", requirements)
     return closure if closure.returncode else call(*pip, "--no-deps", wheel)
 
@@ -160,17 +159,30 @@ def test_a_worker_that_only_segments_is_small_and_has_no_training_libraries(segm
 @pytest.mark.packaging
 def test_a_worker_that_only_segments_can_import_what_it_needs(segment_worker: Path) -> None:
     program = (
-        "import openvino, highdicom, pydicom, nibabel; import medweave_steps.segment.command as c; print(c.VERB.name)"
+        "import openvino, highdicom, pydicom, nibabel, scipy.ndimage, scipy.sparse; "
+        "import medweave_steps.segment.command as c; print(c.VERB.name)"
     )
     ended = call(segment_worker / "bin" / "python", "-c", program)
     assert ended.stdout.strip() == "segment", ended.stderr
+
+
+def test_a_package_whose_version_depends_on_python_keeps_all_its_versions() -> None:
+    # The last one alone was kept, and pip left the package out where its marker did not fit: workers without scipy.
+    blocks = pinned_blocks()
+    assert [re.split(r"[ \\]", block)[0].startswith("scipy==") for block in blocks["scipy"]] == [True, True]
+    lines = [line for line in install_role.versions(blocks.values()).splitlines() if line.startswith("scipy==")]
+    assert len(lines) == 2
+    assert all("python_full_version" in line and "--hash" not in line for line in lines)
+    report = '{"install": [{"metadata": {"name": "scipy"}}, {"metadata": {"name": "medweave"}}]}'
+    assert install_role.closure(report, blocks).count("scipy==") == 2
 
 
 @pytest.mark.packaging
 def test_a_changed_download_is_refused(wheel: Path, tmp_path: Path) -> None:
     binaries = make_environment(tmp_path / "venv")
     blocks = pinned_blocks()
-    blocks["numpy"] = re.sub(r"sha256:[0-9a-f]{64}", f"sha256:{'0' * 64}", blocks["numpy"])
+    (block,) = blocks["numpy"]
+    blocks["numpy"] = [re.sub(r"sha256:[0-9a-f]{64}", f"sha256:{'0' * 64}", block)]
     installed = install(binaries, wheel, "", tmp_path, blocks)
     assert installed.returncode != 0
     assert "THESE PACKAGES DO NOT MATCH THE HASHES" in installed.stderr
@@ -182,7 +194,7 @@ def test_every_requirement_is_pinned_with_a_hash() -> None:
         *project["dependencies"],
         *(item for extra in project["optional-dependencies"].values() for item in extra),
     ]
-    names = {canonical(re.split(r"[\[<>=~! ]", item, maxsplit=1)[0]) for item in wanted} - {"medweave"}
-    pinned = {name for name, block in pinned_blocks().items() if "--hash=sha256:" in block}
+    names = {install_role.canonical(re.split(r"[\[<>=~! ]", item, maxsplit=1)[0]) for item in wanted} - {"medweave"}
+    pinned = {name for name, blocks in pinned_blocks().items() if all("--hash=sha256:" in block for block in blocks)}
     assert names - pinned == set()
     assert "streamflow==0.2.0rc3" in project["optional-dependencies"]["driver"]
