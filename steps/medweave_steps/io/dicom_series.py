@@ -85,10 +85,16 @@ def assemble(planes: Sequence[Plane], name: SeriesName) -> DicomVolume:
 
 def place_text(plane: Plane) -> str:
     """Where a slice lies along its normal, as messages say it."""
+    height_mm = _height_mm(plane)
+    return "a slice of unknown place" if height_mm is None else f"the slice at {height_mm:.2f} mm"
+
+
+def _height_mm(plane: Plane) -> float | None:
+    """Position of a slice along its own normal, None where the header does not say it."""
     if plane.orientation is None or plane.position_lps is None:
-        return "a slice of unknown place"
+        return None
     normal = np.cross(plane.orientation[:3], plane.orientation[3:])
-    return f"the slice at {float(normal @ np.asarray(plane.position_lps)):.2f} mm"
+    return float(normal @ np.asarray(plane.position_lps))
 
 
 def is_stack(planes: Sequence[Plane]) -> bool:
@@ -149,7 +155,7 @@ def _check_alike(planes: Sequence[Plane], name: SeriesName) -> None:
 
 
 def _span_text(planes: Sequence[Plane]) -> str:
-    heights = [plane.position_lps[2] for plane in planes if plane.position_lps is not None]
+    heights = [height for height in map(_height_mm, planes) if height is not None]
     return f"{min(heights):.2f} to {max(heights):.2f} mm ({len(planes)} slices)"
 
 

@@ -110,6 +110,15 @@ def test_mixed_frames_of_reference(tmp_path: Path) -> None:
     assert "-290.00 to -286.00 mm (3 slices)" in refused(tmp_path, datasets, "mixed-frames-of-reference")
 
 
+def test_mixed_frames_of_reference_of_a_coronal_series(tmp_path: Path) -> None:
+    # Along its own normal, as in every other message: the third coordinate is the same in all of its slices.
+    datasets = CtSeries(shape=(8, 36, 34), orientation=(1, 0, 0, 0, 0, -1), origin=SERIES.origin).datasets()
+    for dataset in datasets[5:]:
+        dataset.FrameOfReferenceUID = "2.25.8"
+    text = refused(tmp_path, datasets, "mixed-frames-of-reference")
+    assert "-90.00 to -82.00 mm (5 slices); -80.00 to -76.00 mm (3 slices)" in text
+
+
 def test_mixed_orientations(tmp_path: Path) -> None:
     datasets = SERIES.datasets()
     datasets[3].ImageOrientationPatient = [1, 0, 0, 0, 0.9998, 0.02]
