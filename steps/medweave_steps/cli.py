@@ -60,7 +60,14 @@ def build_parser(verb: Verb | None) -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the console command; returns the exit code (2 usage, 65 data, 69 library, 70 internal, 74 I/O, 75 retry)."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _main(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:  # before the verb listens to signals: its module is still being imported
+        print("medweave-step: interrupted", file=sys.stderr)
+        return 130
+
+
+def _main(words: list[str]) -> int:
     if not words or words[0].startswith("-"):
         build_parser(None).parse_args(words or ["--help"])
         return 0

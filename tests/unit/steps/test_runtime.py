@@ -139,6 +139,17 @@ def test_an_unknown_verb_is_a_usage_error(capsys: pytest.CaptureFixture[str]) ->
     assert "segment" in capsys.readouterr().err
 
 
+def test_ctrl_c_while_a_verb_is_being_imported_is_no_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_name: str) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "load_verb", interrupted)
+    assert cli.main(["segment"]) == 130
+    assert capsys.readouterr().err == "medweave-step: interrupted\n"
+
+
 def test_the_bare_command_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main([])
