@@ -44,8 +44,8 @@ def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
 def test_commands_on_the_pages_exist(page: Path) -> None:
     from medweave_steps.cli import VERBS
 
-    named = re.findall(r"medweave-step ([a-z]+)", page.read_text())
+    named = re.findall(r"medweave-step ([a-z]+(?:-[a-z]+)*)", page.read_text())
     assert set(named) - set(VERBS) == set()
     makefile = (ROOT / "Makefile").read_text()
-    targets = re.findall(r"`make (?:[A-Z]+=\S+ )*([a-z]+)`", page.read_text())
+    targets = re.findall(r"`make (?:[A-Z]+=\S+ )*([a-z]+(?:-[a-z]+)*)`", page.read_text())
     assert [target for target in targets if f"\n{target}:" not in makefile] == []
