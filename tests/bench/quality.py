@@ -5,7 +5,7 @@ split of the development cohort; the held-out patients are generated from a seed
 
     python tests/bench/quality.py [--seeds 0 1 2]
 
-Writes build/bench/quality-<figure>.json, and build/bench/quality.json with everything per seed.
+Writes build/bench/quality-<figure>.json, and build/bench/quality/per_seed.json with everything per seed.
 """
 
 from __future__ import annotations
@@ -53,13 +53,23 @@ def demo_constants() -> Mapping[str, Any]:
     return {name: getattr(module, name) for name in names}
 
 
+def is_made(demo: Mapping[str, Any]) -> bool:
+    """Whether the cohort is there, and was drawn with the demo's numbers: seeds that were looked at are retired."""
+    report = DATA / "phantom_report.json"
+    if not report.is_file() or not (DATA / "prepared").is_dir():
+        return False
+    drawn = json.loads(report.read_text())["config"]
+    names = {name.removeprefix("DEVELOPMENT_").lower(): value for name, value in demo.items()}
+    return all(drawn[name] == (list(value) if isinstance(value, tuple) else value) for name, value in names.items())
+
+
 def prepare() -> None:
     """The cohort and its prepared volumes, made once."""
-    if (DATA / "prepared").exists():
+    demo = demo_constants()
+    if is_made(demo):
         return
     shutil.rmtree(DATA, ignore_errors=True)
     DATA.mkdir(parents=True)
-    demo = demo_constants()
     counts = ("--cases", demo["DEVELOPMENT_CASES"], "--held-out-cases", demo["HELD_OUT_CASES"])
     seeds = ("--seed", demo["DEVELOPMENT_SEED"], "--held-out-seed", demo["HELD_OUT_SEED"])
     nodules = ("--nodules", *demo["DEVELOPMENT_NODULES"])
@@ -107,7 +117,7 @@ def write(results: Sequence[Mapping[str, Any]]) -> None:
             higher_is_better=more,
             notes=notes | {"baseline": baseline},
         )
-    (harness.RESULTS / "quality.json").write_text(json.dumps(list(results), indent=2) + "\n", encoding="utf-8")
+    (DATA / "per_seed.json").write_text(json.dumps(list(results), indent=2) + "\n", encoding="utf-8")
 
 
 def main() -> int:
