@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from pathlib import Path
@@ -16,6 +17,7 @@ from medweave_connectors.pods.cluster import Cluster, Refused
 from medweave_connectors.pods.errors import DeploymentRefused
 
 HEARTBEAT_S = 20.0
+FIRST_ANSWER_S = 7.0  # a wrong address is told within 10 s of the start
 CONNECTIONS = 256
 _IN_CLUSTER_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -66,12 +68,20 @@ async def connect(
     clients = [plain, websocket]
     cluster = Cluster(plain, namespace or namespace_of(kubeconfig, context, in_cluster))
     try:
-        await cluster.pods("medweave.dev/none")
+        await _first_answer(cluster)
     except Refused as error:
         for client in clients:
             await client.close()
         raise _unreachable(deployment, error, kubeconfig=kubeconfig, namespace=cluster.namespace) from error
     return clients, cluster
+
+
+async def _first_answer(cluster: Cluster) -> None:
+    try:
+        async with asyncio.timeout(FIRST_ANSWER_S):
+            await cluster.pods("medweave.dev/none")
+    except TimeoutError:
+        raise Refused(0, f"no answer within {FIRST_ANSWER_S:.0f} s") from None
 
 
 def _unreachable(deployment: str, error: Exception, *, kubeconfig: str, namespace: str) -> DeploymentRefused:

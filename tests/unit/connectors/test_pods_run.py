@@ -6,12 +6,14 @@ import json
 import re
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from support.api_server import NAMESPACE, ApiServer, pod_document
 from support.engine import Run, run, start, wait_until, write_workflow
@@ -235,6 +237,18 @@ def test_a_wrong_kubeconfig_is_told_with_its_key(tmp_path: Path, server: ApiServ
     ended = run(tmp_path)
     assert ended.exit_code == 1
     assert "deployments.pods.config.kubeconfig" in ended.stderr
+
+
+def test_a_cluster_that_never_answers_is_told_within_10_s(tmp_path: Path, server: ApiServer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        document = yaml.safe_load((tmp_path / "kubeconfig").read_text())
+        document["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        (tmp_path / "kubeconfig").write_text(yaml.safe_dump(document))
+        write(tmp_path, {"first": GOOD})
+        ended = run(tmp_path)
+    assert "deployments.pods.config.kubeconfig" in ended.stderr
+    assert "no answer within 7 s" in ended.stderr
+    assert ended.of_type("run.ended")[0]["data"]["seconds"] < 10
 
 
 def test_missing_rights_are_told_with_their_key(tmp_path: Path, server: ApiServer) -> None:
