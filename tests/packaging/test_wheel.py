@@ -20,6 +20,7 @@ VERBS = (
     "check",
     "preprocess",
     "train",
+    "train-distributed",
     "export",
     "bundle",
     "quantize",
@@ -129,9 +130,11 @@ def test_every_verb_explains_itself_in_a_bare_environment(bare: Path, verb: str)
 
 
 @pytest.mark.packaging
-def test_the_driver_explains_itself_in_a_bare_environment(bare: Path) -> None:
-    shown = call(bare / "medweave", "--help")
+@pytest.mark.parametrize("words", [[], ["bind"], ["report"]], ids=["medweave", "bind", "report"])
+def test_the_driver_explains_itself_in_a_bare_environment(bare: Path, words: list[str]) -> None:
+    shown = call(bare / "medweave", *words, "--help")
     assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.startswith(" ".join(["usage: medweave", *words]))
 
 
 @pytest.mark.packaging
