@@ -1,0 +1,95 @@
+"""The same model and the same cases give the same masks, bit for bit, whether the laptop, a Slurm job or a pod segments them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pydicom
+import pytest
+import yaml
+
+from medweave.bind import bind
+from medweave_steps.contracts.model import Postprocessing
+from support import images
+from support.chest_cohort import write_dicom, write_msd
+from support.cwl_files import WORKFLOWS
+from support.engine import Run, start
+from support.exported import export
+from support.hybrid_runs import INFERENCE, committed_site, laptop
+from support.model_folders import trained_model
+from support.testbed import Sites
+
+INFER = WORKFLOWS / "lung-nodule-segmentation" / "infer.cwl"
+CASES = 2
+PLACES = {
+    "laptop": {"deployment": "laptop"},
+    "slurm": {"deployment": "slurm", "service": "normal"},
+    "pods": {"deployment": INFERENCE, "service": "segment"},
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A U-Net with random weights: its masks are full of voxels that a rounding would tip over."""
+    folder = tmp_path_factory.mktemp("model")
+    trained_model(folder / "trained", postprocessing=Postprocessing(threshold=0.5, min_volume_mm3=2000.0, overlap=0.25))
+    assert export(folder) == 0
+    return folder / "exported"
+
+
+def run_at(folder: Path, testbed: Sites, model: Path, cohort: Path, place: str) -> Run:
+    """A run of the inference pipeline, with its segmentation bound to a place."""
+    folder.mkdir()
+    site = committed_site()
+    site["roles"] |= dict.fromkeys(("segment", "gate"), PLACES[place])  # a site measures a model where it segments
+    (folder / "site.yml").write_text(yaml.safe_dump(site))
+    inputs = {"cohort": cohort, "segmentation_model": model}
+    job = {name: {"class": "Directory", "path": str(path)} for name, path in inputs.items()} | {"cases_per_batch": 1}
+    (folder / "job.yml").write_text(json.dumps(job))
+    bound = folder / "streamflow.yml"
+    bound.write_text(bind(INFER, str(folder / "site.yml"), bound, folder / "job.yml"))
+    ended = start(folder, environment=laptop(testbed)).wait(400)
+    assert ended.exit_code == 0, ended.stderr
+    return ended
+
+
+def masks(ended: Run) -> dict[str, str]:
+    """Digest of the voxels and of the frames of each delivered mask, and of the files themselves."""
+    found = {}
+    for file in sorted((ended.folder / "results").rglob("lesion_mask.*")):
+        name = f"{file.parent.name}/{file.name}"
+        pixels = pydicom.dcmread(file).PixelData if file.suffix == ".dcm" else nibabel.load(file).get_fdata().tobytes()
+        found[name] = hashlib.sha256(file.read_bytes()).hexdigest()
+        found[f"{name}: voxels"] = hashlib.sha256(pixels).hexdigest()
+    return found
+
+
+def where(ended: Run) -> set[str]:
+    """Where the cases were segmented, in the site's own words."""
+    jobs = [event for event in ended.of_type("job.ended") if event["step"] == "/segment"]
+    assert len(jobs) == CASES
+    told = [job["data"].get("site") or {} for job in jobs]
+    return {site.get("nodes") or "".join(pod["uid"] for pod in site.get("pods", [])) or "here" for site in told}
+
+
+@pytest.mark.parametrize("kind", ["dicom", "nifti"])
+def test_laptop_slurm_and_pods_give_the_same_masks(tmp_path: Path, testbed: Sites, model: Path, kind: str) -> None:
+    images.build("segment")
+    cohort = tmp_path / "cohort"
+    (write_dicom if kind == "dicom" else write_msd)(cohort, CASES)
+    runs = {place: run_at(tmp_path / place, testbed, model, cohort, place) for place in PLACES}
+    places = {place: where(ended) for place, ended in runs.items()}
+    assert places["laptop"] == {"here"}
+    assert places["slurm"] <= {"n1", "n2"}
+    assert all(len(uid) == 36 for uid in places["pods"]), places
+    found = {place: masks(ended) for place, ended in runs.items()}
+    assert len(found["laptop"]) == CASES * (4 if kind == "dicom" else 2)
+    assert found["slurm"] == found["laptop"]
+    assert found["pods"] == found["laptop"]
+    for file in (tmp_path / "laptop" / "results").rglob("lesion_mask.nii.gz"):
+        share = np.mean(np.asanyarray(nibabel.load(file).dataobj) > 0)
+        assert 0.001 < share < 0.9, f"{file.parent.name}: {share:.4f} of the voxels: nothing could differ"
