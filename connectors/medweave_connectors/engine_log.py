@@ -32,6 +32,10 @@ class ShortFailures(logging.Filter):
             return False
         record.exc_info = record.exc_text = None
         text = record.getMessage()
+        if (
+            not text.strip() and self._seen
+        ):  # the failure of another part for the same reason, without a word of its own
+            return False
         if text in self._seen or any(words in text for words in _SECONDARY):
             return False
         told = isinstance(record.msg, JobEndedBySite | TimeLimitExceeded) or _TOLD_BY_RECORD.match(text)

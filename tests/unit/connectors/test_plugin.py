@@ -95,6 +95,15 @@ def test_a_failure_is_told_once_and_without_the_engines_traceback(records: list[
     assert records[0].exc_info is None
 
 
+def test_a_failure_without_words_is_no_line_of_its_own(records: list[logging.LogRecord]) -> None:
+    # Of two deployments that fail for one reason, the second was sometimes told as an empty line.
+    logger.setLevel(logging.INFO)
+    log_failures()
+    for _ in range(2):
+        logger.error(OSError())
+    assert [record.getMessage() for record in records] == ["the first cause"]
+
+
 def test_debug_shows_everything(records: list[logging.LogRecord]) -> None:
     logger.setLevel(logging.DEBUG)
     log_failures()
