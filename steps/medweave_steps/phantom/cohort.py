@@ -1,4 +1,4 @@
-"""A folder of synthetic patients: one process per patient, complete or absent as a whole."""
+"""A folder of synthetic patients, written by several processes at once, complete or absent as a whole."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from medweave_steps.io.discovery import case_id_of_series
 from medweave_steps.phantom import dicom_writer, msd_writer
 from medweave_steps.phantom.chest import ChestSpec, Nodule, generate_chest
 from medweave_steps.phantom.patient import Patient
+from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.pool import finished_cases
 from medweave_steps.runtime.verb import StepContext
 from medweave_steps.runtime.write import atomic_directory
@@ -53,6 +54,7 @@ def write_cohort(config: PhantomConfig, context: StepContext) -> Mapping[str, An
     """
     patients = [Patient(seed=config.seed, ordinal=i + 1, held_out=False) for i in range(config.cases)]
     patients += [Patient(seed=config.held_out_seed, ordinal=i + 1, held_out=True) for i in range(config.held_out_cases)]
+    _load_libraries(config.format)
     progress = context.progress(unit="patient", total=len(patients))
     listed: dict[Patient, tuple[Nodule, ...]] = {}
     with atomic_directory(config.output) as folder:
@@ -83,6 +85,13 @@ def write_cohort(config: PhantomConfig, context: StepContext) -> Mapping[str, An
             case_id_of_series(patient.uid("series")), num_nodules=len(listed[patient]), held_out=patient.held_out
         )
     return _counts([nodule for nodules in listed.values() for nodule in nodules], len(patients))
+
+
+def _load_libraries(cohort_format: str) -> None:
+    """Processes forked later have all of it loaded, and the report tells the versions however many there are."""
+    modules = {"dicom": ("pydicom", "highdicom"), "msd": ("nibabel",), "both": ("pydicom", "highdicom", "nibabel")}
+    for module in modules[cohort_format]:
+        require(module, extra="phantom")
 
 
 def _write_patient(job: _Job) -> tuple[Patient, tuple[Nodule, ...]]:

@@ -39,11 +39,27 @@ def write_patient(folder: Path, patient: Patient, chest: ChestPhantom, syntax: T
     for k, number in enumerate(order):
         dataset = _image(patient, chest, k)
         _encode(dataset, chest.hu_KJI[k], syntax, patient.uid("image", k, "encoded"))
-        dataset.save_as(folder / name / f"IM{number:05d}.dcm", enforce_file_format=True)
+        _save(dataset, folder / name / f"IM{number:05d}.dcm")
         datasets.append(dataset)
     if chest.label_KJI.any():
         truth = _segmentation(patient, chest, datasets)
-        truth.save_as(folder / "ground-truth" / f"{name}.dcm", enforce_file_format=True)
+        _save(truth, folder / "ground-truth" / f"{name}.dcm")
+
+
+def _save(dataset: Any, path: Path) -> None:
+    """Writes a DICOM file.
+
+    Raises:
+        OSError: with its number. pydicom raises one without, from the one that has it, and an error that comes from another
+            process arrives without what it was raised from.
+    """
+    try:
+        dataset.save_as(path, enforce_file_format=True)
+    except OSError as error:
+        told = error
+        while told.errno is None and isinstance(told.__cause__, OSError):
+            told = told.__cause__
+        raise told from None
 
 
 def _image(patient: Patient, chest: ChestPhantom, k: int) -> Any:

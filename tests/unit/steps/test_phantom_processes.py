@@ -1,0 +1,132 @@
+"""`medweave-step phantom lung` on several processes: the same bytes, the same errors, and nothing left by a signal."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.processes import interrupted, names_below, wait_for_line
+
+ENDS_S = 30  # finds what does not end; how soon it ends depends on the machine
+
+
+def started(folder: Path, *words: str, processes: int, largest_file: int | None = None) -> subprocess.Popen[str]:
+    """Starts the verb in a process group of its own, its standard error piped.
+
+    Args:
+        folder: where `cohort` and the report go.
+        largest_file: bytes that no file may grow beyond, as on a disk that is nearly full.
+    """
+    limit = resource.RLIM_INFINITY if largest_file is None else largest_file
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "medweave_steps", "phantom", "lung", "--grid", "demo", "--output", "cohort"),
+            *("--num-threads", str(processes), *words),
+        ],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+        stderr=subprocess.PIPE, text=True, cwd=folder, start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+
+
+def living(group: int) -> list[int]:
+    """Processes of a process group, zombies left out."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def gone(group: int) -> bool:
+    """Waits until no process of the group lives."""
+    deadline = time.monotonic() + ENDS_S
+    while living(group) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not living(group)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Mapping[int, Path]:
+    """The same four patients in both formats, by 1, 2 and 3 processes."""
+    words = ("--cases", "3", "--held-out-cases", "1", "--seed", "3", "--held-out-seed", "4", "--format", "both")
+    folders = {number: tmp_path_factory.mktemp(f"by-{number}") for number in (1, 2, 3)}
+    for number, folder in folders.items():
+        process = started(folder, *words, processes=number)
+        _, told = process.communicate()
+        assert process.returncode == 0, told
+    return folders
+
+
+def report_of(folder: Path) -> dict[str, Any]:
+    report = json.loads((folder / "run_report.json").read_text())
+    assert isinstance(report, dict)
+    return report
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_any_number_of_processes_writes_the_same_bytes(written: Mapping[int, Path], processes: int) -> None:
+    names = names_below(written[1] / "cohort")
+    assert names_below(written[processes] / "cohort") == names
+    assert {Path(name).suffix for name in names} == {".dcm", ".gz", ".json"}
+    changed = [
+        n for n in names if (written[1] / "cohort" / n).read_bytes() != (written[processes] / "cohort" / n).read_bytes()
+    ]
+    assert changed == []
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_any_number_of_processes_reports_the_same(written: Mapping[int, Path], processes: int) -> None:
+    alone, together = report_of(written[1]), report_of(written[processes])
+    assert {"pydicom", "highdicom", "nibabel"} <= set(alone["versions"])
+    for key in ("versions", "results", "cases"):
+        assert together[key] == alone[key]
+    # A volume was held in another process: the work was shared.
+    assert together["peak_memory_children_mib"] > 100 > alone["peak_memory_children_mib"]
+
+
+@pytest.mark.parametrize("cohort_format", ["dicom", "msd"])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_full_disk_is_told_the_same(tmp_path: Path, cohort_format: str, processes: int) -> None:
+    process = started(tmp_path, "--cases", "2", "--format", cohort_format, processes=processes, largest_file=50_000)
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == 74, told
+    assert "EFBIG: File too large" in told
+    assert "Traceback" not in told
+    assert gone(process.pid)
+    assert names_below(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "whole_group"), [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, False)]
+)
+def test_a_signal_ends_all_processes_and_leaves_nothing(
+    tmp_path: Path, number: signal.Signals, whole_group: bool
+) -> None:
+    """Ctrl-C in a terminal reaches the whole group; a scheduler may signal the parent alone."""
+    process = started(tmp_path, "--cases", "500", processes=2)
+    wait_for_line(process, "patient 1/500")
+    assert len(living(process.pid)) == 3
+    if whole_group:
+        for worker in set(living(process.pid)) - {process.pid}:
+            os.kill(worker, number)
+    code, told = interrupted(process, number)
+    assert code == 128 + number
+    assert "interrupted" in told
+    assert "Traceback" not in told
+    assert gone(process.pid)
+    assert names_below(tmp_path) == []
