@@ -117,14 +117,8 @@ def stage(folder: Path) -> None:
     """Puts the checkout's files and the cohort where the laptop's user can read them."""
     shutil.rmtree(folder, ignore_errors=True)
     checkout = folder / "checkout"
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "workflows", "helm", "deployments"],
-        cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True,
-    ).stdout  # fmt: skip
-    for name in filter(None, listed.split("\0")):
-        if (ROOT / name).is_file():
-            (checkout / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, checkout / name)
+    for name in ("workflows", "helm", "deployments"):
+        shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__", ".mypy_cache"))
     if not DEMO_COHORT.is_dir():
         say("writing the demo's cohort first")
         sys.path.insert(0, str(ROOT / "deployments" / "demo"))
@@ -267,7 +261,9 @@ def main() -> int:
     shutil.rmtree(OUTPUT, ignore_errors=True)
     EVIDENCE.mkdir(parents=True)
     bed = Path(json.loads(answer(testbed("status", "--json")))["folder"])
-    if not (bed / "run" / "existing-cluster.json").exists():  # images for a cluster of the user's are the user's to build
+    if not (
+        bed / "run" / "existing-cluster.json"
+    ).exists():  # images for a cluster of the user's are the user's to build
         build_images(["train", "segment", *(["compss"] if compss_home else [])])
     folder = laptop_folder()
     stage(folder)
