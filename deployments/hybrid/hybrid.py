@@ -261,9 +261,7 @@ def main() -> int:
     shutil.rmtree(OUTPUT, ignore_errors=True)
     EVIDENCE.mkdir(parents=True)
     bed = Path(json.loads(answer(testbed("status", "--json")))["folder"])
-    if not (
-        bed / "run" / "existing-cluster.json"
-    ).exists():  # images for a cluster of the user's are the user's to build
+    if not (bed / "run" / "existing-cluster.json").exists():  # there, images are the user's to build
         build_images(["train", "segment", *(["compss"] if compss_home else [])])
     folder = laptop_folder()
     stage(folder)
