@@ -12,6 +12,7 @@
 #   make constraints     resolve the dependencies anew and pin them with hashes
 # Options: PYTHON=python3.12   another interpreter (3.11 or newer)
 #          TORCH=cpu           PyTorch's CPU build (0.2 GB instead of 5 GB), for machines without an NVIDIA GPU
+#          TESTS='tests/hybrid/test_slurm.py …'   some of test-hybrid's files
 #          COMPSS_HOME=/path   an installation of COMPSs that hybrid's distributed training runs on, instead of torch.distributed
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
@@ -21,10 +22,11 @@ TORCH ?= default
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 TESTBED := deployments/testbed/testbed.py
+TESTS ?= tests/hybrid
 
 .PHONY: help env demo test check bench docs constraints clean testbed testbed-status testbed-down hybrid test-hybrid
 help:
-	@sed -n '2,15p' Makefile | cut -c3-
+	@sed -n '2,16p' Makefile | cut -c3-
 
 env: $(INSTALLED)
 
@@ -61,7 +63,7 @@ hybrid: testbed
 	@COMPSS_HOME='$(COMPSS_HOME)' $(BIN)/python deployments/hybrid/hybrid.py
 
 test-hybrid: $(INSTALLED)
-	$(BIN)/python -m pytest tests/hybrid
+	$(BIN)/python -m pytest $(TESTS)
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py
