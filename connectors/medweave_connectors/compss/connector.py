@@ -143,6 +143,10 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
             src, dst, self._all(locations), source_location, source_connector, read_only
         )
 
+    def mirrors(self, location: ExecutionLocation) -> list[ExecutionLocation]:
+        """The pods that get a copy of everything that is copied to this one."""
+        return self._others(location)
+
     # ---- jobs
 
     async def run(

@@ -79,15 +79,22 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
                         yield place
 
     async def _verify(self, source: ExecutionLocation, path: str, copy: DataLocation, seconds: float) -> None:
-        sent, arrived = await asyncio.gather(self._sent(source, path), self._manifest(copy.location, copy.path))
-        if wrong := sent.difference(arrived):
+        connector: Any = self.context.deployment_manager.get_connector(copy.deployment)
+        mirrors = getattr(connector, "mirrors", None)  # places of several machines copy to all of them
+        places = [copy.location, *(mirrors(copy.location) if mirrors is not None else [])]
+        sent, *arrived = await asyncio.gather(
+            self._sent(source, path), *(self._manifest(place, copy.path) for place in places)
+        )
+        if wrong := next(filter(None, map(sent.difference, arrived)), ""):
             raise TransferFailed(source.deployment, copy.deployment, wrong)
-        if (run := current()) is not None:
+        if (run := current()) is None:
+            return
+        for place in places:
             run.transfer_ended(
                 source=source.deployment,
                 destination=copy.deployment,
-                location=copy.name,
-                route=route(source, copy.location),
+                location=place.name,
+                route=route(source, place),
                 num_bytes=sent.num_bytes,
                 num_files=len(sent.sha256),
                 seconds=seconds,
