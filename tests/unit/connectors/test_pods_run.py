@@ -239,7 +239,9 @@ def test_a_wrong_kubeconfig_is_told_with_its_key(tmp_path: Path, server: ApiServ
     assert "deployments.pods.config.kubeconfig" in ended.stderr
 
 
-def test_a_cluster_that_never_answers_is_told_with_how_long_it_was_waited_for(tmp_path: Path, server: ApiServer) -> None:
+def test_a_cluster_that_never_answers_is_told_with_how_long_it_was_waited_for(
+    tmp_path: Path, server: ApiServer
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         document = yaml.safe_load((tmp_path / "kubeconfig").read_text())
         document["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{silent.getsockname()[1]}"
