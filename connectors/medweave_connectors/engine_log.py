@@ -32,9 +32,8 @@ class ShortFailures(logging.Filter):
             return False
         record.exc_info = record.exc_text = None
         text = record.getMessage()
-        if (
-            not text.strip() and self._seen
-        ):  # the failure of another part for the same reason, without a word of its own
+        # Another part failed for the same reason, without a word of its own.
+        if not text.strip() and self._seen:
             return False
         if text in self._seen or any(words in text for words in _SECONDARY):
             return False

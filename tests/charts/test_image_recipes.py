@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -11,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from support.cwl_files import ROOT
+from support.scripts import module_of
 
 IMAGES = ROOT / "deployments" / "images"
 RECIPES = sorted(IMAGES.glob("*/Containerfile"))
@@ -135,12 +135,7 @@ def test_the_parser_refuses_what_apptainer_would(broken: str) -> None:
 
 @pytest.fixture(scope="module")
 def install_role() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("install_role", IMAGES / "install_role.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(IMAGES / "install_role.py")
 
 
 def resolution(*names: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -13,6 +12,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from support.scripts import module_of
 
 ROOT = Path(__file__).resolve().parents[2]
 VERBS = (
@@ -31,11 +32,7 @@ VERBS = (
 )
 SEGMENT_LIMIT_MB = 600
 
-_spec = importlib.util.spec_from_file_location("install_role", ROOT / "deployments" / "images" / "install_role.py")
-assert _spec is not None
-assert _spec.loader is not None
-install_role = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(install_role)
+install_role = module_of(ROOT / "deployments" / "images" / "install_role.py")
 
 
 def call(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
-from medweave_steps.io.model_folder import read_card
-from medweave_steps.io.network import load_network
 from support.model_folders import tiny_card, trained_model
 from support.training_set import SHAPE, training_set
 
@@ -38,17 +34,3 @@ def words(folder: Path, *options: str, name: str = "model", data: Path | None = 
     given = ["train-distributed", "--training-set", str(source / "data"), "--trained-model", str(source / "parent")]
     given += ["--output", str(folder / name), "--training-log", str(folder / f"{name}_log")]
     return [*given, "--run-report", str(folder / f"{name}_report.json"), *ROUNDS, "--num-threads", "1", *options]
-
-
-def weights(folder: Path) -> dict[str, np.ndarray]:
-    """All tensors of a model."""
-    network = load_network(folder, read_card(folder))
-    return {name: tensor.numpy() for name, tensor in network.state_dict().items()}
-
-
-def assert_equal_weights(one: Path, other: Path) -> None:
-    """Bit for bit."""
-    first, second = weights(one), weights(other)
-    assert first.keys() == second.keys()
-    for name in first:
-        np.testing.assert_array_equal(first[name], second[name], err_msg=name)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 
 import pytest
+
+from support.scripts import module_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -15,12 +16,7 @@ PAGES = sorted(
 
 
 def generated() -> dict[Path, str]:
-    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    pages: dict[Path, str] = module.pages()
+    pages: dict[Path, str] = module_of(ROOT / "docs" / "generate.py").pages()
     return pages
 
 

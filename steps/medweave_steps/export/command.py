@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave_steps.contracts.errors import UsageError
 from medweave_steps.contracts.model import ModelCard
 from medweave_steps.io.model_folder import (
+    AS_TRAINED,
     ONNX_FILE,
     card_sha256,
+    check_float32,
     copy_files,
     openvino_file,
     openvino_weights_file,
@@ -53,13 +55,7 @@ def run(config: ExportConfig, context: StepContext) -> Mapping[str, Any]:
     from medweave_steps.io.network import load_network
 
     card = read_card(config.trained_model)
-    if card.precision != "float32":
-        raise UserInputError(
-            f"the model '{card.name}' cannot be exported.",
-            seen=f"precision {card.precision} (model_card.json)",
-            expected="precision float32: the model as train or bundle wrote it",
-            do="give that folder as --trained-model",
-        )
+    check_float32(card, "be exported", expected=AS_TRAINED, do="give that folder as --trained-model")
     require("openvino", extra="export")
     require("torch", extra="export").set_num_threads(context.num_threads)
     progress = context.progress(unit="stage", total=4)

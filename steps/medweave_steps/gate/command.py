@@ -16,6 +16,7 @@ from medweave_steps.contracts.model import ModelCard
 from medweave_steps.io.model_folder import (
     card_sha256,
     check_cohort_fits,
+    check_float32,
     copy_files,
     listed_file,
     model_bytes,
@@ -185,13 +186,8 @@ def _with_test(
 
 def _read_models(config: GateConfig) -> tuple[ModelCard, list[ModelCard]]:
     card = read_card(config.exported_model)
-    if card.precision != "float32":
-        raise UserInputError(
-            f"the model '{card.name}' cannot be what candidates are compared with.",
-            seen=f"precision {card.precision} (model_card.json)",
-            expected="precision float32",
-            do="give the folder that export wrote as --exported-model",
-        )
+    do = "give the folder that export wrote as --exported-model"
+    check_float32(card, "be what candidates are compared with", do=do)
     parent = card_sha256(card)
     candidates = []
     for folder in config.candidates:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.model import ModelCard
 from medweave_steps.inference.graph import widen_logits
-from medweave_steps.io.model_folder import ONNX_FILE, listed_file, openvino_file
+from medweave_steps.io.model_folder import ONNX_FILE, check_float32, listed_file, openvino_file
 from medweave_steps.runtime.imports import require
 
 FloatArray = npt.NDArray[np.float32]
@@ -114,13 +114,8 @@ class _OnnxRuntime:
         self, model_folder: Path, card: ModelCard, shape: tuple[int, int, int, int, int], num_threads: int
     ) -> None:
         runtime = require("onnxruntime", extra="segment-ort")
-        if card.precision != "float32":
-            raise UserInputError(
-                f"the model '{card.name}' cannot run with ONNX Runtime.",
-                seen=f"precision {card.precision} (model_card.json)",
-                expected="precision float32",
-                do="use --backend openvino, or the float32 model it was made from",
-            )
+        do = "use --backend openvino, or the float32 model it was made from"
+        check_float32(card, "run with ONNX Runtime", do=do)
         path = listed_file(model_folder, card, ONNX_FILE, made_by="export")
         options = runtime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = num_threads, 1

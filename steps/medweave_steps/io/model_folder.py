@@ -22,6 +22,7 @@ INFERENCE_FILE = "configs/inference.json"
 WEIGHTS_FILE = "models/model.safetensors"
 BUNDLE_WEIGHTS_FILE = "models/model.pt"
 ONNX_FILE = "models/model.onnx"
+AS_TRAINED = "precision float32: the model as train or bundle wrote it"
 
 
 def openvino_file(precision: Precision) -> str:
@@ -109,6 +110,23 @@ def check_cohort_fits(card: ModelCard, cohort: PreparedCohort) -> None:
         expected=f"spacing {wanted.spacing_mm} mm, window {wanted.window_hu} HU, crop '{wanted.crop}' (model_card.json)",
         do="run preprocess on the cohort with the spacing, window and crop of this model card",
     )
+
+
+def check_float32(card: ModelCard, cannot: str, *, expected: str = "precision float32", do: str) -> None:
+    """Refuses a model that is quantized already.
+
+    Args:
+        cannot: what is not possible with it: `be exported`.
+    Raises:
+        UserInputError: the model's precision is another.
+    """
+    if card.precision != "float32":
+        raise UserInputError(
+            f"the model '{card.name}' cannot {cannot}.",
+            seen=f"precision {card.precision} (model_card.json)",
+            expected=expected,
+            do=do,
+        )
 
 
 def write_card(folder: Path, card: ModelCard) -> ModelCard:

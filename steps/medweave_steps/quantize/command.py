@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from medweave_steps.contracts.errors import UsageError, UserInputError
-from medweave_steps.contracts.model import ModelCard
+from medweave_steps.contracts.errors import UsageError
 from medweave_steps.io.model_folder import (
     card_sha256,
     check_cohort_fits,
+    check_float32,
     listed_file,
     model_bytes,
     openvino_file,
@@ -59,7 +59,7 @@ def run(config: QuantizeConfig, context: StepContext) -> Mapping[str, Any]:
 
     require("openvino", extra="quantize")
     card = read_card(config.exported_model)
-    check_float32(card)
+    check_float32(card, "be quantized", do="give the folder that export wrote")
     float32_xml = listed_file(config.exported_model, card, openvino_file("float32"), made_by="export")
     listed_file(config.exported_model, card, openvino_weights_file("float32"), made_by="export")
     prepared = open_prepared(config.training_set)
@@ -107,17 +107,6 @@ def run(config: QuantizeConfig, context: StepContext) -> Mapping[str, Any]:
         "num_quantizers": num_quantizers,
         "bytes": {"float32": model_bytes(config.exported_model, "float32"), "int8": size},
     }
-
-
-def check_float32(card: ModelCard) -> None:
-    """Refuses a model that is quantized already."""
-    if card.precision != "float32":
-        raise UserInputError(
-            f"the model '{card.name}' cannot be quantized.",
-            seen=f"precision {card.precision} (model_card.json)",
-            expected="precision float32",
-            do="give the folder that export wrote",
-        )
 
 
 VERB = Verb(

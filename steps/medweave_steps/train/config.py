@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, Literal
 
 from medweave_steps.runtime.options import option
 from medweave_steps.train.strategies import STRATEGIES
-from medweave_steps.training.recipe import Recipe, check_option
+from medweave_steps.training.recipe import Recipe, check_option, options_of
 
 _NOT_NUMERIC = (
     "training_set",
@@ -96,9 +95,4 @@ class TrainConfig(Recipe):
 
     def identity(self) -> dict[str, Any]:
         """Every option that the trained weights depend on, as JSON values; equal identities train equal weights."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in values.items()
-            if name not in _NOT_NUMERIC
-        }
+        return options_of(self, leave_out=_NOT_NUMERIC)

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from medweave_steps import __version__
-from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.model import ModelCard, Postprocessing
-from medweave_steps.io.model_folder import card_sha256, check_cohort_fits, read_card
+from medweave_steps.io.model_folder import AS_TRAINED, card_sha256, check_cohort_fits, check_float32, read_card
 from medweave_steps.io.prepared import PreparedFolder, open_prepared
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.train_distributed.config import DistributedConfig
@@ -70,13 +69,7 @@ def usable_model(config: DistributedConfig, prepared: PreparedFolder) -> ModelCa
         UsageError: the network cannot take patches of this shape.
     """
     card = read_card(config.trained_model)
-    if card.precision != "float32":
-        raise UserInputError(
-            f"the model '{card.name}' cannot be trained further.",
-            seen=f"precision {card.precision} (model_card.json)",
-            expected="precision float32: the model as train or bundle wrote it",
-            do="give that folder as --trained-model",
-        )
+    check_float32(card, "be trained further", expected=AS_TRAINED, do="give that folder as --trained-model")
     check_cohort_fits(card, prepared.cohort)
     usable_cases(prepared)
     multiple = card.input.patch_multiple

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -58,6 +60,16 @@ class Recipe:
         check_option(0 < self.warm_up < 1, "warm_up", self.warm_up, "between 0 and 1")
         check_option(self.dice_weight + self.cross_entropy_weight > 0, "dice_weight", 0, "a loss with some weight")
         check_option(min(self.patch_shape) >= 1, "patch_shape", self.patch_shape, "voxels, each >= 1")
+
+
+def options_of(recipe: Recipe, *, leave_out: Collection[str]) -> dict[str, Any]:
+    """The options of a verb that trains as JSON values, but for some that the weights do not depend on."""
+    values = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in values.items()
+        if name not in leave_out
+    }
 
 
 def check_option(holds: bool, name: str, seen: Any, expected: str) -> None:

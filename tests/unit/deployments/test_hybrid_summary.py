@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
@@ -10,17 +9,14 @@ from typing import Any
 
 import pytest
 
+from support.scripts import module_of
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
 def summary() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hybrid_summary", ROOT / "deployments" / "hybrid" / "summary.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(ROOT / "deployments" / "hybrid" / "summary.py")
 
 
 def event(second: float, kind: str, **data: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from medweave_steps.cli import main
 from medweave_steps.io.model_folder import read_card
 from medweave_steps.io.network import load_network
 from support.training_set import TINY, training_set
+from support.weights import assert_equal_weights, weights
 
 
 def train(folder: Path, *options: str, data: Path | None = None, name: str = "model") -> int:
@@ -26,20 +27,6 @@ def train(folder: Path, *options: str, data: Path | None = None, name: str = "mo
     words = ["train", "--training-set", str(data or folder / "data"), "--output", str(folder / name)]
     words += ["--training-log", str(folder / f"{name}_log"), "--run-report", str(folder / f"{name}_report.json")]
     return main([*words, *TINY, "--num-threads", "1", *options])
-
-
-def weights(folder: Path) -> dict[str, np.ndarray]:
-    """All tensors of a trained model."""
-    network = load_network(folder, read_card(folder))
-    return {name: tensor.numpy() for name, tensor in network.state_dict().items()}
-
-
-def assert_equal_weights(one: Path, other: Path) -> None:
-    """Bit for bit."""
-    first, second = weights(one), weights(other)
-    assert first.keys() == second.keys()
-    for name in first:
-        np.testing.assert_array_equal(first[name], second[name], err_msg=name)
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ import pytest
 
 from medweave_steps.cli import main
 from medweave_steps.io.model_folder import read_card
-from medweave_steps.io.network import load_network
 from support.processes import wait_for_line
 from support.training_set import TINY, training_set
+from support.weights import assert_equal_weights
 
 
 def words(folder: Path, *options: str, name: str = "model", data: Path | None = None) -> list[str]:
@@ -55,17 +55,6 @@ def two_nodes(
 ) -> list[subprocess.Popen[str]]:
     port = free_port()
     return [node(folder, *options, rank=rank, port=port, name=name, data=data) for rank in range(2)]
-
-
-def weights(folder: Path) -> dict[str, np.ndarray]:
-    network = load_network(folder, read_card(folder))
-    return {name: tensor.numpy() for name, tensor in network.state_dict().items()}
-
-
-def assert_equal_weights(one: Path, other: Path) -> None:
-    first, second = weights(one), weights(other)
-    for name in first:
-        np.testing.assert_array_equal(first[name], second[name], err_msg=name)
 
 
 FOUR = ("--batch-size", "4", "--strategy", "ddp", "--ranks", "4")

@@ -17,7 +17,8 @@ from medweave_steps.cli import main
 from medweave_steps.contracts import codec
 from medweave_steps.io.model_folder import card_sha256, read_card, write_card
 from support import fake_pycompss
-from support.continued import assert_equal_weights, folder_to_continue, weights, words
+from support.continued import folder_to_continue, words
+from support.weights import assert_equal_weights, weights
 
 
 @pytest.fixture(scope="module")
