@@ -1,4 +1,4 @@
-"""Transposed convolutions without a stride, computed as the convolutions that they are."""
+"""Layers that PyTorch computes slowly on CPUs, computed another way. What they compute does not change."""
 
 from __future__ import annotations
 
@@ -6,18 +6,32 @@ import functools
 from typing import Any
 
 from medweave_steps.runtime.imports import require
+from medweave_steps.training.one_channel import from_one_channel, has_one_channel, to_one_channel
 
 
-def compute_as_convolutions(network: Any) -> None:
-    """Changes how a network computes, not what: weights and their names stay; the kernel is turned round in each pass.
+def compute_quickly(network: Any) -> None:
+    """Changes how a network computes on the CPU; weights and their names stay.
 
-    On CPUs PyTorch computes a transposed convolution in its slowest way; the last layer of the U-Net, with the largest images,
-    is one.
+    Layers with one channel on one side become matrix products. Other transposed convolutions without a stride become the
+    convolutions that they are, the kernel turned round in each pass: PyTorch has its slowest way for them.
     """
     torch = require("torch", extra="train")
     for layer in network.modules():
-        if isinstance(layer, torch.nn.ConvTranspose3d) and set(layer.stride) == {1} and layer.groups == 1:
+        if not isinstance(layer, torch.nn.Conv3d | torch.nn.ConvTranspose3d):
+            continue
+        if has_one_channel(layer):
+            layer.forward = functools.partial(_one_channel, layer)
+        elif isinstance(layer, torch.nn.ConvTranspose3d) and set(layer.stride) == {1} and layer.groups == 1:
             layer.forward = functools.partial(_turned_convolution, layer)
+
+
+def _one_channel(layer: Any, image_BCIJK: Any) -> Any:
+    torch = require("torch", extra="train")
+    if image_BCIJK.device.type != "cpu":  # a GPU's kernels have no such weakness
+        return type(layer).forward(layer, image_BCIJK)
+    if isinstance(layer, torch.nn.ConvTranspose3d):
+        return to_one_channel(image_BCIJK, layer.weight, layer.bias)
+    return from_one_channel(image_BCIJK[:, 0], layer.weight, layer.bias)
 
 
 def _turned_convolution(layer: Any, image_BCIJK: Any, output_size: Any = None) -> Any:

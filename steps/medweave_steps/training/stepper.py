@@ -11,7 +11,7 @@ import numpy.typing as npt
 from medweave_steps.contracts.errors import InternalError
 from medweave_steps.runtime.allocator import keep_freed_memory
 from medweave_steps.runtime.imports import require
-from medweave_steps.training.convolutions import compute_as_convolutions
+from medweave_steps.training.convolutions import compute_quickly
 from medweave_steps.training.data import Batch
 from medweave_steps.training.loss import dice_cross_entropy
 from medweave_steps.training.recipe import Recipe
@@ -42,7 +42,7 @@ class Stepper:
     ) -> None:
         torch = require("torch", extra="train")
         keep_freed_memory()
-        compute_as_convolutions(network)
+        compute_quickly(network)
         self.network, self.wrapped, self.device, self.uses_bfloat16 = network, wrapped, device, uses_bfloat16
         self._statistics = [buffer for buffer in network.buffers() if buffer.is_floating_point()]
         self.loss = dice_cross_entropy(dice_weight=recipe.dice_weight, cross_entropy_weight=recipe.cross_entropy_weight)

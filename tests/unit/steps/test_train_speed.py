@@ -10,7 +10,7 @@ import pytest
 
 from medweave_steps.io.network import build_network
 from medweave_steps.runtime.allocator import keep_freed_memory
-from medweave_steps.training.convolutions import compute_as_convolutions
+from medweave_steps.training.convolutions import compute_quickly
 
 torch = pytest.importorskip("torch")
 
@@ -23,16 +23,18 @@ ARCHITECTURE = {
 }  # fmt: skip
 
 
-def test_values_and_gradients_are_those_of_the_transposed_convolution() -> None:
+def test_values_and_gradients_are_those_of_the_plain_network() -> None:
     torch.manual_seed(3)
     plain = build_network(ARCHITECTURE).double()
     quick = copy.deepcopy(plain)
-    compute_as_convolutions(quick)
-    image = torch.randn(2, 1, 8, 8, 8, dtype=torch.float64)
-    results = [network(image) for network in (plain, quick)]
+    compute_quickly(quick)
+    images = [torch.randn(2, 1, 8, 10, 6, dtype=torch.float64, requires_grad=True)]
+    images.append(images[0].detach().clone().requires_grad_())
+    results = [network(image) for network, image in zip((plain, quick), images, strict=True)]
     torch.testing.assert_close(*results)
     for result in results:
         result.square().sum().backward()
+    torch.testing.assert_close(*(image.grad for image in images))
     for (name, one), (_, other) in zip(plain.named_parameters(), quick.named_parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, msg=name)
     assert quick.state_dict().keys() == plain.state_dict().keys()
@@ -44,13 +46,50 @@ def test_other_kernels_and_paddings(options: dict[str, int]) -> None:
     layer = torch.nn.ConvTranspose3d(3, 2, **{"kernel_size": 3, **options}).double()
     image = torch.randn(1, 3, 6, 7, 8, dtype=torch.float64)
     expected = layer(image)
-    compute_as_convolutions(layer)
+    compute_quickly(layer)
     torch.testing.assert_close(layer(image), expected)
+
+
+@pytest.mark.parametrize("kernel", [1, 3, (5, 3, 1)])
+@pytest.mark.parametrize("kind", ["Conv3d", "ConvTranspose3d"])
+def test_one_channel_with_other_kernels(kind: str, kernel: int | tuple[int, ...]) -> None:
+    torch.manual_seed(5)
+    sizes = (kernel,) * 3 if isinstance(kernel, int) else kernel
+    channels = (1, 4) if kind == "Conv3d" else (4, 1)
+    layer = getattr(torch.nn, kind)(*channels, sizes, padding=tuple(size // 2 for size in sizes)).double()
+    image = torch.randn(2, channels[0], 6, 7, 8, dtype=torch.float64)
+    expected = layer(image)
+    compute_quickly(layer)
+    assert "forward" in vars(layer)
+    torch.testing.assert_close(layer(image), expected)
+
+
+def test_mixed_precision_is_as_near_to_float64_as_the_plain_network() -> None:
+    torch.manual_seed(6)
+    exact = build_network(ARCHITECTURE)
+    plain, quick = copy.deepcopy(exact), copy.deepcopy(exact)
+    exact.double()
+    compute_quickly(quick)
+    image = torch.randn(2, 1, 16, 16, 16)
+
+    def gradients(network: torch.nn.Module, image: torch.Tensor, enabled: bool) -> list[torch.Tensor]:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            logits = network(image)
+        logits.double().square().mean().backward()
+        return [logits.detach().double(), *(weight.grad.double() for weight in network.parameters())]
+
+    truth = gradients(exact, image.double(), enabled=False)
+    errors = [
+        [float((one - true).norm() / true.norm()) for one, true in zip(of, truth, strict=True) if true.norm() > 1e-6]
+        for of in (gradients(plain, image, enabled=True), gradients(quick, image, enabled=True))
+    ]
+    for of_plain, of_quick in zip(*errors, strict=True):
+        assert of_quick < 2 * of_plain + 0.01
 
 
 def test_a_layer_with_a_stride_or_groups_is_left_alone() -> None:
     for layer in (torch.nn.ConvTranspose3d(2, 2, 3, stride=2), torch.nn.ConvTranspose3d(2, 2, 3, groups=2)):
-        compute_as_convolutions(layer)
+        compute_quickly(layer)
         assert "forward" not in vars(layer)
 
 

@@ -1,0 +1,143 @@
+"""Convolutions with a single channel on one side, computed as matrix products.
+
+The first and the last layer of a U-Net see the largest images with the fewest channels. PyTorch's kernels for CPUs are made for
+many channels: these two layers took half of a training step. Here the 27 shifted copies of the one channel are the columns of a
+matrix, so that a wide product does the work, and its adjoint adds 27 shifted copies up again.
+
+Suffix legend: B batch, C channel of the wide side, T tap of the kernel, N voxel, I J K voxel axes.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Any
+
+from medweave_steps.runtime.imports import require
+
+
+def has_one_channel(layer: Any) -> bool:
+    """Whether a layer is one that `from_one_channel` or `to_one_channel` computes: one step, and an image that keeps its size."""
+    torch = require("torch", extra="train")
+    keeps_size = all(
+        size % 2 == 1 and pad == size // 2 and step == dilation == 1
+        for size, pad, step, dilation in zip(
+            layer.kernel_size, layer.padding, layer.stride, layer.dilation, strict=True
+        )
+    )
+    if not keeps_size or layer.groups != 1 or layer.bias is None or layer.padding_mode != "zeros":
+        return False
+    if isinstance(layer, torch.nn.ConvTranspose3d):
+        return bool(layer.out_channels == 1)
+    return bool(layer.in_channels == 1)
+
+
+def from_one_channel(image_BIJK: Any, weight: Any, bias: Any) -> Any:
+    """What `conv3d` gives with the same padding, in the precision of autocast.
+
+    Args:
+        image_BIJK: the one channel.
+        weight: [C, 1, *kernel].
+        bias: [C].
+    Returns:
+        [B, C, I, J, K].
+    """
+    return _functions()[0].apply(_in_working_precision(image_BIJK), weight, bias)
+
+
+def to_one_channel(image_BCIJK: Any, weight: Any, bias: Any) -> Any:
+    """What `conv_transpose3d` gives with the same padding, the taps added up in float32 or better.
+
+    Args:
+        weight: [C, 1, *kernel].
+        bias: [1].
+    Returns:
+        [B, 1, I, J, K].
+    """
+    return _functions()[1].apply(_in_working_precision(image_BCIJK), weight, bias)
+
+
+def _in_working_precision(image: Any) -> Any:
+    torch = require("torch", extra="train")
+    if not torch.is_autocast_enabled(image.device.type) or image.dtype == torch.float64:
+        return image
+    return image.to(torch.get_autocast_dtype(image.device.type))
+
+
+def columns(image_BIJK: Any, kernel: tuple[int, ...]) -> Any:
+    """[B, T, N]: for each tap the image shifted by it, zeros beyond the border."""
+    torch = require("torch", extra="train")
+    padded = torch.nn.functional.pad(image_BIJK, [size // 2 for size in reversed(kernel) for _ in range(2)])
+    for axis, size in enumerate(image_BIJK.shape[1:], start=1):
+        padded = padded.unfold(axis, size, 1)
+    return padded.reshape(len(image_BIJK), -1, image_BIJK[0].numel())
+
+
+def added_up(columns_BTN: Any, kernel: tuple[int, ...], shape: tuple[int, ...]) -> Any:
+    """The adjoint of `columns`: [B, I, J, K], float32 or better, of columns of an image of this shape (I, J, K)."""
+    torch = require("torch", extra="train")
+    parts = columns_BTN.view(len(columns_BTN), -1, *shape)
+    total = columns_BTN.new_zeros(
+        (len(columns_BTN), *(n + size - 1 for n, size in zip(shape, kernel, strict=True))),
+        dtype=torch.promote_types(columns_BTN.dtype, torch.float32),
+    )
+    for tap, shift in enumerate(itertools.product(*map(range, kernel))):
+        total[:, *(slice(a, a + n) for a, n in zip(shift, shape, strict=True))] += parts[:, tap]
+    return total[:, *(slice(size // 2, size // 2 + n) for n, size in zip(shape, kernel, strict=True))]
+
+
+@functools.cache
+def _functions() -> tuple[Any, Any]:
+    """The two autograd functions; made late because importing this module must not import torch."""
+    torch = require("torch", extra="train")
+    once = torch.autograd.function.once_differentiable
+
+    def matrix_of(weight: Any, dtype: Any, batch: int) -> Any:
+        matrix_CT = weight.to(dtype).reshape(len(weight), -1)
+        return matrix_CT.expand(batch, *matrix_CT.shape)
+
+    def gradient_of(weight: Any, image_BCN: Any, columns_BTN: Any) -> Any:
+        parts = torch.bmm(image_BCN, columns_BTN.transpose(1, 2))
+        return parts.to(weight.dtype).sum(0).reshape(weight.shape)
+
+    class FromOneChannel(torch.autograd.Function):  # type: ignore[name-defined,misc]  # torch is not imported for types
+        @staticmethod
+        def forward(ctx: Any, image_BIJK: Any, weight: Any, bias: Any) -> Any:
+            columns_BTN = columns(image_BIJK, weight.shape[2:])
+            ctx.save_for_backward(columns_BTN, weight)
+            matrix_BCT = matrix_of(weight, image_BIJK.dtype, len(image_BIJK))
+            result = torch.baddbmm(bias.to(image_BIJK.dtype)[:, None], matrix_BCT, columns_BTN)
+            return result.view(len(result), -1, *image_BIJK.shape[1:])
+
+        @staticmethod
+        @once  # type: ignore[untyped-decorator]
+        def backward(ctx: Any, gradient_BCIJK: Any) -> Any:
+            columns_BTN, weight = ctx.saved_tensors
+            gradient_BCN = gradient_BCIJK.to(columns_BTN.dtype).flatten(2)
+            of_image = None
+            if ctx.needs_input_grad[0]:
+                matrix_BCT = matrix_of(weight, columns_BTN.dtype, len(columns_BTN))
+                taps = torch.bmm(matrix_BCT.transpose(1, 2), gradient_BCN)
+                of_image = added_up(taps, weight.shape[2:], gradient_BCIJK.shape[2:]).to(columns_BTN.dtype)
+            of_bias = gradient_BCN.to(weight.dtype).sum((0, 2))
+            return of_image, gradient_of(weight, gradient_BCN, columns_BTN), of_bias
+
+    class ToOneChannel(torch.autograd.Function):  # type: ignore[name-defined,misc]  # torch is not imported for types
+        @staticmethod
+        def forward(ctx: Any, image_BCIJK: Any, weight: Any, bias: Any) -> Any:
+            image_BCN = image_BCIJK.flatten(2)
+            ctx.save_for_backward(image_BCN, weight)
+            matrix_BCT = matrix_of(weight, image_BCIJK.dtype, len(image_BCIJK))
+            taps = torch.bmm(matrix_BCT.transpose(1, 2), image_BCN)
+            return added_up(taps, weight.shape[2:], image_BCIJK.shape[2:])[:, None] + bias
+
+        @staticmethod
+        @once  # type: ignore[untyped-decorator]
+        def backward(ctx: Any, gradient_B1IJK: Any) -> Any:
+            image_BCN, weight = ctx.saved_tensors
+            shifted = columns(gradient_B1IJK[:, 0].to(image_BCN.dtype), weight.shape[2:])
+            of_image = torch.bmm(matrix_of(weight, image_BCN.dtype, len(image_BCN)), shifted)
+            of_weight = gradient_of(weight, image_BCN, shifted)
+            return of_image.view(*image_BCN.shape[:2], *gradient_B1IJK.shape[2:]), of_weight, gradient_B1IJK.sum()[None]
+
+    return FromOneChannel, ToOneChannel
