@@ -46,10 +46,12 @@ class Stepper:
         self.network, self.wrapped, self.device, self.uses_bfloat16 = network, wrapped, device, uses_bfloat16
         self._statistics = [buffer for buffer in network.buffers() if buffer.is_floating_point()]
         self.loss = dice_cross_entropy(dice_weight=recipe.dice_weight, cross_entropy_weight=recipe.cross_entropy_weight)
+        # One kernel for all weights: the weights are many and small.
         if recipe.weight_decay:
-            self.optimiser = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=recipe.weight_decay)
+            decay = recipe.weight_decay
+            self.optimiser = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=decay, fused=True)
         else:
-            self.optimiser = torch.optim.Adam(network.parameters(), lr=learning_rate)
+            self.optimiser = torch.optim.Adam(network.parameters(), lr=learning_rate, fused=True)
         # Smith and Topin 2019, Proc. SPIE 11006, "Super-convergence": one rise, one fall to almost zero.
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(
             self.optimiser, learning_rate, total_steps=num_steps, pct_start=recipe.warm_up
