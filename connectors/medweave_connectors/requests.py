@@ -13,6 +13,8 @@ from typing import Any
 from medweave_steps.contracts.errors import UsageError
 
 NAMESPACE = "urn:medweave:cwl#"
+CUDA_REQUIREMENT = "http://commonwl.org/cwltool#CUDARequirement"
+CUDA_KEYS = ("cudaDeviceCountMin", "cudaDeviceCountMax")  # versions of CUDA are for the site's environment to have
 _GANG_KEYS: frozenset[str] = frozenset()
 _GPU_KEYS = frozenset({"gpusMin", "gpusMax"})
 
@@ -24,6 +26,7 @@ class StepHints:
     Attributes:
         gang: `medweave:Gang`: the same command may be started once per node.
         gpus_min, gpus_max: `medweave:GPURequest`, GPUs on each node, as cores and memory are; without `gpusMax` the two are equal.
+            Where a tool has none, `cwltool:CUDARequirement` stands for it; that asks for one GPU unless it says how many.
     """
 
     gang: bool = False
@@ -100,7 +103,7 @@ def read_hints(hints: Mapping[str, Mapping[str, Any]], *, where: str) -> StepHin
                 expected="medweave:Gang: {} or medweave:GPURequest: {gpusMin: …, gpusMax: …}",
                 do="correct the hint in the CWL document",
             )
-    gpus = found.get("GPURequest", {})
+    gpus = found.get("GPURequest") or _gpus_of_cuda(hints.get(CUDA_REQUIREMENT))
     least = gpus.get("gpusMin", 0)
     most = gpus.get("gpusMax", least)
     if not (isinstance(least, int) and isinstance(most, int) and 0 <= least <= most):
@@ -108,6 +111,15 @@ def read_hints(hints: Mapping[str, Mapping[str, Any]], *, where: str) -> StepHin
             f"the tool of step {where} asks for a number of GPUs that makes no sense.",
             seen=f"gpusMin {least!r}, gpusMax {most!r}",
             expected="whole numbers, 0 ≤ gpusMin ≤ gpusMax",
-            do="correct medweave:GPURequest in the CWL document",
+            do="correct medweave:GPURequest (or cwltool:CUDARequirement) in the CWL document",
         )
     return StepHints(gang="Gang" in found, gpus_min=least, gpus_max=most)
+
+
+def _gpus_of_cuda(hint: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """cwltool's request in the terms of ours."""
+    if hint is None:
+        return {}
+    least_key, most_key = CUDA_KEYS
+    least = hint.get(least_key, 1)
+    return {"gpusMin": least, "gpusMax": hint.get(most_key, least)}

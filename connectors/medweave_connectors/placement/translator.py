@@ -23,8 +23,13 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
         own = {
             requests.full_name(hint["class"], namespaces): hint
             for hint in cwl_element.hints or []
-            if isinstance(hint, MutableMapping)  # those that StreamFlow knows are objects by now
+            if isinstance(hint, MutableMapping)  # those that the parser knows are objects by now
         }
+        for asked in (*(cwl_element.hints or ()), *(cwl_element.requirements or ())):
+            if getattr(asked, "class_", "") == "CUDARequirement":  # StreamFlow drops it, in both places
+                own[requests.CUDA_REQUIREMENT] = {
+                    key: value for key in requests.CUDA_KEYS if (value := getattr(asked, key)) is not None
+                }
         self._inherited.append(self._inherited[-1] | own)
         try:
             super()._recursive_translate(workflow=workflow, cwl_element=cwl_element, **keywords)

@@ -46,8 +46,9 @@ def sbatch_words(files: JobFiles, asked: Allocation, service: Service, *, job_na
         "account": service.account,
         "qos": service.qos,
         "constraint": service.constraint,
+        "reservation": service.reservation,
     }
-    words += [f"--{option}={value}" for option, value in options.items() if value]
+    words += [*(f"--{option}={value}" for option, value in options.items() if value), *service.options]
     # Slurm would start a job whose node failed again by itself, under the same id, over files that are half written.
     words += ["--no-requeue", f"--chdir={files.folder}", f"--output={files.stdout}", f"--error={files.stderr}"]
     return [*words, files.script]

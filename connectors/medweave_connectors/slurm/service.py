@@ -36,21 +36,24 @@ class Service:
     """A kind of job that the site runs.
 
     Attributes:
-        partition, account, qos, constraint: as Slurm's options of these names; empty leaves them out.
+        partition, account, qos, constraint, reservation: as Slurm's options of these names; empty leaves them out.
         time: longest time that the site grants, `hours:minutes:seconds`; a longer ToolTimeLimit is cut to it.
         gpusPerNode: GPUs that a job may have on each node.
         gres: Slurm's name for them (`gpu`, `gpu:a100`).
         prologue: path of a shell file whose text stands at the head of each job script.
+        options: further long options of sbatch, as `--name=value`.
     """
 
     partition: str = ""
     account: str = ""
     qos: str = ""
     constraint: str = ""
+    reservation: str = ""
     time: str = ""
     gpusPerNode: int = 0
     gres: str = "gpu"
     prologue: str = ""
+    options: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,9 @@ from medweave_connectors.slurm.answers import Polled, read_poll
 from medweave_connectors.slurm.script import JobFiles
 from medweave_connectors.slurm.states import HOPELESS_REASONS, JobState, state_of
 
-SHORTEST_S, LONGEST_S, LONGEST_FOLLOW_S = 0.5, 10.0, 2.0
+SHORTEST_S, LONGEST_FOLLOW_S = 0.5, 2.0
+LONGEST_S, LONGEST_WAITING_S = 10.0, 30.0  # between two questions about the queue: with jobs on nodes, and without
+BURST, PER_SECOND = 10, 2 / 3  # 30 questions in any 30 s at most, whatever happens meanwhile
 FOLLOWED_AT_ONCE = 16
 SILENCE_NOTICE_S, SILENCE_END_S = 60.0, 1800.0
 WAIT_NOTICE_S = 5.0
@@ -24,6 +26,22 @@ WAIT_NOTICE_S = 5.0
 def interval_s(since_change_s: float, longest_s: float) -> float:
     """Time to the next query: short while something happens, a tenth of the quiet otherwise."""
     return min(max(since_change_s / 10, SHORTEST_S), longest_s)
+
+
+class Pace:
+    """How often the controller may be asked, when hundreds of jobs start and end: a bucket that fills steadily."""
+
+    def __init__(self) -> None:
+        self._left, self._since = float(BURST), 0.0
+
+    def take(self, now: float) -> bool:
+        """Whether one more question is allowed at this time, s."""
+        self._left = min(BURST, self._left + (now - self._since) * PER_SECOND)
+        self._since = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
 
 
 class SiteSilent(Exception):
@@ -67,6 +85,7 @@ class Watch:
         self._jobs: list[WatchedJob] = []
         self._task: asyncio.Task[None] | None = None
         self._queue_asked = 0.0
+        self._pace = Pace()
         self._answered = time.monotonic()
         self._state_changed = self._text_changed = 0.0
         self._silence_told = False
@@ -101,9 +120,13 @@ class Watch:
                 commands.follow(number, job.files, job.followed, job.offset) for number, job in enumerate(followers)
             ]
             now = time.monotonic()
-            if now - self._queue_asked >= interval_s(now - self._state_changed, LONGEST_S):
+            longest_s = LONGEST_S if followers else LONGEST_WAITING_S
+            is_due = now - self._queue_asked >= interval_s(now - self._state_changed, longest_s)
+            if is_due and self._pace.take(now):
                 parts.append(commands.queue())
                 self._queue_asked = now
+            if not parts:
+                continue
             try:
                 polled = read_poll(await self._ask(commands.poll(*parts)))
             except Exception as error:  # whatever broke, nothing is known

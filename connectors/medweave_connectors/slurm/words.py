@@ -16,6 +16,8 @@ _REFUSALS = (
     ("invalid account", "account", "name an account that `sacctmgr show associations user=$USER` lists"),
     ("invalid qos", "qos", "name a QOS that `sacctmgr show associations user=$USER` lists"),
     ("generic resource", "gres", "name the GPUs as `sinfo --format=%G` shows them"),
+    ("reservation", "reservation", "name a reservation that `scontrol show reservation` lists"),
+    ("unrecognized option", "options", "write options as `sbatch --help` shows them"),
     ("gres", "gres", "name the GPUs as `sinfo --format=%G` shows them"),
     ("time limit", "time", "ask for a shorter time"),
     ("feature", "constraint", "name a feature that `sinfo --format=%f` lists"),

@@ -14,6 +14,7 @@ from medweave_steps.contracts.errors import UsageError
 from support.engine import run, write_workflow
 
 GANG, GPUS = "urn:medweave:cwl#Gang", "urn:medweave:cwl#GPURequest"
+CUDA = "http://commonwl.org/cwltool#CUDARequirement"
 
 
 def test_hints_are_known_by_their_full_name() -> None:
@@ -31,6 +32,9 @@ def test_hints_are_known_by_their_full_name() -> None:
         ({GPUS: {"gpusMin": 2}}, StepHints(gpus_min=2, gpus_max=2)),
         ({GPUS: {"gpusMin": 0, "gpusMax": 4}}, StepHints(gpus_max=4)),
         ({"http://elsewhere#Thing": {"any": 1}}, StepHints()),
+        ({CUDA: {"cudaVersionMin": "12.1", "cudaComputeCapability": "8.0"}}, StepHints(gpus_min=1, gpus_max=1)),
+        ({CUDA: {"cudaDeviceCountMin": 2, "cudaDeviceCountMax": 4}}, StepHints(gpus_min=2, gpus_max=4)),
+        ({CUDA: {"cudaDeviceCountMin": 2}, GPUS: {"gpusMin": 0, "gpusMax": 1}}, StepHints(gpus_max=1)),
     ],
 )
 def test_hints_are_read(hints: dict[str, Any], expected: StepHints) -> None:
@@ -46,6 +50,7 @@ def test_hints_are_read(hints: dict[str, Any], expected: StepHints) -> None:
         {GPUS: {"gpusMin": 2, "gpusMax": 1}},
         {GPUS: {"gpusMin": -1}},
         {GPUS: {"gpusMin": "$(inputs.n)"}},
+        {CUDA: {"cudaDeviceCountMin": "$(inputs.n)"}},
     ],
 )
 def test_a_hint_of_ours_that_is_wrong_is_an_error_that_names_the_step(hints: dict[str, Any]) -> None:
@@ -89,6 +94,19 @@ def test_requests_reach_the_connector_by_job_name(tmp_path: Path, monkeypatch: p
         "/first/0 JobRequest(cores=1, memory_mib=99, hints=StepHints(gang=True, gpus_min=0, gpus_max=3), num_nodes=1, "
         "locations=('__LOCAL__',))"
     )
+
+
+def test_cwltools_cuda_requirement_reaches_the_connector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault Q11 of the engine: it is dropped in silence."""
+    (tmp_path / "lab.py").write_text(SHOW.format(folder=tmp_path))
+    cuda = {"cudaVersionMin": "12.1", "cudaComputeCapability": "8.0", "cudaDeviceCountMax": 2}
+    write_workflow(tmp_path, {"first": ("touch result.txt", {"hints": {"cwltool:CUDARequirement": cuda}})})
+    document = json.loads((tmp_path / "tiny.cwl").read_text())
+    document["$namespaces"] = {"cwltool": "http://commonwl.org/cwltool#"}
+    (tmp_path / "tiny.cwl").write_text(json.dumps(document))
+    ended = run(tmp_path, preload=tmp_path / "lab.py")
+    assert ended.exit_code == 0, ended.stderr
+    assert "gpus_min=1, gpus_max=2" in (tmp_path / "requests.txt").read_text()
 
 
 def test_a_wrong_hint_is_found_by_validation(tmp_path: Path) -> None:

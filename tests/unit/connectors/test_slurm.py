@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from medweave_connectors.requests import JobRequest, StepHints
 from medweave_connectors.slurm import answers, commands, words
 from medweave_connectors.slurm.commands import END
+from medweave_connectors.slurm.connector import MedweaveSlurmConnector
 from medweave_connectors.slurm.script import JobFiles, StepCommand, gang_script, node_script, single_script
 from medweave_connectors.slurm.service import Allocation, Service, allocation, minutes_of, refuse_if_too_large
 from medweave_connectors.slurm.states import JobState, Told, judge, shell_exit_code, state_of
-from medweave_connectors.slurm.watch import interval_s
+from medweave_connectors.slurm.watch import Pace, interval_s
 from medweave_steps.contracts.errors import UsageError
 
 SACCT_TIMEOUT = """\
@@ -200,10 +205,13 @@ def test_the_sbatch_command() -> None:
         "/scratch/me/0a.slurm-1f2e/job.sh",
     ]  # fmt: skip
     asked = Allocation(num_nodes=2, cores=8, memory_mib=64000, gpus=4, minutes=720)
-    service = Service(partition="gpu", account="lab", qos="long", constraint="a100&ib", gres="gpu:a100")
+    service = Service(
+        partition="gpu", account="lab", qos="long", constraint="a100&ib", gres="gpu:a100", reservation="course",
+        options=["--exclude=n7", "--exclusive"],
+    )  # fmt: skip
     assert {
         "--nodes=2", "--ntasks=2", "--gres=gpu:a100:4", "--time=720", "--partition=gpu", "--account=lab", "--qos=long",
-        "--constraint=a100&ib",
+        "--constraint=a100&ib", "--reservation=course", "--exclude=n7", "--exclusive",
     } <= set(sbatch(asked, service))  # fmt: skip
 
 
@@ -461,3 +469,41 @@ def test_queries_are_dense_while_something_happens_and_rare_in_quiet() -> None:
     assert interval_s(30, 10) == 3
     assert interval_s(3600, 10) == 10
     assert interval_s(3600, 2) == 2
+
+
+@given(pauses=st.lists(st.floats(0.01, 20), min_size=1, max_size=400))
+def test_the_controller_is_never_asked_more_than_once_a_second_over_any_30_s(pauses: list[float]) -> None:
+    pace, now, asked = Pace(), 1000.0, []
+    for pause in pauses:
+        now += pause
+        if pace.take(now):
+            asked.append(now)
+    assert all(sum(start <= time <= start + 30 for time in asked) <= 30 for start in asked)
+
+
+def test_a_busy_site_is_asked_all_the_same() -> None:
+    pace = Pace()
+    assert sum(pace.take(1000 + step / 10) for step in range(600)) == pytest.approx(10 + 60 * 2 / 3, abs=1)
+
+
+SCHEMA = json.loads(MedweaveSlurmConnector.get_schema())
+
+
+@pytest.mark.parametrize(
+    ("option", "fits"),
+    [
+        ("--exclude=n7", True),
+        ("--mail-type=FAIL", True),
+        ("--exclusive", True),
+        ("--output=x", False),
+        ("--requeue", False),
+        ("--time=1", False),
+        ("--time-min=1", True),
+        ("-p", False),
+        ("--wrap=rm", False),
+        ("exclusive", False),
+    ],
+)
+def test_options_that_medweave_sets_itself_are_refused_at_validation(option: str, fits: bool) -> None:
+    errors = list(Draft202012Validator(SCHEMA).iter_errors({"services": {"x": {"options": [option]}}}))
+    assert not errors if fits else "does not match" in errors[0].message
