@@ -40,6 +40,10 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
         atexit.unregister(end_all_now)
         atexit.register(end_all_now)
 
+    def most_locations(self, service: str | None) -> int | None:
+        """This machine is one location, and stays one."""
+        return 1
+
     async def undeploy(self, external: bool) -> None:
         """Ends what still runs: after a failed sibling step, Ctrl-C, TERM or HUP nothing goes on."""
         self._closing = True
@@ -69,6 +73,8 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
             TimeLimitExceeded: the job took longer than its ToolTimeLimit; its process group has ended.
         """
         if job_name is None or workdir is None:
+            if stdout == asyncio.subprocess.DEVNULL:
+                stdout = os.devnull  # the engine would glue it to the command's last word
             told: tuple[str, int] | None = await super().run(
                 location, command, environment, workdir, stdin, stdout, stderr, capture_output, timeout, job_name
             )

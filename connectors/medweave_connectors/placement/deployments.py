@@ -2,6 +2,8 @@
 
 The stock one takes a deployment that is still coming up for one that nobody needs, and asks for its end again with the end of every
 other one. The second request fails, and with it the engine leaves, whatever the other deployments had still to undo.
+
+A deployment that comes up at its first use, and cannot even be built, fails for every step that waits for it.
 """
 
 from __future__ import annotations
@@ -9,7 +11,20 @@ from __future__ import annotations
 import asyncio
 
 import streamflow.deployment
+import streamflow.deployment.manager
+from streamflow.deployment.future import FutureConnector
 from streamflow.deployment.manager import DefaultDeploymentManager
+
+
+class MedweaveFutureConnector(FutureConnector):  # type: ignore[misc]
+    """Stands in for a connector until its first use; tells all who wait, however that ends."""
+
+    async def deploy(self, external: bool) -> None:
+        """Builds and deploys it. The stock one tells nobody about an error of the connector's constructor."""
+        try:
+            await super().deploy(external)
+        finally:
+            self.deploy_event.set()
 
 
 class MedweaveDeploymentManager(DefaultDeploymentManager):  # type: ignore[misc]
@@ -44,5 +59,6 @@ class MedweaveDeploymentManager(DefaultDeploymentManager):  # type: ignore[misc]
 
 
 def install() -> None:
-    """Puts it in the place of the stock one: files name no deployment manager, and every run needs this."""
+    """Puts both in the place of the stock ones: files name no deployment manager, and every run needs this."""
     streamflow.deployment.deployment_manager_classes["default"] = MedweaveDeploymentManager
+    streamflow.deployment.manager.FutureConnector = MedweaveFutureConnector

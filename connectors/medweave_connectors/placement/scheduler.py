@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 import tempfile
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -20,11 +21,15 @@ from streamflow.recovery.failure_manager import DummyFailureManager
 from streamflow.scheduling.scheduler import DefaultScheduler
 
 from medweave_connectors import engine_log, requests, shutdown
-from medweave_connectors.errors import ImpossibleRequest
+from medweave_connectors.placement.managers import check_managers
 from medweave_connectors.placement.paths import OUR_TYPES, resolve_paths
-from medweave_connectors.record import plan
+from medweave_connectors.placement.shortfall import look
+from medweave_connectors.record import console, plan
 from medweave_connectors.record.run import JobEnd
 
+# A pod that is lost comes again within minutes, and one that never does is told by its connector much sooner.
+LOCATION_DEADLINE_S = 600.0
+LOOK_S = 15.0
 _ENDS: dict[Status, JobEnd] = {
     Status.COMPLETED: "completed",
     Status.RECOVERED: "completed",
@@ -39,6 +44,7 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
 
     def __init__(self, context: StreamFlowContext, retry_delay: int = 15) -> None:
         super().__init__(context, retry_delay)
+        check_managers(context.config)
         self._run = plan(context.config)
         schemas = {
             name: json.loads(kind.get_schema())
@@ -61,7 +67,7 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
         """Finds a place for a job. Where there is none and nobody tries again, the run ends.
 
         Raises:
-            ImpossibleRequest: every bound location is too small for it; StreamFlow would wait for ever.
+            ImpossibleRequest: every bound location is too small for it, or did not come; StreamFlow would wait for ever.
         """
         if not self._run.running:
             shutdown.begin(self._run, self.context.config)
@@ -102,9 +108,10 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
             if self.context.deployment_manager.get_connector(target.deployment.name) is None:
                 raise asyncio.CancelledError  # its deployment failed, which was told and ends the run
         asked = hardware_requirement.eval(job)
-        await self._refuse_if_impossible(job.name, binding_config, asked)
         targets = {self._for_engine(target): target for target in binding_config.targets}
-        await super().schedule(job, BindingConfig(list(targets), binding_config.filters), hardware_requirement)
+        config = BindingConfig(list(targets), binding_config.filters)
+        places = [(theirs, engines.locations) for engines, theirs in targets.items()]
+        await self._schedule(job, config, hardware_requirement, asked, places)
         allocation = self.get_allocation(job.name)
         requests.note_job(
             job.name,
@@ -135,33 +142,39 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
         one.locations = 1
         return one
 
-    async def _refuse_if_impossible(self, job_name: str, binding_config: BindingConfig, asked: Hardware) -> None:
-        seen: list[str] = []
-        places: list[str] = []
-        for target in binding_config.targets:
-            connector: Any = self.context.deployment_manager.get_connector(target.deployment.name)
-            found = await connector.get_available_locations(service=target.service)
-            most = connector.most_locations(target.service) if hasattr(connector, "most_locations") else None
-            if most is not None and target.locations > most:
-                places.append(f"locations: {target.locations}, and {target.deployment.name} has {most}")
-                continue
-            for location in found.values():
-                has = location.hardware
-                if has is None or (has.cores >= asked.cores and has.memory >= asked.memory):
-                    return
-                seen.append(f"{target.deployment.name} has {has.cores:g} cores and {has.memory:.0f} MiB")
-        if places and not seen:
-            raise ImpossibleRequest(
-                f"{job_name} is bound to more locations than there are.\n"
-                f"  seen:     {'; '.join(places)}\n"
-                f"  expected: at most as many `locations` as the deployment has\n"
-                f"  do:       correct `locations` in the binding, or make the deployment larger"
-            )
-        if seen:
-            raise ImpossibleRequest(
-                f"{job_name} asks for {asked.cores:g} cores and {asked.memory:g} MiB of memory, "
-                f"and no location it is bound to has that much.\n"
-                f"  seen:     {'; '.join(seen)}\n"
-                f"  expected: a location with at least what the tool's ResourceRequirement asks for\n"
-                f"  do:       bind the step to a larger deployment in streamflow.yml"
-            )
+    async def _schedule(
+        self,
+        job: Job,
+        binding_config: BindingConfig,
+        hardware_requirement: HardwareRequirement | None,
+        asked: Hardware,
+        places: Sequence[tuple[Target, int]],
+    ) -> None:
+        """StreamFlow's own scheduling, watched: it waits for ever, in silence, for a location that does not come.
+
+        For a busy one it may wait: another job's end frees it.
+        """
+        told, lack = None, await look(self.context.deployment_manager, places, asked)
+        if lack is not None and lack.final:
+            raise lack.error(job.name, asked)
+        clock = asyncio.get_running_loop().time
+        since = clock()
+        placing = asyncio.create_task(super().schedule(job, binding_config, hardware_requirement))
+        try:
+            while not (await asyncio.wait({placing}, timeout=LOOK_S))[0]:
+                before, lack = lack, await look(self.context.deployment_manager, places, asked)
+                if lack is None:
+                    since = clock()
+                    if before is not None:  # what was missing has come; with retry_delay 0 nobody else would say so
+                        async with self.wait_queue:
+                            self.wait_queue.notify_all()
+                    continue
+                waited_s = clock() - since
+                if lack.final or waited_s >= LOCATION_DEADLINE_S:
+                    raise lack.error(job.name, asked, waited_s=round(waited_s))
+                if lack != told:
+                    told = lack
+                    console.say(f"medweave: {job.name} waits: {'; '.join(lack.missing)}")
+            placing.result()
+        finally:
+            placing.cancel()

@@ -1,0 +1,57 @@
+"""What the file says about StreamFlow's own managers, and must not: settings that the engine takes for something else.
+
+Pure: no streamflow in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from medweave_steps.contracts.errors import UsageError
+
+
+def check_managers(config: Mapping[str, Any]) -> None:
+    """Refuses what would end in endless tries, endless copies or mixed runs.
+
+    Args:
+        config: the parsed streamflow.yml with its path under `path`.
+
+    Raises:
+        UsageError: the first such setting.
+    """
+    file = Path(config["path"]).name
+    workflows = list(config.get("workflows") or {})
+    if len(workflows) > 1:
+        raise UsageError(
+            f"{file}, workflows: a file describes one run.",
+            seen=", ".join(workflows),
+            expected="one workflow; StreamFlow runs several one after the other, under one name and in one record",
+            do="write a file for each",
+        )
+    failures = config.get("failureManager") or {}
+    # `default` is StreamFlow's other name for it; without a type it is what `enabled: true` (the default) stands for.
+    retries = failures and failures.get("type", "default" if failures.get("enabled", True) else "dummy") != "dummy"
+    if retries and failures.get("enabled") is False:
+        raise UsageError(
+            f"{file}, failureManager.enabled: StreamFlow ignores it beside a type.",
+            seen=f"type: {failures['type']}, enabled: false",
+            expected="no failureManager where nothing is to be tried again",
+            do="remove the block failureManager",
+        )
+    if retries and "max_retries" not in (failures.get("config") or {}):
+        raise UsageError(
+            f"{file}, failureManager.config.max_retries: without it a job that fails is tried for ever, without a pause.",
+            seen="no max_retries",
+            expected="a number of attempts, the first one counted: 1 tries nothing again",
+            do="write max_retries: 3 and retry_delay: 30, or remove the block failureManager",
+        )
+    checkpoints = config.get("checkpointManager") or {}
+    if checkpoints and checkpoints.get("type", "default" if checkpoints.get("enabled", False) else "dummy") != "dummy":
+        raise UsageError(
+            f"{file}, checkpointManager: it copies its own copies until the disk is full, and saves nothing.",
+            seen=f"type: {checkpoints.get('type', 'default')}",
+            expected="no checkpointManager; a training keeps its own checkpoints",
+            do="remove the block checkpointManager",
+        )

@@ -1,0 +1,92 @@
+"""What stands between a job and a place: locations that are too small, too few, or not there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streamflow.core.deployment import DeploymentManager, Target
+from streamflow.core.scheduling import Hardware
+from streamflow.deployment.future import FutureConnector
+
+from medweave_connectors.errors import ImpossibleRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall:
+    """Why no target can serve a job, even where nothing else runs.
+
+    Attributes:
+        small: locations that have less than the tool asks for; they do not grow.
+        few: targets that want more locations than their deployment ever has.
+        missing: targets whose locations are not all there; they may come.
+    """
+
+    small: tuple[str, ...] = ()
+    few: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @property
+    def final(self) -> bool:
+        """True where waiting cannot help."""
+        return not self.missing
+
+    def error(self, job_name: str, asked: Hardware, *, waited_s: float = 0.0) -> ImpossibleRequest:
+        """What to tell the user.
+
+        Args:
+            waited_s: how long it was waited for what is missing, s.
+        """
+        if self.missing:
+            return ImpossibleRequest(
+                f"{job_name} waited {waited_s:g} s for a place that did not come.\n"
+                f"  seen:     {'; '.join(self.missing)}\n"
+                f"  expected: as many locations as the binding asks for\n"
+                f"  do:       look at the deployment, or correct `service` and `locations` of the binding"
+            )
+        if self.small:
+            return ImpossibleRequest(
+                f"{job_name} asks for {asked.cores:g} cores and {asked.memory:g} MiB of memory, "
+                f"and no location it is bound to has that much.\n"
+                f"  seen:     {'; '.join(self.small)}\n"
+                f"  expected: a location with at least what the tool's ResourceRequirement asks for\n"
+                f"  do:       bind the step to a larger deployment in streamflow.yml"
+            )
+        return ImpossibleRequest(
+            f"{job_name} is bound to more locations than there are.\n"
+            f"  seen:     {'; '.join(self.few)}\n"
+            f"  expected: at most as many `locations` as the deployment has\n"
+            f"  do:       correct `locations` in the binding, or make the deployment larger"
+        )
+
+
+async def look(
+    deployments: DeploymentManager, places: Sequence[tuple[Target, int]], asked: Hardware
+) -> Shortfall | None:
+    """Asks each deployment what it has, busy or not; None where at least one can serve the job.
+
+    Args:
+        places: each target, and how many of StreamFlow's locations serve it (one queue gives any number of nodes).
+    """
+    small, few, missing = [], [], []
+    for target, wanted in places:
+        name = target.deployment.name
+        connector: Any = deployments.get_connector(name)
+        found = await connector.get_available_locations(service=target.service)
+        if isinstance(connector, FutureConnector):  # it stood in until the line above
+            connector = connector._connector
+        most = connector.most_locations(target.service) if hasattr(connector, "most_locations") else None
+        if most is not None and target.locations > most:
+            few.append(f"locations: {target.locations}, and {name} has {most}")
+            continue
+        hardware = [location.hardware for location in found.values()]
+        fits = [has is None or (has.cores >= asked.cores and has.memory >= asked.memory) for has in hardware]
+        if sum(fits) >= wanted:
+            return None
+        if fits and not any(fits):
+            small += [f"{name} has {has.cores:g} cores and {has.memory:.0f} MiB" for has in hardware if has]
+        else:
+            service = f", service {target.service}," if target.service else ""
+            missing.append(f"{name}{service} has {sum(fits)} of {wanted} locations")
+    return Shortfall(small=tuple(small), few=tuple(few), missing=tuple(missing))
