@@ -1,4 +1,4 @@
-"""`medweave.database`: in memory, and listened to."""
+"""`medweave.database`: one file per run, committed row by row, and listened to."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from streamflow.core.workflow import Status
 from streamflow.persistence.sqlite import IN_MEMORY_SQLITE_CONNECTION, SqliteDatabase
 
 from medweave_connectors import shutdown
+from medweave_connectors.persistence.connection import CommittingConnection
 from medweave_connectors.record import plan
 
 
 class MedweaveDatabase(SqliteDatabase):  # type: ignore[misc]
-    """SQLite in memory.
+    """SQLite in the run's own work folder, which goes after a success: the history that is kept is the event log.
 
-    The stock database commits once, at the end, so a second run on the same file dies of "database is locked" and a killed
-    run leaves nothing. The history of our runs is their event log. `close` is the last thing that StreamFlow does: the
-    run's end is written there, when all jobs have ended.
+    `close` is the last thing that StreamFlow does: the run's end is written there, when all jobs have ended.
     """
 
     def __init__(self, context: StreamFlowContext) -> None:
         super().__init__(context, connection=IN_MEMORY_SQLITE_CONNECTION)
         self._run = plan(context.config)
+        self.connection = CommittingConnection(self._run)
         self._workflow_id: int | None = None
 
     async def add_workflow(self, *arguments: Any, **keywords: Any) -> int:
