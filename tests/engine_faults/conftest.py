@@ -1,0 +1,34 @@
+"""`--stock-only`: each test ends when the engine has shown its fault. For try_streamflow.py, and other versions of the engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--stock-only", action="store_true", help="show the engine's faults only, medweave is not needed")
+
+
+@pytest.fixture
+def stock_only(request: pytest.FixtureRequest) -> bool:
+    """True where a test returns after its stock side."""
+    return bool(request.config.getoption("--stock-only", default=False))
+
+
+@pytest.fixture
+def stock(tmp_path: Path) -> Path:
+    """The folder of the run without medweave."""
+    return made(tmp_path / "stock")
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    """The folder of the same run with medweave."""
+    return made(tmp_path / "ours")
+
+
+def made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder

@@ -1,0 +1,222 @@
+"""Faults C3, C4 and C9 to C14 of the engine's core: each is shown on stock StreamFlow, and is not there with medweave."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from support.engine import FILE, run, wait_until, write_workflow
+from support.engine_faults import run_stock, shown, start_stock, still_going, stock_file
+from support.ssh_server import SSHServer, ssh_server
+
+FAKES = Path(__file__).parents[1] / "fakes" / "slurm"
+GOOD = "echo done > result.txt"
+HANG_S = 4.0
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[SSHServer]:
+    with ssh_server(tmp_path / "server") as started:
+        yield started
+
+
+def using(connector: Any, act: Callable[[Any, Any], Awaitable[Any]]) -> Any:
+    """What a deployed connector answers."""
+
+    async def go() -> Any:
+        try:
+            await connector.deploy(False)
+            (found,) = (await connector.get_available_locations()).values()
+            return await act(connector, found)
+        finally:
+            await connector.undeploy(False)
+
+    return asyncio.run(asyncio.wait_for(go(), 60))
+
+
+def stock_ssh(server: SSHServer) -> Any:
+    from streamflow.deployment.connector.ssh import SSHConnector
+
+    nodes = [f"127.0.0.1:{server.port}"]
+    return SSHConnector("login", "/", nodes=nodes, username="me", sshKey=str(server.key), checkHostKey=False, retries=1)
+
+
+def our_ssh(server: SSHServer) -> Any:
+    from medweave_connectors.ssh.connector import MedweaveSSHConnector
+
+    nodes, known = [f"127.0.0.1:{server.port}"], str(server.known_hosts)
+    return MedweaveSSHConnector("login", "/", nodes=nodes, username="me", sshKey=str(server.key), knownHosts=known)
+
+
+def test_c3_memory_of_a_login_node_is_told_in_mib(server: SSHServer, stock_only: bool) -> None:
+    async def memory_mib(_connector: Any, found: Any) -> float:
+        return float(found.hardware.memory)
+
+    true_mib = psutil.virtual_memory().total / 2**20
+    told = using(stock_ssh(server), memory_mib)
+    shown(told == pytest.approx(1024 * true_mib, rel=0.01), told)
+    if stock_only:
+        return
+    assert using(our_ssh(server), memory_mib) == pytest.approx(true_mib, rel=0.01)
+
+
+def test_c4_files_of_a_deployment_that_is_not_lazy(stock: Path, ours: Path, stock_only: bool) -> None:
+    (stock / "job.j2").write_text("{{ streamflow_command }}")
+    usual = "{type: slurm, lazy: false, workdir: %s, config: {services: {usual: {file: job.j2}}}}"
+    file = stock_file(stock).replace("here: {type: local", f"hpc: {usual % (stock / 'work')}, here: {{type: local")
+    file = file.replace("target: {deployment: here}", "target: {deployment: hpc, service: usual}")
+    write_workflow(stock, {"first": GOOD}, file=file)
+    ended = run_stock(stock)
+    shown(ended.exit_code == 1 and "NotADirectoryError" in ended.stderr, ended.stderr)
+    if stock_only:
+        return
+    (ours / "slurm").mkdir()
+    (ours / "head.sh").write_text("export TOLD=yes\n")
+    service = "{services: {usual: {prologue: head.sh}}}"
+    hpc = f"{{type: medweave.slurm, lazy: false, wraps: here, config: {service}}}"
+    file = FILE.replace("here: {type: medweave.local", f"hpc: {hpc}, here: {{type: medweave.local, workdir: site")
+    file = file.replace("target: {deployment: here}", "target: {deployment: hpc, service: usual}")
+    write_workflow(ours, {"first": 'echo "$TOLD" > result.txt'}, file=file)
+    ended = run(ours, environment={"PATH": f"{FAKES}:/usr/bin:/bin", "FAKE_SLURM": str(ours / "slurm")})
+    assert ended.exit_code == 0, ended.stderr
+    assert (ours / "results" / "result.txt").read_text() == "yes\n"
+
+
+def test_c9_a_command_that_hangs_holds_up_no_other(server: SSHServer, stock_only: bool) -> None:
+    async def seconds_of_a_short_one(connector: Any, found: Any) -> float:
+        place = found.location
+        hanging = asyncio.create_task(connector.run(place, ["sleep", "4"], capture_output=True))
+        await asyncio.sleep(0.3)
+        before = time.monotonic()
+        await connector.run(place, ["echo", "hello"], capture_output=True)
+        seconds = time.monotonic() - before
+        await hanging
+        return seconds
+
+    seconds = using(stock_ssh(server), seconds_of_a_short_one)
+    shown(seconds > 3, seconds)
+    if stock_only:
+        return
+    assert using(our_ssh(server), seconds_of_a_short_one) < 3
+
+
+def test_c10_output_that_nobody_wants_goes_nowhere(tmp_path: Path, stock_only: bool) -> None:
+    from streamflow.deployment.connector.local import LocalConnector
+
+    async def unwanted(connector: Any, found: Any) -> Any:
+        nowhere = asyncio.subprocess.DEVNULL
+        return await connector.run(found.location, ["echo", "hello"], stdout=nowhere, capture_output=True)
+
+    told = using(LocalConnector("here", str(tmp_path)), unwanted)
+    shown(told == ("hello/dev/null", 0), told)
+    if stock_only:
+        return
+    from medweave_connectors.local.connector import MedweaveLocalConnector
+
+    assert using(MedweaveLocalConnector("here", str(tmp_path)), unwanted) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    ("block", "tries", "word"),
+    [
+        ("failureManager: {type: rollback, config: {}}", 20, "failureManager.config.max_retries"),
+        (
+            "failureManager: {type: rollback, enabled: false, config: {max_retries: 3}}",
+            3,
+            "failureManager.enabled: StreamFlow ignores it",
+        ),
+    ],
+)
+def test_c11_nothing_is_tried_for_ever(
+    stock: Path, ours: Path, stock_only: bool, block: str, tries: int, word: str
+) -> None:
+    def tools(folder: Path) -> dict[str, str]:
+        return {"bad": f"echo x >> {folder}/tried; exit 1"}
+
+    def tried(folder: Path) -> int:
+        return len((folder / "tried").read_text()) // 2 if (folder / "tried").exists() else 0
+
+    write_workflow(stock, tools(stock), file=stock_file(stock) + block + "\n")
+    going = start_stock(stock)
+    wait_until(lambda: tried(stock) >= tries or going.process.exitcode is not None, 30)
+    still_going(going, 0)
+    shown(tried(stock) >= tries, going.stderr)
+    if stock_only:
+        return
+    write_workflow(ours, tools(ours), file=FILE + block + "\n")
+    ended = run(ours)
+    assert ended.exit_code == 1
+    assert word in ended.stderr
+    assert tried(ours) == 0
+
+
+def test_c12_no_copies_of_copies(stock: Path, ours: Path, stock_only: bool) -> None:
+    block = "checkpointManager: {type: default, config: {checkpoint_dir: copies}}\n"
+    # Copies of copies: over a site elsewhere there are thousands; on one machine, more than there are files.
+    write_workflow(stock, {"first": GOOD, "slow": "sleep 2; " + GOOD}, file=stock_file(stock) + block)
+    ended = run_stock(stock)
+    copies = len(list((stock / "copies").iterdir())) if (stock / "copies").exists() else 0
+    shown(copies > 2, f"{copies} copies: {ended.stderr}")
+    if stock_only:
+        return
+    write_workflow(ours, {"first": GOOD}, file=FILE + block)
+    ended = run(ours)
+    assert ended.exit_code == 1
+    assert "checkpointManager: it copies its own copies" in ended.stderr
+
+
+def test_c13_no_command_line_stays_on_the_disk_after_a_success(stock: Path, ours: Path, stock_only: bool) -> None:
+    word = "patient-4711"
+    keys = {"arguments": [word]}
+    write_workflow(stock, {"first": (GOOD, keys)}, file=stock_file(stock).replace(":memory:", "stock.db"))
+    run_stock(stock)
+    shown(word.encode() in (stock / "stock.db").read_bytes(), "the stock database holds no command line")
+    if stock_only:
+        return
+    write_workflow(ours, {"first": (GOOD, keys)})
+    ended = run(ours)
+    assert ended.exit_code == 0, ended.stderr
+    holds = [file for file in ended.record.rglob("*") if file.is_file() and word.encode() in file.read_bytes()]
+    assert holds == []
+    assert word not in ended.stderr
+
+
+def test_c14_a_file_is_one_run(stock: Path, ours: Path, stock_only: bool) -> None:
+    def two(file: str) -> str:
+        line = "  tiny:\n"
+        block = file[file.index(line) : file.index("deployments:")]
+        return file.replace(block, block + block.replace("tiny:", "other:"))
+
+    write_workflow(stock, {"first": GOOD}, file=two(stock_file(stock)).replace(":memory:", "stock.db"))
+    ended = run_stock(stock)
+    told = (stock / "stdout.txt").read_text()
+    # One after the other; the second finds the settings of the first in its place, when that has run to its end.
+    shown(ended.exit_code == 1 and told.count('"first_result"') == 1 and "is not defined" in ended.stderr, ended.stderr)
+    if stock_only:
+        return
+    write_workflow(ours, {"first": GOOD}, file=two(FILE))
+    ended = run(ours)
+    assert ended.exit_code == 1
+    assert "workflows: a file describes one run." in ended.stderr
+    assert "seen:     tiny, other" in ended.stderr
+    assert not (ours / "results" / "result.txt").exists()
+
+
+def test_c14_the_first_cause_is_what_the_user_reads(stock: Path, ours: Path, stock_only: bool) -> None:
+    tools = {"bad": "echo 'no such case' >&2; exit 65", "slow": "sleep 2; " + GOOD}
+    write_workflow(stock, tools, file=stock_file(stock))
+    ended = run_stock(stock)
+    shown("no such case" not in "\n".join(ended.stderr.splitlines()[-20:]), ended.stderr)
+    if stock_only:
+        return
+    write_workflow(ours, tools)
+    ended = run(ours)
+    assert len(ended.stderr.splitlines()) < 20, ended.stderr
+    after = ended.stderr.partition("first cause: bad on here")[2]
+    assert "no such case" in after

@@ -1,0 +1,96 @@
+"""For the tests of StreamFlow's faults: runs without medweave, and the word that a fault has gone away."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from support.engine import Run, start, wait_until
+
+# Nothing of medweave is registered or installed: the engine as its users have it.
+STOCK_PRELOAD = """
+import streamflow.main
+streamflow.main.load_extensions = lambda: None
+"""
+STOCK_FILE = """
+version: v1.0
+workflows:
+  tiny:
+    type: cwl
+    config: {{file: tiny.cwl, settings: job.yml}}
+    bindings: [{{step: /, target: {{deployment: here}}}}]
+deployments: {{here: {{type: local, workdir: "{workdir}", config: {{}}}}}}
+database: {{type: default, config: {{connection: ":memory:"}}}}
+"""
+
+
+class FaultIsGone(AssertionError):
+    """The stock engine does not show its fault any more: see tests/engine_faults/try_streamflow.py."""
+
+
+def shown(condition: bool, seen: object = "") -> None:
+    """Asserts that the stock engine has the fault.
+
+    Raises:
+        FaultIsGone: it has not.
+    """
+    if not condition:
+        raise FaultIsGone(str(seen)[-2000:] or "the fault was not seen")
+
+
+def stock_file(folder: Path, workdir: Path | None = None) -> str:
+    """A streamflow.yml with stock types only."""
+    return STOCK_FILE.format(workdir=workdir or folder / "work")
+
+
+def start_stock(folder: Path, *arguments: str, preload: str = "", environment: Mapping[str, str] | None = None) -> Run:
+    """Starts `streamflow run` without our plug-in.
+
+    Args:
+        preload: Python to run in the process first.
+    """
+    file = folder / "preload.py"
+    file.write_text(STOCK_PRELOAD + preload, encoding="utf-8")
+    return start(folder, *arguments, preload=file, environment=environment)
+
+
+def run_stock(folder: Path, *arguments: str, preload: str = "", environment: Mapping[str, str] | None = None) -> Run:
+    """The same, and waits for the end."""
+    return start_stock(folder, *arguments, preload=preload, environment=environment).wait()
+
+
+def still_going(run: Run, for_s: float, *, after: Callable[[], bool] = lambda: True) -> bool:
+    """True where a run goes on for so long after something happened; it is killed then.
+
+    Args:
+        for_s: seconds after which a wait counts as one without an end.
+    """
+    wait_until(lambda: after() or run.process.exitcode is not None, 30)
+    run.process.join(for_s)
+    going = run.process.exitcode is None
+    if going:
+        run.signal(signal.SIGKILL)
+        run.process.join(20)
+    return going
+
+
+def alive(pid: int) -> bool:
+    """True for a process that runs; a killed one may wait for init to reap it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def pid_in(file: Path) -> int:
+    """The number that a script wrote, waited for."""
+    wait_until(lambda: file.exists() and file.read_text().endswith("\n"), 30)
+    return int(file.read_text())
+
+
+def end(pid: int) -> None:
+    """Kills an orphan that a test has made."""
+    if alive(pid):
+        os.kill(pid, signal.SIGKILL)

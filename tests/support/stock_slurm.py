@@ -1,0 +1,74 @@
+"""A stand-in for Slurm that understands what StreamFlow's own connector asks; medweave's has tests/fakes/slurm."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+# sbatch starts the script that it gets on stdin, as one process, and writes where Slurm would.
+SBATCH = r"""#!/bin/bash
+echo "sbatch $*" >> "$STANDIN/asked"
+output=slurm-100.out
+while [ $# -gt 0 ]; do
+  case $1 in --chdir) cd "$2";; --output) output=$2;; esac; shift
+done
+cat > "$STANDIN/script"
+setsid sh "$STANDIN/script" > "$output" 2>&1 < /dev/null &
+echo $! > "$STANDIN/pid"
+if [ -z "$STANDIN_KEEPS_RUNNING" ]; then wait; fi
+echo 100
+"""
+SQUEUE = r"""#!/bin/sh
+echo "squeue $*" >> "$STANDIN/asked"
+if [ -n "$STANDIN_SQUEUE_FAILS" ]; then echo 'slurm_load_jobs error: Unable to contact slurm controller'; exit 1; fi
+if [ -n "$STANDIN_KEEPS_RUNNING" ]; then echo 100; fi
+"""
+SCONTROL = r"""#!/bin/sh
+if [ -n "$STANDIN_FORGETS" ]; then echo 'slurm_load_jobs error: Invalid job id specified'; exit 1; fi
+echo "JobId=100 JobState=X ExitCode=${STANDIN_EXIT:-0:0} StdOut=/dev/null"
+"""
+SCANCEL = r"""#!/bin/sh
+echo "scancel $*" >> "$STANDIN/asked"
+kill "$(cat "$STANDIN/pid")"
+"""
+FILE = """
+version: v1.0
+workflows:
+  tiny:
+    type: cwl
+    config: {{file: tiny.cwl, settings: job.yml}}
+    bindings: [{{step: /, target: {{deployment: hpc{service}}}}}]
+deployments:
+  hpc: {{type: slurm, workdir: "{folder}/work", config: {{pollingInterval: 1, services: {{usual: {keys}}}}}}}
+database: {{type: default, config: {{connection: ":memory:"}}}}
+"""
+
+
+def stand_in(folder: Path, **knobs: str) -> dict[str, str]:
+    """Writes the programs; the environment for a run that finds them.
+
+    Args:
+        knobs: KEEPS_RUNNING, SQUEUE_FAILS, FORGETS (any text), EXIT (scontrol's ExitCode).
+    """
+    programs = folder / "bin"
+    programs.mkdir()
+    for name, text in (("sbatch", SBATCH), ("squeue", SQUEUE), ("scontrol", SCONTROL), ("scancel", SCANCEL)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    found = {"PATH": f"{programs}:{os.environ['PATH']}", "STANDIN": str(folder)}
+    return found | {f"STANDIN_{name}": value for name, value in knobs.items()}
+
+
+def slurm_file(folder: Path, keys: str | None = None) -> str:
+    """A streamflow.yml for the stock connector on this machine.
+
+    Args:
+        keys: of the one service; without it the binding names none.
+    """
+    return FILE.format(folder=folder, keys=keys or "{}", service=", service: usual" if keys else "")
+
+
+def asked(folder: Path) -> str:
+    """What sbatch, squeue and scancel were started with."""
+    file = folder / "asked"
+    return file.read_text() if file.exists() else ""
