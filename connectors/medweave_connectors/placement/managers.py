@@ -1,4 +1,4 @@
-"""What the file says about StreamFlow's own managers, and must not: settings that the engine takes for something else.
+"""What the file says to StreamFlow, and must not: settings that the engine takes for something else.
 
 Pure: no streamflow in here.
 """
@@ -10,6 +10,31 @@ from pathlib import Path
 from typing import Any
 
 from medweave_steps.contracts.errors import UsageError
+
+CONTAINERS, QUEUES = ("docker", "docker-compose", "singularity"), ("medweave.slurm", "slurm", "pbs", "flux")
+
+
+def check_wraps(config: Mapping[str, Any]) -> None:
+    """Refuses containers over a queue: StreamFlow starts them on the login node, and the jobs find none.
+
+    Args:
+        config: the parsed streamflow.yml with its path under `path`.
+
+    Raises:
+        UsageError: the first such deployment.
+    """
+    deployments = config.get("deployments") or {}
+    for name, deployment in deployments.items():
+        wraps = deployment.get("wraps")
+        inner = wraps.get("deployment") if isinstance(wraps, Mapping) else wraps
+        kind = deployments.get(inner, {}).get("type")
+        if deployment["type"] in CONTAINERS and kind in QUEUES:
+            raise UsageError(
+                f"{Path(config['path']).name}, deployments.{name}.wraps: a container cannot be started over a queue.",
+                seen=f"{deployment['type']} over {inner} ({kind})",
+                expected="the container inside the job: on the login node, where it would start, no job finds it",
+                do=f"bind the step to {inner}, and let the prologue of its service load what the image would bring",
+            )
 
 
 def check_managers(config: Mapping[str, Any]) -> None:

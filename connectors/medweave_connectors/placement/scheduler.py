@@ -21,7 +21,7 @@ from streamflow.recovery.failure_manager import DummyFailureManager
 from streamflow.scheduling.scheduler import DefaultScheduler
 
 from medweave_connectors import engine_log, requests, shutdown
-from medweave_connectors.placement.managers import check_managers
+from medweave_connectors.placement.managers import check_managers, check_wraps
 from medweave_connectors.placement.paths import OUR_TYPES, resolve_paths
 from medweave_connectors.placement.shortfall import look
 from medweave_connectors.record import console, plan
@@ -45,6 +45,7 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
     def __init__(self, context: StreamFlowContext, retry_delay: int = 15) -> None:
         super().__init__(context, retry_delay)
         check_managers(context.config)
+        check_wraps(context.config)
         self._run = plan(context.config)
         schemas = {
             name: json.loads(kind.get_schema())

@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""Tries the faults of tests/engine_faults on another StreamFlow, and lists those that went away.
+
+It makes a throw-away virtual environment with that StreamFlow and with medweave's other dependencies of the driver, whatever
+version the project pins, and runs the stock side of each test in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+ROOT = Path(__file__).resolve().parents[2]
+FAULTS = ROOT / "tests" / "engine_faults"
+Verdict = Literal["still there", "gone", "not tried"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What one test saw: the fault's id (`C1`), the test's name, and its words where the fault was not shown."""
+
+    id: str
+    test: str
+    verdict: Verdict
+    seen: str = ""
+
+
+def requirements(version: str) -> list[str]:
+    """What to install: that StreamFlow, and the driver's other dependencies as pyproject.toml names them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    others = [*project["dependencies"], *project["optional-dependencies"]["driver"]]
+    streamflow = str(Path(version).resolve()) if Path(version).is_file() else f"streamflow=={version}"
+    pytest = next(each for each in project["optional-dependencies"]["dev"] if each.startswith("pytest"))
+    return [streamflow, *(each for each in others if not each.startswith("streamflow")), pytest]
+
+
+def make_environment(folder: Path, version: str) -> Path:
+    """The interpreter of a new virtual environment.
+
+    Raises:
+        subprocess.CalledProcessError: there is no such version, or it cannot be installed beside the others.
+    """
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    python = folder / "bin" / "python"
+    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*install, *requirements(version)], check=True)
+    subprocess.run([*install, "--no-deps", ROOT], check=True)  # without its pin
+    return python
+
+
+def try_faults(python: Path, folder: Path) -> list[Fault]:
+    """Runs the stock side of each test."""
+    report = folder / "report.xml"
+    options = [
+        "--stock-only",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "addopts=--import-mode=importlib",
+        f"--junitxml={report}",
+    ]
+    subprocess.run([python, "-m", "pytest", "--quiet", "--tb=short", *options, FAULTS], cwd=ROOT, check=False)
+    if not report.exists():
+        raise SystemExit("try_streamflow: the tests did not run at all; see above.")
+    return sorted(read_report(ElementTree.parse(report).getroot()), key=lambda fault: (fault.id[0], int(fault.id[1:])))
+
+
+def read_report(root: ElementTree.Element) -> Iterable[Fault]:
+    """The verdicts in pytest's JUnit report: a test that passed has shown its fault."""
+    for case in root.iter("testcase"):
+        name = str(case.get("name"))
+        named = re.match(r"test_([qnkc]\d+)_", name)
+        if named is None:
+            continue
+        verdict: Verdict = "still there"
+        seen = ""
+        for problem in (*case.iter("failure"), *case.iter("error")):
+            seen = str(problem.get("message"))
+            # Another error says that the test does not fit this version, nothing about the fault.
+            verdict = "gone" if "FaultIsGone" in seen else "not tried"
+        yield Fault(named[1].upper(), name, verdict, seen.strip().splitlines()[0][:200] if seen.strip() else "")
+
+
+def main() -> int:
+    """Prints the verdicts; 0 when all tests could be tried."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", required=True, help="a release (0.2.0rc4), or the path of a wheel of StreamFlow")
+    version = parser.parse_args().version
+    with tempfile.TemporaryDirectory(prefix="try-streamflow-") as name:
+        folder = Path(name)
+        try:
+            python = make_environment(folder / "environment", version)
+        except subprocess.CalledProcessError as error:
+            print(f"try_streamflow: StreamFlow {version} could not be installed (exit code {error.returncode}).")
+            return 2
+        faults = try_faults(python, folder)
+    for verdict in ("still there", "gone", "not tried"):
+        found = [fault for fault in faults if fault.verdict == verdict]
+        print(f"\n{verdict}: {len(found)} of {len(faults)}")
+        for fault in found:
+            print(f"  {fault.id:4} {fault.test}" + (f"\n       {fault.seen}" if verdict == "not tried" else ""))
+    return 1 if any(fault.verdict == "not tried" for fault in faults) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
