@@ -15,17 +15,15 @@ import tempfile
 import tomllib
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 FAULTS = ROOT / "tests" / "engine_faults"
 Verdict = Literal["still there", "gone", "not tried"]
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(NamedTuple):
     """What one test saw: the fault's id (`C1`), the test's name, and its words where the fault was not shown."""
 
     id: str

@@ -1,0 +1,39 @@
+"""docs/explanation/engine-faults.md lists every fault, and names tests that exist."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+from support.scripts import module_of
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "explanation" / "engine-faults.md").read_text(encoding="utf-8")
+IDS = [f"{letter}{n}" for letter, last in (("Q", 12), ("N", 4), ("K", 13), ("C", 17)) for n in range(1, last + 1)]
+REPORT = """<testsuites><testsuite>
+<testcase name="test_c1_a"/>
+<testcase name="test_q2_b[x]"><failure message="support.engine_faults.FaultIsGone: two lines&#10;more"/></testcase>
+<testcase name="test_k3_c"><failure message="TypeError: no such argument"/></testcase>
+<testcase name="test_every_fault_is_listed"/>
+</testsuite></testsuites>"""
+
+
+def test_every_fault_is_listed() -> None:
+    assert re.findall(r"^\| ([QNKC]\d+) \|", PAGE, re.MULTILINE) == IDS
+
+
+def test_the_tests_that_the_page_names_exist() -> None:
+    written = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    exist = set(re.findall(r"def (test_\w+)", written))
+    named = set(re.findall(r"`(test_\w+)`", PAGE))
+    assert named - exist == set()
+    # And none of ours is left out.
+    ours = "\n".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
+    assert set(re.findall(r"def (test_[qnkc]\d+_\w+)", ours)) - named == set()
+
+
+def test_verdicts_about_another_version() -> None:
+    module = module_of(Path(__file__).parent / "try_streamflow.py")
+    found = [(each.id, each.verdict) for each in module.read_report(ElementTree.fromstring(REPORT))]
+    assert found == [("C1", "still there"), ("Q2", "gone"), ("K3", "not tried")]
