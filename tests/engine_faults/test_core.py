@@ -13,7 +13,6 @@ from support.engine_faults import alive, end, pid_in, run_stock, shown, start_st
 
 GOOD = "echo done > result.txt"
 HANG_S = 4.0  # these runs take about two seconds, with the start of the engine: after that, a wait has no end
-START_S = 3.0
 SLOW = "echo $$ > {folder}/pid; sleep 60"
 HUGE = {"requirements": {"ResourceRequirement": {"coresMin": 4096, "ramMin": 128}}}
 # A connector that nobody can build, under a name that both engines know; the engine's own jobs have one of this type too.
@@ -49,10 +48,39 @@ def test_c1_an_error_in_a_constructor_reaches_every_step(stock: Path, ours: Path
         assert "no such key file" in ended.stderr
 
 
+def waits(stock: Path, tool: object, *, target: str = "{deployment: here}", preload: str = "") -> None:
+    """Asserts that a step of the stock engine waits in silence while another one, elsewhere, has long ended."""
+    tools = {"waits": tool, "mark": f"touch {stock}/mark; " + GOOD}
+    file = stock_file(stock).replace(
+        "{step: /, target: {deployment: here}}",
+        f"{{step: /waits, target: {target}}}, {{step: /mark, target: {{deployment: there}}}}",
+    )
+    there = f'there: {{type: local, workdir: "{stock}/there", config: {{}}}}, here'
+    write_workflow(stock, tools, file=file.replace("deployments: {here", "deployments: {" + there))
+    going = start_stock(stock, preload=preload)
+    hangs = still_going(going, HANG_S, after=lambda: (stock / "mark").exists())
+    shown((stock / "mark").exists() and hangs and not going.stderr.strip(), going.stderr)
+
+
+# A deployment whose places come late: never, or after some seconds.
+LATE = """
+import time
+from streamflow.deployment.connector import connector_classes
+from streamflow.deployment.connector.local import LocalConnector
+class Late(LocalConnector):
+    first = None
+    async def get_available_locations(self, service=None):
+        if self.deployment_name == "here":
+            Late.first = Late.first or time.monotonic()
+            if time.monotonic() < Late.first + {seconds}:
+                return {{}}
+        return await super().get_available_locations(service)
+connector_classes["local"] = Late
+"""
+
+
 def test_c2_a_request_that_no_location_can_meet_is_refused(stock: Path, ours: Path, stock_only: bool) -> None:
-    write_workflow(stock, {"huge": (GOOD, HUGE)}, file=stock_file(stock))
-    going = start_stock(stock)
-    shown(still_going(going, START_S + HANG_S) and not going.stderr.strip(), going.stderr)
+    waits(stock, (GOOD, HUGE))
     if stock_only:
         return
     write_workflow(ours, {"huge": (GOOD, HUGE)})
@@ -62,43 +90,44 @@ def test_c2_a_request_that_no_location_can_meet_is_refused(stock: Path, ours: Pa
 
 
 def test_c2_more_locations_than_there_are_is_refused(stock: Path, ours: Path, stock_only: bool) -> None:
-    def two(file: str) -> str:
-        return file.replace("target: {deployment: here}", "target: {deployment: here, locations: 2}")
-
-    write_workflow(stock, {"wide": GOOD}, file=two(stock_file(stock)))
-    going = start_stock(stock)
-    shown(still_going(going, START_S + HANG_S) and not going.stderr.strip(), going.stderr)
+    target = "{deployment: here, locations: 2}"
+    waits(stock, GOOD, target=target)
     if stock_only:
         return
-    write_workflow(ours, {"wide": GOOD}, file=two(FILE))
+    write_workflow(ours, {"wide": GOOD}, file=FILE.replace("{deployment: here}", target))
     ended = run(ours)
     assert ended.exit_code == 1
     assert "seen:     locations: 2, and here has 1" in ended.stderr
 
 
 def test_c2_a_location_that_does_not_come_ends_the_wait(stock: Path, ours: Path, stock_only: bool) -> None:
-    # As a pod that is never ready: K1 of the engine.
-    empty = """
-from streamflow.deployment.connector import connector_classes
-from streamflow.deployment.connector.local import LocalConnector
-class Empty(LocalConnector):
-    async def get_available_locations(self, service=None):
-        return await super().get_available_locations(service) if self.deployment_name != "here" else {}
-connector_classes["local"] = Empty
-"""
-    write_workflow(stock, {"waits": GOOD}, file=stock_file(stock))
-    going = start_stock(stock, preload=empty)
-    shown(still_going(going, START_S + HANG_S) and not going.stderr.strip(), going.stderr)
+    never = LATE.format(seconds=10**6)
+    waits(stock, GOOD, preload=never)
     if stock_only:
         return
     write_workflow(ours, {"waits": GOOD}, file=FILE.replace("type: medweave.local", "type: local, workdir: /tmp"))
-    (ours / "empty.py").write_text(
-        empty + "import medweave_connectors.placement.scheduler as s\ns.LOOK_S, s.LOCATION_DEADLINE_S = 0.2, 1.0\n"
+    (ours / "late.py").write_text(
+        never + "import medweave_connectors.placement.scheduler as s\ns.LOOK_S, s.LOCATION_DEADLINE_S = 0.2, 1.0\n"
     )
-    ended = start(ours, preload=ours / "empty.py").wait(30)
+    ended = start(ours, preload=ours / "late.py").wait(30)
     assert ended.exit_code == 1
     assert "medweave: /waits/0 waits: here has 0 of 1 locations" in ended.stderr
     assert "/waits/0 waited 1 s for a place that did not come." in ended.stderr
+
+
+def test_k1_a_location_that_comes_late_is_seen(stock: Path, ours: Path, stock_only: bool) -> None:
+    # As a pod that is ready some seconds after its release.
+    late = LATE.format(seconds=1)
+    waits(stock, GOOD, preload=late)
+    if stock_only:
+        return
+    file = FILE.replace("type: medweave.local", f"type: local, workdir: {ours}/work")
+    # Without the engine's own second look: ours tells it.
+    file = file.replace("type: medweave.scheduler, config: {}", "type: medweave.scheduler, config: {retry_delay: 0}")
+    write_workflow(ours, {"waits": GOOD}, file=file)
+    (ours / "late.py").write_text(late + "import medweave_connectors.placement.scheduler as s\ns.LOOK_S = 0.5\n")
+    ended = start(ours, preload=ours / "late.py").wait(30)
+    assert ended.exit_code == 0, ended.stderr
 
 
 def test_c5_a_killed_driver_leaves_its_rows(stock: Path, ours: Path, stock_only: bool) -> None:
