@@ -16,21 +16,21 @@ import asyncssh
 from streamflow.core.deployment import ExecutionLocation
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.scheduling import Hardware
-from streamflow.deployment.connector.ssh import SSHConnector, SSHContext, get_param_from_file, parse_hostname
+from streamflow.deployment.connector.ssh import SSHConnector, SSHContext
 
 from medweave_connectors import shutdown
-from medweave_connectors.errors import SiteConfigError, SiteUnreachable, TimeLimitExceeded
+from medweave_connectors.errors import SiteUnreachable, TimeLimitExceeded
 from medweave_connectors.record import current
 from medweave_connectors.record.output import JobOutput
 from medweave_connectors.remote import fetch_reports, file_name, shell_line, step_variables, utility_line
-from medweave_connectors.ssh.refusals import refusal
+from medweave_connectors.ssh.hardware import PROBE, parse_hardware
+from medweave_connectors.ssh.master import MasterConnection
 from medweave_connectors.ssh.shells import SHELLS, ShellLost, Shells
 from medweave_connectors.ssh.streams import Reader, Writer
+from medweave_connectors.ssh.way import Target, connect
 
-KEEPALIVE_S, KEEPALIVE_COUNT = 15, 4  # a dead connection is known after a minute
 SESSION_PAUSES_S = (0.3, 0.6, 1.2, 2.4)
 RETRY_DELAY_S = 1  # nothing else goes on meanwhile
-CIPHERS = ["aes128-gcm@openssh.com", "aes256-ctr", "aes192-ctr", "aes128-ctr"]
 GRACE_S, END_S, CLOSE_S = 3.0, 15.0, 2.0
 TIMED_OUT, LOST = -1, -2  # ends of a job that are no exit codes
 _EXIT_CODES = {TIMED_OUT: 143, LOST: 1}
@@ -38,12 +38,12 @@ READ_BYTES = 65536
 
 
 class _CheckedContext(SSHContext):  # type: ignore[misc]
-    """A connection whose host key is checked against the file that the deployment names."""
+    """A connection whose host key is checked, made again where it was lost."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         self._one_at_a_time = asyncio.Lock()
-        self._ssh_connection: asyncssh.SSHClientConnection | None = None
+        self._ssh_connection: Any = None
 
     async def close(self) -> None:
         """Closes the connection, without a word about channels that the other side still holds."""
@@ -53,45 +53,19 @@ class _CheckedContext(SSHContext):  # type: ignore[misc]
                 await asyncio.wait_for(self._ssh_connection.wait_closed(), CLOSE_S)
             self._ssh_connection = None
 
-    async def get_connection(self) -> asyncssh.SSHClientConnection:
+    async def get_connection(self) -> Any:
         """The connection; a new one where the last was lost."""
         async with self._one_at_a_time:
             if self._ssh_connection is None or self._ssh_connection.is_closed():
-                self._ssh_connection = await self._get_connection(self._config)
+                self._ssh_connection = await connect(self._config.target)
             return self._ssh_connection
 
-    async def _get_connection(self, config: Any) -> asyncssh.SSHClientConnection:
-        host, port = parse_hostname(config.hostname)
-        try:
-            return await asyncssh.connect(
-                host=host,
-                port=port,
-                username=config.username or (),
-                client_keys=config.client_keys or (),
-                known_hosts=config.known_hosts,
-                passphrase=get_param_from_file(config.ssh_key_passphrase_file),
-                compression_algs=None,
-                encryption_algs=CIPHERS,
-                connect_timeout=config.connect_timeout,
-                keepalive_interval=KEEPALIVE_S,
-                keepalive_count_max=KEEPALIVE_COUNT,
-            )
-        except (OSError, asyncssh.Error, asyncssh.KeyImportError) as error:
-            told = refusal(
-                error,
-                host=config.hostname,
-                user=config.username or "",
-                key=next(iter(config.client_keys), ""),
-                known_hosts=config.known_hosts,
-            )
-            if told is None:
-                raise
-            raise SiteConfigError(
-                f"{config.where}.{told.setting}: {config.hostname} cannot be reached by ssh.",
-                seen=told.seen,
-                expected=told.expected,
-                do=told.do,
-            ) from error
+
+async def _start(connection: Any, script: str) -> Any:
+    """Runs a script by the machine's `sh`, whose process group has the number `$$` (sshd gives each command its own)."""
+    if isinstance(connection, MasterConnection):
+        return await connection.create_process(script)
+    return await connection.create_process(f"exec sh -c {shlex.quote(script)}", encoding=None)
 
 
 class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
@@ -107,7 +81,7 @@ class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
         username: str = "",
         sshKey: str = "",
         sshKeyPassphraseFile: str = "",
-        knownHosts: str = "~/.ssh/known_hosts",
+        knownHosts: str = "",
         connectTimeout: int = 10,
         maxConcurrentSessions: int = 10,
         transferBufferSize: int = 2**20,
@@ -125,9 +99,18 @@ class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
             sshKeyPassphraseFile=sshKeyPassphraseFile or None,
             transferBufferSize=transferBufferSize,
         )
-        for node in self.nodes.values():
-            node.known_hosts = str(Path(knownHosts).expanduser())
-            node.where = f"deployments.{deployment_name}.config"
+        for name, node in self.nodes.items():
+            host, _, port = name.partition(":")
+            node.target = Target(
+                where=f"deployments.{deployment_name}.config",
+                host=host,
+                port=int(port) if port else None,
+                user=username,
+                key=str(Path(sshKey).expanduser()) if sshKey else "",
+                passphrase_file=sshKeyPassphraseFile,
+                known_hosts=str(Path(knownHosts).expanduser()) if knownHosts else "",
+                connect_timeout_s=connectTimeout,
+            )
         self._cls_context = _CheckedContext
         self._groups: dict[str, tuple[ExecutionLocation, str]] = {}
         self._open_shells: dict[str, Shells] = {}
@@ -219,15 +202,15 @@ class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
         return self._open_shells[location.name]
 
     async def _get_available_location(self, location: str) -> Hardware:
-        # The stock connector takes the KiB of `free` for MiB; its answer is remembered in `hardware`.
-        known = location in self.hardware
-        try:
-            hardware = await super()._get_available_location(location)
-        except WorkflowExecutionException as error:
-            raise SiteUnreachable(f"{location}: nproc, free or df did not answer there: {error}") from error
-        if not known:
-            hardware.memory /= 1024
-        return hardware
+        if location not in self.hardware:
+            place = ExecutionLocation(name=location, deployment=self.deployment_name)
+            told = await self.run(place, [PROBE], capture_output=True)
+            try:
+                self.hardware[location] = parse_hardware(told[0] if told is not None else "")
+            except ValueError as error:
+                seen = told[0][-200:] if told is not None else ""
+                raise SiteUnreachable(f"{location}: nproc, free or df did not answer there: {seen!r}") from error
+        return self.hardware[location]
 
     @contextlib.asynccontextmanager
     async def _limited_session(self, location: ExecutionLocation, line: str) -> AsyncIterator[Any]:
@@ -237,14 +220,14 @@ class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
             yield process
 
     @contextlib.asynccontextmanager
-    async def _session(self, location: ExecutionLocation, line: str) -> AsyncIterator[Any]:
+    async def _session(self, location: ExecutionLocation, script: str) -> AsyncIterator[Any]:
         """A process at the site, with streams of bytes."""
         context = self._get_ssh_context_factory(location)._contexts[0]
         for pause_s in (*SESSION_PAUSES_S, None):
             connection = None
             try:
                 connection = await context.get_connection()
-                process = await connection.create_process(line, encoding=None)
+                process = await _start(connection, script)
                 break
             except (asyncssh.Error, OSError) as error:
                 # A second connection may do better; a session is refused while another one is being closed.
@@ -288,8 +271,8 @@ class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
         """Runs a job to its end: the exit code, `TIMED_OUT` or `LOST`; in these two the job has been ended, if it could be."""
         end = LOST
         try:
-            # sshd gives each command a process group, which can be ended from another session when this one is lost.
-            async with self._limited_session(location, f"exec sh -c {shlex.quote(f'echo $$ >&2; {line}')}") as process:
+            # Its process group can be ended from another session when this one is lost.
+            async with self._limited_session(location, f"echo $$ >&2; {line}") as process:
                 self._groups[job_name] = location, (await process.stderr.readline()).decode().strip()
                 reading = asyncio.gather(_each(process.stdout, output.stdout), _each(process.stderr, output.stderr))
                 try:

@@ -1,0 +1,197 @@
+"""Sessions through an open ControlMaster, by the `ssh` program: for sites that want a second factor for each new connection.
+
+`ssh` ends with 255 both for a lost connection and for a command that ended so, and a signal's number is lost on the way. So
+the command's end is written by a shell at the site, behind its errors, and a session starts its command only when told to: what
+was refused was not begun, and may be tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shlex
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+READ_BYTES = 2**16
+OPEN_S = 30.0
+WATCH_S, LAST_WORDS_S = 0.5, 1.0
+# Only the master is used: where it is gone, ssh would connect anew (and ask at the terminal).
+OPTIONS = ["-T", "-a", "-x"]
+for _setting in (
+    "ControlMaster=no",
+    "ProxyCommand=false",
+    "BatchMode=yes",
+    "LogLevel=ERROR",
+    "RemoteCommand=none",
+    "ClearAllForwardings=yes",
+):
+    OPTIONS += ["-o", _setting]
+
+
+class Errors:
+    """What the command writes to stderr, less the mark that tells its end."""
+
+    def __init__(self, stream: Any, mark: bytes) -> None:
+        self._stream, self._mark = stream, mark
+        self._ready, self._held = bytearray(), b""
+        self.ended = asyncio.Event()
+        self.exit_status: int | None = None
+
+    async def read(self, _most: int = READ_BYTES) -> bytes:
+        """The next bytes; none at the end."""
+        while not self._ready and not self.ended.is_set():
+            if data := await self._stream.read(READ_BYTES):
+                self._take(data)
+            else:
+                self._ready += self._held
+                self.ended.set()
+        data, self._ready = bytes(self._ready), bytearray()
+        return data
+
+    async def readline(self) -> bytes:
+        """The next line with its end, or what is left."""
+        line = b""
+        while b"\n" not in line and (data := await self.read()):
+            line += data
+        end = line.find(b"\n") + 1 or len(line)
+        self._ready[:0] = line[end:]
+        return line[:end]
+
+    def _take(self, data: bytes) -> None:
+        held = self._held + data
+        place = held.find(self._mark)
+        if place < 0:  # its beginning may be there
+            place = next(
+                (
+                    len(held) - n
+                    for n in range(min(len(self._mark), len(held)), 0, -1)
+                    if self._mark.startswith(held[-n:])
+                ),
+                len(held),
+            )
+        elif (end := held.find(b"\n", place)) >= 0:
+            self.exit_status = int(held[place + len(self._mark) : end])
+            held = held[:place] + held[end + 1 :]
+            place = len(held)
+        self._ready += held[:place]
+        self._held = held[place:]
+
+
+class MasterProcess:
+    """A command at the site, with what medweave uses of asyncssh's processes. `exit_status` is None where its end is not known."""
+
+    exit_signal = None  # a shell at the site has made it 128 and its number
+
+    def __init__(self, process: Any, transport: asyncio.SubprocessTransport, mark: bytes) -> None:
+        self._process, self._transport = process, transport
+        self.stdin, self.stdout = process.stdin, process.stdout
+        self.stderr = Errors(process.stderr, mark)
+        self._watching = asyncio.create_task(self._watch())
+
+    @property
+    def exit_status(self) -> int | None:
+        """As the command's own shell saw it."""
+        return self.stderr.exit_status
+
+    def is_closing(self) -> bool:
+        """Whether the session has ended."""
+        return self._transport.get_returncode() is not None or self._transport.is_closing()
+
+    def close(self) -> None:
+        """Ends the session; what runs at the site is not ended by that."""
+        self._watching.cancel()
+        self._transport.close()
+
+    async def wait_closed(self) -> None:
+        """Until all is said; its errors must be read meanwhile."""
+        await self.stderr.ended.wait()
+
+    async def _watch(self) -> None:
+        """The streams end with `ssh`: the master holds them, too, and keeps them open when `ssh` is killed."""
+        while self._transport.get_returncode() is None:
+            await asyncio.sleep(WATCH_S)
+        await asyncio.sleep(LAST_WORDS_S)
+        self._transport.close()
+
+
+class MasterConnection:
+    """An open ControlMaster; it belongs to the user, and stays open."""
+
+    def __init__(self, words: Callable[..., list[str]]) -> None:
+        """`words` makes the command line of `ssh` to the machine from options."""
+        self._words = words
+        self._refused = False
+        self._channels: list[Any] = []  # StreamFlow counts them
+
+    def is_closed(self) -> bool:
+        """Whether to look again for the master: after a session that it refused."""
+        return self._refused
+
+    def close(self) -> None:
+        """Nothing: others use it."""
+
+    async def wait_closed(self) -> None:
+        """Nothing to wait for."""
+
+    async def create_process(self, script: str) -> MasterProcess:
+        """Runs a script by the site's `sh`, whose process group has the number `$$`.
+
+        Raises:
+            ConnectionError: the master refused the session, or is gone; the script was not begun.
+        """
+        token = secrets.token_hex(8)
+        line = f"exec sh -c {shlex.quote(_wrapped(script, token))}"
+        process, transport = await _begin([*self._words(), line])
+        begin, seen = f"\0medweave-begin {token}\n".encode(), b""
+        try:
+            async with asyncio.timeout(OPEN_S):
+                while not seen.endswith(begin):  # what a login prints comes before it
+                    data = await process.stderr.read(READ_BYTES)
+                    if not data:
+                        raise ConnectionError
+                    seen += data
+            process.stdin.write(b"go\n")
+        except (OSError, TimeoutError):
+            self._refused = True
+            told = seen.decode(errors="replace").strip() or "no answer"
+            raise ConnectionError(f"the open ControlMaster gave no session: {told}") from None
+        finally:
+            if not seen.endswith(begin):
+                transport.close()
+        return MasterProcess(process, transport, f"\0medweave-end {token} ".encode())
+
+
+class MasterForward:
+    """An open ControlMaster of a jump host."""
+
+    def __init__(self, words: Callable[..., list[str]]) -> None:
+        """`words` makes the command line of `ssh` to the jump host from options."""
+        self._words = words
+
+    def command(self, host: str, port: int) -> list[str]:
+        """A program whose input and output are a connection from the jump host to `host`."""
+        return self._words("-W", f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+
+
+async def _begin(words: list[str]) -> tuple[Any, asyncio.SubprocessTransport]:
+    """As asyncio.create_subprocess_exec does it, with the transport, which closes the streams."""
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.subprocess_exec(
+        lambda: asyncio.subprocess.SubprocessStreamProtocol(READ_BYTES, loop),
+        *words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is ours to handle
+    )
+    return asyncio.subprocess.Process(transport, protocol, loop), transport
+
+
+def _wrapped(script: str, token: str) -> str:
+    """The script as a child of a shell that outlives a TERM to its group, to tell the end."""
+    return (
+        f"printf '\\000medweave-begin {token}\\n' >&2; read -r go || exit 1; trap : TERM; "
+        f"(eval {shlex.quote(script)}); printf '\\000medweave-end {token} %s\\n' $? >&2"
+    )

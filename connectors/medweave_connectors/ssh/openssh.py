@@ -1,0 +1,101 @@
+"""What OpenSSH would do for a host: asked of the `ssh` program, which alone reads its configuration as ssh does.
+
+`ssh -G` gives the settings after Host, Match, Include and the system's file; `ssh -O check` tells of an open ControlMaster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import os
+import pwd
+import shutil
+import subprocess
+from pathlib import Path
+
+from medweave_connectors.errors import SiteConfigError
+from medweave_connectors.ssh.settings import HostSettings, parse, plain
+
+ANSWER_S = 20.0  # a `Match exec` may ask a network
+
+
+def user_file() -> Path:
+    """The user's configuration; below $HOME, as every `~` of ours."""
+    return Path.home() / ".ssh" / "config"
+
+
+def ssh_words(host: str, user: str, port: int | None, *options: str) -> list[str]:
+    """An `ssh` command line that reads the user's configuration; `user` and `port` win over it where they are given."""
+    words = ["ssh"]
+    # ssh takes the home folder of the account, whatever HOME says.
+    if Path.home() != Path(pwd.getpwuid(os.getuid()).pw_dir):
+        words += ["-F", str(user_file()) if user_file().is_file() else "none"]
+    words += list(options)
+    if user:
+        words += ["-l", user]
+    if port is not None:
+        words += ["-p", str(port)]
+    return [*words, "--", host]
+
+
+async def look_up(host: str, user: str, port: int | None, *, where: str) -> HostSettings:
+    """The settings for a host.
+
+    Args:
+        user, port: those of the site file, empty or None where it has none.
+        where: the setting that names the host, for errors.
+
+    Raises:
+        SiteConfigError: ssh refuses its configuration, or there is one and no program to read it.
+    """
+    if not _can_ask():
+        if user_file().is_file():
+            raise SiteConfigError(
+                f"{where}: the settings for {host} cannot be read.",
+                seen=f"{user_file()}, and no program `ssh` on the PATH, or no account for user id {os.getuid()}",
+                expected="OpenSSH's client, which reads that file",
+                do="install it (Debian: openssh-client), or remove the file",
+            )
+        return plain(host, user or getpass.getuser(), port)
+    code, output, errors = await _answer(ssh_words(host, user, port, "-G", "-T"))
+    if code != 0:
+        raise SiteConfigError(
+            f"{where}: ssh refuses its configuration for {host}.",
+            seen="; ".join(errors.split("\n")) or f"`ssh -G {host}` ended with {code}",
+            expected=f"a configuration that `ssh -G {host}` accepts",
+            do=f"correct {user_file()}, or the name in the site file",
+        )
+    return parse(host, output)
+
+
+async def master_answers(settings: HostSettings, user: str, port: int | None) -> bool:
+    """Whether the ControlMaster of this host is open."""
+    if not settings.control_path or not _can_ask() or not Path(settings.control_path).exists():
+        return False
+    words = ssh_words(settings.alias, user, port, "-S", settings.control_path, "-O", "check")
+    return (await _answer(words))[0] == 0
+
+
+def _can_ask() -> bool:
+    with contextlib.suppress(KeyError):
+        pwd.getpwuid(os.getuid())  # without an account `ssh` starts nothing
+        return shutil.which("ssh") is not None
+    return False
+
+
+async def _answer(words: list[str]) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        *words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # it must not ask at the terminal
+    )
+    try:
+        output, errors = await asyncio.wait_for(process.communicate(), ANSWER_S)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return -1, "", f"no answer within {ANSWER_S:.0f} s (a Match exec?)"
+    return process.returncode or 0, output.decode(errors="replace"), errors.decode(errors="replace").strip()
