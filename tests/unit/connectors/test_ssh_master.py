@@ -162,6 +162,9 @@ def test_a_job_and_its_exit_code(config: Path, tmp_path: Path, record: RunRecord
         told = using(job(f"echo 'medweave-step train: NaN.' >&2; exit {code}", tmp_path / "work"))
         assert told == ("medweave-step train: NaN.", code)
     assert using(job("kill -KILL $$", tmp_path / "work"))[1] == 137
+    assert using(job("kill -s TERM 0; sleep 9", tmp_path / "work"))[1] == 143, (
+        "ended there, with its whole group: not lost"
+    )
 
 
 def sleeper(folder: Path) -> str:
