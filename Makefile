@@ -22,7 +22,6 @@ TORCH ?= default
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 TESTBED := deployments/testbed/testbed.py
-TESTS ?= tests/hybrid
 
 .PHONY: help env demo test check bench docs constraints clean testbed testbed-status testbed-down hybrid test-hybrid
 help:
@@ -63,7 +62,12 @@ hybrid: testbed
 	@COMPSS_HOME='$(COMPSS_HOME)' $(BIN)/python deployments/hybrid/hybrid.py
 
 test-hybrid: $(INSTALLED)
+ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
+else
+	$(BIN)/python -m pytest -n 3 --ignore tests/hybrid/alone tests/hybrid
+	$(BIN)/python -m pytest tests/hybrid/alone
+endif
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py

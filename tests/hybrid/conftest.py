@@ -3,13 +3,45 @@
 from __future__ import annotations
 
 import os
+from pathlib import PurePosixPath
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from support.testbed import Sites, call, down_parts, sites
 
 # They fall behind while somebody edits the source or builds an image; `up` brings them after in seconds.
 FOLLOWERS = {"environment", "images"}
+
+
+# Files that would get in each other's way side by side; every other file is a group of its own. Those in alone/ break parts.
+GROUPS = {
+    name: group
+    for group, names in {
+        "slurm": ("test_slurm", "test_testbed_slurm", "test_sites", "test_faults_end", "test_same_masks", "test_bytes"),
+        "images": ("test_images", "test_charts", "test_faults"),
+        "pods": (
+            "test_pods",
+            "test_pods_cluster",
+            "test_testbed_cluster",
+            "test_testbed_tenants",
+            "test_testbed_walls",
+        ),
+    }.items()
+    for name in names
+}
+
+
+class _ByGroup(LoadScopeScheduling):  # pytest-xdist's own groups have no effect under pytest 9
+    def _split_scope(self, nodeid: str) -> str:
+        stem = PurePosixPath(nodeid.partition("::")[0]).stem
+        return GROUPS.get(stem, stem)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """With several workers (`-n`), the files of a group run on one of them, one after the other."""
+    return _ByGroup(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -15,14 +15,15 @@ from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import StorageError, UsageError
 from medweave_steps.contracts.event import Event, EventType
 
-PROGRESS_SYNC_INTERVAL_S = 1.0
+SYNC_INTERVAL_S = 1.0
 
 
 class EventLog:
     """Writes the events of one run.
 
     Each line goes out in one `write` to a descriptor opened for appending, so a killed process leaves whole lines, and a
-    reader may follow the file while it grows.
+    reader may follow the file while it grows. The disk is waited for once a second at most: what a machine without power can
+    lose is one second.
     """
 
     def __init__(self, path: Path, run_id: str) -> None:
@@ -55,7 +56,7 @@ class EventLog:
         location: str | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> None:
-        """Writes one event. Everything but progress is on the disk when this returns.
+        """Writes one event.
 
         Raises:
             StorageError: the disk is full; the log still ends with a whole line.
@@ -75,11 +76,12 @@ class EventLog:
         )
         text = json.dumps(codec.to_json(event), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         self._write((text + "\n").encode())
-        self._sync(every_line=event_type != "job.progress")
+        self._sync(at_once=event_type == "run.ended")
 
     def close(self) -> None:
         """Ends the log. Further events are an error of ours."""
         if self._descriptor is not None:
+            os.fsync(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = None
 
@@ -101,9 +103,9 @@ class EventLog:
                 do="free space on the disk that holds the folder of runs, and run again",
             )
 
-    def _sync(self, *, every_line: bool) -> None:
+    def _sync(self, *, at_once: bool) -> None:
         now = time.monotonic()
-        if every_line or now - self._last_sync >= PROGRESS_SYNC_INTERVAL_S:
+        if at_once or now - self._last_sync >= SYNC_INTERVAL_S:
             assert self._descriptor is not None
             os.fsync(self._descriptor)
             self._last_sync = now
