@@ -19,7 +19,15 @@ FOLLOWERS = {"environment", "images"}
 GROUPS = {
     name: group
     for group, names in {
-        "slurm": ("test_slurm", "test_testbed_slurm", "test_sites", "test_faults_end", "test_same_masks", "test_bytes"),
+        "slurm": (
+            "test_slurm",
+            "test_testbed_slurm",
+            "test_sites",
+            "test_faults_end",
+            "test_same_masks",
+            "test_bytes",
+            "test_tutorial",
+        ),
         "images": ("test_images", "test_charts", "test_faults"),
         "pods": (
             "test_pods",
