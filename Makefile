@@ -46,7 +46,7 @@ test: check
 	$(BIN)/python -m pytest
 
 bench: $(INSTALLED)
-	@for name in preprocess segment inference int8 quality; do \
+	@for name in preprocess segment inference int8 quality overhead; do \
 	  echo "== $$name"; $(BIN)/python tests/bench/$$name.py; done
 
 testbed: $(INSTALLED)
