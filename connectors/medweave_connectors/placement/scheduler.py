@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import json
 import tempfile
@@ -163,7 +164,9 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
         placing = asyncio.create_task(super().schedule(job, binding_config, hardware_requirement))
         try:
             while not (await asyncio.wait({placing}, timeout=LOOK_S))[0]:
-                before, lack = lack, await look(self.context.deployment_manager, places, asked)
+                before = lack
+                with contextlib.suppress(Exception):  # `placing` asks the same places, and says what is wrong
+                    lack = await look(self.context.deployment_manager, places, asked)
                 if lack is None:
                     since = clock()
                     if before is not None:  # what was missing has come; with retry_delay 0 nobody else would say so

@@ -22,8 +22,8 @@ class EventLog:
     """Writes the events of one run.
 
     Each line goes out in one `write` to a descriptor opened for appending, so a killed process leaves whole lines, and a
-    reader may follow the file while it grows. The disk is waited for once a second at most: what a machine without power can
-    lose is one second.
+    reader may follow the file while it grows. The disk is waited for once a second at most, and at the end: only a machine that
+    loses its power loses lines, those of the last half minute or so.
     """
 
     def __init__(self, path: Path, run_id: str) -> None:
@@ -81,9 +81,11 @@ class EventLog:
     def close(self) -> None:
         """Ends the log. Further events are an error of ours."""
         if self._descriptor is not None:
-            os.fsync(self._descriptor)
-            os.close(self._descriptor)
-            self._descriptor = None
+            descriptor, self._descriptor = self._descriptor, None
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
     def _write(self, line: bytes) -> None:
         assert self._descriptor is not None, "an event after the end of the run"

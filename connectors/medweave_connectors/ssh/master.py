@@ -16,7 +16,7 @@ from typing import Any
 
 READ_BYTES = 2**16
 OPEN_S = 30.0
-WATCH_S, LAST_WORDS_S = 0.5, 1.0
+WATCH_S, LAST_WORDS_S = 0.5, 0.5
 # Only the master is used: where it is gone, ssh would connect anew (and ask at the terminal).
 OPTIONS = ["-T", "-a", "-x"]
 for _setting in (
@@ -112,7 +112,10 @@ class MasterProcess:
         """The streams end with `ssh`: the master holds them, too, and keeps them open when `ssh` is killed."""
         while self._transport.get_returncode() is None:
             await asyncio.sleep(WATCH_S)
-        await asyncio.sleep(LAST_WORDS_S)
+        idle = 0
+        while idle < 2:  # a reader may be slow: what it has not taken yet holds up what is still in the pipe
+            await asyncio.sleep(LAST_WORDS_S)
+            idle = 0 if self.stdout._buffer else idle + 1  # a StreamReader has no other word for it
         self._transport.close()
 
 

@@ -11,6 +11,7 @@ import getpass
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -57,7 +58,7 @@ async def look_up(host: str, user: str, port: int | None, *, where: str) -> Host
                 expected="OpenSSH's client, which reads that file",
                 do="install it (Debian: openssh-client), or remove the file",
             )
-        return plain(host, user or getpass.getuser(), port)
+        return plain(host, user or _own_name(where), port)
     code, output, errors = await _answer(ssh_words(host, user, port, "-G", "-T"))
     if code != 0:
         raise SiteConfigError(
@@ -67,6 +68,18 @@ async def look_up(host: str, user: str, port: int | None, *, where: str) -> Host
             do=f"correct {user_file()}, or the name in the site file",
         )
     return parse(host, output)
+
+
+def _own_name(where: str) -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        raise SiteConfigError(
+            f"{where}: nobody said as whom to log in.",
+            seen=f"no account for user id {os.getuid()} on this machine, and neither LOGNAME nor USER",
+            expected="a user name",
+            do="set `username` in the site file, and LOGNAME in the environment",
+        ) from None
 
 
 async def master_answers(settings: HostSettings, user: str, port: int | None) -> bool:
@@ -94,8 +107,11 @@ async def _answer(words: list[str]) -> tuple[int, str, str]:
     )
     try:
         output, errors = await asyncio.wait_for(process.communicate(), ANSWER_S)
-    except TimeoutError:
-        process.kill()
+    except BaseException as error:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # a Match exec holds the pipes, too
+        if not isinstance(error, TimeoutError):
+            raise
         await process.wait()
         return -1, "", f"no answer within {ANSWER_S:.0f} s (a Match exec?)"
     return process.returncode or 0, output.decode(errors="replace"), errors.decode(errors="replace").strip()

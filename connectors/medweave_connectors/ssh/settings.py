@@ -26,6 +26,7 @@ class HostSettings:
         identity_files: private keys; they may be missing. `keys_named`: the configuration names them, they are not ssh's own list.
         agent: path of the agent's socket; empty for none.
         known_hosts: files with accepted host keys; they may be missing.
+        revoked: files with host keys that are refused wherever they stand.
         jumps: hosts on the way, as [user@]host[:port]; the first is reached first.
         control_path: socket of a ControlMaster; empty for none.
     """
@@ -40,6 +41,7 @@ class HostSettings:
     identities_only: bool = False
     agent: str = ""
     known_hosts: tuple[str, ...] = ()
+    revoked: tuple[str, ...] = ()
     host_key_alias: str = ""
     jumps: tuple[str, ...] = ()
     proxy_command: str = ""
@@ -86,6 +88,7 @@ def parse(alias: str, text: str) -> HostSettings:
         identities_only=one("identitiesonly") == "yes",
         agent=_agent(told.get("identityagent", ["SSH_AUTH_SOCK"])[0], settings),
         known_hosts=paths(_files(one("userknownhostsfile")) + _files(one("globalknownhostsfile"))),
+        revoked=paths(_files(one("revokedhostkeys"))),
         host_key_alias=one("hostkeyalias"),
         jumps=tuple(one("proxyjump").split(",")) if one("proxyjump") else (),
         proxy_command=expand(one("proxycommand"), settings),

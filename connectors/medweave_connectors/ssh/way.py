@@ -180,7 +180,33 @@ def _known_hosts(target: Target, settings: HostSettings) -> bytes:
     """Never None: StrictHostKeyChecking and UserKnownHostsFile of the user's file cannot switch the check off."""
     files = [target.known_hosts] if target.known_hosts else _there(settings)
     lines = [line for file in files for line in Path(file).read_bytes().splitlines() if _is_entry(line)]
-    return NO_HOSTS + b"\n".join(lines)
+    return NO_HOSTS + b"\n".join([*lines, *_revoked(target, settings)])
+
+
+def _revoked(target: Target, settings: HostSettings) -> list[bytes]:
+    """RevokedHostKeys as lines of known_hosts. As with ssh, a list that cannot be read lets nobody in."""
+    keys: list[bytes] = []
+    for file in settings.revoked:
+        try:
+            text = Path(file).read_bytes()
+            if text.startswith(b"SSHKRL"):
+                raise OSError(0, "a binary list (KRL)")
+        except OSError as error:
+            raise SiteConfigError(
+                f"{target.where}: the revoked host keys of ssh's configuration cannot be read.",
+                seen=f"RevokedHostKeys {file}: {error.strerror}",
+                expected="a file with one public key per line",
+                do="correct RevokedHostKeys, or make it a text file",
+            ) from None
+        keys += [line for line in text.splitlines() if line.strip() and not line.startswith(b"#")]
+    return [b"@revoked * " + key for key in keys]
+
+
+class _NoKeys(list[str]):
+    """asyncssh would take an empty list for "the usual files in ~/.ssh", which a configuration may have left out."""
+
+    def __bool__(self) -> bool:
+        return True
 
 
 def _is_entry(line: bytes) -> bool:
@@ -217,7 +243,7 @@ def _keys(target: Target, settings: HostSettings, passphrase: str | None, notes:
             with contextlib.suppress(OSError, asyncssh.KeyImportError):
                 public.append(asyncssh.read_public_key(half))
     agent = settings.agent if public or not settings.identities_only else ""
-    keys: dict[str, Any] = {"client_keys": usable, "agent_path": agent}
+    keys: dict[str, Any] = {"client_keys": usable or _NoKeys(), "agent_path": agent}
     if settings.identities_only and public:
         keys["agent_identities"] = public
     certificates = [file for file in settings.certificate_files if Path(file).is_file()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import pytest
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.errors import SiteConfigError, SiteUnreachable
+from medweave_connectors.ssh import openssh
 from medweave_connectors.ssh.connector import MedweaveSSHConnector
 from medweave_connectors.ssh.openssh import ssh_words
 from support.sshd import USER, Sshd, agent, make_key, sshd
@@ -297,3 +299,36 @@ def test_a_server_that_wants_more_than_a_key(site: Site, tmp_path: Path) -> None
         assert "ControlPath ~/.ssh/master-%C" in told
         site.write(text.replace("Host gate", "    ControlPath ~/cm-%C\nHost gate", 1))
         assert "leave it open: ssh -M -N -f hpc" in refused()
+
+
+def test_a_revoked_host_key_is_refused(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "revoked").write_text(f"# left the building\n{site.inner.host_key}\n")
+    site.write(WITH_JUMP.replace("UseKeychain yes", f"RevokedHostKeys {tmp_path}/revoked"))
+    assert "host key" in refused()
+    (tmp_path / "revoked").unlink()
+    assert "RevokedHostKeys" in refused()
+
+
+def test_the_usual_keys_are_not_offered_where_the_configuration_names_others(site: Site, tmp_path: Path) -> None:
+    for suffix in ("", ".pub"):
+        shutil.copy(f"{site.key}{suffix}", site.home / ".ssh" / f"id_ed25519{suffix}")
+    site.write(WITH_JUMP.replace("ProxyJump gate", "IdentitiesOnly yes").replace('"{key}"', f"{tmp_path}/absent"))
+    assert f"{tmp_path}/absent" in refused()
+
+
+def test_a_match_that_hangs_is_given_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openssh, "ANSWER_S", 1.0)
+    site.write(WITH_JUMP.replace('other exec "false it\'s"', 'hpc exec "sleep 30"'))
+    before = time.monotonic()
+    assert "no answer within" in refused()
+    assert time.monotonic() - before < 10
+
+
+def test_nobody_to_log_in_as(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 4242")
+
+    monkeypatch.setattr(openssh.getpass, "getuser", nobody)
+    monkeypatch.setattr(openssh, "_can_ask", lambda: False)
+    with pytest.raises(SiteConfigError, match="as whom to log in"):
+        asyncio.run(openssh.look_up("somewhere", "", None, where="deployments.login.config.username"))

@@ -20,7 +20,7 @@ from medweave_connectors.errors import SiteConfigError, SiteUnreachable, TimeLim
 from medweave_connectors.record import registry
 from medweave_connectors.record.run import RunRecord
 from medweave_connectors.ssh.connector import MedweaveSSHConnector
-from medweave_connectors.ssh.master import Errors
+from medweave_connectors.ssh.master import Errors, MasterConnection
 from support.engine import wait_until
 from support.sshd import USER, close_master, control_master, make_key, sshd
 
@@ -293,3 +293,21 @@ def test_the_mark_is_found_wherever_it_is_cut(text: bytes, status: int | None, s
         return seen, errors.exit_status
 
     assert asyncio.run(go()) == (text.removesuffix(f"\0end {status}\n".encode()), status)
+
+
+def test_a_slow_reader_gets_all_that_was_said() -> None:
+    async def go() -> bytes:
+        process = await MasterConnection(lambda *options: ["sh", "-c"]).create_process("head -c 190000 /dev/zero")
+        errors = asyncio.create_task(_read_all(process.stderr))
+        await asyncio.sleep(3)  # `ssh` has ended long ago; the pipe is full, and asyncio has stopped reading it
+        data = await process.stdout.read(-1)
+        await errors
+        assert process.exit_status == 0
+        return bytes(data)
+
+    assert len(asyncio.run(asyncio.wait_for(go(), 30))) == 190000
+
+
+async def _read_all(stream: Any) -> None:
+    while await stream.read():
+        pass
