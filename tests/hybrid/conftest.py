@@ -22,13 +22,14 @@ GROUPS = {
         "slurm": (
             "test_slurm",
             "test_testbed_slurm",
+            "test_faults",
             "test_sites",
             "test_faults_end",
             "test_same_masks",
             "test_bytes",
             "test_tutorial",
         ),
-        "images": ("test_images", "test_charts", "test_faults"),
+        "images": ("test_images", "test_charts"),
         "pods": (
             "test_pods",
             "test_pods_cluster",
