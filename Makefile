@@ -12,7 +12,7 @@
 #   make constraints     resolve the dependencies anew and pin them with hashes
 # Options: PYTHON=python3.12   another interpreter (3.11 or newer)
 #          TORCH=cpu           PyTorch's CPU build (0.2 GB instead of 5 GB), for machines without an NVIDIA GPU
-#          TESTS='tests/hybrid/test_slurm.py …'   some of test-hybrid's files
+#          TESTS='tests/hybrid/test_slurm.py …'   some of test-hybrid's files, or tests/hybrid/alone, which break parts of the testbed
 #          COMPSS_HOME=/path   an installation of COMPSs that hybrid's distributed training runs on, instead of torch.distributed
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
@@ -68,7 +68,6 @@ else
 	# Side by side on a slow machine one may miss a deadline: what fails is run again, one after the other.
 	$(BIN)/python -m pytest -n 3 --ignore tests/hybrid/alone tests/hybrid || \
 	  $(BIN)/python -m pytest --last-failed --last-failed-no-failures none --ignore tests/hybrid/alone tests/hybrid
-	$(BIN)/python -m pytest tests/hybrid/alone
 endif
 
 docs: $(INSTALLED)

@@ -19,6 +19,12 @@ def hierarchies(mounts: str) -> list[Path]:
     return old or [Path(row[1]) for row in rows if len(row) > 2 and row[2] == "cgroup2"]
 
 
+def all_mounted(mounts: str) -> list[Path]:
+    """Mount points of both versions: beside version 1, programs may use a mounted version 2 as well."""
+    rows = [line.split() for line in mounts.splitlines()]
+    return [Path(row[1]) for row in rows if len(row) > 2 and row[2] in ("cgroup", "cgroup2")]
+
+
 def remaining(roots: Sequence[Path], name: str) -> list[Path]:
     """Groups of that name, and below, that still exist; the deepest first."""
     found = [folder for root in roots for folder in [root / name, *(root / name).rglob("*")] if folder.is_dir()]

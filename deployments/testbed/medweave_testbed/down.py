@@ -40,7 +40,7 @@ def down(testbed: Testbed, *, purge: bool) -> None:
         leave_cluster(testbed)
     testbed.walls.fall()
     end_users_processes(layout)
-    groups = control_groups.remove(control_groups.hierarchies(control_groups.mounted()), layout.cgroup)
+    groups = control_groups.remove(control_groups.all_mounted(control_groups.mounted()), layout.cgroup)
     left = left_behind(layout, Path("/proc/mounts").read_text(encoding="utf-8"), groups)
     if left:
         raise TestbedError(

@@ -132,6 +132,9 @@ NEW = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n"
 def test_control_group_hierarchies_of_both_versions_are_found() -> None:
     assert control_groups.hierarchies(OLD) == [Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup/memory")]
     assert control_groups.hierarchies(NEW) == [Path("/sys/fs/cgroup")]
+    # `down` looks in all of them: containers leave groups in the second version's mount beside the first.
+    assert [path.name for path in control_groups.all_mounted(OLD)] == ["cpu", "memory", "unified"]
+    assert control_groups.all_mounted(NEW) == [Path("/sys/fs/cgroup")]
 
 
 def test_control_groups_are_removed_from_the_deepest_on(tmp_path: Path) -> None:
