@@ -86,7 +86,8 @@ def test_down_leaves_nothing_behind_and_up_is_quick_again(busy: Sites) -> None:
     assert machine_facts() == before
     assert not Path("/sys/class/net", layout.link).exists()
     assert not [path for path in Path("/sys/fs/cgroup").rglob("*") if layout.cgroup in path.name]
-    assert said("ps", "-u", "medweave-laptop,medweave-hpc", "-o", "pid=,args=").strip() == ""
+    alive = said("ps", "-u", "medweave-laptop,medweave-hpc", "-o", "pid=,args=").splitlines()
+    assert not [line for line in alive if "<defunct>" not in line]  # those wait for the machine's first process
     assert processes_with(str(layout.folder)) == []
     assert down_parts()["sites"] == "needs users; its namespaces do not exist"
     left = {path.name for path in layout.folder.iterdir()}
