@@ -16,7 +16,6 @@ from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.training.cases import open_sampler, open_validator, usable_cases
 from medweave_steps.training.group import Group
-from medweave_steps.training.validate import all_choices
 
 
 def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
@@ -76,13 +75,12 @@ def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepC
     prepared = open_prepared(config.training_set)
     training, validation = usable_cases(prepared)
     trainer = _train(job, group, context, prepared, training, validation)
-    choices = all_choices(config.overlap)
-    per_case = trainer.tallies(choices)
+    per_case = trainer.best_tallies()
     context.ranks += group.gather(_facts(job, group, trainer))
     if group.rank != 0:
         return None
     chosen, figures = deliver.choose(
-        context, validation, choices, per_case, max_false_positives=config.max_false_positives
+        context, validation, trainer.choices, per_case, max_false_positives=config.max_false_positives
     )
     card = _card(config, context, prepared, trainer, chosen, figures, time.monotonic() - started)
     deliver.write_model(job.folder, trainer.network, card)
@@ -128,7 +126,6 @@ def _train(
             f"stopped early at step {trainer.state.step} of {config.steps}: "
             f"{config.patience} validations were no better than that at step {trainer.state.best_step}."
         )
-    trainer.network.load_state_dict(trainer.state.best_weights)
     return trainer
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import math
@@ -22,7 +23,7 @@ from medweave_steps.train import checkpoint
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.strategies import Strategy
 from medweave_steps.training import validate
-from medweave_steps.training.data import PatchSampler
+from medweave_steps.training.data import Batch, BatchesAhead, PatchSampler
 from medweave_steps.training.history import History
 from medweave_steps.training.stepper import FloatVector, Stepper, blame_of, not_a_number
 
@@ -69,6 +70,8 @@ class Trainer:
         self.validator, self.data_sha256, self.signals, self.state = validator, data_sha256, signals, LoopState()
         # What every rank knows to have arrived at some rank: all obey it at the same step.
         self.agreed = signals if strategy.group.world_size == 1 else Deferred()
+        self.choices = validate.all_choices(config.overlap)
+        self._last_tallies: list[list[validate.Tally]] | None = None
         self.stepper = Stepper(
             recipe=config,
             learning_rate=config.learning_rate,
@@ -88,9 +91,14 @@ class Trainer:
             InternalError: the loss is not a number; names the step and the cases of the batch.
             Terminated: INT or TERM arrived; a checkpoint was written if there is a folder for it.
         """
-        config, state = self.config, self.state
+        config, state, group = self.config, self.state, self.strategy.group
         num_epochs = math.ceil(config.steps / config.epoch_steps)
         progress = make_progress(num_epochs, (state.step - len(state.losses)) // config.epoch_steps)
+        with contextlib.closing(BatchesAhead(self.sampler, rank=group.rank, world_size=group.world_size)) as batches:
+            self._go_on(history, progress, batches)
+
+    def _go_on(self, history: History, progress: Progress, batches: BatchesAhead) -> None:
+        config, state = self.config, self.state
         while not state.stopped_early:
             self._obey_signals(history)
             if self._epoch_is_over():
@@ -98,7 +106,7 @@ class Trainer:
             if state.stopped_early or state.step >= config.steps:
                 break
             started = time.monotonic()
-            state.losses.append(self._train_step())
+            state.losses.append(self._train_step(batches.batch(state.step)))
             state.train_seconds += time.monotonic() - started
             if config.checkpoint_folder and state.step % config.checkpoint_interval == 0:
                 self.save(config.checkpoint_folder, history)
@@ -125,11 +133,10 @@ class Trainer:
         state.losses = []
         progress.step(detail, **numbers)
 
-    def _train_step(self) -> float:
-        group, state, sampler = self.strategy.group, self.state, self.sampler
-        batch = sampler.batch(state.step, rank=group.rank, world_size=group.world_size)
+    def _train_step(self, batch: Batch) -> float:
+        group, state = self.strategy.group, self.state
         # By its number of patches, so that the mean over the ranks is the mean over the global batch.
-        loss = self.stepper.loss_of(batch) * (len(batch.case_ids) * group.world_size / sampler.batch_size)
+        loss = self.stepper.loss_of(batch) * (len(batch.case_ids) * group.world_size / self.sampler.batch_size)
         value, statistics = self._agree(float(loss.detach()))
         if not math.isfinite(value):
             blames = group.gather(blame_of(batch))
@@ -174,16 +181,26 @@ class Trainer:
         )
         return validate.interleaved(group.gather(share))
 
+    def best_tallies(self) -> list[list[validate.Tally]]:
+        """Per validation case, the tallies of `choices` under the best weights, which the network holds from here on."""
+        self.network.load_state_dict(self.state.best_weights)
+        if self._last_tallies is not None and self.state.best_step == self.state.step:
+            return self._last_tallies
+        return self.tallies(self.choices)
+
     def _validate(self, history: History) -> dict[str, float | None]:
+        plain = validate.plain(self.config.overlap)
+        # The last weights are mostly the best ones: all choices are counted in one pass over the cases.
+        is_last = self.state.step == self.config.steps and not self.config.validation_cases
+        choices = self.choices if is_last else [plain]
         try:
-            per_case = self.tallies(
-                [validate.plain(self.config.overlap)], num_cases=self.config.validation_cases or None
-            )
+            per_case = self.tallies(choices, num_cases=self.config.validation_cases or None)
         except BaseException:
             if self.signals.ending is not None and self.config.checkpoint_folder:
                 self.save(self.config.checkpoint_folder, history)
             raise
-        return validate.summary([case[0] for case in per_case])
+        self._last_tallies = per_case if is_last else None
+        return validate.summary([case[choices.index(plain)] for case in per_case])
 
     def _keep_best(self, score: float) -> None:
         state = self.state

@@ -56,6 +56,16 @@ def test_the_card_says_what_was_trained(trained: Path) -> None:
     assert card.training["num_training_lesions"] == 4
 
 
+def test_the_last_validation_counts_what_a_pass_of_its_own_would(trained: Path, tmp_path: Path) -> None:
+    # Limited to some cases, even to as many as there are, the last validation is not used again.
+    assert train(tmp_path, "--validation-cases", "9", data=trained / "data") == 0
+    alone, reused = (json.loads((folder / "model_report.json").read_text()) for folder in (tmp_path, trained))
+    assert reused["results"]["training"]["best_step"] == reused["results"]["training"]["steps_done"]
+    assert alone["cases"] == reused["cases"]
+    assert alone["results"]["postprocessing"] == reused["results"]["postprocessing"]
+    assert alone["results"]["metrics"] == reused["results"]["metrics"]
+
+
 def test_the_report_counts_the_validation_cases(trained: Path) -> None:
     report = json.loads((trained / "model_report.json").read_text())
     assert [case["case_id"] for case in report["cases"]] == ["case-2"]
