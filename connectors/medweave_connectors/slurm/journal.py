@@ -1,0 +1,176 @@
+"""What this run has submitted, on this machine's disk before Slurm knows of it: a driver that comes after a crash finds it.
+
+One file per run, `work/slurm-jobs.jsonl`, which only its owner can read; it goes with the run's scratch after a success. The
+driver holds a lock on it as long as it lives. No streamflow in here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from medweave_steps.contracts.errors import StorageError
+
+FILE = "work/slurm-jobs.jsonl"
+EVENTS = "events.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A job that was given to Slurm, or was about to be.
+
+    Attributes:
+        key: in the job's comment.
+        run_id: of the run that wrote this down; not the one in the key where it has taken the job over.
+        job: the engine's name of the job.
+        deployment, service: where.
+        fingerprint: what is computed (`takeover.fingerprint`).
+        folder: of the job's own files, at the site.
+        outputs: where its output folder lies, or will have been moved to; the first that exists is it.
+        inputs: what its command reads, at the site.
+        job_id: Slurm's, once it was known.
+    """
+
+    key: str
+    run_id: str
+    job: str
+    deployment: str
+    service: str
+    fingerprint: str
+    folder: str
+    outputs: tuple[str, ...]
+    inputs: tuple[str, ...]
+    job_id: str = ""
+
+
+class Journal:
+    """The journal of a run that goes on."""
+
+    def __init__(self, run_folder: Path) -> None:
+        self._file = _locked(run_folder / FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        assert self._file is not None, "two drivers of one run"
+
+    def write(self, submission: Submission) -> None:
+        """Writes down what is known of a submission; on the disk when this returns.
+
+        Raises:
+            StorageError: the disk is full; nothing may be submitted then.
+        """
+        assert self._file is not None
+        line = (json.dumps(asdict(submission), separators=(",", ":")) + "\n").encode()
+        before = os.fstat(self._file).st_size
+        try:
+            written = os.write(self._file, line)
+            os.fsync(self._file)
+        except OSError as error:
+            written, reason = 0, str(error.strerror)
+        else:
+            reason = "no space left"
+        if written < len(line):
+            os.ftruncate(self._file, before)
+            raise StorageError(
+                "the journal of Slurm jobs could not be written; nothing was submitted.",
+                seen=reason,
+                expected="space for a line",
+                do="free space on the disk that holds the folder of runs, and run again",
+            )
+
+    def close(self) -> None:
+        """Lets the lock go."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+_journals: dict[Path, Journal] = {}
+
+
+def of(run_folder: Path) -> Journal:
+    """The journal of this process's run; the same for all its deployments."""
+    if run_folder not in _journals:
+        _journals[run_folder] = Journal(run_folder)
+    return _journals[run_folder]
+
+
+def left_behind(runs: Path) -> list[Submission]:
+    """The newest word about each job of drivers that are gone, the newest run first.
+
+    A run that came to its end, in whatever way, has ended its jobs. One whose driver lives looks after them itself, also after
+    those that it took over.
+    """
+    cared_for: set[str] = set()
+    found: dict[str, Submission] = {}
+    for journal in sorted(runs.glob(f"*/{FILE}"), key=_age, reverse=True):
+        with _unlocked(journal) as is_abandoned:
+            submissions = read(journal)
+        if not is_abandoned:
+            cared_for |= submissions.keys()
+        elif not _came_to_its_end(journal.parents[1] / EVENTS):
+            found = submissions | found  # what a newer run says of a job counts
+    return [each for key, each in found.items() if key not in cared_for]
+
+
+def read(journal: Path) -> dict[str, Submission]:
+    """The newest word about each submission, by key. A last line that is not whole was never acted upon."""
+    found: dict[str, Submission] = {}
+    with contextlib.suppress(OSError):
+        for line in journal.read_bytes().splitlines():
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                submission = _submission(json.loads(line))
+                found[submission.key] = submission
+    return found
+
+
+def taken_over(submission: Submission, *, run_id: str, output: str) -> Submission:
+    """The same job in the hands of another run, whose output folder it will fill."""
+    return replace(submission, run_id=run_id, outputs=(*submission.outputs, output))
+
+
+def _submission(values: Mapping[str, Any]) -> Submission:
+    return Submission(**{**values, "outputs": tuple(values["outputs"]), "inputs": tuple(values["inputs"])})
+
+
+def _came_to_its_end(events: Path) -> bool:
+    with contextlib.suppress(OSError):
+        with events.open("rb") as file:
+            file.seek(max(0, events.stat().st_size - 65536))
+            *_, last = [b"", *file.read().splitlines()]
+        return b'"type":"run.ended"' in last
+    return False
+
+
+@contextlib.contextmanager
+def _unlocked(journal: Path) -> Iterator[bool]:
+    """Whether nobody holds the journal; nobody else gets it meanwhile."""
+    file = _locked(journal, os.O_RDONLY)
+    try:
+        yield file is not None
+    finally:
+        if file is not None:
+            os.close(file)
+
+
+def _locked(path: Path, flags: int) -> int | None:
+    # The kernel lets go of it however the driver ends; the next boot knows of none.
+    try:
+        file = os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        return None
+    return file
+
+
+def _age(path: Path) -> float:
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0

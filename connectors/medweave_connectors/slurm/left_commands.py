@@ -1,0 +1,90 @@
+"""The command lines about jobs that an earlier driver has left, and what a login node answers to them. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from medweave_connectors.slurm import commands
+from medweave_connectors.slurm.answers import read_submission, whole
+from medweave_connectors.slurm.journal import Submission
+from medweave_connectors.slurm.script import JobFiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What lies at the site.
+
+    Attributes:
+        is_same: the output folder is there, and the inputs have the content of the new ones.
+        is_claimed: somebody has begun to submit it.
+        code: exit code of sbatch; empty while it is not known.
+        job_id: what sbatch printed; empty where it is not known.
+    """
+
+    is_same: bool
+    is_claimed: bool
+    code: str
+    job_id: str
+
+
+def look(left: Submission, wanted: Submission) -> str:
+    """Compares the inputs of a job with those of the wanted one, and says how far its submission came.
+
+    What a new job finds in its output folder is an input too: where the engine has staged something there, nothing is the same.
+    """
+    files = JobFiles(left.folder)
+    claimed, answer, code = (shlex.quote(files.path(name)) for name in ("claimed", "answer", "code"))
+    pairs = zip(left.inputs, wanted.inputs, strict=True)
+    conditions = [
+        f"[ -d {shlex.quote(left.folder)} ]",
+        "{ " + " || ".join(f"[ -d {shlex.quote(path)} ]" for path in left.outputs) + "; }",
+        f'[ -z "$(ls -A {shlex.quote(wanted.outputs[0])})" ]',
+        *(f"diff -rq {shlex.quote(old)} {shlex.quote(new)} > /dev/null 2>&1" for old, new in pairs),
+    ]
+    return commands.line(
+        f"if {' && '.join(conditions)}; then echo same; fi",
+        f"[ -d {claimed} ] && echo claimed",
+        f"cat {answer} 2> /dev/null",
+        f"echo code $(cat {code} 2> /dev/null)",
+    )
+
+
+def read_left(answer: str) -> Left:
+    """Of `look`."""
+    lines = whole(answer)
+    job_id, _ = read_submission(answer)
+    return Left(
+        is_same="same" in lines,
+        is_claimed="claimed" in lines,
+        code=lines[-1].removeprefix("code").strip(),
+        job_id=job_id,
+    )
+
+
+def claim(files: JobFiles) -> str:
+    """Takes the claim of a submission that nobody has begun: it can never begin then."""
+    return commands.line(
+        "umask 077", f"mkdir -p {shlex.quote(files.folder)}", f"mkdir {shlex.quote(files.path('claimed'))}"
+    )
+
+
+def end(job_id: str, left: Submission) -> str:
+    """What Slurm and the job itself say."""
+    return commands.end(job_id, JobFiles(left.folder))
+
+
+def move(outputs: tuple[str, ...]) -> str:
+    """Puts the output folder, the first of these that exists, where the last one is. Cut off anywhere, it may run again."""
+    paths = [shlex.quote(path) for path in outputs]
+    # The others are what the engine made for drivers that were gone before they could use it.
+    moves = [
+        f"if [ -d {old} ]; then rm -rf {' '.join(paths[place:])} && mv {old} {paths[-1]}; exit; fi"
+        for place, old in enumerate(paths[:-1], start=1)
+    ]
+    return commands.line(f"( {'; '.join((*moves, f'[ -d {paths[-1]} ]'))} )", "echo code $?")
+
+
+def read_move(answer: str) -> bool:
+    """Of `move`: whether it is there."""
+    return whole(answer)[-1] == "code 0"

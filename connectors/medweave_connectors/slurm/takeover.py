@@ -1,0 +1,144 @@
+"""A job whose driver is gone, found again by a new one that is about to submit the same.
+
+The same is: the same command of the same step on the same part of the cluster, over inputs with the same content, which are
+compared at the site. Such a job is taken over while it waits or runs, or when it has done well; else a new one is submitted.
+No streamflow in here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from medweave_connectors.slurm import journal, left_commands, submission
+from medweave_connectors.slurm.answers import read_end
+from medweave_connectors.slurm.journal import Submission
+from medweave_connectors.slurm.left_commands import Left, read_left
+from medweave_connectors.slurm.script import JobFiles, StepCommand
+from medweave_connectors.slurm.service import Allocation
+from medweave_connectors.slurm.states import JobState, judge
+from medweave_connectors.slurm.submission import Ask
+from medweave_steps import __version__
+
+IN_FLIGHT_LOOKS, PAUSE_S = 10, 3.0
+# The engine gives each job folders of its own, named by chance.
+_FOLDER = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def fingerprint(step: StepCommand, asked: Allocation, *, place: str, prologue: str) -> str:
+    """What is computed and where, without the names of the engine's folders: 64 hexadecimal digits.
+
+    Memory and time limit are left out: they change nothing about the result, and grow from attempt to attempt.
+
+    Args:
+        place: of the deployment and service.
+        prologue: text at the head of the job script.
+    """
+    parts = {
+        "words": list(step.words),
+        "environment": dict(step.environment),
+        "streams": [step.stdin, step.stdout, step.stderr],
+        "asked": [asked.num_nodes, asked.cores, asked.gpus],
+        "place": place,
+        "prologue": prologue,
+        "version": __version__,
+    }
+    return hashlib.sha256(_FOLDER.sub("*", json.dumps(parts, sort_keys=True)).encode()).hexdigest()
+
+
+def inputs_of(step: StepCommand) -> tuple[str, ...]:
+    """The paths that a command reads from folders of the engine, in the order in which it names them."""
+    own = {step.output_directory, *(step.environment.get(name, "") for name in ("HOME", "TMPDIR"))}
+    texts = [text for word in step.words for text in _words(word)]
+    paths = [text[text.index("/") :] for text in (*texts, step.stdin or "") if _FOLDER.search(text) and "/" in text]
+    return tuple(path for path in paths if not any(path == each or path.startswith(f"{each}/") for each in own if each))
+
+
+async def find(ask: Ask, runs: Path, wanted: Submission) -> Submission | None:
+    """The job of a driver that is gone which does what is wanted; it is this run's from then on, in its journal too.
+
+    Args:
+        ask: runs a line on the login node and returns its output, or raises.
+        runs: folder of all runs of this machine.
+        wanted: what this run would submit, not written down yet.
+
+    Raises:
+        Exception: the site did not answer. Nothing is known then, and nothing may be submitted.
+    """
+    for left in _alike(runs, wanted):
+        job_id = await _job_of(ask, left, wanted)
+        if not job_id or not await _is_of_use(ask, left, job_id):
+            continue
+        with _alone(runs):
+            if left.key not in {each.key for each in _alike(runs, wanted)}:
+                continue  # another new driver was quicker
+            own = journal.taken_over(left, run_id=wanted.run_id, output=wanted.outputs[0])
+            own = dataclasses.replace(own, job_id=job_id, inputs=wanted.inputs)
+            journal.of(runs / wanted.run_id).write(own)
+        return own
+    return None
+
+
+def _alike(runs: Path, wanted: Submission) -> list[Submission]:
+    """Newest first: of several attempts the last one counts."""
+    same = [
+        each for each in journal.left_behind(runs) if (each.job, each.fingerprint) == (wanted.job, wanted.fingerprint)
+    ]
+    return [each for each in same if len(each.inputs) == len(wanted.inputs)]
+
+
+async def _job_of(ask: Ask, left: Submission, wanted: Submission) -> str:
+    """The id that Slurm gave to it; empty where Slurm has no such job, or it computes something else."""
+    for _ in range(IN_FLIGHT_LOOKS):
+        seen = read_left(await ask(left_commands.look(left, wanted)))
+        if not seen.is_same:
+            return ""
+        if seen.job_id or not seen.is_claimed or seen.code:
+            break
+        await asyncio.sleep(PAUSE_S)  # the line that submits it may still be on its way
+    return await _settled(ask, left, seen)
+
+
+async def _settled(ask: Ask, left: Submission, seen: Left) -> str:
+    if seen.job_id or seen.code not in ("", "0"):
+        return seen.job_id
+    if not seen.is_claimed:
+        # Whoever is late with the line that submits finds that it was submitted.
+        await ask(left_commands.claim(JobFiles(left.folder)))
+        return ""
+    return await submission.look_up(ask, left.key)
+
+
+async def _is_of_use(ask: Ask, left: Submission, job_id: str) -> bool:
+    """Whether it waits, runs or has done well."""
+    end = read_end(await ask(left_commands.end(job_id, left)), job_id)
+    told = judge(end.sacct, end.scontrol, end.exit_file, forgotten=end.forgotten)
+    if told is None:
+        return not end.forgotten  # what Slurm has forgotten runs no more, and nobody knows how it ended
+    return told.state is JobState.COMPLETED
+
+
+@contextlib.contextmanager
+def _alone(runs: Path) -> Iterator[None]:
+    file = os.open(runs / ".takeover.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
+
+
+def _words(word: str) -> Sequence[str]:
+    try:
+        return shlex.split(word)
+    except ValueError:  # a part of a shell's own syntax
+        return [word]

@@ -1,0 +1,205 @@
+"""What a driver has written down before Slurm knew of it, and what a later driver makes of that."""
+
+from __future__ import annotations
+
+import dataclasses
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medweave_connectors.slurm import left_commands
+from medweave_connectors.slurm.journal import Journal, Submission, left_behind, read, taken_over
+from medweave_connectors.slurm.script import JobFiles, StepCommand
+from medweave_connectors.slurm.service import Allocation
+from medweave_connectors.slurm.takeover import fingerprint, inputs_of
+from medweave_steps.contracts.errors import StorageError
+
+ONE, OTHER = "1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed", "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d"
+ASKED = Allocation(num_nodes=1, cores=2, memory_mib=512, gpus=0, minutes=5)
+
+
+def submission(key: str = "medweave:one:/train/0:aa", run_id: str = "one", **keys: str) -> Submission:
+    return Submission(
+        key=key, run_id=run_id, job="/train/0", deployment="hpc", service="", fingerprint="f", folder="/s/f",
+        outputs=("/s/out",), inputs=("/s/in",), **keys,
+    )  # fmt: skip
+
+
+def run_folder(runs: Path, name: str) -> Path:
+    (runs / name / "work").mkdir(parents=True)
+    (runs / name / "events.jsonl").write_text('{"type":"run.started"}\n')
+    return runs / name
+
+
+def test_the_newest_word_counts(tmp_path: Path) -> None:
+    journal = Journal(run_folder(tmp_path, "one"))
+    first, known = submission(), submission(job_id="7")
+    journal.write(first)
+    assert left_behind(tmp_path) == [], "its driver lives"
+    journal.write(known)
+    journal.close()
+    assert left_behind(tmp_path) == [known]
+    assert (tmp_path / "one" / "work" / "slurm-jobs.jsonl").stat().st_mode & 0o077 == 0
+
+
+def test_a_run_that_came_to_its_end_has_left_nothing(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, "one")
+    journal = Journal(folder)
+    journal.write(submission())
+    journal.close()
+    with (folder / "events.jsonl").open("a") as events:
+        events.write('{"sequence":2,"type":"run.ended"}\n')
+    assert left_behind(tmp_path) == []
+
+
+def test_a_job_in_the_hands_of_a_living_driver_is_left_alone(tmp_path: Path) -> None:
+    first = Journal(run_folder(tmp_path, "one"))
+    first.write(submission(job_id="7"))
+    first.close()
+    second = Journal(run_folder(tmp_path, "two"))
+    second.write(taken_over(submission(job_id="7"), run_id="two", output="/s/new"))
+    assert left_behind(tmp_path) == []
+    second.close()
+    (left,) = left_behind(tmp_path)
+    assert (left.run_id, left.outputs) == ("two", ("/s/out", "/s/new")), "what the newer run says counts"
+
+
+def test_a_driver_that_is_killed_lets_go_and_leaves_whole_lines(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, "one")
+    script = f"""
+import dataclasses, os, signal
+from pathlib import Path
+from medweave_connectors.slurm.journal import Journal, Submission
+Journal(Path({str(folder)!r})).write(Submission(**{dataclasses.asdict(submission())!r}))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
+    with (folder / "work" / "slurm-jobs.jsonl").open("a") as file:
+        file.write('{"key":"half')
+    assert left_behind(tmp_path) == [submission()]
+
+
+def test_a_full_disk_is_told_before_anything_is_submitted(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, "one")
+    journal = Journal(folder)
+    journal.write(submission())
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, ((folder / "work/slurm-jobs.jsonl").stat().st_size + 9, before[1]))
+        with pytest.raises(StorageError, match="nothing was submitted"):
+            journal.write(submission("medweave:one:/other/0:bb"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, old)
+    journal.close()
+    assert read(folder / "work" / "slurm-jobs.jsonl") == {submission().key: submission()}
+
+
+def command(folder: str, *, cores: str = "2", extra: str = "") -> StepCommand:
+    return StepCommand(
+        words=[
+            "medweave-step",
+            "train",
+            f"'/s/{folder}/training set'",
+            f"--cores={cores}",
+            f"--out=/s/o-{folder}/x",
+            extra,
+        ],
+        environment={"HOME": f"/s/o-{folder}", "TMPDIR": f"/s/t-{folder}", "A": "b"},
+        output_directory=f"/s/o-{folder}",
+    )
+
+
+def printed(step: StepCommand, asked: Allocation = ASKED, place: str = "hpc", prologue: str = "") -> str:
+    return fingerprint(step, asked, place=place, prologue=prologue)
+
+
+def test_the_fingerprint_knows_what_is_computed_and_not_where_its_files_lie() -> None:
+    usual = printed(command(ONE))
+    assert usual == printed(command(OTHER))
+    assert usual == printed(command(OTHER), dataclasses.replace(ASKED, memory_mib=768, minutes=None))
+    others = [
+        printed(command(ONE, cores="3")),
+        printed(command(ONE, extra="--seed=1")),
+        printed(command(ONE), dataclasses.replace(ASKED, num_nodes=2)),
+        printed(command(ONE), place="hpc/other"),
+        printed(command(ONE), prologue="module load cuda"),
+    ]
+    assert len({usual, *others}) == 6
+
+
+def test_the_inputs_are_what_is_read_from_the_engines_folders() -> None:
+    assert inputs_of(command(ONE)) == (f"/s/{ONE}/training set",)
+    assert inputs_of(command(ONE, extra="/scratch/me/fixed")) == inputs_of(command(ONE))
+
+
+def shell(line: str) -> str:
+    return subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> tuple[Submission, Submission]:
+    """A job that was left, with all its folders, and one that wants the same."""
+    for name in ("in one/a", "in two/a", "out", "new", "job"):
+        (tmp_path / name).mkdir(parents=True)
+    for folder in ("in one", "in two"):
+        (tmp_path / folder / "a" / "x").write_text("same")
+    left = dataclasses.replace(
+        submission(), folder=str(tmp_path / "job"), outputs=(str(tmp_path / "out"),), inputs=(str(tmp_path / "in one"),)
+    )
+    return left, dataclasses.replace(left, outputs=(str(tmp_path / "new"),), inputs=(str(tmp_path / "in two"),))
+
+
+def test_a_job_over_the_same_inputs_is_found_with_its_id(site: tuple[Submission, Submission], tmp_path: Path) -> None:
+    seen = left_commands.read_left(shell(left_commands.look(*site)))
+    assert (seen.is_same, seen.is_claimed, seen.code, seen.job_id) == (True, False, "", "")
+    (tmp_path / "job" / "claimed").mkdir()
+    (tmp_path / "job" / "answer").write_text("77;cluster\n")
+    (tmp_path / "job" / "code").write_text("0\n")
+    seen = left_commands.read_left(shell(left_commands.look(*site)))
+    assert (seen.is_same, seen.is_claimed, seen.code, seen.job_id) == (True, True, "0", "77")
+    (tmp_path / "job" / "code").write_text("1\n")
+    assert left_commands.read_left(shell(left_commands.look(*site))).job_id == ""
+
+
+@pytest.mark.parametrize("change", ["content", "more", "less", "staged", "gone"])
+def test_other_inputs_are_another_job(site: tuple[Submission, Submission], tmp_path: Path, change: str) -> None:
+    file = tmp_path / "in two" / "a" / "x"
+    {
+        "content": lambda: file.write_text("samE"),
+        "more": lambda: (tmp_path / "in two" / "y").touch(),
+        "less": file.unlink,
+        "staged": lambda: (tmp_path / "new" / "input").touch(),
+        "gone": lambda: (tmp_path / "out").rmdir(),
+    }[change]()
+    assert not left_commands.read_left(shell(left_commands.look(*site))).is_same
+
+
+def test_a_claim_that_is_taken_stops_a_submission_that_is_late(tmp_path: Path) -> None:
+    from medweave_connectors.slurm import commands
+
+    files = JobFiles(str(tmp_path / "job"))
+    shell(left_commands.claim(files))
+    shell(commands.submit(["touch", str(tmp_path / "submitted")], files, {files.script: "x"}))
+    assert not (tmp_path / "submitted").exists()
+
+
+@given(st.integers(0, 3))
+def test_the_output_folder_is_moved_once_however_often_it_is_tried(
+    tmp_path_factory: pytest.TempPathFactory, at: int
+) -> None:
+    folder = tmp_path_factory.mktemp("move")
+    paths = [folder / f"o {n}" for n in range(4)]
+    for path in paths[at:]:
+        path.mkdir()
+    (paths[at] / "result").write_text("done")
+    for _ in range(2):
+        assert left_commands.read_move(shell(left_commands.move(tuple(map(str, paths)))))
+        assert (paths[-1] / "result").read_text() == "done"

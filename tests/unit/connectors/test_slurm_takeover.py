@@ -1,0 +1,149 @@
+"""A driver is killed, and a new one is started: the job that goes on at the site is found again, and none is submitted twice."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.engine import Run, wait_until
+from support.fake_cluster import Cluster, fake_cluster
+
+FOUND = "goes on with Slurm job 100, which an earlier driver has submitted and left"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with fake_cluster(tmp_path) as started:
+        yield started
+
+
+def tool(cluster: Cluster, script: str = "") -> dict[str, Any]:
+    """A step that reads a file, waits for a sign, and writes what it has read."""
+    data = cluster.folder / "data.txt"
+    if not data.exists():
+        data.write_text("seen")
+    go = cluster.folder / "go"
+    given = {"data": {"type": "File", "default": {"class": "File", "path": str(data)}, "inputBinding": {}}}
+    wait = (
+        f'echo begun >> {cluster.folder}/begun; while [ ! -e {go} ]; do sleep 0.1; done; {script} cat "$1" > result.txt'
+    )
+    return {"first": (wait, {"inputs": given})}
+
+
+def killed(cluster: Cluster, tools: dict[str, Any], preload: str = "") -> None:
+    """A run whose driver is killed as soon as its job has begun."""
+    going = cluster.begin(tools, preload)
+    if not preload:
+        wait_until((cluster.folder / "begun").exists, 60)
+        assert (cluster.folder / "begun").exists(), going.stderr
+        going.signal(signal.SIGKILL)
+    going.wait()
+    assert going.exit_code == -signal.SIGKILL, going.stderr
+    (cluster.folder / "stderr.txt").unlink()
+
+
+def result(cluster: Cluster, ended: Run) -> str:
+    assert ended.exit_code == 0, ended.stderr
+    return (cluster.folder / "results" / "result.txt").read_text()
+
+
+def runs(cluster: Cluster) -> list[list[dict[str, Any]]]:
+    """The events of all runs, the oldest first."""
+    logs = sorted((cluster.folder / "runs").glob("*/events.jsonl"), key=lambda path: path.stat().st_mtime)
+    return [[json.loads(line) for line in log.read_text().splitlines()] for log in logs]
+
+
+def test_a_job_that_runs_is_found_again(cluster: Cluster) -> None:
+    killed(cluster, tool(cluster))
+    second = cluster.begin(tool(cluster))
+    second.wait_for_line(FOUND)
+    (cluster.folder / "go").touch()
+    assert result(cluster, second.wait(60)) == "seen"
+    assert len(cluster.submitted) == 1
+    assert (cluster.folder / "begun").read_text() == "begun\n"
+    assert not [event for event in runs(cluster)[0] if event["type"] == "run.ended"]
+    assert {event["run_id"] for event in runs(cluster)[0]} != {event["run_id"] for event in runs(cluster)[1]}
+
+
+def test_a_job_that_ended_well_meanwhile_is_not_repeated(cluster: Cluster) -> None:
+    killed(cluster, tool(cluster))
+    (cluster.folder / "go").touch()
+    wait_until(lambda: cluster.word() == "COMPLETED")
+    assert result(cluster, cluster.go(tool(cluster))) == "seen"
+    assert len(cluster.submitted) == 1
+
+
+def test_a_job_that_failed_meanwhile_is_submitted_anew(cluster: Cluster) -> None:
+    killed(cluster, tool(cluster, "[ -e again ] || exit 3;"))
+    (cluster.folder / "go").touch()
+    wait_until(lambda: cluster.word() == "FAILED")
+    (cluster.folder / "begun").unlink()
+    ended = cluster.go(tool(cluster, "[ -e again ] || exit 3;"))
+    assert ended.exit_code == 1
+    assert len(cluster.submitted) == 2
+    assert FOUND not in ended.stderr
+
+
+def test_a_job_over_other_data_is_another_job(cluster: Cluster) -> None:
+    killed(cluster, tool(cluster))
+    (cluster.folder / "data.txt").write_text("new!")  # as long as before
+    (cluster.folder / "go").touch()
+    assert result(cluster, cluster.go(tool(cluster))) == "new!"
+    assert len(cluster.submitted) == 2
+
+
+def test_a_driver_that_is_killed_three_times_has_one_job(cluster: Cluster) -> None:
+    killed(cluster, tool(cluster))
+    for _ in range(2):
+        going = cluster.begin(tool(cluster))
+        going.wait_for_line(FOUND)
+        going.signal(signal.SIGKILL)
+        going.wait()
+        (cluster.folder / "stderr.txt").unlink()
+    last = cluster.begin(tool(cluster))
+    last.wait_for_line(FOUND)
+    (cluster.folder / "go").touch()
+    assert result(cluster, last.wait(60)) == "seen"
+    assert len(cluster.submitted) == 1
+
+
+def test_a_driver_that_is_killed_before_sbatch_answers(cluster: Cluster) -> None:
+    cluster.knob("sbatch-sleeps")
+    killed(cluster, tool(cluster))
+    (cluster.folder / "go").touch()
+    assert result(cluster, cluster.go(tool(cluster))) == "seen"
+    assert len(cluster.submitted) == 1
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_driver_that_is_killed_at_the_submission(cluster: Cluster, moment: str) -> None:
+    before, after = ("os.kill(os.getpid(), 9)", "") if moment == "before" else ("", "os.kill(os.getpid(), 9)")
+    preload = f"""
+import os
+from medweave_connectors.slurm import submission
+usual = submission.submit
+async def submit(*arguments):
+    {before or "pass"}
+    await usual(*arguments)
+    {after or "pass"}
+submission.submit = submit
+"""
+    (cluster.folder / "go").touch()
+    killed(cluster, tool(cluster), preload)
+    assert result(cluster, cluster.go(tool(cluster))) == "seen"
+    assert len(cluster.submitted) == 1
+
+
+def test_a_run_that_was_ended_by_its_user_leaves_nothing_to_go_on_with(cluster: Cluster) -> None:
+    going = cluster.begin(tool(cluster))
+    wait_until((cluster.folder / "begun").exists, 60)
+    going.signal(signal.SIGINT)
+    going.wait()
+    (cluster.folder / "go").touch()
+    assert result(cluster, cluster.go(tool(cluster))) == "seen"
+    assert len(cluster.submitted) == 2
