@@ -5,6 +5,7 @@ StreamFlow gives connectors the command and nothing of what the tool asked for. 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -17,6 +18,8 @@ CUDA_REQUIREMENT = "http://commonwl.org/cwltool#CUDARequirement"
 CUDA_KEYS = ("cudaDeviceCountMin", "cudaDeviceCountMax")  # versions of CUDA are for the site's environment to have
 _GANG_KEYS: frozenset[str] = frozenset()
 _GPU_KEYS = frozenset({"gpusMin", "gpusMax"})
+_CHECKPOINT_KEYS = frozenset({"folder"})
+_FOLDER = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +30,15 @@ class StepHints:
         gang: `medweave:Gang`: the same command may be started once per node.
         gpus_min, gpus_max: `medweave:GPURequest`, GPUs on each node, as cores and memory are; without `gpusMax` the two are equal.
             Where a tool has none, `cwltool:CUDARequirement` stands for it; that asks for one GPU unless it says how many.
+        checkpoint_folder: `medweave:Checkpoint`: name of the folder inside the output folder where the command keeps what it
+            needs to continue. It outlives a failed attempt; the next one finds its path in MEDWEAVE_RESUME_FROM. The command
+            gets USR1 some time before its time limit, in a gang that of node 0. Empty for none.
     """
 
     gang: bool = False
     gpus_min: int = 0
     gpus_max: int = 0
+    checkpoint_folder: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +102,12 @@ def read_hints(hints: Mapping[str, Mapping[str, Any]], *, where: str) -> StepHin
     found = {name.removeprefix(NAMESPACE): hint for name, hint in hints.items() if name.startswith(NAMESPACE)}
     for name, hint in found.items():
         keys = hint.keys() - {"class"}
-        known = {"Gang": _GANG_KEYS, "GPURequest": _GPU_KEYS}.get(name)
+        known = {"Gang": _GANG_KEYS, "GPURequest": _GPU_KEYS, "Checkpoint": _CHECKPOINT_KEYS}.get(name)
         if known is None or not keys <= known:
             raise UsageError(
                 f"the tool of step {where} has a hint that medweave does not know.",
                 seen=f"medweave:{name} with {', '.join(sorted(keys)) or 'no keys'}",
-                expected="medweave:Gang: {} or medweave:GPURequest: {gpusMin: …, gpusMax: …}",
+                expected="medweave:Gang: {}, medweave:GPURequest: {gpusMin: …, gpusMax: …} or medweave:Checkpoint: {folder: …}",
                 do="correct the hint in the CWL document",
             )
     gpus = found.get("GPURequest") or _gpus_of_cuda(hints.get(CUDA_REQUIREMENT))
@@ -113,7 +120,22 @@ def read_hints(hints: Mapping[str, Mapping[str, Any]], *, where: str) -> StepHin
             expected="whole numbers, 0 ≤ gpusMin ≤ gpusMax",
             do="correct medweave:GPURequest (or cwltool:CUDARequirement) in the CWL document",
         )
-    return StepHints(gang="Gang" in found, gpus_min=least, gpus_max=most)
+    folder = _checkpoint_folder(found.get("Checkpoint"), where=where)
+    return StepHints(gang="Gang" in found, gpus_min=least, gpus_max=most, checkpoint_folder=folder)
+
+
+def _checkpoint_folder(hint: Mapping[str, Any] | None, *, where: str) -> str:
+    if hint is None:
+        return ""
+    folder = hint.get("folder")
+    if not (isinstance(folder, str) and _FOLDER.fullmatch(folder)):
+        raise UsageError(
+            f"the tool of step {where} names no folder for its checkpoints.",
+            seen=f"medweave:Checkpoint with folder {folder!r}",
+            expected="the name of a folder in the output folder, of letters, digits, '.', '_' and '-'",
+            do="write medweave:Checkpoint: {folder: checkpoints} in the CWL document",
+        )
+    return folder
 
 
 def _gpus_of_cuda(hint: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -264,7 +264,8 @@ def _transfers(events: Iterable[Event]) -> tuple[Transfers, ...]:
 
 def _notices(events: Iterable[Event], jobs: Sequence[Job]) -> tuple[tuple[str, str], ...]:
     labels = {job.name: job.label for job in jobs}
-    told = [(labels.get(e.job or "", "run"), str(e.data.get("text", ""))) for e in events if e.type == "notice"]
+    telling = [event for event in events if event.type in ("notice", "job.reaction")]
+    told = [(labels.get(event.job or "", "run"), str(event.data.get("text", ""))) for event in telling]
     kept = [(job.label, text) for job in jobs if job.report for text in job.report.notices]
     return tuple(dict.fromkeys([*told, *kept]))
 

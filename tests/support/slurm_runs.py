@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from support.engine import Run, start, write_workflow
+from support.fake_cluster import NEVER_AGAIN
 from support.testbed import Sites
 
 TRAIN = Path(__file__).parents[2] / "workflows" / "tools" / "train.cwl"
@@ -29,6 +30,7 @@ def write(
     target: Mapping[str, Any] | None = None,
     service: Mapping[str, Any] | None = None,
     login: Mapping[str, Any] | None = None,
+    reactions: Mapping[str, Any] = NEVER_AGAIN,
 ) -> None:
     """Writes a workflow whose steps are bound to Slurm.
 
@@ -37,21 +39,30 @@ def write(
         target: keys of the binding's target.
         service: keys of the one service, `usual`.
         login: keys of the login node's settings.
+        reactions: what failures lead to.
     """
     there = {}  # the site has no view of this folder, so the scripts go inside the commands
     for name, tool in tools.items():
         script, keys = tool if isinstance(tool, tuple) else (tool, {})
         there[name] = script, keys | {"baseCommand": ["sh", "-c", script]}
     placed = {"deployment": "hpc", "service": "usual", **(target or {})}
-    write_workflow(folder, there, file=_file(placed, service or {}, login or {}))
+    write_workflow(folder, there, file=_file(placed, service or {}, login or {}, reactions))
 
 
-def write_training(folder: Path, options: Mapping[str, Any], *, target: Mapping[str, Any]) -> None:
+def write_training(
+    folder: Path,
+    options: Mapping[str, Any],
+    *,
+    target: Mapping[str, Any],
+    service: Mapping[str, Any] | None = None,
+    reactions: Mapping[str, Any] = NEVER_AGAIN,
+) -> None:
     """Writes a workflow of one step, `train`, with the tool of this repository.
 
     Args:
         options: the tool's inputs.
         target: of the binding; deployments are `hpc` and `here`.
+        service, reactions: as `write`.
     """
     tool = yaml.safe_load(TRAIN.read_text(encoding="utf-8"))
     inputs = {name: {"type": tool["inputs"][name]["type"]} for name in options}
@@ -62,11 +73,13 @@ def write_training(folder: Path, options: Mapping[str, Any], *, target: Mapping[
         "outputs": {"trained_model": {"type": "Directory", "outputSource": "train/trained_model"}},
         "steps": {"train": {"run": str(TRAIN), "in": {name: name for name in options}, "out": ["trained_model"]}},
     }
-    write_workflow(folder, {}, job=options, file=_file(target, {"time": "00:10:00"}, {}))
+    write_workflow(folder, {}, job=options, file=_file(target, {"time": "00:10:00", **(service or {})}, {}, reactions))
     (folder / "tiny.cwl").write_text(json.dumps(document), encoding="utf-8")
 
 
-def _file(target: Mapping[str, Any], service: Mapping[str, Any], login: Mapping[str, Any]) -> str:
+def _file(
+    target: Mapping[str, Any], service: Mapping[str, Any], login: Mapping[str, Any], reactions: Mapping[str, Any]
+) -> str:
     site = {
         "nodes": ["${MEDWEAVE_TESTBED_LOGIN_HOST}:${MEDWEAVE_TESTBED_LOGIN_PORT}"],
         "username": "${MEDWEAVE_TESTBED_LOGIN_USER}",
@@ -92,7 +105,7 @@ def _file(target: Mapping[str, Any], service: Mapping[str, Any], login: Mapping[
             "hpc": {
                 "type": "medweave.slurm",
                 "wraps": "login",
-                "config": {"services": {"usual": {"partition": "normal", **service}}},
+                "config": {"services": {"usual": {"partition": "normal", **service}}, "reactions": dict(reactions)},
             },
         },
         "scheduling": {"scheduler": {"type": "medweave.scheduler", "config": {}}},

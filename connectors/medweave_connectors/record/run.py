@@ -228,6 +228,24 @@ class RunRecord:
             console.say(job.outcome.cause)
         self.first_failure = failure  # a job that is tried again is not a cause yet
 
+    def job_reaction(self, name: str, text: str, *, tell: bool, **facts: Any) -> None:
+        """What the site's table says about the failed attempt.
+
+        Args:
+            tell: the user sees the sentence too.
+            facts: for the event.
+        """
+        job = self.jobs.get(name)
+        if tell:
+            console.tell(job.label if job else PurePosixPath(name).parent.name, f"note: {text}")
+        if job is not None:
+            self._append("job.reaction", job, {"attempt": job.attempt, **facts, "text": text})
+
+    def job_again(self, name: str, **resources: float) -> None:
+        """The attempt has failed, and another one is made at the same place."""
+        if (job := self.jobs.get(name)) is not None:
+            self.job_scheduled(name, deployment=job.deployment, service=job.service, location=job.location, **resources)
+
     def finish(self) -> RunEnd | None:
         """Writes the run's end, from the states of its jobs and the engine's verdict; None if the run never began."""
         if self._log is None:

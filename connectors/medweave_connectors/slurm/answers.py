@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from medweave_connectors.reactions.table import Checkpoint
 from medweave_connectors.slurm.commands import END, SACCT_FIELDS
 from medweave_connectors.slurm.states import Told
 
@@ -148,6 +149,12 @@ def read_end(answer: str, job_id: str) -> EndWords:
             words.tails[name] = _decoded(told)
     words.sacct = _from_sacct(rows, job_id)
     return words
+
+
+def read_checkpoint(answer: str) -> Checkpoint:
+    """Of `commands.checkpoint`."""
+    words = _whole(answer)
+    return Checkpoint.NEW if "new" in words else Checkpoint.OLD if "old" in words else Checkpoint.NONE
 
 
 def mebibytes(text: str) -> float | None:

@@ -10,6 +10,7 @@ import base64
 import shlex
 from collections.abc import Mapping, Sequence
 
+from medweave_connectors.slurm.attempt_script import SIGNAL
 from medweave_connectors.slurm.script import JobFiles
 from medweave_connectors.slurm.service import Allocation, Service
 
@@ -42,6 +43,7 @@ def sbatch_words(files: JobFiles, asked: Allocation, service: Service, *, job_na
     options = {
         "gres": f"{service.gres}:{asked.gpus}" if asked.gpus else "",
         "time": str(asked.minutes or ""),
+        "signal": f"B:{SIGNAL}@{asked.signal_s}" if asked.signal_s else "",
         "partition": service.partition,
         "account": service.account,
         "qos": service.qos,
@@ -113,6 +115,15 @@ def end(job_id: str, files: JobFiles) -> str:
         f"cd {shlex.quote(files.folder)}",
         'for f in exit exit.*; do [ -f "$f" ] && echo file "$f" $(cat "$f"); done',
         f'for f in stdout stderr stderr.*; do [ -f "$f" ] && echo tail "$f" $(tail -c {TAIL_BYTES} "$f" | {_BASE64}); done',
+    )
+
+
+def checkpoint(folder: str, files: JobFiles) -> str:
+    """Whether a step has left a checkpoint, and whether it is newer than the submission of its last job."""
+    path, since = shlex.quote(folder), shlex.quote(files.script)
+    return _line(
+        f'[ -n "$(find {path} -type f 2> /dev/null | head -n 1)" ] && echo old',
+        f'[ -n "$(find {path} -type f -newer {since} 2> /dev/null | head -n 1)" ] && echo new',
     )
 
 

@@ -15,10 +15,12 @@ from streamflow.deployment.connector.queue_manager import SlurmConnector
 
 from medweave_connectors import shutdown
 from medweave_connectors.errors import SiteConfigError
+from medweave_connectors.reactions.table import read_table
 from medweave_connectors.record.console import say
 from medweave_connectors.remote import fetch_reports, file_name, step_variables
 from medweave_connectors.slurm import commands
 from medweave_connectors.slurm.answers import Polled, Probe, read_poll, read_probe
+from medweave_connectors.slurm.attempts import Attempts
 from medweave_connectors.slurm.job import Site, SlurmJob
 from medweave_connectors.slurm.script import StepCommand
 from medweave_connectors.slurm.service import Service
@@ -48,6 +50,7 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
         maxConcurrentJobs: int = 32,
         services: MutableMapping[str, MutableMapping[str, Any]] | None = None,
         transferBufferSize: int = 2**20,
+        reactions: MutableMapping[str, MutableMapping[str, Any]] | None = None,
     ) -> None:
         super().__init__(
             deployment_name,
@@ -58,6 +61,7 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
             transferBufferSize=transferBufferSize,
         )
         self.services: dict[str, Service] = {name: Service(**keys) for name, keys in (services or {}).items()}
+        self._reactions = read_table(reactions or {})
         self._prologues: dict[str, str] = {}
         self._login: ExecutionLocation | None = None
         self._probe = Probe()
@@ -136,7 +140,8 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
         timeout: int | None = None,
         job_name: str | None = None,
     ) -> tuple[str, int] | None:
-        """Runs a command. For a job: submits it and returns the cause of a failure and the exit code of its command.
+        """Runs a command. For a job: submits it, again where the site's table says so, and returns the cause of a failure and the
+        exit code of its command.
 
         Raises:
             SiteConfigError: Slurm refuses such a job, or it would wait for ever.
@@ -159,14 +164,17 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
             stderr=None if stderr == stdout else file_name(stderr),
         )
         self._login = location.wraps
-        job = SlurmJob(job_name, step, self._site_of(location))
-        self._open[job.key] = job
-        try:
-            return await job.run(timeout)
-        finally:
-            if not job.over and not self._closing:  # cancelled by the engine, or an error of ours
-                await asyncio.shield(self._cancel({job.key}))
-            self._open.pop(job.key, None)
+
+        async def submit(job: SlurmJob) -> tuple[str, int]:
+            self._open[job.key] = job
+            try:
+                return await job.run(timeout)
+            finally:
+                if not job.over and not self._closing:  # cancelled by the engine, or an error of ours
+                    await asyncio.shield(self._cancel({job.key}))
+                self._open.pop(job.key, None)
+
+        return await Attempts(job_name, step, self._site_of(location), self._reactions, submit).run()
 
     @classmethod
     def get_schema(cls) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from medweave_connectors import requests
 from medweave_connectors.errors import JobEndedBySite, SiteConfigError, SiteUnreachable, TimeLimitExceeded
+from medweave_connectors.reactions.table import Failed, FailureKind
 from medweave_connectors.record import current
 from medweave_connectors.record.output import JobOutput
 from medweave_connectors.record.run import CommandOutcome
@@ -19,7 +20,7 @@ from medweave_connectors.slurm import commands, submission, words
 from medweave_connectors.slurm.answers import EndWords, read_end, read_poll
 from medweave_connectors.slurm.script import JobFiles, StepCommand, gang_script, node_script, single_script
 from medweave_connectors.slurm.service import Allocation, Service, allocation, refuse_if_too_large
-from medweave_connectors.slurm.states import JobState, Told, judge, shell_exit_code
+from medweave_connectors.slurm.states import JobState, Told, failure_kind, judge, shell_exit_code
 from medweave_connectors.slurm.watch import NeverStarts, SiteSilent, Watch, WatchedJob
 from medweave_steps.contracts.errors import UsageError
 
@@ -62,12 +63,14 @@ class SlurmJob:
         key: in the job's comment; no other submission has the same.
         job_id: Slurm's, once it is known.
         over: true when Slurm has nothing more to do with it.
+        failure: set where it has failed and is over; the site's table says what follows.
     """
 
     def __init__(self, name: str, step: StepCommand, site: Site) -> None:
         run = current()
         token = secrets.token_hex(4)
         self.name, self.job_id, self.over = name, "", False
+        self.failure: Failed | None = None
         self.key = f"medweave:{run.run_id if run else '-'}:{name}:{token}"
         self._step, self._site = step, site
         self._files = JobFiles.beside(step.output_directory, token)
@@ -121,7 +124,7 @@ class SlurmJob:
         if self._gang:
             scripts = {
                 files.script: gang_script(
-                    files, num_nodes=asked.num_nodes, cores=asked.cores, prologue=site.prologue, title=title
+                    self._step, files, num_nodes=asked.num_nodes, cores=asked.cores, prologue=site.prologue, title=title
                 ),
                 files.node_script: node_script(self._step, files),
             }
@@ -133,6 +136,7 @@ class SlurmJob:
             return await submission.submit(site.ask, sbatch, files, scripts, self.key)
         except submission.Refused as error:
             self.over = True
+            self.failure = Failed(kind=FailureKind.SUBMIT_REJECTED, memory_mib=asked.memory_mib)
             setting, do = words.refused_setting(str(error))
             raise SiteConfigError(
                 f"{site.place.setting}.{setting}: Slurm refuses the job of {self.name}.",
@@ -233,7 +237,8 @@ class SlurmJob:
                 "source": told.source,
                 "nodes": next((each.nodes for each in known if each.nodes), ""),
                 "queue_seconds": next((each.queue_seconds for each in known if each.queue_seconds is not None), None),
-            },
+            }
+            | ({"failure": self.failure.kind} if self.failure else {}),
         )
 
     def _failure(self, end: EndWords, told: Told) -> tuple[int, str]:
@@ -242,16 +247,23 @@ class SlurmJob:
         memory = words.looks_out_of_memory(told, [*strange, *self._output.stderr_tail])
         word = words.site_word(self.job_id, told, self._allocation, self._site.place, out_of_memory=memory)
         rank = words.lost_rank(end.ranks) if self._gang else None
+        code, _, host = end.ranks[rank] if rank is not None else (shell_exit_code(told), 0, "")
+        kind, memory_mib = failure_kind(told, out_of_memory=memory), self._allocation.memory_mib
+        self.failure = Failed(kind=kind, exit_code=code, memory_mib=memory_mib)
         if rank is None:
-            return shell_exit_code(told), word
+            return code, word
         if rank:  # node 0's words were followed
             self._output.tell_instead(end.tails.get(f"stderr.{rank}", b""))
-        code, _, host = end.ranks[rank]
         return code, f"{word}\nnode rank {rank} ({host}) ended first, exit code {code}; the others were ended with it."
 
     def _notice(self, text: str) -> None:
         if (run := current()) is not None:
             run.job_notice(self.name, text)
+
+    @property
+    def files(self) -> JobFiles:
+        """Those of the job at the site."""
+        return self._files
 
     @property
     def _gang(self) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from medweave_connectors.gang import NODE_RANK, NUM_NODES, RENDEZVOUS
 from medweave_connectors.remote import shell_line
+from medweave_connectors.slurm.attempt_script import clean_start, with_process_id, with_signal
 
 FIRST_PORT, NUM_PORTS = 20000, 12000  # below the ports that Linux gives to outgoing connections (32768 and up)
 
@@ -53,6 +54,11 @@ class JobFiles:
         """What the job script wrote when its command had ended; in a gang each node writes its own beside it."""
         return self.path("exit")
 
+    @property
+    def process_id(self) -> str:
+        """That of node 0's command, in a gang that gets a signal before its time limit."""
+        return self.path("pid")
+
     def followed(self, *, gang: bool) -> str:
         """The file that holds the step's progress: node 0 tells it."""
         return f"{self.stderr}.0" if gang else self.stderr
@@ -65,6 +71,9 @@ class StepCommand:
     Attributes:
         words: quoted for a shell already.
         stdin, stdout, stderr: files relative to the output folder.
+        checkpoint_folder: name of the folder inside the output folder that outlives a failed attempt, which the step's hint
+            declares; its command gets USR1 before the time limit. Empty for none.
+        home: folder of the files of the step's first job; empty in the first one itself.
     """
 
     words: Sequence[str]
@@ -73,6 +82,14 @@ class StepCommand:
     stdin: str | None = None
     stdout: str | None = None
     stderr: str | None = None
+    checkpoint_folder: str = ""
+    home: str = ""
+
+    def clean_start(self, files: JobFiles) -> tuple[str, ...]:
+        """Lines at the head of each job script."""
+        return clean_start(
+            self.output_directory, home=self.home or files.folder, checkpoint_folder=self.checkpoint_folder
+        )
 
     def line(self) -> str:
         return shell_line(
@@ -87,17 +104,22 @@ class StepCommand:
 
 def single_script(command: StepCommand, files: JobFiles, *, prologue: str, title: str) -> str:
     """The job script of a step on one node."""
+    line = f"( {command.line()} )"
     return _script(
         f"# {title}",
+        *command.clean_start(files),
         *_prologue(prologue),
         "started=$(date +%s)",
-        f"( {command.line()} )",
+        *(with_signal(line, target='"$child"') if command.checkpoint_folder else (line,)),
         *_exit_record(shlex.quote(files.exit)),
     )
 
 
-def gang_script(files: JobFiles, *, num_nodes: int, cores: int, prologue: str, title: str) -> str:
-    """The job script of a gang: it starts `node.sh` once per node, and ends all of them when one fails."""
+def gang_script(command: StepCommand, files: JobFiles, *, num_nodes: int, cores: int, prologue: str, title: str) -> str:
+    """The job script of a gang: it starts `node.sh` once per node, and ends all of them when one fails.
+
+    Slurm's signal goes to the command of node 0, which is on the machine of this script: srun would hand it to every process.
+    """
     srun = (
         "srun",
         f"--nodes={num_nodes}",
@@ -110,9 +132,12 @@ def gang_script(files: JobFiles, *, num_nodes: int, cores: int, prologue: str, t
         f"--error={shlex.quote(files.stderr)}.%t",
         f"sh {shlex.quote(files.node_script)}",
     )
+    line = " ".join(srun)
+    target = f'"$(cat {shlex.quote(files.process_id)})"'
     address = "sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p'"
     return _script(
         f"# {title}",
+        *command.clean_start(files),
         *_prologue(prologue),
         'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
         "# Nodes that do not know each other by name know their addresses.",
@@ -120,7 +145,7 @@ def gang_script(files: JobFiles, *, num_nodes: int, cores: int, prologue: str, t
         f"export {NUM_NODES}={num_nodes}",
         f'export {RENDEZVOUS}="$first:$(({FIRST_PORT} + SLURM_JOB_ID % {NUM_PORTS}))"',
         "started=$(date +%s)",
-        " ".join(srun),
+        *(with_signal(line, target=target) if command.checkpoint_folder else (line,)),
         *_exit_record(shlex.quote(files.exit)),
     )
 
@@ -130,6 +155,7 @@ def node_script(command: StepCommand, files: JobFiles) -> str:
     own = {name: value for name, value in command.environment.items() if name != "TMPDIR"}
     first = dataclasses.replace(command, environment=own)
     others = dataclasses.replace(first, stdout=command.stdout and "/dev/null", stderr=command.stderr and "/dev/null")
+    line = f"( {first.line()} )"
     return _script(
         f"export {NODE_RANK}=$SLURM_PROCID",
         "# Temporary files of nodes that share a file system must not meet.",
@@ -137,7 +163,7 @@ def node_script(command: StepCommand, files: JobFiles) -> str:
         'mkdir -p "$TMPDIR"',
         "started=$(date +%s)",
         'if [ "$SLURM_PROCID" = 0 ]; then',
-        f"( {first.line()} )",
+        *(with_process_id(line, file=files.process_id) if command.checkpoint_folder else (line,)),
         "else",
         f"( {others.line()} )",
         "fi",

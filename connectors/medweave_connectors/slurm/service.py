@@ -42,6 +42,7 @@ class Service:
         gres: Slurm's name for them (`gpu`, `gpu:a100`).
         prologue: path of a shell file whose text stands at the head of each job script.
         options: further long options of sbatch, as `--name=value`.
+        signalLeadTime: time before its time limit at which a step with a checkpoint folder gets USR1, s.
     """
 
     partition: str = ""
@@ -54,17 +55,23 @@ class Service:
     gres: str = "gpu"
     prologue: str = ""
     options: Sequence[str] = ()
+    signalLeadTime: int = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """What is asked of Slurm for one job; cores, memory and GPUs are per node."""
+    """What is asked of Slurm for one job; cores, memory and GPUs are per node.
+
+    Attributes:
+        signal_s: how long before its time limit it gets USR1, s; 0 for never.
+    """
 
     num_nodes: int
     cores: int
     memory_mib: int
     gpus: int
     minutes: int | None
+    signal_s: int = 0
 
 
 def allocation(request: JobRequest, service: Service, *, time_limit_s: int | None, where: str) -> Allocation:
@@ -94,12 +101,16 @@ def allocation(request: JobRequest, service: Service, *, time_limit_s: int | Non
     granted = minutes_of(service.time, where=f"{where}.time") if service.time else None
     asked = math.ceil(time_limit_s / 60) if time_limit_s else None
     limits = [minutes for minutes in (granted, asked) if minutes is not None]
+    limit = min(limits, default=None)
+    # A lead as long as the job would ask for a checkpoint before there is anything to save.
+    lead_s = service.signalLeadTime if limit is None else min(service.signalLeadTime, limit * 60 // 2)
     return Allocation(
         num_nodes=request.num_nodes,
         cores=max(1, math.ceil(request.cores)),
         memory_mib=max(1, math.ceil(request.memory_mib)),
         gpus=min(request.hints.gpus_max, service.gpusPerNode),
-        minutes=min(limits, default=None),
+        minutes=limit,
+        signal_s=lead_s if request.hints.checkpoint_folder else 0,
     )
 
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from medweave_connectors.reactions.table import FailureKind
+
 
 class JobState(Enum):
     """Where a job is. Only `COMPLETED` is a success."""
@@ -134,6 +136,25 @@ def judge(sacct: Told | None, scontrol: Told | None, exit_file: Told | None, *, 
         if told is not None and told.state.ended:
             return told
     return None
+
+
+_KINDS: Mapping[JobState, FailureKind] = {
+    JobState.FAILED: FailureKind.STEP_FAILED,
+    JobState.TIMEOUT: FailureKind.TIMEOUT,
+    JobState.OUT_OF_MEMORY: FailureKind.OUT_OF_MEMORY,
+    JobState.PREEMPTED: FailureKind.PREEMPTED,
+    JobState.NODE_FAIL: FailureKind.NODE_FAIL,
+    JobState.CANCELLED: FailureKind.CANCELLED,
+}
+
+
+def failure_kind(told: Told, *, out_of_memory: bool) -> FailureKind:
+    """The kind of a failure, in the words that all sites share.
+
+    Args:
+        out_of_memory: the evidence says so, whatever the state.
+    """
+    return FailureKind.OUT_OF_MEMORY if out_of_memory else _KINDS.get(told.state, FailureKind.UNKNOWN)
 
 
 def shell_exit_code(told: Told) -> int:

@@ -14,6 +14,7 @@ EventType = Literal[
     "job.progress",
     "job.ended",
     "job.report",
+    "job.reaction",
     "transfer.ended",
     "notice",
 ]
@@ -31,7 +32,8 @@ class Event:
         job: StreamFlow's job name (`/segment/0.3`), None for events of the run.
         step: path of the step (`/segment`).
         deployment, service, location: where, as named in the bindings.
-        data: what belongs to the type: `state`, `exit_code`, `seconds`, `peak_memory_mib`, `text` (a progress line), `bytes`.
+        data: what belongs to the type: `state`, `exit_code`, `seconds`, `peak_memory_mib`, `text` (a progress line), `bytes`;
+            of `job.reaction`, what follows from a failed attempt: `failure`, `again`, `after_s`, `memory_mib`, `from_checkpoint`.
     """
 
     sequence: int

@@ -3,15 +3,19 @@
 
 Which program it is, its name says. $FAKE_SLURM is its folder: jobs/ID/{word,comment,reason,exit}, and files that a test makes:
   no-accounting       sacct fails, as at a site without slurmdbd
-  end-word            the state of jobs that end, instead of COMPLETED or FAILED
+  end-word            the state of jobs that end, instead of COMPLETED or FAILED; several words: of the first job, the second …,
+                      the last one for all others; `-` for the true one
+  time-limit          time of a job, s, after which it is TIMEOUT; several, as above. At half of it comes the signal of --signal
   forget              ended jobs are known to nobody, as after MinJobAge
   squeue-fails        number of times that squeue fails
   sbatch-timeout      number of times that sbatch takes the job and then gets no answer
+  sbatch-refuses      number of times that sbatch refuses the job
   sbatch-sleeps       sbatch takes the job and sleeps before it answers
   pending             the reason for which jobs wait for ever
 """
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -19,12 +23,19 @@ from pathlib import Path
 
 FOLDER = Path(os.environ["FAKE_SLURM"])
 JOBS = FOLDER / "jobs"
-ENDED = {"COMPLETED", "FAILED", "TIMEOUT", "CANCELLED"}
+ENDED = {"COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY"}
 
 
 def knob(name: str) -> str:
     path = FOLDER / name
     return path.read_text().strip() if path.exists() else ""
+
+
+def knob_of(name: str, job: Path) -> str:
+    """The word for this job of those in the file; empty for `-`."""
+    words = knob(name).split()
+    word = words[min(int(job.name) - 100, len(words) - 1)] if words else "-"
+    return "" if word == "-" else word
 
 
 def countdown(name: str) -> bool:
@@ -53,10 +64,14 @@ def sbatch(words: list[str]) -> int:
     options = dict(word.removeprefix("--").split("=", 1) for word in words if "=" in word)
     with (FOLDER / "submitted").open("a") as file:
         file.write(" ".join(words) + "\n")
+    if countdown("sbatch-refuses"):
+        print("sbatch: error: Batch job submission failed: Job violates accounting/QOS policy", file=sys.stderr)
+        return 1
     JOBS.mkdir(exist_ok=True)
     made = FOLDER / f"new-{os.getpid()}"
     made.mkdir()
     note(made, "comment", options["comment"])
+    note(made, "signal", options.get("signal", ""))
     note(made, "word", "PENDING" if knob("pending") else "RUNNING")
     job = JOBS / str(100 + len(list(JOBS.glob("*"))))
     while True:  # others submit at the same time; a job is there with all its files or not at all
@@ -97,14 +112,22 @@ def run(words: list[str]) -> int:
         process = subprocess.Popen(
             ["sh", script], stdout=stdout, stderr=stderr, env={**os.environ, "SLURM_JOB_ID": job.name}
         )
+        limit_s, told, started = float(knob_of("time-limit", job) or 1e9), "", time.monotonic()
+        asked = (job / "signal").read_text()
         while process.poll() is None:
-            if word_of(job) == "CANCELLED":
+            elapsed_s = time.monotonic() - started
+            if asked.startswith("B:USR1@") and elapsed_s > limit_s / 2:
+                process.send_signal(signal.SIGUSR1)  # to the job's script alone, as `B:` says
+                asked = ""
+            if elapsed_s > limit_s:
+                told = "TIMEOUT"
+            if word_of(job) == "CANCELLED" or told:
                 subprocess.run(["pkill", "-KILL", "-P", str(process.pid)], check=False)
                 process.kill()
             time.sleep(0.05)
     if word_of(job) != "CANCELLED":
-        note(job, "exit", f"{process.returncode}:0")
-        note(job, "word", knob("end-word") or ("FAILED" if process.returncode else "COMPLETED"))
+        note(job, "exit", f"{max(process.returncode, 0)}:{max(-process.returncode, 0)}")
+        note(job, "word", told or knob_of("end-word", job) or ("FAILED" if process.returncode else "COMPLETED"))
     return 0
 
 
@@ -120,7 +143,7 @@ def squeue(words: list[str]) -> int:
 
 
 def exit_code(job: Path) -> str:
-    return (job / "exit").read_text() if (job / "exit").exists() and not knob("end-word") else "0:0"
+    return (job / "exit").read_text() if (job / "exit").exists() and not knob_of("end-word", job) else "0:0"
 
 
 def scontrol(words: list[str]) -> int:

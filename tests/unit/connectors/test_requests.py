@@ -14,6 +14,7 @@ from medweave_steps.contracts.errors import UsageError
 from support.engine import run, write_workflow
 
 GANG, GPUS = "urn:medweave:cwl#Gang", "urn:medweave:cwl#GPURequest"
+CHECKPOINT = "urn:medweave:cwl#Checkpoint"
 CUDA = "http://commonwl.org/cwltool#CUDARequirement"
 
 
@@ -32,6 +33,7 @@ def test_hints_are_known_by_their_full_name() -> None:
         ({GPUS: {"gpusMin": 2}}, StepHints(gpus_min=2, gpus_max=2)),
         ({GPUS: {"gpusMin": 0, "gpusMax": 4}}, StepHints(gpus_max=4)),
         ({"http://elsewhere#Thing": {"any": 1}}, StepHints()),
+        ({CHECKPOINT: {"folder": "saved.1"}}, StepHints(checkpoint_folder="saved.1")),
         ({CUDA: {"cudaVersionMin": "12.1", "cudaComputeCapability": "8.0"}}, StepHints(gpus_min=1, gpus_max=1)),
         ({CUDA: {"cudaDeviceCountMin": 2, "cudaDeviceCountMax": 4}}, StepHints(gpus_min=2, gpus_max=4)),
         ({CUDA: {"cudaDeviceCountMin": 2}, GPUS: {"gpusMin": 0, "gpusMax": 1}}, StepHints(gpus_max=1)),
@@ -47,6 +49,12 @@ def test_hints_are_read(hints: dict[str, Any], expected: StepHints) -> None:
         {"urn:medweave:cwl#Gangs": {}},
         {GANG: {"nodes": 2}},
         {GPUS: {"gpus": 2}},
+        {CHECKPOINT: {}},
+        {CHECKPOINT: {"folder": ""}},
+        {CHECKPOINT: {"folder": ".."}},
+        {CHECKPOINT: {"folder": "a/b"}},
+        {CHECKPOINT: {"folder": "$(inputs.n)"}},
+        {CHECKPOINT: {"folder": "saved", "lead": 60}},
         {GPUS: {"gpusMin": 2, "gpusMax": 1}},
         {GPUS: {"gpusMin": -1}},
         {GPUS: {"gpusMin": "$(inputs.n)"}},
@@ -91,8 +99,8 @@ def test_requests_reach_the_connector_by_job_name(tmp_path: Path, monkeypatch: p
     assert ended.exit_code == 0, ended.stderr
     (line,) = (tmp_path / "requests.txt").read_text().splitlines()
     assert line == (
-        "/first/0 JobRequest(cores=1, memory_mib=99, hints=StepHints(gang=True, gpus_min=0, gpus_max=3), num_nodes=1, "
-        "locations=('__LOCAL__',))"
+        "/first/0 JobRequest(cores=1, memory_mib=99, hints=StepHints(gang=True, gpus_min=0, gpus_max=3, checkpoint_folder=''), "
+        "num_nodes=1, locations=('__LOCAL__',))"
     )
 
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -304,7 +305,7 @@ def test_a_gang_script_starts_each_node_with_its_place(tmp_path: Path) -> None:
         stdout="told",
     )
     (tmp_path / "node.sh").write_text(node_script(command, files))
-    text = gang_script(files, num_nodes=2, cores=4, prologue="", title="key")
+    text = gang_script(command, files, num_nodes=2, cores=4, prologue="", title="key")
     assert run_script(tmp_path, text, SLURM_JOB_NODELIST="n[1-2]") == 0
     for rank in (0, 1):
         assert (folder / f"env.{rank}").read_text().splitlines() == [
@@ -338,7 +339,8 @@ def test_a_cluster_without_names_meets_at_an_address(tmp_path: Path) -> None:
         "scontrol",
         'case "$2" in hostnames) echo n1;; node) echo "NodeName=n1 NodeAddr=10.0.0.7 NodeHostName=n1";; esac',
     )
-    text = gang_script(files, num_nodes=2, cores=1, prologue="", title="key")
+    (tmp_path / "out").mkdir()
+    text = gang_script(step(tmp_path / "out", "true"), files, num_nodes=2, cores=1, prologue="", title="key")
     assert run_script(tmp_path, text, SLURM_JOB_NODELIST="n[1-2]") == 0
     assert (tmp_path / "met").read_text() == "10.0.0.7:20017\n"
 
@@ -359,6 +361,27 @@ def test_a_request_on_the_sites_terms() -> None:
     assert asked_of(request((0, 4)), Service()).gpus == 0
     assert asked_of(request(), Service()).minutes is None
     assert asked_of(request(num_nodes=2, gang=True), Service()).num_nodes == 2
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "service", "lead_s"),
+    [
+        (600, {}, 120),
+        (120, {}, 60),
+        (None, {}, 120),
+        (36000, {"signalLeadTime": 900}, 900),
+        (None, {"time": "0:02:00"}, 60),
+    ],
+)
+def test_a_step_with_checkpoints_is_told_before_its_time_limit(
+    limit_s: int | None, service: dict[str, Any], lead_s: int
+) -> None:
+    hints = StepHints(checkpoint_folder="saved")
+    asked = asked_of(JobRequest(cores=1, memory_mib=1, hints=hints), Service(**service), limit_s)
+    words = commands.sbatch_words(FILES, asked, Service(), job_name="x", key="y")
+    assert f"--signal=B:USR1@{lead_s}" in words
+    without = commands.sbatch_words(FILES, asked_of(request(), Service()), Service(), job_name="x", key="y")
+    assert not [word for word in without if word.startswith("--signal")]
 
 
 def test_what_a_service_cannot_give_is_refused() -> None:

@@ -14,63 +14,18 @@ from typing import Any
 import pytest
 
 from support.engine import Run, start, wait_until, write_workflow
-from support.ssh_server import SSHServer, ssh_server
+from support.fake_cluster import Cluster, fake_cluster
 
-FAKES = Path(__file__).parents[2] / "fakes" / "slurm"
 FIGURES = '{"unit":"case","done":1,"total":2,"seconds_left":3.5,"detail":"x"}'
 PROGRESS = f"echo 'medweave-progress {FIGURES}' >&2\n"
 GOOD = PROGRESS + "echo {} > run_report.json; echo done > result.txt"
 BAD = "sleep 3; echo 'medweave-step v: no.' >&2; exit 65"
-FILE = """
-version: v1.0
-workflows:
-  tiny:
-    type: cwl
-    config: {{file: tiny.cwl, settings: job.yml}}
-    bindings: [{{step: /, target: {{deployment: hpc}}}}]
-deployments:
-  login:
-    type: medweave.ssh
-    workdir: {folder}/site
-    config: {{nodes: ["127.0.0.1:{port}"], username: me, sshKey: server/id_ed25519, knownHosts: server/known_hosts}}
-  hpc: {{type: medweave.slurm, wraps: login, config: {{}}}}
-scheduling: {{scheduler: {{type: medweave.scheduler, config: {{}}}}}}
-database: {{type: medweave.database, config: {{}}}}
-"""
-
-
-class Cluster:
-    """A login node and its Slurm."""
-
-    def __init__(self, folder: Path, server: SSHServer) -> None:
-        self.folder, self.server = folder, server
-
-    def knob(self, name: str, text: Any = "1") -> None:
-        (self.folder / "slurm" / name).write_text(str(text))
-
-    def begin(self, tools: dict[str, Any], preload: str = "") -> Run:
-        write_workflow(self.folder, tools, file=FILE.format(folder=self.folder, port=self.server.port))
-        (self.folder / "preload.py").write_text(preload)
-        return start(self.folder, preload=self.folder / "preload.py" if preload else None)
-
-    def go(self, tools: dict[str, Any], preload: str = "") -> Run:
-        return self.begin(tools, preload).wait(90)
-
-    @property
-    def submitted(self) -> list[str]:
-        path = self.folder / "slurm" / "submitted"
-        return path.read_text().splitlines() if path.exists() else []
-
-    def word(self, job_id: str = "100") -> str:
-        return (self.folder / "slurm" / "jobs" / job_id / "word").read_text()
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    (tmp_path / "slurm").mkdir()
-    environment = {"PATH": f"{FAKES}:/usr/bin:/bin", "FAKE_SLURM": str(tmp_path / "slurm")}
-    with ssh_server(tmp_path / "server", environment) as server:
-        yield Cluster(tmp_path, server)
+    with fake_cluster(tmp_path) as made:
+        yield made
 
 
 def ended_job(ended: Run) -> dict[str, Any]:
@@ -213,7 +168,7 @@ def test_a_login_node_without_slurm_is_told_at_the_start(cluster: Cluster) -> No
 
 
 def test_a_driver_on_the_login_node_itself(cluster: Cluster) -> None:
-    file = FILE.format(folder=cluster.folder, port=1)
+    file = cluster.file
     before, _, after = file.partition("  login:\n")
     here = "  login: {type: medweave.local, workdir: site, config: {}}\n"
     write_workflow(cluster.folder, {"first": GOOD, "bad": BAD}, file=before + here + after[after.index("  hpc:") :])
@@ -249,7 +204,7 @@ def test_many_jobs_share_one_query(cluster: Cluster) -> None:
         cluster.folder,
         {},
         job={"n": list(range(20))},
-        file=FILE.format(folder=cluster.folder, port=cluster.server.port),
+        file=cluster.file,
     )
     (cluster.folder / "tiny.cwl").write_text(json.dumps(document))
     ended = start(cluster.folder).wait(120)

@@ -1,0 +1,91 @@
+"""The parts of a job script for steps that are tried again: a clean start, and the signal before the time limit. Pure.
+
+What an earlier start left in the output folder never meets what this one writes. The folder itself is replaced, not emptied: a
+process of a lost node may still be in the old one.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import shlex
+
+from medweave_steps.contracts.errors import TryAgainError
+
+RESUME_FROM = "MEDWEAVE_RESUME_FROM"
+SIGNAL = "USR1"
+
+
+def clean_start(output_directory: str, *, home: str, checkpoint_folder: str) -> tuple[str, ...]:
+    """Shell lines that give a command its output folder as the engine made it, and its newest checkpoints.
+
+    The first start keeps a copy of the folder, which holds what the workflow has staged there, mostly nothing. Cut off at any
+    point, the lines do the same when they run again, and a checkpoint is never lost.
+
+    Args:
+        home: folder of the step's first job, where the copy lies.
+        checkpoint_folder: name of the folder inside the output folder that outlives a start; empty for a step without one.
+    """
+    fresh, part, kept, new, old = (
+        shlex.quote(posixpath.join(home, name)) for name in ("fresh", "fresh.part", "kept", "new", "old")
+    )
+    output = shlex.quote(output_directory.rstrip("/"))
+    keep = restore = ""
+    if checkpoint_folder:
+        saved = shlex.quote(posixpath.join(output_directory, checkpoint_folder))
+        keep = f"  if [ -d {saved} ]; then rm -rf {kept} && mv {saved} {kept} || return; fi\n"
+        restore = (
+            f"  if [ -d {kept} ]; then rm -rf {saved}; mv {kept} {saved} || return; fi\n"
+            f'  if [ -n "$(ls -A {saved} 2> /dev/null)" ]; then export {RESUME_FROM}={saved}; fi\n'
+        )
+    return (
+        "clean_start() {\n"
+        f"  if [ ! -d {fresh} ]; then rm -rf {part} && cp -a {output} {part} && mv {part} {fresh}; return; fi\n"
+        f"{keep}"
+        f"  rm -rf {old} {new} && cp -a {fresh} {new} || return\n"
+        f"  if [ -e {output} ]; then mv {output} {old} || return; fi\n"
+        f"  mv {new} {output} || return\n"
+        f"{restore}"
+        f"  rm -rf {old} || true\n"
+        "}",
+        "if ! clean_start; then",
+        "  echo 'medweave: the output folder of the step could not be prepared.' >&2",
+        f"  exit {TryAgainError.exit_code}",
+        "fi",
+    )
+
+
+def with_signal(line: str, *, target: str) -> tuple[str, ...]:
+    """Shell lines that run a command and hand Slurm's signal on to it; the last of them ends with the command's exit code.
+
+    A shell acts on a signal only when the program in its foreground has ended, so the command runs beside it.
+
+    Args:
+        target: shell words for the process that gets the signal; `$child` is the command itself.
+    """
+    return (
+        "child= told=",
+        f"trap 'told=1; [ -z \"$child\" ] || kill -{SIGNAL} {target} 2> /dev/null' {SIGNAL}",
+        f"{line} &",
+        "child=$!",
+        *_await_child(),
+    )
+
+
+def with_process_id(line: str, *, file: str) -> tuple[str, ...]:
+    """Shell lines that run a command and write its process id to a file, for `with_signal` of the same machine."""
+    return (f"{line} &", "child=$!", f'echo "$child" > {shlex.quote(file)}', 'wait "$child"')
+
+
+def _await_child() -> tuple[str, ...]:
+    # A signal ends `wait` with 128 and more. Where the command had ended at that very moment its code is told once only.
+    return (
+        "await_child() {\n"
+        '  wait "$child"; code=$?\n'
+        '  while [ -n "$told" ] && [ "$code" -gt 128 ]; do\n'
+        '    told=; wait "$child"; again=$?\n'
+        '    [ "$again" = 127 ] || code=$again\n'
+        "  done\n"
+        '  return "$code"\n'
+        "}",
+        "await_child",
+    )

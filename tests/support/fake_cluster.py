@@ -1,0 +1,80 @@
+"""A login node over real ssh with a stand-in for Slurm that fails as real ones do now and then, and runs of the engine over it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from support.engine import Run, start, write_workflow
+from support.ssh_server import SSHServer, ssh_server
+
+FAKES = Path(__file__).parents[1] / "fakes" / "slurm"
+# No job is tried again, whatever happens to it.
+NEVER_AGAIN = {
+    kind: {"do": "stop"} for kind in ("OutOfMemory", "Timeout", "Preempted", "NodeFail", "StepFailed", "SubmitRejected")
+}
+FILE = """
+version: v1.0
+workflows:
+  tiny:
+    type: cwl
+    config: {{file: tiny.cwl, settings: job.yml}}
+    bindings: [{{step: /, target: {{deployment: hpc}}}}]
+deployments:
+  login:
+    type: medweave.ssh
+    workdir: {folder}/site
+    config: {{nodes: ["127.0.0.1:{port}"], username: me, sshKey: server/id_ed25519, knownHosts: server/known_hosts}}
+  hpc: {{type: medweave.slurm, wraps: login, config: {config}}}
+scheduling: {{scheduler: {{type: medweave.scheduler, config: {{}}}}}}
+database: {{type: medweave.database, config: {{}}}}
+"""
+
+
+class Cluster:
+    """A login node and its Slurm.
+
+    Attributes:
+        config: settings of the Slurm deployment.
+    """
+
+    def __init__(self, folder: Path, server: SSHServer) -> None:
+        self.folder, self.server = folder, server
+        self.config: Mapping[str, Any] = {"reactions": NEVER_AGAIN}
+
+    def knob(self, name: str, text: Any = "1") -> None:
+        (self.folder / "slurm" / name).write_text(str(text))
+
+    @property
+    def file(self) -> str:
+        """The text of streamflow.yml."""
+        return FILE.format(folder=self.folder, port=self.server.port, config=json.dumps(self.config))
+
+    def begin(self, tools: dict[str, Any], preload: str = "") -> Run:
+        write_workflow(self.folder, tools, file=self.file)
+        (self.folder / "preload.py").write_text(preload)
+        return start(self.folder, preload=self.folder / "preload.py" if preload else None)
+
+    def go(self, tools: dict[str, Any], preload: str = "") -> Run:
+        return self.begin(tools, preload).wait(90)
+
+    @property
+    def submitted(self) -> list[str]:
+        """The words of each sbatch."""
+        path = self.folder / "slurm" / "submitted"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def word(self, job_id: str = "100") -> str:
+        return (self.folder / "slurm" / "jobs" / job_id / "word").read_text()
+
+
+@contextmanager
+def fake_cluster(folder: Path) -> Iterator[Cluster]:
+    """A cluster whose files lie in a folder of the test."""
+    (folder / "slurm").mkdir()
+    environment = {"PATH": f"{FAKES}:/usr/bin:/bin", "FAKE_SLURM": str(folder / "slurm")}
+    with ssh_server(folder / "server", environment) as server:
+        yield Cluster(folder, server)
