@@ -15,7 +15,9 @@ RESUME_FROM = "MEDWEAVE_RESUME_FROM"
 SIGNAL = "USR1"
 
 
-def clean_start(output_directory: str, *, home: str, checkpoint_folder: str) -> tuple[str, ...]:
+def clean_start(
+    output_directory: str, *, home: str, checkpoint_folder: str, was_empty: bool = False
+) -> tuple[str, ...]:
     """Shell lines that give a command its output folder as the engine made it, and its newest checkpoints.
 
     The first start keeps a copy of the folder, which holds what the workflow has staged there, mostly nothing. Cut off at any
@@ -24,11 +26,13 @@ def clean_start(output_directory: str, *, home: str, checkpoint_folder: str) -> 
     Args:
         home: folder of the step's first job, where the copy lies.
         checkpoint_folder: name of the folder inside the output folder that outlives a start; empty for a step without one.
+        was_empty: the engine had made an empty folder, and it may have been used since.
     """
     fresh, part, kept, new, old = (
         shlex.quote(posixpath.join(home, name)) for name in ("fresh", "fresh.part", "kept", "new", "old")
     )
     output = shlex.quote(output_directory.rstrip("/"))
+    empty = f"  mkdir -p {fresh} || return\n" if was_empty else ""
     keep = restore = ""
     if checkpoint_folder:
         saved = shlex.quote(posixpath.join(output_directory, checkpoint_folder))
@@ -39,6 +43,7 @@ def clean_start(output_directory: str, *, home: str, checkpoint_folder: str) -> 
         )
     return (
         "clean_start() {\n"
+        f"{empty}"
         f"  if [ ! -d {fresh} ]; then rm -rf {part} && cp -a {output} {part} && mv {part} {fresh}; return; fi\n"
         f"{keep}"
         f"  rm -rf {old} {new} && cp -a {fresh} {new} || return\n"

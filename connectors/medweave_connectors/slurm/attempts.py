@@ -23,7 +23,7 @@ from medweave_connectors.record import console, current
 from medweave_connectors.slurm import commands
 from medweave_connectors.slurm.answers import read_checkpoint
 from medweave_connectors.slurm.job import Site, SlurmJob
-from medweave_connectors.slurm.script import StepCommand
+from medweave_connectors.slurm.script import JobFiles, StepCommand
 
 # A shared file system may show the login node what a node has written a while later (NFS: 30 s by default).
 LOOKS, LOOK_PAUSE_S = 4, 12.0
@@ -92,7 +92,10 @@ class Attempts:
         request = requests.request_of(self.name)
         assert request is not None, "an attempt was made without one"
         requests.note_job(self.name, dataclasses.replace(request, memory_mib=decision.memory_mib))
-        self._step = dataclasses.replace(self._step, home=self._step.home or job.files.folder)
+        if not self._step.home:
+            own = JobFiles.beside(self._step.output_directory, "").folder
+            taken_over = not job.files.folder.startswith(own)
+            self._step = dataclasses.replace(self._step, home=job.files.folder, was_empty=taken_over)
         run = current()
         if run is not None:
             run.job_again(self.name, cores=request.cores, memory_mib=decision.memory_mib)

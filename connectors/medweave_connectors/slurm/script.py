@@ -74,6 +74,7 @@ class StepCommand:
         checkpoint_folder: name of the folder inside the output folder that outlives a failed attempt, which the step's hint
             declares; its command gets USR1 before the time limit. Empty for none.
         home: folder of the files of the step's first job; empty in the first one itself.
+        was_empty: `home` is of a job that an earlier driver has submitted; only one that was to find an empty folder is taken over.
     """
 
     words: Sequence[str]
@@ -84,11 +85,15 @@ class StepCommand:
     stderr: str | None = None
     checkpoint_folder: str = ""
     home: str = ""
+    was_empty: bool = False
 
     def clean_start(self, files: JobFiles) -> tuple[str, ...]:
         """Lines at the head of each job script."""
         return clean_start(
-            self.output_directory, home=self.home or files.folder, checkpoint_folder=self.checkpoint_folder
+            self.output_directory,
+            home=self.home or files.folder,
+            checkpoint_folder=self.checkpoint_folder,
+            was_empty=self.was_empty,
         )
 
     def line(self) -> str:

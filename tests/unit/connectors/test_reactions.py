@@ -171,10 +171,14 @@ def test_the_schema_is_closed_and_tells_the_defaults() -> None:
 # -- the job script ---------------------------------------------------------------------------------------------------
 
 
-def start(folder: Path, *lines: str, checkpoint: str = "saved") -> subprocess.CompletedProcess[str]:
+def start(
+    folder: Path, *lines: str, checkpoint: str = "saved", was_empty: bool = False
+) -> subprocess.CompletedProcess[str]:
     """One start of a job whose output folder is `o ut`."""
     (folder / "home").mkdir(exist_ok=True)
-    head = clean_start(str(folder / "o ut"), home=str(folder / "home"), checkpoint_folder=checkpoint)
+    head = clean_start(
+        str(folder / "o ut"), home=str(folder / "home"), checkpoint_folder=checkpoint, was_empty=was_empty
+    )
     text = "\n".join((*head, f"cd '{folder}/o ut'", *lines))
     return subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=False)
 
@@ -199,6 +203,15 @@ def test_each_start_finds_the_folder_as_the_engine_made_it_and_its_checkpoints(t
     assert start(tmp_path, "cat saved/a").stdout == "2\n"
     assert output.stat().st_mode & 0o077 == 0
     assert names(tmp_path / "home") == ["fresh", "fresh/staged"], "nothing of an earlier attempt is kept"
+
+
+def test_what_a_job_of_an_earlier_driver_has_left_does_not_meet_the_next_attempt(tmp_path: Path) -> None:
+    # Its output folder was moved here, and its own script may never have run.
+    (tmp_path / "o ut" / "saved").mkdir(parents=True)
+    (tmp_path / "o ut" / "half.txt").touch()
+    (tmp_path / "o ut" / "saved" / "a").write_text("1\n")
+    told = start(tmp_path, "ls; cat saved/a", was_empty=True)
+    assert told.stdout == "saved\n1\n"
 
 
 def test_a_step_without_checkpoints_keeps_nothing(tmp_path: Path, output: Path) -> None:
