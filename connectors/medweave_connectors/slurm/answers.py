@@ -39,7 +39,7 @@ def read_probe(answer: str) -> Probe:
     missing: list[str] = []
     nodes: dict[str, tuple[tuple[int, int], ...]] = {}
     default, said, code = "", [], "?"
-    for line in _whole(answer):
+    for line in whole(answer):
         mark, *rest = line.split() or [""]
         if mark == "missing":
             missing += rest
@@ -63,7 +63,7 @@ def read_probe(answer: str) -> Probe:
 
 def read_submission(answer: str) -> tuple[str, str]:
     """Of `commands.submit`: (job id, refusal). Both are empty where it is not known whether sbatch was heard."""
-    *told, code = _whole(answer)
+    *told, code = whole(answer)
     code = code.removeprefix("code").strip()
     if code not in ("", "0"):
         return "", "\n".join(told) or f"exit code {code}"
@@ -95,7 +95,7 @@ class Polled:
 def read_poll(answer: str) -> Polled:
     """Of `commands.poll` and `commands.cancel`."""
     polled, said = Polled(), []
-    for line in _whole(answer):
+    for line in whole(answer):
         mark, _, rest = line.partition(" ")
         if mark == "job":
             job_id, word, reason, key = (*rest.split("|", 3), "", "", "")[:4]
@@ -135,7 +135,7 @@ class EndWords:
 def read_end(answer: str, job_id: str) -> EndWords:
     """Of `commands.end`."""
     words, rows = EndWords(), []
-    for line in _whole(answer):
+    for line in whole(answer):
         mark, _, rest = line.partition(" ")
         name, _, told = rest.partition(" ")
         if mark == "sacct":
@@ -153,7 +153,7 @@ def read_end(answer: str, job_id: str) -> EndWords:
 
 def read_checkpoint(answer: str) -> Checkpoint:
     """Of `commands.checkpoint`."""
-    words = _whole(answer)
+    words = whole(answer)
     return Checkpoint.NEW if "new" in words else Checkpoint.OLD if "old" in words else Checkpoint.NONE
 
 
@@ -174,7 +174,12 @@ def seconds(text: str) -> float | None:
         return None
 
 
-def _whole(answer: str) -> list[str]:
+def whole(answer: str) -> list[str]:
+    """The lines of an answer without its mark of the end.
+
+    Raises:
+        ValueError: it was cut short.
+    """
     lines = answer.splitlines()
     if not lines or lines[-1].strip() != END:
         raise ValueError("the answer is not whole")

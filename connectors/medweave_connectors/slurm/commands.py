@@ -27,7 +27,7 @@ _BASE64 = "base64 | tr -d '\\n'"
 def probe() -> str:
     """Which programs are there, and which partitions with which nodes: cores and memory (MiB)."""
     look = [f"command -v {name} > /dev/null || echo missing {name}" for name in PROGRAMS]
-    return _line(*look, "sinfo --exact --noheader --format='partition %P %c %m' 2>&1", "echo code $?")
+    return line(*look, "sinfo --exact --noheader --format='partition %P %c %m' 2>&1", "echo code $?")
 
 
 def sbatch_words(files: JobFiles, asked: Allocation, service: Service, *, job_name: str, key: str) -> list[str]:
@@ -69,7 +69,7 @@ def submit(words: Sequence[str], files: JobFiles, scripts: Mapping[str, str]) ->
         f"if mkdir {_claim(files)} 2> /dev/null; then "
         f"{shlex.join(words)} > {answer} 2> {refusal} < /dev/null; echo $? > {code}; fi"
     )
-    return _line(
+    return line(
         " && ".join(("umask 077", f"mkdir -p {shlex.quote(files.folder)}", *write, once)),
         f"cat {answer} {refusal}",
         f"echo code $(cat {code} 2> /dev/null)",
@@ -78,7 +78,7 @@ def submit(words: Sequence[str], files: JobFiles, scripts: Mapping[str, str]) ->
 
 def open_claim(files: JobFiles) -> str:
     """Opens the way for another submission, when Slurm does not know the first one."""
-    return _line(f"rm -f {shlex.quote(files.path('answer'))}", f"rmdir {_claim(files)}")
+    return line(f"rm -f {shlex.quote(files.path('answer'))}", f"rmdir {_claim(files)}")
 
 
 def queue() -> str:
@@ -103,12 +103,12 @@ def follow(number: int, files: JobFiles, followed: str, offset: int) -> str:
 
 def poll(*parts: str) -> str:
     """One line of `queue` and `follow`."""
-    return _line(*parts)
+    return line(*parts)
 
 
 def end(job_id: str, files: JobFiles) -> str:
     """What accounting, the controller and the job itself say, and the last lines of all its streams."""
-    return _line(
+    return line(
         f"sacct --jobs={job_id} --noheader --parsable2 --noconvert --format={','.join(SACCT_FIELDS)} 2>/dev/null "
         "| sed 's/^/sacct /'",
         f"scontrol show job --oneliner {job_id} 2>&1 | sed 's/^/scontrol /'",
@@ -121,7 +121,7 @@ def end(job_id: str, files: JobFiles) -> str:
 def checkpoint(folder: str, files: JobFiles) -> str:
     """Whether a step has left a checkpoint, and whether it is newer than the submission of its last job."""
     path, since = shlex.quote(folder), shlex.quote(files.script)
-    return _line(
+    return line(
         f'[ -n "$(find {path} -type f 2> /dev/null | head -n 1)" ] && echo old',
         f'[ -n "$(find {path} -type f -newer {since} 2> /dev/null | head -n 1)" ] && echo new',
     )
@@ -129,10 +129,11 @@ def checkpoint(folder: str, files: JobFiles) -> str:
 
 def cancel(job_ids: Sequence[str]) -> str:
     """Cancels, and says in which state the jobs are then."""
-    return _line(f"scancel {' '.join(job_ids)}", queue())
+    return line(f"scancel {' '.join(job_ids)}", queue())
 
 
-def _line(*parts: str) -> str:
+def line(*parts: str) -> str:
+    """One line for the login node, whose answer ends with a mark."""
     # A sub-shell: some connectors keep one shell for many lines, whose folder and umask must stay.
     return f"( {'; '.join((*parts, f'echo {END}'))} )"
 

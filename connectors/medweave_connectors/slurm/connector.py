@@ -66,7 +66,7 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
         self._login: ExecutionLocation | None = None
         self._probe = Probe()
         self._watch = Watch(self._ask)
-        self._open: dict[str, SlurmJob] = {}
+        self._open: set[SlurmJob] = set()
         self._closing = False
 
     async def deploy(self, external: bool) -> None:
@@ -104,8 +104,8 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
     async def undeploy(self, external: bool) -> None:
         """Cancels what still waits or runs, and looks whether it has gone."""
         self._closing = True
-        if keys := {key for key, job in self._open.items() if not job.over}:
-            await self._cancel(keys)
+        if jobs := {job for job in self._open if not job.over}:
+            await self._cancel(jobs)
         deadline = time.monotonic() + SETTLE_S
         while self._open and time.monotonic() < deadline:  # their `run` reads the last words
             await asyncio.sleep(0.01)
@@ -166,13 +166,13 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
         self._login = location.wraps
 
         async def submit(job: SlurmJob) -> tuple[str, int]:
-            self._open[job.key] = job
+            self._open.add(job)
             try:
                 return await job.run(timeout)
             finally:
                 if not job.over and not self._closing:  # cancelled by the engine, or an error of ours
-                    await asyncio.shield(self._cancel({job.key}))
-                self._open.pop(job.key, None)
+                    await asyncio.shield(self._cancel({job}))
+                self._open.discard(job)
 
         return await Attempts(job_name, step, self._site_of(location), self._reactions, submit).run()
 
@@ -216,12 +216,12 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
             closing=lambda: self._closing,
         )
 
-    async def _cancel(self, keys: set[str]) -> None:
-        """Cancels the jobs with these keys and looks until none of them waits or runs.
+    async def _cancel(self, jobs: set[SlurmJob]) -> None:
+        """Cancels the jobs and looks until none of them waits or runs.
 
         They are found by key: a job may be in the queue before its id is known here.
         """
-        ids = {self._open[key].job_id for key in keys if self._open[key].job_id}
+        keys, ids = {job.key for job in jobs}, {job.job_id for job in jobs if job.job_id}
         line = commands.cancel(sorted(ids)) if ids else commands.poll(commands.queue())
         deadline, said = time.monotonic() + CANCEL_S, ""
         while time.monotonic() < deadline:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 from medweave_connectors import requests
 from medweave_connectors.errors import JobEndedBySite, SiteConfigError, SiteUnreachable, TimeLimitExceeded
@@ -16,16 +18,20 @@ from medweave_connectors.reactions.table import Failed, FailureKind
 from medweave_connectors.record import current
 from medweave_connectors.record.output import JobOutput
 from medweave_connectors.record.run import CommandOutcome
-from medweave_connectors.slurm import commands, submission, words
+from medweave_connectors.slurm import commands, journal, left_commands, submission, takeover, words
 from medweave_connectors.slurm.answers import EndWords, read_end, read_poll
+from medweave_connectors.slurm.journal import Submission
 from medweave_connectors.slurm.script import JobFiles, StepCommand, gang_script, node_script, single_script
 from medweave_connectors.slurm.service import Allocation, Service, allocation, refuse_if_too_large
 from medweave_connectors.slurm.states import JobState, Told, failure_kind, judge, shell_exit_code
 from medweave_connectors.slurm.watch import NeverStarts, SiteSilent, Watch, WatchedJob
-from medweave_steps.contracts.errors import UsageError
+from medweave_steps.contracts.errors import StorageError, UsageError
 
 END_KNOWN_S, END_PAUSE_S = 180.0, 1.0
 COST_TRIES = 3  # accounting may lag behind the controller by a moment
+LEFT_TRIES, LEFT_PAUSE_S = 6, 5.0  # a site that does not answer is asked again about jobs of earlier drivers
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +92,18 @@ class SlurmJob:
             SiteConfigError, TimeLimitExceeded, JobEndedBySite, SiteUnreachable: as the connector's `run`.
         """
         self._allocation = self._asked(time_limit_s)
-        self.job_id = await self._submit()
-        self._notice(f"Slurm job {self.job_id}" + (f" on {self._allocation.num_nodes} nodes" if self._gang else ""))
+        wanted = self._wanted()
+        left = await self._answered(lambda: takeover.find(self._site.ask, self._runs, wanted)) if wanted else None
+        if left is not None:
+            self.key, self.job_id, self._files = left.key, left.job_id, JobFiles(left.folder)
+            self._notice(f"goes on with Slurm job {self.job_id}, which an earlier driver has submitted and left")
+        else:
+            self.job_id = await self._submit(wanted)
+            self._notice(f"Slurm job {self.job_id}" + (f" on {self._allocation.num_nodes} nodes" if self._gang else ""))
         end, told = await self._until_known()
         self.over = told.state.ended
+        if left is not None and self.over:
+            await self._answered(lambda: self._take_outputs(left))
         outcome = await self._outcome(end, told)
         if (run := current()) is not None:
             run.command_ended(self.name, outcome)
@@ -118,7 +132,45 @@ class SlurmJob:
         except UsageError as error:
             raise SiteConfigError(error.what, seen=error.seen, expected=error.expected, do=error.do) from None
 
-    async def _submit(self) -> str:
+    def _wanted(self) -> Submission | None:
+        """What will be submitted, as it is written down; None where no medweave run goes on."""
+        run, site = current(), self._site
+        if run is None:
+            return None
+        printed = takeover.fingerprint(self._step, self._allocation, place=site.place.name, prologue=site.prologue)
+        return Submission(
+            key=self.key,
+            run_id=run.run_id,
+            job=self.name,
+            deployment=site.deployment,
+            service=site.service_name,
+            fingerprint=printed,
+            folder=self._files.folder,
+            outputs=(self._step.output_directory,),
+            inputs=takeover.inputs_of(self._step),
+        )
+
+    async def _answered(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Asks about a job of an earlier driver until the site answers: without an answer nothing may be submitted."""
+        said = ""
+        for _ in range(LEFT_TRIES):
+            try:
+                return await ask()
+            except StorageError:
+                raise
+            except Exception as error:  # the site is asked again
+                said = str(error) or type(error).__name__
+                await asyncio.sleep(LEFT_PAUSE_S)
+        raise SiteUnreachable(
+            f"{self._site.place.name}: a job of {self.name} that an earlier driver has left could not be looked at; "
+            f"nothing was submitted: {said}"
+        )
+
+    async def _take_outputs(self, left: Submission) -> None:
+        if not left_commands.read_move(await self._site.ask(left_commands.move(left.outputs))):
+            raise ValueError("its output folder could not be moved")
+
+    async def _submit(self, wanted: Submission | None) -> str:
         site, files, asked = self._site, self._files, self._allocation
         title = self.key  # says in the file whose job it is
         if self._gang:
@@ -132,8 +184,14 @@ class SlurmJob:
             scripts = {files.script: single_script(self._step, files, prologue=site.prologue, title=title)}
         label = re.sub(r"[^A-Za-z0-9._-]+", ".", f"medweave{PurePosixPath(self.name).parent}")
         sbatch = commands.sbatch_words(files, asked, site.service, job_name=label, key=self.key)
+        if wanted is not None:
+            await asyncio.to_thread(journal.of(self._runs / wanted.run_id).write, wanted)
         try:
-            return await submission.submit(site.ask, sbatch, files, scripts, self.key)
+            job_id = await submission.submit(site.ask, sbatch, files, scripts, self.key)
+            if wanted is not None:
+                known = dataclasses.replace(wanted, job_id=job_id)
+                await asyncio.to_thread(journal.of(self._runs / wanted.run_id).write, known)
+            return job_id
         except submission.Refused as error:
             self.over = True
             self.failure = Failed(kind=FailureKind.SUBMIT_REJECTED, memory_mib=asked.memory_mib)
@@ -259,6 +317,12 @@ class SlurmJob:
     def _notice(self, text: str) -> None:
         if (run := current()) is not None:
             run.job_notice(self.name, text)
+
+    @property
+    def _runs(self) -> Path:
+        run = current()
+        assert run is not None, "asked without a run"
+        return run.folder.parent
 
     @property
     def files(self) -> JobFiles:

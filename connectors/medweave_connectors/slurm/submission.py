@@ -51,13 +51,13 @@ async def submit(ask: Ask, sbatch: Sequence[str], files: JobFiles, scripts: Mapp
         if refusal and not words.unanswered(refusal):
             raise Refused(refusal)
         said = refusal or said
-        if job_id := await _look_up(ask, key):
+        if job_id := await look_up(ask, key):
             return job_id
         await _quietly(ask, commands.open_claim(files))
     raise NotTaken(said)
 
 
-async def _look_up(ask: Ask, key: str) -> str:
+async def look_up(ask: Ask, key: str) -> str:
     """The id of the job with this key; empty when Slurm answered and has none, or never answered."""
     answers = 0
     for _ in range(LOOKUPS):
