@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from streamflow.core.exception import WorkflowDefinitionException, WorkflowExecutionException
 
 
@@ -34,6 +36,13 @@ class SiteConfigError(WorkflowDefinitionException):  # type: ignore[misc]
 
 class SiteUnreachable(WorkflowExecutionException):  # type: ignore[misc]
     """The way to a site was lost; another try may succeed."""
+
+
+class CommandFailed(WorkflowExecutionException):  # type: ignore[misc]
+    """A command of the engine's own (`mkdir`, `cp` …) failed, and nobody looks at its exit code."""
+
+    def __init__(self, command: Sequence[str], place: str, told: tuple[str, int]) -> None:
+        super().__init__(f"`{' '.join(command)}` in {place} ended with {told[1]}: {told[0]}")
 
 
 class JobEndedBySite(WorkflowExecutionException):  # type: ignore[misc]

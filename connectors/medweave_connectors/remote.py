@@ -15,6 +15,8 @@ from typing import Any
 from medweave_connectors.record import current
 from medweave_connectors.record.run import REPORT_FILE, REPORT_FOLDER
 
+SHELL_SIGNS = frozenset({"|", ">", "<", "&&", ";"})
+
 
 def shell_line(
     command: Sequence[str],
@@ -47,6 +49,11 @@ def utility_line(
     words = " ".join(command)
     lines.append(words if stdin is None else f"{{ {words}\n}} < {shlex.quote(stdin)}")
     return "; ".join(lines)
+
+
+def stream_line(command: Sequence[str]) -> str:
+    """One line for a POSIX shell: the words of a copy as the engine gives them (`tar xpf - -O | tee /a path > /dev/null`)."""
+    return " ".join(word if word in SHELL_SIGNS else shlex.quote(word) for word in command)
 
 
 def file_name(stream: int | str | None) -> str | None:

@@ -94,13 +94,18 @@ class ApiServer:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
 
+    @property
+    def port(self) -> int:
+        """On 127.0.0.1."""
+        return self._port.result()
+
     def write_kubeconfig(self, path: Path, *, namespace: str = NAMESPACE) -> None:
         """A kubeconfig whose current context is this server."""
         document = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "fake",
-            "clusters": [{"name": "fake", "cluster": {"server": f"http://127.0.0.1:{self._port.result()}"}}],
+            "clusters": [{"name": "fake", "cluster": {"server": f"http://127.0.0.1:{self.port}"}}],
             "users": [{"name": "me", "user": {"token": "t"}}],
             "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "me", "namespace": namespace}}],
         }

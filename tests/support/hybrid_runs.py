@@ -14,6 +14,7 @@ import yaml
 from medweave.bind import bind
 from support.cwl_files import ROOT
 from support.engine import Run, start
+from support.processes import processes_with
 from support.testbed import BASE_IMAGE, Sites, unique
 
 SITE = ROOT / "deployments" / "sites" / "testbed.yml"
@@ -168,7 +169,7 @@ def left_over(made: Shape) -> dict[str, list[str]]:
         "releases": _helm_releases(made.testbed, mine),
         "objects": _objects(made.testbed, mine),
         "jobs": jobs(made, states="PENDING,RUNNING,COMPLETING,SUSPENDED,CONFIGURING"),
-        "processes": _processes(made.run_id),
+        "processes": processes_with(made.run_id, "MEDWEAVE_RUN_ID"),
         "scratch": made.testbed.hpc("sh", "-c", f"ls -A {made.scratch} 2>/dev/null").stdout.split(),
     }
     return {what: there for what, there in found.items() if there}
@@ -194,18 +195,3 @@ def _objects(testbed: Sites, beginnings: tuple[str, ...]) -> list[str]:
     # Helm's own records are secrets `sh.helm.release.v1.<release>.v1`.
     names = {line: line.partition("/")[2].removeprefix("sh.helm.release.v1.") for line in listed.stdout.split()}
     return [line for line, name in names.items() if name.startswith(beginnings)]
-
-
-def _processes(run_id: str) -> list[str]:
-    """Command lines of processes, of any user, that have inherited the run's id or name it."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        if int(entry.name) == os.getpid():
-            continue
-        try:
-            words = (entry / "cmdline").read_bytes()
-            if run_id.encode() in words or f"MEDWEAVE_RUN_ID={run_id}".encode() in (entry / "environ").read_bytes():
-                found.append(words.replace(b"\0", b" ").decode(errors="replace"))
-        except OSError:
-            continue
-    return found

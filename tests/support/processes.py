@@ -1,4 +1,4 @@
-"""Runs a verb in a process of its own: for signals, limits and what is left on the disk."""
+"""Runs a verb in a process of its own: for signals, limits and what is left, on the disk and of processes."""
 
 from __future__ import annotations
 
@@ -59,3 +59,18 @@ def interrupted(process: subprocess.Popen[str], number: signal.Signals = signal.
 def names_below(folder: Path) -> list[str]:
     """All files below a folder, hidden ones too, sorted."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def processes_with(token: str, variable: str) -> list[str]:
+    """Command lines of processes, of any user, that name a token or have inherited it as the value of a variable."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        if int(entry.name) == os.getpid():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes()
+            if token.encode() in words or f"{variable}={token}".encode() in (entry / "environ").read_bytes():
+                found.append(words.replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue
+    return found

@@ -13,7 +13,8 @@ from pathlib import Path
 from streamflow.core.deployment import ExecutionLocation
 from streamflow.deployment.connector.local import LocalConnector
 
-from medweave_connectors.errors import TimeLimitExceeded
+from medweave_connectors.errors import CommandFailed, TimeLimitExceeded
+from medweave_connectors.local import utility
 from medweave_connectors.local.process import Command, Ended, end_all_now
 from medweave_connectors.record import current
 from medweave_connectors.record.causes import cause, step_message
@@ -27,7 +28,7 @@ SETTLE_S = 3.0
 class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
     """StreamFlow's local connector, with commands that report, cost and end as they should.
 
-    Utility commands (those without a job's name) and transfers stay StreamFlow's own.
+    Transfers stay StreamFlow's own.
     """
 
     def __init__(self, deployment_name: str, config_dir: str, transferBufferSize: int = 2**16) -> None:
@@ -71,14 +72,20 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
 
         Raises:
             TimeLimitExceeded: the job took longer than its ToolTimeLimit; its process group has ended.
+            CommandFailed: another command failed whose exit code nobody looks at.
         """
         if job_name is None or workdir is None:
-            if stdout == asyncio.subprocess.DEVNULL:
-                stdout = os.devnull  # the engine would glue it to the command's last word
-            told: tuple[str, int] | None = await super().run(
-                location, command, environment, workdir, stdin, stdout, stderr, capture_output, timeout, job_name
+            told = await utility.execute(
+                command,
+                environment=location.environment | dict(environment or {}),
+                workdir=workdir,
+                stdin=file_name(stdin),
+                wanted=stdout != asyncio.subprocess.DEVNULL,
+                timeout_s=timeout,
             )
-            return told
+            if told[1] and not capture_output:
+                raise CommandFailed(command, "this machine", told)
+            return told if capture_output else None
         started = Command(
             command,
             environment=step_environment(location.environment, environment or {}),

@@ -19,11 +19,11 @@ from streamflow.core.deployment import ExecutionLocation
 from streamflow.core.scheduling import AvailableLocation
 
 from medweave_connectors import requests, shutdown
-from medweave_connectors.errors import JobEndedBySite, TimeLimitExceeded
+from medweave_connectors.errors import CommandFailed, JobEndedBySite, TimeLimitExceeded
 from medweave_connectors.gang import node_environment
 from medweave_connectors.pods import commands
 from medweave_connectors.pods.access import connect, kubeconfig_path
-from medweave_connectors.pods.errors import DeploymentRefused, PodLost
+from medweave_connectors.pods.errors import DeploymentRefused
 from medweave_connectors.pods.group import Group, Member, outcome_of
 from medweave_connectors.pods.places import BUFFER_BYTES, PodPlaces
 from medweave_connectors.pods.pod import Pod, pod_facts
@@ -190,11 +190,12 @@ class PodsConnector(PodPlaces):
             TimeLimitExceeded: the job took longer than its ToolTimeLimit; it has ended.
             JobEndedBySite: its pod, or the way to it, was lost.
             PodLost: the pod of another command was.
+            CommandFailed: another command failed whose exit code nobody looks at.
         """
         if job_name is None or workdir is None:
             text, code = await self.utility(location, command, environment, workdir, timeout)
             if code and not capture_output:
-                raise PodLost(f"`{' '.join(command)}` in {location.name} ended with {code}: {text}")
+                raise CommandFailed(command, location.name, (text, code))
             return (text, code) if capture_output else None
         streams = {
             "stdin": file_name(stdin),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shlex
 import shutil
 import time
@@ -11,7 +12,8 @@ from collections.abc import Awaitable, Callable, MutableMapping, MutableSequence
 from pathlib import Path
 from typing import Any
 
-from streamflow.core.deployment import Connector, ExecutionLocation, Shell
+import aiohttp
+from streamflow.core.deployment import Connector, ExecutionLocation
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.deployment.connector.base import BaseConnector
 
@@ -20,16 +22,17 @@ from medweave_connectors.pods.cluster import Cluster, Refused
 from medweave_connectors.pods.errors import PodLost
 from medweave_connectors.pods.execution import Execution, Reader, StreamContext, Writer, execute
 from medweave_connectors.pods.pod import Pod
+from medweave_connectors.pods.shell import COMMAND as SHELL
 from medweave_connectors.pods.shell import PodShell
 from medweave_connectors.record import console
-from medweave_connectors.remote import utility_line
+from medweave_connectors.remote import SHELL_SIGNS, stream_line, utility_line
+from medweave_connectors.shells import ShellLost, Shells
 
 BUFFER_BYTES = 2**20
 LIST_AGAIN_S = 2.0
 UTILITY_S = 600
 COPIES = 2
 _FULL = ("No space left", "Disk quota")
-_SHELL_SIGNS = ("|", ">", "<", "&&", ";")
 
 
 class PodPlaces(BaseConnector):  # type: ignore[misc]
@@ -42,6 +45,7 @@ class PodPlaces(BaseConnector):  # type: ignore[misc]
         self.websocket: Any = None
         self._listed: tuple[float, list[Pod]] = (-LIST_AGAIN_S, [])
         self._listing = asyncio.Lock()
+        self._open_shells: dict[str, Shells] = {}
 
     @abstractmethod
     def selectors(self) -> list[str]:
@@ -91,27 +95,23 @@ class PodPlaces(BaseConnector):  # type: ignore[misc]
         workdir: str | None = None,
         timeout: int | None = None,
     ) -> tuple[str, int]:
-        """A short command in one container: in its open shell, else by itself."""
+        """A short command in one container. It is sent once: it is not known how far one had come whose connection broke.
+
+        Raises:
+            PodLost: its end is not known, or did not come in time.
+        """
+        line, limit_s = utility_line(command, environment=environment or {}, workdir=workdir), timeout or UTILITY_S
         try:
-            shell = await self.get_shell(["sh"], location)
-            told: tuple[str, int] = await shell.execute(
-                command=command,
-                environment=environment,
-                workdir=workdir,
-                capture_output=True,
-                timeout=timeout or UTILITY_S,
-            )
-            return told
-        except BaseException as error:
-            # What is left of its output would be taken for the next command's.
-            await self._forget_shell(location)
-            if not isinstance(error, Exception):
-                raise
-        line = utility_line(command, environment=environment or {}, workdir=workdir)
-        async with asyncio.timeout(timeout or UTILITY_S):
-            execution = await self._execute(location.name, ["sh", "-c", line])
-            text, code = await execution.collect()
-        return text.decode(errors="replace").strip(), code
+            return await self._shells_at(location.name).execute(line, limit_s)
+        except TimeoutError:
+            raise PodLost(f"{location.name}: a command did not end within {limit_s} s") from None
+        except (ShellLost, aiohttp.ClientError, OSError) as error:
+            raise PodLost(f"{location.name}: {error}; how a command ended there is not known") from error
+
+    async def undeploy(self, external: bool) -> None:
+        """Closes the shells."""
+        for shells in self._open_shells.values():
+            await shells.close()
 
     # ---- copies
 
@@ -122,8 +122,8 @@ class PodPlaces(BaseConnector):  # type: ignore[misc]
     async def get_stream_writer(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """Standard input of a command, for a `with`; it is an error if the command fails."""
         words = list(command)
-        if any(word in _SHELL_SIGNS for word in words):
-            words = ["sh", "-c", " ".join(word if word in _SHELL_SIGNS else shlex.quote(word) for word in words)]
+        if SHELL_SIGNS.intersection(words):
+            words = ["sh", "-c", stream_line(words)]
         return StreamContext(self._execute(location.name, words, takes_input=True), Writer, command)
 
     async def copy_local_to_remote(
@@ -166,12 +166,15 @@ class PodPlaces(BaseConnector):  # type: ignore[misc]
                 lambda: copy(src, dst, others, source_location, source_connector, read_only), dst, others
             )
 
-    async def _create_shell(self, command: MutableSequence[str], location: ExecutionLocation) -> Shell:
-        return PodShell(await self._execute(location.name, command, takes_input=True))
+    def _shells_at(self, place: str) -> Shells:
+        if place not in self._open_shells:
+            self._open_shells[place] = Shells(lambda: self._open_shell(place))
+        return self._open_shells[place]
 
-    async def _forget_shell(self, location: ExecutionLocation) -> None:
-        for shell in self._shells.pop(location.name, {}).values():
-            await shell.close()
+    async def _open_shell(self, place: str) -> PodShell:
+        with contextlib.suppress(PodLost):
+            return PodShell(await self._execute(place, SHELL, takes_input=True))
+        return PodShell(await self._execute(place, SHELL, takes_input=True))  # nothing was sent yet
 
     async def _execute(self, place: str, command: Sequence[str], *, takes_input: bool = False) -> Execution:
         return await execute(self.websocket, self.cluster.namespace, place, command, takes_input=takes_input)

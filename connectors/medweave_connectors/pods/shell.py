@@ -2,41 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from streamflow.deployment.shell import BaseShell
-from streamflow.deployment.stream import BaseStreamWrapper
+import asyncio
+import contextlib
 
 from medweave_connectors.pods.execution import STDOUT, Execution
 
 COMMAND = ["sh"]
-BUFFER_BYTES = 2**16
 
 
-class PodShell(BaseShell):  # type: ignore[misc]
-    """StreamFlow's protocol with a shell, over an execution."""
+class PodShell:
+    """A shell over an execution. It is read all the time, so that its end is known before anything more is sent."""
 
     def __init__(self, execution: Execution) -> None:
-        super().__init__(COMMAND, BUFFER_BYTES)
         self._execution = execution
-        self._reader = self._writer = _Line(execution)
+        self._pieces: asyncio.Queue[bytes] = asyncio.Queue()
+        self._listener = asyncio.create_task(self._listen())
 
-    async def _close(self) -> None:
-        await self._execution.close()
+    @property
+    def usable(self) -> bool:
+        """False once it is known to have ended."""
+        return not self._listener.done()
 
-
-class _Line(BaseStreamWrapper):  # type: ignore[misc]
-    def __init__(self, execution: Execution) -> None:
-        super().__init__(execution)
-        self._execution, self._pieces = execution, execution.output()
-
-    async def read(self, size: int | None = None) -> bytes:
-        """What has come, without waiting for `size` bytes; empty at the end."""
-        async for channel, data in self._pieces:
-            if channel == STDOUT:
-                return data
-        return b""
-
-    async def write(self, data: Any) -> None:
-        """Sends a command line."""
+    async def write(self, data: bytes) -> None:
+        """Sends to its input."""
         await self._execution.write(data)
+
+    async def read(self) -> bytes:
+        """The next bytes of its output; none at its end."""
+        return await self._pieces.get()
+
+    async def close(self) -> None:
+        """Hangs up, which ends it when it has nothing to do."""
+        self._listener.cancel()
+        with contextlib.suppress(Exception):  # the connection may be gone
+            await self._execution.close()
+
+    async def _listen(self) -> None:
+        try:
+            async for channel, data in self._execution.output():
+                if channel == STDOUT:
+                    self._pieces.put_nowait(data)
+        finally:
+            self._pieces.put_nowait(b"")

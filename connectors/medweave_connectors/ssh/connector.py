@@ -19,14 +19,21 @@ from streamflow.core.scheduling import Hardware
 from streamflow.deployment.connector.ssh import SSHConnector, SSHContext
 
 from medweave_connectors import shutdown
-from medweave_connectors.errors import SiteUnreachable, TimeLimitExceeded
+from medweave_connectors.errors import CommandFailed, SiteUnreachable, TimeLimitExceeded
 from medweave_connectors.record import current
 from medweave_connectors.record.output import JobOutput
-from medweave_connectors.remote import fetch_reports, file_name, shell_line, step_variables, utility_line
+from medweave_connectors.remote import (
+    fetch_reports,
+    file_name,
+    shell_line,
+    step_variables,
+    stream_line,
+    utility_line,
+)
+from medweave_connectors.shells import SHELLS, ShellLost, Shells
 from medweave_connectors.ssh.hardware import PROBE, parse_hardware
 from medweave_connectors.ssh.master import MasterConnection
-from medweave_connectors.ssh.shells import SHELLS, ShellLost, Shells
-from medweave_connectors.ssh.streams import Reader, Writer
+from medweave_connectors.ssh.streams import Reader, SessionShell, Writer
 from medweave_connectors.ssh.way import Target, connect
 
 SESSION_PAUSES_S = (0.3, 0.6, 1.2, 2.4)
@@ -158,13 +165,14 @@ class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
         Raises:
             SiteUnreachable: the connection could not be made, or was lost before the command's end was known.
             TimeLimitExceeded: a job took longer than its ToolTimeLimit; it was ended.
+            CommandFailed: another command failed whose exit code nobody looks at.
         """
         if job_name is not None and workdir is not None:
             line = shell_line(
                 command,
                 environment=step_variables(location.environment, environment or {}),
                 workdir=workdir,
-                stdin=file_name(stdin),
+                stdin=file_name(stdin) or "/dev/null",  # the session's input stays open
                 stdout=file_name(stdout),
                 # StreamFlow passes the file of stdout when the tool names none for stderr.
                 stderr=None if stderr == stdout else file_name(stderr),
@@ -177,15 +185,17 @@ class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
             raise SiteUnreachable(f"{location.name}: a command did not end within {timeout} s") from None
         except (ShellLost, asyncssh.Error, OSError) as error:
             raise SiteUnreachable(f"{location.name}: {error}; how a command ended there is not known") from error
+        if told[1] and not capture_output:
+            raise CommandFailed(command, location.name, told)
         return told if capture_output else None
 
     async def get_stream_reader(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """What a command at the machine writes; a failure of the command is an error when the stream ends."""
-        return Reader(self._limited_session(location, " ".join(command)), f"a transfer from {location.name}")
+        return Reader(self._limited_session(location, stream_line(command)), f"a transfer from {location.name}")
 
     async def get_stream_writer(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """The input of a command at the machine; a failure of the command is an error when the stream ends."""
-        return Writer(self._limited_session(location, " ".join(command)), f"a transfer to {location.name}")
+        return Writer(self._limited_session(location, stream_line(command)), f"a transfer to {location.name}")
 
     @classmethod
     def get_schema(cls) -> str:
@@ -194,11 +204,7 @@ class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
 
     def _shells_at(self, location: ExecutionLocation) -> Shells:
         if location.name not in self._open_shells:
-
-            def session() -> Any:
-                return self._session(location, "exec sh")
-
-            self._open_shells[location.name] = Shells(session)
+            self._open_shells[location.name] = Shells(lambda: SessionShell(self._session(location, "exec sh")).open())
         return self._open_shells[location.name]
 
     async def _get_available_location(self, location: str) -> Hardware:

@@ -6,6 +6,7 @@ The stock ones drop the exit status: half of a folder passes for all of it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -94,3 +95,36 @@ class Writer(_Stream):
         while await self._process.stdout.read(READ_BYTES):
             pass
         await self._end()
+
+
+class SessionShell:
+    """A session whose process is a POSIX shell that reads from its input."""
+
+    def __init__(self, session: AbstractAsyncContextManager[Any]) -> None:
+        self._session = session
+        self._process: Any = None
+
+    async def open(self) -> SessionShell:
+        """Begins the session."""
+        self._process = await self._session.__aenter__()
+        return self
+
+    @property
+    def usable(self) -> bool:
+        """False once it is known to have ended."""
+        return not (self._process.is_closing() or self._process.stdout.at_eof())
+
+    async def write(self, data: bytes) -> None:
+        """Sends to its input."""
+        self._process.stdin.write(data)
+
+    async def read(self) -> bytes:
+        """The next bytes of its output; none at its end."""
+        return bytes(await self._process.stdout.read(READ_BYTES))
+
+    async def close(self) -> None:
+        """Ends it; it may have ended."""
+        with contextlib.suppress(Exception):
+            self._process.stdin.write_eof()
+            self._process.close()
+            await self._session.__aexit__(None, None, None)

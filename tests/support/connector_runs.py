@@ -1,0 +1,188 @@
+"""A connector at work in a test: a description of its site, commands and jobs over it, and what is left of them."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shlex
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamflow.core.deployment import ExecutionLocation
+
+from medweave_connectors import requests
+from medweave_connectors.record import registry
+from medweave_connectors.record.run import RunRecord
+from support.engine import wait_until
+from support.processes import processes_with
+
+Act = Callable[[Any, ExecutionLocation], Awaitable[Any]]
+JOB = "/train/0"
+FIGURES = 'medweave-progress {"unit":"case","done":1,"total":2,"seconds_left":3.5,"detail":"x"}'
+TOKEN = "MEDWEAVE_CONTRACT"  # marks a job's processes
+# One that waits for two others, of which one takes no hints.
+SLEEPER = "(trap '' TERM INT HUP; while :; do sleep 0.2; done) & sleep 600 & echo ready > begun; wait"
+
+
+def no_cut() -> None:
+    """For a site without connections."""
+    raise AssertionError("there is no connection to cut")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A back-end as tests see it.
+
+    Attributes:
+        connectors: makes them, what is wrapped before what wraps it; the last is the one under test.
+        folder: an absolute path at the site, that commands may make and fill.
+        read: the text of a file at the site, not through the connector; empty where there is none.
+        cut: breaks all connections to the site; what runs there goes on.
+        service: as a binding would name it.
+        external: the deployment was made before, and stays.
+        odd_name: of a folder that jobs can work in.
+        kept_at: where a failed job's files are said to lie.
+        before_words: regular expression for what the site says before the step's own words.
+        shortest_limit_s: a job's shortest time limit, s.
+        time_limit: regular expression for what is said when it is reached.
+        broken_from, broken_to: the same for a stream whose command fails with "cut", or for lack of space.
+        unknown: the same for a command whose connection is cut.
+        lost: the same for a job.
+        gone_s: so long after a job's end nothing of it runs, s.
+        patience_s: longest time for a test's work over one connector, s.
+    """
+
+    connectors: Callable[[], Sequence[Any]]
+    folder: str
+    read: Callable[[str], str]
+    cut: Callable[[], None] = no_cut
+    service: str | None = None
+    external: bool = False
+    odd_name: str = 'it\'s-$HOME-`id`-"x"'
+    kept_at: str = "{deployment}:{folder}"
+    before_words: str = ""
+    shortest_limit_s: int = 1
+    time_limit: str = "the time limit of 1 s"
+    broken_from: str = "cut"
+    broken_to: str = "No space"
+    unknown: str = "not known"
+    lost: str = "was lost"
+    gone_s: float = 10
+    patience_s: float = 60
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    @property
+    def work(self) -> str:
+        """Where its jobs work unless a test says otherwise."""
+        return f"{self.folder}/work"
+
+    def kept(self, deployment: str, place: str, folder: str) -> str:
+        """Where a failed job's files are said to lie."""
+        return self.kept_at.format(deployment=deployment, place=place, folder=folder)
+
+
+def text_of(path: str) -> str:
+    """A file of this machine; empty where there is none."""
+    return Path(path).read_text(encoding="utf-8") if Path(path).exists() else ""
+
+
+def using(site: Site, act: Act) -> Any:
+    """What a deployed connector answers."""
+
+    async def go() -> Any:
+        connectors = site.connectors()
+        begun: list[Any] = []
+        try:
+            for each in connectors:
+                begun.append(each)
+                await each.deploy(site.external)
+            (found,) = (await connectors[-1].get_available_locations(site.service)).values()
+            return await act(connectors[-1], found.location)
+        finally:
+            for each in reversed(begun):
+                await each.undeploy(site.external)
+
+    return asyncio.run(asyncio.wait_for(go(), site.patience_s))
+
+
+def say(script: str) -> list[str]:
+    """Words for a connector: a script for the site's shell."""
+    return ["sh", "-c", shlex.quote(script)]
+
+
+def begin_record(folder: Path, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
+    """The record of a run that goes on, for this process."""
+    record = RunRecord(folder / "runs", "lung")
+    monkeypatch.setattr(registry, "_runs", {"": record})
+    record.begin()
+    return record
+
+
+def schedule(record: RunRecord, monkeypatch: pytest.MonkeyPatch, *jobs: str) -> None:
+    """Places jobs as the scheduler does: what they ask for is known."""
+    for job in jobs:
+        record.job_scheduled(job, deployment="there", service=None, location="here")
+        monkeypatch.setitem(requests._jobs, job, requests.JobRequest(cores=1, memory_mib=256))
+
+
+async def run_job(
+    site: Site,
+    connector: Any,
+    place: ExecutionLocation,
+    script: str,
+    *,
+    name: str = JOB,
+    folder: str = "",
+    environment: dict[str, str] | None = None,
+    **keywords: Any,
+) -> tuple[str, int]:
+    """Makes the job's folder and runs the job: the cause of a failure, and the exit code."""
+    workdir = folder or site.work
+    await connector.run(place, ["mkdir", "-p", shlex.quote(workdir)], capture_output=True)
+    told: tuple[str, int] = await connector.run(
+        place,
+        say(script),
+        environment={TOKEN: site.token} | (environment or {}),
+        workdir=workdir,
+        capture_output=True,
+        job_name=name,
+        **keywords,
+    )
+    return told
+
+
+def job(site: Site, script: str, **keywords: Any) -> Act:
+    """The same, to be handed to `using`."""
+
+    async def act(connector: Any, place: ExecutionLocation) -> tuple[str, int]:
+        return await run_job(site, connector, place, script, **keywords)
+
+    return act
+
+
+async def sleeping(site: Site, connector: Any, place: ExecutionLocation) -> asyncio.Future[Any]:
+    """A job of several processes that goes on until it is ended."""
+    going = asyncio.ensure_future(run_job(site, connector, place, SLEEPER))
+    await until(lambda: bool(site.read(f"{site.work}/begun")) or going.done())
+    assert len(running(site)) >= 3, "the test sees the processes while they run"
+    return going
+
+
+async def until(condition: Callable[[], bool], within_s: float = 50) -> None:
+    """Looks again and again while the event loop goes on; fails when the time is over."""
+    await asyncio.to_thread(wait_until, condition, within_s)
+    assert await asyncio.to_thread(condition), f"not within {within_s} s"
+
+
+def running(site: Site) -> list[str]:
+    """What runs of the site's jobs."""
+    return processes_with(site.token, TOKEN)
+
+
+def gone(site: Site) -> bool:
+    """Whether all of it ends in time."""
+    wait_until(lambda: not running(site), site.gone_s)
+    return not running(site)
