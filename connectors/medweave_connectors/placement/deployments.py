@@ -15,6 +15,8 @@ import streamflow.deployment.manager
 from streamflow.deployment.future import FutureConnector
 from streamflow.deployment.manager import DefaultDeploymentManager
 
+from medweave_connectors.placement.scheduler import MedweaveScheduler
+
 
 class MedweaveFutureConnector(FutureConnector):  # type: ignore[misc]
     """Stands in for a connector until its first use; tells all who wait, however that ends."""
@@ -37,6 +39,8 @@ class MedweaveDeploymentManager(DefaultDeploymentManager):  # type: ignore[misc]
             Exception: the first failure, after all the others have ended.
         """
         failures: list[BaseException] = []
+        if isinstance(scheduler := self.context.scheduler, MedweaveScheduler):
+            await scheduler.folders.remove_all()
         while self.deployments_map:  # one that waited for the login node may join meanwhile
             gone = {name: asyncio.Event() for name in self.deployments_map}
             ends = await asyncio.gather(*(self._end(name, gone) for name in gone), return_exceptions=True)

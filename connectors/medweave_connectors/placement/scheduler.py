@@ -22,6 +22,7 @@ from streamflow.recovery.failure_manager import DummyFailureManager
 from streamflow.scheduling.scheduler import DefaultScheduler
 
 from medweave_connectors import engine_log, requests, shutdown
+from medweave_connectors.placement.folders import RunFolders
 from medweave_connectors.placement.managers import check_managers, check_wraps
 from medweave_connectors.placement.paths import OUR_TYPES, resolve_paths
 from medweave_connectors.placement.shortfall import look
@@ -31,6 +32,7 @@ from medweave_connectors.record.run import JobEnd
 # A pod that is lost comes again within minutes, and one that never does is told by its connector much sooner.
 LOCATION_DEADLINE_S = 600.0
 LOOK_S = 15.0
+KEEP_DAYS = 14  # the folders of a failed run, where nothing changes in them any more
 _ENDS: dict[Status, JobEnd] = {
     Status.COMPLETED: "completed",
     Status.RECOVERED: "completed",
@@ -43,7 +45,7 @@ _ENDS: dict[Status, JobEnd] = {
 class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
     """Writes placements and job states into the run's event log."""
 
-    def __init__(self, context: StreamFlowContext, retry_delay: int = 15) -> None:
+    def __init__(self, context: StreamFlowContext, retry_delay: int = 15, keep_days: int = KEEP_DAYS) -> None:
         super().__init__(context, retry_delay)
         check_managers(context.config)
         check_wraps(context.config)
@@ -54,6 +56,8 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
             if name.startswith(OUR_TYPES)
         }
         resolve_paths(context.config, self._run.folder / "work", schemas)
+        self.folders = RunFolders(self._run, context, keep_days=keep_days)
+        self.folders.move_into(context.config)
         for deployment in (context.config.get("deployments") or {}).values():
             # What can be found wrong at the start is found then, not when the first job gets there, hours later.
             if getattr(connector_classes[deployment["type"]], "CHECKED_AT_START", False):
@@ -115,6 +119,7 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
         places = [(theirs, engines.locations) for engines, theirs in targets.items()]
         await self._schedule(job, config, hardware_requirement, asked, places)
         allocation = self.get_allocation(job.name)
+        await self.folders.prepare(allocation.target, allocation.locations)
         requests.note_job(
             job.name,
             requests.JobRequest(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import fcntl
 import json
 import math
 import os
@@ -18,6 +19,21 @@ from medweave_steps.contracts.event import Event, EventType
 SYNC_INTERVAL_S = 1.0
 
 
+def driver_lives(path: Path) -> bool:
+    """Whether the process that writes this log is there; the kernel forgets it however it ends."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that ask at once must not see each other
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 class EventLog:
     """Writes the events of one run.
 
@@ -27,7 +43,7 @@ class EventLog:
     """
 
     def __init__(self, path: Path, run_id: str) -> None:
-        """Creates the file.
+        """Creates the file, and holds a lock on it until it is closed.
 
         Raises:
             UsageError: the run has a log already; a log is never continued by another process.
@@ -44,6 +60,7 @@ class EventLog:
                 expected="a run id that is free: the log of a run is never changed afterwards",
                 do="unset MEDWEAVE_RUN_ID, or choose another",
             ) from None
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
     def append(
         self,

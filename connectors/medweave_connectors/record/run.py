@@ -118,6 +118,11 @@ class RunRecord:
         """True between `begin` and `finish`."""
         return self._log is not None
 
+    @property
+    def keeps_work(self) -> bool:
+        """Scratch is removed after a success (its outputs were copied out), and kept otherwise or where the user wants that."""
+        return self._verdict() != "completed" or bool(os.environ.get("MEDWEAVE_KEEP_WORK"))
+
     def begin(self, **facts: Any) -> None:
         """Makes the folder and the log; a second call does nothing."""
         if self._log is None:
@@ -264,8 +269,7 @@ class RunRecord:
         self._log.close()
         self._log = None
         self._tell_end(state, data["seconds"])
-        if state == "completed" and not os.environ.get("MEDWEAVE_KEEP_WORK"):
-            # Scratch is removed after a success (its outputs were copied out) and kept after a failure.
+        if not self.keeps_work:
             shutil.rmtree(self.folder / "work", ignore_errors=True)
         return state
 

@@ -137,7 +137,9 @@ class SlurmJob:
         run, site = current(), self._site
         if run is None:
             return None
-        printed = takeover.fingerprint(self._step, self._allocation, place=site.place.name, prologue=site.prologue)
+        printed = takeover.fingerprint(
+            self._step, self._allocation, place=site.place.name, prologue=site.prologue, run_id=run.run_id
+        )
         return Submission(
             key=self.key,
             run_id=run.run_id,

@@ -1,20 +1,20 @@
 """What this run has submitted, on this machine's disk before Slurm knows of it: a driver that comes after a crash finds it.
 
-One file per run, `work/slurm-jobs.jsonl`, which only its owner can read; it goes with the run's scratch after a success. The
-driver holds a lock on it as long as it lives. No streamflow in here.
+One file per run, `work/slurm-jobs.jsonl`, which only its owner can read; it goes with the run's scratch after a success.
+No streamflow in here.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from medweave_connectors.record.event_log import driver_lives
 from medweave_steps.contracts.errors import StorageError
 
 FILE = "work/slurm-jobs.jsonl"
@@ -53,8 +53,7 @@ class Journal:
     """The journal of a run that goes on."""
 
     def __init__(self, run_folder: Path) -> None:
-        self._file = _locked(run_folder / FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        assert self._file is not None, "two drivers of one run"
+        self._file = os.open(run_folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def write(self, submission: Submission) -> None:
         """Writes down what is known of a submission; on the disk when this returns.
@@ -62,7 +61,6 @@ class Journal:
         Raises:
             StorageError: the disk is full; nothing may be submitted then.
         """
-        assert self._file is not None
         line = (json.dumps(asdict(submission), separators=(",", ":")) + "\n").encode()
         before = os.fstat(self._file).st_size
         try:
@@ -81,12 +79,6 @@ class Journal:
                 do="free space on the disk that holds the folder of runs, and run again",
             )
 
-    def close(self) -> None:
-        """Lets the lock go."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
 
 _journals: dict[Path, Journal] = {}
 
@@ -99,7 +91,7 @@ def of(run_folder: Path) -> Journal:
 
 
 def left_behind(runs: Path) -> list[Submission]:
-    """The newest word about each job of drivers that are gone, the newest run first.
+    """The newest word about each job of drivers that are gone, the newest run and the last attempt first.
 
     A run that came to its end, in whatever way, has ended its jobs. One whose driver lives looks after them itself, also after
     those that it took over.
@@ -107,12 +99,13 @@ def left_behind(runs: Path) -> list[Submission]:
     cared_for: set[str] = set()
     found: dict[str, Submission] = {}
     for journal in sorted(runs.glob(f"*/{FILE}"), key=_age, reverse=True):
-        with _unlocked(journal) as is_abandoned:
+        events = journal.parents[1] / EVENTS
+        if driver_lives(events):
+            cared_for |= read(journal).keys()
+        elif not _came_to_its_end(events):
             submissions = read(journal)
-        if not is_abandoned:
-            cared_for |= submissions.keys()
-        elif not _came_to_its_end(journal.parents[1] / EVENTS):
-            found = submissions | found  # what a newer run says of a job counts
+            # What a newer run says of a job counts; of several attempts in a run the last one comes first.
+            found |= {key: submissions[key] for key in reversed(submissions) if key not in found}
     return [each for key, each in found.items() if key not in cared_for]
 
 
@@ -143,31 +136,6 @@ def _came_to_its_end(events: Path) -> bool:
             *_, last = [b"", *file.read().splitlines()]
         return b'"type":"run.ended"' in last
     return False
-
-
-@contextlib.contextmanager
-def _unlocked(journal: Path) -> Iterator[bool]:
-    """Whether nobody holds the journal; nobody else gets it meanwhile."""
-    file = _locked(journal, os.O_RDONLY)
-    try:
-        yield file is not None
-    finally:
-        if file is not None:
-            os.close(file)
-
-
-def _locked(path: Path, flags: int) -> int | None:
-    # The kernel lets go of it however the driver ends; the next boot knows of none.
-    try:
-        file = os.open(path, flags, 0o600)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(file)
-        return None
-    return file
 
 
 def _age(path: Path) -> float:

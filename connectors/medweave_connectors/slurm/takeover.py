@@ -34,8 +34,8 @@ IN_FLIGHT_LOOKS, PAUSE_S = 10, 3.0
 _FOLDER = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-def fingerprint(step: StepCommand, asked: Allocation, *, place: str, prologue: str) -> str:
-    """What is computed and where, without the names of the engine's folders: 64 hexadecimal digits.
+def fingerprint(step: StepCommand, asked: Allocation, *, place: str, prologue: str, run_id: str) -> str:
+    """What is computed and where, without the names of the run and of the engine's folders: 64 hexadecimal digits.
 
     Memory and time limit are left out: they change nothing about the result, and grow from attempt to attempt.
 
@@ -52,7 +52,8 @@ def fingerprint(step: StepCommand, asked: Allocation, *, place: str, prologue: s
         "prologue": prologue,
         "version": __version__,
     }
-    return hashlib.sha256(_FOLDER.sub("*", json.dumps(parts, sort_keys=True)).encode()).hexdigest()
+    text = _FOLDER.sub("*", json.dumps(parts, sort_keys=True)).replace(f"/{run_id}/", "/*/")
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def inputs_of(step: StepCommand) -> tuple[str, ...]:

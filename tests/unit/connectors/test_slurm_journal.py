@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from medweave_connectors.record.event_log import EventLog
 from medweave_connectors.slurm import left_commands
 from medweave_connectors.slurm.journal import Journal, Submission, left_behind, read, taken_over
 from medweave_connectors.slurm.script import JobFiles, StepCommand
@@ -31,75 +35,92 @@ def submission(key: str = "medweave:one:/train/0:aa", run_id: str = "one", **key
     )  # fmt: skip
 
 
-def run_folder(runs: Path, name: str) -> Path:
-    (runs / name / "work").mkdir(parents=True)
-    (runs / name / "events.jsonl").write_text('{"type":"run.started"}\n')
-    return runs / name
+@contextmanager
+def driver(runs: Path, name: str, *submissions: Submission) -> Iterator[None]:
+    """A driver that lives, and has written this down; afterwards it is gone without a word."""
+    log = EventLog(runs / name / "events.jsonl", name)
+    (runs / name / "work").mkdir()
+    log.append("run.started")
+    journal = Journal(runs / name)
+    for each in submissions:
+        journal.write(each)
+    yield
+    log.close()
 
 
 def test_the_newest_word_counts(tmp_path: Path) -> None:
-    journal = Journal(run_folder(tmp_path, "one"))
-    first, known = submission(), submission(job_id="7")
-    journal.write(first)
-    assert left_behind(tmp_path) == [], "its driver lives"
-    journal.write(known)
-    journal.close()
+    known = submission(job_id="7")
+    with driver(tmp_path, "one", submission(), known):
+        assert left_behind(tmp_path) == [], "its driver lives"
     assert left_behind(tmp_path) == [known]
     assert (tmp_path / "one" / "work" / "slurm-jobs.jsonl").stat().st_mode & 0o077 == 0
 
 
+def test_the_last_attempt_of_the_newest_run_comes_first(tmp_path: Path) -> None:
+    first, again, other = (submission(f"medweave:one:/train/0:{token}") for token in ("aa", "bb", "cc"))
+    with driver(tmp_path, "one", first, again):
+        pass
+    os.utime(tmp_path / "one" / "work" / "slurm-jobs.jsonl", (1, 1))
+    with driver(tmp_path, "two", other):
+        pass
+    assert left_behind(tmp_path) == [other, again, first]
+
+
 def test_a_run_that_came_to_its_end_has_left_nothing(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path, "one")
-    journal = Journal(folder)
-    journal.write(submission())
-    journal.close()
-    with (folder / "events.jsonl").open("a") as events:
+    with driver(tmp_path, "one", submission()):
+        pass
+    with (tmp_path / "one" / "events.jsonl").open("a") as events:
         events.write('{"sequence":2,"type":"run.ended"}\n')
     assert left_behind(tmp_path) == []
 
 
 def test_a_job_in_the_hands_of_a_living_driver_is_left_alone(tmp_path: Path) -> None:
-    first = Journal(run_folder(tmp_path, "one"))
-    first.write(submission(job_id="7"))
-    first.close()
-    second = Journal(run_folder(tmp_path, "two"))
-    second.write(taken_over(submission(job_id="7"), run_id="two", output="/s/new"))
-    assert left_behind(tmp_path) == []
-    second.close()
+    with driver(tmp_path, "one", submission(job_id="7")):
+        pass
+    with driver(tmp_path, "two", taken_over(submission(job_id="7"), run_id="two", output="/s/new")):
+        assert left_behind(tmp_path) == []
     (left,) = left_behind(tmp_path)
     assert (left.run_id, left.outputs) == ("two", ("/s/out", "/s/new")), "what the newer run says counts"
 
 
 def test_a_driver_that_is_killed_lets_go_and_leaves_whole_lines(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path, "one")
     script = f"""
-import dataclasses, os, signal
+import os, signal
 from pathlib import Path
+from medweave_connectors.record.event_log import EventLog
 from medweave_connectors.slurm.journal import Journal, Submission
-Journal(Path({str(folder)!r})).write(Submission(**{dataclasses.asdict(submission())!r}))
-os.kill(os.getpid(), signal.SIGKILL)
+runs = Path({str(tmp_path)!r})
+log = EventLog(runs / "one" / "events.jsonl", "one")
+(runs / "one" / "work").mkdir()
+Journal(runs / "one").write(Submission(**{dataclasses.asdict(submission())!r}))
+print("written", flush=True)
+signal.pause()
 """
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
-    with (folder / "work" / "slurm-jobs.jsonl").open("a") as file:
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert left_behind(tmp_path) == []
+        process.kill()
+    with (tmp_path / "one" / "work" / "slurm-jobs.jsonl").open("a") as file:
         file.write('{"key":"half')
     assert left_behind(tmp_path) == [submission()]
 
 
 def test_a_full_disk_is_told_before_anything_is_submitted(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path, "one")
-    journal = Journal(folder)
+    file = tmp_path / "work" / "slurm-jobs.jsonl"
+    file.parent.mkdir()
+    journal = Journal(tmp_path)
     journal.write(submission())
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, ((folder / "work/slurm-jobs.jsonl").stat().st_size + 9, before[1]))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 9, before[1]))
         with pytest.raises(StorageError, match="nothing was submitted"):
             journal.write(submission("medweave:one:/other/0:bb"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, old)
-    journal.close()
-    assert read(folder / "work" / "slurm-jobs.jsonl") == {submission().key: submission()}
+    assert read(file) == {submission().key: submission()}
 
 
 def command(folder: str, *, cores: str = "2", extra: str = "") -> StepCommand:
@@ -109,22 +130,25 @@ def command(folder: str, *, cores: str = "2", extra: str = "") -> StepCommand:
             "train",
             f"'/s/{folder}/training set'",
             f"--cores={cores}",
-            f"--out=/s/o-{folder}/x",
+            f"--out=/s/{folder}-o/x",
             extra,
         ],
-        environment={"HOME": f"/s/o-{folder}", "TMPDIR": f"/s/t-{folder}", "A": "b"},
-        output_directory=f"/s/o-{folder}",
+        environment={"HOME": f"/s/{folder}-o", "TMPDIR": f"/s/{folder}-t", "A": "b"},
+        output_directory=f"/s/{folder}-o",
     )
 
 
-def printed(step: StepCommand, asked: Allocation = ASKED, place: str = "hpc", prologue: str = "") -> str:
-    return fingerprint(step, asked, place=place, prologue=prologue)
+def printed(
+    step: StepCommand, asked: Allocation = ASKED, place: str = "hpc", prologue: str = "", run: str = "r1"
+) -> str:
+    return fingerprint(step, asked, place=place, prologue=prologue, run_id=run)
 
 
 def test_the_fingerprint_knows_what_is_computed_and_not_where_its_files_lie() -> None:
     usual = printed(command(ONE))
     assert usual == printed(command(OTHER))
     assert usual == printed(command(OTHER), dataclasses.replace(ASKED, memory_mib=768, minutes=None))
+    assert printed(command(f"r1/{ONE}")) == printed(command(f"r2/{OTHER}"), run="r2")
     others = [
         printed(command(ONE, cores="3")),
         printed(command(ONE, extra="--seed=1")),

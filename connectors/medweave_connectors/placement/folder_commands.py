@@ -1,0 +1,33 @@
+"""The shell lines about a run's own folder at a place. Pure.
+
+A mark tells the folder of a run from anything else that lies in a `workdir`.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import shlex
+
+MARK = ".medweave-run"
+
+
+def folder_of(workdir: str, run_id: str) -> str:
+    """Where the jobs of a run work."""
+    return posixpath.join(workdir, run_id)
+
+
+def make(workdir: str, run_id: str, *, keep_days: int) -> str:
+    """A shell line that makes the run's folder and removes those of earlier runs in which nothing has changed for so many days."""
+    above, folder = shlex.quote(workdir), shlex.quote(folder_of(workdir, run_id))
+    mark = shlex.quote(posixpath.join(workdir, run_id, MARK))
+    old = f'[ -f "$mark" ] && [ -z "$(find "$old" -mtime -{keep_days} 2> /dev/null | head -n 1)" ] && rm -rf "$old"'
+    return (
+        f"umask 077; mkdir -p {folder} && : > {mark} || exit; "
+        f'for mark in {above}/*/{MARK}; do old="${{mark%/*}}"; {old}; done; true'
+    )
+
+
+def remove(workdir: str, run_id: str) -> str:
+    """A shell line that removes the run's folder."""
+    folder, mark = (shlex.quote(posixpath.join(workdir, run_id, *more)) for more in ((), (MARK,)))
+    return f"if [ -f {mark} ]; then rm -rf {folder}; fi"

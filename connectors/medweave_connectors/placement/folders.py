@@ -1,0 +1,83 @@
+"""A run's own folder at each place where its jobs work: for its owner only, and removed by a stated rule.
+
+The engine makes three folders per job, mode 0777, below the `workdir`, and removes none. Ours lie in `<workdir>/<run-id>`, mode
+0700, which goes at the end of a run that did well; after a failure it stays for those who look for the cause, until a later run
+finds it untouched for some days.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import MutableMapping
+from typing import Any
+
+from streamflow.core.context import StreamFlowContext
+from streamflow.core.deployment import ExecutionLocation, Target
+
+from medweave_connectors.placement.folder_commands import folder_of, make, remove
+from medweave_connectors.placement.paths import OUR_TYPES
+from medweave_connectors.record import console
+from medweave_connectors.record.run import RunRecord
+
+
+class RunFolders:
+    """The folders of one run."""
+
+    def __init__(self, run: RunRecord, context: StreamFlowContext, *, keep_days: int) -> None:
+        self._run, self._context, self._keep_days = run, context, keep_days
+        self._made: dict[tuple[str, str, str], tuple[ExecutionLocation, str]] = {}
+        self._workdirs: dict[str, str] = {}
+
+    def move_into(self, config: MutableMapping[str, Any]) -> None:
+        """Lets the jobs of our deployments work in the run's folder, in the parsed streamflow.yml.
+
+        A workdir that lies in the run's folder on this machine is the run's own already. Bindings of ports say where data lies,
+        and stay.
+        """
+        ours = {n: d for n, d in (config.get("deployments") or {}).items() if d["type"].startswith(OUR_TYPES)}
+        for deployment in ours.values():
+            self._move(deployment)
+        for workflow in (config.get("workflows") or {}).values():
+            for binding in workflow.get("bindings") or []:
+                targets = binding["target"] if isinstance(binding["target"], list) else [binding["target"]]
+                for target in targets:
+                    if "step" in binding and target.get("deployment") in ours:
+                        self._move(target)
+
+    def _move(self, place: MutableMapping[str, Any]) -> None:
+        workdir = place.get("workdir")
+        if workdir and workdir not in self._workdirs and not workdir.startswith(f"{self._run.folder}/"):
+            place["workdir"] = folder_of(workdir, self._run.run_id)
+            self._workdirs[place["workdir"]] = workdir
+
+    async def prepare(self, target: Target, locations: list[ExecutionLocation]) -> None:
+        """Makes the folder before the first job at a location."""
+        workdir = self._workdirs.get(target.workdir or "")
+        if workdir is None:
+            return
+        for location in locations:
+            place = (location.deployment, location.name, workdir)
+            if place not in self._made:
+                line = make(workdir, self._run.run_id, keep_days=self._keep_days)
+                await self._run_line(location, line)
+                self._made[place] = location, workdir
+
+    async def remove_all(self) -> None:
+        """Removes the folders of a run that did well; one that cannot be removed is told."""
+        if self._run.keeps_work:
+            return
+        for location, workdir in self._made.values():
+            try:
+                await self._run_line(location, remove(workdir, self._run.run_id))
+            except Exception as error:
+                console.say(
+                    f"medweave: {location.deployment}: the folder of this run could not be removed.\n"
+                    f"  seen:     {error}\n"
+                    f"  do:       remove {folder_of(workdir, self._run.run_id)} there; a later run does, too, when it is old"
+                )
+
+    async def _run_line(self, location: ExecutionLocation, line: str) -> None:
+        connector = self._context.deployment_manager.get_connector(location.deployment)
+        told = await connector.run(location, ["sh", "-c", shlex.quote(line)], capture_output=True)
+        if told is not None and told[1] != 0:
+            raise OSError(f"exit code {told[1]}: {told[0]}")
