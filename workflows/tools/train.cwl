@@ -15,6 +15,7 @@ hints:
   # Read by medweave's connectors, ignored by every other runner; cwltool's own CUDARequirement would stop it where there is no GPU.
   medweave:Gang: {}  # the same command may be started once per node
   medweave:GPURequest: {gpusMin: 0, gpusMax: 1}
+  medweave:Checkpoint: {folder: checkpoints}  # outlives a failed attempt; USR1 comes before the time limit
 baseCommand: [medweave-step, train]
 arguments:
   - {prefix: --output, valueFrom: trained_model}

@@ -102,6 +102,12 @@ def gang_engine() -> str | None:
     return os.environ.get("MEDWEAVE_ENGINE") or None
 
 
+def resume_from() -> Path | None:
+    """The folder of checkpoints that an earlier attempt at this command has left (MEDWEAVE_RESUME_FROM), None for a first one."""
+    told = os.environ.get("MEDWEAVE_RESUME_FROM")
+    return Path(told) if told else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """Where torch's launcher has put this process.

@@ -58,6 +58,8 @@ def install() -> None:
     signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _raise)
+    # A scheduler announces its time limit to whoever may be there; where nothing can be saved yet, or any more, it changes nothing.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
     def watch() -> None:
         while True:

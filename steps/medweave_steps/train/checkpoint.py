@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,12 @@ from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.write import atomic_file
 
-CHECKPOINT_FILE = "checkpoint.pt"
+CHECKPOINT_FILE, BEFORE_FILE = "checkpoint.pt", "checkpoint-before.pt"
 VERSION = 1
 
 
 def write_checkpoint(folder: Path, content: Mapping[str, Any]) -> Path:
-    """Writes `checkpoint.pt`, replacing an older one only when the new one is complete on disk.
+    """Writes `checkpoint.pt`, replacing an older one only when the new one is complete; that becomes `checkpoint-before.pt`.
 
     Args:
         folder: made if missing.
@@ -30,7 +31,21 @@ def write_checkpoint(folder: Path, content: Mapping[str, Any]) -> Path:
     path = folder / CHECKPOINT_FILE
     with atomic_file(path) as aside:
         aside.write_bytes(buffer.getbuffer())
+        if path.exists():
+            path.replace(folder / BEFORE_FILE)
     return path
+
+
+def newest_whole(folder: Path) -> Path | None:
+    """The newest checkpoint of a folder whose every record has the checksum that was written with it; None where none has."""
+    for name in (CHECKPOINT_FILE, BEFORE_FILE):
+        try:
+            with zipfile.ZipFile(folder / name) as file:
+                if file.testzip() is None:
+                    return folder / name
+        except (OSError, zipfile.BadZipFile, EOFError):
+            continue
+    return None
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     from medweave_steps.training.launch import ranks_here, run_ranks
     from medweave_steps.training.outputs import open_outputs
 
+    config = _continued(config, context)
     usable_cases(open_prepared(config.training_set))  # before any process is started
     gang = environment.gang()
     if config.strategy == "single" and gang.num_nodes > 1:
@@ -48,6 +50,21 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     context.take(outcome[1])
     results: Mapping[str, Any] = outcome[0]
     return results
+
+
+def _continued(config: TrainConfig, context: StepContext) -> TrainConfig:
+    """From the newest whole checkpoint that an earlier attempt at the same command has left, if there is one."""
+    from medweave_steps.runtime import environment
+    from medweave_steps.train.checkpoint import newest_whole
+
+    folder = environment.resume_from()
+    if folder is None or config.resume_from is not None:
+        return config
+    found = newest_whole(folder)
+    if found is None:
+        context.notice("an earlier attempt has left no whole checkpoint; the training starts anew.")
+        return config
+    return dataclasses.replace(config, resume_from=found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,10 @@ class TrainConfig(Recipe):
         "folder for checkpoint.pt: every --checkpoint-interval steps, on INT, TERM and USR1", default=None
     )
     checkpoint_interval: int = option("steps between two checkpoints", default=500)
-    resume_from: Path | None = option("checkpoint, or folder with checkpoint.pt, to continue exactly", default=None)
+    resume_from: Path | None = option(
+        "checkpoint, or folder with checkpoint.pt, to continue exactly; else the newest whole one that MEDWEAVE_RESUME_FROM has",
+        default=None,
+    )
 
     def __post_init__(self) -> None:
         Recipe.__post_init__(self)  # `super()` does not find its class in a dataclass with slots

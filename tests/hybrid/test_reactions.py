@@ -1,0 +1,142 @@
+"""What a real Slurm does to jobs, and what follows: more memory, another attempt in a clean folder, on from the checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.engine import Run
+from support.slurm_runs import GANG, begin, go, resources, sacct, write, write_training
+from support.testbed import Sites, wait_for
+from support.training_set import training_set
+
+AT_ONCE = {kind: {"wait": 0} for kind in ("Preempted", "NodeFail", "StepFailed")}
+READY = 'echo \'medweave-progress {"unit":"case","done":1,"total":2}\' >&2\n'
+SAVES = {"urn:medweave:cwl#Checkpoint": {"folder": "saved"}}
+
+
+@pytest.fixture(autouse=True)
+def clean(testbed: Sites) -> None:
+    """Each test finds the folder of the tests empty."""
+    testbed.hpc("sh", "-c", f"rm -rf {testbed.layout.hpc}/scratch/tests")
+
+
+def reactions(ended: Run) -> list[dict[str, Any]]:
+    return [dict(event["data"]) for event in ended.of_type("job.reaction")]
+
+
+def states(testbed: Sites, ended: Run) -> list[str]:
+    """What the accounting says of each attempt whose job the log names, in order."""
+    jobs = [event["data"]["site"]["slurm_job_id"] for event in ended.of_type("job.ended")]
+    return [sacct(testbed, job_id)[0].split()[0] for job_id in jobs]
+
+
+def push_out(testbed: Sites) -> str:
+    """A job of higher priority that takes both nodes for a moment."""
+    return testbed.submitted(
+        "--partition=urgent", "--nodes=2", "--ntasks-per-node=2", "--mem=8000M", "--output=/dev/null", script="sleep 2"
+    )
+
+
+def test_a_job_over_its_memory_gets_more_until_it_fits(tmp_path: Path, testbed: Sites) -> None:
+    script = "python3 -c 'import time; x = bytearray(250 << 20); time.sleep(15)' && echo done > result.txt"
+    write(tmp_path, {"first": (script, resources(memory_mib=100))}, reactions={"OutOfMemory": {"factor": 2}})
+    ended = go(tmp_path, testbed, 300)
+    assert ended.exit_code == 0, ended.stderr
+    told = reactions(ended)
+    assert [each["failure"] for each in told] == ["OutOfMemory"] * 2
+    assert [each["memory_mib"] for each in told] == [200, 400]
+    jobs = [event["data"]["site"]["slurm_job_id"] for event in ended.of_type("job.ended")]
+    assert [sacct(testbed, job_id, "ReqMem")[0] for job_id in jobs] == ["100M", "200M", "400M"]
+
+
+def test_a_job_that_was_pushed_out_is_tried_again_in_a_clean_folder(tmp_path: Path, testbed: Sites) -> None:
+    script = f"[ ! -e half.txt ] || exit 65; echo half > half.txt; {READY} sleep 15; echo done > result.txt"
+    write(tmp_path, {"first": (script, resources(cores=2))}, reactions=AT_ONCE)
+    going = begin(tmp_path, testbed)
+    going.wait_for_line("case 1/2")
+    push_out(testbed)
+    ended = going.wait(240)
+    assert ended.exit_code == 0, ended.stderr
+    assert [each["failure"] for each in reactions(ended)] == ["Preempted"]
+    assert states(testbed, ended) == ["PREEMPTED", "COMPLETED"]
+
+
+COUNTS = """
+[ "${MEDWEAVE_NODE_RANK:-0}" = 0 ] || { while [ ! -e result.txt ]; do sleep 1; done; exit 0; }
+at=0; [ -z "$MEDWEAVE_RESUME_FROM" ] || at=$(cat "$MEDWEAVE_RESUME_FROM/at")
+trap 'mkdir -p saved; echo $at > saved/part; mv saved/part saved/at; echo "v: note: saved at $at" >&2' USR1
+echo "v: note: goes on from $at" >&2
+while [ $at -lt 170 ]; do sleep 1 & wait $!; at=$((at+1)); done
+echo $at > result.txt
+"""
+
+
+@pytest.mark.parametrize("locations", [1, 2])
+def test_a_step_goes_on_past_its_time_limit(tmp_path: Path, testbed: Sites, locations: int) -> None:
+    keys = resources(ToolTimeLimit={"timelimit": 120}) | {
+        "hints": {**SAVES, **(GANG["hints"] if locations > 1 else {})}
+    }
+    write(
+        tmp_path, {"first": (COUNTS, keys)}, target={"locations": locations}, service={"signalLeadTime": 20},
+        reactions=AT_ONCE,
+    )  # fmt: skip
+    ended = go(tmp_path, testbed, 600)
+    assert ended.exit_code == 0, ended.stderr
+    assert (tmp_path / "results" / "result.txt").read_text() == "170\n"
+    told = reactions(ended)
+    assert {each["failure"] for each in told} == {"Timeout"}
+    assert all(each["from_checkpoint"] for each in told)
+    assert states(testbed, ended) == ["TIMEOUT"] * len(told) + ["COMPLETED"]
+    assert "note: saved at " in ended.stderr
+    assert ended.stderr.count("note: goes on from ") == len(told) + 1
+
+
+def test_a_training_that_was_pushed_out_gives_the_weights_of_an_uninterrupted_one(
+    tmp_path: Path, testbed: Sites
+) -> None:
+    options = {
+        "training_steps": 3000, "batch_size": 2, "patch_shape": [16, 16, 16], "channels": [4, 4, 4, 4, 4],
+        "epoch_steps": 100, "validation_interval": 30, "threads_per_rank": 1, "precision": "float32",
+    }  # fmt: skip
+    weights = []
+    for name, target in (("hpc", {"deployment": "hpc", "service": "usual"}), ("here", {"deployment": "here"})):
+        folder = tmp_path / name
+        folder.mkdir()
+        data = {"training_set": {"class": "Directory", "path": str(training_set(folder / "data"))}}
+        write_training(folder, data | options, target=target, reactions=AT_ONCE)
+        going = begin(folder, testbed)
+        if name == "hpc":
+            going.wait_for_line("epoch 2/30", 300)
+            push_out(testbed)
+        ended = going.wait(600)
+        assert ended.exit_code == 0, ended.stderr
+        if name == "hpc":
+            assert [(each["failure"], each["from_checkpoint"]) for each in reactions(ended)] == [("Preempted", True)]
+            assert "continued from a checkpoint at step " in ended.stderr
+            assert states(testbed, ended) == ["PREEMPTED", "COMPLETED"]
+        weights.append((folder / "results" / "trained_model" / "models" / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+
+
+def test_a_job_that_somebody_cancelled_is_not_tried_again(tmp_path: Path, testbed: Sites) -> None:
+    write(tmp_path, {"first": (READY + "sleep 600", resources())}, reactions={})
+    going = begin(tmp_path, testbed)
+    going.wait_for_line("case 1/2")
+    (job_id,) = wait_for(lambda: testbed.hpc("squeue", "--me", "--noheader", "--format=%i").stdout.split(), "the job")
+    testbed.hpc("scancel", job_id)
+    ended = going.wait(120)
+    assert ended.exit_code == 1
+    (reaction,) = reactions(ended)
+    assert (reaction["failure"], reaction["again"]) == ("Cancelled", False)
+    assert states(testbed, ended) == ["CANCELLED"]
+
+
+@pytest.mark.parametrize(("code", "attempts"), [(75, 3), (70, 1)])
+def test_a_step_says_whether_another_try_may_help(tmp_path: Path, testbed: Sites, code: int, attempts: int) -> None:
+    write(tmp_path, {"first": (f"exit {code}", resources())}, reactions=AT_ONCE)
+    ended = go(tmp_path, testbed)
+    assert ended.exit_code == 1
+    assert states(testbed, ended) == ["FAILED"] * attempts

@@ -1,0 +1,120 @@
+"""A training that a scheduler ends and starts again: checkpoints when it is told to, and the next attempt goes on from them."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import signal
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from medweave_steps.cli import main
+from medweave_steps.train.checkpoint import newest_whole, read_checkpoint, write_checkpoint
+from support.engine import wait_until
+from support.processes import started, wait_for_line
+from support.training_set import TINY, training_set
+from support.weights import assert_equal_weights
+
+
+def words(folder: Path, data: Path, *options: str) -> list[str]:
+    given = ["train", "--training-set", str(data), "--output", str(folder / "model"), *TINY]
+    return [*given, "--training-log", str(folder / "log"), "--run-report", str(folder / "report.json"), *options]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training of six steps, with the checkpoints of step 6 and, before it, of step 3."""
+    folder = tmp_path_factory.mktemp("trained")
+    training_set(folder / "data")
+    saves = ("--checkpoint-folder", str(folder / "saved"), "--checkpoint-interval", "3", "--num-threads", "1")
+    assert main(words(folder, folder / "data", *saves)) == 0
+    return folder
+
+
+def test_the_checkpoint_before_the_newest_is_kept(trained: Path) -> None:
+    saved = trained / "saved"
+    assert sorted(path.name for path in saved.iterdir()) == ["checkpoint-before.pt", "checkpoint.pt"]
+    steps = [read_checkpoint(saved / name)["state"]["step"] for name in ("checkpoint-before.pt", "checkpoint.pt")]
+    assert steps == [3, 6]
+
+
+@pytest.mark.parametrize(
+    ("newest", "before", "step"),
+    [("whole", "whole", 6), (None, "whole", 3), ("damaged", "whole", 3), ("cut", "whole", 3), ("cut", "damaged", None)],
+)
+def test_another_attempt_goes_on_from_the_newest_whole_checkpoint(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+    newest: str | None, before: str | None, step: int | None,
+) -> None:  # fmt: skip
+    saved = tmp_path / "saved"
+    shutil.copytree(trained / "saved", saved)
+    for name, state in (("checkpoint.pt", newest), ("checkpoint-before.pt", before)):
+        content = bytearray((saved / name).read_bytes())
+        (saved / name).unlink()
+        if state == "damaged":
+            content[_in_the_largest_record(bytes(content))] ^= 1  # one bit, in the weights or in Adam's moments
+        if state:
+            (saved / name).write_bytes(content[:-100] if state == "cut" else content)
+    monkeypatch.setenv("MEDWEAVE_RESUME_FROM", str(saved))
+    assert main(words(tmp_path, trained / "data", "--num-threads", "1")) == 0
+    assert_equal_weights(trained / "model", tmp_path / "model")
+    told = capfd.readouterr().err
+    assert (f"continued from a checkpoint at step {step} of 6" in told) is (step is not None)
+    assert ("the training starts anew" in told) is (step is None)
+
+
+def _in_the_largest_record(content: bytes) -> int:
+    with zipfile.ZipFile(io.BytesIO(content)) as file:
+        largest = file.read(max(file.infolist(), key=lambda record: record.file_size))
+    return content.index(largest) + len(largest) // 2
+
+
+def test_what_the_command_line_says_comes_first(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MEDWEAVE_RESUME_FROM", str(trained / "saved"))
+    given = ("--resume-from", str(trained / "saved" / "checkpoint-before.pt"), "--num-threads", "1")
+    assert main(words(tmp_path, trained / "data", *given)) == 0
+    assert "continued from a checkpoint at step 3" in capfd.readouterr().err
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_checkpoint(tmp_path, {"step": 1})
+
+    def full(self: Path, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space"):
+        write_checkpoint(tmp_path, {"step": 2})
+    assert newest_whole(tmp_path) == tmp_path / "checkpoint.pt"
+    assert read_checkpoint(tmp_path)["step"] == 1
+
+
+def test_a_scheduler_that_announces_its_time_limit_gets_a_checkpoint_and_ends_nothing(tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    long = ("--steps", "100000", "--epoch-steps", "5", "--validation-interval", "1000")
+    options = ("--checkpoint-folder", str(saved), "--checkpoint-interval", "100000", *long)
+    process = started(words(tmp_path, training_set(tmp_path / "data"), *options), folder=tmp_path)
+    wait_for_line(process, "epoch 2/")
+    assert not saved.exists()
+    process.send_signal(signal.SIGUSR1)
+    wait_until(lambda: newest_whole(saved) is not None, 30)
+    assert read_checkpoint(saved)["state"]["step"] >= 10
+    for _ in range(3):  # it goes on; a line may have been on its way
+        wait_for_line(process, "epoch ")
+    process.kill()
+    process.communicate()
+
+
+def test_the_announcement_ends_no_step_that_has_nothing_to_save(tmp_path: Path) -> None:
+    process = started(["phantom", "lung", "--grid", "demo", "--output", "cohort", "--cases", "500"], folder=tmp_path)
+    wait_for_line(process, "patient 1/500")
+    process.send_signal(signal.SIGUSR1)
+    wait_for_line(process, "patient 2/500")
+    process.kill()
+    process.communicate()
