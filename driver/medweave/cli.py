@@ -15,6 +15,7 @@ from medweave_steps.contracts.model import RESEARCH_USE_ONLY
 # Name -> one line of help. The command's module is imported only when it is asked for.
 COMMANDS = {
     "bind": "write a streamflow.yml that runs a workflow at a site",
+    "clean": "end and remove what a run has left at its sites",
     "report": "join a run's event log and its steps' reports into one HTML file that opens offline",
 }
 INTERRUPTED = 130

@@ -52,6 +52,8 @@ class SSHServer:
         assert self._ready.wait(20)
 
     def stop(self) -> None:
+        if self._loop.is_closed():  # a test has ended it
+            return
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(20)
 

@@ -144,3 +144,25 @@ def _claim(files: JobFiles) -> str:
 
 def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
+
+
+def cancel_all(run_id: str, keys: Sequence[str]) -> str:
+    """A script that cancels all jobs of a run, waits until none is in the queue, and prints how many there were.
+
+    Args:
+        keys: of jobs that the run has taken over from others.
+    """
+    patterns = "|".join((f"{shlex.quote(f'medweave:{run_id}:')}*", *map(shlex.quote, keys)))
+    return (
+        "left() { queue=$(squeue --me --noheader --format='job %i|%T|%r|%k') || exit 75; "
+        "echo \"$queue\" | while IFS='|' read -r id state reason key; do "
+        'case "$key" in ' + patterns + ') echo "${id#job }";; esac; done; }\n'
+        "found=$(left) || exit 75\n"
+        '[ -z "$found" ] || scancel $found\n'
+        "for second in $(seq 60); do\n"
+        "  now=$(left) || exit 75\n"
+        '  if [ -z "$now" ]; then echo "$found" | wc -w; break; fi\n'
+        "  sleep 1\n"
+        "done\n"
+        '[ -z "$now" ] || { echo "jobs $now are still in the queue" >&2; exit 75; }'
+    )

@@ -110,7 +110,11 @@ def run(words: list[str]) -> int:
     job, script, output, error = map(Path, words)
     with output.open("wb") as stdout, error.open("wb") as stderr:
         process = subprocess.Popen(
-            ["sh", script], stdout=stdout, stderr=stderr, env={**os.environ, "SLURM_JOB_ID": job.name}
+            ["sh", script],
+            stdout=stdout,
+            stderr=stderr,
+            env={**os.environ, "SLURM_JOB_ID": job.name},
+            start_new_session=True,
         )
         limit_s, told, started = float(knob_of("time-limit", job) or 1e9), "", time.monotonic()
         asked = (job / "signal").read_text()
@@ -122,8 +126,7 @@ def run(words: list[str]) -> int:
             if elapsed_s > limit_s:
                 told = "TIMEOUT"
             if word_of(job) == "CANCELLED" or told:
-                subprocess.run(["pkill", "-KILL", "-P", str(process.pid)], check=False)
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
             time.sleep(0.05)
     if word_of(job) != "CANCELLED":
         note(job, "exit", f"{max(process.returncode, 0)}:{max(-process.returncode, 0)}")
@@ -138,6 +141,8 @@ def squeue(words: list[str]) -> int:
         print("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
         return 1
     for job in known():
+        if "--states=all" not in words and word_of(job) in ENDED:
+            continue
         print(f"job {job.name}|{word_of(job)}|{knob('pending') or 'None'}|{(job / 'comment').read_text()}")
     return 0
 

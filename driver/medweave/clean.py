@@ -1,0 +1,199 @@
+"""`medweave clean RUN`: what a run has left at its sites and on this machine is ended and removed; its reports stay."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import posixpath
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from medweave.documents import read_mapping, shown
+from medweave.history import LOG_FILE, read_run
+from medweave.sites import wrapped
+from medweave_connectors.placement.folder_commands import folder_of, remove
+from medweave_connectors.placement.paths import expand
+from medweave_connectors.record.event_log import driver_lives
+from medweave_connectors.slurm import journal
+from medweave_connectors.slurm.commands import cancel_all
+from medweave_steps.contracts.errors import TryAgainError, UserInputError
+
+DESCRIPTION = (
+    "Ends what a run has left in queues, and removes its folders at the sites and its scratch on this machine. Its event log and\n"
+    "the reports of its steps stay. A site that cannot be reached is told, and nothing is called clean then.\n"
+    "Pods and releases that a killed run has left are removed by the next run that uses them."
+)
+REACHED = ("medweave.local", "medweave.ssh")
+LIMIT_S = 600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A machine that is reached, and what is done there.
+
+    Attributes:
+        deployment: its name in the file.
+        workdirs: folders that hold those of runs.
+        has_queue: a Slurm deployment submits from there.
+    """
+
+    deployment: str
+    workdirs: tuple[str, ...]
+    has_queue: bool
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `medweave clean`."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run (runs/<run-id>)")
+    parser.add_argument(
+        "--file", type=Path, default=None, metavar="FILE",
+        help="the streamflow.yml of the run (default: streamflow.yml beside the folder of runs)",
+    )  # fmt: skip
+
+
+def run(namespace: argparse.Namespace) -> int:
+    """Cleans, and prints what was there.
+
+    Raises:
+        UserInputError: no such run or file, or the run goes on.
+        TryAgainError: a site could not be reached, or its jobs do not end.
+    """
+    record = read_run(namespace.run)
+    if driver_lives(record.folder / LOG_FILE):
+        raise UserInputError(
+            f"the run {record.run_id} goes on.",
+            seen=f"its driver, process {record.facts.get('pid')}",
+            expected="a run that has ended, or whose driver was killed",
+            do="end it with Ctrl-C, which ends its jobs, and clean afterwards",
+        )
+    file = namespace.file or namespace.run.parent.parent / "streamflow.yml"
+    places = places_of(read_mapping(file, "streamflow.yml"))
+    keys = [key for key in journal.read(record.folder / journal.FILE) if f":{record.run_id}:" not in key]
+    if places:
+        for place, told in zip(places, _clean(file, places, record.run_id, keys), strict=True):
+            jobs = f"{told or '0'} jobs ended, " if place.has_queue else ""
+            folders = ", ".join(folder_of(workdir, record.run_id) for workdir in place.workdirs)
+            print(f"{place.deployment}: {jobs}{folders or 'no folder'} removed")
+    shutil.rmtree(record.folder / "work", ignore_errors=True)
+    print(f"this machine: {shown(record.folder / 'work')} removed")
+    return 0
+
+
+def places_of(document: Mapping[str, Any]) -> list[Place]:
+    """The machines that the jobs of a streamflow.yml reach without a release or pods of their own."""
+    deployments: Mapping[str, Any] = document.get("deployments") or {}
+    workdirs: dict[str, set[str]] = {name: set() for name, d in deployments.items() if d["type"] in REACHED}
+    queues: set[str] = set()
+    for name, deployment in deployments.items():
+        base = _base(name, deployments)
+        if base is None:
+            continue
+        if deployment["type"] == "medweave.slurm":
+            queues.add(base)
+        for place in (deployment, *(target for target in _targets(document) if target.get("deployment") == name)):
+            if place.get("workdir"):
+                workdirs[base].add(place["workdir"])
+    return [
+        Place(deployment=name, workdirs=tuple(sorted(found)), has_queue=name in queues)
+        for name, found in workdirs.items()
+        if found or name in queues
+    ]
+
+
+def _base(name: str, deployments: Mapping[str, Any]) -> str | None:
+    """The machine behind a deployment; None for pods."""
+    seen: list[str] = []
+    while name in deployments and name not in seen:
+        if deployments[name]["type"] in REACHED:
+            return name
+        seen.append(name)
+        name = wrapped(deployments[name]) or ""
+    return None
+
+
+def _targets(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for workflow in (document.get("workflows") or {}).values():
+        for binding in workflow.get("bindings") or []:
+            if "step" in binding:
+                yield from binding["target"] if isinstance(binding["target"], list) else [binding["target"]]
+
+
+def _script(place: Place, run_id: str, keys: Sequence[str]) -> str:
+    where = f"deployments.{place.deployment}.workdir"
+    lines = [cancel_all(run_id, keys)] if place.has_queue else []
+    return "\n".join(("set -e", *lines, *(remove(expand(text, where=where), run_id) for text in place.workdirs)))
+
+
+def _clean(file: Path, places: Sequence[Place], run_id: str, keys: Sequence[str]) -> list[str]:
+    """Runs a script at each place, by a run of its own over the deployments of the file; what each has printed."""
+    document = read_mapping(file, "streamflow.yml")
+    with tempfile.TemporaryDirectory(prefix="medweave-clean-") as name:
+        folder = Path(name)
+        steps = {f"place_{number}": _script(place, run_id, keys) for number, place in enumerate(places)}
+        (folder / "clean.cwl").write_text(json.dumps(_workflow(steps)), encoding="utf-8")
+        (folder / "clean.json").write_text("{}", encoding="utf-8")
+        config = {"file": str(folder / "clean.cwl"), "settings": str(folder / "clean.json")}
+        bindings = [
+            {"step": f"/place_{number}", "target": {"deployment": place.deployment}}
+            for number, place in enumerate(places)
+        ]
+        text = json.dumps(
+            {
+                "version": "v1.0",
+                "workflows": {"clean": {"type": "cwl", "config": config, "bindings": bindings}},
+                "deployments": {place.deployment: document["deployments"][place.deployment] for place in places},
+                "scheduling": {"scheduler": {"type": "medweave.scheduler", "config": {}}},
+                "database": {"type": "medweave.database", "config": {}},
+            }
+        )
+        _run(file, text, folder)
+        return [(folder / "told" / f"{name}.txt").read_text(encoding="utf-8").strip() for name in steps]
+
+
+def _workflow(scripts: Mapping[str, str]) -> dict[str, Any]:
+    steps, outputs = {}, {}
+    for name, script in scripts.items():
+        tool = {
+            "class": "CommandLineTool",
+            "baseCommand": ["sh", "-c", script],
+            "inputs": {},
+            "stdout": f"{name}.txt",
+            "outputs": {"told": {"type": "stdout"}},
+        }
+        steps[name] = {"run": tool, "in": {}, "out": ["told"]}
+        outputs[f"{name}_told"] = {"type": "File", "outputSource": f"{name}/told"}
+    return {"cwlVersion": "v1.2", "class": "Workflow", "inputs": {}, "outputs": outputs, "steps": steps}
+
+
+def _run(file: Path, text: str, folder: Path) -> None:
+    # Beside the file: relative paths of its deployments start there.
+    with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=".medweave-clean-", suffix=".yml") as bound:
+        bound.write(text)
+        bound.flush()
+        words = [str(Path(sys.executable).parent / "streamflow"), "run", "--quiet", bound.name]
+        ended = subprocess.run(
+            [*words, "--outdir", str(folder / "told")],
+            env={
+                **os.environ,
+                "MEDWEAVE_RUNS_DIR": str(folder / "runs"),
+                "MEDWEAVE_RUN_ID": posixpath.basename(folder),
+            },
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    if ended.returncode:
+        raise TryAgainError(
+            "not everything is clean.",
+            seen=ended.stderr.strip() or f"exit code {ended.returncode}",
+            expected="sites that can be reached, and queues that let jobs go",
+            do="look at the message, and run the same command again",
+        )

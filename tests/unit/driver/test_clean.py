@@ -1,0 +1,87 @@
+"""`medweave clean`: what a killed run has left at a site, over real ssh, with a stand-in for Slurm."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from medweave.clean import Place, places_of
+from medweave.cli import main
+from support.engine import Run, wait_until
+from support.fake_cluster import Cluster, fake_cluster
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with fake_cluster(tmp_path) as started:
+        yield started
+
+
+@pytest.fixture
+def going(cluster: Cluster) -> Run:
+    """A run whose job is in the queue."""
+    run = cluster.begin({"first": "sleep 120"})
+    wait_until(lambda: bool(cluster.submitted), 60)
+    return run
+
+
+def test_what_a_killed_run_has_left_goes_and_its_log_stays(
+    cluster: Cluster, going: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    going.signal(signal.SIGKILL)
+    going.wait()
+    folder = going.record
+    stranger = cluster.folder / "site" / "stranger"
+    stranger.mkdir()
+    assert main(["clean", str(folder)]) == 0
+    told = capsys.readouterr().out
+    assert f"login: 1 jobs ended, {cluster.folder}/site/{folder.name} removed" in told
+    assert cluster.word() == "CANCELLED"
+    assert list((cluster.folder / "site").iterdir()) == [stranger]
+    assert sorted(path.name for path in folder.iterdir()) == ["events.jsonl"]
+    assert sorted(path.name for path in cluster.folder.glob(".medweave*")) == []
+    assert main(["clean", str(folder)]) == 0, "once more: there is nothing left"
+
+
+def test_a_run_that_goes_on_is_left_alone(cluster: Cluster, going: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["clean", str(going.record)]) == 65
+    assert f"seen:     its driver, process {going.process.pid}" in capsys.readouterr().err
+    assert cluster.word() == "RUNNING"
+    going.signal(signal.SIGINT)
+    going.wait()
+
+
+def test_a_site_that_cannot_be_reached_is_not_called_clean(
+    cluster: Cluster, going: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    going.signal(signal.SIGKILL)
+    going.wait()
+    cluster.server.stop()
+    assert main(["clean", str(going.record)]) == 75
+    captured = capsys.readouterr()
+    assert "not everything is clean" in captured.err
+    assert "removed" not in captured.out
+    assert (going.record / "work").is_dir()
+
+
+def test_places_are_the_machines_that_jobs_reach() -> None:
+    document = {
+        "workflows": {
+            "lung": {
+                "bindings": [
+                    {"step": "/", "target": {"deployment": "hpc", "workdir": "/fast"}},
+                    {"port": "/in", "target": {"deployment": "hpc", "workdir": "/data"}},
+                ]
+            }
+        },
+        "deployments": {
+            "login": {"type": "medweave.ssh", "workdir": "/scratch"},
+            "hpc": {"type": "medweave.slurm", "wraps": "login"},
+            "pods": {"type": "medweave.helm", "workdir": "/work"},
+            "here": {"type": "medweave.local"},
+        },
+    }
+    assert places_of(document) == [Place(deployment="login", workdirs=("/fast", "/scratch"), has_queue=True)]
