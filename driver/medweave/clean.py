@@ -22,7 +22,7 @@ from medweave_connectors.placement.folder_commands import folder_of, remove
 from medweave_connectors.placement.paths import expand
 from medweave_connectors.record.event_log import driver_lives
 from medweave_connectors.slurm import journal
-from medweave_connectors.slurm.commands import cancel_all
+from medweave_connectors.slurm.commands import at_cluster, cancel_all
 from medweave_steps.contracts.errors import TryAgainError, UserInputError
 
 DESCRIPTION = (
@@ -41,12 +41,12 @@ class Place:
     Attributes:
         deployment: its name in the file.
         workdirs: folders that hold those of runs.
-        has_queue: a Slurm deployment submits from there.
+        clusters: of the Slurm deployments that submit from there; an empty name is the machine's own.
     """
 
     deployment: str
     workdirs: tuple[str, ...]
-    has_queue: bool
+    clusters: tuple[str, ...]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +78,7 @@ def run(namespace: argparse.Namespace) -> int:
     keys = [key for key in journal.read(record.folder / journal.FILE) if f":{record.run_id}:" not in key]
     if places:
         for place, told in zip(places, _clean(file, places, record.run_id, keys), strict=True):
-            jobs = f"{told or '0'} jobs ended, " if place.has_queue else ""
+            jobs = f"{sum(map(int, told.split()))} jobs ended, " if place.clusters else ""
             folders = ", ".join(folder_of(workdir, record.run_id) for workdir in place.workdirs)
             print(f"{place.deployment}: {jobs}{folders or 'no folder'} removed")
     shutil.rmtree(record.folder / "work", ignore_errors=True)
@@ -90,20 +90,20 @@ def places_of(document: Mapping[str, Any]) -> list[Place]:
     """The machines that the jobs of a streamflow.yml reach without a release or pods of their own."""
     deployments: Mapping[str, Any] = document.get("deployments") or {}
     workdirs: dict[str, set[str]] = {name: set() for name, d in deployments.items() if d["type"] in REACHED}
-    queues: set[str] = set()
+    clusters: dict[str, set[str]] = {name: set() for name in workdirs}
     for name, deployment in deployments.items():
         base = _base(name, deployments)
         if base is None:
             continue
         if deployment["type"] == "medweave.slurm":
-            queues.add(base)
+            clusters[base].add((deployment.get("config") or {}).get("cluster", ""))
         for place in (deployment, *(target for target in _targets(document) if target.get("deployment") == name)):
             if place.get("workdir"):
                 workdirs[base].add(place["workdir"])
     return [
-        Place(deployment=name, workdirs=tuple(sorted(found)), has_queue=name in queues)
+        Place(deployment=name, workdirs=tuple(sorted(found)), clusters=tuple(sorted(clusters[name])))
         for name, found in workdirs.items()
-        if found or name in queues
+        if found or clusters[name]
     ]
 
 
@@ -127,7 +127,7 @@ def _targets(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 def _script(place: Place, run_id: str, keys: Sequence[str]) -> str:
     where = f"deployments.{place.deployment}.workdir"
-    lines = [cancel_all(run_id, keys)] if place.has_queue else []
+    lines = [f"( {at_cluster(cluster, cancel_all(run_id, keys))} )" for cluster in place.clusters]
     return "\n".join(("set -e", *lines, *(remove(expand(text, where=where), run_id) for text in place.workdirs)))
 
 

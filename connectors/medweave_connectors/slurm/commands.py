@@ -109,7 +109,8 @@ def poll(*parts: str) -> str:
 def end(job_id: str, files: JobFiles) -> str:
     """What accounting, the controller and the job itself say, and the last lines of all its streams."""
     return line(
-        f"sacct --jobs={job_id} --noheader --parsable2 --noconvert --format={','.join(SACCT_FIELDS)} 2>/dev/null "
+        f"sacct ${{SLURM_CLUSTERS:+--clusters=$SLURM_CLUSTERS}} --jobs={job_id} --noheader --parsable2 --noconvert "
+        f"--format={','.join(SACCT_FIELDS)} 2>/dev/null "
         "| sed 's/^/sacct /'",
         f"scontrol show job --oneliner {job_id} 2>&1 | sed 's/^/scontrol /'",
         f"cd {shlex.quote(files.folder)}",
@@ -144,6 +145,11 @@ def _claim(files: JobFiles) -> str:
 
 def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
+
+
+def at_cluster(cluster: str, text: str) -> str:
+    """The same line or script for one of several clusters of a login node; empty for its own."""
+    return f"export SLURM_CLUSTERS={cluster}; {text}" if cluster else text
 
 
 def cancel_all(run_id: str, keys: Sequence[str]) -> str:

@@ -51,6 +51,7 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
         services: MutableMapping[str, MutableMapping[str, Any]] | None = None,
         transferBufferSize: int = 2**20,
         reactions: MutableMapping[str, MutableMapping[str, Any]] | None = None,
+        cluster: str = "",
     ) -> None:
         super().__init__(
             deployment_name,
@@ -61,7 +62,7 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
             transferBufferSize=transferBufferSize,
         )
         self.services: dict[str, Service] = {name: Service(**keys) for name, keys in (services or {}).items()}
-        self._reactions = read_table(reactions or {})
+        self._reactions, self._cluster = read_table(reactions or {}), cluster
         self._prologues: dict[str, str] = {}
         self._login: ExecutionLocation | None = None
         self._probe = Probe()
@@ -196,7 +197,8 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
         return located
 
     async def _ask(self, line: str) -> str:
-        told = await asyncio.wait_for(self.connector.run(self._login, [line], capture_output=True), ASK_S)
+        words = [commands.at_cluster(self._cluster, line)]
+        told = await asyncio.wait_for(self.connector.run(self._login, words, capture_output=True), ASK_S)
         return str(told[0])
 
     def _site_of(self, location: ExecutionLocation) -> Site:

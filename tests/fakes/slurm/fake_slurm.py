@@ -22,7 +22,8 @@ import time
 from pathlib import Path
 
 FOLDER = Path(os.environ["FAKE_SLURM"])
-JOBS = FOLDER / "jobs"
+CLUSTER = os.environ.get("SLURM_CLUSTERS", "")
+JOBS = FOLDER / "jobs" / CLUSTER
 ENDED = {"COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY"}
 
 
@@ -67,7 +68,7 @@ def sbatch(words: list[str]) -> int:
     if countdown("sbatch-refuses"):
         print("sbatch: error: Batch job submission failed: Job violates accounting/QOS policy", file=sys.stderr)
         return 1
-    JOBS.mkdir(exist_ok=True)
+    JOBS.mkdir(parents=True, exist_ok=True)
     made = FOLDER / f"new-{os.getpid()}"
     made.mkdir()
     note(made, "comment", options["comment"])
@@ -102,7 +103,7 @@ def sbatch(words: list[str]) -> int:
     if countdown("sbatch-timeout"):
         print("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", file=sys.stderr)
         return 1
-    print(job.name)
+    print(f"{job.name};{CLUSTER}" if CLUSTER else job.name)
     return 0
 
 
@@ -163,6 +164,8 @@ def scontrol(words: list[str]) -> int:
 
 
 def sacct(words: list[str]) -> int:
+    if CLUSTER and f"--clusters={CLUSTER}" not in words:  # alone among the programs, it does not read the variable
+        return 0
     if knob("no-accounting"):
         print("Slurm accounting storage is disabled", file=sys.stderr)
         return 1

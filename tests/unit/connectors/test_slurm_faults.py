@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from support.engine import Run, start, wait_until, write_workflow
-from support.fake_cluster import Cluster, fake_cluster
+from support.engine_file import LOCAL
+from support.fake_cluster import NEVER_AGAIN, Cluster, fake_cluster
 
 FIGURES = '{"unit":"case","done":1,"total":2,"seconds_left":3.5,"detail":"x"}'
 PROGRESS = f"echo 'medweave-progress {FIGURES}' >&2\n"
@@ -43,6 +44,16 @@ def test_a_job_with_its_cost(cluster: Cluster) -> None:
     }  # fmt: skip
     assert ended.of_type("job.report")
     assert ended.stderr.count("case 1/2: x, 4 s left") == 1
+
+
+def test_another_cluster_of_the_same_login_node(cluster: Cluster) -> None:
+    # Fault Q9 of the engine: it takes `100;far` for the id, and asks the wrong cluster.
+    cluster.config = {"reactions": NEVER_AGAIN, "cluster": "far"}
+    ended = cluster.go({"first": GOOD})
+    assert ended.exit_code == 0, ended.stderr
+    site = ended_job(ended)["site"]
+    assert (site["slurm_job_id"], site["source"]) == ("100", "sacct")
+    assert (cluster.folder / "slurm" / "jobs" / "far" / "100").is_dir()
 
 
 def test_a_site_without_accounting(cluster: Cluster) -> None:
@@ -168,10 +179,8 @@ def test_a_login_node_without_slurm_is_told_at_the_start(cluster: Cluster) -> No
 
 
 def test_a_driver_on_the_login_node_itself(cluster: Cluster) -> None:
-    file = cluster.file
-    before, _, after = file.partition("  login:\n")
-    here = "  login: {type: medweave.local, workdir: site, config: {}}\n"
-    write_workflow(cluster.folder, {"first": GOOD, "bad": BAD}, file=before + here + after[after.index("  hpc:") :])
+    file = cluster.file_with(LOCAL | {"workdir": "site"})
+    write_workflow(cluster.folder, {"first": GOOD, "bad": BAD}, file=file)
     ended = start(cluster.folder, environment=cluster.server.environment).wait(60)
     assert ended.exit_code == 1, ended.stderr
     assert "medweave-step v: no." in ended.stderr

@@ -84,4 +84,4 @@ def test_places_are_the_machines_that_jobs_reach() -> None:
             "here": {"type": "medweave.local"},
         },
     }
-    assert places_of(document) == [Place(deployment="login", workdirs=("/fast", "/scratch"), has_queue=True)]
+    assert places_of(document) == [Place(deployment="login", workdirs=("/fast", "/scratch"), clusters=("",))]
