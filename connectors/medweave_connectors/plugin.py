@@ -11,6 +11,7 @@ from medweave_connectors.local.connector import MedweaveLocalConnector
 from medweave_connectors.persistence.database import MedweaveDatabase
 from medweave_connectors.placement import deployments, translator
 from medweave_connectors.placement.scheduler import MedweaveScheduler
+from medweave_connectors.reactions import partial
 from medweave_connectors.slurm.connector import MedweaveSlurmConnector
 from medweave_connectors.ssh.connector import MedweaveSSHConnector
 from medweave_connectors.transfer import step as transfer_step
@@ -34,3 +35,4 @@ class MedweavePlugin(StreamFlowPlugin):  # type: ignore[misc]
         translator.install()
         deployments.install()
         transfer_step.install()
+        partial.install()

@@ -16,9 +16,12 @@ from medweave_steps.contracts.errors import UsageError
 NAMESPACE = "urn:medweave:cwl#"
 CUDA_REQUIREMENT = "http://commonwl.org/cwltool#CUDARequirement"
 CUDA_KEYS = ("cudaDeviceCountMin", "cudaDeviceCountMax")  # versions of CUDA are for the site's environment to have
-_GANG_KEYS: frozenset[str] = frozenset()
-_GPU_KEYS = frozenset({"gpusMin", "gpusMax"})
-_CHECKPOINT_KEYS = frozenset({"folder"})
+_KEYS: Mapping[str, frozenset[str]] = {
+    "Gang": frozenset(),
+    "GPURequest": frozenset({"gpusMin", "gpusMax"}),
+    "Checkpoint": frozenset({"folder"}),
+    "Partial": frozenset(),
+}
 _FOLDER = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+")
 
 
@@ -33,12 +36,14 @@ class StepHints:
         checkpoint_folder: `medweave:Checkpoint`: name of the folder inside the output folder where the command keeps what it
             needs to continue. It outlives a failed attempt; the next one finds its path in MEDWEAVE_RESUME_FROM. The command
             gets USR1 some time before its time limit, in a gang that of node 0. Empty for none.
+        partial: `medweave:Partial`: where the step is scattered, a job that fails leaves its place in the outputs out.
     """
 
     gang: bool = False
     gpus_min: int = 0
     gpus_max: int = 0
     checkpoint_folder: str = ""
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +107,13 @@ def read_hints(hints: Mapping[str, Mapping[str, Any]], *, where: str) -> StepHin
     found = {name.removeprefix(NAMESPACE): hint for name, hint in hints.items() if name.startswith(NAMESPACE)}
     for name, hint in found.items():
         keys = hint.keys() - {"class"}
-        known = {"Gang": _GANG_KEYS, "GPURequest": _GPU_KEYS, "Checkpoint": _CHECKPOINT_KEYS}.get(name)
+        known = _KEYS.get(name)
         if known is None or not keys <= known:
             raise UsageError(
                 f"the tool of step {where} has a hint that medweave does not know.",
                 seen=f"medweave:{name} with {', '.join(sorted(keys)) or 'no keys'}",
-                expected="medweave:Gang: {}, medweave:GPURequest: {gpusMin: …, gpusMax: …} or medweave:Checkpoint: {folder: …}",
+                expected="medweave:Gang: {}, medweave:GPURequest: {gpusMin: …, gpusMax: …}, medweave:Checkpoint: {folder: …} "
+                "or medweave:Partial: {}",
                 do="correct the hint in the CWL document",
             )
     gpus = found.get("GPURequest") or _gpus_of_cuda(hints.get(CUDA_REQUIREMENT))
@@ -121,7 +127,9 @@ def read_hints(hints: Mapping[str, Mapping[str, Any]], *, where: str) -> StepHin
             do="correct medweave:GPURequest (or cwltool:CUDARequirement) in the CWL document",
         )
     folder = _checkpoint_folder(found.get("Checkpoint"), where=where)
-    return StepHints(gang="Gang" in found, gpus_min=least, gpus_max=most, checkpoint_folder=folder)
+    return StepHints(
+        gang="Gang" in found, gpus_min=least, gpus_max=most, checkpoint_folder=folder, partial="Partial" in found
+    )
 
 
 def _checkpoint_folder(hint: Mapping[str, Any] | None, *, where: str) -> str:

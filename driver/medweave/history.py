@@ -99,7 +99,7 @@ class Run:
     """One run.
 
     Attributes:
-        state: completed, failed, cancelled, unknown, or unfinished where the log has no end.
+        state: completed, partial, failed, cancelled, unknown, or unfinished where the log has no end.
         seconds: wall time, s; up to the last event where the log has no end.
         facts: what the run said of itself when it began.
         transfers: per pair of deployments and route, in the order of the first one.

@@ -35,6 +35,7 @@ DESCRIPTION = (
 
 STATE_WORDS = {
     "completed": "completed",
+    "partial": "a part was delivered",
     "failed": "failed",
     "cancelled": "cancelled",
     "unknown": "ended, outcome unknown",

@@ -3,6 +3,7 @@ cwlVersion: v1.2
 class: Workflow
 label: Segment lung nodules with a model that exists
 doc: From a folder of chest CT, without masks, to nodules as DICOM SEG, NIfTI and tables. The model's card says how the CT is prepared.
+$namespaces: {medweave: "urn:medweave:cwl#"}
 requirements:
   ScatterFeatureRequirement: {}
 inputs:
@@ -48,6 +49,7 @@ steps:
   segment:
     run: ../tools/segment.cwl
     scatter: case_batch
+    hints: {medweave:Partial: {}}  # a batch that fails does not keep the others' masks back; the run says so and ends with 3
     in:
       segmentation_model: segmentation_model
       case_batch: preprocess/inference_batches

@@ -13,6 +13,7 @@ from streamflow.persistence.sqlite import IN_MEMORY_SQLITE_CONNECTION, SqliteDat
 from medweave_connectors import shutdown
 from medweave_connectors.persistence.connection import CommittingConnection
 from medweave_connectors.record import plan
+from medweave_steps.contracts.exit_codes import PARTIAL
 
 
 class MedweaveDatabase(SqliteDatabase):  # type: ignore[misc]
@@ -49,17 +50,19 @@ class MedweaveDatabase(SqliteDatabase):  # type: ignore[misc]
         """Writes the run's end; after a signal the process then ends by that signal.
 
         Raises:
-            SystemExit: the run was aborted.
+            SystemExit: the run was aborted, or has delivered a part.
         """
         if self._run.running and self._run.engine_verdict != "completed":
             await shutdown.cancel_leftovers()
         await super().close()
         signal_number = self._run.signal_number
-        self._run.finish()
+        state = self._run.finish()
         if signal_number is not None:
             shutdown.die_by(signal_number)
         if self._run.aborted:
             raise SystemExit(1)  # the main task was cancelled, which would end in a traceback
+        if self._run.left_out and state in ("partial", "failed"):  # the engine has seen a success
+            raise SystemExit(PARTIAL if state == "partial" else 1)
 
     @classmethod
     def get_schema(cls) -> str:

@@ -45,11 +45,18 @@ _ENDS: dict[Status, JobEnd] = {
 class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
     """Writes placements and job states into the run's event log."""
 
-    def __init__(self, context: StreamFlowContext, retry_delay: int = 15, keep_days: int = KEEP_DAYS) -> None:
+    def __init__(
+        self,
+        context: StreamFlowContext,
+        retry_delay: int = 15,
+        keep_days: int = KEEP_DAYS,
+        partial: bool | None = None,
+    ) -> None:
         super().__init__(context, retry_delay)
         check_managers(context.config)
         check_wraps(context.config)
         self._run = plan(context.config)
+        self._run.partial = partial
         schemas = {
             name: json.loads(kind.get_schema())
             for name, kind in connector_classes.items()

@@ -23,7 +23,7 @@ OUTPUTS_MISSING = (
     "The command ended well, but an output of its tool is missing or of another type: see the engine's message."
 )
 JobEnd = Literal["completed", "failed", "cancelled"]
-RunEnd = Literal["completed", "failed", "cancelled", "unknown"]
+RunEnd = Literal["completed", "partial", "failed", "cancelled", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +110,8 @@ class RunRecord:
         self.engine_verdict: Literal["completed", "failed"] | None = None
         self.aborted = False
         self.first_failure: JobRecord | None = None
+        self.partial: bool | None = None  # whether scatters may lose jobs; None: those whose step says so
+        self.left_out: list[str] = []
         self._log: EventLog | None = None
         self._clock = 0.0
 
@@ -251,6 +253,15 @@ class RunRecord:
         if (job := self.jobs.get(name)) is not None:
             self.job_scheduled(name, deployment=job.deployment, service=job.service, location=job.location, **resources)
 
+    def leave_out(self, name: str) -> bool:
+        """Takes a failed job out of the verdict; False where the run is being ended, or knows no such job."""
+        job = self.jobs.get(name)
+        if job is None or job.ended != "failed" or self.signal_number is not None or self.aborted:
+            return False
+        self.left_out.append(name)
+        self.job_notice(name, "the others go on; the outputs will lack its part")
+        return True
+
     def finish(self) -> RunEnd | None:
         """Writes the run's end, from the states of its jobs and the engine's verdict; None if the run never began."""
         if self._log is None:
@@ -261,6 +272,8 @@ class RunRecord:
         state = self._verdict()
         failed = sorted(job.name for job in self.jobs.values() if job.ended == "failed")
         data: dict[str, Any] = {"state": state, "seconds": round(time.monotonic() - self._clock, 3), "failed": failed}
+        if self.left_out:
+            data["left_out"] = sorted(self.left_out)
         if self.first_failure is not None:
             data["first_cause"] = self.first_failure.name
         if self.signal_number is not None:
@@ -276,17 +289,26 @@ class RunRecord:
     def _verdict(self) -> RunEnd:
         if self.signal_number is not None:
             return "cancelled"
-        ends = {job.ended for job in self.jobs.values()}
-        if "failed" in ends or self.engine_verdict == "failed":
+        ends = {job.ended for job in self.jobs.values() if job.name not in self.left_out}
+        if "failed" in ends or self.engine_verdict == "failed" or self._steps_without_part():
             return "failed"
         if self.engine_verdict == "completed" and ends <= {"completed"}:
-            return "completed"
+            return "partial" if self.left_out else "completed"
         return "unknown"
 
+    def _steps_without_part(self) -> set[str]:
+        """Steps of which every job has failed: an empty output is no part."""
+        good = {job.step for job in self.jobs.values() if job.ended == "completed"}
+        return {self.jobs[name].step for name in self.left_out} - good
+
     def _tell_end(self, state: RunEnd, seconds: float) -> None:
-        console.say(f"medweave: run {self.run_id} {state} after {duration(seconds)}")
+        word = "delivered a part" if state == "partial" else state
+        console.say(f"medweave: run {self.run_id} {word} after {duration(seconds)}")
         job = self.first_failure
-        if state == "failed" and job is not None and job.outcome is not None:
+        if state == "partial":
+            labels = ", ".join(sorted(self.jobs[name].label for name in self.left_out))
+            console.say(f"medweave: not in its outputs: {labels}")
+        if state in ("failed", "partial") and job is not None and job.outcome is not None:
             console.say(f"medweave: first cause: {job.label} on {job.deployment}, {_why(job.outcome)}")
             console.say(job.outcome.cause or OUTPUTS_MISSING)
             if job.outcome.kept_at:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+PARTIAL = 3
+"""Of `streamflow run`, never of a step: some jobs of a scatter failed, the outputs hold what the others made."""
+
 _MEANINGS = {
     2: "wrong usage",
     65: "bad data",

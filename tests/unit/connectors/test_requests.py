@@ -14,7 +14,7 @@ from medweave_steps.contracts.errors import UsageError
 from support.engine import run, write_workflow
 
 GANG, GPUS = "urn:medweave:cwl#Gang", "urn:medweave:cwl#GPURequest"
-CHECKPOINT = "urn:medweave:cwl#Checkpoint"
+CHECKPOINT, PARTIAL = "urn:medweave:cwl#Checkpoint", "urn:medweave:cwl#Partial"
 CUDA = "http://commonwl.org/cwltool#CUDARequirement"
 
 
@@ -33,6 +33,7 @@ def test_hints_are_known_by_their_full_name() -> None:
         ({GPUS: {"gpusMin": 2}}, StepHints(gpus_min=2, gpus_max=2)),
         ({GPUS: {"gpusMin": 0, "gpusMax": 4}}, StepHints(gpus_max=4)),
         ({"http://elsewhere#Thing": {"any": 1}}, StepHints()),
+        ({PARTIAL: {}}, StepHints(partial=True)),
         ({CHECKPOINT: {"folder": "saved.1"}}, StepHints(checkpoint_folder="saved.1")),
         ({CUDA: {"cudaVersionMin": "12.1", "cudaComputeCapability": "8.0"}}, StepHints(gpus_min=1, gpus_max=1)),
         ({CUDA: {"cudaDeviceCountMin": 2, "cudaDeviceCountMax": 4}}, StepHints(gpus_min=2, gpus_max=4)),
@@ -49,6 +50,7 @@ def test_hints_are_read(hints: dict[str, Any], expected: StepHints) -> None:
         {"urn:medweave:cwl#Gangs": {}},
         {GANG: {"nodes": 2}},
         {GPUS: {"gpus": 2}},
+        {PARTIAL: {"always": True}},
         {CHECKPOINT: {}},
         {CHECKPOINT: {"folder": ""}},
         {CHECKPOINT: {"folder": ".."}},
@@ -99,8 +101,8 @@ def test_requests_reach_the_connector_by_job_name(tmp_path: Path, monkeypatch: p
     assert ended.exit_code == 0, ended.stderr
     (line,) = (tmp_path / "requests.txt").read_text().splitlines()
     assert line == (
-        "/first/0 JobRequest(cores=1, memory_mib=99, hints=StepHints(gang=True, gpus_min=0, gpus_max=3, checkpoint_folder=''), "
-        "num_nodes=1, locations=('__LOCAL__',))"
+        "/first/0 JobRequest(cores=1, memory_mib=99, hints=StepHints(gang=True, gpus_min=0, gpus_max=3, checkpoint_folder='', "
+        "partial=False), num_nodes=1, locations=('__LOCAL__',))"
     )
 
 

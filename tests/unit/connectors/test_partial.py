@@ -1,0 +1,116 @@
+"""A failed job of a scatter: where the step or the file says so, the run delivers what the others made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from medweave.history import read_run
+from medweave.report import render
+from support.engine import FILE, Run, run, write_workflow
+
+PARTIAL = {"urn:medweave:cwl#Partial": {}}
+FAILS = (
+    'n=$1; [ "$n" != {bad} ] || {{ echo "medweave-step v: batch $n." >&2; exit 65; }}; '
+    "sleep 0.5; mkdir part-$n; echo $n > part-$n/mask"
+)
+
+
+def scatter(folder: Path, *, bad: str, hints: dict[str, Any], partial: bool | None = None, then: bool = False) -> Run:
+    """Runs a scatter of four, of which one fails, and perhaps a step that counts what came."""
+    (folder / "each.sh").write_text(FAILS.format(bad=bad))
+    (folder / "count.sh").write_text("echo $# > count.txt")
+    each = {
+        "class": "CommandLineTool", "baseCommand": ["sh", str(folder / "each.sh")],
+        "inputs": {"n": {"type": "int", "inputBinding": {}}},
+        "outputs": {"part": {"type": "Directory", "outputBinding": {"glob": "part-$(inputs.n)"}}},
+    }  # fmt: skip
+    count = {
+        "class": "CommandLineTool", "baseCommand": ["sh", str(folder / "count.sh")],
+        "inputs": {"parts": {"type": "Directory[]", "inputBinding": {}}},
+        "outputs": {"count": {"type": "File", "outputBinding": {"glob": "count.txt"}}},
+    }  # fmt: skip
+    steps = {"each": {"run": each, "in": {"n": "n"}, "scatter": "n", "out": ["part"], "hints": hints}}
+    outputs = {"parts": {"type": "Directory[]", "outputSource": "each/part"}}
+    if then:
+        steps["count"] = {"run": count, "in": {"parts": "each/part"}, "out": ["count"]}
+        outputs["count"] = {"type": "File", "outputSource": "count/count"}
+    document = {
+        "cwlVersion": "v1.2", "class": "Workflow", "requirements": {"ScatterFeatureRequirement": {}},
+        "inputs": {"n": "int[]"}, "outputs": outputs, "steps": steps,
+    }  # fmt: skip
+    setting = "config: {}" if partial is None else f"config: {{partial: {json.dumps(partial)}}}"
+    file = FILE.replace("type: medweave.scheduler, config: {}", f"type: medweave.scheduler, {setting}")
+    write_workflow(folder, {}, job={"n": [0, 1, 2, 3]}, file=file)
+    (folder / "tiny.cwl").write_text(json.dumps(document))
+    return run(folder)
+
+
+def delivered(folder: Path) -> list[str]:
+    return sorted(path.read_text().strip() for path in (folder / "results").rglob("mask"))
+
+
+def end_of(ended: Run) -> dict[str, Any]:
+    (event,) = ended.of_type("run.ended")
+    return dict(event["data"])
+
+
+def test_the_run_delivers_what_worked_and_says_what_did_not(tmp_path: Path) -> None:
+    ended = scatter(tmp_path, bad="2", hints=PARTIAL)
+    assert ended.exit_code == 3, ended.stderr
+    assert delivered(tmp_path) == ["0", "1", "3"]
+    told = json.loads((tmp_path / "stdout.txt").read_text())
+    assert [part["basename"] for part in told["parts"]] == ["part-0", "part-1", "part-3"]
+    end = end_of(ended)
+    assert (end["state"], end["left_out"], end["failed"]) == ("partial", ["/each/0.2"], ["/each/0.2"])
+    states = {event["job"]: event["data"]["state"] for event in ended.of_type("job.ended")}
+    assert sorted(states.values()) == ["completed"] * 3 + ["failed"]
+    assert "delivered a part after" in ended.stderr
+    assert "not in its outputs: each.2" in ended.stderr
+    assert ended.stderr.count("medweave-step v: batch 2.") == 1
+    assert (ended.record / "work").is_dir(), "the files of the failed job are kept"
+    record = read_run(ended.record)
+    assert [job.name for job in record.failures()] == ["/each/0.2"]
+    assert "The run delivered a part." in render(record, None)
+
+
+def test_a_step_after_it_gets_what_came(tmp_path: Path) -> None:
+    ended = scatter(tmp_path, bad="0", hints=PARTIAL, then=True)
+    assert ended.exit_code == 3, ended.stderr
+    assert (tmp_path / "results" / "count.txt").read_text() == "3\n"
+
+
+def test_without_a_failure_nothing_is_different(tmp_path: Path) -> None:
+    ended = scatter(tmp_path, bad="9", hints=PARTIAL)
+    assert ended.exit_code == 0, ended.stderr
+    assert "left_out" not in end_of(ended)
+    assert delivered(tmp_path) == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(("hints", "partial"), [({}, None), (PARTIAL, False)])
+def test_else_one_failed_job_ends_the_run(tmp_path: Path, hints: dict[str, Any], partial: bool | None) -> None:
+    ended = scatter(tmp_path, bad="2", hints=hints, partial=partial)
+    assert ended.exit_code == 1
+    assert end_of(ended)["state"] == "failed"
+    assert delivered(tmp_path) == []
+
+
+def test_the_file_can_say_so_for_all_scatters(tmp_path: Path) -> None:
+    assert scatter(tmp_path, bad="2", hints={}, partial=True).exit_code == 3
+
+
+def test_nothing_is_no_part(tmp_path: Path) -> None:
+    ended = scatter(tmp_path, bad='"$n"', hints=PARTIAL)
+    assert ended.exit_code == 1, ended.stderr
+    assert end_of(ended)["state"] == "failed"
+    assert "first cause: each." in ended.stderr
+
+
+def test_a_step_that_is_not_scattered_fails_the_run(tmp_path: Path) -> None:
+    write_workflow(tmp_path, {"first": ("exit 65", {"hints": PARTIAL}), "second": "echo done > result.txt"})
+    ended = run(tmp_path)
+    assert ended.exit_code == 1
+    assert end_of(ended)["state"] == "failed"
