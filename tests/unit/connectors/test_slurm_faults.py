@@ -189,9 +189,10 @@ def test_a_driver_on_the_login_node_itself(cluster: Cluster) -> None:
 
 def test_what_slurm_writes_does_not_enter_a_folder_of_outputs(cluster: Cluster) -> None:
     # Fault Q6 of the engine: slurm-<id>.out lies in the output folder.
-    ended = cluster.go({"first": "echo talk; echo done > result.txt"})
+    write_workflow(cluster.folder, {"first": "echo talk; echo done > result.txt"}, file=cluster.file)
+    ended = start(cluster.folder, environment={"MEDWEAVE_KEEP_WORK": "1"}).wait()
     assert ended.exit_code == 0, ended.stderr
-    (of_slurm,) = (cluster.folder / "site").glob("*.slurm-*")
+    (of_slurm,) = (cluster.folder / "site").glob("*/*.slurm-*")
     assert (of_slurm / "stdout").read_text() == "talk\n"
     output = of_slurm.with_name(of_slurm.name.partition(".slurm-")[0])
     assert [path.name for path in output.iterdir()] == ["result.txt"]
