@@ -8,11 +8,13 @@
 #   make testbed-down    end all of it; PURGE=1 removes the programs, environment and images too
 #   make hybrid          one run over Slurm, a COMPSs release and pods, and the same on this machine alone; needs root, as testbed
 #   make test-hybrid     the tests that need the testbed
+#   make faults          breaks real jobs on the testbed in 16 ways, and compares what the sites say with what medweave says
 #   make docs            generated reference pages and schemas
 #   make constraints     resolve the dependencies anew and pin them with hashes
 # Options: PYTHON=python3.12   another interpreter (3.11 or newer)
 #          TORCH=cpu           PyTorch's CPU build (0.2 GB instead of 5 GB), for machines without an NVIDIA GPU
 #          TESTS='tests/hybrid/test_slurm.py …'   some of test-hybrid's files, or tests/hybrid/alone, which break parts of the testbed
+#          SEED=1 JOBS_PER_KIND=5   of faults
 #          COMPSS_HOME=/path   an installation of COMPSs that hybrid's distributed training runs on, instead of torch.distributed
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
@@ -23,9 +25,9 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 TESTBED := deployments/testbed/testbed.py
 
-.PHONY: help env demo test check bench docs constraints clean testbed testbed-status testbed-down hybrid test-hybrid
+.PHONY: help env demo test check bench docs constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults
 help:
-	@sed -n '2,16p' Makefile | cut -c3-
+	@sed -n '2,18p' Makefile | cut -c3-
 
 env: $(INSTALLED)
 
@@ -69,6 +71,11 @@ else
 	$(BIN)/python -m pytest -n 3 --ignore tests/hybrid/alone tests/hybrid || \
 	  $(BIN)/python -m pytest --last-failed --last-failed-no-failures none --ignore tests/hybrid/alone tests/hybrid
 endif
+
+SEED ?= 1
+JOBS_PER_KIND ?= 5
+faults: $(INSTALLED)
+	$(BIN)/python tests/faults/campaign.py --seed $(SEED) --jobs-per-kind $(JOBS_PER_KIND)
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py

@@ -1,0 +1,135 @@
+"""Real faults, injected into real jobs: what Slurm and Kubernetes say of each, and what medweave says.
+
+    make testbed
+    python tests/faults/campaign.py [--seed 1] [--jobs-per-kind 5] [--kinds time-limit node-down …]
+
+Each fault is one job. At the end comes a table; build/faults/summary.json has a row per fault. The exit code is 0 where every fault
+really happened, and there is no false success, no lost or doubled job and no orphan.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+SUMMARY = ROOT / "build" / "faults" / "summary.json"
+# Drivers are forked from a process that reads this file again: nothing is imported here that they do not need.
+for _folder in (ROOT / "tests", ROOT / "deployments" / "testbed"):
+    sys.path.insert(0, str(_folder))
+
+
+def say(text: str) -> None:
+    """One line, at once."""
+    print(f"faults: {text}", flush=True)
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
+    from faults.lanes import KINDS
+
+    names = [kind.name for kind in KINDS]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of what is drawn: moments, exit codes (1)")
+    parser.add_argument("--jobs-per-kind", type=int, default=5, metavar="N", help="jobs of each kind of fault (5)")
+    parser.add_argument(
+        "--kinds", nargs="+", choices=names, default=names, metavar="KIND", help=f"of {', '.join(names)}"
+    )
+    given = parser.parse_args()
+    if given.jobs_per_kind < 1:
+        parser.error("--jobs-per-kind must be 1 or more")
+    return given
+
+
+def check() -> None:
+    """Leaves with one message where the testbed is not up."""
+    from support.testbed import down_parts
+
+    down = {"user": "only root may break the testbed"} if os.geteuid() != 0 else down_parts()
+    if down:
+        sys.exit(
+            "faults: the testbed is not up.\n"
+            f"  seen:     {'; '.join(f'{name}: {reason}' for name, reason in down.items())}\n"
+            "  expected: all of its parts up, and root\n"
+            "  do:       run `make testbed`, then run again"
+        )
+
+
+def mend() -> None:
+    """Brings up whatever part of the testbed is down."""
+    from support.testbed import call, down_parts
+
+    if down := down_parts():
+        say(f"brings up again: {', '.join(down)}")
+        call("up", timeout_s=300)
+    if down := down_parts():
+        say(f"STILL DOWN: {down}")
+
+
+def play(given: argparse.Namespace) -> dict[str, Any]:
+    """Plays the campaign; the summary."""
+    from faults import tally
+    from faults.lanes import KINDS, Campaign
+    from faults.pod_site import Pods
+    from faults.slurm_site import Slurm
+    from faults.stage import Stage
+    from support.hybrid_runs import laptop
+    from support.testbed import sites
+
+    testbed, name, started = sites(), secrets.token_hex(3), time.monotonic()
+    stage = Stage(testbed=testbed, slurm=Slurm(testbed), pods=Pods(testbed, name), seed=given.seed, say=say)
+    environment = laptop(testbed) | {"KUBECONFIG": str(testbed.layout.laptop_home / ".kube" / "tenant-a.kubeconfig")}
+    campaign = Campaign(stage=stage, name=name, environment=environment)
+    say(f"seed {given.seed}, {given.jobs_per_kind} jobs of each of {len(given.kinds)} kinds; runs in {campaign.folder}")
+    keep = True
+    try:
+        stage.pods.open()
+        with stage.slurm.shared_partition():
+            campaign.play([kind for kind in KINDS if kind.name in given.kinds], given.jobs_per_kind)
+        found = tally.summary(
+            campaign.rows, seed=given.seed, jobs_per_kind=given.jobs_per_kind, seconds=time.monotonic() - started
+        )
+        keep = not tally.is_good(found)
+        return found
+    finally:
+        campaign.stop()
+        stage.pods.close()
+        stage.threads.shutdown()
+        campaign.clean(keep=keep)
+        mend()
+
+
+def write(found: dict[str, Any]) -> None:
+    """The file, complete or not at all."""
+    SUMMARY.parent.mkdir(parents=True, exist_ok=True)
+    part = SUMMARY.with_suffix(".json.part")
+    part.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    part.replace(SUMMARY)
+
+
+def main() -> int:
+    """Runs the campaign; returns the exit code."""
+    from faults import tally
+
+    given = options()
+    check()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        found = play(given)
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+    write(found)
+    print(f"\n{tally.table(found)}\n{SUMMARY.relative_to(ROOT)}")
+    return 0 if tally.is_good(found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

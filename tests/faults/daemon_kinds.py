@@ -1,0 +1,95 @@
+"""Daemons that are killed and started again under the jobs: the job does well, or its failure is told as one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from faults.case import CannotPlay, Case, Kind
+from faults.driver_kinds import completed
+from faults.pod_site import Story
+from faults.slurm_kinds import prepare
+from faults.slurm_site import restarted
+from faults.stage import Stage
+from medweave_connectors.reactions.table import FailureKind
+
+WORK_S = 15
+# Nobody can know how a command ended whose connection broke; that it is told, and not taken for a success, is the point.
+CUT = frozenset({FailureKind.UNKNOWN, FailureKind.NODE_FAIL})
+
+
+def controller(stage: Stage, cases: Sequence[Case]) -> None:
+    """slurmctld is killed while jobs run, and wait, and started again some seconds later."""
+
+    def one(case: Case) -> None:
+        # Each has a core of its own here, so that one of five waits; a partition of the campaign's own would not come back.
+        prepare(case, case.script(f"sleep {WORK_S}"), node="", partition="normal")
+        case.begin_and_wait(lambda: stage.slurm.job_id(case.name), what="Slurm has its job")
+
+    stage.side_by_side(cases, one)
+    before = stage.slurm.boot_time()
+    pause = cases[0].chance.uniform(1, 5)
+    _inject_all(cases, f"SIGKILL to slurmctld, started again after {pause:.1f} s")
+    restarted("slurmctld", after_s=pause)
+    after = stage.slurm.boot_time()
+    _note(cases, f"slurmctld boot time {before} then {after}", happened=before not in ("", after) and after != "")
+    stage.side_by_side(cases, lambda case: case.end())
+
+
+def kubelet(stage: Stage, cases: Sequence[Case]) -> None:
+    """The kubelet is killed while commands run in its pods."""
+    _start_in_pods(stage, cases)
+    before = stage.pods.kubelet_starts()
+    _inject_all(cases, "SIGKILL to the kubelet, started again")
+    restarted("kubelet", after_s=cases[0].chance.uniform(0, 3))
+    stage.pods.wait_until_ready()
+    after = stage.pods.kubelet_starts()
+    _note(cases, f"{after - before} new event of the kubelet: Starting", happened=after > before)
+    stage.side_by_side(cases, lambda case: case.end())
+
+
+def api_server(stage: Stage, cases: Sequence[Case]) -> None:
+    """The API server is killed while commands run over it."""
+    _start_in_pods(stage, cases)
+    before = stage.pods.server_started()
+    _inject_all(cases, "SIGKILL to the API server, started again")
+    restarted("apiserver", after_s=cases[0].chance.uniform(0, 3))
+    after = stage.pods.server_started()
+    _note(cases, f"API server started at {before} then {after}", happened=before not in ("", after) and after != "")
+    stage.side_by_side(cases, lambda case: case.end())
+
+
+def stayed(case: Case, told: Story) -> bool:
+    """The pod has been there, and its container was never restarted."""
+    return bool(told.name) and told.restarts == 0
+
+
+def _start_in_pods(stage: Stage, cases: Sequence[Case]) -> None:
+    def one(case: Case) -> None:
+        stage.pods.write(case, case.script(f"sleep {WORK_S}"))
+        case.begin_and_wait()
+        case.uid = stage.pods.pod(case)["metadata"]["uid"]
+
+    stage.side_by_side(cases, one)
+    time.sleep(cases[0].chance.uniform(0, 3))
+
+
+def _inject_all(cases: Sequence[Case], what: str) -> None:
+    if all(case.trouble for case in cases):
+        raise CannotPlay(cases[0].trouble)
+    for case in cases:
+        if not case.trouble:
+            case.inject(what)
+
+
+def _note(cases: Sequence[Case], evidence: str, *, happened: bool) -> None:
+    for case in cases:
+        case.evidence.append(evidence)
+        case.refuted = not happened
+
+
+KINDS = (
+    Kind(name="slurmctld-restarted", site="slurm", play=controller, proof=completed, fatal=False, alone=True),
+    Kind(name="kubelet-restarted", site="pods", play=kubelet, proof=stayed, right=CUT, fatal=False, alone=True),
+    Kind(name="apiserver-restarted", site="pods", play=api_server, proof=stayed, right=CUT, fatal=False, alone=True),
+)

@@ -1,0 +1,190 @@
+"""Faults that end Slurm jobs: limits, other jobs, people, signals, lost nodes. Each is a typed failure."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from faults.case import CannotPlay, Case, Kind
+from faults.slurm_site import PARTITION, Row
+from faults.stage import Stage, each
+from medweave_connectors.reactions.table import FailureKind
+from support.slurm_runs import resources, write
+
+STEADY, FRAGILE = "n1", "n2"  # the second node is the one that other jobs are pushed out of, and that goes down
+MEMORY_MIB = 100
+WAIT = "sleep 900"
+# More than it asked for, and then time for somebody to notice.
+GREEDY = "python3 -c 'import time; x = bytearray(400 << 20); time.sleep(120)'"
+SIGKILL = 128 + signal.SIGKILL
+
+
+def prepare(
+    case: Case,
+    script: str,
+    *,
+    node: str = STEADY,
+    partition: str = PARTITION,
+    tool: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes the workflow of a case whose step is a Slurm job; nothing is tried again."""
+    service = {"partition": partition, **({"options": [f"--nodelist={node}"]} if node else {})}
+    write(case.folder, {case.name: (script, tool or resources(memory_mib=MEMORY_MIB))}, service=service)
+
+
+def said(state: str, exit_code: str = "") -> Any:
+    """A proof: the one job of the case is in that state."""
+
+    def proof(case: Case, rows: Sequence[Row]) -> bool:
+        return len(rows) > 0 and rows[-1].state == state and (not exit_code or rows[-1].exit_code == exit_code)
+
+    return proof
+
+
+def time_limit(stage: Stage, case: Case) -> None:
+    """Runs past its time limit, of a minute at least; Slurm looks every half minute."""
+    prepare(case, case.script(WAIT), tool=resources(memory_mib=MEMORY_MIB, ToolTimeLimit={"timelimit": 30}))
+    case.begin_and_wait()
+    case.inject("a step of 15 min in a job of 1 min")
+    case.end()
+
+
+def memory(stage: Stage, case: Case) -> None:
+    """Uses four times its memory at a site without control groups: Slurm's own accounting sees it, and kills the step."""
+    prepare(case, case.script(GREEDY))
+    case.begin_and_wait()
+    case.inject(f"400 MiB used of {MEMORY_MIB}, no control groups")
+    case.end()
+
+
+def overused(case: Case, rows: Sequence[Row]) -> bool:
+    """Slurm killed it, and saw it use more than it had."""
+    row = rows[-1] if rows else None
+    if row is None or row.peak_mib is None or row.asked_mib is None:
+        return False
+    return row.state in ("FAILED", "OUT_OF_MEMORY") and row.peak_mib > row.asked_mib
+
+
+def confined_memory(stage: Stage, cases: Sequence[Case]) -> None:
+    """The same on a node with control groups. Every second step goes on after its process was killed, and ends with 0."""
+    with stage.slurm.confined(FRAGILE):
+
+        def one(case: Case) -> None:
+            ignored = case.number % 2 == 0
+            prepare(case, case.script(f"{GREEDY} || " + ("true" if ignored else "exit $?")), node=FRAGILE)
+            case.begin_and_wait()
+            case.inject(f"400 MiB used of {MEMORY_MIB}, control groups" + (", the step ends with 0" if ignored else ""))
+            case.end()
+
+        stage.side_by_side(cases, one)
+
+
+def preemption(stage: Stage, cases: Sequence[Case]) -> None:
+    """A job of higher priority wants the whole node."""
+    stage.side_by_side(cases, lambda case: _wait_on(case, FRAGILE))
+    urgent = stage.testbed.submitted(
+        "--partition=urgent", f"--nodelist={FRAGILE}", "--ntasks=2", "--mem=8000M", "--output=/dev/null", "--exclusive",
+        script="sleep 2",
+    )  # fmt: skip
+    _inject_all(cases, f"job {urgent} of partition urgent wants {FRAGILE}")
+    stage.side_by_side(cases, lambda case: case.end())
+
+
+def node_down(stage: Stage, cases: Sequence[Case]) -> None:
+    """The node under the jobs goes down."""
+    stage.side_by_side(cases, lambda case: _wait_on(case, FRAGILE))
+    try:
+        stage.slurm.done("scontrol", "update", f"nodename={FRAGILE}", "state=down", "reason=fault campaign")
+        _inject_all(cases, f"scontrol update nodename={FRAGILE} state=down")
+        stage.side_by_side(cases, lambda case: case.end())
+    finally:
+        stage.slurm.resume(FRAGILE)
+
+
+def scancel(stage: Stage, case: Case) -> None:
+    """Somebody cancels the job at the site."""
+    prepare(case, case.script(WAIT))
+    case.begin_and_wait()
+    time.sleep(case.chance.uniform(0, 4))
+    job_id = stage.slurm.job_id(case.name)
+    stage.slurm.done("scancel", job_id)
+    case.inject(f"scancel {job_id}")
+    case.end()
+
+
+def exit_code(stage: Stage, case: Case) -> None:
+    """The command ends with some exit code; its output is whole all the same, every second time."""
+    code = case.chance.randint(1, 255)
+    whole = case.number % 2 == 0
+    case.right_code = code
+    prepare(case, case.script("sleep 1" if whole else f"exit {code}", rest=f"exit {code}"))
+    case.begin_and_wait()
+    case.inject(f"exit {code}" + (", with a whole output" if whole else ""))
+    case.end()
+
+
+def exited(case: Case, rows: Sequence[Row]) -> bool:
+    """Slurm has the exit code."""
+    return len(rows) > 0 and rows[-1].state == "FAILED" and rows[-1].exit_code == f"{case.right_code}:0"
+
+
+def kill(stage: Stage, case: Case) -> None:
+    """SIGKILL to the step's process, or to the shell of the job script above it."""
+    case.right_code = SIGKILL
+    prepare(case, case.script(WAIT))
+    case.begin_and_wait()
+    time.sleep(case.chance.uniform(0, 4))
+    pid, of = case.processes[-1], "the step's process"
+    if case.number % 2 == 0:
+        pid, of = batch_shell(stage, pid), "the job script's shell"
+    killed = stage.testbed.inside("base", "kill", "-KILL", str(pid))
+    case.inject(f"SIGKILL to {of}, {pid}")
+    if killed.returncode:
+        raise CannotPlay(killed.stderr.strip())
+    case.end()
+
+
+def killed(case: Case, rows: Sequence[Row]) -> bool:
+    """Slurm knows of the signal, or of the exit code that the shell made of it."""
+    return len(rows) > 0 and rows[-1].state == "FAILED" and rows[-1].exit_code in ("0:9", f"{SIGKILL}:0")
+
+
+def batch_shell(stage: Stage, pid: int) -> int:
+    """The shell of Slurm's job script, above the process of a step."""
+    while pid > 1:
+        told = stage.testbed.inside("base", "ps", "-o", "ppid=,args=", "-p", str(pid)).stdout.split(None, 1)
+        if len(told) == 2 and "slurm_script" in told[1]:
+            return pid
+        pid = int(told[0]) if told else 0
+    raise CannotPlay("the job script's shell was not found")
+
+
+def _wait_on(case: Case, node: str) -> None:
+    prepare(case, case.script(WAIT), node=node)
+    case.begin_and_wait()
+
+
+def _inject_all(cases: Sequence[Case], what: str) -> None:
+    for case in cases:
+        if not case.trouble:
+            case.inject(what)
+
+
+KINDS = (
+    Kind(name="time-limit", site="slurm", play=each(time_limit), proof=said("TIMEOUT"), right=frozenset({FailureKind.TIMEOUT})),
+    Kind(name="memory", site="slurm", play=each(memory), proof=overused, right=frozenset({FailureKind.OUT_OF_MEMORY})),
+    Kind(name="preemption", site="slurm", play=preemption, proof=said("PREEMPTED"), right=frozenset({FailureKind.PREEMPTED})),
+    Kind(name="scancel", site="slurm", play=each(scancel), proof=said("CANCELLED"), right=frozenset({FailureKind.CANCELLED})),
+    Kind(name="exit-code", site="slurm", play=each(exit_code), proof=exited, right=frozenset({FailureKind.STEP_FAILED}), most=10),
+    Kind(name="sigkill", site="slurm", play=each(kill), proof=killed, right=frozenset({FailureKind.STEP_FAILED})),
+    Kind(
+        name="node-down", site="slurm", play=node_down, proof=said("NODE_FAIL"), right=frozenset({FailureKind.NODE_FAIL}),
+        alone=True,
+    ),
+    Kind(
+        name="memory-confined", site="slurm", play=confined_memory, proof=said("OUT_OF_MEMORY"),
+        right=frozenset({FailureKind.OUT_OF_MEMORY}), alone=True,
+    ),
+)  # fmt: skip
