@@ -28,6 +28,7 @@ GROUPS = {
             "test_same_masks",
             "test_bytes",
             "test_tutorial",
+            "test_reactions",
         ),
         "images": ("test_images", "test_charts"),
         "pods": (

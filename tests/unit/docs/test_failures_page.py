@@ -1,0 +1,40 @@
+"""The page about failures has the table that is in force."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+from jsonschema import Draft202012Validator
+
+from medweave.sites import connector_schemas
+from medweave_connectors.reactions.table import DEFAULTS, MOST_ATTEMPTS, FailureKind
+from medweave_connectors.slurm.service import Service
+from medweave_steps.contracts.exit_codes import PARTIAL
+
+PAGE = (Path(__file__).parents[3] / "docs" / "explanation" / "failures.md").read_text(encoding="utf-8")
+
+
+def test_each_kind_has_its_row_with_the_defaults() -> None:
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("| `")]
+    rows = {row[0].strip("`"): row for row in cells}
+    assert set(rows) == set(FailureKind)
+    for kind, (_, _, follows, retries, pause) in rows.items():
+        row = DEFAULTS.get(FailureKind(kind))
+        if row is None or row.do == "stop":
+            assert (follows.partition(";")[0], retries, pause) == ("the end", "", "")
+            continue
+        assert int(retries) == row.retries
+        assert pause == (f"{row.wait} s, doubled each time" if row.wait else "none")
+    assert f"{DEFAULTS[FailureKind.OUT_OF_MEMORY].factor:g} times the memory" in rows["OutOfMemory"][2]
+    assert f"After {MOST_ATTEMPTS} attempts" in PAGE
+    assert f"`signalLeadTime` of the service ({Service().signalLeadTime} s" in PAGE
+    assert f"**exit code {PARTIAL}**" in PAGE
+
+
+def test_the_example_is_accepted() -> None:
+    text = re.search(r"```yaml\n(  cluster:.*?)```", PAGE, re.DOTALL)
+    assert text is not None
+    config = yaml.safe_load(text[1])["cluster"]["config"]
+    Draft202012Validator(connector_schemas()["medweave.slurm"]).validate(config)
