@@ -158,7 +158,7 @@ def test_c5_a_killed_driver_leaves_its_rows(stock: Path, ours: Path, stock_only:
 
 
 def test_c5_two_runs_at_once_do_not_lock_each_other_out(stock: Path, ours: Path, stock_only: bool) -> None:
-    file = stock_file(stock).replace('":memory:"', "stock.db, timeout: 1")
+    file = stock_file(stock).replace("':memory:'", "stock.db, timeout: 1")
     write_workflow(stock, {"slow": SLOW.format(folder=stock)}, file=file)
     first = start_stock(stock)
     orphan = pid_in(stock / "pid")

@@ -18,21 +18,12 @@ from typing import Any
 import jsonschema
 
 from medweave_steps.contracts.schema import schema_of
+from support.engine_file import LOCAL, engine_file
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["streamflow.main", "medweave_connectors.plugin"])
 
-FILE = """
-version: v1.0
-workflows:
-  tiny:
-    type: cwl
-    config: {file: tiny.cwl, settings: job.yml}
-    bindings: [{step: /, target: {deployment: here}}]
-deployments: {here: {type: medweave.local, config: {}}}
-scheduling: {scheduler: {type: medweave.scheduler, config: {}}}
-database: {type: medweave.database, config: {}}
-"""
+FILE = engine_file({"here": LOCAL})
 
 
 @dataclass

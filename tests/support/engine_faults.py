@@ -8,21 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from support.engine import Run, start, wait_until
+from support.engine_file import STOCK, engine_file
 
 # Nothing of medweave is registered or installed: the engine as its users have it.
 STOCK_PRELOAD = """
 import streamflow.main
 streamflow.main.load_extensions = lambda: None
-"""
-STOCK_FILE = """
-version: v1.0
-workflows:
-  tiny:
-    type: cwl
-    config: {{file: tiny.cwl, settings: job.yml}}
-    bindings: [{{step: /, target: {{deployment: here}}}}]
-deployments: {{here: {{type: local, workdir: "{workdir}", config: {{}}}}}}
-database: {{type: default, config: {{connection: ":memory:"}}}}
 """
 
 
@@ -42,7 +33,8 @@ def shown(condition: bool, seen: object = "") -> None:
 
 def stock_file(folder: Path, workdir: Path | None = None) -> str:
     """A streamflow.yml with stock types only."""
-    return STOCK_FILE.format(workdir=workdir or folder / "work")
+    here = {"type": "local", "workdir": str(workdir or folder / "work"), "config": {}}
+    return engine_file({"here": here}, managers=STOCK)
 
 
 def start_stock(folder: Path, *arguments: str, preload: str = "", environment: Mapping[str, str] | None = None) -> Run:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from support.engine import Run, start, write_workflow
+from support.engine_file import engine_file, ssh_site
 from support.ssh_server import SSHServer, ssh_server
 
 FAKES = Path(__file__).parents[1] / "fakes" / "slurm"
@@ -16,22 +16,6 @@ FAKES = Path(__file__).parents[1] / "fakes" / "slurm"
 NEVER_AGAIN = {
     kind: {"do": "stop"} for kind in ("OutOfMemory", "Timeout", "Preempted", "NodeFail", "StepFailed", "SubmitRejected")
 }
-FILE = """
-version: v1.0
-workflows:
-  tiny:
-    type: cwl
-    config: {{file: tiny.cwl, settings: job.yml}}
-    bindings: [{{step: /, target: {{deployment: hpc}}}}]
-deployments:
-  login:
-    type: medweave.ssh
-    workdir: {folder}/site
-    config: {{nodes: ["127.0.0.1:{port}"], username: me, sshKey: server/id_ed25519, knownHosts: server/known_hosts}}
-  hpc: {{type: medweave.slurm, wraps: login, config: {config}}}
-scheduling: {{scheduler: {{type: medweave.scheduler, config: {{}}}}}}
-database: {{type: medweave.database, config: {{}}}}
-"""
 
 
 class Cluster:
@@ -51,7 +35,12 @@ class Cluster:
     @property
     def file(self) -> str:
         """The text of streamflow.yml."""
-        return FILE.format(folder=self.folder, port=self.server.port, config=json.dumps(self.config))
+        return self.file_with(ssh_site(self.server.port, f"{self.folder}/site"))
+
+    def file_with(self, login: Mapping[str, Any]) -> str:
+        """The same with another login node."""
+        hpc = {"type": "medweave.slurm", "wraps": "login", "config": dict(self.config)}
+        return engine_file({"login": login, "hpc": hpc}, {"/": {"deployment": "hpc"}})
 
     def begin(self, tools: dict[str, Any], preload: str = "") -> Run:
         write_workflow(self.folder, tools, file=self.file)

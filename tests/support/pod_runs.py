@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from support.engine import Run, start, write_workflow
+from support.engine_file import engine_file
 from support.helm_release import TESTBED, Tenant
 
 BASE_IMAGE = "localhost/medweave-base:1"
@@ -82,20 +81,9 @@ def write(
     job: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a workflow whose steps are bound to the deployment `pods`."""
-    document = {
-        "version": "v1.0",
-        "workflows": {
-            "tiny": {
-                "type": "cwl",
-                "config": {"file": "tiny.cwl", "settings": "job.yml"},
-                "bindings": [{"step": "/", "target": {"deployment": "pods", **(target or {})}}],
-            }
-        },
-        "deployments": {"pods": {"type": kind, "workdir": WORKDIR, "config": dict(config)}},
-        "scheduling": {"scheduler": {"type": "medweave.scheduler", "config": {}}},
-        "database": {"type": "medweave.database", "config": {}},
-    }
-    write_workflow(folder, tools, job=job, file=yaml.safe_dump(document))
+    deployments = {"pods": {"type": kind, "workdir": WORKDIR, "config": dict(config)}}
+    file = engine_file(deployments, {"/": {"deployment": "pods", **(target or {})}})
+    write_workflow(folder, tools, job=job, file=file)
     # The script travels on the command line: a pod sees no file of this machine.
     workflow = json.loads((folder / "tiny.cwl").read_text(encoding="utf-8"))
     for name, step in workflow["steps"].items():

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from support.engine import Run, start, write_workflow
+from support.engine_file import LOCAL, engine_file
 from support.fake_cluster import NEVER_AGAIN
 from support.testbed import Sites
 
@@ -86,41 +87,26 @@ def _file(
         "sshKey": "~/.ssh/id_ed25519",
         "knownHosts": "known_hosts",  # beside the file
     }
-    document = {
-        "version": "v1.0",
-        "workflows": {
-            "tiny": {
-                "type": "cwl",
-                "config": {"file": "tiny.cwl", "settings": "job.yml"},
-                "bindings": [{"step": "/", "target": dict(target)}],
-            }
+    config = {"services": {"usual": {"partition": "normal", **service}}, "reactions": dict(reactions)}
+    deployments = {
+        "here": LOCAL,
+        "login": {
+            "type": "medweave.ssh",
+            "workdir": "${MEDWEAVE_TESTBED_SCRATCH}/tests",
+            "config": site | dict(login),
         },
-        "deployments": {
-            "here": {"type": "medweave.local", "config": {}},
-            "login": {
-                "type": "medweave.ssh",
-                "workdir": "${MEDWEAVE_TESTBED_SCRATCH}/tests",
-                "config": site | dict(login),
-            },
-            "hpc": {
-                "type": "medweave.slurm",
-                "wraps": "login",
-                "config": {"services": {"usual": {"partition": "normal", **service}}, "reactions": dict(reactions)},
-            },
-        },
-        "scheduling": {"scheduler": {"type": "medweave.scheduler", "config": {}}},
-        "database": {"type": "medweave.database", "config": {}},
+        "hpc": {"type": "medweave.slurm", "wraps": "login", "config": config},
     }
-    return str(yaml.safe_dump(document))
+    return engine_file(deployments, {"/": target})
 
 
-def begin(folder: Path, testbed: Sites) -> Run:
-    """Starts the engine with what the laptop's user has: its home, and the facts of the site."""
+def begin(folder: Path, testbed: Sites, **environment: str) -> Run:
+    """Starts the engine with what the laptop's user has: its home, and the facts of the site; and with these variables."""
     layout = testbed.layout
     (folder / "known_hosts").write_text((layout.laptop_home / ".ssh" / "known_hosts").read_text())
     told = testbed.laptop("env").stdout.splitlines()
     facts = dict(line.split("=", 1) for line in told if line.startswith("MEDWEAVE_TESTBED"))
-    return start(folder, environment=facts | {"HOME": str(layout.laptop_home)})
+    return start(folder, environment=facts | {"HOME": str(layout.laptop_home)} | environment)
 
 
 def go(folder: Path, testbed: Sites, timeout_s: float = 120) -> Run:

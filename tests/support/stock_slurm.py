@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import yaml
+
+from support.engine_file import STOCK, engine_file
+
 # sbatch starts the script that it gets on stdin, as one process, and writes where Slurm would.
 SBATCH = r"""#!/bin/bash
 echo "sbatch $*" >> "$STANDIN/asked"
@@ -31,17 +35,6 @@ SCANCEL = r"""#!/bin/sh
 echo "scancel $*" >> "$STANDIN/asked"
 kill "$(cat "$STANDIN/pid")"
 """
-FILE = """
-version: v1.0
-workflows:
-  tiny:
-    type: cwl
-    config: {{file: tiny.cwl, settings: job.yml}}
-    bindings: [{{step: /, target: {{deployment: hpc{service}}}}}]
-deployments:
-  hpc: {{type: slurm, workdir: "{folder}/work", config: {{pollingInterval: 1, services: {{usual: {keys}}}}}}}
-database: {{type: default, config: {{connection: ":memory:"}}}}
-"""
 
 
 def stand_in(folder: Path, **knobs: str) -> dict[str, str]:
@@ -63,9 +56,12 @@ def slurm_file(folder: Path, keys: str | None = None) -> str:
     """A streamflow.yml for the stock connector on this machine.
 
     Args:
-        keys: of the one service; without it the binding names none.
+        keys: of the one service, as in the file; without it the binding names none.
     """
-    return FILE.format(folder=folder, keys=keys or "{}", service=", service: usual" if keys else "")
+    config = {"pollingInterval": 1, "services": {"usual": yaml.safe_load(keys or "{}")}}
+    target = {"deployment": "hpc"} | ({"service": "usual"} if keys else {})
+    hpc = {"type": "slurm", "workdir": f"{folder}/work", "config": config}
+    return engine_file({"hpc": hpc}, {"/": target}, managers=STOCK)
 
 
 def asked(folder: Path) -> str:

@@ -17,26 +17,12 @@ import yaml
 from medweave_connectors.pods import owner
 from support.api_server import ApiServer, pod_of
 from support.engine import Run, run, start, write_workflow
+from support.engine_file import LOCAL, engine_file
 
 FAKES = Path(__file__).parents[2] / "fakes" / "bin"
 GOOD = "echo {} > run_report.json; echo $POD_NAME > result.txt"
 PROGRESS = """echo 'medweave-progress {"unit":"case","done":1,"total":2,"detail":"x"}' >&2\n"""
 GANG = {"hints": {"urn:medweave:cwl#Gang": {}}}
-FILE = """
-version: v1.0
-workflows:
-  tiny:
-    type: cwl
-    config: {{file: tiny.cwl, settings: job.yml}}
-    bindings: [{{step: /, target: {{deployment: cluster{target}}}}}]
-deployments:
-  cluster:
-    type: {kind}
-    workdir: {workdir}
-    config: {{kubeconfig: kubeconfig, chart: chart, {config}}}
-scheduling: {{scheduler: {{type: medweave.scheduler, config: {{}}}}}}
-database: {{type: medweave.database, config: {{}}}}
-"""
 WORKLOAD = """
 ---
 apiVersion: apps/v1
@@ -60,9 +46,17 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
 
 
 def write(
-    tmp_path: Path, tools: dict[str, Any], *, kind: str = "medweave.helm", target: str = "", config: str = "timeout: 20"
+    tmp_path: Path,
+    tools: dict[str, Any],
+    *,
+    kind: str = "medweave.helm",
+    target: str = "",
+    config: str = "timeout: 20",
+    keys: dict[str, Any] | None = None,
 ) -> None:
-    file = FILE.format(kind=kind, workdir=tmp_path / "in-pods", target=target, config=config)
+    settings = yaml.safe_load(f"{{kubeconfig: kubeconfig, chart: chart, {config}}}")
+    cluster = {"type": kind, "workdir": f"{tmp_path}/in-pods", "config": settings} | (keys or {})
+    file = engine_file({"cluster": cluster}, {"/": yaml.safe_load(f"{{deployment: cluster{target}}}")})
     write_workflow(tmp_path, tools, file=file)
 
 
@@ -137,7 +131,7 @@ def test_one_that_fails_takes_down_the_others_that_still_come_up(tmp_path: Path,
     (tmp_path / "refused" / "refuse.txt").write_text("no such thing")
     good = file["deployments"]["cluster"]
     file["deployments"] = {
-        "here": {"type": "medweave.local", "config": {}},
+        "here": LOCAL,
         "first": {**good, "config": {**good["config"], "chart": "refused"}},
         "second": good,
     }
@@ -227,9 +221,7 @@ def test_an_external_release_is_used_and_left(tmp_path: Path, server: ApiServer)
     pod = pod_of(yaml.safe_load(manifest), 0)
     pod["metadata"]["labels"] = {"app.kubernetes.io/instance": "theirs"}
     server.add(pod)
-    write(tmp_path, {"first": GOOD}, config="releaseName: theirs")
-    file = tmp_path / "streamflow.yml"
-    file.write_text(file.read_text().replace("    workdir:", "    external: true\n    workdir:"))
+    write(tmp_path, {"first": GOOD}, config="releaseName: theirs", keys={"external": True})
     ended = go(tmp_path)
     assert ended.exit_code == 0, ended.stderr
     assert (tmp_path / "results" / "result.txt").read_text() == "r-worker-0\n"

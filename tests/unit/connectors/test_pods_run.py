@@ -17,25 +17,11 @@ import yaml
 
 from support.api_server import NAMESPACE, ApiServer, pod_document
 from support.engine import Run, run, start, wait_until, write_workflow
+from support.engine_file import engine_file
 
 GOOD = "echo {} > run_report.json; echo $POD_NAME > result.txt"
 PROGRESS = """echo 'medweave-progress {"unit":"case","done":1,"total":2,"detail":"x"}' >&2\n"""
 GANG = {"hints": {"urn:medweave:cwl#Gang": {}}}
-FILE = """
-version: v1.0
-workflows:
-  tiny:
-    type: cwl
-    config: {{file: tiny.cwl, settings: job.yml}}
-    bindings: [{{step: /, target: {{deployment: pods{target}}}}}]
-deployments:
-  pods:
-    type: medweave.kubernetes
-    workdir: {workdir}
-    config: {{kubeconfig: kubeconfig, {config}}}
-scheduling: {{scheduler: {{type: medweave.scheduler, config: {{}}}}}}
-database: {{type: medweave.database, config: {{}}}}
-"""
 
 
 @pytest.fixture
@@ -47,7 +33,9 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
 
 
 def write(tmp_path: Path, tools: dict[str, Any], *, target: str = "", config: str = "selector: app=w") -> None:
-    file = FILE.format(workdir=tmp_path / "in-pods", target=target, config=config)
+    settings = yaml.safe_load(f"{{kubeconfig: kubeconfig, {config}}}")
+    pods = {"type": "medweave.kubernetes", "workdir": f"{tmp_path}/in-pods", "config": settings}
+    file = engine_file({"pods": pods}, {"/": yaml.safe_load(f"{{deployment: pods{target}}}")})
     write_workflow(tmp_path, tools, file=file)
 
 

@@ -17,6 +17,7 @@ from medweave_connectors.ssh.connector import MedweaveSSHConnector
 from support.connector_contract import NO_QUEUE, ConnectorContract
 from support.connector_runs import Site, text_of, using
 from support.engine import run, write_workflow
+from support.engine_file import LOCAL, engine_file, ssh_site
 from support.ssh_server import SSHServer, ssh_server
 
 
@@ -119,27 +120,12 @@ def test_nobody_there_is_told_soon(server: SSHServer, tmp_path: Path) -> None:
     assert time.monotonic() - before < 10
 
 
-FILE = """
-version: v1.0
-workflows:
-  tiny:
-    type: cwl
-    config: {{file: tiny.cwl, settings: job.yml}}
-    bindings: [{{step: /last, target: {{deployment: there}}}}, {{step: /first, target: {{deployment: here}}}}]
-deployments:
-  here: {{type: medweave.local, config: {{}}}}
-  there:
-    type: medweave.ssh
-    workdir: "${{SITE}}"
-    config: {{nodes: ["127.0.0.1:{port}"], username: me, sshKey: {key}, knownHosts: server/known_hosts}}
-scheduling: {{scheduler: {{type: medweave.scheduler, config: {{}}}}}}
-database: {{type: medweave.database, config: {{}}}}
-"""
+TARGETS = {"/last": {"deployment": "there"}, "/first": {"deployment": "here"}}
 GOOD = "echo {} > run_report.json; echo done > result.txt"
 
 
 def test_a_run_over_ssh(server: SSHServer, tmp_path: Path) -> None:
-    file = FILE.format(port=server.port, key="server/id_ed25519")
+    file = engine_file({"here": LOCAL, "there": ssh_site(server.port, "${SITE}")}, TARGETS)
     write_workflow(tmp_path, {"first": GOOD, "last": GOOD}, file=file)
     ended = run(tmp_path, environment={"SITE": str(tmp_path / "site")})
     assert ended.exit_code == 0, ended.stderr
@@ -153,7 +139,7 @@ def test_a_run_over_ssh(server: SSHServer, tmp_path: Path) -> None:
 def test_a_refused_key_ends_the_run_at_its_start(server: SSHServer, tmp_path: Path) -> None:
     # Not hours later, when the first job gets there.
     strange_key(tmp_path)
-    file = FILE.format(port=server.port, key="strange")
+    file = engine_file({"here": LOCAL, "there": ssh_site(server.port, "${SITE}", key="strange")}, TARGETS)
     write_workflow(tmp_path, {"first": "sleep 30; " + GOOD, "last": GOOD}, file=file)
     before = time.monotonic()
     ended = run(tmp_path, environment={"SITE": str(tmp_path / "site")})

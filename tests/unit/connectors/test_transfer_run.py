@@ -11,24 +11,10 @@ from pathlib import Path
 import pytest
 
 from support.engine import run, write_workflow
+from support.engine_file import LOCAL, OURS, engine_file, ssh_site
 from support.ssh_server import SSHServer, ssh_server
 
-FILE = """
-version: v1.0
-workflows:
-  tiny:
-    type: cwl
-    config: {{file: tiny.cwl, settings: job.yml}}
-    bindings: [{{step: /, target: {{deployment: there}}}}]
-deployments:
-  there:
-    type: medweave.ssh
-    workdir: "${{SITE}}"
-    config: {{nodes: ["127.0.0.1:{port}"], username: me, sshKey: server/id_ed25519, knownHosts: server/known_hosts}}
-scheduling: {{scheduler: {{type: medweave.scheduler, config: {{}}}}}}
-dataManager: {{type: medweave.transfer, config: {{}}}}
-database: {{type: medweave.database, config: {{}}}}
-"""
+MANAGERS = OURS | {"dataManager": {"type": "medweave.transfer", "config": {}}}
 FOLDER = {"outputs": {"result": {"type": "Directory", "outputBinding": {"glob": "result"}}}}
 MAKE = "echo {} > run_report.json; mkdir result; echo one > result/one; echo two > 'result/the second'"
 # Sends a folder without its last file, and says that all went well.
@@ -47,7 +33,11 @@ def server(tmp_path: Path) -> Iterator[SSHServer]:
 
 
 def write(folder: Path, server: SSHServer, script: str) -> None:
-    write_workflow(folder, {"made": (script, FOLDER)}, file=FILE.format(port=server.port))
+    write_workflow(
+        folder,
+        {"made": (script, FOLDER)},
+        file=engine_file({"there": ssh_site(server.port, "${SITE}")}, managers=MANAGERS),
+    )
     document = folder / "tiny.cwl"
     as_file, as_folder = '{"type": "File", "outputSource"', '{"type": "Directory", "outputSource"'
     document.write_text(document.read_text(encoding="utf-8").replace(as_file, as_folder), encoding="utf-8")
@@ -107,10 +97,9 @@ def test_a_folder_that_a_site_has_already_is_linked_and_stays_as_it_is(server: S
             },
         },
     }
-    bound = FILE.format(port=server.port).replace(
-        "bindings: [", "bindings: [{step: /made, target: {deployment: here}}, "
-    )
-    bound = bound.replace("deployments:\n", "deployments:\n  here: {type: medweave.local, config: {}}\n")
+    deployments = {"here": LOCAL, "there": ssh_site(server.port, "${SITE}")}
+    targets = {"/made": {"deployment": "here"}, "/": {"deployment": "there"}}
+    bound = engine_file(deployments, targets, managers=MANAGERS)
     write_workflow(tmp_path, {}, file=bound)
     (tmp_path / "tiny.cwl").write_text(json.dumps(document), encoding="utf-8")
     ended = run(tmp_path, environment={"SITE": str(tmp_path / "site")})
