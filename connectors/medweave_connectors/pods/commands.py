@@ -109,9 +109,14 @@ def end(pid: int | None, key: str, *, signal: str, grace_s: float) -> list[str]:
     return ["sh", "-c", f"{{ {'; '.join((*group, strays))}; }} 2>/dev/null; :"]
 
 
+def oom_kills(before: Counters, after: Counters) -> int:
+    """Processes of a container that were killed for lack of memory between two looks; 0 where it is not known."""
+    return max((after.oom_kills or 0) - (before.oom_kills or 0), 0)
+
+
 def verdict(exit_code: int, before: Counters, after: Counters) -> str:
     """What the container's counters say about a failure; empty where they say nothing."""
-    killed = (after.oom_kills or 0) - (before.oom_kills or 0)
+    killed = oom_kills(before, after)
     limit = "" if after.limit_mib is None else f" of {after.limit_mib:.0f} MiB"
     if killed > 0:
         return f"out of memory: {killed} of its processes were killed at the container's memory limit{limit}."

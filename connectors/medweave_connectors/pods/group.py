@@ -17,7 +17,8 @@ from medweave_connectors.pods.commands import Counters
 from medweave_connectors.pods.errors import PodLost
 from medweave_connectors.pods.execution import STDOUT, Execution, execute
 from medweave_connectors.pods.pod import Pod
-from medweave_connectors.pods.states import loss
+from medweave_connectors.pods.states import loss, loss_kind
+from medweave_connectors.reactions.table import FailureKind
 from medweave_connectors.record.output import JobOutput, Lines
 from medweave_connectors.record.run import CommandOutcome
 from medweave_steps.contracts.progress import JSON_PREFIX
@@ -38,6 +39,7 @@ class Member:
         line: what its shell is told, ending in `exec`.
         exit_code: None until it has ended.
         lost: why its pod, or the way to it, is lost; empty if it is not.
+        lost_kind: the same, in the words that all sites share; how a command ended whose connection broke, nobody knows.
         ended: moment of its end, s on the monotonic clock.
     """
 
@@ -52,6 +54,7 @@ class Member:
     after: Counters = field(default_factory=Counters)
     exit_code: int | None = None
     lost: str = ""
+    lost_kind: FailureKind = FailureKind.UNKNOWN
     ended: float = 0.0
     asked_to_end: bool = False
 
@@ -64,6 +67,19 @@ class Member:
     def failed(self) -> bool:
         """True where it did not do its work."""
         return bool(self.lost) or bool(self.exit_code)
+
+    @property
+    def failure(self) -> FailureKind:
+        """The kind of its failure."""
+        if self.lost or self.exit_code is None:
+            return self.lost_kind
+        return FailureKind.OUT_OF_MEMORY if commands.oom_kills(self.before, self.after) else FailureKind.STEP_FAILED
+
+    def look_at(self, pod: Pod | None) -> bool:
+        """Takes what its pod is now; True where it is lost."""
+        if why := loss(self.pod, pod, self.container):
+            self.lost, self.lost_kind = why, loss_kind(self.pod, pod, self.container)
+        return bool(why)
 
     def take(self, line: str) -> None:
         """A line of its standard error."""
@@ -164,7 +180,7 @@ class Group:
             member.after = await self._counters(member)
             return
         with contextlib.suppress(Refused):
-            member.lost = loss(member.pod, await self._cluster.pod(member.pod.name), member.container) or member.lost
+            member.look_at(await self._cluster.pod(member.pod.name))
         if member.exit_code is None:
             await self._end(member, "TERM")  # the connection broke: the command may go on where nobody listens
         elif not member.lost:
@@ -206,8 +222,7 @@ class Group:
     async def _look_at(self, member: Member) -> None:
         with contextlib.suppress(Refused):  # no answer: unknown, asked again
             pod = await self._cluster.pod(member.pod.name)
-            if (why := loss(member.pod, pod, member.container)) and member.rank in self._executions:
-                member.lost = why
+            if member.rank in self._executions and member.look_at(pod):
                 # Its stream may never end by itself: the kubelet that served it may be gone.
                 await self._executions[member.rank].close()
 
@@ -250,6 +265,7 @@ def outcome_of(
         word = f"node {culprit.rank} of {len(members)} ({culprit.place}) failed first. {word}".rstrip()
     if limit_s is not None:
         word = f"the time limit of {limit_s} s was reached; the step was ended."
+    kind = FailureKind.TIMEOUT if limit_s is not None else culprit.failure
     return culprit.output.outcome(
         exit_code=code,
         seconds=seconds,
@@ -257,5 +273,5 @@ def outcome_of(
         site_word=word,
         kept_at=kept_at,
         report_folder=reports,
-        site=site,
+        site={**site, **({"failure": kind} if code else {})},
     )

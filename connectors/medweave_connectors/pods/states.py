@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from medweave_connectors.pods.pod import Container, Pod
+from medweave_connectors.reactions.table import FailureKind
 
 
 class PodState(StrEnum):
@@ -41,7 +42,8 @@ NODES_ARE_COMING = ("TriggeredScaleUp", "Nominated")  # events of cluster autosc
 def judge(pod: Pod) -> tuple[PodState, str]:
     """A pod's state, and the reason in Kubernetes' words (empty for a ready one)."""
     if pod.deleting:
-        return PodState.GONE, "is being deleted"
+        _, reason, message = _disruption(pod)
+        return PodState.GONE, f"is being deleted ({_said(reason, message)})" if reason else "is being deleted"
     if pod.phase == "Failed":
         return PodState.GONE, _said(pod.reason or "Failed", pod.message)
     if pod.phase == "Succeeded":
@@ -105,6 +107,36 @@ def loss(before: Pod, now: Pod | None, container: str) -> str:
     return ""
 
 
+# Why a pod is taken away (reasons of its condition DisruptionTarget), and why it has failed (its own reasons).
+_KINDS = {
+    "EvictionByEvictionAPI": FailureKind.PREEMPTED,
+    "PreemptionByScheduler": FailureKind.PREEMPTED,
+    "TerminationByKubelet": FailureKind.PREEMPTED,
+    "DeletionByTaintManager": FailureKind.NODE_FAIL,
+    "DeletionByPodGC": FailureKind.NODE_FAIL,
+    "Evicted": FailureKind.PREEMPTED,
+    "Preempting": FailureKind.PREEMPTED,
+    "NodeLost": FailureKind.NODE_FAIL,
+    "NodeShutdown": FailureKind.NODE_FAIL,
+    "Terminated": FailureKind.NODE_FAIL,
+    "DeadlineExceeded": FailureKind.TIMEOUT,
+}
+
+
+def loss_kind(before: Pod, now: Pod | None, container: str) -> FailureKind:
+    """The kind of a loss that `loss` tells of; somebody who deletes a pod cancels what runs in it."""
+    if now is None or now.uid != before.uid:
+        return FailureKind.CANCELLED
+    disruption = _disruption(now)[1]
+    if now.deleting or now.phase == "Failed":
+        known = _KINDS.get(disruption) or _KINDS.get(now.reason)
+        return known or (FailureKind.CANCELLED if now.deleting else FailureKind.UNKNOWN)
+    if now.conditions.get("Ready", ("", "", ""))[1] == "NodeNotReady":
+        return FailureKind.NODE_FAIL
+    current = now.container(container)
+    return FailureKind.OUT_OF_MEMORY if current and current.ended == "OOMKilled" else FailureKind.UNKNOWN
+
+
 def describe(pod: Pod) -> str:
     """One line about a pod for an error message: `w-0: starting, ContainersNotReady`."""
     state, reason = judge(pod)
@@ -115,6 +147,11 @@ def last_words(pod: Pod) -> str:
     """What the containers that ended said last; empty where they said nothing."""
     said = [each.last_words for each in (*pod.init_containers, *pod.containers) if each.last_words]
     return "\n".join(dict.fromkeys(said))
+
+
+def _disruption(pod: Pod) -> tuple[str, str, str]:
+    target = pod.conditions.get("DisruptionTarget", ("", "", ""))
+    return target if target[0] == "True" else ("", "", "")
 
 
 def _ended(container: Container) -> str:
