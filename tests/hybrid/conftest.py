@@ -15,7 +15,8 @@ from support.testbed import Sites, call, down_parts, sites
 FOLLOWERS = {"environment", "images"}
 
 
-# Files that would get in each other's way side by side; every other file is a group of its own. Those in alone/ break parts.
+# Files, or classes of files, that would get in each other's way side by side; every other file is a group of its own.
+# Those in alone/ break parts.
 GROUPS = {
     name: group
     for group, names in {
@@ -28,6 +29,7 @@ GROUPS = {
             "test_same_masks",
             "test_bytes",
             "test_tutorial",
+            "test_connector_contract::TestSlurmOverSSH",
             "test_reactions",
         ),
         "images": ("test_images", "test_charts"),
@@ -37,6 +39,7 @@ GROUPS = {
             "test_testbed_cluster",
             "test_testbed_tenants",
             "test_testbed_walls",
+            "test_connector_contract",
         ),
     }.items()
     for name in names
@@ -45,8 +48,9 @@ GROUPS = {
 
 class _ByGroup(LoadScopeScheduling):  # pytest-xdist's own groups have no effect under pytest 9
     def _split_scope(self, nodeid: str) -> str:
-        stem = PurePosixPath(nodeid.partition("::")[0]).stem
-        return GROUPS.get(stem, stem)
+        file, _, rest = nodeid.partition("::")
+        stem = PurePosixPath(file).stem
+        return GROUPS.get(f"{stem}::{rest.partition('::')[0]}") or GROUPS.get(stem, stem)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

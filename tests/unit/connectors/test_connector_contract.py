@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
 from medweave_connectors.local.connector import MedweaveLocalConnector
+from medweave_connectors.slurm.connector import MedweaveSlurmConnector
+from medweave_connectors.ssh.connector import MedweaveSSHConnector
 from support.api_server import ApiServer, pod_document
 from support.connections import cut
 from support.connector_contract import NO_QUEUE, ConnectorContract
 from support.connector_runs import Site, text_of
+from support.fake_cluster import NEVER_AGAIN, fake_cluster
 
 NOTHING_TO_CUT = "this machine is reached without a connection"
 
@@ -56,4 +60,37 @@ class TestPodsOfAStandIn(ConnectorContract, lacks=NO_QUEUE):
                 time_limit="the time limit of 1 s was reached",
                 broken_from="`sh` ended with 255: cut",
                 lost="broke before the command had ended",
+            )
+
+
+class TestSlurmOfAStandIn(
+    ConnectorContract,
+    lacks={
+        "test_a_job_whose_connection_is_lost_is_ended_and_not_taken_for_done": "the queue keeps it, whoever looks",
+        "test_a_job_past_its_time_limit_is_ended_with_all_its_processes": "its clock is one for all jobs: see test_slurm_reactions",
+    },
+):
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> Iterator[Site]:
+        with fake_cluster(tmp_path) as cluster:
+            server = cluster.server
+            login = {
+                "nodes": [f"127.0.0.1:{server.port}"],
+                "username": "me",
+                "sshKey": str(server.key),
+                "knownHosts": str(server.known_hosts),
+            }
+
+            def connectors() -> list[Any]:
+                over = MedweaveSSHConnector("login", "/", **login)
+                return [over, MedweaveSlurmConnector("hpc", "/", over, None, reactions=NEVER_AGAIN)]
+
+            yield Site(
+                connectors=connectors,
+                folder=str(tmp_path / "site"),
+                read=text_of,
+                cut=server.cut,
+                before_words=r"(?s:.*\n)",
+                broken_from=r"transfer from .* broke off: cut \(exit status 255\)",
+                broken_to=r"transfer to .* broke off: .*No space",
             )

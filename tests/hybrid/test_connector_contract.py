@@ -1,0 +1,149 @@
+"""The suite that every connector inherits, on the real parts: Slurm over ssh, pods that exist, releases of both charts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from medweave_connectors.compss.connector import MedweaveCompssConnector
+from medweave_connectors.helm.connector import MedweaveHelmConnector
+from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
+from medweave_connectors.slurm.connector import MedweaveSlurmConnector
+from medweave_connectors.ssh.connector import MedweaveSSHConnector
+from support.connections import cut
+from support.connector_contract import NO_QUEUE, ConnectorContract
+from support.connector_runs import Site, text_of
+from support.cwl_files import ROOT
+from support.fake_cluster import NEVER_AGAIN
+from support.helm_release import Tenant, first_tenant, release, until
+from support.hybrid_runs import SMALL, laptop
+from support.pod_runs import BASE_IMAGE, WORKDIR, pods_of
+from support.testbed import Sites, unique
+
+REPOSITORY, _, TAG = BASE_IMAGE.rpartition(":")
+VALUES: dict[str, Any] = {
+    "image": {"repository": REPOSITORY, "tag": TAG, "pullPolicy": "Never"},
+    "python": "/usr/bin/python3",
+    "requiredModules": ["json"],
+    "terminationGracePeriodSeconds": 5,
+}
+
+
+class TestSlurmOverSSH(
+    ConnectorContract,
+    lacks={"test_a_job_whose_connection_is_lost_is_ended_and_not_taken_for_done": "Slurm keeps it, whoever looks"},
+):
+    @pytest.fixture
+    def site(self, testbed: Sites, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+        facts, home = laptop(testbed), testbed.layout.laptop_home
+        monkeypatch.setenv("HOME", str(home))
+        host, port = facts["MEDWEAVE_TESTBED_LOGIN_HOST"], int(facts["MEDWEAVE_TESTBED_LOGIN_PORT"])
+        login = {
+            "nodes": [f"{host}:{port}"],
+            "username": facts["MEDWEAVE_TESTBED_LOGIN_USER"],
+            "sshKey": str(home / ".ssh" / "id_ed25519"),
+            "knownHosts": str(home / ".ssh" / "known_hosts"),
+        }
+
+        def connectors() -> list[Any]:
+            over = MedweaveSSHConnector("login", "/", **login)
+            services = {"usual": {"partition": "normal"}}
+            return [over, MedweaveSlurmConnector("hpc", "/", over, None, services=services, reactions=NEVER_AGAIN)]
+
+        folder = f"{facts['MEDWEAVE_TESTBED_SCRATCH']}/{unique('contract')}"
+        yield Site(
+            connectors=connectors,
+            folder=folder,
+            read=text_of,
+            cut=lambda: cut(host, port),
+            service="usual",
+            before_words=r"(?s:.*\n)",
+            shortest_limit_s=60,  # Slurm counts minutes, and looks every half a minute
+            time_limit="hit its time limit of 1 min",
+            broken_from=r"transfer from .* broke off: cut \(exit status 255\)",
+            broken_to=r"transfer to .* broke off: .*No space",
+            gone_s=60,
+            patience_s=240,
+        )
+        testbed.hpc("rm", "-rf", folder)
+
+
+@pytest.fixture(scope="class")
+def tenant() -> Tenant:
+    return first_tenant()
+
+
+def site_in(tenant: Tenant, kind: Any, pod: str, **config: Any) -> Site:
+    """A site of pods that exist already; commands run in `pod`."""
+    config |= {"kubeconfig": str(tenant.kubeconfig), "namespace": tenant.namespace}
+    document = yaml.safe_load(tenant.kubeconfig.read_text(encoding="utf-8"))
+    server = urlsplit(document["clusters"][0]["cluster"]["server"])
+    assert server.hostname is not None
+
+    def read(path: str) -> str:
+        ended = tenant.ended("kubectl", "exec", pod, "--", "cat", path)
+        return ended.stdout if ended.returncode == 0 else ""
+
+    return Site(
+        connectors=lambda: [kind("pods", "/", **config)],
+        folder=f"{WORKDIR}/{unique('contract')}",
+        read=read,
+        cut=lambda: cut(str(server.hostname), server.port or 443),
+        external=True,
+        odd_name="my 'work' \"x\" $HOME `id`\nb",
+        kept_at="{deployment}:{place}:{folder}",
+        time_limit="the time limit of 1 s was reached",
+        broken_from="`sh` ended with 255: cut",
+        lost="broke before the command had ended",
+        gone_s=20,
+        patience_s=120,
+    )
+
+
+class TestPods(ConnectorContract, lacks=NO_QUEUE):
+    @pytest.fixture(scope="class")
+    def pod(self, tenant: Tenant) -> Iterator[str]:
+        name = unique("contract")
+        tenant.call("kubectl", "apply", "-f", "-", stdin=json.dumps(pods_of(name, kind="StatefulSet", replicas=1)))
+        try:
+            words = ("kubectl", "wait", "--for=condition=Ready", f"pod/{name}-0", "--timeout=30s")
+            until(lambda: tenant.ended(*words).returncode == 0, limit_s=90, what="the pod")
+            yield f"{name}-0"
+        finally:
+            tenant.ended("kubectl", "delete", f"statefulset/{name}", "--wait=false")
+
+    @pytest.fixture
+    def site(self, tenant: Tenant, pod: str) -> Site:
+        return site_in(tenant, MedweaveKubernetesConnector, pod, selector=f"app={pod.removesuffix('-0')}")
+
+
+class TestRelease(ConnectorContract, lacks=NO_QUEUE):
+    @pytest.fixture(scope="class")
+    def installed(self, tenant: Tenant) -> Iterator[str]:
+        name = unique("contract")
+        with release(tenant, name, ROOT / "helm" / "segmentation-worker", VALUES | {"replicas": 1, "resources": SMALL}):
+            yield name
+
+    @pytest.fixture
+    def site(self, tenant: Tenant, installed: str) -> Site:
+        return site_in(tenant, MedweaveHelmConnector, min(tenant.pods(installed)), releaseName=installed)
+
+
+class TestCompss(ConnectorContract, lacks=NO_QUEUE):
+    """Steps that are not distributed, on the first of two workers; the engine's own commands go to both."""
+
+    @pytest.fixture(scope="class")
+    def installed(self, tenant: Tenant) -> Iterator[str]:
+        name, values = unique("contract"), VALUES | {"engine": "ddp", "worker": {"replicas": 2, "resources": SMALL}}
+        with release(tenant, name, ROOT / "helm" / "compss-cluster", values):
+            yield name
+
+    @pytest.fixture
+    def site(self, tenant: Tenant, installed: str) -> Site:
+        first = min(tenant.pods(installed))
+        return site_in(tenant, MedweaveCompssConnector, first, engine="ddp", releaseName=installed)
