@@ -16,7 +16,7 @@ SIGNAL = "USR1"
 
 
 def clean_start(
-    output_directory: str, *, home: str, checkpoint_folder: str, was_empty: bool = False
+    output_directory: str, *, home: str, checkpoint_folder: str, temporary: str = "", was_empty: bool = False
 ) -> tuple[str, ...]:
     """Shell lines that give a command its output folder as the engine made it, and its newest checkpoints.
 
@@ -26,6 +26,7 @@ def clean_start(
     Args:
         home: folder of the step's first job, where the copy lies.
         checkpoint_folder: name of the folder inside the output folder that outlives a start; empty for a step without one.
+        temporary: folder of the command's temporary files, emptied at each start but the first; empty for none.
         was_empty: the engine had made an empty folder, and it may have been used since.
     """
     fresh, part, kept, new, old = (
@@ -33,6 +34,7 @@ def clean_start(
     )
     output = shlex.quote(output_directory.rstrip("/"))
     empty = f"  mkdir -p {fresh} || return\n" if was_empty else ""
+    clear = f"  rm -rf {shlex.quote(temporary)}; mkdir -p {shlex.quote(temporary)} || return\n" if temporary else ""
     keep = restore = ""
     if checkpoint_folder:
         saved = shlex.quote(posixpath.join(output_directory, checkpoint_folder))
@@ -45,7 +47,7 @@ def clean_start(
         "clean_start() {\n"
         f"{empty}"
         f"  if [ ! -d {fresh} ]; then rm -rf {part} && cp -a {output} {part} && mv {part} {fresh}; return; fi\n"
-        f"{keep}"
+        f"{clear}{keep}"
         f"  rm -rf {old} {new} && cp -a {fresh} {new} || return\n"
         f"  if [ -e {output} ]; then mv {output} {old} || return; fi\n"
         f"  mv {new} {output} || return\n"
@@ -59,38 +61,30 @@ def clean_start(
     )
 
 
-def with_signal(line: str, *, target: str) -> tuple[str, ...]:
+def with_signal(line: str, *, process_id: str, status: str) -> tuple[str, ...]:
     """Shell lines that run a command and hand Slurm's signal on to it; the last of them ends with the command's exit code.
 
-    A shell acts on a signal only when the program in its foreground has ended, so the command runs beside it.
+    A shell acts on a signal only when the program in its foreground has ended, so the command runs beside it. Its exit code goes
+    through a file: bash was seen to lose it when the signal cut its `wait` off just then.
 
     Args:
-        target: shell words for the process that gets the signal; `$child` is the command itself.
+        process_id: file with the number of the process that gets the signal; the lines do not write it.
+        status: file that is not there yet.
     """
     return (
-        "child= told=",
-        f"trap 'told=1; [ -z \"$child\" ] || kill -{SIGNAL} {target} 2> /dev/null' {SIGNAL}",
-        f"{line} &",
-        "child=$!",
-        *_await_child(),
-    )
-
-
-def with_process_id(line: str, *, file: str) -> tuple[str, ...]:
-    """Shell lines that run a command and write its process id to a file, for `with_signal` of the same machine."""
-    return (f"{line} &", "child=$!", f'echo "$child" > {shlex.quote(file)}', 'wait "$child"')
-
-
-def _await_child() -> tuple[str, ...]:
-    # A signal ends `wait` with 128 and more. Where the command had ended at that very moment its code is told once only.
-    return (
-        "await_child() {\n"
-        '  wait "$child"; code=$?\n'
-        '  while [ -n "$told" ] && [ "$code" -gt 128 ]; do\n'
-        '    told=; wait "$child"; again=$?\n'
-        '    [ "$again" = 127 ] || code=$again\n'
-        "  done\n"
-        '  return "$code"\n'
+        f"process_id={shlex.quote(process_id)} status={shlex.quote(status)}",
+        f'trap \'{{ kill -{SIGNAL} "$(cat "$process_id")"; }} 2> /dev/null\' {SIGNAL}',
+        f"( {line}",
+        'echo "$?" > "$status.part" && mv "$status.part" "$status" ) &',
+        "beside=$!",
+        "await_status() {\n"
+        '  while [ ! -e "$status" ] && kill -0 "$beside" 2> /dev/null; do wait "$beside"; done\n'
+        '  return "$(cat "$status" || echo 1)"\n'
         "}",
-        "await_child",
+        "await_status",
     )
+
+
+def with_process_id(line: str, *, file: str) -> str:
+    """Shell lines that run a command, write its process id to a file, and end with its exit code."""
+    return f'{line} &\necho "$!" > {shlex.quote(file)}; wait "$!"'

@@ -56,8 +56,13 @@ class JobFiles:
 
     @property
     def process_id(self) -> str:
-        """That of node 0's command, in a gang that gets a signal before its time limit."""
+        """Holds that of the command, in a gang of node 0's, where it gets a signal before its time limit."""
         return self.path("pid")
+
+    @property
+    def status(self) -> str:
+        """Holds the exit code of what the job script runs, where the script listens to a signal meanwhile."""
+        return self.path("status")
 
     def followed(self, *, gang: bool) -> str:
         """The file that holds the step's progress: node 0 tells it."""
@@ -93,8 +98,15 @@ class StepCommand:
             self.output_directory,
             home=self.home or files.folder,
             checkpoint_folder=self.checkpoint_folder,
+            temporary=self.environment.get("TMPDIR", ""),
             was_empty=self.was_empty,
         )
+
+    def with_signal(self, line: str, files: JobFiles) -> tuple[str, ...]:
+        """The line of a job script, which hands Slurm's signal on where there is something to save."""
+        if not self.checkpoint_folder:
+            return (line,)
+        return with_signal(line, process_id=files.process_id, status=files.status)
 
     def line(self) -> str:
         return shell_line(
@@ -110,12 +122,14 @@ class StepCommand:
 def single_script(command: StepCommand, files: JobFiles, *, prologue: str, title: str) -> str:
     """The job script of a step on one node."""
     line = f"( {command.line()} )"
+    if command.checkpoint_folder:
+        line = with_process_id(line, file=files.process_id)
     return _script(
         f"# {title}",
         *command.clean_start(files),
         *_prologue(prologue),
         "started=$(date +%s)",
-        *(with_signal(line, target='"$child"') if command.checkpoint_folder else (line,)),
+        *command.with_signal(line, files),
         *_exit_record(shlex.quote(files.exit)),
     )
 
@@ -137,8 +151,6 @@ def gang_script(command: StepCommand, files: JobFiles, *, num_nodes: int, cores:
         f"--error={shlex.quote(files.stderr)}.%t",
         f"sh {shlex.quote(files.node_script)}",
     )
-    line = " ".join(srun)
-    target = f'"$(cat {shlex.quote(files.process_id)})"'
     address = "sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p'"
     return _script(
         f"# {title}",
@@ -150,7 +162,7 @@ def gang_script(command: StepCommand, files: JobFiles, *, num_nodes: int, cores:
         f"export {NUM_NODES}={num_nodes}",
         f'export {RENDEZVOUS}="$first:$(({FIRST_PORT} + SLURM_JOB_ID % {NUM_PORTS}))"',
         "started=$(date +%s)",
-        *(with_signal(line, target=target) if command.checkpoint_folder else (line,)),
+        *command.with_signal(" ".join(srun), files),
         *_exit_record(shlex.quote(files.exit)),
     )
 
@@ -161,6 +173,8 @@ def node_script(command: StepCommand, files: JobFiles) -> str:
     first = dataclasses.replace(command, environment=own)
     others = dataclasses.replace(first, stdout=command.stdout and "/dev/null", stderr=command.stderr and "/dev/null")
     line = f"( {first.line()} )"
+    if command.checkpoint_folder:
+        line = with_process_id(line, file=files.process_id)
     return _script(
         f"export {NODE_RANK}=$SLURM_PROCID",
         "# Temporary files of nodes that share a file system must not meet.",
@@ -168,7 +182,7 @@ def node_script(command: StepCommand, files: JobFiles) -> str:
         'mkdir -p "$TMPDIR"',
         "started=$(date +%s)",
         'if [ "$SLURM_PROCID" = 0 ]; then',
-        *(with_process_id(line, file=files.process_id) if command.checkpoint_folder else (line,)),
+        line,
         "else",
         f"( {others.line()} )",
         "fi",

@@ -177,7 +177,11 @@ def start(
     """One start of a job whose output folder is `o ut`."""
     (folder / "home").mkdir(exist_ok=True)
     head = clean_start(
-        str(folder / "o ut"), home=str(folder / "home"), checkpoint_folder=checkpoint, was_empty=was_empty
+        str(folder / "o ut"),
+        home=str(folder / "home"),
+        checkpoint_folder=checkpoint,
+        temporary=str(folder / "t mp"),
+        was_empty=was_empty,
     )
     text = "\n".join((*head, f"cd '{folder}/o ut'", *lines))
     return subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=False)
@@ -196,10 +200,13 @@ def output(tmp_path: Path) -> Path:
 
 
 def test_each_start_finds_the_folder_as_the_engine_made_it_and_its_checkpoints(tmp_path: Path, output: Path) -> None:
+    (tmp_path / "t mp").mkdir()
     first = "echo half > result.txt; echo spoilt > staged; mkdir saved; echo 1 > saved/a; echo -$MEDWEAVE_RESUME_FROM-"
-    assert start(tmp_path, first).stdout == "--\n"
+    assert start(tmp_path, f"{first}; echo x > '{tmp_path}/t mp/x'").stdout == "--\n"
+    assert names(tmp_path / "t mp") == ["x"]
     told = start(tmp_path, 'echo "$MEDWEAVE_RESUME_FROM"; cat staged; ls -A; echo 2 > saved/a')
     assert told.stdout == f"{output}/saved\nas the workflow made itsaved\nstaged\n"
+    assert names(tmp_path / "t mp") == []
     assert start(tmp_path, "cat saved/a").stdout == "2\n"
     assert output.stat().st_mode & 0o077 == 0
     assert names(tmp_path / "home") == ["fresh", "fresh/staged"], "nothing of an earlier attempt is kept"
@@ -264,17 +271,19 @@ WAITS = (
 )
 
 
+@pytest.mark.parametrize("shell", ["dash", "bash"])  # /bin/sh is one of them nearly everywhere
 @pytest.mark.parametrize("gang", [False, True])
 @pytest.mark.parametrize("code", [0, 3])
-def test_the_signal_reaches_the_command_and_its_exit_code_is_kept(tmp_path: Path, code: int, gang: bool) -> None:
+def test_the_signal_reaches_the_command_and_its_exit_code_is_kept(
+    tmp_path: Path, code: int, gang: bool, shell: str
+) -> None:
     command = f"( exec sh -c '{WAITS.format(folder=tmp_path, n=20).replace(chr(39), chr(34))}; exit {code}' )"
+    line = with_process_id(command, file=str(tmp_path / "p id"))
     if gang:  # what srun starts writes its process id
-        inner = tmp_path / "node.sh"
-        inner.write_text("\n".join(with_process_id(command, file=str(tmp_path / "pid"))))
-        lines = with_signal(f"sh {inner}", target=f'"$(cat {tmp_path}/pid)"')
-    else:
-        lines = with_signal(command, target='"$child"')
-    process = subprocess.Popen(["sh", "-c", "\n".join((*lines, 'exit "$?"'))])
+        (tmp_path / "node.sh").write_text(line)
+        line = f"{shell} {tmp_path}/node.sh"
+    lines = with_signal(line, process_id=str(tmp_path / "p id"), status=str(tmp_path / "sta tus"))
+    process = subprocess.Popen([shell, "-c", "\n".join((*lines, 'exit "$?"'))])
     wait_until(lambda: (tmp_path / "ready").exists())
     for _ in range(2):
         process.send_signal(signal.SIGUSR1)
@@ -283,12 +292,20 @@ def test_the_signal_reaches_the_command_and_its_exit_code_is_kept(tmp_path: Path
     assert (tmp_path / "said").read_text() == "saved\nsaved\n"
 
 
-def test_a_signal_that_comes_too_late_or_too_early_changes_nothing(tmp_path: Path) -> None:
-    for _ in range(20):  # around the moment at which the command ends
-        text = "\n".join(
-            (*with_signal("( exec sh -c 'trap : USR1; sleep 0.05; exit 4' )", target='"$child"'), "exit $?")
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.05, 0.053, 0.056, 0.06, 0.065])
+def test_a_signal_at_any_moment_changes_nothing(tmp_path: Path, shell: str, seconds: float) -> None:
+    line = with_process_id("( exec sh -c 'trap : USR1; sleep 0.05; exit 4' )", file=str(tmp_path / "pid"))
+    for number in range(5):  # around the moments at which the command begins and ends
+        lines = with_signal(line, process_id=str(tmp_path / "pid"), status=str(tmp_path / str(number)))
+        process = subprocess.Popen(
+            [shell, "-c", "\n".join(("trap : USR1; echo", *lines, 'exit "$?"'))], stdout=subprocess.PIPE
         )
-        process = subprocess.Popen(["sh", "-c", text])
-        time.sleep(0.055)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(seconds)
         process.send_signal(signal.SIGUSR1)
-        assert process.wait(10) == 4
+        # Too early: the command does not expect it yet.
+        assert process.wait(10) in ((4, 138) if seconds < 0.05 else (4,))
+        process.stdout.close()
+        (tmp_path / "pid").unlink()

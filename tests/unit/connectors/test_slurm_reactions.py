@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from medweave.history import read_run
-from support.engine import Run
+from support.engine import Run, wait_until
 from support.fake_cluster import Cluster, fake_cluster
 
 AT_ONCE = {kind: {"wait": 0} for kind in ("Preempted", "NodeFail", "StepFailed")}
@@ -165,6 +165,25 @@ def test_a_site_that_refused_the_job_for_now(cluster: Cluster) -> None:
     assert reactions(ended)[0]["failure"] == "SubmitRejected"
     assert "Job violates accounting/QOS policy" in ended.stderr
     assert "first cause" not in ended.stderr
+
+
+def test_a_job_that_was_taken_over_and_failed_is_tried_again_in_a_clean_folder(cluster: Cluster) -> None:
+    cluster.knob("end-word", "PREEMPTED -")
+    wait = f"while [ ! -e {cluster.folder}/go ]; do sleep 0.1; done; exit 0"
+    tools = {"first": script(cluster, HALF_THEN_DONE, end=wait)}
+    first = cluster.begin(tools)
+    wait_until((cluster.folder / "starts").exists, 30)
+    first.signal(signal.SIGKILL)
+    first.wait()
+    (cluster.folder / "stderr.txt").unlink()
+    second = cluster.begin(tools)
+    second.wait_for_line("goes on with Slurm job 100")
+    (cluster.folder / "go").touch()
+    second.wait()
+    assert second.exit_code == 0, second.stderr
+    assert len(cluster.submitted) == 2
+    assert "note: Preempted: attempt 2" in second.stderr
+    assert (cluster.folder / "results" / "result.txt").read_text() == "done\n"
 
 
 def test_the_end_of_the_run_ends_the_wait_for_another_attempt(cluster: Cluster) -> None:
