@@ -122,7 +122,7 @@ def step_environment(*layers: MutableMapping[str, str]) -> dict[str, str]:
     The folder of this interpreter is on the PATH, so `.venv/bin/streamflow run …` finds the steps of its own environment
     without activating it.
     """
-    environment = dict(os.environ)
+    environment = os.environ.copy()
     for layer in layers:
         environment |= layer
     beside = str(Path(sys.executable).parent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import os
 import secrets
 import shutil
@@ -69,14 +70,12 @@ class JobRecord:
     @property
     def step(self) -> str:
         """Path of the step: `/segment`."""
-        return PurePosixPath(self.name).parent.as_posix()
+        return _step_of(self.name)
 
     @property
     def label(self) -> str:
         """Short name for people and folders: `train`, `segment.3` for the fourth of a scatter."""
-        tag = PurePosixPath(self.name).name.partition(".")[2]
-        step = self.step.strip("/").replace("/", ".")
-        return f"{step}.{tag}" if tag else step
+        return _label_of(self.name)
 
     def where(self) -> dict[str, str | None]:
         """The fields that every event of the job carries."""
@@ -87,6 +86,18 @@ class JobRecord:
             "service": self.service,
             "location": self.location,
         }
+
+
+@functools.cache
+def _step_of(name: str) -> str:
+    return PurePosixPath(name).parent.as_posix()
+
+
+@functools.cache
+def _label_of(name: str) -> str:
+    tag = PurePosixPath(name).name.partition(".")[2]
+    step = _step_of(name).strip("/").replace("/", ".")
+    return f"{step}.{tag}" if tag else step
 
 
 def new_run_id(workflow: str) -> str:
