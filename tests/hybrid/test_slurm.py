@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from support.slurm_runs import GANG, begin, go, jobs_of, resources, sacct, site_of, write, write_training
 from support.testbed import Sites, wait_for
@@ -33,7 +34,7 @@ def test_a_job_runs_reports_and_brings_its_report_home(tmp_path: Path, testbed: 
         "all": {"type": "Directory", "outputBinding": {"glob": "."}},
     }
     write(tmp_path, {"first": (PROGRESS + "echo talk; " + GOOD + '; printf %s "$VALUE" > result.txt', keys)})
-    ended = go(tmp_path, testbed)
+    ended = begin(tmp_path, testbed, MEDWEAVE_KEEP_WORK="1").wait(120)
     assert ended.exit_code == 0, ended.stderr
     assert (tmp_path / "results" / "result.txt").read_text() == value
     assert re.search(r"^  first +case 1/2: x, 4 s left$", ended.stderr, re.MULTILINE)
@@ -47,12 +48,49 @@ def test_a_job_runs_reports_and_brings_its_report_home(tmp_path: Path, testbed: 
     # The database learns of the end of a short job before it learns of its start.
     wait_for(lambda: sacct(testbed, site["slurm_job_id"], fields) == expected or None, "the job in the accounting")
     # Fault Q6 of the engine: slurm-<id>.out lies in the output folder. Ours lies beside it.
-    (folder,) = {
-        path for path in testbed.hpc("ls", str(testbed.layout.hpc / "scratch/tests")).stdout.split() if "slurm" in path
-    }
-    output = testbed.layout.hpc / "scratch" / "tests" / folder.partition(".slurm-")[0]
-    told = testbed.hpc("ls", str(output)).stdout.split()
+    of_run = testbed.layout.hpc / "scratch" / "tests" / ended.record.name
+    (folder,) = {path for path in testbed.hpc("ls", str(of_run)).stdout.split() if "slurm" in path}
+    told = testbed.hpc("ls", str(of_run / folder.partition(".slurm-")[0])).stdout.split()
     assert sorted(told) == ["report", "result.txt", "run_report.json"]
+    assert testbed.hpc("stat", "--format=%a", str(of_run)).stdout.strip() == "700"
+
+
+def test_the_site_holds_nothing_of_a_run_that_did_well(tmp_path: Path, testbed: Sites) -> None:
+    write(tmp_path, {"first": GOOD})
+    ended = go(tmp_path, testbed)
+    assert ended.exit_code == 0, ended.stderr
+    assert testbed.hpc("ls", "-A", str(testbed.layout.hpc / "scratch/tests")).stdout == ""
+
+
+def test_a_cluster_is_named(tmp_path: Path, testbed: Sites) -> None:
+    name = testbed.hpc("sacctmgr", "--noheader", "--parsable2", "show", "cluster", "format=cluster").stdout.strip()
+    write(tmp_path, {"first": GOOD})
+    file = tmp_path / "streamflow.yml"
+    document = yaml.safe_load(file.read_text())
+    document["deployments"]["hpc"]["config"]["cluster"] = name
+    file.write_text(yaml.safe_dump(document))
+    ended = go(tmp_path, testbed)
+    assert ended.exit_code == 0, ended.stderr
+    site = site_of(ended)
+    assert (site["state"], site["slurm_job_id"].isdecimal()) == ("COMPLETED", True)
+
+
+def test_a_new_driver_goes_on_with_the_job_of_a_killed_one(tmp_path: Path, testbed: Sites) -> None:
+    write(tmp_path, {"first": "sleep 15; " + GOOD})
+    first = begin(tmp_path, testbed)
+    first.wait_for_line("Slurm job ")
+    first.signal(signal.SIGKILL)
+    first.wait()
+    run_id = first.record.name
+    (tmp_path / "stderr.txt").unlink()
+    second = begin(tmp_path, testbed).wait(120)
+    assert second.exit_code == 0, second.stderr
+    (job,) = jobs_of(testbed, run_id)
+    assert f"goes on with Slurm job {job[0]}, which an earlier driver has submitted and left" in second.stderr
+    assert job[1] == "COMPLETED"
+    (other,) = [path.name for path in (tmp_path / "runs").iterdir() if path.name != run_id]
+    assert jobs_of(testbed, other) == []
+    assert (tmp_path / "results" / "result.txt").is_file()
 
 
 @pytest.fixture(autouse=True)
