@@ -19,6 +19,7 @@ from support.api_server import ApiServer, pod_of
 from support.engine import Run, run, start, write_workflow
 from support.engine_file import LOCAL, engine_file
 
+HELM = "medweave.helm"
 FAKES = Path(__file__).parents[2] / "fakes" / "bin"
 GOOD = "echo {} > run_report.json; echo $POD_NAME > result.txt"
 PROGRESS = """echo 'medweave-progress {"unit":"case","done":1,"total":2,"detail":"x"}' >&2\n"""
@@ -49,13 +50,13 @@ def write(
     tmp_path: Path,
     tools: dict[str, Any],
     *,
-    kind: str = "medweave.helm",
+    kind: str = HELM,
     target: str = "",
     config: str = "timeout: 20",
-    keys: dict[str, Any] | None = None,
+    **keys: Any,
 ) -> None:
     settings = yaml.safe_load(f"{{kubeconfig: kubeconfig, chart: chart, {config}}}")
-    cluster = {"type": kind, "workdir": f"{tmp_path}/in-pods", "config": settings} | (keys or {})
+    cluster = {"type": kind, "workdir": f"{tmp_path}/in-pods", "config": settings} | keys
     file = engine_file({"cluster": cluster}, {"/": yaml.safe_load(f"{{deployment: cluster{target}}}")})
     write_workflow(tmp_path, tools, file=file)
 
@@ -203,6 +204,7 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path, server: ApiServer, co
         ("another-machine_1-1", "of run an-old-run, made from another machine"),
         (owner.labels()[owner.DRIVER], "used by run an-old-run, which goes on"),
     ],
+    ids=["stranger", "another machine", "this driver"],
 )
 def test_releases_of_others_are_left_alone(tmp_path: Path, server: ApiServer, driver: str, words: str) -> None:
     server.releases["mine"] = left_over(driver)
@@ -221,7 +223,7 @@ def test_an_external_release_is_used_and_left(tmp_path: Path, server: ApiServer)
     pod = pod_of(yaml.safe_load(manifest), 0)
     pod["metadata"]["labels"] = {"app.kubernetes.io/instance": "theirs"}
     server.add(pod)
-    write(tmp_path, {"first": GOOD}, config="releaseName: theirs", keys={"external": True})
+    write(tmp_path, {"first": GOOD}, config="releaseName: theirs", external=True)
     ended = go(tmp_path)
     assert ended.exit_code == 0, ended.stderr
     assert (tmp_path / "results" / "result.txt").read_text() == "r-worker-0\n"
