@@ -18,6 +18,8 @@ from medweave_connectors.pods.readiness import Readiness
 from medweave_connectors.pods.workloads import container_names, documents, selectors, workloads
 from medweave_connectors.record import console
 
+UNDO_S, UNDO_PAUSE_S = 30.0, 1.0  # an API server that is started again answers after some seconds
+
 
 class MedweaveKubernetesConnector(PodsConnector):
     """Applies manifests and deletes them again, or finds pods by their labels."""
@@ -91,12 +93,12 @@ class MedweaveKubernetesConnector(PodsConnector):
         self._found_containers = list(dict.fromkeys(each.name for pod in pods for each in pod.containers))
 
     async def take_down(self) -> None:
-        """Deletes what was applied, last first."""
-        objects = Objects(self.cluster)
+        """Deletes what was applied, last first; an API server that does not answer is asked again for a while."""
+        objects, deadline = Objects(self.cluster), time.monotonic() + UNDO_S
         while self._applied:
             document = self._applied.pop()
             try:
-                await objects.delete(document)
+                await _delete(objects, document, deadline)
             except Refused as error:
                 console.say(
                     f"medweave: {self.deployment_name}: {title(document)} could not be deleted: {error}\n"
@@ -151,3 +153,18 @@ class MedweaveKubernetesConnector(PodsConnector):
     def _refused(self, key: str, seen: str, expected: str, do: str) -> DeploymentRefused:
         what = f"deployments.{self.deployment_name}.config.{key}: its pods cannot be used."
         return DeploymentRefused(what, seen=seen, expected=expected, do=do)
+
+
+async def _delete(objects: Objects, document: dict[str, Any], deadline: float) -> None:
+    """Deletes an object of an API server that may be starting anew.
+
+    Raises:
+        Refused: it said no, or did not answer before the deadline.
+    """
+    while True:
+        try:
+            return await objects.delete(document)
+        except Refused as error:
+            if not error.may_pass or time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(UNDO_PAUSE_S)

@@ -27,6 +27,11 @@ class Refused(Exception):
         super().__init__(message)
         self.status = status
 
+    @property
+    def may_pass(self) -> bool:
+        """True where nobody answered, or a server that is busy or has just been started: another try may do."""
+        return self.status in (0, 429) or self.status >= 500
+
 
 class Cluster:
     """Requests to the API server. Each has a time limit, and each failure is a `Refused` with the server's own words."""

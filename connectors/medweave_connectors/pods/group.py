@@ -27,6 +27,7 @@ GRACE_S = 4.0  # between asking a command to end and killing it
 OWN_WORDS_S = 20.0  # after the first node failed, the others may end by themselves and say why
 WATCH_S = 2.0
 ASK_S = 10.0  # for a short command of ours
+BACK_S, BACK_PAUSE_S = 20.0, 1.0
 LOST_CODE = 75  # "may succeed when run again"
 
 
@@ -179,10 +180,11 @@ class Group:
         if member.exit_code == 0:
             member.after = await self._counters(member)
             return
+        is_lost = False
         with contextlib.suppress(Refused):
-            member.look_at(await self._cluster.pod(member.pod.name))
+            is_lost = member.look_at(await self._cluster.pod(member.pod.name))
         if member.exit_code is None:
-            await self._end(member, "TERM")  # the connection broke: the command may go on where nobody listens
+            await self._end_unheard(member, is_lost=is_lost)
         elif not member.lost:
             member.after = await self._counters(member)
 
@@ -194,12 +196,26 @@ class Group:
                 return commands.parse_counters(text.decode(errors="replace").splitlines())
         return Counters()
 
-    async def _end(self, member: Member, signal: str) -> None:
+    async def _end_unheard(self, member: Member, *, is_lost: bool) -> None:
+        """Ends a command whose connection broke: it may go on where nobody listens.
+
+        What broke the connection, an API server or a kubelet that is started again, takes some seconds to be back.
+        """
+        deadline = time.monotonic() + BACK_S
+        while not await self._end(member, "TERM") and not is_lost and time.monotonic() < deadline:
+            await asyncio.sleep(BACK_PAUSE_S)
+            with contextlib.suppress(Refused):
+                is_lost = member.look_at(await self._cluster.pod(member.pod.name))
+
+    async def _end(self, member: Member, signal: str) -> bool:
+        """Whether it could be ended, or had ended."""
         words = commands.end(member.before.pid, member.key, signal=signal, grace_s=GRACE_S)
         with contextlib.suppress(PodLost, TimeoutError):
             async with asyncio.timeout(GRACE_S + ASK_S):
                 execution = await execute(self._websocket, member.pod.namespace, member.place, words)
                 await execution.collect()
+                return True
+        return False
 
     async def _end_after(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,6 +114,25 @@ def test_a_connection_that_breaks_is_no_end(tmp_path: Path, server: ApiServer) -
     assert ended.exit_code == 1
     assert "broke before the command had ended" in ended.stderr
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists(), "nor does the command go on alone"
+
+
+def away_for(server: ApiServer, seconds: float, *requests: tuple[str, str]) -> None:
+    """The server answers such requests with 503, as one that is started again does."""
+    server.refuse |= dict.fromkeys(requests, (503, "the server is not ready"))
+    threading.Timer(seconds, server.refuse.clear).start()
+
+
+def test_a_command_is_ended_when_the_api_server_is_back(tmp_path: Path, server: ApiServer) -> None:
+    # It was asked once: what ran in a pod that stays went on for ever.
+    write(tmp_path, {"sleeper": f"echo $$ > {tmp_path}/pid; " + PROGRESS + "while :; do sleep 0.1; done"})
+    going = start(tmp_path)
+    going.wait_for_line("case 1/2")
+    away_for(server, 3.0, ("GET", "/pods"))
+    for name in ("w-0", "w-1"):
+        server.drop(name)
+    ended = going.wait()
+    assert failure(ended)["site"]["failure"] == "Unknown"
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
 CUT = """#!/bin/sh
@@ -287,6 +307,19 @@ def test_manifests_live_as_long_as_the_run(tmp_path: Path, server: ApiServer) ->
     assert (tmp_path / "results" / "result.txt").read_text() == "segment-1\n"
     assert server.pods["segment-1"]["metadata"]["labels"]["medweave.dev/run"] == "my.run"
     assert not server.objects, "what was applied is deleted"
+
+
+def test_manifests_are_deleted_when_the_api_server_is_back(tmp_path: Path, server: ApiServer) -> None:
+    (tmp_path / "segment.yaml").write_text(DEPLOYMENT)
+    applied(server)
+    write(tmp_path, {"first": PROGRESS + "sleep 1; " + GOOD}, config="files: [segment.yaml]")
+    going = start(tmp_path)
+    going.wait_for_line("case 1/2")
+    away_for(server, 6.0, ("DELETE", "deployments"))
+    ended = going.wait()
+    assert ended.exit_code == 0, ended.stderr
+    assert not server.objects
+    assert "could not be deleted" not in ended.stderr
 
 
 def test_a_missing_image_is_told_within_seconds_and_undone(tmp_path: Path, server: ApiServer) -> None:
