@@ -14,6 +14,7 @@ from faults.stage import Stage
 from medweave_connectors.reactions.table import FailureKind
 
 WORK_S = 15
+EVENT_S = 30.0
 # Nobody can know how a command ended whose connection broke; that it is told, and not taken for a success, is the point.
 CUT = frozenset({FailureKind.UNKNOWN, FailureKind.NODE_FAIL})
 
@@ -42,8 +43,10 @@ def kubelet(stage: Stage, cases: Sequence[Case]) -> None:
     before = stage.pods.kubelet_starts()
     _inject_all(cases, "SIGKILL to the kubelet, started again")
     restarted("kubelet", after_s=cases[0].chance.uniform(0, 3))
+    deadline = time.monotonic() + EVENT_S
+    while (after := stage.pods.kubelet_starts()) <= before and time.monotonic() < deadline:
+        time.sleep(0.5)
     stage.pods.wait_until_ready()
-    after = stage.pods.kubelet_starts()
     _note(cases, f"{after - before} new event of the kubelet: Starting", happened=after > before)
     stage.side_by_side(cases, lambda case: case.end())
 

@@ -57,15 +57,18 @@ class Campaign:
             os.chown(self._ledgers(site), owners[site], owners[site])
         lanes = [[self._cases(kind, jobs_per_kind) for kind in kinds if kind.site == site] for site in SITES]
         with ThreadPoolExecutor(len(SITES)) as threads:
-            list(threads.map(self._lane, lanes))
+            try:
+                list(threads.map(self._lane, lanes))
+            except BaseException:
+                self.stop()  # else the lanes would go on to their end
+                raise
         order = [kind.name for kind in KINDS]
         self.rows.sort(key=lambda each: order.index(each["fault"]))
 
     def stop(self) -> None:
         """Ends all drivers; nothing more is started."""
         self.stopping.set()
-        for case in self.cases:
-            case.stop()
+        list(self.stage.threads.map(Case.stop, self.cases))
 
     def clean(self, *, keep: bool) -> None:
         """Removes what the campaign made at the sites and, unless it is needed, here."""

@@ -112,7 +112,7 @@ class Pods:
 
     def admin(self, *words: str, text: str | None = None) -> str:
         """kubectl with all rights, in the tenant's namespace; standard output, whatever comes of it."""
-        return self.testbed.admin("--namespace", TENANT, "--request-timeout=15s", *words, text=text).stdout
+        return self.testbed.admin("--namespace", TENANT, *words, text=text).stdout
 
     # ---- pods
 
