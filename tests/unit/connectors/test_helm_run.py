@@ -47,18 +47,12 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
 
 
 def write(
-    tmp_path: Path,
-    tools: dict[str, Any],
-    *,
-    kind: str = HELM,
-    target: str = "",
-    config: str = "timeout: 20",
-    **keys: Any,
+    folder: Path, tools: dict[str, Any], *, kind: str = HELM, target: str = "", config: str = "timeout: 20", **keys: Any
 ) -> None:
     settings = yaml.safe_load(f"{{kubeconfig: kubeconfig, chart: chart, {config}}}")
-    cluster = {"type": kind, "workdir": f"{tmp_path}/in-pods", "config": settings} | keys
+    cluster = {"type": kind, "workdir": f"{folder}/in-pods", "config": settings} | keys
     file = engine_file({"cluster": cluster}, {"/": yaml.safe_load(f"{{deployment: cluster{target}}}")})
-    write_workflow(tmp_path, tools, file=file)
+    write_workflow(folder, tools, file=file)
 
 
 def with_helm(**more: str) -> dict[str, str]:
