@@ -27,7 +27,7 @@ from medweave_connectors.placement.managers import check_managers, check_wraps
 from medweave_connectors.placement.paths import OUR_TYPES, resolve_paths
 from medweave_connectors.placement.shortfall import look
 from medweave_connectors.record import console, plan
-from medweave_connectors.record.run import JobEnd
+from medweave_connectors.record.run import JobEnd, PartialMode
 
 # A pod that is lost comes again within minutes, and one that never does is told by its connector much sooner.
 LOCATION_DEADLINE_S = 600.0
@@ -50,7 +50,7 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
         context: StreamFlowContext,
         retry_delay: int = 15,
         keep_days: int = KEEP_DAYS,
-        partial: bool | None = None,
+        partial: PartialMode = "marked",
     ) -> None:
         super().__init__(context, retry_delay)
         check_managers(context.config)

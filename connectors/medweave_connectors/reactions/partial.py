@@ -28,7 +28,7 @@ class MedweaveExecuteStep(CWLExecuteStep):  # type: ignore[misc]
         run = current()
         if status is not Status.FAILED or self.terminated or run is None:
             return status
-        allowed = requests.hints_of(job.name).partial if run.partial is None else run.partial
+        allowed = run.partial == "all" or (run.partial == "marked" and requests.hints_of(job.name).partial)
         if not (allowed and _is_one_of_many(job.name) and run.leave_out(job.name)):
             return status
         return Status.COMPLETED

@@ -24,6 +24,7 @@ OUTPUTS_MISSING = (
     "The command ended well, but an output of its tool is missing or of another type: see the engine's message."
 )
 JobEnd = Literal["completed", "failed", "cancelled"]
+PartialMode = Literal["marked", "all", "none"]
 RunEnd = Literal["completed", "partial", "failed", "cancelled", "unknown"]
 
 
@@ -121,7 +122,7 @@ class RunRecord:
         self.engine_verdict: Literal["completed", "failed"] | None = None
         self.aborted = False
         self.first_failure: JobRecord | None = None
-        self.partial: bool | None = None  # whether scatters may lose jobs; None: those whose step says so
+        self.partial: PartialMode = "marked"  # scattered steps that may lose jobs; `marked`: those whose hint says so
         self.left_out: list[str] = []
         self._log: EventLog | None = None
         self._clock = 0.0

@@ -19,7 +19,7 @@ FAILS = (
 )
 
 
-def scatter(folder: Path, *, bad: str, hints: dict[str, Any], partial: bool | None = None, then: bool = False) -> Run:
+def scatter(folder: Path, *, bad: str, hints: dict[str, Any], partial: str = "marked", then: bool = False) -> Run:
     """Runs a scatter of four, of which one fails, and perhaps a step that counts what came."""
     (folder / "each.sh").write_text(FAILS.format(bad=bad))
     (folder / "count.sh").write_text("echo $# > count.txt")
@@ -42,7 +42,7 @@ def scatter(folder: Path, *, bad: str, hints: dict[str, Any], partial: bool | No
         "cwlVersion": "v1.2", "class": "Workflow", "requirements": {"ScatterFeatureRequirement": {}},
         "inputs": {"n": "int[]"}, "outputs": outputs, "steps": steps,
     }  # fmt: skip
-    setting = "config: {}" if partial is None else f"config: {{partial: {json.dumps(partial)}}}"
+    setting = f"config: {{partial: {partial}}}"
     file = FILE.replace("type: medweave.scheduler, config: {}", f"type: medweave.scheduler, {setting}")
     write_workflow(folder, {}, job={"n": [0, 1, 2, 3]}, file=file)
     (folder / "tiny.cwl").write_text(json.dumps(document))
@@ -90,8 +90,8 @@ def test_without_a_failure_nothing_is_different(tmp_path: Path) -> None:
     assert delivered(tmp_path) == ["0", "1", "2", "3"]
 
 
-@pytest.mark.parametrize(("hints", "partial"), [({}, None), (PARTIAL, False)])
-def test_else_one_failed_job_ends_the_run(tmp_path: Path, hints: dict[str, Any], partial: bool | None) -> None:
+@pytest.mark.parametrize(("hints", "partial"), [({}, "marked"), (PARTIAL, "none")])
+def test_else_one_failed_job_ends_the_run(tmp_path: Path, hints: dict[str, Any], partial: str) -> None:
     ended = scatter(tmp_path, bad="2", hints=hints, partial=partial)
     assert ended.exit_code == 1
     assert end_of(ended)["state"] == "failed"
@@ -99,7 +99,7 @@ def test_else_one_failed_job_ends_the_run(tmp_path: Path, hints: dict[str, Any],
 
 
 def test_the_file_can_say_so_for_all_scatters(tmp_path: Path) -> None:
-    assert scatter(tmp_path, bad="2", hints={}, partial=True).exit_code == 3
+    assert scatter(tmp_path, bad="2", hints={}, partial="all").exit_code == 3
 
 
 def test_nothing_is_no_part(tmp_path: Path) -> None:
