@@ -101,7 +101,7 @@ def test_a_job_that_somebody_cancelled_is_not_tried_again(cluster: Cluster) -> N
 
 def test_a_job_that_is_lost_is_not_submitted_again(cluster: Cluster) -> None:
     going = cluster.begin(
-        {"first": 'echo \'medweave-progress {"unit":"case","done":1,"total":2}\' >&2; sleep 600'},
+        {"first": 'echo \'medweave-progress {"unit":"case","done":1,"total":2}\' >&2; sleep 30'},
         "import medweave_connectors.slurm.job as job; job.END_KNOWN_S = 2.0",
     )
     going.wait_for_line("case 1/2")
