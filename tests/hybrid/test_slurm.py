@@ -75,6 +75,22 @@ def test_a_cluster_is_named(tmp_path: Path, testbed: Sites) -> None:
     assert (site["state"], site["slurm_job_id"].isdecimal()) == ("COMPLETED", True)
 
 
+def test_a_job_that_slurm_puts_back_starts_anew(tmp_path: Path, testbed: Sites) -> None:
+    script = "[ $SLURM_RESTART_COUNT ] || { echo half > result.txt; touch half; sleep 600; }; ls -A > seen; mv seen result.txt"
+    write(tmp_path, {"first": script}, service={"requeue": True, "time": "00:10:00"})
+    going = begin(tmp_path, testbed)
+    going.wait_for_line("Slurm job ")
+    (job_id, _) = wait_for(lambda: next(iter(jobs_of(testbed, going.record.name)), None), "the job")
+    wait_for(lambda: sacct(testbed, job_id)[0] == "RUNNING" or None, "a running job")
+    testbed.hpc("scontrol", "requeue", job_id)
+    # Slurm lets two minutes pass before it starts such a job.
+    ended = going.wait(300)
+    assert ended.exit_code == 0, ended.stderr
+    assert "Slurm has stopped it and put it back into the queue" in ended.stderr
+    assert (tmp_path / "results" / "result.txt").read_text() == "seen\n"
+    assert [state for _, state in jobs_of(testbed, ended.record.name)] == ["COMPLETED"]
+
+
 def test_a_new_driver_goes_on_with_the_job_of_a_killed_one(tmp_path: Path, testbed: Sites) -> None:
     write(tmp_path, {"first": "sleep 15; " + GOOD})
     first = begin(tmp_path, testbed)

@@ -51,8 +51,9 @@ def sbatch_words(files: JobFiles, asked: Allocation, service: Service, *, job_na
         "reservation": service.reservation,
     }
     words += [*(f"--{option}={value}" for option, value in options.items() if value), *service.options]
-    # Slurm would start a job whose node failed again by itself, under the same id, over files that are half written.
-    words += ["--no-requeue", f"--chdir={files.folder}", f"--output={files.stdout}", f"--error={files.stderr}"]
+    # Unless the site wants it, Slurm starts no job again by itself: what follows is said by the table of reactions, and is told.
+    words += ["--requeue", "--open-mode=append"] if service.requeue else ["--no-requeue"]
+    words += [f"--chdir={files.folder}", f"--output={files.stdout}", f"--error={files.stderr}"]
     return [*words, files.script]
 
 

@@ -219,6 +219,8 @@ class SlurmJob:
             late = end.sacct is not None and not end.sacct.state.ended and tries < COST_TRIES
             if told is not None and not late:
                 return end, told
+            if end.scontrol is not None and end.scontrol.state is JobState.WAITING:
+                await self._until_ended()  # Slurm will start it again
             if end.scontrol is not None and not end.scontrol.state.ended:
                 deadline = time.monotonic() + END_KNOWN_S  # it goes on, or its nodes are being cleaned
             if time.monotonic() > deadline:

@@ -126,6 +126,7 @@ def single_script(command: StepCommand, files: JobFiles, *, prologue: str, title
         line = with_process_id(line, file=files.process_id)
     return _script(
         f"# {title}",
+        f"rm -f {shlex.quote(files.exit)} {shlex.quote(files.exit)}.*",  # of an earlier start by Slurm
         *command.clean_start(files),
         *_prologue(prologue),
         "started=$(date +%s)",
@@ -154,6 +155,7 @@ def gang_script(command: StepCommand, files: JobFiles, *, num_nodes: int, cores:
     address = "sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p'"
     return _script(
         f"# {title}",
+        f"rm -f {shlex.quote(files.exit)} {shlex.quote(files.exit)}.*",  # of an earlier start by Slurm
         *command.clean_start(files),
         *_prologue(prologue),
         'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',

@@ -41,6 +41,7 @@ class Service:
         gpusPerNode: GPUs that a job may have on each node.
         gres: Slurm's name for them (`gpu`, `gpu:a100`).
         prologue: path of a shell file whose text stands at the head of each job script.
+        requeue: Slurm starts a job again by itself, under the same id.
         options: further long options of sbatch, as `--name=value`.
         signalLeadTime: time before its time limit at which a step with a checkpoint folder gets USR1, s.
     """
@@ -54,6 +55,7 @@ class Service:
     gpusPerNode: int = 0
     gres: str = "gpu"
     prologue: str = ""
+    requeue: bool = False
     options: Sequence[str] = ()
     signalLeadTime: int = 120
 

@@ -130,8 +130,11 @@ def judge(sacct: Told | None, scontrol: Told | None, exit_file: Told | None, *, 
     """The word that counts about a job that seems to have ended; None while no source knows an end.
 
     Accounting comes first, then the controller. The job's own exit file counts only where Slurm has forgotten the job (a
-    site without accounting, after MinJobAge): while Slurm knows it, the end of its command is not the end of the job.
+    site without accounting, after MinJobAge): while Slurm knows it, the end of its command is not the end of the job. Nor is an
+    end that accounting tells of a job which the controller has put back into the queue, or started again.
     """
+    if scontrol is not None and not scontrol.state.ended and not scontrol.word.startswith("COMPLETING"):
+        return None
     for told in (sacct, scontrol, exit_file if forgotten else None):
         if told is not None and told.state.ended:
             return told

@@ -167,10 +167,13 @@ class Watch:
                 job.on_notice(f"Slurm does not answer; the job is not given up ({self._said or 'no word'})")
 
     def _take_state(self, job: WatchedJob, word: str, reason: str, *, now: float) -> None:
+        state = state_of(word)
+        if state is JobState.WAITING and state_of(job.word) is JobState.GOING:
+            job.on_notice("Slurm has stopped it and put it back into the queue; it will start anew")
+            job.since, job.told_reason, job.script_ended = now, "", False
         if word != job.word:
             job.word, self._state_changed = word, now
         job.reason = reason
-        state = state_of(word)
         if not word or state.ended:
             _resolve(job, None)
         elif state is JobState.WAITING and reason in HOPELESS_REASONS:

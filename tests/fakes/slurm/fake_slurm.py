@@ -11,6 +11,7 @@ Which program it is, its name says. $FAKE_SLURM is its folder: jobs/ID/{word,com
   sbatch-timeout      number of times that sbatch takes the job and then gets no answer
   sbatch-refuses      number of times that sbatch refuses the job
   sbatch-sleeps       sbatch takes the job and sleeps before it answers
+  requeue             the first job that may is killed after 2 s, and started again 2 s later; the file goes with that
   pending             the reason for which jobs wait for ever
 """
 
@@ -73,6 +74,8 @@ def sbatch(words: list[str]) -> int:
     made.mkdir()
     note(made, "comment", options["comment"])
     note(made, "signal", options.get("signal", ""))
+    note(made, "may-requeue", "1" if "--requeue" in words else "")
+    note(made, "open-mode", "ab" if options.get("open-mode") == "append" else "wb")
     note(made, "word", "PENDING" if knob("pending") else "RUNNING")
     job = JOBS / str(100 + len(list(JOBS.glob("*"))))
     while True:  # others submit at the same time; a job is there with all its files or not at all
@@ -109,7 +112,8 @@ def sbatch(words: list[str]) -> int:
 
 def run(words: list[str]) -> int:
     job, script, output, error = map(Path, words)
-    with output.open("wb") as stdout, error.open("wb") as stderr:
+    mode = (job / "open-mode").read_text()
+    with output.open(mode) as stdout, error.open(mode) as stderr:
         process = subprocess.Popen(
             ["sh", script],
             stdout=stdout,
@@ -128,6 +132,14 @@ def run(words: list[str]) -> int:
                 told = "TIMEOUT"
             if word_of(job) == "CANCELLED" or told:
                 os.killpg(process.pid, signal.SIGKILL)
+            if knob("requeue") and (job / "may-requeue").read_text() and elapsed_s > 2:
+                (FOLDER / "requeue").unlink()
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                note(job, "word", "PENDING")
+                time.sleep(2)
+                note(job, "word", "RUNNING")
+                return run(words)
             time.sleep(0.05)
     if word_of(job) != "CANCELLED":
         note(job, "exit", f"{max(process.returncode, 0)}:{max(-process.returncode, 0)}")

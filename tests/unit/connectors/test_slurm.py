@@ -74,6 +74,11 @@ def test_accounting_comes_first_then_the_controller_then_the_exit_file() -> None
     late = told("sacct", "RUNNING")
     assert judge(late, scontrol, file, forgotten=False) is scontrol
     assert judge(None, None, file, forgotten=True) is file
+    # Put back into the queue, or started again: accounting still has the end of the start before.
+    gone = Told(source="sacct", word="PREEMPTED")
+    for word in ("PENDING", "RUNNING", "REQUEUED"):
+        assert judge(gone, Told(source="scontrol", word=word), None, forgotten=False) is None
+    assert judge(gone, Told(source="scontrol", word="COMPLETING"), None, forgotten=False) is gone
     assert judge(None, None, file, forgotten=False) is None, "while Slurm knows the job its script's end is not its own"
 
 

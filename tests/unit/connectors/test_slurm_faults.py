@@ -56,6 +56,25 @@ def test_another_cluster_of_the_same_login_node(cluster: Cluster) -> None:
     assert (cluster.folder / "slurm" / "jobs" / "far" / "100").is_dir()
 
 
+@pytest.mark.parametrize("accounting", [True, False])
+def test_a_job_that_slurm_starts_again_begins_with_a_clean_folder(cluster: Cluster, accounting: bool) -> None:
+    cluster.config = {"reactions": NEVER_AGAIN, "services": {"usual": {"requeue": True}}}
+    cluster.knob("requeue")
+    if not accounting:
+        cluster.knob("no-accounting")
+    script = f"echo begun >> {cluster.folder}/begun; echo {FIGURES!r} | sed 's/^/medweave-progress /' >&2; ls -A > result.txt; "
+    script += f"[ $(wc -l < {cluster.folder}/begun) = 2 ] || {{ touch half; sleep 60; }}; {GOOD}; ls -A > result.txt"
+    text = cluster.file.replace("deployment: hpc", "deployment: hpc, service: usual")
+    write_workflow(cluster.folder, {"first": script}, file=text)
+    ended = start(cluster.folder).wait(90)
+    assert ended.exit_code == 0, ended.stderr
+    assert "note: Slurm has stopped it and put it back into the queue; it will start anew" in ended.stderr
+    assert (cluster.folder / "results" / "result.txt").read_text().split() == ["result.txt", "run_report.json"]
+    assert (cluster.folder / "begun").read_text() == "begun\nbegun\n"
+    assert len(cluster.submitted) == 1
+    assert ended_job(ended)["attempt"] == 1
+
+
 def test_a_site_without_accounting(cluster: Cluster) -> None:
     cluster.knob("no-accounting")
     ended = cluster.go({"first": GOOD})
