@@ -33,6 +33,8 @@ env: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt deployments/environment/make-environment
 	@deployments/environment/make-environment "$(PYTHON)" "$(TORCH)"
+	@# Else an editable package is compiled at each start, where nothing may be written beside it.
+	@$(BIN)/python -m compileall -q steps/medweave_steps connectors/medweave_connectors driver/medweave
 	@touch $@
 
 demo: $(INSTALLED)
