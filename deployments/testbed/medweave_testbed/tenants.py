@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import pwd
+import time
 from typing import Any
 
 from . import certificates
@@ -14,6 +15,7 @@ from .part import Part, Testbed, as_list
 
 ACCOUNT = "medweave"
 TOKEN_VALIDITY = "8760h"
+GONE_S = 60.0
 
 # What `helm upgrade --install`, its `--wait`, scaling and `kubectl exec`, `cp` and `logs` need, and no more. Rights over rights
 # (roles, bindings) and over other service accounts' tokens are not among them.
@@ -110,6 +112,25 @@ def check_ours(testbed: Testbed, tenant: str) -> None:
     )
 
 
+def wait_until_gone(testbed: Testbed, tenant: str) -> None:
+    """Waits while a namespace of that name is being deleted: until it has gone, the cluster takes nothing new into it.
+
+    Raises:
+        TestbedError: it is still there after a minute.
+    """
+    deadline = time.monotonic() + GONE_S
+    words = testbed.kubectl_words("get", "namespace", tenant, "-o", "jsonpath={.status.phase}", "--ignore-not-found")
+    while testbed.commands.run(words).strip() == "Terminating":
+        if time.monotonic() > deadline:
+            raise TestbedError(
+                f"the namespace '{tenant}' does not go away.",
+                seen=f"phase Terminating for {GONE_S:.0f} s",
+                expected="a namespace that is deleted within seconds",
+                do=f"look at what holds it: kubectl get namespace {tenant} -o yaml",
+            )
+        time.sleep(0.3)
+
+
 def server_of(testbed: Testbed) -> tuple[str, bytes]:
     """(URL, authority's certificate) of the cluster, from the administrator's kubeconfig."""
     text = testbed.kubectl("config", "view", "--minify", "--flatten", "--raw", "-o", "json")
@@ -120,6 +141,7 @@ def server_of(testbed: Testbed) -> tuple[str, bytes]:
 def start(testbed: Testbed) -> None:
     """Makes the tenants and writes their kubeconfigs, readable by the laptop's user only."""
     for tenant in TENANTS:
+        wait_until_gone(testbed, tenant)
         check_ours(testbed, tenant)
     documents = [document for tenant in TENANTS for document in manifests(testbed.layout, tenant)]
     testbed.kubectl("apply", "--server-side", "-f", "-", text=as_list(documents))
