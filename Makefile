@@ -14,6 +14,7 @@
 # Options: PYTHON=python3.12   another interpreter (3.11 or newer)
 #          TORCH=cpu           PyTorch's CPU build (0.2 GB instead of 5 GB), for machines without an NVIDIA GPU
 #          TESTS='tests/hybrid/test_slurm.py …'   some of test-hybrid's files, or tests/hybrid/alone, which break parts of the testbed
+#          LONG=1              test-hybrid with the tests that wait minutes for Slurm's own clocks
 #          SEED=1 JOBS_PER_KIND=5   of faults
 #          COMPSS_HOME=/path   an installation of COMPSs that hybrid's distributed training runs on, instead of torch.distributed
 .DEFAULT_GOAL := help
@@ -27,7 +28,7 @@ TESTBED := deployments/testbed/testbed.py
 
 .PHONY: help env demo test check bench docs constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults
 help:
-	@sed -n '2,18p' Makefile | cut -c3-
+	@sed -n '2,19p' Makefile | cut -c3-
 
 env: $(INSTALLED)
 
@@ -70,7 +71,7 @@ ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
 	# Side by side on a slow machine one may miss a deadline: what fails is run again, one after the other.
-	$(BIN)/python -m pytest -n 3 --ignore tests/hybrid/alone tests/hybrid || \
+	$(BIN)/python -m pytest -n 3 $(if $(LONG),,-m 'not long') --ignore tests/hybrid/alone tests/hybrid || \
 	  $(BIN)/python -m pytest --last-failed --last-failed-no-failures none --ignore tests/hybrid/alone tests/hybrid
 endif
 

@@ -74,6 +74,7 @@ echo $at > result.txt
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("locations", [1, 2])
 def test_a_step_goes_on_past_its_time_limit(tmp_path: Path, testbed: Sites, locations: int) -> None:
     keys = resources(ToolTimeLimit={"timelimit": 120}) | {

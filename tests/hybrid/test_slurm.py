@@ -75,6 +75,7 @@ def test_a_cluster_is_named(tmp_path: Path, testbed: Sites) -> None:
     assert (site["state"], site["slurm_job_id"].isdecimal()) == ("COMPLETED", True)
 
 
+@pytest.mark.long
 def test_a_job_that_slurm_puts_back_starts_anew(tmp_path: Path, testbed: Sites) -> None:
     script = "[ $SLURM_RESTART_COUNT ] || { echo half > result.txt; touch half; sleep 600; }; ls -A > seen; mv seen result.txt"
     write(tmp_path, {"first": script}, service={"requeue": True, "time": "00:10:00"})
