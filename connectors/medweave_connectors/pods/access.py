@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # comes with StreamFlow
-from kubernetes_asyncio.client import ApiClient, Configuration
-from kubernetes_asyncio.config import ConfigException, load_incluster_config, load_kube_config
-from kubernetes_asyncio.stream import WsApiClient
+from kubernetes_asyncio.client import Configuration
+from kubernetes_asyncio.config import ConfigException, load_incluster_config
 
 from medweave_connectors.pods.cluster import Cluster, Refused
+from medweave_connectors.pods.credentials import PluginFailed
 from medweave_connectors.pods.errors import DeploymentRefused
+from medweave_connectors.pods.masking import without_secrets
+from medweave_connectors.pods.way import clients_of, configuration_of
 
 HEARTBEAT_S = 20.0
 FIRST_ANSWER_S = 7.0  # a wrong address is told within 10 s of the start
@@ -53,18 +55,18 @@ async def connect(
     Raises:
         DeploymentRefused: the kubeconfig cannot be used, or the cluster does not let us in.
     """
-    configuration = Configuration()
     try:
         if in_cluster:
+            configuration = Configuration()
             load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         else:
-            await load_kube_config(config_file=kubeconfig, context=context, client_configuration=configuration)
-    except (ConfigException, OSError, ValueError, yaml.YAMLError) as error:
+            configuration = await configuration_of(kubeconfig, context)
+        configuration.connection_pool_maxsize = CONNECTIONS
+        plain, websocket = clients_of(configuration, heartbeat_s=HEARTBEAT_S)
+    except PluginFailed as error:
+        raise _no_credential(deployment, error, kubeconfig) from error
+    except (ConfigException, OSError, ValueError, KeyError, TypeError, AssertionError, yaml.YAMLError) as error:
         raise _unreachable(deployment, error, kubeconfig=kubeconfig, namespace=namespace) from error
-    configuration.connection_pool_maxsize = CONNECTIONS
-    plain = ApiClient(configuration=configuration)
-    websocket = WsApiClient(configuration=configuration, heartbeat=HEARTBEAT_S)
-    websocket.set_default_header("Connection", "upgrade,keep-alive")
     clients = [plain, websocket]
     cluster = Cluster(plain, namespace or namespace_of(kubeconfig, context, in_cluster))
     try:
@@ -82,6 +84,15 @@ async def _first_answer(cluster: Cluster) -> None:
             await cluster.pods("medweave.dev/none")
     except TimeoutError:
         raise Refused(0, f"no answer within {FIRST_ANSWER_S:.0f} s") from None
+
+
+def _no_credential(deployment: str, error: PluginFailed, kubeconfig: str) -> DeploymentRefused:
+    return DeploymentRefused(
+        f"deployments.{deployment}.config.kubeconfig: the program that it names for the credentials gives none.",
+        seen=f"{error} (kubeconfig {kubeconfig})",
+        expected="an ExecCredential with a token, or with a certificate and its key, on its standard output",
+        do=error.hint or "run that command yourself, do what it says (log in again, install it), and start again",
+    )
 
 
 def _unreachable(deployment: str, error: Exception, *, kubeconfig: str, namespace: str) -> DeploymentRefused:
@@ -102,7 +113,7 @@ def _unreachable(deployment: str, error: Exception, *, kubeconfig: str, namespac
     )
     return DeploymentRefused(
         f"deployments.{deployment}.config.{key}: the cluster does not let medweave in.",
-        seen=f"{error} (kubeconfig {kubeconfig}, namespace {namespace or 'of its context'})",
+        seen=f"{without_secrets(str(error))} (kubeconfig {kubeconfig}, namespace {namespace or 'of its context'})",
         expected="a cluster that answers and lets this account list, and start commands in, the pods of the namespace",
         do=do,
     )

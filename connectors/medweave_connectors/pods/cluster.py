@@ -11,6 +11,8 @@ from typing import Any
 import aiohttp
 from kubernetes_asyncio.client import ApiException
 
+from medweave_connectors.pods.credentials import renewed
+from medweave_connectors.pods.masking import without_secrets
 from medweave_connectors.pods.pod import Pod, parse_pod
 
 REQUEST_S = 15.0
@@ -53,22 +55,26 @@ class Cluster:
         Raises:
             Refused: no answer, or another status than 2xx.
         """
+        keys = {
+            "query_params": list((query or {}).items()),
+            "header_params": {"Accept": "application/json", "Content-Type": content_type},
+            "body": body,
+            "auth_settings": ["BearerToken"],
+            "response_types_map": {200: "object", 201: "object", 202: "object"},
+            "_return_http_data_only": True,
+            "_request_timeout": REQUEST_S,
+        }
         try:
-            response = await self._client.call_api(
-                path,
-                method,
-                query_params=list((query or {}).items()),
-                header_params={"Accept": "application/json", "Content-Type": content_type},
-                body=body,
-                auth_settings=["BearerToken"],
-                response_types_map={200: "object", 201: "object", 202: "object"},
-                _return_http_data_only=True,
-                _request_timeout=REQUEST_S,
-            )
+            try:
+                response = await self._client.call_api(path, method, **keys)
+            except ApiException as error:
+                if error.status != 401 or not await renewed(self._client.configuration):
+                    raise
+                response = await self._client.call_api(path, method, **keys)
         except ApiException as error:
             raise Refused(error.status or 0, _message(error)) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Refused(0, str(error) or type(error).__name__) from error
+            raise Refused(0, without_secrets(str(error)) or type(error).__name__) from error
         return dict(response or {})
 
     async def pods(self, selector: str) -> list[Pod]:
