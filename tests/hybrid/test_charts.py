@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from support import images
 from support.charts import CHARTS, chart_name, ci_values
@@ -124,6 +125,19 @@ def test_helm_and_the_api_server_accept_every_ci_file(tenant: Tenant, chart: Pat
         assert applied.returncode == 0, applied.stderr
         assert "would violate PodSecurity" not in applied.stderr
         assert applied.stdout.count("server dry run") == len(re.findall(r"^kind: ", rendered, flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize("chart", CHARTS, ids=chart_name)
+def test_every_pod_has_the_registrys_login_and_the_priority(tenant: Tenant, chart: Path) -> None:
+    values = chart / "ci" / "everything-on.yaml"
+    rendered = tenant.call("helm", "template", "ci", *OFFLINE, chart, "--values", values)
+    found = [each for each in yaml.safe_load_all(rendered) if each]
+    specs = [each["spec"]["template"]["spec"] for each in found if "template" in each.get("spec", {})]
+    specs += [each["spec"] for each in found if each["kind"] == "Pod"]
+    assert len(specs) >= 2
+    for spec in specs:
+        assert spec["imagePullSecrets"] == [{"name": "registry-login"}]
+        assert spec["priorityClassName"] == "system-cluster-critical"
 
 
 @pytest.mark.parametrize("chart", CHARTS, ids=chart_name)
