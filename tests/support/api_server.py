@@ -128,6 +128,17 @@ class ApiServer:
         for socket in self._sockets.get(name, []):
             asyncio.run_coroutine_threadsafe(socket.close(), self._loop).result(5)
 
+    def cut(self, name: str) -> None:
+        """Ends the connections of a pod as the real server does when the kubelet is killed: as a success. Its processes go on."""
+
+        async def end(socket: web.WebSocketResponse) -> None:
+            await socket.send_bytes(b"\x03" + json.dumps(_status(0)).encode())
+            await socket.close()
+
+        for socket in self._sockets.get(name, []):
+            if not socket.closed:
+                asyncio.run_coroutine_threadsafe(end(socket), self._loop).result(5)
+
     # ---- inside
 
     def _serve(self, ready: threading.Event) -> None:

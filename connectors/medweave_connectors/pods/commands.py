@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 KEY = "MEDWEAVE_JOB"  # marks the processes of a job, also those that left its process group
@@ -29,7 +29,7 @@ class Counters:
     """The counters of a container, read from its own control groups; None where the kernel does not show them.
 
     Attributes:
-        pid: of the command, in the container.
+        pid: of the shell above the command, in the container; it leads their process group.
         oom_kills: processes of the container killed for lack of memory so far.
         cpu_seconds: processor time of the container so far, s.
         limit_mib: its memory limit, MiB.
@@ -73,13 +73,22 @@ def parse_counters(lines: Iterable[str]) -> Counters:
     return counters
 
 
+def telling_its_end(words: Sequence[str], mark: str) -> list[str]:
+    """Words that run a command and write the mark and its exit code to standard error when it has ended.
+
+    The shell that does so leads the process group, and outlives a signal to the group that asks the command to end.
+    """
+    script = f"trap : HUP INT TERM; \"$@\"; code=$?; echo '{mark}'$code >&2; exit $code"
+    return ["sh", "-c", script, "sh", *words]
+
+
 def start(line: str) -> list[str]:
-    """Words to execute in a container: tells the process's number and the counters on stderr, then becomes the command.
+    """Words to execute in a container: tells the number of its process group and the counters on stderr, then becomes the command.
 
     Args:
         line: for a POSIX shell, ending in `exec`.
     """
-    return ["sh", "-c", f"{{ echo '{MARK}pid' $$; {_COUNTERS}; }} >&2; {line}"]
+    return ["sh", "-c", f"{{ echo '{MARK}pid' $PPID; {_COUNTERS}; }} >&2; {line}"]
 
 
 def read_counters() -> list[str]:
@@ -91,7 +100,7 @@ def end(pid: int | None, key: str, *, signal: str, grace_s: float) -> list[str]:
     """Words that end a job: the signal to its group, and KILL after the grace to whatever is left of it.
 
     Args:
-        pid: of the command, which leads its process group; None if it did not get so far.
+        pid: leads the command's process group; None if it did not get so far.
         key: value of `MEDWEAVE_JOB` in the environment of the job's processes.
         signal: `INT` or `TERM`.
         grace_s: time to end by itself, s.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import secrets
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
@@ -13,6 +14,7 @@ from typing import Any
 import aiohttp
 from streamflow.core.data import StreamWrapper
 
+from medweave_connectors.pods.commands import MARK, telling_its_end
 from medweave_connectors.pods.errors import PodLost
 
 STDIN, STDOUT, STDERR, STATUS = 0, 1, 2, 3
@@ -29,8 +31,10 @@ class Execution:
         message: what the kubelet says about a command that could not be started.
     """
 
-    def __init__(self, socket: Any, place: str) -> None:
+    def __init__(self, socket: Any, place: str, mark: bytes) -> None:
+        """`mark` is what the command's shell writes before its exit code, as the last thing on its standard error."""
         self._socket, self._place = socket, place
+        self._own_end = OwnEnd(mark)
         self.exit_code: int | None = None
         self.message = ""
 
@@ -41,9 +45,11 @@ class Execution:
                 continue
             channel, data = message.data[0], message.data[1:]
             if channel == STATUS:
-                self.exit_code, self.message = read_status(data)
-            elif data:
-                yield channel, data
+                code, self.message = read_status(data)
+                # The API server calls the end of a stream a success, also where a killed kubelet has cut it.
+                self.exit_code = code or self._own_end.exit_code
+            elif piece := self._own_end.feed(data) if channel == STDERR else data:
+                yield channel, piece
 
     async def collect(self) -> tuple[bytes, int]:
         """Standard output and error together, and the exit code.
@@ -77,6 +83,31 @@ class Execution:
         await self._socket.close()
 
 
+class OwnEnd:
+    """Takes what a command's shell says about its end out of the command's standard error."""
+
+    def __init__(self, mark: bytes) -> None:
+        self._mark, self._held = mark, b""
+
+    @property
+    def exit_code(self) -> int | None:
+        """What the shell said; None where it has not."""
+        said = self._held.removeprefix(self._mark) if self._held.startswith(self._mark) else b""
+        return int(said) if said.endswith(b"\n") and said.strip().isdigit() else None
+
+    def feed(self, data: bytes) -> bytes:
+        """The part of it that is the command's own; a piece that may be the beginning of the mark waits for the next."""
+        self._held += data
+        place = self._held.find(self._mark)
+        if place < 0:
+            begun = (
+                n for n in range(min(len(self._mark), len(self._held)), 0, -1) if self._held.endswith(self._mark[:n])
+            )
+            place = len(self._held) - next(begun, 0)
+        own, self._held = self._held[:place], self._held[place:]
+        return own
+
+
 def read_status(data: bytes) -> tuple[int | None, str]:
     """Exit code and message of what the API server says at a command's end; the code is None where it is not known."""
     status = json.loads(data)
@@ -100,12 +131,13 @@ async def execute(
         PodLost: the API server or the kubelet refuses; the message has their reason.
     """
     pod, _, container = place.partition(":")
+    mark = f"{MARK}end {secrets.token_hex(4)} "
     try:
         request = await client.connect_get_namespaced_pod_exec(
             name=pod,
             namespace=namespace,
             container=container,
-            command=list(command),
+            command=telling_its_end(command, mark),
             stdin=takes_input,
             stdout=True,
             stderr=True,
@@ -113,7 +145,7 @@ async def execute(
             _headers=_PROTOCOL,
             _preload_content=False,
         )
-        return Execution(await request, place)
+        return Execution(await request, place, mark.encode())
     except aiohttp.WSServerHandshakeError as error:
         raise PodLost(f"no command can be started in {place}: {_refusal(error.status)}") from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from medweave_connectors.pods.commands import Counters
 from medweave_connectors.pods.errors import PodLost
 from medweave_connectors.pods.execution import STDOUT, Execution, execute
 from medweave_connectors.pods.pod import Pod
-from medweave_connectors.pods.states import loss, loss_kind
+from medweave_connectors.pods.states import kind_of_event, loss, loss_kind
 from medweave_connectors.reactions.table import FailureKind
 from medweave_connectors.record.output import JobOutput, Lines
 from medweave_connectors.record.run import CommandOutcome
@@ -28,6 +29,7 @@ OWN_WORDS_S = 20.0  # after the first node failed, the others may end by themsel
 WATCH_S = 2.0
 ASK_S = 10.0  # for a short command of ours
 BACK_S, BACK_PAUSE_S = 20.0, 1.0
+HEARD_S, HEARD_PAUSE_S = 15.0, 0.5
 LOST_CODE = 75  # "may succeed when run again"
 
 
@@ -82,6 +84,11 @@ class Member:
             self.lost, self.lost_kind = why, loss_kind(self.pod, pod, self.container)
         return bool(why)
 
+    def hear_of(self, reason: str, text: str) -> None:
+        """Takes an event of its lost pod."""
+        if (kind := kind_of_event(reason)) is not None:
+            self.lost, self.lost_kind = f"pod {self.pod.name}: {reason}: {text}", kind
+
     def take(self, line: str) -> None:
         """A line of its standard error."""
         # Each node tells how far it is; people read node 0's.
@@ -96,6 +103,7 @@ class Group:
         self.members = list(members)
         self._websocket, self._cluster = websocket, cluster
         self._executions: dict[int, Execution] = {}
+        self._since = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=1)  # events have whole seconds
         self._timed_out = False
         self._doom = ""
 
@@ -178,23 +186,49 @@ class Group:
     async def _look_back(self, member: Member) -> None:
         # The pod knows why: a container that was killed as a whole, an eviction, or a child that ran out of memory.
         if member.exit_code == 0:
-            member.after = await self._counters(member)
+            member.after = await self._counters(member) or Counters()
             return
         is_lost = False
         with contextlib.suppress(Refused):
-            is_lost = member.look_at(await self._cluster.pod(member.pod.name))
+            is_lost = await self._is_lost(member)
         if member.exit_code is None:
             await self._end_unheard(member, is_lost=is_lost)
         elif not member.lost:
-            member.after = await self._counters(member)
+            if counters := await self._counters(member):
+                member.after = counters
+            else:
+                await self._hear_of_its_container(member)
 
-    async def _counters(self, member: Member) -> Counters:
+    async def _is_lost(self, member: Member) -> bool:
+        """Looks at a member's pod, and where that does not say why it has ended, at what the kubelet told of it.
+
+        Raises:
+            Refused: nobody answered.
+        """
+        if not member.look_at(await self._cluster.pod(member.pod.name)):
+            return False
+        if member.lost_kind is FailureKind.UNKNOWN:
+            for _, reason, text in await self._cluster.events([member.pod.name], self._since):
+                member.hear_of(reason, text)
+        return True
+
+    async def _hear_of_its_container(self, member: Member) -> None:
+        """The container went with the command, or before it: the kubelet tells why some seconds after it has killed it."""
+        deadline = time.monotonic() + HEARD_S
+        while time.monotonic() < deadline:
+            await asyncio.sleep(HEARD_PAUSE_S)
+            with contextlib.suppress(Refused):
+                if await self._is_lost(member):
+                    return
+
+    async def _counters(self, member: Member) -> Counters | None:
+        """The counters of its container; None where that does not run any more."""
         with contextlib.suppress(PodLost, TimeoutError):
             async with asyncio.timeout(ASK_S):
                 execution = await execute(self._websocket, member.pod.namespace, member.place, commands.read_counters())
                 text, _ = await execution.collect()
                 return commands.parse_counters(text.decode(errors="replace").splitlines())
-        return Counters()
+        return None
 
     async def _end_unheard(self, member: Member, *, is_lost: bool) -> None:
         """Ends a command whose connection broke: it may go on where nobody listens.
@@ -205,7 +239,7 @@ class Group:
         while not await self._end(member, "TERM") and not is_lost and time.monotonic() < deadline:
             await asyncio.sleep(BACK_PAUSE_S)
             with contextlib.suppress(Refused):
-                is_lost = member.look_at(await self._cluster.pod(member.pod.name))
+                is_lost = await self._is_lost(member)
 
     async def _end(self, member: Member, signal: str) -> bool:
         """Whether it could be ended, or had ended."""
@@ -237,8 +271,7 @@ class Group:
 
     async def _look_at(self, member: Member) -> None:
         with contextlib.suppress(Refused):  # no answer: unknown, asked again
-            pod = await self._cluster.pod(member.pod.name)
-            if member.rank in self._executions and member.look_at(pod):
+            if member.rank in self._executions and await self._is_lost(member):
                 # Its stream may never end by itself: the kubelet that served it may be gone.
                 await self._executions[member.rank].close()
 

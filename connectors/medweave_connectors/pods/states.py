@@ -137,6 +137,11 @@ def loss_kind(before: Pod, now: Pod | None, container: str) -> FailureKind:
     return FailureKind.OUT_OF_MEMORY if current and current.ended == "OOMKilled" else FailureKind.UNKNOWN
 
 
+def kind_of_event(reason: str) -> FailureKind | None:
+    """The kind of loss that an event of a pod tells of; None for any other event."""
+    return _KINDS.get(reason)
+
+
 def describe(pod: Pod) -> str:
     """One line about a pod for an error message: `w-0: starting, ContainersNotReady`."""
     state, reason = judge(pod)

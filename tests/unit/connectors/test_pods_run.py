@@ -7,42 +7,25 @@ import re
 import shutil
 import signal
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from support.api_server import NAMESPACE, ApiServer, pod_document
-from support.engine import Run, run, start, wait_until, write_workflow
-from support.engine_file import engine_file
+from support.api_server import NAMESPACE, ApiServer
+from support.engine import run, start, wait_until
+from support.small_cluster import DEPLOYMENT, PROGRESS, applied, failure, small_cluster, write
 
 GOOD = "echo {} > run_report.json; echo $POD_NAME > result.txt"
-PROGRESS = """echo 'medweave-progress {"unit":"case","done":1,"total":2,"detail":"x"}' >&2\n"""
 GANG = {"hints": {"urn:medweave:cwl#Gang": {}}}
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ApiServer]:
-    with ApiServer() as fake:
-        fake.add(pod_document("w-0"), pod_document("w-1"), pod_document("stranger", labels={"app": "other"}))
-        fake.write_kubeconfig(tmp_path / "kubeconfig")
-        yield fake
-
-
-def write(tmp_path: Path, tools: dict[str, Any], *, target: str = "", config: str = "selector: app=w") -> None:
-    settings = yaml.safe_load(f"{{kubeconfig: kubeconfig, {config}}}")
-    pods = {"type": "medweave.kubernetes", "workdir": f"{tmp_path}/in-pods", "config": settings}
-    file = engine_file({"pods": pods}, {"/": yaml.safe_load(f"{{deployment: pods{target}}}")})
-    write_workflow(tmp_path, tools, file=file)
-
-
-def failure(ended: Run) -> dict[str, Any]:
-    (job,) = [event["data"] for event in ended.of_type("job.ended") if event["data"]["state"] == "failed"]
-    return job
+    with small_cluster(tmp_path) as serving:
+        yield serving
 
 
 def test_a_good_run(tmp_path: Path, server: ApiServer) -> None:
@@ -87,51 +70,6 @@ def test_a_time_limit_ends_the_command(tmp_path: Path, server: ApiServer) -> Non
     ended = run(tmp_path)
     assert ended.exit_code == 1
     assert "the time limit of 1 s was reached" in ended.stderr
-    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
-
-
-def test_a_pod_that_vanishes_is_told_as_such(tmp_path: Path, server: ApiServer) -> None:
-    write(tmp_path, {"sleeper": PROGRESS + "sleep 60"})
-    going = start(tmp_path)
-    going.wait_for_line("case 1/2")
-    pod = next(
-        name for name in ("w-0", "w-1") if any("medweave-pod pid" in each[-1] for each in server.commands.get(name, []))
-    )
-    server.remove(pod)
-    ended = going.wait()
-    assert f"pod {pod} is gone" in ended.stderr
-    assert failure(ended)["exit_code"] == 75, "another try may succeed"
-
-
-def test_a_connection_that_breaks_is_no_end(tmp_path: Path, server: ApiServer) -> None:
-    # Fault K11 of the engine: TypeError, and a cut stream reads as its end.
-    write(tmp_path, {"sleeper": f"echo $$ > {tmp_path}/pid; " + PROGRESS + "while :; do sleep 0.1; done"})
-    going = start(tmp_path)
-    going.wait_for_line("case 1/2")
-    for name in ("w-0", "w-1"):
-        server.drop(name)
-    ended = going.wait()
-    assert ended.exit_code == 1
-    assert "broke before the command had ended" in ended.stderr
-    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists(), "nor does the command go on alone"
-
-
-def away_for(server: ApiServer, seconds: float, *requests: tuple[str, str]) -> None:
-    """The server answers such requests with 503, as one that is started again does."""
-    server.refuse |= dict.fromkeys(requests, (503, "the server is not ready"))
-    threading.Timer(seconds, server.refuse.clear).start()
-
-
-def test_a_command_is_ended_when_the_api_server_is_back(tmp_path: Path, server: ApiServer) -> None:
-    # It was asked once: what ran in a pod that stays went on for ever.
-    write(tmp_path, {"sleeper": f"echo $$ > {tmp_path}/pid; " + PROGRESS + "while :; do sleep 0.1; done"})
-    going = start(tmp_path)
-    going.wait_for_line("case 1/2")
-    away_for(server, 3.0, ("GET", "/pods"))
-    for name in ("w-0", "w-1"):
-        server.drop(name)
-    ended = going.wait()
-    assert failure(ended)["site"]["failure"] == "Unknown"
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
@@ -276,28 +214,6 @@ def test_an_unknown_service_is_told_with_the_known_ones(tmp_path: Path, server: 
     assert re.search(r"expected: .*: worker\n", ended.stderr)
 
 
-DEPLOYMENT = """
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: segment}
-spec:
-  replicas: 1
-  selector: {matchLabels: {app: segment}}
-  template:
-    metadata: {labels: {app: segment}}
-    spec: {containers: [{name: worker, image: x}]}
-"""
-
-
-def applied(server: ApiServer, **status: Any) -> None:
-    def make(document: dict[str, Any]) -> None:
-        pod = pod_document("segment-1", labels=document["spec"]["template"]["metadata"]["labels"])
-        pod["status"] |= status
-        server.add(pod)
-
-    server.on_apply = make
-
-
 def test_manifests_live_as_long_as_the_run(tmp_path: Path, server: ApiServer) -> None:
     (tmp_path / "segment.yaml").write_text(DEPLOYMENT)
     applied(server)
@@ -307,19 +223,6 @@ def test_manifests_live_as_long_as_the_run(tmp_path: Path, server: ApiServer) ->
     assert (tmp_path / "results" / "result.txt").read_text() == "segment-1\n"
     assert server.pods["segment-1"]["metadata"]["labels"]["medweave.dev/run"] == "my.run"
     assert not server.objects, "what was applied is deleted"
-
-
-def test_manifests_are_deleted_when_the_api_server_is_back(tmp_path: Path, server: ApiServer) -> None:
-    (tmp_path / "segment.yaml").write_text(DEPLOYMENT)
-    applied(server)
-    write(tmp_path, {"first": PROGRESS + "sleep 1; " + GOOD}, config="files: [segment.yaml]")
-    going = start(tmp_path)
-    going.wait_for_line("case 1/2")
-    away_for(server, 6.0, ("DELETE", "deployments"))
-    ended = going.wait()
-    assert ended.exit_code == 0, ended.stderr
-    assert not server.objects
-    assert "could not be deleted" not in ended.stderr
 
 
 def test_a_missing_image_is_told_within_seconds_and_undone(tmp_path: Path, server: ApiServer) -> None:

@@ -1,0 +1,133 @@
+"""What takes pods, commands and the API server away in the middle of a run over `medweave.kubernetes`."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.api_server import ApiServer
+from support.engine import start
+from support.small_cluster import DEPLOYMENT, PROGRESS, applied, failure, small_cluster, write
+
+GOOD = "echo {} > run_report.json; echo $POD_NAME > result.txt"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ApiServer]:
+    with small_cluster(tmp_path) as serving:
+        yield serving
+
+
+def test_a_pod_that_vanishes_is_told_as_such(tmp_path: Path, server: ApiServer) -> None:
+    write(tmp_path, {"sleeper": PROGRESS + "sleep 60"})
+    going = start(tmp_path)
+    going.wait_for_line("case 1/2")
+    pod = next(
+        name for name in ("w-0", "w-1") if any("medweave-pod pid" in each[-1] for each in server.commands.get(name, []))
+    )
+    server.remove(pod)
+    ended = going.wait()
+    assert f"pod {pod} is gone" in ended.stderr
+    assert failure(ended)["exit_code"] == 75, "another try may succeed"
+
+
+def test_a_connection_that_breaks_is_no_end(tmp_path: Path, server: ApiServer) -> None:
+    # Fault K11 of the engine: TypeError, and a cut stream reads as its end.
+    write(tmp_path, {"sleeper": f"echo $$ > {tmp_path}/pid; " + PROGRESS + "while :; do sleep 0.1; done"})
+    going = start(tmp_path)
+    going.wait_for_line("case 1/2")
+    for name in ("w-0", "w-1"):
+        server.drop(name)
+    ended = going.wait()
+    assert ended.exit_code == 1
+    assert "broke before the command had ended" in ended.stderr
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists(), "nor does the command go on alone"
+
+
+def test_a_success_that_the_command_has_not_told_is_none(tmp_path: Path, server: ApiServer) -> None:
+    # Found by the fault campaign: when a kubelet is killed, the API server calls its commands well.
+    script = f"echo half > result.txt; echo $$ > {tmp_path}/pid; {PROGRESS}while :; do sleep 0.1; done"
+    write(tmp_path, {"sleeper": script})
+    going = start(tmp_path)
+    going.wait_for_line("case 1/2")
+    for name in ("w-0", "w-1"):
+        server.cut(name)
+    ended = going.wait()
+    assert ended.exit_code == 1, "half an output is none"
+    assert "broke before the command had ended" in ended.stderr
+    assert failure(ended)["site"]["failure"] == "Unknown"
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_a_container_that_is_killed_tells_why_a_moment_later(tmp_path: Path, server: ApiServer) -> None:
+    # Found by the fault campaign: a pod over the limit of its volume still looks well when its command is dead already.
+    write(tmp_path, {"sleeper": f"echo $$ > {tmp_path}/pid; " + PROGRESS + "exec sleep 60"})
+    going = start(tmp_path)
+    going.wait_for_line("case 1/2")
+    server.refuse[("GET", "/exec")] = (500, "container not found")
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    time.sleep(2)
+    for pod in server.pods.values():
+        pod["status"] |= {
+            "phase": "Failed",
+            "reason": "Evicted",
+            "message": "Usage of EmptyDir volume exceeds the limit",
+        }
+    ended = going.wait()
+    assert failure(ended)["site"]["failure"] == "Preempted"
+    assert "Evicted: Usage of EmptyDir volume exceeds the limit" in ended.stderr
+
+
+def test_an_evicted_pod_whose_container_ended_well_is_told_by_its_event(tmp_path: Path, server: ApiServer) -> None:
+    # The real phase of such a pod is Succeeded: only the kubelet's event says that it was evicted.
+    write(tmp_path, {"sleeper": f"echo $$ > {tmp_path}/pid; " + PROGRESS + "exec sleep 60"})
+    going = start(tmp_path)
+    going.wait_for_line("case 1/2")
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    for name, pod in server.pods.items():
+        pod["status"]["phase"] = "Succeeded"
+        event = {"involvedObject": {"name": name}, "reason": "Evicted", "lastTimestamp": now, "metadata": {}}
+        server.events.append(event | {"message": 'Usage of EmptyDir volume "work" exceeds the limit "10Mi".'})
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    ended = going.wait()
+    assert failure(ended)["site"]["failure"] == "Preempted"
+    assert 'Evicted: Usage of EmptyDir volume "work" exceeds the limit "10Mi".' in ended.stderr
+
+
+def away_for(server: ApiServer, seconds: float, *requests: tuple[str, str]) -> None:
+    """The server answers such requests with 503, as one that is started again does."""
+    server.refuse |= dict.fromkeys(requests, (503, "the server is not ready"))
+    threading.Timer(seconds, server.refuse.clear).start()
+
+
+def test_a_command_is_ended_when_the_api_server_is_back(tmp_path: Path, server: ApiServer) -> None:
+    # It was asked once: what ran in a pod that stays went on for ever.
+    write(tmp_path, {"sleeper": f"echo $$ > {tmp_path}/pid; " + PROGRESS + "while :; do sleep 0.1; done"})
+    going = start(tmp_path)
+    going.wait_for_line("case 1/2")
+    away_for(server, 3.0, ("GET", "/pods"))
+    for name in ("w-0", "w-1"):
+        server.drop(name)
+    ended = going.wait()
+    assert failure(ended)["site"]["failure"] == "Unknown"
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_manifests_are_deleted_when_the_api_server_is_back(tmp_path: Path, server: ApiServer) -> None:
+    (tmp_path / "segment.yaml").write_text(DEPLOYMENT)
+    applied(server)
+    write(tmp_path, {"first": PROGRESS + "sleep 1; " + GOOD}, config="files: [segment.yaml]")
+    going = start(tmp_path)
+    going.wait_for_line("case 1/2")
+    away_for(server, 6.0, ("DELETE", "deployments"))
+    ended = going.wait()
+    assert ended.exit_code == 0, ended.stderr
+    assert not server.objects
+    assert "could not be deleted" not in ended.stderr
