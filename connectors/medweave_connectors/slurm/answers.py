@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -132,22 +133,28 @@ class EndWords:
     tails: dict[str, bytes] = field(default_factory=dict)
 
 
-def read_end(answer: str, job_id: str) -> EndWords:
-    """Of `commands.end`."""
+def read_end(answer: str, job_id: str, folder_name: str = "") -> EndWords:
+    """Of `commands.end`.
+
+    Args:
+        folder_name: of the job's own folder, which no other job has. A controller that has lost its state gives ids again: a
+            job of the same id in another folder is another job, and this one is forgotten.
+    """
     words, rows = EndWords(), []
     for line in whole(answer):
         mark, _, rest = line.partition(" ")
         name, _, told = rest.partition(" ")
         if mark == "sacct":
-            rows.append(dict(zip(SACCT_FIELDS, rest.split("|"), strict=False)))
+            rows.append(dict(zip(SACCT_FIELDS, rest.split("|", len(SACCT_FIELDS) - 1), strict=False)))
         elif mark == "scontrol":
-            words.forgotten |= "Invalid job id" in rest
-            words.scontrol = _from_scontrol(rest) or words.scontrol
+            is_other = "JobState=" in rest and folder_name not in rest
+            words.forgotten |= "Invalid job id" in rest or is_other
+            words.scontrol = words.scontrol if is_other else _from_scontrol(rest) or words.scontrol
         elif mark == "file":
             _take_exit_record(words, name, told)
         elif mark == "tail":
             words.tails[name] = _decoded(told)
-    words.sacct = _from_sacct(rows, job_id)
+    words.sacct = _from_sacct(rows, job_id, folder_name)
     return words
 
 
@@ -207,9 +214,9 @@ def _take_exit_record(words: EndWords, name: str, record: str) -> None:
         words.ranks[int(name[5:])] = int(code), int(ended), host
 
 
-def _from_sacct(rows: Sequence[Mapping[str, str]], job_id: str) -> Told | None:
+def _from_sacct(rows: Sequence[Mapping[str, str]], job_id: str, folder_name: str) -> Told | None:
     job = next((row for row in rows if row["JobIDRaw"] == job_id), None)
-    if job is None:
+    if job is None or (job.get("WorkDir") and folder_name and posixpath.basename(job["WorkDir"]) != folder_name):
         return None
     code, signal_number = _two(job["ExitCode"])
     steps = [row for row in rows if row["JobIDRaw"].startswith(f"{job_id}.")]

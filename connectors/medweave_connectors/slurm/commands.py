@@ -19,7 +19,7 @@ FOLLOW_BYTES = 65536
 TAIL_BYTES = 16384
 END = "medweave-end"
 SACCT_FIELDS = (
-    "JobIDRaw", "State", "ExitCode", "ElapsedRaw", "Submit", "Start", "TotalCPU", "MaxRSS", "NodeList", "Timelimit",
+    "JobIDRaw", "State", "ExitCode", "ElapsedRaw", "Submit", "Start", "TotalCPU", "MaxRSS", "NodeList", "Timelimit", "WorkDir",
 )  # fmt: skip
 _BASE64 = "base64 | tr -d '\\n'"
 

@@ -258,7 +258,7 @@ class SlurmJob:
     async def _last_words(self) -> EndWords:
         """What all sources say; empty where the site could not be asked."""
         try:
-            return read_end(await self._site.ask(commands.end(self.job_id, self._files)), self.job_id)
+            return read_end(await self._site.ask(commands.end(self.job_id, self._files)), self.job_id, self._files.name)
         except Exception:  # whatever broke, nothing is known
             return EndWords()
 
@@ -309,7 +309,7 @@ class SlurmJob:
         memory = words.looks_out_of_memory(told, [*strange, *self._output.stderr_tail])
         word = words.site_word(self.job_id, told, self._allocation, self._site.place, out_of_memory=memory)
         rank = words.lost_rank(end.ranks) if self._gang else None
-        code, _, host = end.ranks[rank] if rank is not None else (shell_exit_code(told), 0, "")
+        code, _, host = end.ranks[rank] if rank is not None else (self._own_code(end, told), 0, "")
         kind, memory_mib = failure_kind(told, out_of_memory=memory), self._allocation.memory_mib
         self.failure = Failed(kind=kind, exit_code=code, memory_mib=memory_mib)
         if rank is None:
@@ -317,6 +317,9 @@ class SlurmJob:
         if rank:  # node 0's words were followed
             self._output.tell_instead(end.tails.get(f"stderr.{rank}", b""))
         return code, f"{word}\nnode rank {rank} ({host}) ended first, exit code {code}; the others were ended with it."
+
+    def _own_code(self, end: EndWords, told: Told) -> int:
+        return shell_exit_code(told, end.scontrol, end.exit_file)
 
     def _notice(self, text: str) -> None:
         if (run := current()) is not None:

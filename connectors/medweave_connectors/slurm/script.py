@@ -29,6 +29,11 @@ class JobFiles:
         """The folder of one submission, which no other shares: `token` is its own."""
         return cls(f"{output_directory.rstrip('/')}.slurm-{token}")
 
+    @property
+    def name(self) -> str:
+        """The folder's name, which no other job has."""
+        return posixpath.basename(self.folder)
+
     def path(self, name: str) -> str:
         return posixpath.join(self.folder, name)
 

@@ -160,10 +160,18 @@ def failure_kind(told: Told, *, out_of_memory: bool) -> FailureKind:
     return FailureKind.OUT_OF_MEMORY if out_of_memory else _KINDS.get(told.state, FailureKind.UNKNOWN)
 
 
-def shell_exit_code(told: Told) -> int:
-    """As a shell would tell it; 0 for a success only, never for another state."""
+def shell_exit_code(told: Told, *others: Told | None) -> int:
+    """As a shell would tell it; 0 for a success only, never for another state.
+
+    sacct takes 128 from exit codes of 128 and more, which makes 203 of a broken program the 75 of one that may be tried again.
+
+    Args:
+        others: what other sources say of the same job.
+    """
     if told.state is JobState.COMPLETED:
         return told.exit_code
     if told.signal_number:
         return 128 + told.signal_number
-    return told.exit_code or 1
+    known = (each.exit_code for each in others if each is not None and each.state is told.state)
+    whole = (code for code in known if code == told.exit_code + 128)
+    return next(whole, told.exit_code) or 1

@@ -121,7 +121,7 @@ async def _settled(ask: Ask, left: Submission, seen: Left) -> str:
 
 async def _is_of_use(ask: Ask, left: Submission, job_id: str) -> bool:
     """Whether it waits, runs or has done well."""
-    end = read_end(await ask(left_commands.end(job_id, left)), job_id)
+    end = read_end(await ask(left_commands.end(job_id, left)), job_id, JobFiles(left.folder).name)
     told = judge(end.sacct, end.scontrol, end.exit_file, forgotten=end.forgotten)
     if told is None:
         return not end.forgotten  # what Slurm has forgotten runs no more, and nobody knows how it ended

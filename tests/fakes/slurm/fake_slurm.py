@@ -73,6 +73,7 @@ def sbatch(words: list[str]) -> int:
     made = FOLDER / f"new-{os.getpid()}"
     made.mkdir()
     note(made, "comment", options["comment"])
+    note(made, "folder", options["chdir"])
     note(made, "signal", options.get("signal", ""))
     note(made, "may-requeue", "1" if "--requeue" in words else "")
     note(made, "open-mode", "ab" if options.get("open-mode") == "append" else "wb")
@@ -170,7 +171,8 @@ def scontrol(words: list[str]) -> int:
         print("slurm_load_jobs error: Invalid job id specified")
         return 1
     print(
-        f"JobId={job.name} JobName=x JobState={word_of(job)} Reason=None ExitCode={exit_code(job)} RunTime=00:00:02 NodeList=n1"
+        f"JobId={job.name} JobName=x JobState={word_of(job)} Reason=None ExitCode={exit_code(job)} RunTime=00:00:02 NodeList=n1 "
+        f"WorkDir={(job / 'folder').read_text()}"
     )
     return 0
 
@@ -183,10 +185,13 @@ def sacct(words: list[str]) -> int:
         return 1
     job = JOBS / next(word for word in words if word.startswith("--jobs=")).removeprefix("--jobs=")
     if job in known():
+        first, _, second = exit_code(job).partition(":")
+        code = f"{int(first) % 128}:{second}"  # as sacct writes codes of 128 and more
         print(
-            f"{job.name}|{word_of(job)}|{exit_code(job)}|2|2026-11-21T10:00:00|2026-11-21T10:00:03|00:01.500||n1|01:00:00"
+            f"{job.name}|{word_of(job)}|{code}|2|2026-11-21T10:00:00|2026-11-21T10:00:03|00:01.500||n1|01:00:00|"
+            f"{(job / 'folder').read_text()}"
         )
-        print(f"{job.name}.batch|{word_of(job)}|{exit_code(job)}|2|||00:01.500|20480K|n1|")
+        print(f"{job.name}.batch|{word_of(job)}|{code}|2|||00:01.500|20480K|n1|")
     return 0
 
 

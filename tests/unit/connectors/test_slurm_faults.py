@@ -242,3 +242,26 @@ def test_many_jobs_share_one_query(cluster: Cluster) -> None:
     assert len(ended.of_type("job.ended")) == 20
     asked = (cluster.folder / "slurm" / "asked").read_text().count("squeue")
     assert asked < 20, "a query for each job would be at least one each, and several with their waiting"
+
+
+def test_an_exit_code_that_sacct_has_cut_is_told_whole(cluster: Cluster) -> None:
+    # Found by the fault campaign: sacct takes 128 from codes of 128 and more, and 203 became 75, which may be tried again.
+    ended = cluster.go({"first": "exit 203"})
+    assert ended.exit_code == 1
+    job = ended_job(ended)
+    assert (job["exit_code"], job["site"]["failure"]) == (203, "StepFailed")
+    assert "sacct State=FAILED ExitCode=75:0" in ended.stderr, "the site's word stays as it is"
+
+
+def test_the_success_of_another_job_with_the_same_id_is_not_ours(cluster: Cluster) -> None:
+    # Found by the fault campaign: a controller that was killed before it had saved its state gives the ids again.
+    half = "echo half > result.txt; echo {} > run_report.json; " + PROGRESS + "sleep 100"
+    going = cluster.begin({"first": half}, preload="from medweave_connectors.slurm import job\njob.END_KNOWN_S = 2.0\n")
+    going.wait_for_line("case 1/2")
+    job = cluster.folder / "slurm" / "jobs" / "100"
+    (job / "folder").write_text("/elsewhere/another.slurm-0a1b2c3d")
+    (job / "word").write_text("COMPLETED")
+    ended = going.wait()
+    assert ended.exit_code == 1, "half an output is none"
+    assert ended_job(ended)["site"]["failure"] == "Unknown"
+    assert "is lost: nobody knows how it ended" in ended.stderr
