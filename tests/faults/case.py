@@ -69,6 +69,7 @@ class Case:
         injected, injected_at: what was done, and when (s since 1970).
         evidence: words of others than the scheduler that the fault took place; `refuted` says that it did not.
         right_code: the exit code that a failure must tell.
+        known_at: moment of the scheduler's word, where the evidence has it, s since 1970.
         trouble: why the campaign could not do its part.
         stopped: the driver did not end by itself.
     """
@@ -91,6 +92,7 @@ class Case:
     evidence: list[str] = field(default_factory=list)
     refuted: bool = False
     right_code: int | None = None
+    known_at: float | None = None
     trouble: str = ""
     stopped: bool = False
 

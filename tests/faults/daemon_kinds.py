@@ -28,6 +28,9 @@ def controller(stage: Stage, cases: Sequence[Case]) -> None:
         case.begin_and_wait(lambda: stage.slurm.job_id(case.name), what="Slurm has its job")
 
     stage.side_by_side(cases, one)
+    # A controller that is killed before it has written them down has lost its jobs: that is another fault.
+    submitted = time.time()
+    cases[0].wait_for(lambda: stage.slurm.saved_at() > submitted, "slurmctld has saved its state", limit_s=60)
     before = stage.slurm.boot_time()
     pause = cases[0].chance.uniform(1, 5)
     _inject_all(cases, f"SIGKILL to slurmctld, started again after {pause:.1f} s")

@@ -126,7 +126,7 @@ class Campaign:
             happened=happened,
             completed=not (kind.fatal and happened),
             submissions=1,
-            since=told.changed_at if told.evicted else case.injected_at,
+            since=case.known_at or case.injected_at,
             look=lambda: [] if kind.name == "pod-memory" else stage.pods.living(case),
         )
 

@@ -12,6 +12,7 @@ from faults.stage import Stage, each
 from medweave_connectors.reactions.table import FailureKind
 
 WAIT = "sleep 900"
+EVICTED = "event Evicted: "
 MEMORY, DISK = "96Mi", "10Mi"
 FILL = "head -c 31457280 /dev/zero > filler"  # 30 MiB
 
@@ -22,6 +23,7 @@ def deleted(stage: Stage, case: Case) -> None:
     pod = _started(stage, case)
     told = stage.pods.admin("delete", "pod", pod, "--wait=false")
     case.inject(f"kubectl delete pod {pod}")
+    case.evidence.append(f"the API server: {told.strip()}")
     case.refuted = "deleted" not in told
     case.end()
 
@@ -45,11 +47,16 @@ def evicted(stage: Stage, case: Case) -> None:
         case.inject(f"Eviction API on {pod}")
         case.refuted = '"Success"' not in told
     case.end(240)
+    if over:
+        at, text = stage.pods.eviction(pod)
+        case.evidence.append(f"{EVICTED}{text}" if text else "no event Evicted")
+        case.known_at = at
 
 
 def was_evicted(case: Case, told: Story) -> bool:
-    """The API server says so, in one of its two ways."""
-    return bool(told.evicted) or told.disruption == "EvictionByEvictionAPI"
+    """The API server says so, in one of its ways; a pod whose containers end well is Succeeded, and its event tells."""
+    by_event = any(each.startswith(EVICTED) for each in case.evidence)
+    return by_event or bool(told.evicted) or told.disruption == "EvictionByEvictionAPI"
 
 
 def out_of_memory(stage: Stage, cases: Sequence[Case]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 import subprocess
@@ -160,6 +161,15 @@ class Pods:
     def story(self, uid: str) -> Story:
         """What the API server has told of a pod so far."""
         return story(list(self._seen), uid)
+
+    def eviction(self, pod: str) -> tuple[float | None, str]:
+        """When the kubelet told that it evicts a pod, s since 1970, and what it said; empty where it did not."""
+        selector = f"--field-selector=involvedObject.name={pod},reason=Evicted"
+        found = json.loads(self.admin("get", "events", selector, "--output=json") or '{"items": []}')["items"]
+        if not found:
+            return None, ""
+        told = found[0]["firstTimestamp"] or found[0]["metadata"]["creationTimestamp"]
+        return datetime.datetime.fromisoformat(told).timestamp(), " ".join(found[0]["message"].split())
 
     def oom_kills(self, pod: str) -> int:
         """Processes of a pod that the kernel has killed for lack of memory, by its own counter."""

@@ -126,21 +126,22 @@ def exit_code(stage: Stage, case: Case) -> None:
 
 
 def exited(case: Case, rows: Sequence[Row]) -> bool:
-    """Slurm has the exit code."""
-    return len(rows) > 0 and rows[-1].state == "FAILED" and rows[-1].exit_code == f"{case.right_code}:0"
+    """Slurm has the exit code; sacct takes 128 from those of 128 and more."""
+    codes = {f"{case.right_code}:0", f"{(case.right_code or 0) - 128}:0"}
+    return len(rows) > 0 and rows[-1].state == "FAILED" and rows[-1].exit_code in codes
 
 
 def kill(stage: Stage, case: Case) -> None:
-    """SIGKILL to the step's process, or to the shell of the job script above it."""
+    """SIGKILL to the step's process, or to the shell of the job script above it and all that it has started."""
     case.right_code = SIGKILL
-    prepare(case, case.script(WAIT))
+    prepare(case, case.script(f"exec {WAIT}"))
     case.begin_and_wait()
     time.sleep(case.chance.uniform(0, 4))
-    pid, of = case.processes[-1], "the step's process"
-    if case.number % 2 == 0:
-        pid, of = batch_shell(stage, pid), "the job script's shell"
-    killed = stage.testbed.inside("base", "kill", "-KILL", str(pid))
-    case.inject(f"SIGKILL to {of}, {pid}")
+    pid, of = str(case.processes[-1]), "the step's process"
+    if case.number % 2 == 0:  # this Slurm loses the children of a script that is killed alone (proctrack/linuxproc)
+        pid, of = f"-{batch_shell(stage, int(pid))}", "the job script's process group"
+    killed = stage.testbed.inside("base", "kill", "-KILL", "--", pid)
+    case.inject(f"SIGKILL to {of}, {pid.lstrip('-')}")
     if killed.returncode:
         raise CannotPlay(killed.stderr.strip())
     case.end()
@@ -148,7 +149,7 @@ def kill(stage: Stage, case: Case) -> None:
 
 def killed(case: Case, rows: Sequence[Row]) -> bool:
     """Slurm knows of the signal, or of the exit code that the shell made of it."""
-    return len(rows) > 0 and rows[-1].state == "FAILED" and rows[-1].exit_code in ("0:9", f"{SIGKILL}:0")
+    return len(rows) > 0 and rows[-1].state == "FAILED" and rows[-1].exit_code in ("0:9", "9:0", f"{SIGKILL}:0")
 
 
 def batch_shell(stage: Stage, pid: int) -> int:

@@ -126,6 +126,11 @@ class Slurm:
         told = self.call("scontrol", "show", "config").stdout.splitlines()
         return next((line.partition("=")[2].strip() for line in told if line.startswith("BOOT_TIME")), "")
 
+    def saved_at(self) -> float:
+        """When the controller has saved its jobs last, s since 1970."""
+        file = self.testbed.layout.slurm / "site/var/lib/slurm/slurmctld/job_state"
+        return file.stat().st_mtime if file.exists() else 0.0
+
     # ---- what is done to it
 
     @contextlib.contextmanager
