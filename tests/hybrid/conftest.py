@@ -36,6 +36,7 @@ GROUPS = {
         "pods": (
             "test_pods",
             "test_pods_cluster",
+            "test_chart_sources",
             "test_testbed_cluster",
             "test_testbed_tenants",
             "test_testbed_walls",

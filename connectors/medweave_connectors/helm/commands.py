@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 OLDEST = (3, 13)  # the first version with `--labels`
 NAME_LENGTH = 53
@@ -43,7 +44,7 @@ class Chart:
     version: str | None = None
 
     def words(self) -> list[str]:
-        """Options that name it."""
+        """Options that tell where it comes from, and which one it is."""
         words = ["--repo", self.repository] if self.repository else []
         return [*words, "--version", self.version] if self.version else words
 
@@ -118,6 +119,27 @@ def failing_key(reason: str, values: Mapping[str, Any]) -> str:
     if "unauthorized" in text or "kubeconfig" in text or "unreachable" in text or "connection" in text:
         return "kubeconfig"
     return "chart"
+
+
+def chart_trouble(reason: str, chart: Chart) -> tuple[str, str] | None:
+    """The key of the config and what to do where a chart did not come from its repository or registry; None for other reasons."""
+    source = chart.repository or (chart.reference if "://" in chart.reference else "")
+    host = urlsplit(source).netloc.rpartition("@")[2]
+    if not host or host not in reason:
+        return None
+    text = reason.lower()
+    key = "repo" if chart.repository else "chart"
+    if re.search(r"certificate|x509", text):
+        return key, f"put the authority of {host} into the file that the variable SSL_CERT_FILE names"
+    if re.search(r"\b40[13]\b|credential|unauthorized|denied", text):
+        login = f"`helm registry login {host}`"
+        if chart.repository:
+            login = "fetch the chart with `helm pull` and write the archive's path as `chart`"
+        return key, f"{host} wants a login: {login}"
+    if re.search(r"\b404\b|not found", text):
+        named = f"version {chart.version} of {chart.reference}" if chart.version else chart.reference
+        return ("chartVersion" if chart.version else "chart"), f"correct the name or the version; {host} has no {named}"
+    return key, f"correct the address, or look whether this machine reaches {host} (network, HTTPS_PROXY)"
 
 
 def key_of_image(values: Mapping[str, Any], image: str) -> str:

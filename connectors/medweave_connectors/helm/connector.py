@@ -24,6 +24,7 @@ from medweave_connectors.pods.cluster import Refused
 from medweave_connectors.pods.connector import PodsConnector
 from medweave_connectors.pods.errors import DeploymentRefused
 from medweave_connectors.pods.group import Member
+from medweave_connectors.pods.masking import without_secrets
 from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.readiness import Readiness
 from medweave_connectors.pods.workloads import Workload, container_names, documents, selectors, workloads
@@ -76,6 +77,7 @@ class MedweaveHelmConnector(PodsConnector):
             DeploymentRefused: helm or the cluster refuses; nothing of the release is left.
         """
         started = time.monotonic()
+        self._check_chart()
         await self._check_helm()
         await self._clear_the_way()
         _in_use.add((self.namespace, self.release))
@@ -168,6 +170,16 @@ class MedweaveHelmConnector(PodsConnector):
             return chart
         return os.path.normpath(self.folder / Path(chart).expanduser())
 
+    def _check_chart(self) -> None:
+        path = Path(self.chart.reference)
+        if path.is_absolute() and not path.exists():
+            raise self._refused(
+                "chart",
+                f"there is no {self.chart.reference}",
+                "a folder or archive with a chart, `oci://…`, or the name of a chart with the URL of its repository as `repo`",
+                "correct the path; for a chart that `helm repo add` knows as `name/chart` write `chart: chart` and its `repo`",
+            )
+
     async def _check_helm(self) -> None:
         try:
             found = await process.run(commands.version(), timeout_s=HELM_S)
@@ -255,11 +267,15 @@ class MedweaveHelmConnector(PodsConnector):
             return await process.run(words, timeout_s=HELM_S)
         except HelmFailed as error:
             reason = commands.failure(str(error))
-            raise self._refused(
+            key, do = commands.chart_trouble(reason, self.chart) or (
                 commands.failing_key(reason, self.values),
-                reason,
-                f"`helm {words[1]}` of {self.chart.reference} to succeed in namespace '{self.namespace}'",
                 "correct the key that the message names, and run again",
+            )
+            raise self._refused(
+                key,
+                without_secrets(reason),
+                f"`helm {words[1]}` of {self.chart.reference} to succeed in namespace '{self.namespace}'",
+                do,
             ) from error
 
     def _refused(self, key: str, seen: str, expected: str, do: str) -> DeploymentRefused:

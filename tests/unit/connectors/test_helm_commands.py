@@ -120,6 +120,78 @@ def test_a_refused_value_is_a_key_of_the_site_file(values: dict[str, object], po
     assert commands.failing_key(reason, values) == key
 
 
+FETCH = 'failed to perform "FetchReference" on source: '
+
+
+@pytest.mark.parametrize(
+    ("chart", "reason", "key", "do"),
+    [  # what helm 4.0 says
+        (
+            Chart(reference="seg", repository="http://127.0.0.1:1"),
+            'looks like "http://127.0.0.1:1" is not a valid chart repository or cannot be reached: Get '
+            '"http://127.0.0.1:1/index.yaml": dial tcp 127.0.0.1:1: connect: connection refused',
+            "repo",
+            "whether this machine reaches 127.0.0.1:1",
+        ),
+        (
+            Chart(reference="seg", repository="http://me@charts.test:80"),
+            'looks like "http://me@charts.test:80" is not a valid chart repository or cannot be reached: '
+            "failed to fetch http://charts.test:80/index.yaml : 401 Unauthorized",
+            "repo",
+            "charts.test:80 wants a login: fetch the chart with `helm pull`",
+        ),
+        (
+            Chart(reference="seg", repository="http://charts.test", version="9.9.9"),
+            'chart "seg" version "9.9.9" not found in http://charts.test repository',
+            "chartVersion",
+            "charts.test has no version 9.9.9 of seg",
+        ),
+        (
+            Chart(reference="seg", repository="http://charts.test"),
+            'chart "seg" not found in http://charts.test repository',
+            "chart",
+            "charts.test has no seg",
+        ),
+        (
+            Chart(reference="oci://r.test/x/seg", version="1.0.0"),
+            f'{FETCH}Get "https://r.test/v2/x/seg/manifests/1.0.0": dial tcp: lookup r.test on 10.0.0.1:53: no such host',
+            "chart",
+            "whether this machine reaches r.test",
+        ),
+        (
+            Chart(reference="oci://r.test:5000/x/seg", version="1.0.0"),
+            f'{FETCH}GET "https://r.test:5000/v2/x/seg/manifests/1.0.0": basic credential not found',
+            "chart",
+            "`helm registry login r.test:5000`",
+        ),
+        (
+            Chart(reference="oci://r.test/x/seg", version="1.0.0"),
+            f"{FETCH}r.test/x/seg:1.0.0: not found",
+            "chartVersion",
+            "r.test has no version 1.0.0 of oci://r.test/x/seg",
+        ),
+        (
+            Chart(reference="oci://r.test/x/seg"),
+            f'{FETCH}Get "https://r.test/v2/x/seg/manifests/1.0.0": tls: failed to verify certificate: x509: certificate '
+            "signed by unknown authority",
+            "chart",
+            "SSL_CERT_FILE",
+        ),
+    ],
+)
+def test_a_chart_that_does_not_come_is_told_with_its_key(chart: Chart, reason: str, key: str, do: str) -> None:
+    found = commands.chart_trouble(reason, chart)
+    assert found is not None
+    assert found[0] == key
+    assert do in found[1]
+
+
+def test_what_is_no_trouble_with_a_chart() -> None:
+    chart = Chart(reference="oci://r.test/x/seg")
+    assert commands.chart_trouble("values don't meet the specifications of the schema", chart) is None
+    assert commands.chart_trouble('path "/c" not found', Chart(reference="/c")) is None
+
+
 @pytest.mark.parametrize(
     ("values", "image", "key"),
     [

@@ -1,0 +1,79 @@
+"""`medweave.helm` with a chart of a real repository, and of places where there is none; helm and the cluster are real."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.cwl_files import ROOT
+from support.helm_release import Tenant, first_tenant
+from support.pod_runs import BASE_IMAGE, go, write
+
+GOOD = "echo {} > run_report.json; hostname > result.txt"
+
+
+@pytest.fixture(scope="module")
+def tenant() -> Tenant:
+    return first_tenant()
+
+
+@pytest.fixture
+def repository(tmp_path: Path, tenant: Tenant) -> Iterator[str]:
+    """URL of a chart repository with version 0.9.1 of helm/compss-cluster."""
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=folder)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        url = f"http://127.0.0.1:{server.server_port}"
+        tenant.call("helm", "package", ROOT / "helm" / "compss-cluster", "--version", "0.9.1", "--destination", folder)
+        tenant.call("helm", "repo", "index", folder, "--url", url)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield url
+        server.shutdown()
+
+
+def prepare(folder: Path, **config: Any) -> None:
+    name, _, tag = BASE_IMAGE.rpartition(":")
+    small = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
+    values = {
+        "engine": "ddp",
+        "image": {"repository": name, "tag": tag, "pullPolicy": "Never"},
+        "python": "/usr/bin/python3",
+        "requiredModules": ["json"],
+        "worker": {"replicas": 1, "resources": small},
+    }
+    write(folder, {"first": GOOD}, kind="medweave.helm", config={"timeout": 120, "values": values, **config})
+
+
+def test_a_chart_of_a_repository_is_installed(tmp_path: Path, tenant: Tenant, repository: str) -> None:
+    prepare(tmp_path, chart="compss-cluster", repo=repository, chartVersion="0.9.1")
+    ended = go(tmp_path, tenant)
+    assert ended.exit_code == 0, ended.stderr
+
+
+def test_a_version_that_the_repository_has_not_is_told(tmp_path: Path, tenant: Tenant, repository: str) -> None:
+    prepare(tmp_path, chart="compss-cluster", repo=repository, chartVersion="0.9.2")
+    ended = go(tmp_path, tenant)
+    assert "deployments.pods.config.chartVersion: the release cannot be installed." in ended.stderr
+    assert "has no version 0.9.2 of compss-cluster" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "config"),
+    [
+        ("chart", {"chart": "oci://127.0.0.1:1/x/seg", "chartVersion": "1.0.0"}),
+        ("repo", {"chart": "seg", "repo": "http://127.0.0.1:1"}),
+    ],
+)
+def test_where_nothing_answers_is_told(tmp_path: Path, tenant: Tenant, key: str, config: dict[str, str]) -> None:
+    prepare(tmp_path, **config)
+    ended = go(tmp_path, tenant)
+    assert ended.exit_code == 1
+    assert f"deployments.pods.config.{key}: the release cannot be installed." in ended.stderr
+    assert "look whether this machine reaches 127.0.0.1:1" in ended.stderr
