@@ -22,28 +22,24 @@ MOMENTS = (
     "after the job's end",
     "as the outputs come home",
 )
+CUTS = (MOMENTS[1], MOMENTS[2], MOMENTS[4])
 QUICK_S = 0.002
 
 
 def ssh_cut(stage: Stage, case: Case) -> None:
-    """The server's end of the driver's connection is killed: as it submits, or while the job runs."""
+    """The server's end of the driver's connection is killed: as it submits, while the job runs, or as the outputs come home."""
     prepare(case, case.script(f"sleep {WORK_S}"))
-    submits = case.number % 2 == 0
-    if submits:
-        case.begin_and_wait((case.next_record / "work" / "slurm-jobs.jsonl").exists, what="it submits")
-    else:
-        case.begin_and_wait()
-    time.sleep(case.chance.uniform(0, 0.5 if submits else WORK_S / 2))
+    moment = CUTS[(case.number + stage.seed) % len(CUTS)]
+    _until(stage, case, moment)
     ports = _ports(case)
     servers = _servers(stage, ports)
     if not servers:
         raise CannotPlay("the driver had no connection")
     killed = stage.testbed.inside("base", "kill", "-KILL", *map(str, sorted(servers)))
-    case.inject(f"SIGKILL to sshd of its connection {'as it submits' if submits else 'while the job runs'}")
+    case.inject(f"SIGKILL to sshd of its connection {moment}")
     case.evidence.append(
         f"sshd {' '.join(map(str, sorted(servers)))} of port {' '.join(map(str, sorted(ports)))} killed"
     )
-    case.wait_for(lambda: not _ports(case) & ports, "the connection is gone", limit_s=10)
     case.refuted = killed.returncode != 0
     case.end()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shlex
 import shutil
 import time
@@ -24,6 +23,7 @@ from medweave_connectors.pods.execution import Execution, Reader, StreamContext,
 from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.shell import COMMAND as SHELL
 from medweave_connectors.pods.shell import PodShell
+from medweave_connectors.pods.states import PodState, judge
 from medweave_connectors.record import console
 from medweave_connectors.remote import SHELL_SIGNS, stream_line, utility_line
 from medweave_connectors.shells import ShellLost, Shells
@@ -31,7 +31,15 @@ from medweave_connectors.shells import ShellLost, Shells
 BUFFER_BYTES = 2**20
 LIST_AGAIN_S = 2.0
 UTILITY_S = 600
-COPIES = 2
+AGAIN_S = (
+    0.0,
+    1.0,
+    3.0,
+    8.0,
+    15.0,
+)  # pauses between tries: a kubelet or an API server that is started again needs some seconds
+_LOOKS = frozenset(("test", "readlink", "sha1sum", "stat", "find", "ls", "cat", "head", "du", "set", "printf"))
+_CHANGES = frozenset(("rm", "mv", "cp", "ln", "mkdir", "chmod", "tee", "tar", "-delete"))
 _FULL = ("No space left", "Disk quota")
 
 
@@ -95,18 +103,25 @@ class PodPlaces(BaseConnector):  # type: ignore[misc]
         workdir: str | None = None,
         timeout: int | None = None,
     ) -> tuple[str, int]:
-        """A short command in one container. It is sent once: it is not known how far one had come whose connection broke.
+        """A short command in one container.
+
+        One that may change something is sent once: it is not known how far one had come whose connection broke. One that only
+        looks is sent again while the pod is there.
 
         Raises:
             PodLost: its end is not known, or did not come in time.
         """
         line, limit_s = utility_line(command, environment=environment or {}, workdir=workdir), timeout or UTILITY_S
-        try:
-            return await self._shells_at(location.name).execute(line, limit_s)
-        except TimeoutError:
-            raise PodLost(f"{location.name}: a command did not end within {limit_s} s") from None
-        except (ShellLost, aiohttp.ClientError, OSError) as error:
-            raise PodLost(f"{location.name}: {error}; how a command ended there is not known") from error
+        for pause_s in (*(AGAIN_S if _only_looks(command) else ()), None):
+            try:
+                return await self._shells_at(location.name).execute(line, limit_s)
+            except TimeoutError:
+                raise PodLost(f"{location.name}: a command did not end within {limit_s} s") from None
+            except (ShellLost, aiohttp.ClientError, OSError) as error:
+                if pause_s is None or await self._is_gone(location.name):
+                    raise PodLost(f"{location.name}: {error}; how a command ended there is not known") from error
+            await asyncio.sleep(pause_s)
+        raise AssertionError("the last try returns or raises")
 
     async def undeploy(self, external: bool) -> None:
         """Closes the shells."""
@@ -132,14 +147,14 @@ class PodPlaces(BaseConnector):  # type: ignore[misc]
         """Copies to each location, once for those that share a volume."""
         chosen = await self._distinct(locations, dst)
         copy = super().copy_local_to_remote
-        await self._repeated(lambda: copy(src, dst, chosen, read_only), dst, chosen)
+        await self._repeated(lambda: copy(src, dst, chosen, read_only), dst, chosen, ends=chosen)
 
     async def copy_remote_to_local(
         self, src: str, dst: str, location: ExecutionLocation, read_only: bool = False
     ) -> None:
         """Copies to this machine."""
         copy = super().copy_remote_to_local
-        await self._repeated(lambda: copy(src, dst, location, read_only), dst, [])
+        await self._repeated(lambda: copy(src, dst, location, read_only), dst, [], ends=[location])
 
     async def copy_remote_to_remote(
         self,
@@ -163,7 +178,10 @@ class PodPlaces(BaseConnector):  # type: ignore[misc]
         if others:
             copy = super().copy_remote_to_remote
             await self._repeated(
-                lambda: copy(src, dst, others, source_location, source_connector, read_only), dst, others
+                lambda: copy(src, dst, others, source_location, source_connector, read_only),
+                dst,
+                others,
+                ends=[*others, source_location],
             )
 
     def _shells_at(self, place: str) -> Shells:
@@ -172,32 +190,55 @@ class PodPlaces(BaseConnector):  # type: ignore[misc]
         return self._open_shells[place]
 
     async def _open_shell(self, place: str) -> PodShell:
-        with contextlib.suppress(PodLost):
-            return PodShell(await self._execute(place, SHELL, takes_input=True))
-        return PodShell(await self._execute(place, SHELL, takes_input=True))  # nothing was sent yet
+        for pause_s in AGAIN_S:  # nothing was sent yet
+            try:
+                return PodShell(await self._execute(place, SHELL, takes_input=True))
+            except PodLost:
+                if await self._is_gone(place):
+                    raise
+            await asyncio.sleep(pause_s)
+        return PodShell(await self._execute(place, SHELL, takes_input=True))
+
+    async def _is_gone(self, place: str) -> bool:
+        """Whether the pod of a place is known to run no more."""
+        try:
+            pod = await self.cluster.pod(place.partition(":")[0])
+        except Refused as error:
+            return not error.may_pass
+        return pod is None or judge(pod)[0] == PodState.GONE
 
     async def _execute(self, place: str, command: Sequence[str], *, takes_input: bool = False) -> Execution:
         return await execute(self.websocket, self.cluster.namespace, place, command, takes_input=takes_input)
 
     async def _repeated(
-        self, copy: Callable[[], Awaitable[None]], target: str, places: Sequence[ExecutionLocation]
+        self,
+        copy: Callable[[], Awaitable[None]],
+        target: str,
+        places: Sequence[ExecutionLocation],
+        *,
+        ends: Sequence[ExecutionLocation],
     ) -> None:
-        """Copies, and once more when a stream was cut: long ones sometimes are, on a busy cluster, without a word.
+        """Copies, and again when a stream was cut: long ones sometimes are, on a busy cluster, without a word.
 
         Args:
             target: where it goes, on this machine if there are no places.
+            ends: places whose pods it needs.
         """
-        for left in reversed(range(COPIES)):
-            new = not any(await self._exists(target, places))
+        is_new: bool | None = None
+        for pause_s in (*AGAIN_S, None):
             try:
-                await copy()
+                if is_new is None:
+                    is_new = not any(await self._exists(target, places))
+                else:
+                    await self._remove(target, places)
+                return await copy()
             except (WorkflowExecutionException, ConnectionError) as error:
-                if not (left and new) or any(words in str(error) for words in _FULL):
+                if pause_s is None or is_new is False or any(words in str(error) for words in _FULL):
+                    raise
+                if any([await self._is_gone(each.name) for each in ends if each.deployment == self.deployment_name]):
                     raise
                 console.say(f"medweave: {self.deployment_name}: a copy was cut and is repeated: {error}")
-                await self._remove(target, places)
-            else:
-                return
+            await asyncio.sleep(pause_s)
 
     async def _exists(self, path: str, places: Sequence[ExecutionLocation]) -> list[bool]:
         if not places:
@@ -224,3 +265,8 @@ class PodPlaces(BaseConnector):  # type: ignore[misc]
         places = [(known[name.partition(":")[0]], name.partition(":")[2]) for name in by_place]
         first = source.name.partition(":")[0] if source is not None and source.name in by_place else ""
         return [by_place[f"{pod.name}:{container}"] for pod, container in volumes.distinct(places, path, first=first)]
+
+
+def _only_looks(command: Sequence[str]) -> bool:
+    words = " ".join(command).replace("2>/dev/null", "").split()
+    return words[0] in _LOOKS and not _CHANGES.intersection(words) and not any(">" in word for word in words)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from medweave_connectors.pods.places import _only_looks
 from support.api_server import ApiServer
 from support.engine import start
 from support.small_cluster import DEPLOYMENT, PROGRESS, applied, failure, small_cluster, write
@@ -118,6 +119,36 @@ def test_a_command_is_ended_when_the_api_server_is_back(tmp_path: Path, server: 
     ended = going.wait()
     assert failure(ended)["site"]["failure"] == "Unknown"
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_outputs_come_home_when_the_api_server_is_back(tmp_path: Path, server: ApiServer) -> None:
+    # Found by the fault campaign: the copy was repeated at once, when the server was still away.
+    write(tmp_path, {"first": PROGRESS + "sleep 1; " + GOOD})
+    going = start(tmp_path)
+    going.wait_for_line("case 1/2")
+    away_for(server, 5.0, ("GET", "/exec"))
+    ended = going.wait()
+    assert ended.exit_code == 0, ended.stderr
+    assert (tmp_path / "results" / "result.txt").read_text() in ("w-0\n", "w-1\n")
+    assert "a copy was cut and is repeated" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "looks"),
+    [
+        (["test", "-e", "'a b'", "&&", "readlink", "-f", "'a b'"], True),
+        (["set", "--", "/x/*.txt", ";", "test", "-e", '"$1"', "&&", "printf", "'%s\\n'", '"$@"', ";", ":"], True),
+        (["find -L \"/x\" -type f -exec ls -ln {} \\+ | awk '{sum+=$5}'; "], True),
+        (["test -e /x"], True),
+        (["test", "-d", "/x", "||", "mkdir", "/x"], False),
+        (["cat", "/x", ">", "/y"], False),
+        (["find", "/x", "-delete"], False),
+        (["rm", "-rf", "/x"], False),
+        (["tee", "/x", ">", "/dev/null"], False),
+    ],
+)
+def test_only_what_looks_is_sent_again(command: list[str], looks: bool) -> None:
+    assert _only_looks(command) is looks
 
 
 def test_manifests_are_deleted_when_the_api_server_is_back(tmp_path: Path, server: ApiServer) -> None:
