@@ -5,6 +5,7 @@ StreamFlow gives connectors the command and nothing of what the tool asked for. 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from medweave_steps.contracts.errors import UsageError
 NAMESPACE = "urn:medweave:cwl#"
 CUDA_REQUIREMENT = "http://commonwl.org/cwltool#CUDARequirement"
 CUDA_KEYS = ("cudaDeviceCountMin", "cudaDeviceCountMax")  # versions of CUDA are for the site's environment to have
+DEFAULT_CORES, DEFAULT_MEMORY_MIB = 1.0, 256.0  # what the engine asks for where a tool of CWL 1.1 or 1.2 says nothing
 _KEYS: Mapping[str, frozenset[str]] = {
     "Gang": frozenset(),
     "GPURequest": frozenset({"gpusMin", "gpusMax"}),
@@ -62,6 +64,31 @@ class JobRequest:
     hints: StepHints = StepHints()
     num_nodes: int = 1
     locations: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """The most that a job can have in a place; infinite where nothing limits it.
+
+    Attributes:
+        memory_mib: MiB.
+    """
+
+    cores: float = math.inf
+    memory_mib: float = math.inf
+    gpus: float = math.inf
+
+    def holds(self, *, cores: float, memory_mib: float, gpus: int) -> bool:
+        """Whether a request fits. A tool that asks for no cores or memory is asked for by the engine: that fits everywhere."""
+        return (
+            (cores <= max(self.cores, DEFAULT_CORES))
+            and memory_mib <= max(self.memory_mib, DEFAULT_MEMORY_MIB)
+            and gpus <= self.gpus
+        )
+
+    def __str__(self) -> str:
+        known = {"cores": self.cores, "MiB of memory": self.memory_mib, "GPUs": self.gpus}
+        return ", ".join(f"{number:g} {what}" for what, number in known.items() if number < math.inf) or "no limits"
 
 
 _steps: dict[str, StepHints] = {}

@@ -100,6 +100,10 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
             )
         }
 
+    async def sizes(self, service: str | None) -> dict[str, requests.Size]:
+        """Nothing is known: which pods a step works in, its engine decides."""
+        return {}
+
     def most_locations(self, service: str | None) -> int | None:
         """The number of its workers."""
         return len(self.workers)

@@ -168,9 +168,10 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
 
         For a busy one it may wait: another job's end frees it.
         """
-        told, lack = None, await look(self.context.deployment_manager, places, asked)
+        gpus = requests.hints_of(job.name).gpus_min
+        told, lack = None, await look(self.context.deployment_manager, places, asked, gpus=gpus)
         if lack is not None and lack.final:
-            raise lack.error(job.name, asked)
+            raise lack.error(job.name, asked, gpus=gpus)
         clock = asyncio.get_running_loop().time
         since = clock()
         placing = asyncio.create_task(super().schedule(job, binding_config, hardware_requirement))
@@ -178,7 +179,7 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
             while not (await asyncio.wait({placing}, timeout=LOOK_S))[0]:
                 before = lack
                 with contextlib.suppress(Exception):  # `placing` asks the same places, and says what is wrong
-                    lack = await look(self.context.deployment_manager, places, asked)
+                    lack = await look(self.context.deployment_manager, places, asked, gpus=gpus)
                 if lack is None:
                     since = clock()
                     if before is not None:  # what was missing has come; with retry_delay 0 nobody else would say so
@@ -187,7 +188,7 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
                     continue
                 waited_s = clock() - since
                 if lack.final or waited_s >= LOCATION_DEADLINE_S:
-                    raise lack.error(job.name, asked, waited_s=round(waited_s))
+                    raise lack.error(job.name, asked, gpus=gpus, waited_s=round(waited_s))
                 if lack != told:
                     told = lack
                     console.say(f"medweave: {job.name} waits: {'; '.join(lack.missing)}")

@@ -11,6 +11,7 @@ from streamflow.core.scheduling import Hardware
 from streamflow.deployment.future import FutureConnector
 
 from medweave_connectors.errors import ImpossibleRequest
+from medweave_connectors.requests import Size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +33,11 @@ class Shortfall:
         """True where waiting cannot help."""
         return not self.missing
 
-    def error(self, job_name: str, asked: Hardware, *, waited_s: float = 0.0) -> ImpossibleRequest:
+    def error(self, job_name: str, asked: Hardware, *, gpus: int = 0, waited_s: float = 0.0) -> ImpossibleRequest:
         """What to tell the user.
 
         Args:
+            gpus: those that the tool asks for.
             waited_s: how long it was waited for what is missing, s.
         """
         if self.missing:
@@ -47,10 +49,11 @@ class Shortfall:
             )
         if self.small:
             return ImpossibleRequest(
-                f"{job_name} asks for {asked.cores:g} cores and {asked.memory:g} MiB of memory, "
+                f"{job_name} asks for {asked.cores:g} cores and {asked.memory:g} MiB of memory"
+                f"{f' and {gpus} GPUs' if gpus else ''}, "
                 f"and no location it is bound to has that much.\n"
                 f"  seen:     {'; '.join(self.small)}\n"
-                f"  expected: a location with at least what the tool's ResourceRequirement asks for\n"
+                f"  expected: a location with at least what the tool asks for\n"
                 f"  do:       bind the step to a larger deployment in streamflow.yml"
             )
         return ImpossibleRequest(
@@ -62,12 +65,13 @@ class Shortfall:
 
 
 async def look(
-    deployments: DeploymentManager, places: Sequence[tuple[Target, int]], asked: Hardware
+    deployments: DeploymentManager, places: Sequence[tuple[Target, int]], asked: Hardware, *, gpus: int = 0
 ) -> Shortfall | None:
     """Asks each deployment what it has, busy or not; None where at least one can serve the job.
 
     Args:
         places: each target, and how many of StreamFlow's locations serve it (one queue gives any number of nodes).
+        gpus: those that the tool asks for, on each node.
     """
     small, few, missing = [], [], []
     for target, wanted in places:
@@ -81,11 +85,17 @@ async def look(
             few.append(f"locations: {target.locations}, and {name} has {most}")
             continue
         hardware = [location.hardware for location in found.values()]
-        fits = [has is None or (has.cores >= asked.cores and has.memory >= asked.memory) for has in hardware]
+        sizes = await connector.sizes(target.service) if hasattr(connector, "sizes") else {}
+        fits = [
+            (has is None or (has.cores >= asked.cores and has.memory >= asked.memory))
+            and sizes.get(place, Size()).holds(cores=asked.cores, memory_mib=asked.memory, gpus=gpus)
+            for place, has in zip(found, hardware, strict=True)
+        ]
         if sum(fits) >= wanted:
             return None
         if fits and not any(fits):
             small += [f"{name} has {has.cores:g} cores and {has.memory:.0f} MiB" for has in hardware if has]
+            small += [f"{place} of {name} has {sizes[place]}" for place in found if place in sizes]
         else:
             service = f", service {target.service}," if target.service else ""
             missing.append(f"{name}{service} has {sum(fits)} of {wanted} locations")

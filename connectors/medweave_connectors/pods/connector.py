@@ -26,7 +26,7 @@ from medweave_connectors.pods.access import connect, kubeconfig_path
 from medweave_connectors.pods.errors import DeploymentRefused
 from medweave_connectors.pods.group import Group, Member, outcome_of
 from medweave_connectors.pods.places import BUFFER_BYTES, PodPlaces
-from medweave_connectors.pods.pod import Pod, pod_facts
+from medweave_connectors.pods.pod import Pod, pod_facts, size_of
 from medweave_connectors.pods.readiness import RunIsEnding, run_is_ending
 from medweave_connectors.pods.states import PodState, describe, judge
 from medweave_connectors.pods.workloads import Workload
@@ -145,6 +145,12 @@ class PodsConnector(PodPlaces):
             )
             for pod in ready
         }
+
+    async def sizes(self, service: str | None) -> dict[str, requests.Size]:
+        """The most that a job can have in each location: the limits of its container."""
+        container = self.container_of(service, self.containers())
+        found = {f"{pod.name}:{container}": pod.container(container) for pod in await self.pods()}
+        return {place: size_of(each) for place, each in found.items() if each is not None}
 
     def most_locations(self, service: str | None) -> int | None:
         """How many locations a service has when all is well; None where only the cluster knows."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from medweave_connectors.requests import Size
 
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
@@ -20,6 +23,9 @@ class Container:
         last_words: what it left as its termination message.
         cores: its CPU limit, else its request; None where it has neither.
         memory_mib: its memory limit, MiB; None where it has none.
+        cpu_limit: its CPU limit alone, cores; None where it has none.
+        devices: what it has of resources that are not Kubernetes' own (`nvidia.com/gpu`), all together; infinite where it has a
+            resource claim, which tells no number.
         image: what runs, by digest where the kubelet tells it.
     """
 
@@ -33,6 +39,8 @@ class Container:
     last_words: str = ""
     cores: float | None = None
     memory_mib: float | None = None
+    cpu_limit: float | None = None
+    devices: float = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +114,15 @@ def pod_facts(pod: Pod, container: str) -> dict[str, str]:
     }
 
 
+def size_of(container: Container) -> Size:
+    """The most that a job can have in a container."""
+    return Size(
+        cores=math.inf if container.cpu_limit is None else container.cpu_limit,
+        memory_mib=math.inf if container.memory_mib is None else container.memory_mib,
+        gpus=container.devices,
+    )
+
+
 def parse_pod(document: Mapping[str, Any]) -> Pod:
     """A pod from its JSON, as `kubectl get pod -o json` shows it."""
     metadata, spec, status = document["metadata"], document["spec"], document.get("status") or {}
@@ -165,6 +182,10 @@ def _container(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Container:
         last_words=ended.get("message", "").strip(),
         cores=None if cpu is None else quantity(cpu),
         memory_mib=None if memory is None else quantity(memory) / 2**20,
+        cpu_limit=None if limits.get("cpu") is None else quantity(limits["cpu"]),
+        devices=math.inf
+        if resources.get("claims")
+        else sum(quantity(number) for name, number in limits.items() if "/" in name),
     )
 
 

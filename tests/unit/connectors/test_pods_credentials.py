@@ -21,8 +21,8 @@ from medweave_connectors.pods.execution import execute
 from medweave_connectors.pods.masking import without_secrets
 from support.api_server import NAMESPACE, ApiServer, pod_document
 from support.cluster_way import HOST, GuardedServer, Relay, certificate, tls, write_kubeconfig
-from support.engine import run, write_workflow
-from support.engine_file import engine_file
+from support.engine import run
+from support.small_cluster import write
 
 VERSION = "client.authentication.k8s.io/v1"
 # A token says until when it is good: the server needs no clock of the script's.
@@ -242,17 +242,8 @@ def test_a_program_may_give_a_certificate(tmp_path: Path) -> None:
 
 def test_a_run_outlives_its_first_token(tmp_path: Path, server: GuardedServer) -> None:
     script(tmp_path, lasting(7))
-    path = kubeconfig(tmp_path, server.port)
-    pods = {
-        "type": "medweave.kubernetes",
-        "workdir": f"{tmp_path}/in-pods",
-        "config": {"kubeconfig": path, "selector": "app=w"},
-    }
-    write_workflow(
-        tmp_path,
-        {"first": "sleep 8; echo {} > run_report.json; echo $POD_NAME > result.txt"},
-        file=engine_file({"pods": pods}, {"/": {"deployment": "pods"}}),
-    )
+    kubeconfig(tmp_path, server.port)
+    write(tmp_path, {"first": "sleep 8; echo {} > run_report.json; echo $POD_NAME > result.txt"})
     ended = run(tmp_path)
     assert ended.exit_code == 0, ended.stderr
     assert (tmp_path / "results" / "result.txt").read_text() == "w-0\n"
