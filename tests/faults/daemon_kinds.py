@@ -44,8 +44,7 @@ def kubelet(stage: Stage, cases: Sequence[Case]) -> None:
     """The kubelet is killed while commands run in its pods."""
     _start_in_pods(stage, cases)
     before = stage.pods.kubelet_starts()
-    _inject_all(cases, "SIGKILL to the kubelet, started again")
-    restarted("kubelet", after_s=cases[0].chance.uniform(0, 3))
+    _strike(cases, "SIGKILL to the kubelet, started again", "kubelet")
     deadline = time.monotonic() + EVENT_S
     while (after := stage.pods.kubelet_starts()) <= before and time.monotonic() < deadline:
         time.sleep(0.5)
@@ -58,8 +57,7 @@ def api_server(stage: Stage, cases: Sequence[Case]) -> None:
     """The API server is killed while commands run over it."""
     _start_in_pods(stage, cases)
     before = stage.pods.server_started()
-    _inject_all(cases, "SIGKILL to the API server, started again")
-    restarted("apiserver", after_s=cases[0].chance.uniform(0, 3))
+    _strike(cases, "SIGKILL to the API server, started again", "apiserver")
     after = stage.pods.server_started()
     _note(cases, f"API server started at {before} then {after}", happened=before not in ("", after) and after != "")
     stage.side_by_side(cases, lambda case: case.end())
@@ -71,20 +69,31 @@ def stayed(case: Case, told: Story) -> bool:
 
 
 def _start_in_pods(stage: Stage, cases: Sequence[Case]) -> None:
-    """Every third job ends just before the fault, so that its outputs are on their way; the others work on."""
-    ending = [case for case in cases if case.number % 3 == 0]
+    """Jobs in pods that work until they are told to end."""
 
     def one(case: Case) -> None:
-        sign = f"while [ ! -e {case.there}.end ]; do sleep 0.1; done"
-        stage.pods.write(case, case.script(sign if case in ending else f"sleep {WORK_S}"))
+        stage.pods.write(case, case.script(f"while [ ! -e {case.there}.end ]; do sleep 0.1; done"))
         case.begin_and_wait()
         case.uid = stage.pods.pod(case)["metadata"]["uid"]
 
     stage.side_by_side(cases, one)
     time.sleep(cases[0].chance.uniform(0, 3))
-    for case in ending:
-        case.ledger.with_name(f"{case.name}.end").touch()
-    time.sleep(cases[0].chance.uniform(0, 0.5))
+
+
+def _strike(cases: Sequence[Case], what: str, daemon: str) -> None:
+    """Kills a daemon. Every third job ends just before, so that its outputs are on their way; the others after it."""
+    for case in cases:
+        if case.number % 3 == 0:
+            _let_end(case)
+    time.sleep(cases[0].chance.uniform(0, 0.4))
+    _inject_all(cases, what)
+    restarted(daemon, after_s=cases[0].chance.uniform(0, 3))
+    for case in cases:
+        _let_end(case)
+
+
+def _let_end(case: Case) -> None:
+    case.ledger.with_name(f"{case.name}.end").touch()
 
 
 def _inject_all(cases: Sequence[Case], what: str) -> None:

@@ -143,6 +143,8 @@ class MedweaveKubernetesConnector(PodsConnector):
             self._applied.append(document)
             await (objects.replace if whose == "ended" else objects.apply)(document)
         except Refused as error:
+            if 400 <= error.status < 500 and document in self._applied:
+                self._applied.remove(document)  # nothing was made
             raise self._refused(
                 "namespace" if error.status == 403 else "files",
                 f"{title(document)}: {error}",

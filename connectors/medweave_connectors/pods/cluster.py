@@ -31,8 +31,11 @@ class Refused(Exception):
 
     @property
     def may_pass(self) -> bool:
-        """True where nobody answered, or a server that is busy or has just been started: another try may do."""
-        return self.status in (0, 429) or self.status >= 500
+        """True where nobody answered, or a server that is busy or has just been started: another try may do.
+
+        For its first second a server knows nobody's rights.
+        """
+        return self.status in (0, 401, 403, 429) or self.status >= 500
 
 
 class Cluster:

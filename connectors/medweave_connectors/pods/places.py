@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shlex
 import shutil
 import time
@@ -201,11 +202,10 @@ class PodPlaces(BaseConnector):  # type: ignore[misc]
 
     async def _is_gone(self, place: str) -> bool:
         """Whether the pod of a place is known to run no more."""
-        try:
+        with contextlib.suppress(Refused):  # one that has just been started refuses what it grants a moment later
             pod = await self.cluster.pod(place.partition(":")[0])
-        except Refused as error:
-            return not error.may_pass
-        return pod is None or judge(pod)[0] == PodState.GONE
+            return pod is None or judge(pod)[0] == PodState.GONE
+        return False
 
     async def _execute(self, place: str, command: Sequence[str], *, takes_input: bool = False) -> Execution:
         return await execute(self.websocket, self.cluster.namespace, place, command, takes_input=takes_input)

@@ -102,9 +102,9 @@ def test_an_evicted_pod_whose_container_ended_well_is_told_by_its_event(tmp_path
     assert 'Evicted: Usage of EmptyDir volume "work" exceeds the limit "10Mi".' in ended.stderr
 
 
-def away_for(server: ApiServer, seconds: float, *requests: tuple[str, str]) -> None:
-    """The server answers such requests with 503, as one that is started again does."""
-    server.refuse |= dict.fromkeys(requests, (503, "the server is not ready"))
+def away_for(server: ApiServer, seconds: float, *requests: tuple[str, str], status: int = 503) -> None:
+    """The server answers such requests with 503 or 403, as one that is started again does."""
+    server.refuse |= dict.fromkeys(requests, (status, "the server is not ready"))
     threading.Timer(seconds, server.refuse.clear).start()
 
 
@@ -121,12 +121,13 @@ def test_a_command_is_ended_when_the_api_server_is_back(tmp_path: Path, server: 
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
-def test_outputs_come_home_when_the_api_server_is_back(tmp_path: Path, server: ApiServer) -> None:
-    # Found by the fault campaign: the copy was repeated at once, when the server was still away.
+@pytest.mark.parametrize("status", [503, 403])
+def test_outputs_come_home_when_the_api_server_is_back(tmp_path: Path, server: ApiServer, status: int) -> None:
+    # Found by the fault campaign: the copy was repeated at once, when the server was still away, or knew nobody's rights yet.
     write(tmp_path, {"first": PROGRESS + "sleep 1; " + GOOD})
     going = start(tmp_path)
     going.wait_for_line("case 1/2")
-    away_for(server, 5.0, ("GET", "/exec"))
+    away_for(server, 5.0, ("GET", "/exec"), ("GET", "/pods"), status=status)
     ended = going.wait()
     assert ended.exit_code == 0, ended.stderr
     assert (tmp_path / "results" / "result.txt").read_text() in ("w-0\n", "w-1\n")
@@ -151,13 +152,14 @@ def test_only_what_looks_is_sent_again(command: list[str], looks: bool) -> None:
     assert _only_looks(command) is looks
 
 
-def test_manifests_are_deleted_when_the_api_server_is_back(tmp_path: Path, server: ApiServer) -> None:
+@pytest.mark.parametrize("status", [503, 403])
+def test_manifests_are_deleted_when_the_api_server_is_back(tmp_path: Path, server: ApiServer, status: int) -> None:
     (tmp_path / "segment.yaml").write_text(DEPLOYMENT)
     applied(server)
     write(tmp_path, {"first": PROGRESS + "sleep 1; " + GOOD}, config="files: [segment.yaml]")
     going = start(tmp_path)
     going.wait_for_line("case 1/2")
-    away_for(server, 6.0, ("DELETE", "deployments"))
+    away_for(server, 6.0, ("DELETE", "deployments"), status=status)
     ended = going.wait()
     assert ended.exit_code == 0, ended.stderr
     assert not server.objects
