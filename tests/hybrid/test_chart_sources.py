@@ -40,13 +40,17 @@ def repository(tmp_path: Path, tenant: Tenant) -> Iterator[str]:
 
 def prepare(folder: Path, **config: Any) -> None:
     name, _, tag = BASE_IMAGE.rpartition(":")
-    small = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
+    small = {
+        "requests": {"cpu": "20m", "memory": "64Mi", "ephemeral-storage": "64Mi"},
+        "limits": {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "2Gi"},
+    }
     values = {
         "engine": "ddp",
         "image": {"repository": name, "tag": tag, "pullPolicy": "Never"},
         "python": "/usr/bin/python3",
         "requiredModules": ["json"],
         "worker": {"replicas": 1, "resources": small},
+        "terminationGracePeriodSeconds": 10,
     }
     write(folder, {"first": GOOD}, kind="medweave.helm", config={"timeout": 120, "values": values, **config})
 
