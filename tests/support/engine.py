@@ -140,7 +140,8 @@ def _main(folder: Path, arguments: Sequence[str], environment: dict[str, str], p
     for name in ("MEDWEAVE_RUN_ID", "MEDWEAVE_RUNS_DIR", "MEDWEAVE_KEEP_WORK"):
         os.environ.pop(name, None)
     os.environ |= environment
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # who runs the tests may ignore it (nohup); a terminal's program does not
+    # Who runs the tests may ignore it (nohup); a program of a terminal does not.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.chdir(folder)
     for name, number in (("stdout.txt", 1), ("stderr.txt", 2)):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
