@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -86,7 +87,7 @@ def site_in(tenant: Tenant, kind: Any, pod: str, **config: Any) -> Site:
     assert server.hostname is not None
 
     def read(path: str) -> str:
-        ended = tenant.ended("kubectl", "exec", pod, "--", "cat", path)
+        ended = tenant.within(pod, f"cat {shlex.quote(path)}")
         return ended.stdout if ended.returncode == 0 else ""
 
     return Site(
