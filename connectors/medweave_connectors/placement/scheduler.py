@@ -105,6 +105,17 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
             return  # the run is being closed and the deployment is gone: nothing to free, and no error worth a line
         await super().notify_status(job_name, status)
 
+    def get_connector(self, job_name: str) -> Any:
+        """The connector of a job that has a place.
+
+        Raises:
+            asyncio.CancelledError: the run is being closed, and the deployment is gone: no error worth a line.
+        """
+        deployment = self.get_allocation(job_name).target.deployment.name
+        if self.context.deployment_manager.get_connector(deployment) is None:
+            raise asyncio.CancelledError
+        return super().get_connector(job_name)
+
     @classmethod
     def get_schema(cls) -> str:
         """The closed schema of `scheduling.scheduler.config`."""
