@@ -29,9 +29,9 @@ GROUPS = {
             "test_same_masks",
             "test_bytes",
             "test_tutorial",
-            "test_connector_contract::TestSlurmOverSSH",
             "test_reactions",
         ),
+        "slurm beside": ("test_connector_contract::TestSlurmOverSSH",),  # its files and jobs are its own
         "images": ("test_images", "test_charts"),
         "pods": (
             "test_pods",
