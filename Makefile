@@ -47,9 +47,10 @@ check: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Side by side on a slow machine a test may miss a deadline: what fails is run again, one after the other.
+# Side by side on a slow machine a test may miss a deadline: what fails is run again, one after the other. A test process that dies ends
+# the run: with another in its place, pytest-xdist 3.8 waits for ever.
 test: check
-	$(BIN)/python -m pytest -n 2 --dist loadfile || \
+	$(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart 0 || \
 	  { [ $$? = 1 ] && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
 
 bench: $(INSTALLED)
@@ -72,7 +73,7 @@ test-hybrid: $(INSTALLED)
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
-	$(BIN)/python -m pytest -n 3 $(if $(LONG),,-m 'not long') --ignore tests/hybrid/alone tests/hybrid || \
+	$(BIN)/python -m pytest -n 3 --max-worker-restart 0 $(if $(LONG),,-m 'not long') --ignore tests/hybrid/alone tests/hybrid || \
 	  { [ $$? = 1 ] && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none --ignore tests/hybrid/alone tests/hybrid; }
 endif
 

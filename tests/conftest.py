@@ -15,3 +15,18 @@ pytest.register_assert_rewrite("support.connector_contract")
 # Tests of a full disk run verbs under a limit on file size; Python (seen with 3.11) would keep byte code that the limit cut
 # short, in the environment's own folders, and every later import of it would fail.
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+
+_crashed: list[str] = []
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object, error: object) -> None:
+    """Remembers a test process that died: the tests it had left were never run."""
+    if error:
+        _crashed.append(str(error))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Not the exit code of failed tests, after which `make` runs only those again, and would call the run a success."""
+    if _crashed:
+        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
