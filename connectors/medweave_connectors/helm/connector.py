@@ -90,8 +90,9 @@ class MedweaveHelmConnector(PodsConnector):
                 self.deployment_name,
                 self.cluster,
                 self.workloads,
-                self.timeout_s,
-                lambda image: commands.key_of_image(self.values, image),
+                timeout_s=self.timeout_s,
+                pending_timeout_s=self.pending_timeout_s,
+                key_of=lambda image: commands.key_of_image(self.values, image),
             ).wait()
             await self.brought_up(pods)
         except BaseException:

@@ -60,7 +60,12 @@ class MedweaveKubernetesConnector(PodsConnector):
             for document in manifests:
                 await self._apply(labelled(document, owner.labels()))
             pods = await Readiness(
-                self.deployment_name, self.cluster, self.workloads, self.timeout_s, lambda image: "files"
+                self.deployment_name,
+                self.cluster,
+                self.workloads,
+                timeout_s=self.timeout_s,
+                pending_timeout_s=self.pending_timeout_s,
+                key_of=lambda image: "files",
             ).wait()
         except BaseException:
             # In a task of its own: this one may be being cancelled.

@@ -13,7 +13,7 @@ from kubernetes_asyncio.client import ApiException
 
 from medweave_connectors.pods.credentials import renewed
 from medweave_connectors.pods.masking import without_secrets
-from medweave_connectors.pods.pod import Pod, parse_pod
+from medweave_connectors.pods.pod import Event, Pod, parse_pod
 
 REQUEST_S = 15.0
 
@@ -94,8 +94,8 @@ class Cluster:
                 return None
             raise
 
-    async def events(self, names: Sequence[str], since: datetime.datetime) -> list[tuple[str, str, str]]:
-        """(object, reason, text) of the events of some objects, oldest first; none where the account may not read them.
+    async def events(self, names: Sequence[str], since: datetime.datetime) -> list[Event]:
+        """The events of some objects, oldest first; none where the account may not read them.
 
         Args:
             names: names of objects, or beginnings of names that end in `-`.
@@ -112,8 +112,10 @@ class Cluster:
                 item.get("lastTimestamp") or item.get("eventTime") or item["metadata"].get("creationTimestamp") or ""
             )
             if matches and _time(moment) >= since:
-                told.append((moment, name, item.get("reason", ""), " ".join(item.get("message", "").split())))
-        return [(name, reason, text) for _, name, reason, text in sorted(told)]
+                text = " ".join(item.get("message", "").split())
+                known = item["metadata"].get("uid") or item["metadata"].get("name") or text
+                told.append((moment, Event(name, item.get("reason", ""), text, known)))
+        return [event for _, event in sorted(told)]
 
     async def secrets(self, selector: str) -> list[dict[str, Any]]:
         """The metadata of secrets with these labels."""

@@ -55,6 +55,7 @@ class PodsConnector(PodPlaces):
         kubeContext: str | None = None,
         inCluster: bool = False,
         timeout: int = 300,
+        pendingTimeout: int = 300,
         transferBufferSize: int = BUFFER_BYTES,
     ) -> None:
         super().__init__(deployment_name, config_dir, transferBufferSize)
@@ -62,7 +63,7 @@ class PodsConnector(PodPlaces):
         self.folder = folder.parent if folder.is_file() else folder
         self.namespace = namespace or ""
         self.kubeconfig, self.kube_context, self.in_cluster = kubeconfig_path(kubeconfig), kubeContext, inCluster
-        self.timeout_s = timeout
+        self.timeout_s, self.pending_timeout_s = timeout, pendingTimeout
         self.workloads: list[Workload] = []
         self._clients: list[Any] = []
         self._groups: set[Group] = set()

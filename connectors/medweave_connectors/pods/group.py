@@ -208,8 +208,8 @@ class Group:
         if not member.look_at(await self._cluster.pod(member.pod.name)):
             return False
         if member.lost_kind is FailureKind.UNKNOWN:
-            for _, reason, text in await self._cluster.events([member.pod.name], self._since):
-                member.hear_of(reason, text)
+            for event in await self._cluster.events([member.pod.name], self._since):
+                member.hear_of(event.reason, event.text)
         return True
 
     async def _hear_of_its_container(self, member: Member) -> None:

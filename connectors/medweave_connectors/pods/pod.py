@@ -1,11 +1,11 @@
-"""A pod as the API server tells it, reduced to what decides anything here. Pure."""
+"""A pod and its events as the API server tells them, reduced to what decides anything here. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from medweave_connectors.requests import Size
 
@@ -67,6 +67,7 @@ class Pod:
         conditions: type to (status, reason, message).
         hostname, subdomain: stable name, given by a StatefulSet with a headless Service; empty otherwise.
         mounts: by name of container.
+        claims: names of the volume claims that it uses.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Pod:
     containers: tuple[Container, ...]
     init_containers: tuple[Container, ...]
     mounts: Mapping[str, tuple[Mount, ...]]
+    claims: tuple[str, ...]
 
     @property
     def address(self) -> str:
@@ -100,6 +102,21 @@ class Pod:
     def container(self, name: str) -> Container | None:
         """The container of that name; None if the pod has none."""
         return next((each for each in self.containers if each.name == name), None)
+
+
+class Event(NamedTuple):
+    """Something that a cluster has told of an object.
+
+    Attributes:
+        name: of the object.
+        reason: one word, `FailedMount`.
+        id: another event has another one; one that comes again keeps it.
+    """
+
+    name: str
+    reason: str
+    text: str
+    id: str = ""
 
 
 def pod_facts(pod: Pod, container: str) -> dict[str, str]:
@@ -154,6 +171,11 @@ def parse_pod(document: Mapping[str, Any]) -> Pod:
             )
             for container in spec["containers"]
         },
+        claims=tuple(
+            volume["persistentVolumeClaim"]["claimName"]
+            for volume in volumes.values()
+            if "persistentVolumeClaim" in volume
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""Waiting for pods, with a deadline, and an error that says what was seen as soon as the wait is hopeless."""
+"""Waiting for pods, with deadlines: what they wait for is told at once, and an error as soon as the wait is hopeless."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from collections.abc import Callable, Sequence
 
 from medweave_connectors.pods.cluster import Cluster, Refused
 from medweave_connectors.pods.errors import DeploymentRefused
-from medweave_connectors.pods.pod import Pod
-from medweave_connectors.pods.states import NODES_ARE_COMING, PodState, describe, judge, missing_image, stuck_after_s
-from medweave_connectors.pods.words import tell_events, tell_pods
+from medweave_connectors.pods.patience import End, Hope, Waited, hope, hope_of_missing
+from medweave_connectors.pods.pod import Event, Pod
+from medweave_connectors.pods.states import PodState, describe, judge, missing_image
+from medweave_connectors.pods.words import tell_events, tell_pods, tell_reasons
 from medweave_connectors.pods.workloads import Workload
 from medweave_connectors.record import console, current
 
 POLL_S = 0.5
+EVENTS_S = 2.0
+MAKING_S = 1.0  # a workload without its pods is asked for the reason after so long
 SAY_AFTER_S = 10.0
 LAST_EVENTS = 6
-_REFUSED_PODS = "FailedCreate"  # a quota, or the namespace's pod security: the pods never appear
 
 
 class RunIsEnding(Exception):
@@ -35,6 +37,8 @@ class Readiness:
     """One wait for all pods of a deployment.
 
     Args:
+        timeout_s: longest time to start when nothing is in the way, s.
+        pending_timeout_s: longest time to wait for what may come by itself, s.
         key_of: the key of the deployment's config that describes the pods, given the image that they lack (empty: they lack none).
     """
 
@@ -43,23 +47,28 @@ class Readiness:
         deployment: str,
         cluster: Cluster,
         wanted: Sequence[Workload],
+        *,
         timeout_s: float,
+        pending_timeout_s: float,
         key_of: Callable[[str], str],
     ) -> None:
-        self._deployment, self._cluster, self._wanted, self._timeout_s = deployment, cluster, wanted, timeout_s
+        self._deployment, self._cluster, self._wanted = deployment, cluster, wanted
+        self._timeout_s, self._pending_timeout_s = timeout_s, pending_timeout_s
         self._key_of = key_of
         self._since = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
-        self._clock = time.monotonic()
-        self._stuck_since: dict[str, float] = {}
+        self._clock = self._said = time.monotonic()
+        self._events: list[Event] = []
+        self._events_asked = -EVENTS_S
+        self._told = ""
 
     async def wait(self) -> list[Pod]:
         """Waits until each workload has its number of ready pods; returns them.
 
         Raises:
-            DeploymentRefused: a pod cannot start, or the deadline passed; the message has each pod's state and events.
+            DeploymentRefused: a pod cannot start, or a deadline passed; the message has each pod's state and events.
             RunIsEnding: nobody needs the pods any more.
         """
-        said = self._clock
+        waited = Waited()
         while True:
             if run_is_ending():
                 raise RunIsEnding
@@ -68,17 +77,13 @@ class Readiness:
             pods = [pod for _, found in groups for pod in found]
             if not short:
                 return _ready(pods)
-            now = time.monotonic()
-            if hopeless := await self._hopeless(pods, short, now):
-                raise await self._failure(hopeless, pods, short)
-            if now - self._clock > self._timeout_s:
-                raise await self._failure(f"not ready after {self._timeout_s:.0f} s", pods, short)
-            if now - said > SAY_AFTER_S:
-                said = now
-                waiting = "; ".join(describe(pod) for pod in pods if judge(pod)[0] != PodState.READY) or "no pods yet"
-                console.say(
-                    f"medweave: {self._deployment}: {len(_ready(pods))} of {self._expected()} pods ready; {waiting}"
-                )
+            await self._ask_for_events(pods)
+            hopes = self._hopes(groups)
+            waited = waited.after(time.monotonic(), hopes, self._events)
+            end = waited.end(timeout_s=self._timeout_s, pending_timeout_s=self._pending_timeout_s)
+            if end is not None:
+                raise await self._failure(end, waited, pods)
+            self._tell(pods, hopes)
             await asyncio.sleep(POLL_S)
 
     async def _groups(self) -> list[tuple[Workload, list[Pod]]]:
@@ -92,38 +97,56 @@ class Readiness:
             groups.append((workload, [] if isinstance(pods, BaseException) else pods))
         return groups
 
-    async def _hopeless(self, pods: Sequence[Pod], short: Sequence[Workload], now: float) -> str:
-        for pod in pods:
-            patience = stuck_after_s(pod)
-            if patience is None:
-                self._stuck_since.pop(pod.uid, None)
-            elif now - self._stuck_since.setdefault(pod.uid, now) >= patience and not await self._nodes_come(pod):
-                return "its pods cannot start"
-        if now - self._clock > 2 * POLL_S and len(pods) < self._expected():
-            names = [name for each in short for name in (each.name, f"{each.name}-")]
-            for _, reason, _ in await self._cluster.events(names, self._since):
-                if reason == _REFUSED_PODS:
-                    return "the cluster refuses to make its pods"
-        return ""
+    async def _ask_for_events(self, pods: Sequence[Pod]) -> None:
+        if time.monotonic() - self._events_asked >= EVENTS_S:
+            workloads = [name for each in self._wanted for name in (each.name, f"{each.name}-")]
+            names = {*workloads, *(pod.name for pod in pods), *(claim for pod in pods for claim in pod.claims)}
+            self._events = await self._cluster.events(sorted(names), self._since)
+            self._events_asked = time.monotonic()
 
-    async def _nodes_come(self, pod: Pod) -> bool:
-        if judge(pod)[0] != PodState.UNSCHEDULABLE:
-            return False
-        events = await self._cluster.events([pod.name], self._since)
-        return any(reason in NODES_ARE_COMING for _, reason, _ in events)
+    def _hopes(self, groups: Sequence[tuple[Workload, list[Pod]]]) -> dict[str, tuple[Hope, str]]:
+        hopes = {pod.name: hope(pod, self._events) for _, pods in groups for pod in pods}
+        for workload, pods in groups:
+            if len(pods) < workload.replicas and time.monotonic() - self._clock > MAKING_S:
+                hopes[workload.name] = hope_of_missing(workload.name, self._events)
+        return hopes
 
-    async def _failure(self, what: str, pods: Sequence[Pod], short: Sequence[Workload]) -> DeploymentRefused:
-        names = [*(pod.name for pod in pods), *(name for each in short for name in (each.name, f"{each.name}-"))]
+    def _tell(self, pods: Sequence[Pod], hopes: dict[str, tuple[Hope, str]]) -> None:
+        """What the pods wait for at each change, and now and then what they do when nothing is in their way."""
+        ready = f"{len(_ready(pods))} of {self._expected()} pods ready"
+        reasons = "; ".join(tell_reasons({name: why for name, (each, why) in hopes.items() if each is Hope.WAITING}))
+        now = time.monotonic()
+        if reasons and reasons != self._told:
+            self._told, self._said = reasons, now
+            text = f"{ready}; waits for up to {self._pending_timeout_s:.0f} s: {reasons}"
+            if (run := current()) is not None:
+                run.deployment_notice(self._deployment, text)
+            else:
+                console.say(f"medweave: {self._deployment}: {text}")
+        elif not reasons and now - self._said > SAY_AFTER_S:
+            self._said = now
+            starting = "; ".join(describe(pod) for pod in pods if judge(pod)[0] != PodState.READY) or "no pods yet"
+            console.say(f"medweave: {self._deployment}: {ready}; {starting}")
+
+    async def _failure(self, end: End, waited: Waited, pods: Sequence[Pod]) -> DeploymentRefused:
+        self._events_asked = -EVENTS_S
+        await self._ask_for_events(pods)
         lines = tell_pods(pods)
-        if events := tell_events(await self._cluster.events(names, self._since), pods):
+        if events := tell_events(self._events, pods):
             lines += ["events:", *(f"  {line}" for line in events[-LAST_EVENTS:])]
         key = self._key_of(next(filter(None, map(missing_image, pods)), ""))
+        after = " after the last scale-up" if waited.scale_ups else ""
+        what = {
+            End.NEVER: f"{key}: its pods cannot start." if pods else f"{key}: the cluster refuses to make its pods.",
+            End.WAITED: f"pendingTimeout: its pods could not start within {self._pending_timeout_s:.0f} s{after}.",
+            End.LATE: f"timeout: its pods were not ready after {self._timeout_s:.0f} s.",
+        }[end]
         wanted = ", ".join(f"{each.replicas} of {each.kind} {each.name}" for each in self._wanted)
         return DeploymentRefused(
-            f"deployments.{self._deployment}.config.{key}: {what}.",
+            f"deployments.{self._deployment}.config.{what}",
             seen="\n".join(lines),
             expected=f"ready pods in namespace '{self._cluster.namespace}': {wanted}",
-            do=_advice(pods),
+            do=_advice(end, pods),
         )
 
     def _expected(self) -> int:
@@ -134,15 +157,17 @@ def _ready(pods: Sequence[Pod]) -> list[Pod]:
     return [pod for pod in pods if judge(pod)[0] == PodState.READY]
 
 
-def _advice(pods: Sequence[Pod]) -> str:
+def _advice(end: End, pods: Sequence[Pod]) -> str:
     waiting = {each.waiting for pod in pods for each in (*pod.init_containers, *pod.containers)}
     if any(map(missing_image, pods)):
         return "correct the image in the deployment's values, or make it available to the cluster"
     if any(judge(pod)[0] == PodState.UNSCHEDULABLE for pod in pods):
-        return "ask for less CPU, memory or GPUs in the deployment's values, or free nodes that have them"
+        return (
+            "ask for less CPU, memory, GPUs or storage in the deployment's values, or free nodes that have them; where nodes are "
+            "made when pods ask for them, give them more time (`pendingTimeout`)"
+        )
     if "CrashLoopBackOff" in waiting:
         said = any(each.last_words for pod in pods for each in (*pod.init_containers, *pod.containers))
         return "do what its container says above" if said else "look at `kubectl logs` of the pod"
-    return (
-        "look at the events above, correct the deployment's values, and run again; `timeout` is the deadline in seconds"
-    )
+    longer = f"; `{end}` is the deadline in seconds" if end is not End.NEVER else ""
+    return f"look at the events above, correct the deployment's values, and run again{longer}"

@@ -17,26 +17,24 @@ class PodState(StrEnum):
     READY = "ready"
     STARTING = "starting"
     UNSCHEDULABLE = "unschedulable"
-    STUCK = "stuck"  # it will not start until somebody changes something
+    STUCK = "stuck"  # a container of it does not start
     GONE = "gone"  # it runs no more
     UNKNOWN = "unknown"
 
 
-# Reasons for which a container waits, and seconds after which the wait is hopeless.
-STUCK_AFTER_S = {
-    "ErrImageNeverPull": 0.0,
-    "InvalidImageName": 0.0,
-    "ErrImagePull": 3.0,  # the kubelet tries again after 10 s, when the user should know already
-    "ImagePullBackOff": 3.0,
-    "CreateContainerConfigError": 3.0,
-    "CreateContainerError": 3.0,
-    "RunContainerError": 3.0,
-    "StartError": 3.0,
-    "CrashLoopBackOff": 0.0,
+# Reasons for which a container waits and does not start by itself at once; `patience` says which of them may still pass.
+PULLS = frozenset(("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"))
+_STUCK = PULLS | {
+    "ErrImageNeverPull",
+    "InvalidImageName",
+    "SignatureValidationFailed",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "RunContainerError",
+    "StartError",
+    "CrashLoopBackOff",
 }
-_NO_IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
-UNSCHEDULABLE_AFTER_S = 20.0
-NODES_ARE_COMING = ("TriggeredScaleUp", "Nominated")  # events of cluster autoscalers
+_NO_IMAGE = PULLS | {"InvalidImageName", "ErrImageNeverPull", "SignatureValidationFailed"}
 
 
 def judge(pod: Pod) -> tuple[PodState, str]:
@@ -49,7 +47,7 @@ def judge(pod: Pod) -> tuple[PodState, str]:
     if pod.phase == "Succeeded":
         return PodState.GONE, "has ended"
     for container in (*pod.init_containers, *pod.containers):
-        if container.waiting in STUCK_AFTER_S:
+        if container.waiting in _STUCK:
             return PodState.STUCK, _waiting(container)
     scheduled = pod.conditions.get("PodScheduled", ("", "", ""))
     if scheduled[0] == "False":
@@ -70,17 +68,6 @@ def missing_image(pod: Pod) -> str:
     """The image that a container of the pod waits for in vain; empty if none does."""
     containers = (*pod.init_containers, *pod.containers)
     return next((each.image or "?" for each in containers if each.waiting in _NO_IMAGE), "")
-
-
-def stuck_after_s(pod: Pod) -> float | None:
-    """Seconds after which waiting for this pod is hopeless; None while there is hope until the deadline."""
-    state, _ = judge(pod)
-    if state == PodState.STUCK:
-        reasons = {each.waiting for each in (*pod.init_containers, *pod.containers)}
-        return min(STUCK_AFTER_S[reason] for reason in reasons if reason in STUCK_AFTER_S)
-    if state == PodState.UNSCHEDULABLE:
-        return UNSCHEDULABLE_AFTER_S
-    return 0.0 if state == PodState.GONE and pod.phase == "Failed" else None
 
 
 def loss(before: Pod, now: Pod | None, container: str) -> str:

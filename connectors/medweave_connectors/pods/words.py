@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from medweave_connectors.pods.pod import Pod
+from medweave_connectors.pods.pod import Event, Pod
 from medweave_connectors.pods.states import PodState, judge, last_words
 
 LINE = 300  # characters of one event
@@ -43,17 +43,25 @@ def tell_pods(pods: Sequence[Pod]) -> list[str]:
     return told or ["no pods"]
 
 
-def tell_events(events: Sequence[tuple[str, str, str]], pods: Sequence[Pod]) -> list[str]:
-    """Lines about events, each text once, without those that add nothing to what the pods' states say.
+def tell_reasons(reasons: Mapping[str, str]) -> list[str]:
+    """`w-0, w-1: Unschedulable: …`: each reason once.
 
     Args:
-        events: (object, reason, text), oldest first.
+        reasons: by name of a pod or a workload.
     """
+    groups: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        groups.setdefault(_without_name(reason, name)[:LINE], []).append(name)
+    return [f"{', '.join(names)}: {reason}" for reason, names in groups.items()]
+
+
+def tell_events(events: Sequence[Event], pods: Sequence[Pod]) -> list[str]:
+    """Lines about events, oldest first, each text once, without those that add nothing to what the pods' states say."""
     waiting = [each.waiting_message for pod in pods for each in (*pod.init_containers, *pod.containers)]
     known = [text for text in waiting if text] + [judge(pod)[1] for pod in pods if judge(pod)[1]]
     stuck = any(judge(pod)[0] == PodState.STUCK for pod in pods)
     lines: list[str] = []
-    for name, reason, text in events:
+    for name, reason, text, _ in events:
         short = _without_name(text, name)
         line = f"{reason}: {short}"[:LINE]
         dull = reason in _DULL or (stuck and reason == "Unhealthy") or len(short.split()) < 3

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave_steps.contracts.errors import StorageError, UsageError
+from medweave_connectors.record import whole_lines
+from medweave_steps.contracts.errors import UsageError
 from medweave_steps.contracts.event import EventType
 
 SYNC_INTERVAL_S = 1.0
@@ -36,8 +37,7 @@ def driver_lives(path: Path) -> bool:
 class EventLog:
     """Writes the events of one run.
 
-    Each line goes out in one `write` to a descriptor opened for appending, so a killed process leaves whole lines, and a
-    reader may follow the file while it grows. The disk is waited for once a second at most, and at the end: only a machine that
+    The disk is waited for once a second at most, and at the end: only a machine that
     loses its power loses lines, those of the last half minute or so.
     """
 
@@ -92,7 +92,10 @@ class EventLog:
             "data": _finite(data or {}),
         }
         text = json.dumps(event, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-        self._write((text + "\n").encode())
+        assert self._descriptor is not None, "an event after the end of the run"
+        whole_lines.append(
+            self._descriptor, (text + "\n").encode(), otherwise="the event log of the run could not be written."
+        )
         self._sync(at_once=event_type == "run.ended")
 
     def close(self) -> None:
@@ -103,24 +106,6 @@ class EventLog:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-
-    def _write(self, line: bytes) -> None:
-        assert self._descriptor is not None, "an event after the end of the run"
-        before = os.fstat(self._descriptor).st_size
-        try:
-            written = os.write(self._descriptor, line)
-        except OSError as error:
-            written, reason = 0, str(error.strerror)
-        else:
-            reason = "no space left"
-        if written < len(line):
-            os.ftruncate(self._descriptor, before)
-            raise StorageError(
-                "the event log of the run could not be written.",
-                seen=reason,
-                expected="space for a line",
-                do="free space on the disk that holds the folder of runs, and run again",
-            )
 
     def _sync(self, *, at_once: bool) -> None:
         now = time.monotonic()

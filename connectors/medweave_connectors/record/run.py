@@ -183,6 +183,12 @@ class RunRecord:
         if job is not None:
             self._append("notice", job, {"text": text})
 
+    def deployment_notice(self, deployment: str, text: str) -> None:
+        """A deployment has something to say that the user should know."""
+        console.say(f"medweave: {deployment}: {text}")
+        if self._log is not None:
+            self._log.append("notice", deployment=deployment, data={"text": text})
+
     def command_ended(self, name: str, outcome: CommandOutcome) -> None:
         """The command ended; whether the job did well is known only once its outputs were found."""
         job = self.jobs.get(name)

@@ -186,13 +186,10 @@ class SlurmJob:
             scripts = {files.script: single_script(self._step, files, prologue=site.prologue, title=title)}
         label = re.sub(r"[^A-Za-z0-9._-]+", ".", f"medweave{PurePosixPath(self.name).parent}")
         sbatch = commands.sbatch_words(files, asked, site.service, job_name=label, key=self.key)
-        if wanted is not None:
-            await asyncio.to_thread(journal.of(self._runs / wanted.run_id).write, wanted)
+        await self._write_down(wanted, job_id="")
         try:
             job_id = await submission.submit(site.ask, sbatch, files, scripts, self.key)
-            if wanted is not None:
-                known = dataclasses.replace(wanted, job_id=job_id)
-                await asyncio.to_thread(journal.of(self._runs / wanted.run_id).write, known)
+            await self._write_down(wanted, job_id=job_id)
             return job_id
         except submission.Refused as error:
             self.over = True
@@ -206,6 +203,11 @@ class SlurmJob:
             ) from None
         except submission.NotTaken as error:
             raise SiteUnreachable(f"{site.place.name}: Slurm did not take the job of {self.name}: {error}") from None
+
+    async def _write_down(self, wanted: Submission | None, *, job_id: str) -> None:
+        if wanted is not None:
+            known = dataclasses.replace(wanted, job_id=job_id)
+            await asyncio.to_thread(journal.of(self._runs / wanted.run_id).write, known)
 
     async def _until_known(self) -> tuple[EndWords, Told]:
         """Waits for the end, and for a source that knows how it was."""

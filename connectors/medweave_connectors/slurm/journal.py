@@ -7,15 +7,18 @@ No streamflow in here.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from medweave_connectors.record import whole_lines
 from medweave_connectors.record.event_log import driver_lives
-from medweave_steps.contracts.errors import StorageError
 
 FILE = "work/slurm-jobs.jsonl"
 EVENTS = "events.jsonl"
@@ -54,6 +57,7 @@ class Journal:
 
     def __init__(self, run_folder: Path) -> None:
         self._file = os.open(run_folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._alone = threading.Lock()  # jobs are submitted side by side, each from a thread
 
     def write(self, submission: Submission) -> None:
         """Writes down what is known of a submission; on the disk when this returns.
@@ -62,21 +66,12 @@ class Journal:
             StorageError: the disk is full; nothing may be submitted then.
         """
         line = (json.dumps(asdict(submission), separators=(",", ":")) + "\n").encode()
-        before = os.fstat(self._file).st_size
-        try:
-            written = os.write(self._file, line)
-            os.fsync(self._file)
-        except OSError as error:
-            written, reason = 0, str(error.strerror)
-        else:
-            reason = "no space left"
-        if written < len(line):
-            os.ftruncate(self._file, before)
-            raise StorageError(
-                "the journal of Slurm jobs could not be written; nothing was submitted.",
-                seen=reason,
-                expected="space for a line",
-                do="free space on the disk that holds the folder of runs, and run again",
+        with self._alone:
+            whole_lines.append(
+                self._file,
+                line,
+                otherwise="the journal of Slurm jobs could not be written; nothing was submitted.",
+                on_disk=True,
             )
 
 
@@ -105,19 +100,29 @@ def left_behind(runs: Path) -> list[Submission]:
         elif not _came_to_its_end(events):
             submissions = read(journal)
             # What a newer run says of a job counts; of several attempts in a run the last one comes first.
-            found |= {key: submissions[key] for key in reversed(submissions) if key not in found}
+            found |= {key: submissions[key] for key in reversed(list(submissions)) if key not in found}
     return [each for key, each in found.items() if key not in cared_for]
 
 
-def read(journal: Path) -> dict[str, Submission]:
+def read(journal: Path) -> Mapping[str, Submission]:
     """The newest word about each submission, by key. A last line that is not whole was never acted upon."""
+    try:
+        known = journal.stat()
+    except OSError:
+        return {}
+    return _read(journal, known.st_ino, known.st_size, known.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=1024)
+def _read(journal: Path, *_known: int) -> Mapping[str, Submission]:
+    """Each submission asks for the journals of all runs; few of them have changed since the last one."""
     found: dict[str, Submission] = {}
     with contextlib.suppress(OSError):
         for line in journal.read_bytes().splitlines():
             with contextlib.suppress(ValueError, TypeError, KeyError):
                 submission = _submission(json.loads(line))
                 found[submission.key] = submission
-    return found
+    return MappingProxyType(found)
 
 
 def taken_over(submission: Submission, *, run_id: str, output: str) -> Submission:

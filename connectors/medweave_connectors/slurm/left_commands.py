@@ -69,11 +69,6 @@ def claim(files: JobFiles) -> str:
     )
 
 
-def end(job_id: str, left: Submission) -> str:
-    """What Slurm and the job itself say."""
-    return commands.end(job_id, JobFiles(left.folder))
-
-
 def move(outputs: tuple[str, ...]) -> str:
     """Puts the output folder, the first of these that exists, where the last one is. Cut off anywhere, it may run again."""
     paths = [shlex.quote(path) for path in outputs]

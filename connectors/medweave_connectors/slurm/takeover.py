@@ -19,7 +19,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from medweave_connectors.slurm import journal, left_commands, submission
+from medweave_connectors.slurm import commands, journal, left_commands, submission
 from medweave_connectors.slurm.answers import read_end
 from medweave_connectors.slurm.journal import Submission
 from medweave_connectors.slurm.left_commands import Left, read_left
@@ -121,7 +121,8 @@ async def _settled(ask: Ask, left: Submission, seen: Left) -> str:
 
 async def _is_of_use(ask: Ask, left: Submission, job_id: str) -> bool:
     """Whether it waits, runs or has done well."""
-    end = read_end(await ask(left_commands.end(job_id, left)), job_id, JobFiles(left.folder).name)
+    files = JobFiles(left.folder)
+    end = read_end(await ask(commands.end(job_id, files)), job_id, files.name)
     told = judge(end.sacct, end.scontrol, end.exit_file, forgotten=end.forgotten)
     if told is None:
         return not end.forgotten  # what Slurm has forgotten runs no more, and nobody knows how it ended
