@@ -83,7 +83,8 @@ class PreparedCase:
     """One prepared case; its files lie in `cases/<case_id>/`.
 
     Files: `volume.npy` float32 [I, J, K] in HU, `volume_info.json`, `lung.npy` bool (lungs, filled),
-    `label.npy` uint8 where there is a ground truth, `source_headers.zip` (DICOM headers without pixel data) for DICOM.
+    `label.npy` uint8 where there is a ground truth. A batch's cases from DICOM have `source_headers.zip` too: the headers
+    without pixel data, which hold patient data. A training set has none.
     """
 
     case_id: str

@@ -38,6 +38,7 @@ class CaseJob:
     Attributes:
         folder: of the prepared case; must exist and be empty.
         with_label: read the ground truth too.
+        with_headers: keep a DICOM series' headers (cases to be segmented only: they hold patient data).
         keep_all_lesions: widen the crop to every lesion (training cases only: elsewhere the truth must not help).
         num_workers: for reading.
     """
@@ -47,6 +48,7 @@ class CaseJob:
     settings: Settings
     folder: Path
     with_label: bool
+    with_headers: bool
     keep_all_lesions: bool
     num_workers: int
 
@@ -95,7 +97,7 @@ def prepare_case(job: CaseJob) -> CaseDone:
         label, num_outside = paint(lesions, box[0], shape)
         num_label_voxels = int(np.count_nonzero(label))
         save_array(job.folder / "label.npy", label)
-    if isinstance(source, DicomSource):
+    if job.with_headers and isinstance(source, DicomSource):
         copy_headers(job.folder / "source_headers.zip", source.folder, source.slices)
     (job.folder / "volume_info.json").write_text(codec.dumps(_info(entry, plan, settings, box)), encoding="utf-8")
     figures = {
