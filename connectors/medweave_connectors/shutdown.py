@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave_connectors.local.process import kill_all
+from medweave_connectors.placement.bindings import targets
 from medweave_connectors.record import console, current
 from medweave_connectors.record.run import RunRecord
 from medweave_steps import __version__
@@ -113,10 +114,8 @@ def _interrupt(run: RunRecord, number: signal.Signals) -> None:
 
 def _bindings(workflow: Mapping[str, Any]) -> list[dict[str, Any]]:
     # Working directories are left out: they are the user's paths.
-    shown = []
-    for binding in workflow.get("bindings") or []:
-        targets = binding["target"] if isinstance(binding["target"], list) else [binding["target"]]
-        for target in targets:
-            place = {key: target[key] for key in ("deployment", "service") if key in target}
-            shown.append({key: binding[key] for key in ("step", "port") if key in binding} | place)
-    return shown
+    return [
+        {key: binding[key] for key in ("step", "port") if key in binding}
+        | {key: target[key] for key in ("deployment", "service") if key in target}
+        for _, binding, target in targets(workflow)
+    ]

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from medweave.documents import read_mapping, shown
 from medweave.history import LOG_FILE, read_run
 from medweave.sites import wrapped
+from medweave_connectors.placement.bindings import targets
 from medweave_connectors.placement.folder_commands import folder_of, remove
 from medweave_connectors.placement.paths import expand
 from medweave_connectors.record.event_log import driver_lives
@@ -74,10 +75,11 @@ def run(namespace: argparse.Namespace) -> int:
             do="end it with Ctrl-C, which ends its jobs, and clean afterwards",
         )
     file = namespace.file or namespace.run.parent.parent / "streamflow.yml"
-    places = places_of(read_mapping(file, "streamflow.yml"))
+    document = read_mapping(file, "streamflow.yml")
+    places = places_of(document)
     keys = [key for key in journal.read(record.folder / journal.FILE) if f":{record.run_id}:" not in key]
     if places:
-        for place, told in zip(places, _clean(file, places, record.run_id, keys), strict=True):
+        for place, told in zip(places, _clean(file, document, places, record.run_id, keys), strict=True):
             jobs = f"{sum(map(int, told.split()))} jobs ended, " if place.clusters else ""
             folders = ", ".join(folder_of(workdir, record.run_id) for workdir in place.workdirs)
             print(f"{place.deployment}: {jobs}{folders or 'no folder'} removed")
@@ -91,13 +93,15 @@ def places_of(document: Mapping[str, Any]) -> list[Place]:
     deployments: Mapping[str, Any] = document.get("deployments") or {}
     workdirs: dict[str, set[str]] = {name: set() for name, d in deployments.items() if d["type"] in REACHED}
     clusters: dict[str, set[str]] = {name: set() for name in workdirs}
+    workflows = (document.get("workflows") or {}).values()
+    bound = [target for workflow in workflows for _, binding, target in targets(workflow) if "step" in binding]
     for name, deployment in deployments.items():
         base = _base(name, deployments)
         if base is None:
             continue
         if deployment["type"] == "medweave.slurm":
             clusters[base].add((deployment.get("config") or {}).get("cluster", ""))
-        for place in (deployment, *(target for target in _targets(document) if target.get("deployment") == name)):
+        for place in (deployment, *(target for target in bound if target.get("deployment") == name)):
             if place.get("workdir"):
                 workdirs[base].add(place["workdir"])
     return [
@@ -118,22 +122,16 @@ def _base(name: str, deployments: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _targets(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for workflow in (document.get("workflows") or {}).values():
-        for binding in workflow.get("bindings") or []:
-            if "step" in binding:
-                yield from binding["target"] if isinstance(binding["target"], list) else [binding["target"]]
-
-
 def _script(place: Place, run_id: str, keys: Sequence[str]) -> str:
     where = f"deployments.{place.deployment}.workdir"
     lines = [f"( {at_cluster(cluster, cancel_all(run_id, keys))} )" for cluster in place.clusters]
     return "\n".join(("set -e", *lines, *(remove(expand(text, where=where), run_id) for text in place.workdirs)))
 
 
-def _clean(file: Path, places: Sequence[Place], run_id: str, keys: Sequence[str]) -> list[str]:
+def _clean(
+    file: Path, document: Mapping[str, Any], places: Sequence[Place], run_id: str, keys: Sequence[str]
+) -> list[str]:
     """Runs a script at each place, by a run of its own over the deployments of the file; what each has printed."""
-    document = read_mapping(file, "streamflow.yml")
     with tempfile.TemporaryDirectory(prefix="medweave-clean-") as name:
         folder = Path(name)
         steps = {f"place_{number}": _script(place, run_id, keys) for number, place in enumerate(places)}

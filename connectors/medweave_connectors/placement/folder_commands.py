@@ -18,8 +18,7 @@ def folder_of(workdir: str, run_id: str) -> str:
 
 def make(workdir: str, run_id: str, *, keep_days: int) -> str:
     """A shell line that makes the run's folder and removes those of earlier runs in which nothing has changed for so many days."""
-    above, folder = shlex.quote(workdir), shlex.quote(folder_of(workdir, run_id))
-    mark = shlex.quote(posixpath.join(workdir, run_id, MARK))
+    above, (folder, mark) = shlex.quote(workdir), _quoted(workdir, run_id)
     old = f'[ -f "$mark" ] && [ -z "$(find "$old" -mtime -{keep_days} 2> /dev/null | head -n 1)" ] && rm -rf "$old"'
     return (
         f"umask 077; mkdir -p {folder} && : > {mark} || exit; "
@@ -29,5 +28,10 @@ def make(workdir: str, run_id: str, *, keep_days: int) -> str:
 
 def remove(workdir: str, run_id: str) -> str:
     """A shell line that removes the run's folder."""
-    folder, mark = (shlex.quote(posixpath.join(workdir, run_id, *more)) for more in ((), (MARK,)))
+    folder, mark = _quoted(workdir, run_id)
     return f"if [ -f {mark} ]; then rm -rf {folder}; fi"
+
+
+def _quoted(workdir: str, run_id: str) -> tuple[str, str]:
+    folder = folder_of(workdir, run_id)
+    return shlex.quote(folder), shlex.quote(posixpath.join(folder, MARK))

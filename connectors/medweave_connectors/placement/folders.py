@@ -14,8 +14,8 @@ from typing import Any
 from streamflow.core.context import StreamFlowContext
 from streamflow.core.deployment import ExecutionLocation, Target
 
+from medweave_connectors.placement.bindings import our_deployments, targets
 from medweave_connectors.placement.folder_commands import folder_of, make, remove
-from medweave_connectors.placement.paths import OUR_TYPES
 from medweave_connectors.record import console
 from medweave_connectors.record.run import RunRecord
 
@@ -34,15 +34,13 @@ class RunFolders:
         A workdir that lies in the run's folder on this machine is the run's own already. Bindings of ports say where data lies,
         and stay.
         """
-        ours = {n: d for n, d in (config.get("deployments") or {}).items() if d["type"].startswith(OUR_TYPES)}
+        ours = our_deployments(config)
         for deployment in ours.values():
             self._move(deployment)
         for workflow in (config.get("workflows") or {}).values():
-            for binding in workflow.get("bindings") or []:
-                targets = binding["target"] if isinstance(binding["target"], list) else [binding["target"]]
-                for target in targets:
-                    if "step" in binding and target.get("deployment") in ours:
-                        self._move(target)
+            for _, binding, target in targets(workflow):
+                if "step" in binding and target.get("deployment") in ours:
+                    self._move(target)
 
     def _move(self, place: MutableMapping[str, Any]) -> None:
         workdir = place.get("workdir")

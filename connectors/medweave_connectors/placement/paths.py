@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from medweave_connectors.placement.bindings import our_deployments, targets
 from medweave_steps.contracts.errors import UsageError
 
-OUR_TYPES = "medweave."
 LOCAL_TYPES = ("medweave.local",)
 PATH_FORMAT = "path"  # `"format": "path"` in a connector's schema marks a path on this machine
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -64,11 +64,7 @@ def resolve_paths(config: MutableMapping[str, Any], default: Path, schemas: Mapp
         UsageError: a variable has no value, or the workdir at a site is missing, relative or holds a blank.
     """
     file = Path(config["path"]).absolute()
-    ours = {
-        name: deployment
-        for name, deployment in (config.get("deployments") or {}).items()
-        if deployment["type"].startswith(OUR_TYPES)
-    }
+    ours = our_deployments(config)
     for name, deployment in ours.items():
         where = f"{file.name}, deployments.{name}"
         settings = deployment.get("config") or {}
@@ -79,10 +75,12 @@ def resolve_paths(config: MutableMapping[str, Any], default: Path, schemas: Mapp
             deployment["workdir"] = str(default)
         elif deployment.get("wraps") is None:
             raise _bad_workdir(f"{where}.workdir", "no workdir")
-    for place, target in _targets(config):
-        if target.get("deployment") in ours and target.get("workdir"):
-            kind = ours[target["deployment"]]["type"]
-            target["workdir"] = _workdir(target["workdir"], kind, file.parent, f"{file.name}, {place}")
+    for name, workflow in (config.get("workflows") or {}).items():
+        for number, _, target in targets(workflow):
+            if target.get("deployment") in ours and target.get("workdir"):
+                kind = ours[target["deployment"]]["type"]
+                where = f"{file.name}, workflows.{name}.bindings[{number}].target.workdir"
+                target["workdir"] = _workdir(target["workdir"], kind, file.parent, where)
 
 
 def _workdir(text: str, kind: str, base: Path, where: str) -> str:
@@ -115,11 +113,3 @@ def _resolved(value: Any, schema: Mapping[str, Any], base: Path, where: str) -> 
         of_others = others if isinstance(others, Mapping) else {}
         return {key: _resolved(item, named.get(key, of_others), base, f"{where}.{key}") for key, item in value.items()}
     return value
-
-
-def _targets(config: MutableMapping[str, Any]) -> Iterator[tuple[str, MutableMapping[str, Any]]]:
-    for name, workflow in (config.get("workflows") or {}).items():
-        for number, binding in enumerate(workflow.get("bindings") or []):
-            targets = binding["target"] if isinstance(binding["target"], list) else [binding["target"]]
-            for target in targets:
-                yield f"workflows.{name}.bindings[{number}].target.workdir", target

@@ -22,9 +22,10 @@ from streamflow.recovery.failure_manager import DummyFailureManager
 from streamflow.scheduling.scheduler import DefaultScheduler
 
 from medweave_connectors import engine_log, requests, shutdown
+from medweave_connectors.placement.bindings import OUR_TYPES
 from medweave_connectors.placement.folders import RunFolders
 from medweave_connectors.placement.managers import check_managers, check_wraps
-from medweave_connectors.placement.paths import OUR_TYPES, resolve_paths
+from medweave_connectors.placement.paths import resolve_paths
 from medweave_connectors.placement.shortfall import look
 from medweave_connectors.record import console, plan
 from medweave_connectors.record.run import JobEnd, PartialMode
@@ -101,7 +102,7 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
         elif status in _ENDS:
             self._run.job_ended(job_name, _ENDS[status])
         allocation = self.job_allocations.get(job_name)
-        if allocation and self.context.deployment_manager.get_connector(allocation.target.deployment.name) is None:
+        if allocation and self._is_gone(allocation.target):
             return  # the run is being closed and the deployment is gone: nothing to free, and no error worth a line
         await super().notify_status(job_name, status)
 
@@ -111,8 +112,7 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
         Raises:
             asyncio.CancelledError: the run is being closed, and the deployment is gone: no error worth a line.
         """
-        deployment = self.get_allocation(job_name).target.deployment.name
-        if self.context.deployment_manager.get_connector(deployment) is None:
+        if self._is_gone(self.get_allocation(job_name).target):
             raise asyncio.CancelledError
         return super().get_connector(job_name)
 
@@ -128,9 +128,8 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
         if hardware_requirement is None:
             await super().schedule(job, binding_config, hardware_requirement)
             return
-        for target in binding_config.targets:
-            if self.context.deployment_manager.get_connector(target.deployment.name) is None:
-                raise asyncio.CancelledError  # its deployment failed, which was told and ends the run
+        if any(self._is_gone(target) for target in binding_config.targets):
+            raise asyncio.CancelledError  # its deployment failed, which was told and ends the run
         asked = hardware_requirement.eval(job)
         targets = {self._for_engine(target): target for target in binding_config.targets}
         config = BindingConfig(list(targets), binding_config.filters)
@@ -156,6 +155,9 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
             cores=asked.cores,
             memory_mib=asked.memory,
         )
+
+    def _is_gone(self, target: Target) -> bool:
+        return self.context.deployment_manager.get_connector(target.deployment.name) is None
 
     def _for_engine(self, target: Target) -> Target:
         """The target as StreamFlow must see it: a queue is one location, whatever number of nodes is asked of it."""
