@@ -265,7 +265,9 @@ def _transfers(events: Iterable[Event]) -> tuple[Transfers, ...]:
 def _notices(events: Iterable[Event], jobs: Sequence[Job]) -> tuple[tuple[str, str], ...]:
     labels = {job.name: job.label for job in jobs}
     telling = [event for event in events if event.type in ("notice", "job.reaction")]
-    told = [(labels.get(event.job or "", "run"), str(event.data.get("text", ""))) for event in telling]
+    told = [
+        (labels.get(event.job or "", event.deployment or "run"), str(event.data.get("text", ""))) for event in telling
+    ]
     kept = [(job.label, text) for job in jobs if job.report for text in job.report.notices]
     return tuple(dict.fromkeys([*told, *kept]))
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.pods.pod import Pod, parse_pod, quantity
-from medweave_connectors.pods.states import PodState, describe, judge, loss, stuck_after_s
+from medweave_connectors.pods.pod import Event, Pod, parse_pod, quantity
+from medweave_connectors.pods.states import PodState, describe, judge, loss
 from medweave_connectors.pods.volumes import distinct
 from medweave_connectors.pods.words import tell_events, tell_pods
 
@@ -125,17 +125,6 @@ def test_each_state_has_its_reason(changes: dict[str, Any], state: PodState, wor
     assert describe(found).startswith(f"w-0: {state}")
 
 
-def test_hopeless_waits_are_short_and_others_are_not() -> None:
-    assert stuck_after_s(pod(**waiting("ErrImageNeverPull"))) == 0
-    pull = stuck_after_s(pod(**waiting("ErrImagePull")))
-    assert pull is not None
-    assert 0 < pull < 10  # an error within 10 s of the start
-    assert stuck_after_s(pod(**waiting("ContainerCreating"))) is None
-    assert stuck_after_s(pod()) is None
-    assert stuck_after_s(pod(phase="Failed", reason="Evicted")) == 0
-    assert stuck_after_s(pod(metadata={"deletionTimestamp": "2026-11-21T10:00:00Z"})) is None, "another one will come"
-
-
 def test_a_crash_loop_tells_how_the_container_ended() -> None:
     status = waiting("CrashLoopBackOff")["containerStatuses"][0] | {
         "lastState": {"terminated": {"reason": "Error", "exitCode": 78, "message": "no COMPSs here\n"}},
@@ -237,10 +226,10 @@ def test_pods_with_one_reason_are_told_in_one_line() -> None:
 def test_events_are_told_once_and_only_where_they_add_something() -> None:
     refused = 'pods "w-5d9-{}" is forbidden: exceeded quota: small'
     events = [
-        ("w-5d9", "FailedCreate", refused.format("abc")),
-        ("w-5d9", "FailedCreate", refused.format("xyz")),
-        ("w-0", "Scheduled", "Successfully assigned a/w-0 to node-1"),
-        ("w-0", "Failed", 'Back-off pulling image "nowhere/x:1"'),
+        Event("w-5d9", "FailedCreate", refused.format("abc")),
+        Event("w-5d9", "FailedCreate", refused.format("xyz")),
+        Event("w-0", "Scheduled", "Successfully assigned a/w-0 to node-1"),
+        Event("w-0", "Failed", 'Back-off pulling image "nowhere/x:1"'),
     ]
     pods = [pod("w-0", **waiting("ImagePullBackOff", 'Back-off pulling image "nowhere/x:1"'))]
     assert tell_events(events, pods) == ['FailedCreate: pods "…" is forbidden: exceeded quota: small']

@@ -228,7 +228,8 @@ def test_manifests_live_as_long_as_the_run(tmp_path: Path, server: ApiServer) ->
 def test_a_missing_image_is_told_within_seconds_and_undone(tmp_path: Path, server: ApiServer) -> None:
     # Fault K10 of the engine: hours of silence.
     (tmp_path / "segment.yaml").write_text(DEPLOYMENT)
-    state = {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "nowhere/x:1"'}}
+    message = 'Back-off pulling image "nowhere/x:1": ErrImagePull: docker.io/nowhere/x:1: not found'
+    state = {"waiting": {"reason": "ImagePullBackOff", "message": message}}
     applied(
         server,
         phase="Pending",

@@ -1,0 +1,179 @@
+"""Whether a pod may still start, and how long that is waited for: the real server's words (v1.34), and a clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from medweave_connectors.pods.patience import NEVER_S, End, Hope, Waited, hope, hope_of_missing
+from medweave_connectors.pods.pod import Event, Pod, parse_pod
+from medweave_connectors.pods.words import tell_reasons
+from support.api_server import pod_document
+
+IMAGE = "registry.hospital.test/segment:9"
+NOT_FOUND = f'rpc error: code = NotFound desc = failed to pull and unpack image "{IMAGE}": {IMAGE}: not found'
+BUSY = f'failed to pull image "{IMAGE}": unexpected status from HEAD request: 503 Service Unavailable'
+SILENT = f'failed to pull image "{IMAGE}": dial tcp 10.1.2.3:443: connect: connection refused'
+NO_RIGHT = f'failed to pull image "{IMAGE}": failed to authorize: unexpected status: 401 Unauthorized'
+NO_ROOM = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "Unschedulable",
+    "message": "0/3 nodes are available: 3 Insufficient cpu.",
+}
+NO_VOLUME = NO_ROOM | {"message": "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims."}
+SCALE_UP = Event("w-0", "TriggeredScaleUp", "pod triggered scale-up: [{gpu 0->1 (max: 4)}]", "e-1")
+LIMITS = {"timeout_s": 100.0, "pending_timeout_s": 30.0}
+
+
+def pod(**status: Any) -> Pod:
+    document = pod_document("w-0")
+    document["spec"]["volumes"] = [{"name": "work", "persistentVolumeClaim": {"claimName": "scratch"}}]
+    document["status"] |= {"phase": "Pending", "conditions": []} | status
+    return parse_pod(document)
+
+
+def waiting(reason: str, message: str = "", **state: Any) -> Pod:
+    container = {"name": "worker", "image": IMAGE, "restartCount": 0}
+    return pod(
+        containerStatuses=[container | {"state": {"waiting": {"reason": reason, "message": message}}} | state],
+        conditions=[{"type": "PodScheduled", "status": "True"}],
+    )
+
+
+def back_off(cause: str = "") -> Pod:
+    return waiting(
+        "ImagePullBackOff", f'Back-off pulling image "{IMAGE}"' + (f": ErrImagePull: {cause}" if cause else "")
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "words"),
+    [
+        (parse_pod(pod_document("w-0")), Hope.READY, ""),
+        (waiting("ContainerCreating"), Hope.STARTING, "ContainerCreating"),
+        (waiting("InvalidImageName", "couldn't parse image"), Hope.NEVER, "couldn't parse image"),
+        (waiting("ErrImageNeverPull", "not present with pull policy of Never"), Hope.NEVER, "pull policy of Never"),
+        (waiting("CreateContainerConfigError", 'secret "key" not found'), Hope.NEVER, 'secret "key" not found'),
+        (waiting("ErrImagePull", NOT_FOUND), Hope.NEVER, ": not found"),
+        (back_off(NOT_FOUND), Hope.NEVER, ": not found"),
+        (waiting("ErrImagePull", NO_RIGHT), Hope.NEVER, "401 Unauthorized"),
+        (waiting("ErrImagePull", BUSY), Hope.WAITING, "503 Service Unavailable"),
+        (back_off(BUSY), Hope.WAITING, "503 Service Unavailable"),
+        (waiting("ErrImagePull", SILENT), Hope.WAITING, "connection refused"),
+        (back_off(), Hope.WAITING, "Back-off pulling image"),
+        (pod(conditions=[NO_ROOM]), Hope.WAITING, "3 Insufficient cpu"),
+        (pod(conditions=[NO_ROOM | {"reason": "SchedulingGated", "message": "gated"}]), Hope.WAITING, "gated"),
+        (pod(phase="Failed", reason="UnexpectedAdmissionError", message="no GPU"), Hope.NEVER, "no GPU"),
+    ],
+)
+def test_what_can_be_hoped_of_a_pod(found: Pod, expected: Hope, words: str) -> None:
+    told, why = hope(found, [])
+    assert told is expected
+    assert words in why
+
+
+def test_the_name_of_an_image_is_no_answer_of_the_registry() -> None:
+    container = {"name": "worker", "restartCount": 0, "image": "host/denied:404"}
+    state = {"waiting": {"reason": "ErrImagePull", "message": 'pull image "host/denied:404": 502 Bad Gateway'}}
+    assert hope(pod(containerStatuses=[container | {"state": state}]), [])[0] is Hope.WAITING
+
+
+def test_a_try_and_the_pause_after_it_have_one_reason() -> None:
+    assert hope(waiting("ErrImagePull", BUSY), []) == hope(back_off(BUSY), [])
+
+
+def test_an_older_kubelet_says_in_the_event_why_an_image_does_not_come() -> None:
+    gone = Event("w-0", "Failed", f'Failed to pull image "{IMAGE}": {NOT_FOUND}')
+    assert hope(back_off(), [gone])[0] is Hope.NEVER
+    assert (
+        hope(back_off(), [gone, Event("w-0", "Failed", f'Failed to pull image "{IMAGE}": {BUSY}')])[0] is Hope.WAITING
+    )
+    assert hope(back_off(), [gone._replace(name="w-1")])[0] is Hope.WAITING, "another pod's"
+
+
+def test_a_crash_loop_is_told_with_its_last_words() -> None:
+    ended = {"terminated": {"reason": "Error", "exitCode": 78, "message": "no COMPSs here.\n  do: mount it\n"}}
+    told, why = hope(waiting("CrashLoopBackOff", lastState=ended), [])
+    assert told is Hope.WAITING
+    assert why.endswith("with Error, exit code 78: no COMPSs here. do: mount it")
+
+
+def test_a_claim_that_is_not_bound_is_told_with_its_own_event() -> None:
+    why = Event("scratch", "ProvisioningFailed", 'storageclass.storage.k8s.io "fast" not found')
+    told = hope(pod(conditions=[NO_VOLUME]), [why, why._replace(name="another", text="x")])
+    assert told[0] is Hope.WAITING
+    assert "unbound immediate PersistentVolumeClaims" in told[1]
+    assert told[1].endswith('; ProvisioningFailed: storageclass.storage.k8s.io "fast" not found')
+
+
+def test_a_volume_that_cannot_be_mounted_is_told_while_the_pod_says_nothing() -> None:
+    event = Event("w-0", "FailedMount", 'MountVolume.SetUp failed for volume "work" : mount failed: exit status 32')
+    assert hope(waiting("ContainerCreating"), [event]) == (
+        Hope.WAITING,
+        f"ContainerCreating (container worker); FailedMount: {event.text}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('pods "w-0" is forbidden: exceeded quota: small, requested: cpu=4, used: cpu=0, limited: cpu=2', Hope.NEVER),
+        ('pods "w-0" is forbidden: violates PodSecurity "restricted:latest": allowPrivilegeEscalation', Hope.NEVER),
+        ('admission webhook "policy.hospital.test" denied the request: no label', Hope.NEVER),
+        ('Pod "w-0" is invalid: spec.containers[0].image: Required value', Hope.NEVER),
+        ('Internal error occurred: failed calling webhook "policy": connect: connection refused', Hope.WAITING),
+    ],
+)
+def test_pods_that_a_cluster_does_not_make(text: str, expected: Hope) -> None:
+    events = [Event("w-7d4f", "FailedCreate", text), Event("words", "FailedCreate", "of another")]
+    assert hope_of_missing("w", events) == (expected, f"FailedCreate: {text}")
+    assert hope_of_missing("w", events[1:]) == (Hope.STARTING, "")
+
+
+def looks(*given: tuple[float, Hope, list[Event]]) -> End | None:
+    """Why the wait is over after looks at one pod: moment, hope, events."""
+    waited = Waited()
+    for now_s, each, events in given:
+        waited = waited.after(now_s, {"w-0": (each, "")}, events)
+    return waited.end(**LIMITS)
+
+
+def test_what_can_never_start_is_looked_at_twice() -> None:
+    assert looks((0, Hope.NEVER, [])) is None
+    assert looks((0, Hope.NEVER, []), (NEVER_S, Hope.NEVER, [])) is End.NEVER
+    assert looks((0, Hope.NEVER, []), (1, Hope.STARTING, []), (NEVER_S, Hope.NEVER, [])) is None
+
+
+def test_a_wait_ends_at_pending_timeout() -> None:
+    assert looks((0, Hope.WAITING, []), (29, Hope.WAITING, [])) is None
+    assert looks((0, Hope.WAITING, []), (30, Hope.WAITING, [])) is End.WAITED
+
+
+def test_a_crash_loop_that_runs_now_and_then_waits_all_the_same() -> None:
+    flapping = [(float(n), Hope.STARTING if n % 5 == 0 else Hope.WAITING, []) for n in range(40)]
+    assert looks(*flapping) is End.WAITED
+
+
+def test_the_time_of_waiting_is_none_of_the_start() -> None:
+    assert looks((0, Hope.WAITING, []), (20, Hope.WAITING, []), (119, Hope.STARTING, [])) is None
+    assert looks((0, Hope.WAITING, []), (20, Hope.WAITING, []), (121, Hope.STARTING, [])) is End.LATE
+
+
+def test_a_scale_up_gives_the_whole_time_again_once() -> None:
+    waits = Hope.WAITING
+    assert looks((0, waits, []), (29, waits, [SCALE_UP]), (58, waits, [SCALE_UP])) is None
+    assert looks((0, waits, []), (29, waits, [SCALE_UP]), (59, waits, [SCALE_UP])) is End.WAITED
+    nominated = Event("w-0", "Nominated", "Pod should schedule on: nodeclaim/gpu-x", "e-2")
+    assert (
+        looks((0, waits, []), (29, waits, [SCALE_UP]), (58, waits, [SCALE_UP, nominated]), (87, waits, [nominated]))
+        is None
+    )
+    assert looks((0, waits, []), (30, waits, [Event("w-0", "NotTriggerScaleUp", "none fits", "e-3")])) is End.WAITED
+
+
+def test_reasons_are_told_once_with_all_who_have_them() -> None:
+    crashed = "BackOff: pod {} crashes"
+    reasons = {"w-0": crashed.format("w-0"), "w-1": crashed.format("w-1"), "w-2": "Unschedulable: no room"}
+    assert tell_reasons(reasons) == ["w-0, w-1: BackOff: pod … crashes", "w-2: Unschedulable: no room"]

@@ -1,0 +1,92 @@
+"""Runs over pods that wait for what may come: the reason is told at once, and once, and `pendingTimeout` ends the wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.api_server import ApiServer
+from support.engine import Run, run, start
+from support.small_cluster import DEPLOYMENT, applied, small_cluster, write
+
+GOOD = "echo {} > run_report.json; echo x > result.txt"
+NO_ROOM = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "Unschedulable",
+    "message": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+}
+PENDING: dict[str, Any] = {"phase": "Pending", "conditions": [NO_ROOM], "containerStatuses": []}
+READY: dict[str, Any] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+RUNS = [{"name": "worker", "restartCount": 0, "state": {"running": {}}}]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ApiServer]:
+    with small_cluster(tmp_path) as serving:
+        (tmp_path / "segment.yaml").write_text(DEPLOYMENT)
+        yield serving
+
+
+def notices(ended: Run) -> list[tuple[str, str]]:
+    return [(event["deployment"], event["data"]["text"]) for event in ended.of_type("notice")]
+
+
+def event(reason: str, text: str) -> dict[str, Any]:
+    about = {"kind": "Pod", "name": "segment-1"}
+    facts = {"metadata": {"uid": reason}, "involvedObject": about, "lastTimestamp": "2999-01-01T00:00:00Z"}
+    return facts | {"reason": reason, "message": text}
+
+
+def test_a_pod_without_room_is_told_at_once_and_refused_at_pending_timeout(tmp_path: Path, server: ApiServer) -> None:
+    applied(server, **PENDING)
+    write(tmp_path, {"first": GOOD}, config="files: [segment.yaml], pendingTimeout: 5")
+    ended = run(tmp_path)
+    assert ended.exit_code == 1
+    assert "deployments.pods.config.pendingTimeout: its pods could not start within 5 s." in ended.stderr
+    assert "3 Insufficient nvidia.com/gpu" in ended.stderr
+    assert ended.stderr.count("waits for up to 5 s") == 1
+    why = "segment-1: Unschedulable: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    assert notices(ended) == [("pods", f"0 of 1 pods ready; waits for up to 5 s: {why}")]
+    assert not server.objects
+
+
+def test_a_pod_that_gets_its_room_in_time_is_no_failure(tmp_path: Path, server: ApiServer) -> None:
+    applied(server, **PENDING)
+    write(tmp_path, {"first": GOOD}, config="files: [segment.yaml], timeout: 4, pendingTimeout: 60")
+    going = start(tmp_path)
+    going.wait_for_line("Insufficient nvidia.com/gpu")
+    time.sleep(5)  # longer than `timeout`, which leaves such a time out
+    pod = server.pods["segment-1"]
+    crash = {"terminated": {"reason": "Error", "exitCode": 1, "message": "the model is not there yet"}}
+    waits = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
+    looping = [{"name": "worker", "restartCount": 1, "state": waits, "lastState": crash}]
+    pod["status"] |= {"phase": "Running", "conditions": [], "containerStatuses": looping}
+    going.wait_for_line("the model is not there yet")
+    pod["status"] |= READY | {"containerStatuses": RUNS}
+    ended = going.wait()
+    assert ended.exit_code == 0, ended.stderr
+    assert [text.partition(": segment-1: ")[2].partition(":")[0] for _, text in notices(ended)] == [
+        "Unschedulable",
+        "CrashLoopBackOff",
+    ]
+
+
+def test_a_node_that_is_coming_gives_the_time_again(tmp_path: Path, server: ApiServer) -> None:
+    applied(server, **PENDING)
+    server.events.append(event("NotTriggerScaleUp", "pod didn't trigger scale-up: 1 max node group size reached"))
+    write(tmp_path, {"first": GOOD}, config="files: [segment.yaml], pendingTimeout: 6")
+    going = start(tmp_path)
+    going.wait_for_line("Insufficient nvidia.com/gpu")
+    time.sleep(3)
+    appended = time.monotonic()
+    server.events.append(event("TriggeredScaleUp", "pod triggered scale-up: [{gpus 0->1 (max: 4)}]"))
+    ended = going.wait()
+    assert time.monotonic() - appended >= 6
+    assert "its pods could not start within 6 s after the last scale-up." in ended.stderr
+    assert "TriggeredScaleUp: pod triggered scale-up: [{gpus 0->1 (max: 4)}]" in ended.stderr
+    assert "max node group size reached" in ended.stderr
