@@ -94,12 +94,13 @@ def test_ctrl_c_during_training_while_a_release_comes_up(tmp_path: Path, testbed
 
 
 def test_a_fault_that_shows_during_training_cancels_the_job(tmp_path: Path, testbed: Sites) -> None:
-    change = {f"deployments.{INFERENCE}.config.values.resources": TOO_LARGE}
+    place = f"deployments.{INFERENCE}.config"
+    change = {f"{place}.values.resources": TOO_LARGE, f"{place}.pendingTimeout": 20}
     made = shape(tmp_path, testbed, change=change, scripts=TRAINS)
     going = made.begin()
     going.wait_for_line("step 1/2", 60)
     (job,) = jobs(made)
-    going.wait_for_line(f"deployments.{INFERENCE}.config.values: its pods cannot start.", 60)
+    going.wait_for_line(f"{place}.pendingTimeout: its pods could not start within 20 s.", 60)
     told = time.monotonic()
     going.wait(60)
     print(f"ended {time.monotonic() - told:.1f} s after the error\n{going.stderr}")

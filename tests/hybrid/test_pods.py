@@ -39,7 +39,7 @@ def clean(tenant: Tenant) -> Iterator[None]:
 
 def prepare(folder: Path, tools: dict[str, Any], *, locations: int = 1, timeout: int = 60, **pods: Any) -> None:
     (folder / "pods.yaml").write_text(yaml.safe_dump(pods_of(NAME, **pods)))
-    config = {"files": ["pods.yaml"], "timeout": timeout}
+    config = {"files": ["pods.yaml"], "timeout": timeout, "pendingTimeout": 8}
     write(folder, tools, kind="medweave.kubernetes", config=config, target={"locations": locations})
 
 
@@ -199,7 +199,10 @@ def test_a_pod_that_fits_no_node_is_told(tmp_path: Path, tenant: Tenant) -> None
     resources = {"requests": {"cpu": "500"}, "limits": {"cpu": "500"}}
     prepare(tmp_path, {"first": GOOD}, replicas=1, resources=resources)
     ended = go(tmp_path, tenant)
+    assert "deployments.pods.config.pendingTimeout: its pods could not start within 8 s." in ended.stderr
     assert "Insufficient cpu" in ended.stderr
+    (notice,) = [event["data"]["text"] for event in ended.of_type("notice")]
+    assert "Insufficient cpu" in notice
     assert not left(tenant)
 
 

@@ -260,7 +260,7 @@ def test_a_value_of_the_wrong_type_is_told_with_its_key(tmp_path: Path, tenant: 
 
 
 def test_an_engine_that_is_not_there_is_told_and_undone(tmp_path: Path, tenant: Tenant) -> None:
-    prepare(tmp_path, {"train": (GOOD, GANG)}, engine="compss")
+    prepare(tmp_path, {"train": (GOOD, GANG)}, engine="compss", pendingTimeout=8)
     ended = go(tmp_path, tenant)
     assert "there is no COMPSs runtime" in ended.stderr
     assert not releases(tenant)
