@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from streamflow.core.exception import WorkflowDefinitionException, WorkflowExecutionException
 
+from medweave_steps.contracts.errors import StepError
+
 
 class TimeLimitExceeded(WorkflowExecutionException):  # type: ignore[misc]
     """A job took longer than the ToolTimeLimit of its tool."""
@@ -32,6 +34,11 @@ class SiteConfigError(WorkflowDefinitionException):  # type: ignore[misc]
 
     def __init__(self, what: str, *, seen: str, expected: str, do: str) -> None:
         super().__init__(f"{what}\n  seen:     {seen}\n  expected: {expected}\n  do:       {do}")
+
+    @classmethod
+    def of(cls, error: StepError) -> SiteConfigError:
+        """The same words, for the engine."""
+        return cls(error.what, seen=error.seen, expected=error.expected, do=error.do)
 
 
 class SiteUnreachable(WorkflowExecutionException):  # type: ignore[misc]

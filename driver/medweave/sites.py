@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from medweave.documents import Entry, FieldPath, entries, parse_mapping, read_text, shown
+from medweave.documents import Entry, FieldPath, entries, parse_mapping, read_text, shown, spelled
 from medweave.field_faults import check, closest, fault_at
+from medweave_connectors.worker import read_environment
 from medweave_steps.contracts.errors import UsageError, UserInputError
 
 SITES = Path("deployments/sites")
@@ -158,6 +159,11 @@ def _check_deployment(name: str, deployment: Mapping[str, Any], all_of_them: Map
         if kind not in schemas:
             raise _at(path, (*where, "type"), _unknown("connector", kind, schemas))
         check(deployment["config"], schemas[kind], path, (*where, "config"))
+        for field, keys in environments(name, deployment):
+            try:
+                read_environment(keys, where=f"{shown(path)}: {spelled(field)}")
+            except UsageError as error:
+                raise UserInputError(error.what, seen=error.seen, expected=error.expected, do=error.do) from None
     chain = [name]
     while (inner := wrapped(all_of_them[chain[-1]])) is not None:
         if inner not in all_of_them:
@@ -169,6 +175,15 @@ def _check_deployment(name: str, deployment: Mapping[str, Any], all_of_them: Map
                 do="take one `wraps` away",
             )  # fmt: skip
         chain.append(inner)
+
+
+def environments(name: str, deployment: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Mapping[str, Any]]]:
+    """The worker environments of a deployment: of each of its services, or its own; with their places in the file."""
+    config = deployment["config"]
+    places = {(): config} | {("services", service): keys for service, keys in config.get("services", {}).items()}
+    for inside, keys in places.items():
+        if isinstance(keys, Mapping) and "environment" in keys:
+            yield ("deployments", name, "config", *inside, "environment"), keys["environment"]
 
 
 def wrapped(deployment: Mapping[str, Any]) -> str | None:

@@ -33,7 +33,7 @@ def check_wraps(config: Mapping[str, Any]) -> None:
                 f"{Path(config['path']).name}, deployments.{name}.wraps: a container cannot be started over a queue.",
                 seen=f"{deployment['type']} over {inner} ({kind})",
                 expected="the container inside the job: on the login node, where it would start, no job finds it",
-                do=f"bind the step to {inner}, and let the prologue of its service load what the image would bring",
+                do=f"bind the step to {inner}, and name an image of Apptainer in `environment` of its service",
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import MutableMapping, MutableSequence
+from collections.abc import Mapping, MutableMapping, MutableSequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from medweave_connectors.slurm.script import StepCommand
 from medweave_connectors.slurm.service import Service
 from medweave_connectors.slurm.states import state_of
 from medweave_connectors.slurm.watch import Watch
+from medweave_connectors.worker import read_environment
+from medweave_steps.contracts.errors import UsageError
 
 ASK_S = 60.0
 CANCEL_S, CANCEL_PAUSE_S = 15.0, 0.5
@@ -61,7 +63,9 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
             maxConcurrentJobs=maxConcurrentJobs,
             transferBufferSize=transferBufferSize,
         )
-        self.services: dict[str, Service] = {name: Service(**keys) for name, keys in (services or {}).items()}
+        self.services: dict[str, Service] = {
+            name: _service(keys, self._where(name)) for name, keys in (services or {}).items()
+        }
         self._reactions, self._cluster = read_table(reactions or {}), cluster
         self._prologues: dict[str, str] = {}
         self._login: ExecutionLocation | None = None
@@ -250,6 +254,14 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
 def _gone(known: tuple[str, str] | None) -> bool:
     # COMPLETING: Slurm ends its processes; it is in no queue any more and cannot come back.
     return known is None or state_of(known[0]).ended or known[0] == "COMPLETING"
+
+
+def _service(keys: Mapping[str, Any], where: str) -> Service:
+    try:
+        environment = read_environment(keys.get("environment", {}), where=f"{where}.environment")
+    except UsageError as error:
+        raise SiteConfigError.of(error) from None
+    return Service(**{**keys, "environment": environment})
 
 
 def _text_of(path: str, where: str) -> str:

@@ -92,6 +92,12 @@ class SlurmJob:
             SiteConfigError, TimeLimitExceeded, JobEndedBySite, SiteUnreachable: as the connector's `run`.
         """
         self._allocation = self._asked(time_limit_s)
+        self._step = dataclasses.replace(
+            self._step,
+            worker=self._site.service.environment,
+            worker_setting=f"{self._site.place.setting}.environment",
+            gpus=self._allocation.gpus > 0,
+        )
         wanted = self._wanted()
         left = await self._answered(lambda: takeover.find(self._site.ask, self._runs, wanted)) if wanted else None
         if left is not None:
@@ -130,7 +136,7 @@ class SlurmJob:
             refuse_if_too_large(asked, self._site.nodes, where=where)
             return asked
         except UsageError as error:
-            raise SiteConfigError(error.what, seen=error.seen, expected=error.expected, do=error.do) from None
+            raise SiteConfigError.of(error) from None
 
     def _wanted(self) -> Submission | None:
         """What will be submitted, as it is written down; None where no medweave run goes on."""

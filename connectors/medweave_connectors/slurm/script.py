@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from medweave_connectors.gang import NODE_RANK, NUM_NODES, RENDEZVOUS
 from medweave_connectors.remote import shell_line
 from medweave_connectors.slurm.attempt_script import clean_start, with_process_id, with_signal
+from medweave_connectors.worker import NOTHING, WorkerEnvironment
 
 FIRST_PORT, NUM_PORTS = 20000, 12000  # below the ports that Linux gives to outgoing connections (32768 and up)
 
@@ -85,6 +86,9 @@ class StepCommand:
             declares; its command gets USR1 before the time limit. Empty for none.
         home: folder of the files of the step's first job; empty in the first one itself.
         was_empty: `home` is of a job that an earlier driver has submitted; only one that was to find an empty folder is taken over.
+        worker: what is loaded before the command, on each node.
+        worker_setting: its place in the file, for messages.
+        gpus: the job has some.
     """
 
     words: Sequence[str]
@@ -96,6 +100,9 @@ class StepCommand:
     checkpoint_folder: str = ""
     home: str = ""
     was_empty: bool = False
+    worker: WorkerEnvironment = NOTHING
+    worker_setting: str = ""
+    gpus: bool = False
 
     def clean_start(self, files: JobFiles) -> tuple[str, ...]:
         """Lines at the head of each job script."""
@@ -114,7 +121,7 @@ class StepCommand:
         return with_signal(line, process_id=files.process_id, status=files.status)
 
     def line(self) -> str:
-        return shell_line(
+        line = shell_line(
             self.words,
             environment=self.environment,
             workdir=self.output_directory,
@@ -122,6 +129,12 @@ class StepCommand:
             stdout=self.stdout,
             stderr=self.stderr,
         )
+        # The engine makes all folders of a run beside each other.
+        folder = posixpath.dirname(self.output_directory.rstrip("/"))
+        return self.worker.inside(line, folder=folder, gpus=self.gpus)
+
+    def worker_lines(self) -> tuple[str, ...]:
+        return self.worker.lines(where=self.worker_setting)
 
 
 def single_script(command: StepCommand, files: JobFiles, *, prologue: str, title: str) -> str:
@@ -134,8 +147,9 @@ def single_script(command: StepCommand, files: JobFiles, *, prologue: str, title
         f"rm -f {shlex.quote(files.exit)} {shlex.quote(files.exit)}.*",  # of an earlier start by Slurm
         *command.clean_start(files),
         *_prologue(prologue),
+        *command.worker_lines(),
         "started=$(date +%s)",
-        *command.with_signal(line, files),
+        *command.with_signal(command.worker.started(line), files),
         *_exit_record(shlex.quote(files.exit)),
     )
 
@@ -152,6 +166,7 @@ def gang_script(command: StepCommand, files: JobFiles, *, num_nodes: int, cores:
         "--ntasks-per-node=1",
         f"--cpus-per-task={cores}",  # srun does not take it from sbatch (Slurm 22.05 and later)
         "--kill-on-bad-exit=1",
+        "--export=ALL",  # also where sbatch was told to take nothing along
         "--wait=0",  # a node that has done its part leaves early; that must end nothing
         f"--output={shlex.quote(files.stdout)}.%t",
         f"--error={shlex.quote(files.stderr)}.%t",
@@ -187,12 +202,9 @@ def node_script(command: StepCommand, files: JobFiles) -> str:
         "# Temporary files of nodes that share a file system must not meet.",
         f"export TMPDIR={shlex.quote(command.environment['TMPDIR'])}/node-$SLURM_PROCID",
         'mkdir -p "$TMPDIR"',
+        *command.worker_lines(),
         "started=$(date +%s)",
-        'if [ "$SLURM_PROCID" = 0 ]; then',
-        line,
-        "else",
-        f"( {others.line()} )",
-        "fi",
+        command.worker.started(f'if [ "$SLURM_PROCID" = 0 ]; then\n{line}\nelse\n( {others.line()} )\nfi'),
         *_exit_record(f"{shlex.quote(files.exit)}.$SLURM_PROCID"),
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from medweave_connectors.requests import JobRequest
+from medweave_connectors.worker import NOTHING, WorkerEnvironment
 from medweave_steps.contracts.errors import UsageError
 
 _TIME = re.compile(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)")
@@ -40,6 +41,7 @@ class Service:
         time: longest time that the site grants, `hours:minutes:seconds`; a longer ToolTimeLimit is cut to it.
         gpusPerNode: GPUs that a job may have on each node.
         gres: Slurm's name for them (`gpu`, `gpu:a100`).
+        environment: what is loaded before the command of a step, on each of its nodes.
         prologue: path of a shell file whose text stands at the head of each job script.
         requeue: Slurm starts a job again by itself, under the same id.
         options: further long options of sbatch, as `--name=value`.
@@ -54,6 +56,7 @@ class Service:
     time: str = ""
     gpusPerNode: int = 0
     gres: str = "gpu"
+    environment: WorkerEnvironment = NOTHING
     prologue: str = ""
     requeue: bool = False
     options: Sequence[str] = ()

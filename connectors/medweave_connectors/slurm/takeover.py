@@ -50,6 +50,7 @@ def fingerprint(step: StepCommand, asked: Allocation, *, place: str, prologue: s
         "asked": [asked.num_nodes, asked.cores, asked.gpus],
         "place": place,
         "prologue": prologue,
+        "worker": dataclasses.asdict(step.worker),
         "version": __version__,
     }
     text = _FOLDER.sub("*", json.dumps(parts, sort_keys=True)).replace(f"/{run_id}/", "/*/")

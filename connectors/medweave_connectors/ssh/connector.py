@@ -18,8 +18,8 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.scheduling import Hardware
 from streamflow.deployment.connector.ssh import SSHConnector, SSHContext
 
-from medweave_connectors import shutdown
-from medweave_connectors.errors import CommandFailed, SiteUnreachable, TimeLimitExceeded
+from medweave_connectors import requests, shutdown
+from medweave_connectors.errors import CommandFailed, SiteConfigError, SiteUnreachable, TimeLimitExceeded
 from medweave_connectors.record import current
 from medweave_connectors.record.output import JobOutput
 from medweave_connectors.remote import (
@@ -35,6 +35,8 @@ from medweave_connectors.ssh.hardware import PROBE, parse_hardware
 from medweave_connectors.ssh.master import MasterConnection
 from medweave_connectors.ssh.streams import Reader, SessionShell, Writer
 from medweave_connectors.ssh.way import Target, connect
+from medweave_connectors.worker import read_environment
+from medweave_steps.contracts.errors import UsageError
 
 SESSION_PAUSES_S = (0.3, 0.6, 1.2, 2.4)
 RETRY_DELAY_S = 1  # nothing else goes on meanwhile
@@ -92,6 +94,7 @@ class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
         connectTimeout: int = 10,
         maxConcurrentSessions: int = 10,
         transferBufferSize: int = 2**20,
+        environment: MutableMapping[str, Any] | None = None,
     ) -> None:
         super().__init__(
             deployment_name,
@@ -118,6 +121,11 @@ class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
                 known_hosts=str(Path(knownHosts).expanduser()) if knownHosts else "",
                 connect_timeout_s=connectTimeout,
             )
+        self._worker_setting = f"deployments.{deployment_name}.config.environment"
+        try:
+            self._worker = read_environment(environment or {}, where=self._worker_setting)
+        except UsageError as error:
+            raise SiteConfigError.of(error) from None
         self._cls_context = _CheckedContext
         self._groups: dict[str, tuple[ExecutionLocation, str]] = {}
         self._open_shells: dict[str, Shells] = {}
@@ -177,7 +185,10 @@ class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
                 # StreamFlow passes the file of stdout when the tool names none for stderr.
                 stderr=None if stderr == stdout else file_name(stderr),
             )
-            return await self._run_job(location, line, workdir, timeout, job_name)
+            gpus = requests.hints_of(job_name).gpus_max > 0
+            line = self._worker.started(self._worker.inside(line, folder=str(Path(workdir).parent), gpus=gpus))
+            lines = (*self._worker.lines(where=self._worker_setting), line)
+            return await self._run_job(location, "\n".join(lines), workdir, timeout, job_name)
         line = utility_line(command, environment=environment or {}, workdir=workdir, stdin=file_name(stdin))
         try:
             told = await self._shells_at(location).execute(line, timeout)

@@ -215,6 +215,7 @@ def test_an_alias_of_what_is_not_copied_is_refused(project: Path) -> None:
 DESK = "preprocess: {deployment: desk}"
 DESK_CONFIG = "    config: {}\n  cluster"
 BEFORE_ROLES = "# Who does"
+SLURM = "type: slurm\n    wraps: login\n    config:\n      maxConcurrentJobs: 2\n      services:\n        gpu: {partition: gpu}"
 # (what is changed in the site file, by what, the field that the message names, words that it has)
 FAULTS = [
     ("title: two machines\n", "", "", ["'title' is missing"]),
@@ -238,6 +239,8 @@ FAULTS = [
     (DESK_CONFIG, DESK_CONFIG.replace("{}", "{transferBufferSize: 0}"),
      "deployments.desk.config.transferBufferSize", ["minimum"]),
     ("    type: medweave.local\n    workdir", "    workdir", "deployments.desk", ["'type' is missing"]),
+    (SLURM, SLURM.replace("slurm", "medweave.slurm").replace("gpu}", "gpu, environment: {virtualEnvironment: ~/e, apptainer: /i}}"),
+     "deployments.cluster.config.services.gpu.environment.apptainer", ["exclude each other", "virtualEnvironment: ~/e"]),
     ("  desk:", "  Desk:", "deployments", ["Desk"]),
     (BEFORE_ROLES, f"inputs:\n  cohrt: {{deployment: desk, workdir: /x}}\n{BEFORE_ROLES}",
      "inputs.cohrt", ["no such input", "cohort, model, seed"]),
