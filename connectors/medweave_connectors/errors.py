@@ -41,6 +41,10 @@ class SiteConfigError(WorkflowDefinitionException):  # type: ignore[misc]
         return cls(error.what, seen=error.seen, expected=error.expected, do=error.do)
 
 
+class PlacementForbidden(SiteConfigError):
+    """The data rules of the file keep a step's data away from a deployment it is bound to; nothing of it was copied there."""
+
+
 class SiteUnreachable(WorkflowExecutionException):  # type: ignore[misc]
     """The way to a site was lost; another try may succeed."""
 

@@ -10,6 +10,8 @@ from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
 from medweave_connectors.local.connector import MedweaveLocalConnector
 from medweave_connectors.persistence.database import MedweaveDatabase
 from medweave_connectors.placement import deployments, translator
+from medweave_connectors.placement.filter import MedweaveFilter
+from medweave_connectors.placement.policy import MedweavePolicy
 from medweave_connectors.placement.scheduler import MedweaveScheduler
 from medweave_connectors.reactions import partial
 from medweave_connectors.slurm.connector import MedweaveSlurmConnector
@@ -29,6 +31,8 @@ class MedweavePlugin(StreamFlowPlugin):  # type: ignore[misc]
         self.register_connector("medweave.kubernetes", MedweaveKubernetesConnector)
         self.register_connector("medweave.helm", MedweaveHelmConnector)
         self.register_connector("medweave.compss", MedweaveCompssConnector)
+        self.register_binding_filter("medweave.filter", MedweaveFilter)
+        self.register_policy("medweave.policy", MedweavePolicy)
         self.register_scheduler("medweave.scheduler", MedweaveScheduler)
         self.register_data_manager("medweave.transfer", MedweaveDataManager)
         self.register_database("medweave.database", MedweaveDatabase)

@@ -1,4 +1,4 @@
-"""Faults C3, C4 and C9 to C14 of the engine's core: each is shown on stock StreamFlow, and is not there with medweave."""
+"""Faults C3, C4, C9 to C14 and C17 of the engine's core: each is shown on stock StreamFlow, and is not there with medweave."""
 
 from __future__ import annotations
 
@@ -221,3 +221,43 @@ def test_c14_the_first_cause_is_what_the_user_reads(stock: Path, ours: Path, sto
     assert len(ended.stderr.splitlines()) < 20, ended.stderr
     after = ended.stderr.partition("first cause: bad on here")[2]
     assert "no such case" in after
+
+
+# Two places with four slots each. Every job writes down where it runs, and ends when all four have.
+TWO_PLACES = """
+from streamflow.core.scheduling import AvailableLocation
+from streamflow.deployment.connector import connector_classes
+from streamflow.deployment.connector.local import LocalConnector
+class TwoPlaces(LocalConnector):
+    async def get_available_locations(self, service=None):
+        if self.deployment_name != "here":
+            return await super().get_available_locations(service)
+        keys = {{"deployment": "here", "hostname": "localhost", "local": True, "service": service, "slots": 4}}
+        return {{name: AvailableLocation(name=name, **keys) for name in ("one", "two")}}
+    async def run(self, location, **keywords):
+        if keywords.get("job_name"):
+            with open("{folder}/places", "a") as file:
+                file.write(location.name + "\\n")
+        return await super().run(location=location, **keywords)
+connector_classes["local"] = TwoPlaces
+"""
+
+
+def test_c17_jobs_spread_over_the_places_of_a_deployment(stock: Path, ours: Path, stock_only: bool) -> None:
+    def tools(folder: Path) -> dict[str, object]:
+        script = f"while [ $(wc -l < {folder}/places) -lt 4 ]; do sleep 0.1; done; {GOOD}"
+        return dict.fromkeys("abcd", script)
+
+    def places(folder: Path) -> list[str]:
+        return sorted((folder / "places").read_text().split())
+
+    write_workflow(stock, tools(stock), file=stock_file(stock))
+    ended = run_stock(stock, preload=TWO_PLACES.format(folder=stock))
+    shown(ended.exit_code == 0 and places(stock) == ["one"] * 4, ended.stderr)
+    if stock_only:
+        return
+    write_workflow(ours, tools(ours), file=FILE.replace("type: medweave.local", f"type: local, workdir: {ours}/work"))
+    (ours / "places.py").write_text(TWO_PLACES.format(folder=ours))
+    ended = run(ours, preload=ours / "places.py")
+    assert ended.exit_code == 0, ended.stderr
+    assert places(ours) == ["one", "one", "two", "two"]

@@ -7,15 +7,15 @@ import contextlib
 import copy
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import MutableMapping, MutableSequence, Sequence
 from importlib.resources import files
 from typing import Any
 
-from streamflow.core.config import BindingConfig
+from streamflow.core.config import BindingConfig, Config
 from streamflow.core.context import StreamFlowContext
-from streamflow.core.deployment import Target
+from streamflow.core.deployment import BindingFilter, FilterConfig, Target
 from streamflow.core.exception import UnrecoverableWorkflowException
-from streamflow.core.scheduling import Hardware, HardwareRequirement
+from streamflow.core.scheduling import AvailableLocation, Hardware, HardwareRequirement, Policy
 from streamflow.core.workflow import Job, Status
 from streamflow.deployment.connector import connector_classes
 from streamflow.recovery.failure_manager import DummyFailureManager
@@ -23,9 +23,11 @@ from streamflow.scheduling.scheduler import DefaultScheduler
 
 from medweave_connectors import engine_log, requests, shutdown
 from medweave_connectors.placement.bindings import OUR_TYPES
+from medweave_connectors.placement.filter import MedweaveFilter
 from medweave_connectors.placement.folders import RunFolders
 from medweave_connectors.placement.managers import check_managers, check_wraps
 from medweave_connectors.placement.paths import resolve_paths
+from medweave_connectors.placement.policy import MedweavePolicy
 from medweave_connectors.placement.shortfall import look
 from medweave_connectors.record import console, plan
 from medweave_connectors.record.run import JobEnd, PartialMode
@@ -34,6 +36,7 @@ from medweave_connectors.record.run import JobEnd, PartialMode
 LOCATION_DEADLINE_S = 600.0
 LOOK_S = 15.0
 KEEP_DAYS = 14  # the folders of a failed run, where nothing changes in them any more
+_NO_POLICY = "__DEFAULT__"  # the engine's name for what a deployment has that names none
 _ENDS: dict[Status, JobEnd] = {
     Status.COMPLETED: "completed",
     Status.RECOVERED: "completed",
@@ -58,6 +61,7 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
         check_wraps(context.config)
         self._run = plan(context.config)
         self._run.partial = partial
+        self._policy = MedweavePolicy()
         schemas = {
             name: json.loads(kind.get_schema())
             for name, kind in connector_classes.items()
@@ -131,8 +135,13 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
         if any(self._is_gone(target) for target in binding_config.targets):
             raise asyncio.CancelledError  # its deployment failed, which was told and ends the run
         asked = hardware_requirement.eval(job)
-        targets = {self._for_engine(target): target for target in binding_config.targets}
-        config = BindingConfig(list(targets), binding_config.filters)
+        wanted = list(binding_config.targets)
+        for (
+            each
+        ) in binding_config.filters:  # before the look at what there is, which must not count what they leave out
+            wanted = await self._get_binding_filter(each).get_targets(job, wanted)
+        targets = {self._for_engine(target): target for target in wanted}
+        config = BindingConfig(list(targets))
         places = [(theirs, engines.locations) for engines, theirs in targets.items()]
         await self._schedule(job, config, hardware_requirement, asked, places)
         allocation = self.get_allocation(job.name)
@@ -155,6 +164,32 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
             cores=asked.cores,
             memory_mib=asked.memory,
         )
+
+    def _get_binding_filter(self, config: FilterConfig) -> BindingFilter:
+        found: BindingFilter = super()._get_binding_filter(config)
+        if isinstance(found, MedweaveFilter):
+            found.context = self.context
+        return found
+
+    def _get_policy(self, config: Config) -> Policy:
+        """Ours where the file names none: the stock one fills the first place before it looks at the next."""
+        return self._policy if config.name == _NO_POLICY else super()._get_policy(config)
+
+    async def _get_locations(
+        self,
+        job: Job,
+        hardware_requirement: Hardware,
+        locations: int,
+        scheduling_policy: Policy,
+        available_locations: MutableMapping[str, AvailableLocation],
+    ) -> MutableSequence[AvailableLocation]:
+        """Our policy is asked also where no more places are free than are wanted: they may lack the GPUs."""
+        if isinstance(scheduling_policy, MedweavePolicy):
+            return await scheduling_policy.choose(self.context, job, list(available_locations.values()), locations)
+        chosen: MutableSequence[AvailableLocation] = await super()._get_locations(
+            job, hardware_requirement, locations, scheduling_policy, available_locations
+        )
+        return chosen
 
     def _is_gone(self, target: Target) -> bool:
         return self.context.deployment_manager.get_connector(target.deployment.name) is None

@@ -76,16 +76,14 @@ async def look(
     small, few, missing = [], [], []
     for target, wanted in places:
         name = target.deployment.name
-        connector: Any = deployments.get_connector(name)
-        found = await connector.get_available_locations(service=target.service)
-        if isinstance(connector, FutureConnector):  # it stood in until the line above
-            connector = connector._connector
+        found = await deployments.get_connector(name).get_available_locations(service=target.service)
+        connector = _in_person(deployments, name)
         most = connector.most_locations(target.service) if hasattr(connector, "most_locations") else None
         if most is not None and target.locations > most:
             few.append(f"locations: {target.locations}, and {name} has {most}")
             continue
         hardware = [location.hardware for location in found.values()]
-        sizes = await connector.sizes(target.service) if hasattr(connector, "sizes") else {}
+        sizes = await sizes_at(deployments, name, target.service)
         fits = [
             (has is None or (has.cores >= asked.cores and has.memory >= asked.memory))
             and sizes.get(place, Size()).holds(cores=asked.cores, memory_mib=asked.memory, gpus=gpus)
@@ -100,3 +98,16 @@ async def look(
             service = f", service {target.service}," if target.service else ""
             missing.append(f"{name}{service} has {sum(fits)} of {wanted} locations")
     return Shortfall(small=tuple(small), few=tuple(few), missing=tuple(missing))
+
+
+async def sizes_at(deployments: DeploymentManager, name: str, service: str | None) -> dict[str, Size]:
+    """The most that a job can have in each location of a deployment; empty where that is not known, or not yet."""
+    connector = _in_person(deployments, name)
+    sizes: dict[str, Size] = await connector.sizes(service) if hasattr(connector, "sizes") else {}
+    return sizes
+
+
+def _in_person(deployments: DeploymentManager, name: str) -> Any:
+    connector: Any = deployments.get_connector(name)
+    # Until its first use, another one stands in for it.
+    return connector._connector if isinstance(connector, FutureConnector) else connector

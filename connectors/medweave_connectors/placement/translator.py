@@ -1,4 +1,8 @@
-"""StreamFlow's CWL translator, which also keeps medweave's hints; the engine drops hints that it does not know."""
+"""StreamFlow's CWL translator, which also keeps medweave's hints, and holds each step against the data rules.
+
+The engine drops hints that it does not know. A step that its data keep away from where it is bound to is refused here, before
+anything is deployed.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import streamflow.cwl.main
 from streamflow.cwl.translator import CWLTranslator
 
 from medweave_connectors import requests
+from medweave_connectors.placement.filter import check_placement
 
 
 class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
@@ -38,6 +43,7 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
 
     def _translate_command_line_tool(self, *, name_prefix: str, **keywords: Any) -> None:
         requests.note_step(name_prefix, requests.read_hints(self._inherited[-1], where=name_prefix))
+        check_placement(name_prefix, self.workflow_config)
         super()._translate_command_line_tool(name_prefix=name_prefix, **keywords)
 
 

@@ -18,6 +18,7 @@ from medweave_connectors.errors import SiteConfigError
 from medweave_connectors.reactions.table import read_table
 from medweave_connectors.record.console import say
 from medweave_connectors.remote import fetch_reports, file_name, step_variables
+from medweave_connectors.requests import Size
 from medweave_connectors.slurm import commands
 from medweave_connectors.slurm.answers import Polled, Probe, read_poll, read_probe
 from medweave_connectors.slurm.attempts import Attempts
@@ -131,6 +132,13 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
             )
         located: MutableMapping[str, AvailableLocation] = await super().get_available_locations(service)
         return located
+
+    async def sizes(self, service: str | None) -> dict[str, Size]:
+        """The GPUs that a job can have on each node. Cores and memory are judged when it is submitted."""
+        if self._login is None:
+            return {}
+        gpus = self.services[service].gpusPerNode if service in self.services else 0
+        return {f"{self._login.name}/slurmctld": Size(gpus=gpus)}
 
     async def run(
         self,

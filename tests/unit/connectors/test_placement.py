@@ -1,0 +1,222 @@
+"""Where a run puts its jobs: by GPUs, by data, by load, and by the data rules of the file. Local deployments stand for sites."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from streamflow.core.deployment import DeploymentConfig, Target
+from streamflow.core.workflow import Job
+
+from medweave_connectors.errors import PlacementForbidden
+from medweave_connectors.placement.filter import MedweaveFilter
+from support.engine import Run, run, write_workflow
+from support.engine_file import LOCAL, engine_file
+from support.fake_cluster import fake_cluster
+
+GPUS = {"hints": {"urn:medweave:cwl#GPURequest": {"gpusMin": 1}}}
+FILTER = {"near": {"type": "medweave.filter", "config": {}}}
+# Site b has a GPU, as connectors of real sites tell it: they are up when the first job is placed.
+ONE_GPU = """
+from medweave_connectors.local.connector import MedweaveLocalConnector
+from medweave_connectors.requests import Size
+async def sizes(self, service):
+    return {"__LOCAL__": Size(gpus=1 if self.deployment_name == "b" else 0)}
+MedweaveLocalConnector.sizes, MedweaveLocalConnector.CHECKED_AT_START = sizes, True
+"""
+# One deployment of two places with four slots each, which are told apart by nothing but what lies there and runs there.
+TWO_PLACES = """
+from streamflow.core.scheduling import AvailableLocation
+from medweave_connectors.local.connector import MedweaveLocalConnector
+async def places(self, service=None):
+    return {
+        name: AvailableLocation(
+            name=name, deployment=self.deployment_name, hostname="localhost", local=True, service=service, slots=4
+        )
+        for name in ("one", "two")
+    }
+MedweaveLocalConnector.get_available_locations = places
+"""
+RULES = {
+    "holds": {"/scan": ["identified", "derived"], "/learn": ["derived", "model"]},
+    "mayHold": {"a": ["identified", "derived"], "b": ["derived", "model"]},
+}
+
+
+def step(script: str, *, reads: dict[str, str] | None = None, **keys: Any) -> dict[str, Any]:
+    """A step that reads what other steps wrote, and writes the folder `out`."""
+    tool = {
+        "class": "CommandLineTool",
+        "baseCommand": ["sh", "-c", f"mkdir out; {script}"],
+        "inputs": dict.fromkeys(reads or {}, "Directory"),
+        "outputs": {"out": {"type": "Directory", "outputBinding": {"glob": "out"}}},
+    }
+    return {"run": tool | keys, "in": {name: f"{source}/out" for name, source in (reads or {}).items()}, "out": ["out"]}
+
+
+def write(folder: Path, steps: dict[str, Any], targets: dict[str, Any], filters: dict[str, Any] | None = None) -> None:
+    """A workflow over the sites a and b. A binding to several targets has all filters, one to a single target none."""
+    last = {"outputSource": f"{list(steps)[-1]}/out", "type": "Directory"}
+    document = {"cwlVersion": "v1.2", "class": "Workflow", "inputs": {}, "outputs": {"out": last}, "steps": steps}
+    file = yaml.safe_load(engine_file({"a": LOCAL, "b": LOCAL}, {}))
+    bindings = [{"step": f"/{name}", "target": target} for name, target in targets.items()]
+    file["workflows"]["tiny"]["bindings"] = [
+        each | ({"filters": list(filters or {})} if isinstance(each["target"], list) else {}) for each in bindings
+    ]
+    file["bindingFilters"] = filters or {}
+    for name, text in (("tiny.cwl", document), ("job.yml", {}), ("streamflow.yml", file)):
+        (folder / name).write_text(json.dumps(text))
+
+
+def at(*names: str) -> Any:
+    targets = [{"deployment": name} for name in names]
+    return targets if len(targets) > 1 else targets[0]
+
+
+def placed(ended: Run) -> dict[str, str]:
+    """Deployment and place of each job."""
+    assert ended.exit_code == 0, ended.stderr
+    return {
+        event["job"].strip("/").split("/")[0]: f"{event['deployment']}/{event['location']}".replace("/__LOCAL__", "")
+        for event in ended.of_type("job.scheduled")
+    }
+
+
+def test_the_site_with_the_data_comes_first(tmp_path: Path) -> None:
+    steps = {
+        "small": step("echo > out/x"),
+        "large": step("mkdir out/below; head -c 100000 /dev/zero > out/below/x"),
+        "both": step("echo > out/x", reads={"first": "small", "second": "large"}),
+        "alone": step("true", reads={"first": "both"}),
+    }
+    # The engine lists the folder of an output, not those in it: their size is asked for.
+    write(tmp_path, steps, {"small": at("a"), "large": at("b"), "both": at("a", "b"), "alone": at("a", "b")}, FILTER)
+    found = placed(run(tmp_path))
+    assert found == {"small": "a", "large": "b", "both": "b", "alone": "b"}
+
+
+def test_gpus_are_for_those_who_ask(tmp_path: Path) -> None:
+    steps = {
+        "asks": step("true", **GPUS),
+        "asks-not": step("true"),
+        "last": step("true", reads={"x": "asks", "y": "asks-not"}),
+    }
+    targets = {"asks": at("a", "b"), "asks-not": at("b", "a"), "last": at("a")}
+    write(tmp_path, steps, targets, FILTER)
+    (tmp_path / "lab.py").write_text(ONE_GPU)
+    assert placed(run(tmp_path, preload=tmp_path / "lab.py")) == {"asks": "b", "asks-not": "a", "last": "a"}
+
+
+def test_a_place_without_the_gpus_is_not_taken_where_no_filter_is_named(tmp_path: Path) -> None:
+    write(tmp_path, {"asks": step("true", **GPUS)}, {"asks": at("a", "b")})
+    (tmp_path / "lab.py").write_text(ONE_GPU)
+    assert placed(run(tmp_path, preload=tmp_path / "lab.py")) == {"asks": "b"}
+
+
+def test_gpus_that_no_site_has_are_refused(tmp_path: Path) -> None:
+    asks = {"hints": {"urn:medweave:cwl#GPURequest": {"gpusMin": 2}}}
+    write(tmp_path, {"asks": step("true", **asks)}, {"asks": at("a", "b")}, FILTER)
+    (tmp_path / "lab.py").write_text(ONE_GPU)
+    ended = run(tmp_path, preload=tmp_path / "lab.py")
+    assert ended.exit_code == 1
+    assert "/asks/0 asks for 2 GPUs, and no place it is bound to has as many." in ended.stderr
+    assert "seen:     a has 0; b has 1" in ended.stderr
+    assert not ended.of_type("job.scheduled")
+
+
+@pytest.mark.parametrize("places", [["hpc", "here"], ["hpc"]], ids=["another", "none"])
+def test_a_queue_without_gpus_gets_no_job_that_asks_for_them(tmp_path: Path, places: list[str]) -> None:
+    with fake_cluster(tmp_path) as cluster:
+        write_workflow(tmp_path, {"asks": ("touch result.txt", GPUS)}, file=cluster.file)
+        file = yaml.safe_load(cluster.file)
+        file["deployments"]["here"] = LOCAL
+        binding = {"step": "/", "target": [{"deployment": name} for name in places], "filters": ["near"]}
+        file["workflows"]["tiny"]["bindings"], file["bindingFilters"] = [binding], FILTER
+        (tmp_path / "streamflow.yml").write_text(json.dumps(file))
+        ended = run(tmp_path)
+        assert cluster.submitted == []
+    if "here" in places:
+        assert placed(ended) == {"asks": "here"}
+    else:
+        assert ended.exit_code == 1
+        assert (
+            "/asks/0 asks for 1 GPUs, and no place it is bound to has as many.\n  seen:     hpc has 0\n" in ended.stderr
+        )
+
+
+def test_inside_a_site_a_job_goes_to_its_data_and_others_to_the_idle_place(tmp_path: Path) -> None:
+    wait = f"touch {tmp_path}/$0; while [ $(ls {tmp_path} | grep -c begun) -lt 2 ]; do sleep 0.05; done"
+    steps = {
+        "first": step(f"{wait.replace('$0', 'begun-1')}; echo > out/x"),
+        "second": step(f"{wait.replace('$0', 'begun-2')}; head -c 100000 /dev/zero > out/x"),
+        "both": step("true", reads={"x": "first", "y": "second"}),
+    }
+    write(tmp_path, steps, {"first": at("a"), "second": at("a"), "both": at("a")})
+    (tmp_path / "lab.py").write_text(TWO_PLACES)
+    found = placed(run(tmp_path, preload=tmp_path / "lab.py"))
+    assert {found["first"], found["second"]} == {"a/one", "a/two"}, "both ran at the same time"
+    assert found["both"] == found["second"], "where the larger folder lies"
+
+
+def rules(folder: Path, learn: Any, *, filtered: bool = True, changed: dict[str, Any] | None = None) -> None:
+    steps = {"scan": step(f"touch {folder}/scanned"), "learn": step(f"touch {folder}/learned", reads={"x": "scan"})}
+    filters = {"data-rules": {"type": "medweave.filter", "config": RULES | (changed or {})}}
+    write(folder, steps, {"scan": at("a"), "learn": learn}, filters)
+    if not filtered:
+        path = folder / "streamflow.yml"
+        path.write_text(path.read_text().replace(', "filters": ["data-rules"]', ""))
+
+
+@pytest.mark.parametrize("options", [(), ("--validate",)], ids=["run", "validate"])
+def test_a_forbidden_placement_ends_the_run_before_it_begins(tmp_path: Path, options: tuple[str, ...]) -> None:
+    rules(tmp_path, at("a"))
+    ended = run(tmp_path, *options)
+    assert ended.exit_code == 1
+    assert "bindingFilters.data-rules.config.mayHold.a: step /learn must not run there" in ended.stderr
+    assert "seen:     model (holds./learn) at deployment 'a', which may hold identified, derived" in ended.stderr
+    assert "do:       bind /learn to b" in ended.stderr
+    assert not (tmp_path / "scanned").exists(), "no step has begun"
+    assert not list(tmp_path.glob("runs/*/events.jsonl")), "nothing was placed or deployed"
+
+
+def test_what_is_forbidden_is_left_out_where_there_is_another_place(tmp_path: Path) -> None:
+    rules(tmp_path, at("a", "b"))  # the data lie at a
+    assert placed(run(tmp_path)) == {"scan": "a", "learn": "b"}
+
+
+def test_a_binding_without_the_filter_may_have_no_forbidden_place(tmp_path: Path) -> None:
+    rules(tmp_path, at("b", "a"), filtered=False)
+    ended = run(tmp_path)
+    assert ended.exit_code == 1
+    assert "mayHold.a: step /learn must not run there" in ended.stderr
+    assert not (tmp_path / "scanned").exists()
+
+
+def test_a_step_that_nothing_is_said_about_ends_the_run_before_it_begins(tmp_path: Path) -> None:
+    rules(tmp_path, at("b"), changed={"holds": {"/scan": ["identified"]}})
+    ended = run(tmp_path)
+    assert ended.exit_code == 1
+    assert (
+        "bindingFilters.data-rules.config.holds: nothing says which data step /learn reads and writes." in ended.stderr
+    )
+    assert not (tmp_path / "scanned").exists()
+
+
+def test_the_filter_refuses_when_a_job_is_placed_too() -> None:
+    def target(name: str) -> Target:
+        return Target(deployment=DeploymentConfig(name=name, type="medweave.local", config={}), workdir="/w")
+
+    async def asked(*names: str) -> list[str]:
+        job = Job(
+            name="/learn/0.1", workflow_id=1, inputs={}, input_directory="", output_directory="", tmp_directory=""
+        )
+        found = await MedweaveFilter("data-rules", **RULES).get_targets(job, [target(name) for name in names])  # type: ignore[arg-type]
+        return [each.deployment.name for each in found]
+
+    assert asyncio.run(asked("a", "b")) == ["b"]
+    with pytest.raises(PlacementForbidden, match=r"mayHold\.a: step /learn must not run there"):
+        asyncio.run(asked("a"))
