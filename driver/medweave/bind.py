@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from medweave.bound_file import Binding, render, used_deployments
+from medweave.data_rules import held_at
 from medweave.documents import parse_mapping, shown
 from medweave.field_faults import fault_at
 from medweave.files import write_atomically
@@ -70,6 +71,7 @@ def bind(
         site = with_role(site, option)
     chosen = _normal(job) if job is not None else default_job(pipeline)
     _check_fit(pipeline, site, chosen)
+    held = held_at(pipeline, site)
     binding = Binding(
         pipeline=pipeline,
         site=site,
@@ -77,6 +79,7 @@ def bind(
         job_is_default=job is None,
         output=_normal(output),
         role_options=tuple(role_options),
+        held=None if held is None else held.roles,
     )
     text = render(binding, connector_schemas())
     _check_copy(text, binding)

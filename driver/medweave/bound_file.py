@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,6 +18,7 @@ from medweave.sites import SITES, Place, Site, wrapped
 PATH_FORMAT = "path"  # `"format": "path"` in a connector's schema marks a path on the driver's machine
 VARIABLE = re.compile(r"\$\{(\w+)\}")
 PLAIN = re.compile(r"[A-Za-z0-9._/][A-Za-z0-9._/-]*")
+DATA_RULES = "data-rules"  # name of the filter
 MANAGERS = """\
 scheduling:
   scheduler: {type: medweave.scheduler, config: {}}
@@ -35,6 +36,7 @@ class Binding:
         job_is_default: it is the one that `bind` takes when none is named.
         role_options: places that the command line gave in the stead of the site's, as they were written.
         output: the bound file; relative paths in its text start at its folder.
+        held: classes of the data that the steps of each role read and write; None where the site has no data rules.
     """
 
     pipeline: Pipeline
@@ -43,6 +45,7 @@ class Binding:
     job_is_default: bool
     output: Path
     role_options: tuple[str, ...] = ()
+    held: Mapping[str, Sequence[str]] | None = None
 
 
 def render(binding: Binding, schemas: Mapping[str, Mapping[str, Any]]) -> str:
@@ -59,6 +62,7 @@ def render(binding: Binding, schemas: Mapping[str, Mapping[str, Any]]) -> str:
         *_header(binding, root, variables),
         "version: v1.0",
         workflow,
+        *_data_rules(binding, _from(binding.site.path, root)),
         f"deployments: # as they stand in {_from(binding.site.path, root)}",
         *blocks,
         "# The same at every site. The event log and the reports of a run lie in runs/<run-id>/ beside this file.",
@@ -113,17 +117,37 @@ def _workflow(binding: Binding) -> str:
         f"      settings: {_scalar(_from(binding.job, folder))}",
         "    bindings:",
     ]
-    width = max(len(_target_line(step.path, site.roles[step.role])) for step in pipeline.steps)
+    targets = {step.path: _target_line(step.path, site.roles[step.role], binding.held) for step in pipeline.steps}
+    width = max(map(len, targets.values()))
     for step in pipeline.steps:
-        lines.append(f"{_target_line(step.path, site.roles[step.role]):<{width}} # role {step.role}")
+        lines.append(f"{targets[step.path]:<{width}} # role {step.role}")
     for name, place in site.inputs.items():
         if name in pipeline.inputs:
             lines.append(f"      - {{port: /{name}, target: {{{_target(place)}}}}} # lies there already")
     return "\n".join(lines)
 
 
-def _target_line(step: str, place: Place) -> str:
-    return f"      - {{step: {step}, target: {{{_target(place)}}}}}"
+def _data_rules(binding: Binding, site_path: str) -> Iterator[str]:
+    """What the steps hold and what may lie where, as the settings of our filter, which all steps have then."""
+    if binding.held is None:
+        return
+    yield f"bindingFilters: # holds: what a step reads and writes, by roles.yml; mayHold: what may lie where, by {site_path}"
+    yield f"  {DATA_RULES}:"
+    yield "    type: medweave.filter"
+    yield "    config:"
+    yield "      holds:"
+    for step in binding.pipeline.steps:
+        yield f"        {step.path}: [{', '.join(binding.held[step.role])}]"
+    yield "      mayHold:"
+    used = used_deployments(binding)
+    for name, classes in binding.site.may_hold.items():
+        if name in used:
+            yield f"        {name}: [{', '.join(classes)}]"
+
+
+def _target_line(step: str, place: Place, held: object) -> str:
+    filters = f", filters: [{DATA_RULES}]" if held is not None else ""
+    return f"      - {{step: {step}, target: {{{_target(place)}}}{filters}}}"
 
 
 def _target(place: Place) -> str:

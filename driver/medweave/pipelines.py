@@ -36,12 +36,16 @@ class Pipeline:
         path: absolute.
         inputs: names of its inputs.
         inputs_beside: names of the inputs of all workflows in its folder.
+        roles_beside: roles of the steps of all workflows in its folder.
+        holds: what roles.yml says of the data that the steps read and write, as it stands there; None where it says nothing.
     """
 
     path: Path
     steps: tuple[Step, ...]
     inputs: frozenset[str]
     inputs_beside: frozenset[str]
+    roles_beside: frozenset[str] = frozenset()
+    holds: Any = None
 
     @property
     def name(self) -> str:
@@ -68,9 +72,8 @@ def read_pipeline(path: Path) -> Pipeline:
         )
     steps = _named(document["steps"])
     roles = _roles(path, list(steps))
-    beside = {file.name for file in path.parent.glob("*.cwl")} & set(
-        read_mapping(path.parent / ROLES_FILE, "file of roles")
-    )
+    said = read_mapping(path.parent / ROLES_FILE, "file of roles")
+    beside = {file.name for file in path.parent.glob("*.cwl")} & set(said)
     others = [read_mapping(path.parent / name, "CWL workflow") for name in sorted(beside - {path.name})]
     return Pipeline(
         path=path,
@@ -80,6 +83,8 @@ def read_pipeline(path: Path) -> Pipeline:
         ),
         inputs=frozenset(_named(document.get("inputs") or {})),
         inputs_beside=frozenset(name for other in [document, *others] for name in _named(other.get("inputs") or {})),
+        roles_beside=frozenset(role for name in beside for role in said[name].values()),
+        holds=said.get("holds"),
     )
 
 
@@ -152,7 +157,7 @@ def _roles(path: Path, steps: list[str]) -> dict[str, str]:
     if not isinstance(roles, Mapping):
         raise UserInputError(
             f"{shown(file)}: the steps of {path.name} have no roles here.",
-            seen=", ".join(map(str, document)),
+            seen=", ".join(name for name in document if str(name).endswith(".cwl")),
             expected=f"{path.name}: with a line `/step: role` for each step",
             do=f"add them for {', '.join('/' + step for step in steps)}",
         )

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -33,12 +33,14 @@ class Place:
         service: variant inside the deployment, or None.
         locations: nodes or pods of one job.
         workdir: folder at the deployment below which an input lies; None for a role.
+        holds: class of the data of an input, where the site knows better than the workflow.
     """
 
     deployment: str
     service: str | None = None
     locations: int = 1
     workdir: str | None = None
+    holds: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,8 @@ class Site:
 
     Attributes:
         text: the file as it stands.
+        may_hold: classes of data that may lie at a deployment, by its name; empty where the site has no data rules.
+        options: what the command line said about a role's place, by role.
         deployments: its deployments as data.
         entries: the same, as they stand in the text.
     """
@@ -67,8 +71,10 @@ class Site:
     text: str
     roles: Mapping[str, Place]
     inputs: Mapping[str, Place]
+    may_hold: Mapping[str, Sequence[str]]
     deployments: Mapping[str, Mapping[str, Any]]
     entries: Sequence[Entry]
+    options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -118,9 +124,13 @@ def read_site(path: Path) -> Site:
         text=text,
         roles={role: Place(**place) for role, place in document["roles"].items()},
         inputs={name: Place(**place) for name, place in (document.get("inputs") or {}).items()},
+        may_hold=document.get("mayHold") or {},
         deployments=deployments,
         entries=_entries(text, path),
     )
+    for name in site.may_hold:
+        if name not in deployments:
+            raise _at(path, ("mayHold", name), _unknown("deployment", name, deployments))
     for section, places in (("roles", site.roles), ("inputs", site.inputs)):
         for name, place in places.items():
             fault = fault_of_place(place, deployments)
@@ -249,7 +259,8 @@ def with_role(site: Site, text: str) -> Site:
     fault = fault_of_place(place, site.deployments)
     if fault is not None:
         raise UsageError(f"--role {text}: {fault.what}", seen=fault.seen, expected=fault.expected, do=fault.do)
-    changed = dataclasses.replace(site, roles={**site.roles, found["role"]: place})
+    role = found["role"]
+    changed = dataclasses.replace(site, roles={**site.roles, role: place}, options={**site.options, role: text})
     _check_gate(changed)
     return changed
 

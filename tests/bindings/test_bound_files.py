@@ -13,6 +13,7 @@ from medweave.bind import bind
 from medweave.cli import build_parser
 from medweave.sites import read_site, schema
 from medweave_steps.cli import VERBS
+from medweave_steps.contracts.errors import UsageError
 from support.cwl_files import PIPELINES, ROOT, load, step_paths
 
 SITES = sorted(ROOT.glob("deployments/sites/*.yml"))
@@ -43,6 +44,14 @@ def test_a_bound_file_is_what_its_own_command_writes(path: Path, monkeypatch: py
     assert asked.output.resolve() == path
     text = bind(asked.workflow, asked.site, asked.output, asked.job, asked.role)
     assert text == path.read_text(), f"run it again: medweave bind {shlex.join(command_of(path))}"
+
+
+def test_scans_of_the_hospital_cannot_be_placed_at_the_university() -> None:
+    train = next(pipeline for pipeline in PIPELINES if pipeline.stem == "train")
+    job = ROOT / "deployments" / "jobs" / "university-hpc-and-hospital-train.yml"
+    with pytest.raises(UsageError, match=r"step /evaluate must not run at 'hpc'") as told:
+        bind(train, "university-hpc-and-hospital", ROOT / "x.yml", job, ["evaluate=hpc/cpu"])
+    assert told.value.do == "place 'evaluate' at workstation or hospital"
 
 
 def test_each_workflow_is_bound_at_each_site() -> None:

@@ -19,13 +19,20 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", GUIDE.read_text(), flags=re.DOTALL)
 
 
+def block(language: str, beginning: str) -> str:
+    """The only block that begins so."""
+    (found,) = [each for each in blocks(language) if each.startswith(beginning)]
+    return found
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder as the guide's reader has it."""
     shutil.copytree(ROOT / "workflows", tmp_path / "workflows")
-    site, inputs = blocks("yaml")
+    site = block("yaml", "title:")
     (tmp_path / "my-site.yml").write_text(site)
-    (tmp_path / "with-inputs.yml").write_text(f"{site}{inputs}")
+    (tmp_path / "with-inputs.yml").write_text(f"{site}{block('yaml', 'inputs:')}")
+    (tmp_path / "with-rules.yml").write_text(f"{site}{block('yaml', 'mayHold:')}")
     (tmp_path / "my-job.yml").write_text("cohort: {class: Directory, path: site-a}\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -62,4 +69,13 @@ def test_the_error_of_the_guide_is_what_is_said(folder: Path, capsys: pytest.Cap
     site = folder / "my-site.yml"
     site.write_text(site.read_text().replace("service: gpu, locations: 2", "service: gpus, locations: 2"))
     assert main(bind_command()) == 65
-    assert capsys.readouterr().err == blocks("text")[0]
+    assert capsys.readouterr().err == block("text", "medweave bind: my-site.yml")
+
+
+def test_the_data_rules_of_the_guide_hold(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [word.replace("my-site.yml", "with-rules.yml") for word in bind_command()]
+    assert main(command) == 0
+    assert "mayHold" in (folder / "streamflow.with-rules.yml").read_text()
+    shutil.copy(folder / "with-rules.yml", folder / "my-site.yml")
+    assert main([*bind_command(), "--role", "evaluate=cluster/cpu"]) == 2
+    assert capsys.readouterr().err == block("text", "medweave bind: --role")

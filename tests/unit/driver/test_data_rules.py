@@ -1,0 +1,153 @@
+"""Data rules of a site: what `medweave bind` refuses, and what it writes for the run to refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from medweave.bind import bind
+from medweave_steps.contracts.errors import UsageError, UserInputError
+from support.sites import ROLES, SITE, write_project
+
+HOLDS = """\
+holds:
+  inputs: {cohort: identified, model: model}
+  roles:
+    preprocess: [identified, derived]
+    train: [derived, model]
+"""
+MAY_HOLD = """\
+mayHold:
+  desk: [identified, derived]
+  cluster: [de-identified, derived, model]
+"""
+COHORT = "inputs:\n  cohort: {deployment: login, workdir: /ct}\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_project(tmp_path, SITE + MAY_HOLD)
+    (tmp_path / "workflows/lung/roles.yml").write_text(ROLES + HOLDS)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def bound(project: Path, **more: Any) -> dict[str, Any]:
+    text = bind(project / "workflows/lung/train.cwl", "two", project / "streamflow.yml", **more)
+    document: dict[str, Any] = YAML(typ="safe").load(text)
+    return document
+
+
+def change(path: Path, old: str, new: str) -> None:
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+def site_of(project: Path) -> Path:
+    return project / "deployments/sites/two.yml"
+
+
+def test_the_bound_file_has_the_rules_for_the_run(project: Path) -> None:
+    document = bound(project)
+    assert document["bindingFilters"] == {
+        "data-rules": {
+            "type": "medweave.filter",
+            "config": {
+                "holds": {"/prepare": ["identified", "derived"], "/train": ["derived", "model"]},
+                "mayHold": {"desk": ["identified", "derived"], "cluster": ["de-identified", "derived", "model"]},
+            },
+        }
+    }
+    (workflow,) = document["workflows"].values()
+    assert [binding["filters"] for binding in workflow["bindings"]] == [["data-rules"]] * 2
+
+
+def test_a_site_without_rules_restricts_nothing(project: Path) -> None:
+    site_of(project).write_text(SITE)
+    (project / "workflows/lung/roles.yml").write_text(ROLES)
+    assert "bindingFilters" not in bound(project)
+
+
+@pytest.mark.parametrize(
+    ("new", "allowed"),
+    [
+        ("desk: [derived, model]", "which may hold derived, model"),
+        ("desk: []", "which may hold nothing"),
+        ("idle: [identified, derived]", "which may hold nothing: mayHold has no line for it"),
+    ],
+)
+def test_a_forbidden_place_is_refused_with_its_field(project: Path, new: str, allowed: str) -> None:
+    change(site_of(project), "desk: [identified, derived]", new)
+    with pytest.raises(UserInputError) as told:
+        bound(project)
+    assert told.value.what == (
+        "deployments/sites/two.yml: roles.preprocess.deployment: step /prepare must not run at 'desk', "
+        "for what it reads and writes."
+    )
+    assert "identified" in told.value.seen
+    assert allowed in told.value.seen
+    if "idle" in new:
+        assert told.value.expected.endswith("has identified, derived: idle")
+        assert told.value.do == "place 'preprocess' at idle"
+    else:
+        assert told.value.expected.endswith("has identified, derived: there is none")
+        assert told.value.do == "correct mayHold.desk, if it is wrong"
+
+
+def test_a_forbidden_place_of_the_command_line_is_refused_as_that_option(project: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"--role preprocess=cluster/gpu: step /prepare must not run at 'cluster'"
+    ) as told:
+        bound(project, role_options=["preprocess=cluster/gpu"])
+    assert told.value.do == "place 'preprocess' at desk"
+
+
+def test_a_cohort_that_was_de_identified_makes_the_steps_of_it_so(project: Path) -> None:
+    change(site_of(project), "# Who does", f"{COHORT.replace('/ct', '/ct, holds: de-identified')}# Who does")
+    change(site_of(project), "preprocess: {deployment: desk}", "preprocess: {deployment: cluster, service: gpu}")
+    change(site_of(project), "  cluster: [de-", "  login: [de-identified]\n  cluster: [de-")
+    held = bound(project)["bindingFilters"]["data-rules"]["config"]["holds"]
+    assert held == {"/prepare": ["de-identified", "derived"], "/train": ["derived", "model"]}
+    change(site_of(project), ", holds: de-identified", "")
+    with pytest.raises(UserInputError, match=r"inputs\.cohort\.deployment: this input must not lie at 'login'") as told:
+        bound(project)
+    assert "identified data at 'login', which may hold de-identified" in told.value.seen
+
+
+# (file, what is changed in it, by what, the place that the message names, words that it has)
+FAULTS = [
+    ("site", "  desk: [id", "  dsk: [id", "deployments/sites/two.yml: mayHold.dsk: ", "write 'desk'"),
+    ("site", "desk: [identified", "desk: [identifed", "deployments/sites/two.yml: mayHold.desk[0]: ", "de-identified"),
+    ("site", "# Who does", "inputs:\n  model: {deployment: desk, workdir: /m, holds: model}\n# Who does",
+     "deployments/sites/two.yml: inputs.model.holds: ", "de-identified"),
+    ("roles", "holds:", "hold:", "workflows/lung/roles.yml: nothing says which data", "no block 'holds'"),
+    ("roles", "    train: [derived, model]\n", "", "workflows/lung/roles.yml: holds.roles: ", "role 'train'"),
+    ("roles", "train: [derived", "trian: [derived", "workflows/lung/roles.yml: holds.roles.trian: ", "write 'train'"),
+    ("roles", "cohort: identified", "cohrt: identified", "workflows/lung/roles.yml: holds.inputs.cohrt: ", "'cohort'"),
+    ("roles", "cohort: identified", "cohort: secret", "workflows/lung/roles.yml: holds.inputs.cohort: ", "identified"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("file", "old", "new", "place", "words"), FAULTS, ids=[fault[2][:20] for fault in FAULTS])
+def test_what_is_wrong_in_the_rules_is_told_with_its_place(
+    project: Path, file: str, old: str, new: str, place: str, words: str
+) -> None:
+    change(site_of(project) if file == "site" else project / "workflows/lung/roles.yml", old, new)
+    with pytest.raises(UserInputError) as told:
+        bound(project)
+    assert told.value.what.startswith(place)
+    assert words in str(told.value)
+    assert told.value.seen
+    assert told.value.do
+
+
+def test_an_input_without_people_cannot_be_de_identified(project: Path) -> None:
+    change(site_of(project), "# Who does", f"{COHORT.replace('/ct', '/ct, holds: de-identified')}# Who does")
+    change(site_of(project), "mayHold:", "mayHold:\n  login: [model]")
+    change(project / "workflows/lung/roles.yml", "cohort: identified", "cohort: model")
+    with pytest.raises(UserInputError, match=r"inputs\.cohort\.holds: this input has no people in it") as told:
+        bound(project)
+    assert told.value.seen == "de-identified, and the workflow says model"
