@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 from collections.abc import Sequence
+
+from medweave_connectors import programs
 
 LAST_S = 15.0
 
@@ -20,24 +21,14 @@ async def run(words: Sequence[str], *, timeout_s: float) -> str:
         HelmFailed: it ended with an error, or did not end in time.
         FileNotFoundError: there is no helm.
     """
-    process = await asyncio.create_subprocess_exec(
-        *words,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,  # the terminal's Ctrl-C is for us: helm would leave half a release
-    )
     try:
-        async with asyncio.timeout(timeout_s):
-            stdout, stderr = await process.communicate()
+        # In a session of its own: after the terminal's Ctrl-C helm would leave half a release.
+        ended = await programs.run(words, timeout_s=timeout_s)
     except TimeoutError:
         raise HelmFailed(f"Error: helm {words[1]} did not end within {timeout_s:.0f} s") from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-    if process.returncode:
-        raise HelmFailed(stderr.decode(errors="replace"))
-    return stdout.decode(errors="replace")
+    if ended.code:
+        raise HelmFailed(ended.stderr.decode(errors="replace"))
+    return ended.stdout.decode(errors="replace")
 
 
 def run_now(words: Sequence[str]) -> str:

@@ -7,13 +7,10 @@ those running that take too long.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import signal
 from collections.abc import Mapping, Sequence
 
+from medweave_connectors import programs
 from medweave_connectors.errors import TimeLimitExceeded
-from medweave_connectors.local.process import DRAIN_S
 from medweave_connectors.remote import utility_line
 
 
@@ -38,24 +35,10 @@ async def execute(
     """
     line = utility_line(command, environment=environment, workdir=workdir, stdin=stdin)
     sink = asyncio.subprocess.PIPE if wanted else asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(
-        "/bin/sh",
-        "-c",
-        line,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=sink,
-        stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True,
-    )
     try:
-        text, _ = await asyncio.wait_for(process.communicate(), timeout_s)
+        ended = await programs.run(
+            ["/bin/sh", "-c", line], timeout_s=timeout_s, stdout=sink, stderr=asyncio.subprocess.STDOUT
+        )
     except TimeoutError:
         raise TimeLimitExceeded(f"`{' '.join(command)}` did not end within {timeout_s} s") from None
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, TimeoutError):
-                os.killpg(process.pid, signal.SIGKILL)
-                await asyncio.wait_for(process.wait(), DRAIN_S)
-    assert process.returncode is not None
-    code = process.returncode
-    return (text or b"").decode(errors="replace").strip(), code if code >= 0 else 128 - code
+    return ended.stdout.decode(errors="replace").strip(), ended.code if ended.code >= 0 else 128 - ended.code

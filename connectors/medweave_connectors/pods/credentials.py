@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime
 import itertools
 import json
-import os
 import re
-import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from medweave_connectors import programs
 from medweave_connectors.pods.masking import without_secrets
 
 PLUGIN_S = 60.0
@@ -77,32 +75,21 @@ class Plugin:
         """
         info = {"apiVersion": self.version, "kind": "ExecCredential", "spec": {"interactive": False}}
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self.command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env={**os.environ, **self.environment, "KUBERNETES_EXEC_INFO": json.dumps(info)},
-                start_new_session=True,
+            ended = await programs.run(
+                self.command,
+                timeout_s=PLUGIN_S,
+                environment={**self.environment, "KUBERNETES_EXEC_INFO": json.dumps(info)},
             )
-        except OSError as error:
-            raise self._failed(f"'{self.command[0]}' cannot be started: {error.strerror}") from error
-        try:
-            async with asyncio.timeout(PLUGIN_S):
-                output, said = await process.communicate()
         except TimeoutError:
             raise self._failed(f"'{self.command[0]}' did not end within {PLUGIN_S:.0f} s") from None
-        finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
-        if process.returncode:
-            words = "\n".join(said.decode(errors="replace").strip().splitlines()[-LAST_LINES:])
+        except OSError as error:
+            raise self._failed(f"'{self.command[0]}' cannot be started: {error.strerror}") from error
+        if ended.code:
+            words = "\n".join(ended.stderr.decode(errors="replace").strip().splitlines()[-LAST_LINES:])
             words = without_secrets(words, self._secrets())
-            raise self._failed(f"'{self.command[0]}' ended with {process.returncode}: {words or 'it said nothing'}")
+            raise self._failed(f"'{self.command[0]}' ended with {ended.code}: {words or 'it said nothing'}")
         try:
-            return read_credential(output.decode(errors="replace"), self.version)
+            return read_credential(ended.stdout.decode(errors="replace"), self.version)
         except ValueError as error:
             raise self._failed(f"'{self.command[0]}' printed no usable ExecCredential: {error}") from None
 

@@ -5,16 +5,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import getpass
 import os
 import pwd
 import shutil
-import signal
-import subprocess
 from pathlib import Path
 
+from medweave_connectors import programs
 from medweave_connectors.errors import SiteConfigError
 from medweave_connectors.ssh.settings import HostSettings, parse, plain
 
@@ -98,20 +96,8 @@ def _can_ask() -> bool:
 
 
 async def _answer(words: list[str]) -> tuple[int, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        *words,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,  # it must not ask at the terminal
-    )
     try:
-        output, errors = await asyncio.wait_for(process.communicate(), ANSWER_S)
-    except BaseException as error:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # a Match exec holds the pipes, too
-        if not isinstance(error, TimeoutError):
-            raise
-        await process.wait()
+        ended = await programs.run(words, timeout_s=ANSWER_S)  # without a terminal: it must not ask there
+    except TimeoutError:
         return -1, "", f"no answer within {ANSWER_S:.0f} s (a Match exec?)"
-    return process.returncode or 0, output.decode(errors="replace"), errors.decode(errors="replace").strip()
+    return ended.code, ended.stdout.decode(errors="replace"), ended.stderr.decode(errors="replace").strip()
