@@ -9,6 +9,7 @@ import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from medweave_connectors.reactions.table import Checkpoint
 from medweave_connectors.slurm.commands import END, SACCT_FIELDS
@@ -72,13 +73,21 @@ def read_submission(answer: str) -> tuple[str, str]:
     return next((found[1] for found in ids if found), ""), ""
 
 
+class Queued(NamedTuple):
+    """A job as squeue has it; `start` is the time, by the site's clock, at which it started or is expected to, or empty."""
+
+    word: str = ""
+    reason: str = ""
+    start: str = ""
+
+
 @dataclass(slots=True)
 class Polled:
     """The queue and what jobs print.
 
     Attributes:
         answered: squeue was asked and did answer.
-        jobs: job id to (state word, reason).
+        jobs: by job id.
         by_key: comment to job id.
         text: a follower's number to new bytes.
         ended: numbers whose script has ended.
@@ -86,7 +95,7 @@ class Polled:
     """
 
     answered: bool = False
-    jobs: dict[str, tuple[str, str]] = field(default_factory=dict)
+    jobs: dict[str, Queued] = field(default_factory=dict)
     by_key: dict[str, str] = field(default_factory=dict)
     text: dict[int, bytes] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
@@ -99,8 +108,8 @@ def read_poll(answer: str) -> Polled:
     for line in whole(answer):
         mark, _, rest = line.partition(" ")
         if mark == "job":
-            job_id, word, reason, key = (*rest.split("|", 3), "", "", "")[:4]
-            polled.jobs[job_id] = word, reason
+            job_id, word, reason, start, key = (*rest.split("|", 4), "", "", "", "")[:5]
+            polled.jobs[job_id] = Queued(word, reason, "" if start == "N/A" else start)
             polled.by_key[key.strip()] = job_id
         elif mark == "squeue":
             polled.answered = rest.strip() == "0"

@@ -21,6 +21,7 @@ END = "medweave-end"
 SACCT_FIELDS = (
     "JobIDRaw", "State", "ExitCode", "ElapsedRaw", "Submit", "Start", "TotalCPU", "MaxRSS", "NodeList", "Timelimit", "WorkDir",
 )  # fmt: skip
+_JOBS = "'job %i|%T|%r|%S|%k'"
 _BASE64 = "base64 | tr -d '\\n'"
 
 
@@ -84,7 +85,7 @@ def open_claim(files: JobFiles) -> str:
 
 def queue() -> str:
     """All jobs of the user, ended ones too, in one query; without ids, since one that Slurm has forgotten spoils the answer."""
-    return "squeue --me --noheader --states=all --format='job %i|%T|%r|%k' 2>&1; echo squeue $?"
+    return f"squeue --me --noheader --states=all --format={_JOBS} 2>&1; echo squeue $?"
 
 
 def follow(number: int, files: JobFiles, followed: str, offset: int) -> str:
@@ -161,8 +162,8 @@ def cancel_all(run_id: str, keys: Sequence[str]) -> str:
     """
     patterns = "|".join((f"{shlex.quote(f'medweave:{run_id}:')}*", *map(shlex.quote, keys)))
     return (
-        "left() { queue=$(squeue --me --noheader --format='job %i|%T|%r|%k') || exit 75; "
-        "echo \"$queue\" | while IFS='|' read -r id state reason key; do "
+        f"left() {{ queue=$(squeue --me --noheader --format={_JOBS}) || exit 75; "
+        "echo \"$queue\" | while IFS='|' read -r id state reason start key; do "
         'case "$key" in ' + patterns + ') echo "${id#job }";; esac; done; }\n'
         "found=$(left) || exit 75\n"
         '[ -z "$found" ] || scancel $found\n'

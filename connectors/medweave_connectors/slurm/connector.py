@@ -20,7 +20,7 @@ from medweave_connectors.record.console import say
 from medweave_connectors.remote import fetch_reports, file_name, step_variables
 from medweave_connectors.requests import Size
 from medweave_connectors.slurm import commands
-from medweave_connectors.slurm.answers import Polled, Probe, read_poll, read_probe
+from medweave_connectors.slurm.answers import Polled, Probe, Queued, read_poll, read_probe
 from medweave_connectors.slurm.attempts import Attempts
 from medweave_connectors.slurm.job import Site, SlurmJob
 from medweave_connectors.slurm.script import StepCommand
@@ -248,7 +248,7 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
             if polled.answered and not alive:
                 return
             said = polled.said or ", ".join(
-                f"{job_id} {polled.jobs[job_id][0]}" for job_id in alive if job_id in polled.jobs
+                f"{job_id} {polled.jobs[job_id].word}" for job_id in alive if job_id in polled.jobs
             )
             line = commands.cancel(alive) if alive else commands.poll(commands.queue())
             await asyncio.sleep(CANCEL_PAUSE_S)
@@ -259,9 +259,9 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
         )
 
 
-def _gone(known: tuple[str, str] | None) -> bool:
+def _gone(known: Queued | None) -> bool:
     # COMPLETING: Slurm ends its processes; it is in no queue any more and cannot come back.
-    return known is None or state_of(known[0]).ended or known[0] == "COMPLETING"
+    return known is None or state_of(known.word).ended or known.word == "COMPLETING"
 
 
 def _service(keys: Mapping[str, Any], where: str) -> Service:

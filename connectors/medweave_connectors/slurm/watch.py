@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from medweave_connectors.slurm import commands
-from medweave_connectors.slurm.answers import Polled, read_poll
+from medweave_connectors.slurm.answers import Polled, Queued, read_poll
 from medweave_connectors.slurm.script import JobFiles
 from medweave_connectors.slurm.states import HOPELESS_REASONS, JobState, state_of
 
@@ -70,9 +70,8 @@ class WatchedJob:
     seems_ended: asyncio.Future[None]
     offset: int = 0
     word: str = ""
-    reason: str = ""
     since: float = field(default_factory=time.monotonic)
-    told_reason: str = ""
+    told: tuple[str, str] = ("", "")
     script_ended: bool = False
 
 
@@ -157,7 +156,7 @@ class Watch:
             self._said = ""
             self._answered, self._silence_told = now, False
             for job in self._jobs:
-                self._take_state(job, *polled.jobs.get(job.job_id, ("", "")), now=now)
+                self._take_state(job, polled.jobs.get(job.job_id, Queued()), now=now)
         elif now - self._answered > SILENCE_END_S:
             for job in self._jobs:
                 _resolve(job, SiteSilent(self._said))
@@ -166,21 +165,27 @@ class Watch:
             for job in self._jobs:
                 job.on_notice(f"Slurm does not answer; the job is not given up ({self._said or 'no word'})")
 
-    def _take_state(self, job: WatchedJob, word: str, reason: str, *, now: float) -> None:
-        state = state_of(word)
+    def _take_state(self, job: WatchedJob, queued: Queued, *, now: float) -> None:
+        word, state = queued.word, state_of(queued.word)
         if state is JobState.WAITING and state_of(job.word) is JobState.GOING:
             job.on_notice("Slurm has stopped it and put it back into the queue; it will start anew")
-            job.since, job.told_reason, job.script_ended = now, "", False
+            job.since, job.told, job.script_ended = now, ("", ""), False
         if word != job.word:
             job.word, self._state_changed = word, now
-        job.reason = reason
         if not word or state.ended:
             _resolve(job, None)
-        elif state is JobState.WAITING and reason in HOPELESS_REASONS:
-            _resolve(job, NeverStarts(reason))
-        elif state is JobState.WAITING and now - job.since > WAIT_NOTICE_S and reason not in ("None", job.told_reason):
-            job.told_reason = reason
-            job.on_notice(f"waits in the queue: {reason}")
+        elif state is JobState.WAITING and queued.reason in HOPELESS_REASONS:
+            _resolve(job, NeverStarts(queued.reason))
+        elif state is JobState.WAITING and now - job.since > WAIT_NOTICE_S and queued.reason != "None":
+            _tell_wait(job, queued)
+
+
+def _tell_wait(job: WatchedJob, queued: Queued) -> None:
+    """Says why it waits, and until when; again when the reason is another one, or the expected hour."""
+    if job.told != (told := (queued.reason, queued.start[: len("2026-11-22T10")])):
+        job.told = told
+        until = f"; Slurm expects it to start at {queued.start} of the site's clock" if queued.start else ""
+        job.on_notice(f"waits in the queue: {queued.reason}{until}")
 
 
 def _resolve(job: WatchedJob, error: Exception | None) -> None:

@@ -13,6 +13,7 @@ Which program it is, its name says. $FAKE_SLURM is its folder: jobs/ID/{word,com
   sbatch-sleeps       sbatch takes the job and sleeps before it answers
   requeue             the first job that may is killed after 2 s, and started again 2 s later; the file goes with that
   pending             the reason for which jobs wait for ever
+  start               the time at which they are expected to start
 """
 
 import os
@@ -157,7 +158,7 @@ def squeue(words: list[str]) -> int:
     for job in known():
         if "--states=all" not in words and word_of(job) in ENDED:
             continue
-        print(f"job {job.name}|{word_of(job)}|{knob('pending') or 'None'}|{(job / 'comment').read_text()}")
+        print(f"job {job.name}|{word_of(job)}|{knob('pending') or 'None'}|{knob('start') or 'N/A'}|{(job / 'comment').read_text()}")
     return 0
 
 

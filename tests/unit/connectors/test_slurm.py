@@ -128,7 +128,7 @@ def test_the_jobs_own_records_are_read() -> None:
 
 
 def test_what_is_cut_short_is_no_answer() -> None:
-    for text in ("", SACCT_TIMEOUT, "job 1|RUNNING|None|x\nsqueue 0"):
+    for text in ("", SACCT_TIMEOUT, "job 1|RUNNING|None|N/A|x\nsqueue 0"):
         for read in (
             lambda t: answers.read_end(t, "1"),
             answers.read_poll,
@@ -143,10 +143,10 @@ def test_what_is_cut_short_is_no_answer() -> None:
 
 def test_the_queue_is_read() -> None:
     polled = answers.read_poll(
-        f"job 7|RUNNING|None|a key\njob 8|PENDING|Resources|(null)\nsqueue 0\ntext 1 b3V0\nended 1\n{END}"
+        f"job 7|RUNNING|None|2026-11-22T10:00:00|a key\njob 8|PENDING|Resources|N/A|(null)\nsqueue 0\ntext 1 b3V0\nended 1\n{END}"
     )
     assert polled.answered
-    assert polled.jobs == {"7": ("RUNNING", "None"), "8": ("PENDING", "Resources")}
+    assert polled.jobs == {"7": ("RUNNING", "None", "2026-11-22T10:00:00"), "8": ("PENDING", "Resources", "")}
     assert polled.by_key["a key"] == "7"
     assert (polled.text, polled.ended) == ({1: b"out"}, {1})
     failed = answers.read_poll(f"slurm_load_jobs error: Unable to contact slurm controller\nsqueue 1\n{END}")

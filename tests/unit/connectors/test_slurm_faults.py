@@ -185,6 +185,19 @@ def test_a_job_that_can_never_start_is_an_error_and_not_a_wait(cluster: Cluster)
     assert cluster.word() == "CANCELLED"
 
 
+def test_why_a_job_waits_and_until_when_is_told(cluster: Cluster) -> None:
+    cluster.knob("pending", "Priority")
+    going = cluster.begin({"first": GOOD})
+    going.wait_for_line("waits in the queue: Priority")
+    cluster.knob("start", "2026-11-22T14:30:00")
+    going.wait_for_line(
+        "waits in the queue: Priority; Slurm expects it to start at 2026-11-22T14:30:00 of the site's clock"
+    )
+    cluster.knob("start", "2026-11-22T14:31:00")  # the same hour is no news
+    going.signal(signal.SIGINT)
+    assert going.wait(60).stderr.count("waits in the queue") == 2
+
+
 def test_a_login_node_without_slurm_is_told_at_the_start(cluster: Cluster) -> None:
     bare = cluster.folder / "bare"
     bare.mkdir()
