@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 from pathlib import Path
@@ -27,6 +28,8 @@ def pytest_testnodedown(node: object, error: object) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Not the exit code of failed tests, after which `make` runs only those again, and would call the run a success."""
+    for left in multiprocessing.active_children():
+        left.terminate()  # a run that a failed test has started: Python would wait for its end
+    # Not the exit code of failed tests, after which `make` runs only those again, and would call the run a success.
     if _crashed:
         session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
