@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave.documents import read_mapping, shown
-from medweave.history import LOG_FILE, read_run
+from medweave.history import LOG_FILE, Run, read_run
 from medweave.sites import wrapped
 from medweave_connectors.placement.bindings import targets
 from medweave_connectors.placement.folder_commands import folder_of, remove
@@ -67,6 +67,18 @@ def run(namespace: argparse.Namespace) -> int:
         TryAgainError: a site could not be reached, or its jobs do not end.
     """
     record = read_run(namespace.run)
+    refuse_if_it_goes_on(record)
+    for line in clean(record, namespace.file or namespace.run.parent.parent / "streamflow.yml"):
+        print(line)
+    return 0
+
+
+def refuse_if_it_goes_on(record: Run) -> None:
+    """A run that goes on looks after its own.
+
+    Raises:
+        UserInputError: its driver lives.
+    """
     if driver_lives(record.folder / LOG_FILE):
         raise UserInputError(
             f"the run {record.run_id} goes on.",
@@ -74,18 +86,26 @@ def run(namespace: argparse.Namespace) -> int:
             expected="a run that has ended, or whose driver was killed",
             do="end it with Ctrl-C, which ends its jobs, and clean afterwards",
         )
-    file = namespace.file or namespace.run.parent.parent / "streamflow.yml"
+
+
+def clean(record: Run, file: Path) -> list[str]:
+    """Ends and removes what a run has left at the sites of a streamflow.yml and on this machine; what was there.
+
+    Raises:
+        UserInputError: no such file.
+        TryAgainError: a site could not be reached, or its jobs do not end.
+    """
     document = read_mapping(file, "streamflow.yml")
     places = places_of(document)
     keys = [key for key in journal.read(record.folder / journal.FILE) if f":{record.run_id}:" not in key]
-    if places:
-        for place, told in zip(places, _clean(file, document, places, record.run_id, keys), strict=True):
-            jobs = f"{sum(map(int, told.split()))} jobs ended, " if place.clusters else ""
-            folders = ", ".join(folder_of(workdir, record.run_id) for workdir in place.workdirs)
-            print(f"{place.deployment}: {jobs}{folders or 'no folder'} removed")
+    told = _clean(file, document, places, record.run_id, keys) if places else []
+    lines = []
+    for place, ended in zip(places, told, strict=True):
+        jobs = f"{sum(map(int, ended.split()))} jobs ended, " if place.clusters else ""
+        folders = ", ".join(folder_of(workdir, record.run_id) for workdir in place.workdirs)
+        lines.append(f"{place.deployment}: {jobs}{folders or 'no folder'} removed")
     shutil.rmtree(record.folder / "work", ignore_errors=True)
-    print(f"this machine: {shown(record.folder / 'work')} removed")
-    return 0
+    return [*lines, f"this machine: {shown(record.folder / 'work')} removed"]
 
 
 def places_of(document: Mapping[str, Any]) -> list[Place]:

@@ -16,6 +16,7 @@ from medweave_steps.contracts.model import RESEARCH_USE_ONLY
 COMMANDS = {
     "bind": "write a streamflow.yml that runs a workflow at a site",
     "clean": "end and remove what a run has left at its sites",
+    "purge": "remove all that runs keep about one case",
     "report": "join a run's event log and its steps' reports into one HTML file that opens offline",
 }
 INTERRUPTED = 130

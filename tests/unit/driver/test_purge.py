@@ -1,0 +1,110 @@
+"""`medweave purge CASE`: what runs keep about one case, here and at a site over real ssh."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from medweave.cli import main
+from medweave.purge import PURGED, without
+from support.engine import wait_until
+from support.fake_cluster import fake_cluster
+from support.recorded import Recorder, failed_run
+
+CASE, OTHER = "case-0000000a", "case-0000000b"
+
+
+def trained_run(folder: Path) -> Path:
+    """A run with both cases in its reports, one of them in its training set, and a picture and a page."""
+    run = Recorder(folder)
+    run.job("/check/0", 1, 20)
+    rows = ({"case_id": CASE, "split": "train"}, {"case_id": OTHER, "split": "test"})
+    run.report(21, "/preprocess/0", "laptop", cases=rows, notices=(f"{CASE}: 3 mm slices every 2 mm",))
+    kept = run.report(22, "/report/0", "laptop")
+    (kept / CASE).mkdir()
+    (kept / CASE / "axial.png").write_bytes(b"\x89PNG")
+    (kept / "fragment.html").write_text(f"<p>{CASE}, {OTHER}</p>")
+    run.event(23, "job.progress", "/preprocess/0", deployment="laptop", text=f"case 1/2: {CASE}")
+    run.end(30)
+    (folder / "report.html").write_text(f"<p>{CASE}</p>")
+    return folder
+
+
+def everything(folder: Path) -> bytes:
+    return b"\n".join(
+        str(path).encode() + (path.read_bytes() if path.is_file() else b"") for path in sorted(folder.rglob("*"))
+    )
+
+
+def test_nothing_is_left_of_the_case_and_the_others_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = trained_run(tmp_path / "runs" / "one")
+    Recorder(tmp_path / "runs" / "another").end(1)
+    assert main(["purge", CASE, "--runs", str(tmp_path / "runs")]) == 0
+    told = capsys.readouterr().out
+    assert "the model of this run has seen the case (train)" in told
+    assert f"1 of 2 runs knew {CASE}" in told
+    assert CASE.encode() not in everything(tmp_path)
+    report = json.loads((run / "reports" / "preprocess" / "run_report.json").read_text())
+    assert [row["case_id"] for row in report["cases"]] == [OTHER]
+    assert report["notices"] == [f"{PURGED}: 3 mm slices every 2 mm"]
+    assert main(["report", str(run)]) == 0, "what is left is still a run"
+    assert main(["purge", CASE, "--runs", str(tmp_path / "runs")]) == 0
+    assert f"0 of 2 runs knew {CASE}" in capsys.readouterr().out
+
+
+def test_a_failed_run_loses_its_folders_at_the_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_cluster(tmp_path) as cluster:
+        going = cluster.begin({"first": f"echo '{CASE}: a slice is missing' >&2; touch {CASE}.dcm; sleep 120"})
+        wait_until(lambda: any((cluster.folder / "site").rglob(f"{CASE}.dcm")), 60)
+        assert main(["purge", CASE, "--runs", str(going.record.parent)]) == 75, "it may hold the case, and goes on"
+        assert f"0 of 1 runs knew {CASE}" in capsys.readouterr().out
+        going.signal(signal.SIGKILL)
+        going.wait()
+        with (going.record / "events.jsonl").open("a") as log:
+            event = json.loads((going.record / "events.jsonl").read_text().splitlines()[-1])
+            log.write(json.dumps(event | {"type": "notice", "data": {"text": f"{CASE}: a slice is missing"}}) + "\n")
+        assert main(["purge", CASE, "--runs", str(going.record.parent)]) == 0
+        assert CASE.encode() not in everything(cluster.folder / "site") + everything(going.record.parent)
+        assert cluster.word() == "CANCELLED"
+        assert f"1 of 1 runs knew {CASE}" in capsys.readouterr().out
+
+
+def test_a_run_that_goes_on_is_not_purged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_cluster(tmp_path) as cluster:
+        going = cluster.begin({"first": "sleep 120"})
+        wait_until(lambda: bool(cluster.submitted), 60)
+        (going.record / "reports").mkdir(exist_ok=True)
+        (going.record / "reports" / "told.json").write_text(json.dumps({"cases": [CASE]}))
+        assert main(["purge", CASE, "--runs", str(going.record.parent)]) == 65
+        assert "goes on" in capsys.readouterr().err
+        going.signal(signal.SIGINT)
+        going.wait()
+
+
+def test_runs_that_ended_before_they_knew_their_cases_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = failed_run(tmp_path / "runs" / "early")
+    (run.folder / "work").mkdir()
+    assert main(["purge", "case-ffffffff", "--runs", str(tmp_path / "runs")]) == 75
+    assert "seen:     early\n" in (told := capsys.readouterr().err)
+    assert "medweave clean" in told
+
+
+@pytest.mark.parametrize("case", ["lung_001", "case-1", "case-0000000a/.."])
+def test_only_the_id_of_a_case_is_taken(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["purge", case, "--runs", str(tmp_path)]) == 2
+    assert "case- and 8 hexadecimal digits" in capsys.readouterr().err
+
+
+def test_a_missing_folder_of_runs_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["purge", CASE, "--runs", str(tmp_path / "none")]) == 65
+    assert "--runs FOLDER" in capsys.readouterr().err
+
+
+def test_entries_keys_and_texts_about_the_case_go() -> None:
+    data = {CASE: 1, "cases": [CASE, OTHER], "best": {"case_id": CASE}, "text": f"of {CASE}", "dice": [0.5, None]}
+    assert without(data, CASE) == {"cases": [OTHER], "text": f"of {PURGED}", "dice": [0.5, None]}
