@@ -89,6 +89,17 @@ def test_c2_a_request_that_no_location_can_meet_is_refused(stock: Path, ours: Pa
     assert "/huge/0 asks for 4096 cores and 128 MiB of memory" in ended.stderr
 
 
+def test_c2_a_request_that_no_disk_can_hold_is_refused(stock: Path, ours: Path, stock_only: bool) -> None:
+    huge = {"requirements": {"ResourceRequirement": {"coresMin": 1, "ramMin": 128, "tmpdirMin": 10**9}}}
+    waits(stock, (GOOD, huge))
+    if stock_only:
+        return
+    write_workflow(ours, {"huge": (GOOD, huge)})
+    ended = run(ours)
+    assert ended.exit_code == 1
+    assert "/huge/0 asks for 1000001024 MiB of disk (tmpdirMin and outdirMin)" in ended.stderr
+
+
 def test_c2_more_locations_than_there_are_is_refused(stock: Path, ours: Path, stock_only: bool) -> None:
     target = "{deployment: here, locations: 2}"
     waits(stock, GOOD, target=target)

@@ -15,7 +15,8 @@ from streamflow.core.context import StreamFlowContext
 from streamflow.core.deployment import ExecutionLocation, Target
 
 from medweave_connectors.placement.bindings import our_deployments, targets
-from medweave_connectors.placement.folder_commands import folder_of, make, remove
+from medweave_connectors.placement.folder_commands import folder_of, make, read_free, remove
+from medweave_connectors.placement.shortfall import no_room
 from medweave_connectors.record import console
 from medweave_connectors.record.run import RunRecord
 
@@ -26,6 +27,7 @@ class RunFolders:
     def __init__(self, run: RunRecord, context: StreamFlowContext, *, keep_days: int) -> None:
         self._run, self._context, self._keep_days = run, context, keep_days
         self._made: dict[tuple[str, str, str], tuple[ExecutionLocation, str]] = {}
+        self._free_mib: dict[tuple[str, str, str], float] = {}
         self._workdirs: dict[str, str] = {}
 
     def move_into(self, config: MutableMapping[str, Any]) -> None:
@@ -48,8 +50,17 @@ class RunFolders:
             place["workdir"] = folder_of(workdir, self._run.run_id)
             self._workdirs[place["workdir"]] = workdir
 
-    async def prepare(self, target: Target, locations: list[ExecutionLocation]) -> None:
-        """Makes the folder before the first job at a location."""
+    async def prepare(
+        self, target: Target, locations: list[ExecutionLocation], *, job_name: str, storage_mib: float
+    ) -> None:
+        """Makes the folder before the first job at a location.
+
+        Args:
+            storage_mib: what the tool asks for (tmpdirMin and outdirMin).
+
+        Raises:
+            ImpossibleRequest: the disk had less than that when the folder was made.
+        """
         workdir = self._workdirs.get(target.workdir or "")
         if workdir is None:
             return
@@ -57,8 +68,14 @@ class RunFolders:
             place = (location.deployment, location.name, workdir)
             if place not in self._made:
                 line = make(workdir, self._run.run_id, keep_days=self._keep_days)
-                await self._run_line(location, line)
+                free = read_free(await self._run_line(location, line))
                 self._made[place] = location, workdir
+                if free is not None:
+                    self._free_mib[place] = free
+            if (free := self._free_mib.get(place)) is not None and free < storage_mib:
+                raise no_room(
+                    job_name, storage_mib, [f"{location.name} of {location.deployment} has {free:.0f} MiB in {workdir}"]
+                )
 
     async def remove_all(self) -> None:
         """Removes the folders of a run that did well; one that cannot be removed is told."""
@@ -74,8 +91,9 @@ class RunFolders:
                     f"  do:       remove {folder_of(workdir, self._run.run_id)} there; a later run does, too, when it is old"
                 )
 
-    async def _run_line(self, location: ExecutionLocation, line: str) -> None:
+    async def _run_line(self, location: ExecutionLocation, line: str) -> str:
         connector = self._context.deployment_manager.get_connector(location.deployment)
         told = await connector.run(location, ["sh", "-c", shlex.quote(line)], capture_output=True)
         if told is not None and told[1] != 0:
             raise OSError(f"exit code {told[1]}: {told[0]}")
+        return told[0] if told is not None else ""

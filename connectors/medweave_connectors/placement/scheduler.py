@@ -28,7 +28,7 @@ from medweave_connectors.placement.folders import RunFolders
 from medweave_connectors.placement.managers import check_managers, check_wraps
 from medweave_connectors.placement.paths import resolve_paths
 from medweave_connectors.placement.policy import MedweavePolicy
-from medweave_connectors.placement.shortfall import look
+from medweave_connectors.placement.shortfall import look, storage_of
 from medweave_connectors.record import console, plan
 from medweave_connectors.record.run import JobEnd, PartialMode
 
@@ -145,7 +145,9 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
         places = [(theirs, engines.locations) for engines, theirs in targets.items()]
         await self._schedule(job, config, hardware_requirement, asked, places)
         allocation = self.get_allocation(job.name)
-        await self.folders.prepare(allocation.target, allocation.locations)
+        await self.folders.prepare(
+            allocation.target, allocation.locations, job_name=job.name, storage_mib=storage_of(asked)
+        )
         requests.note_job(
             job.name,
             requests.JobRequest(

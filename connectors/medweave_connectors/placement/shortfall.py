@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from streamflow.core.deployment import DeploymentManager, Target
-from streamflow.core.scheduling import Hardware
+from streamflow.core.scheduling import AvailableLocation, Hardware
+from streamflow.data.utils import get_mount_point
 from streamflow.deployment.future import FutureConnector
 
 from medweave_connectors.errors import ImpossibleRequest
@@ -20,11 +21,13 @@ class Shortfall:
 
     Attributes:
         small: locations that have less than the tool asks for; they do not grow.
+        full: locations whose disk has less.
         few: targets that want more locations than their deployment ever has.
         missing: targets whose locations are not all there; they may come.
     """
 
     small: tuple[str, ...] = ()
+    full: tuple[str, ...] = ()
     few: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
 
@@ -56,12 +59,30 @@ class Shortfall:
                 f"  expected: a location with at least what the tool asks for\n"
                 f"  do:       bind the step to a larger deployment in streamflow.yml"
             )
+        if self.full:
+            return no_room(job_name, storage_of(asked), self.full)
         return ImpossibleRequest(
             f"{job_name} is bound to more locations than there are.\n"
             f"  seen:     {'; '.join(self.few)}\n"
             f"  expected: at most as many `locations` as the deployment has\n"
             f"  do:       correct `locations` in the binding, or make the deployment larger"
         )
+
+
+def storage_of(asked: Hardware) -> float:
+    """Free space that a tool asks for, MiB: tmpdirMin and outdirMin, which lie in the same folder."""
+    return float(sum(disk.size for disk in asked.storage.values()))
+
+
+def no_room(job_name: str, storage_mib: float, seen: Sequence[str]) -> ImpossibleRequest:
+    """The disk is too full for a job."""
+    return ImpossibleRequest(
+        f"{job_name} asks for {storage_mib:.0f} MiB of disk (tmpdirMin and outdirMin), "
+        f"and no location it is bound to has that much.\n"
+        f"  seen:     {'; '.join(seen)}\n"
+        f"  expected: at least what the tool asks for\n"
+        f"  do:       free space there, or name a `workdir` on another disk in streamflow.yml"
+    )
 
 
 async def look(
@@ -73,7 +94,7 @@ async def look(
         places: each target, and how many of StreamFlow's locations serve it (one queue gives any number of nodes).
         gpus: those that the tool asks for, on each node.
     """
-    small, few, missing = [], [], []
+    small, full, few, missing = [], [], [], []
     for target, wanted in places:
         name = target.deployment.name
         found = await deployments.get_connector(name).get_available_locations(service=target.service)
@@ -90,14 +111,32 @@ async def look(
             for place, has in zip(found, hardware, strict=True)
         ]
         if sum(fits) >= wanted:
-            return None
-        if fits and not any(fits):
+            short = await _full(deployments, found.values(), target.workdir, storage_of(asked))
+            if len(found) - len(short) >= wanted:
+                return None
+            full += short
+        elif fits and not any(fits):
             small += [f"{name} has {has.cores:g} cores and {has.memory:.0f} MiB" for has in hardware if has]
             small += [f"{place} of {name} has {sizes[place]}" for place in found if place in sizes]
         else:
             service = f", service {target.service}," if target.service else ""
             missing.append(f"{name}{service} has {sum(fits)} of {wanted} locations")
-    return Shortfall(small=tuple(small), few=tuple(few), missing=tuple(missing))
+    return Shortfall(small=tuple(small), full=tuple(full), few=tuple(few), missing=tuple(missing))
+
+
+async def _full(
+    deployments: DeploymentManager, places: Iterable[AvailableLocation], workdir: str, storage_mib: float
+) -> list[str]:
+    """The places whose disk had less when they were first asked, as the engine counts it; what it does not count is not here."""
+    short = []
+    for place in places:
+        disks = place.hardware.storage if place.hardware else {}
+        if all(disk.size >= storage_mib for disk in disks.values()):
+            continue  # whichever it is: the engine is not asked, which would ask the place for each job
+        mount_point = await get_mount_point(deployments.context, place, workdir)
+        if (size := place.hardware.get_size(mount_point)) < storage_mib:
+            short.append(f"{place.name} of {place.deployment} has {size:.0f} MiB on {mount_point}")
+    return short
 
 
 async def sizes_at(deployments: DeploymentManager, name: str, service: str | None) -> dict[str, Size]:

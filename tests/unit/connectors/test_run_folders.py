@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.placement.folder_commands import MARK, make, remove
+from medweave_connectors.placement.folder_commands import MARK, make, read_free, remove
 from support.engine import FILE, run, start, wait_until, write_workflow
 from support.fake_cluster import Cluster, fake_cluster
 
@@ -64,6 +64,25 @@ def test_only_a_runs_folder_is_removed(tmp_path: Path) -> None:
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with fake_cluster(tmp_path) as started:
         yield started
+
+
+def test_the_free_space_is_told_with_the_folder(tmp_path: Path) -> None:
+    told = subprocess.run(
+        ["sh", "-c", make(str(tmp_path), "run", keep_days=14)], check=True, capture_output=True, text=True
+    )
+    disk = os.statvfs(tmp_path)
+    assert read_free(told.stdout) == pytest.approx(disk.f_bavail * disk.f_frsize / 2**20, rel=0.05)
+    assert read_free("") is None
+    assert read_free("df: no such thing") is None
+
+
+def test_a_queue_on_a_disk_that_is_too_small_gets_no_job(cluster: Cluster) -> None:
+    asked = {"requirements": {"ResourceRequirement": {"coresMin": 1, "ramMin": 128, "tmpdirMin": 10**9}}}
+    ended = cluster.go({"first": (GOOD, asked)})
+    assert ended.exit_code == 1
+    assert "/first/0 asks for 1000001024 MiB of disk (tmpdirMin and outdirMin)" in ended.stderr
+    assert f"MiB in {cluster.folder}/site" in ended.stderr
+    assert cluster.submitted == []
 
 
 def test_a_site_holds_nothing_of_a_run_that_did_well(cluster: Cluster) -> None:
