@@ -1,0 +1,12 @@
+"""Words of Slurm about a job, and a request, for tests of what is made of them."""
+
+from __future__ import annotations
+
+from medweave_connectors.slurm.service import Allocation
+from medweave_connectors.slurm.states import Told
+
+ASKED = Allocation(num_nodes=1, cores=4, memory_mib=3072, gpus=0, minutes=None)
+
+
+def told(source: str, word: str, exit_code: int = 0, signal_number: int = 0) -> Told:
+    return Told(source=source, word=word, exit_code=exit_code, signal_number=signal_number)

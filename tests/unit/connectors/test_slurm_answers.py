@@ -1,0 +1,178 @@
+"""What Slurm answers, and what it means: the pure parts of `medweave.slurm`. Texts of Slurm 22.05 on Debian 12."""
+
+from __future__ import annotations
+
+import pytest
+
+from medweave_connectors.slurm import answers
+from medweave_connectors.slurm.commands import END
+from medweave_connectors.slurm.states import JobState, Told, judge, shell_exit_code, state_of
+from support.slurm_words import told
+
+SACCT_TIMEOUT = """\
+sacct 1|TIMEOUT|0:0|89|2026-11-21T20:19:57|2026-11-21T20:19:58|00:00.005||n1|00:01:00
+sacct 1.batch|CANCELLED|0:15|89|2026-11-21T20:19:58|2026-11-21T20:19:58|00:00.005|4517888|n1|
+"""
+SACCT_MEMORY = """\
+sacct 11|FAILED|0:9|2|2026-11-21T20:38:28|2026-11-21T20:38:30|00:00.004||n1|01:00:00
+sacct 11.batch|CANCELLED by 0|0:9|2|2026-11-21T20:38:30|2026-11-21T20:38:30|00:00.004|376328192|n1|
+"""
+SCONTROL = (
+    "scontrol JobId=10 JobName=sbatch UserId=me(1002) JobState=COMPLETED Reason=None Requeue=1 ExitCode=0:0 "
+    "RunTime=1-00:00:02 TimeLimit=2-00:00:00 TimeMin=N/A SubmitTime=2026-11-21T20:38:22 StartTime=2026-11-21T20:38:24 "
+    "EndTime=2026-11-22T20:38:26 ReqNodeList=(null) ExcNodeList=(null) NodeList=n[1-2] BatchHost=n1 NumNodes=2\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("word", "state"),
+    [
+        ("COMPLETED", JobState.COMPLETED),
+        ("CANCELLED by 1000", JobState.CANCELLED),
+        ("NODE_FAIL+", JobState.NODE_FAIL),
+        ("DEADLINE", JobState.TIMEOUT),
+        ("STAGE_OUT", JobState.GOING),
+        ("REQUEUED", JobState.WAITING),
+        ("SOMETHING_NEW", JobState.UNKNOWN),
+        ("", JobState.UNKNOWN),
+    ],
+)
+def test_words_of_slurm(word: str, state: JobState) -> None:
+    assert state_of(word) is state
+
+
+def test_an_unknown_word_is_no_end() -> None:
+    assert not JobState.UNKNOWN.ended
+    told = Told(source="sacct", word="SOMETHING_NEW")
+    assert judge(told, None, Told(source="exit file", word="COMPLETED"), forgotten=False) is None
+
+
+def test_accounting_comes_first_then_the_controller_then_the_exit_file() -> None:
+    sacct, scontrol, file = told("sacct", "COMPLETED"), told("scontrol", "FAILED"), told("exit file", "COMPLETED")
+    assert judge(sacct, scontrol, file, forgotten=False) is sacct
+    late = told("sacct", "RUNNING")
+    assert judge(late, scontrol, file, forgotten=False) is scontrol
+    assert judge(None, None, file, forgotten=True) is file
+    # Put back into the queue, or started again: accounting still has the end of the start before.
+    gone = Told(source="sacct", word="PREEMPTED")
+    for word in ("PENDING", "RUNNING", "REQUEUED"):
+        assert judge(gone, Told(source="scontrol", word=word), None, forgotten=False) is None
+    assert judge(gone, Told(source="scontrol", word="COMPLETING"), None, forgotten=False) is gone
+    assert judge(None, None, file, forgotten=False) is None, "while Slurm knows the job its script's end is not its own"
+
+
+@pytest.mark.parametrize(
+    "word", ["TIMEOUT", "PREEMPTED", "NODE_FAIL", "CANCELLED", "OUT_OF_MEMORY", "FAILED", "RUNNING", "SOMETHING_NEW"]
+)
+def test_no_state_but_completed_has_the_exit_code_0(word: str) -> None:
+    assert shell_exit_code(told("sacct", word)) != 0
+
+
+def test_exit_codes_as_a_shell_tells_them() -> None:
+    assert shell_exit_code(told("sacct", "COMPLETED")) == 0
+    assert shell_exit_code(told("sacct", "FAILED", 70)) == 70
+    assert shell_exit_code(told("sacct", "FAILED", 0, 9)) == 137
+
+
+def test_sacct_is_read() -> None:
+    end = answers.read_end(f"{SACCT_TIMEOUT}scontrol slurm_load_jobs error: Invalid job id specified\n{END}", "1")
+    assert end.sacct == Told(
+        source="sacct", word="TIMEOUT", exit_code=0, signal_number=0, seconds=89.0, queue_seconds=1.0, cpu_seconds=0.005,
+        peak_memory_mib=4.3, nodes="n1", time_limit="00:01:00",
+    )  # fmt: skip
+    assert end.scontrol is None
+    assert end.forgotten
+    end = answers.read_end(SACCT_MEMORY + END, "11")
+    assert end.sacct is not None
+    assert (end.sacct.signal_number, end.sacct.peak_memory_mib) == (9, 358.9)
+    assert not end.forgotten
+
+
+def test_scontrol_is_read() -> None:
+    end = answers.read_end(SCONTROL + END, "10")
+    assert end.scontrol == Told(
+        source="scontrol", word="COMPLETED", seconds=86402.0, queue_seconds=2.0, nodes="n[1-2]", time_limit="2-00:00:00"
+    )
+    assert end.sacct is None
+
+
+def test_the_jobs_own_records_are_read() -> None:
+    text = (
+        "file exit 3 100 107 n1\nfile exit.0 0 100 107 n1\nfile exit.1 137 100 105 n2\ntail stdout b3V0\ntail stderr \n"
+    )
+    end = answers.read_end(text + END, "1")
+    assert end.exit_file == Told(source="exit file", word="FAILED", exit_code=3, seconds=7.0, nodes="n1")
+    assert end.ranks == {0: (0, 107, "n1"), 1: (137, 105, "n2")}
+    assert end.tails == {"stdout": b"out", "stderr": b""}
+
+
+def test_what_is_cut_short_is_no_answer() -> None:
+    for text in ("", SACCT_TIMEOUT, "job 1|RUNNING|None|N/A|x\nsqueue 0"):
+        for read in (
+            lambda t: answers.read_end(t, "1"),
+            answers.read_poll,
+            answers.read_probe,
+            answers.read_submission,
+        ):
+            with pytest.raises(ValueError, match="not whole"):
+                read(text)
+    with pytest.raises(ValueError, match="not whole"):
+        answers.read_poll(f"text 0 abc\n{END}")
+
+
+def test_the_queue_is_read() -> None:
+    polled = answers.read_poll(
+        f"job 7|RUNNING|None|2026-11-22T10:00:00|a key\njob 8|PENDING|Resources|N/A|(null)\nsqueue 0\ntext 1 b3V0\nended 1\n{END}"
+    )
+    assert polled.answered
+    assert polled.jobs == {"7": ("RUNNING", "None", "2026-11-22T10:00:00"), "8": ("PENDING", "Resources", "")}
+    assert polled.by_key["a key"] == "7"
+    assert (polled.text, polled.ended) == ({1: b"out"}, {1})
+    failed = answers.read_poll(f"slurm_load_jobs error: Unable to contact slurm controller\nsqueue 1\n{END}")
+    assert not failed.answered
+    assert "Unable to contact" in failed.said
+    assert not answers.read_poll(f"text 0 \n{END}").answered, "not asked is not answered"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("17\ncode 0", ("17", "")),
+        ("17;cluster2\ncode 0", ("17", "")),  # fault Q9 of the engine: that is no id
+        (
+            "sbatch: error: Batch job submission failed: Invalid partition name specified\ncode 1",
+            ("", "sbatch: error: …"),
+        ),
+        ("code 1", ("", "exit code 1")),
+        ("code", ("", "")),
+        ("17\ncode", ("17", "")),
+    ],
+)
+def test_the_answer_to_a_submission(text: str, expected: tuple[str, str]) -> None:
+    job_id, refusal = answers.read_submission(f"{text}\n{END}")
+    assert job_id == expected[0]
+    assert refusal.startswith(expected[1].removesuffix("…"))
+    assert bool(refusal) == bool(expected[1])
+
+
+def test_the_site_is_read() -> None:
+    probe = answers.read_probe(
+        f"missing scancel\npartition normal* 2 8000\npartition gpu 8 64000\npartition gpu 64 9\ncode 0\n{END}"
+    )
+    assert probe == answers.Probe(
+        missing=("scancel",), nodes={"normal": ((2, 8000),), "gpu": ((8, 64000), (64, 9))}, default="normal"
+    )
+    assert answers.read_probe(f"sinfo: error: no answer\ncode 1\n{END}").said == "sinfo: error: no answer"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1-02:03:04", 93784), ("02:03:04", 7384), ("03:04.567", 184.567), ("Unknown", None), ("", None)],
+)
+def test_durations(text: str, expected: float | None) -> None:
+    assert answers.seconds(text) == (None if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize(("text", "expected"), [("1024K", 1.0), ("1.5G", 1536.0), ("2097152", 2.0), ("", None)])
+def test_sizes(text: str, expected: float | None) -> None:
+    assert answers.mebibytes(text) == expected

@@ -1,0 +1,146 @@
+"""What the user is told about jobs, how often Slurm is asked, and which options are refused. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from medweave_connectors.slurm import words
+from medweave_connectors.slurm.connector import MedweaveSlurmConnector
+from medweave_connectors.slurm.service import Allocation
+from medweave_connectors.slurm.states import Told
+from medweave_connectors.slurm.watch import Pace, interval_s
+from support.slurm_words import ASKED, told
+
+PLACE = words.Place(name="hpc/gpu4", setting="deployments.hpc.config.services.gpu4")
+
+
+@pytest.mark.parametrize(
+    ("word", "what", "do"),
+    [
+        ("TIMEOUT", "hit its time limit of 720 min", "raise deployments.hpc.config.services.gpu4.time"),
+        ("PREEMPTED", "was pushed out", "run again"),
+        ("NODE_FAIL", "lost a node", "run again"),
+        ("CANCELLED by 1000", "was cancelled at the site", "sacct"),
+        ("UNKNOWN", "is lost", "look at its files"),
+    ],
+)
+def test_what_is_told_about_a_failure(word: str, what: str, do: str) -> None:
+    asked = Allocation(num_nodes=1, cores=4, memory_mib=3072, gpus=0, minutes=720)
+    seen = Told(source="sacct", word=word, signal_number=15, seconds=43219.0, time_limit="12:00:00", nodes="n1")
+    lines = words.site_word("17", seen, asked, PLACE, out_of_memory=False).splitlines()
+    assert lines[0].startswith("hpc/gpu4: Slurm job 17 ")
+    assert what in lines[0]
+    assert lines[1].startswith(f"  seen:     sacct State={word} ExitCode=0:15, 43219 s")
+    assert lines[2] == "  expected: State=COMPLETED and ExitCode=0:0"
+    assert do in lines[3]
+
+
+def test_a_success_has_no_words() -> None:
+    assert words.site_word("17", told("sacct", "COMPLETED"), ASKED, PLACE, out_of_memory=False) == ""
+
+
+KILLED = ["slurmstepd: error: StepId=11.batch exceeded memory limit (376328192 > 104857600), being killed"]
+
+
+@pytest.mark.parametrize(
+    ("seen", "stderr", "expected"),
+    [
+        (told("sacct", "OUT_OF_MEMORY", 0, 125), [], True),
+        (told("sacct", "FAILED", 0, 9), KILLED, True),
+        (told("sacct", "FAILED", 137), ["slurmstepd: error: Detected 1 oom-kill event(s)"], True),
+        (told("sacct", "FAILED", 0, 9), ["killed"], False),
+        (told("sacct", "FAILED", 3), KILLED, False),
+    ],
+)
+def test_out_of_memory_needs_evidence(seen: Told, stderr: Sequence[str], expected: bool) -> None:
+    assert words.looks_out_of_memory(seen, stderr) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [
+        ("sbatch: error: invalid partition specified: zz", "partition"),
+        ("error: Batch job submission failed: Invalid account or account/partition combination specified", "account"),
+        ("Batch job submission failed: Invalid qos specification", "qos"),
+        ("Batch job submission failed: Invalid generic resource (gres) specification", "gres"),
+        ("Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)", "time"),
+        ("Batch job submission failed: Invalid feature specification", "constraint"),
+        ("Batch job submission failed: Memory specification can not be satisfied", "partition"),
+        ("something else", "partition"),
+    ],
+)
+def test_a_refusal_names_its_setting(text: str, setting: str) -> None:
+    assert words.refused_setting(text)[0] == setting
+    assert not words.unanswered(text)
+
+
+@pytest.mark.parametrize(
+    ("reason", "setting"),
+    [
+        ("PartitionTimeLimit", "time"), ("QOSMaxWallDurationPerJobLimit", "time"), ("InvalidAccount", "account"),
+        ("QOSNotAllowed", "qos"), ("BadConstraints", "constraint"), ("PartitionNodeLimit", "partition"),
+    ],
+)  # fmt: skip
+def test_a_reason_that_does_not_go_away_names_its_setting(reason: str, setting: str) -> None:
+    assert words.hopeless_setting(reason)[0] == setting
+
+
+def test_a_refusal_without_a_controller_is_no_refusal() -> None:
+    assert words.unanswered("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation")
+    assert words.unanswered("sbatch: error: Unable to contact slurm controller (connect failure)")
+
+
+def test_the_rank_that_failed_first_is_found() -> None:
+    assert words.lost_rank({0: (143, 120, "n1"), 1: (70, 105, "n2"), 2: (0, 90, "n3")}) == 1
+    assert words.lost_rank({0: (0, 1, "n1")}) is None
+
+
+def test_queries_are_dense_while_something_happens_and_rare_in_quiet() -> None:
+    assert interval_s(0, 10) == 0.5
+    assert interval_s(30, 10) == 3
+    assert interval_s(3600, 10) == 10
+    assert interval_s(3600, 2) == 2
+
+
+@given(pauses=st.lists(st.floats(0.01, 20), min_size=1, max_size=400))
+def test_the_controller_is_never_asked_more_than_once_a_second_over_any_30_s(pauses: list[float]) -> None:
+    pace, now, asked = Pace(), 1000.0, []
+    for pause in pauses:
+        now += pause
+        if pace.take(now):
+            asked.append(now)
+    assert all(sum(start <= time <= start + 30 for time in asked) <= 30 for start in asked)
+
+
+def test_a_busy_site_is_asked_all_the_same() -> None:
+    pace = Pace()
+    assert sum(pace.take(1000 + step / 10) for step in range(600)) == pytest.approx(10 + 60 * 2 / 3, abs=1)
+
+
+SCHEMA = json.loads(MedweaveSlurmConnector.get_schema())
+
+
+@pytest.mark.parametrize(
+    ("option", "fits"),
+    [
+        ("--exclude=n7", True),
+        ("--mail-type=FAIL", True),
+        ("--exclusive", True),
+        ("--output=x", False),
+        ("--requeue", False),
+        ("--time=1", False),
+        ("--time-min=1", True),
+        ("-p", False),
+        ("--wrap=rm", False),
+        ("exclusive", False),
+    ],
+)
+def test_options_that_medweave_sets_itself_are_refused_at_validation(option: str, fits: bool) -> None:
+    errors = list(Draft202012Validator(SCHEMA).iter_errors({"services": {"x": {"options": [option]}}}))
+    assert not errors if fits else "does not match" in errors[0].message
