@@ -161,7 +161,7 @@ def _activate(path: str, where: str) -> tuple[str, ...]:
         where,
         seen=f"no {path}/bin/activate",
         expected="a virtual environment that login node and nodes share",
-        do="make it there, or correct the path",
+        do="make it by `medweave provision`, or correct the path",
     )
     file = f"{at_site(path)}/bin/activate"
     return (f"[ -r {file} ] || {{", *missing, "}", f". {file}")

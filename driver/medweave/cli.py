@@ -17,6 +17,7 @@ COMMANDS = {
     "bind": "write a streamflow.yml that runs a workflow at a site",
     "clean": "end and remove what a run has left at its sites",
     "purge": "remove all that runs keep about one case",
+    "provision": "make the worker environments of a site there, without a network",
     "report": "join a run's event log and its steps' reports into one HTML file that opens offline",
 }
 INTERRUPTED = 130

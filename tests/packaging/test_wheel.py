@@ -127,7 +127,9 @@ def test_every_verb_explains_itself_in_a_bare_environment(bare: Path, verb: str)
 
 
 @pytest.mark.packaging
-@pytest.mark.parametrize("words", [[], ["bind"], ["report"]], ids=["medweave", "bind", "report"])
+@pytest.mark.parametrize(
+    "words", [[], ["bind"], ["provision"], ["report"]], ids=["medweave", "bind", "provision", "report"]
+)
 def test_the_driver_explains_itself_in_a_bare_environment(bare: Path, words: list[str]) -> None:
     shown = call(bare / "medweave", *words, "--help")
     assert shown.returncode == 0, shown.stderr

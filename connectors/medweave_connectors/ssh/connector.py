@@ -44,6 +44,7 @@ GRACE_S, END_S, CLOSE_S = 3.0, 15.0, 2.0
 TIMED_OUT, LOST = -1, -2  # ends of a job that are no exit codes
 _EXIT_CODES = {TIMED_OUT: 143, LOST: 1}
 READ_BYTES = 65536
+GROUP_MARK = "medweave-group "
 
 
 class _CheckedContext(SSHContext):  # type: ignore[misc]
@@ -289,8 +290,8 @@ class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
         end = LOST
         try:
             # Its process group can be ended from another session when this one is lost.
-            async with self._limited_session(location, f"echo $$ >&2; {line}") as process:
-                self._groups[job_name] = location, (await process.stderr.readline()).decode().strip()
+            async with self._limited_session(location, f"echo {GROUP_MARK}$$ >&2; {line}") as process:
+                self._groups[job_name] = location, await _group(process.stderr)
                 reading = asyncio.gather(_each(process.stdout, output.stdout), _each(process.stderr, output.stderr))
                 try:
                     await asyncio.wait_for(reading, timeout)
@@ -302,7 +303,7 @@ class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
             pass  # lost
         finally:
             known = self._groups.pop(job_name, None)
-            if end == LOST and known is not None:
+            if end == LOST and known is not None and known[1]:
                 await self._end(*known)
         return end
 
@@ -328,6 +329,14 @@ def _word(end: int, host: str, timeout: int | None) -> str:
         if end == LOST
         else ""
     )
+
+
+async def _group(stderr: Any) -> str:
+    """The number of a job's process group, empty where it was never begun; what a login prints comes before it."""
+    while line := str((await stderr.readline()).decode(errors="replace")):
+        if line.startswith(GROUP_MARK):
+            return line.removeprefix(GROUP_MARK).strip()
+    return ""
 
 
 async def _each(stream: Any, take: Callable[[bytes], None]) -> None:

@@ -125,7 +125,7 @@ def test_a_virtual_environment_that_is_not_there_is_told_with_its_path(shell: st
         f"medweave: {WHERE}.virtualEnvironment: this is not there.",
         f"  seen:     no ~/100% it's/bin/activate on {os.uname().nodename}",
         "  expected: a virtual environment that login node and nodes share",
-        "  do:       make it there, or correct the path",
+        "  do:       make it by `medweave provision`, or correct the path",
     ]
 
 

@@ -1,0 +1,356 @@
+"""`medweave provision`: a worker environment at a site that has no network, over a real sshd, with wheels of a few lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from medweave import on_site, provision
+from medweave.cli import main
+from medweave.provision import choose
+from medweave.site_session import SiteSession
+from medweave.sites import read_site
+from medweave.wheels import Python, pinned_blocks, read_wheel, requirement_of
+from medweave.workers import workers_of
+from medweave_steps.contracts.errors import StorageError, TryAgainError, UserInputError
+from support.engine import wait_until
+from support.small_wheels import constraints_of, index_of, make_wheel, own_wheel
+from support.sshd import USER, make_key, sshd
+
+LINUX = {
+    "python_version": "3.11",
+    "python_full_version": "3.11.2",
+    "sys_platform": "linux",
+    "platform_machine": "x86_64",
+}
+PYTHON = Python(
+    executable="/usr/bin/python3", version=(3, 11, 2), markers=LINUX, machine="x86_64", glibc="2.17", has_venv=True
+)
+
+
+@dataclass
+class There:
+    """A login node that is this machine, and a site file that names an environment on it."""
+
+    folder: Path
+    login: dict[str, Any]
+
+    @property
+    def link(self) -> Path:
+        return self.folder / "it's home" / "worker"
+
+    @property
+    def environments(self) -> list[str]:
+        return sorted(path.name for path in self.link.with_name("worker.provisioned").glob("*-*"))
+
+    def write(self, roles: dict[str, Any] | None = None, **environment: Any) -> Path:
+        keys = {"virtualEnvironment": str(self.link), **environment}
+        services = {"gpu": {"environment": keys}, "cpu": {"environment": keys}}
+        document = {
+            "title": "a cluster",
+            "deployments": {
+                "login": {"type": "medweave.ssh", "workdir": "/scratch", "config": self.login},
+                "hpc": {"type": "medweave.slurm", "wraps": "login", "config": {"services": services}},
+                "here": {"type": "medweave.local", "config": {}},
+            },
+            "roles": roles or {"segment": {"deployment": "hpc", "service": "cpu"}, "report": {"deployment": "here"}},
+        }
+        path = self.folder / "site.yml"
+        path.write_text(yaml.safe_dump(document, sort_keys=False))
+        return path
+
+    def go(self, wheel: Path) -> int:
+        words = ["--site", str(self.folder / "site.yml"), "--wheel", str(wheel)]
+        return main(["provision", *words, "--constraints", str(self.folder / "constraints.txt")])
+
+    def says(self, *words: str) -> str:
+        program = self.link / "bin" / "medweave-step"
+        return subprocess.run([program, *words], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[There]:
+    key = make_key(tmp_path / "key")
+    index = index_of(tmp_path / "index")
+    (tmp_path / "constraints.txt").write_text(constraints_of(index))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with sshd(tmp_path / "server", [key]) as server:
+        (tmp_path / "known").write_text(server.known_host)
+        login = {"nodes": [f"127.0.0.1:{server.port}"], "username": USER, "sshKey": "key", "knownHosts": "known"}
+        site = There(tmp_path, login)
+        site.link.parent.mkdir()
+        site.write()
+        yield site
+
+
+def test_an_environment_is_made_once_and_a_new_version_beside_it(
+    there: There, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = own_wheel(tmp_path, "1.0")
+    assert there.go(first) == 0, capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "4 wheels were sent" in told.out
+    assert "sending 1 of 4: medweave-1.0-py3-none-any.whl (0.0 MB)" in told.err
+    assert there.says("--version") == "medweave-step 1.0\n"
+    assert there.says() == "medweave-step helped\n"
+    assert "small_trainer" not in told.err, "nobody trains there"
+
+    # Once more: nothing new.
+    assert there.go(first) == 0
+    told = capsys.readouterr()
+    assert "is current" in told.out
+    assert "nothing was sent" in told.out
+    assert "sending" not in told.err
+    (made,) = there.environments
+
+    # A job that runs keeps its environment; the next one finds the new one.
+    with subprocess.Popen(
+        [there.link.resolve() / "bin" / "python", "-c", "input(); import small_helper; print(small_helper.WORD)"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as job:  # fmt: skip
+        assert there.go(own_wheel(tmp_path, "1.1")) == 0
+        told = capsys.readouterr()
+        assert "; 1 wheels were sent" in told.out
+        assert job.communicate("\n")[0] == "helped\n"
+    assert there.says("--version") == "medweave-step 1.1\n"
+    assert made in there.environments
+    assert len(there.environments) == 2
+
+    # Back again: it is there still.
+    assert there.go(first) == 0
+    assert "; 0 wheels were sent" in capsys.readouterr().out
+    assert there.says("--version") == "medweave-step 1.0\n"
+
+
+def test_an_interrupted_call_leaves_nothing_half(
+    there: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent = []
+
+    def stopped(self: SiteSession, path: Path, target: str, on_progress: object) -> None:
+        if sent:
+            (Path(target).with_name(f".{Path(target).name}.part")).write_text("half")
+            raise KeyboardInterrupt
+        sent.append(path)
+        send(self, path, target, lambda _: None)
+
+    send = SiteSession.send
+    monkeypatch.setattr(SiteSession, "send", stopped)
+    assert there.go(own_wheel(tmp_path, "1.0")) == 130
+    assert "removing what is not complete" in capsys.readouterr().err
+    wheels = there.link.with_name("worker.provisioned") / "wheels"
+    assert [path.name for path in wheels.iterdir()] == ["medweave-1.0-py3-none-any.whl"]
+    assert not there.link.is_symlink()
+    monkeypatch.undo()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    assert there.go(own_wheel(tmp_path, "1.0")) == 0
+    assert "3 wheels were sent" in capsys.readouterr().out, "the one that came whole is not sent again"
+
+
+def test_what_cannot_be_made_is_told_and_leaves_nothing(
+    there: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = own_wheel(tmp_path, "1.0")
+    where = "site.yml: deployments.hpc.config.services.gpu.environment"
+    monkeypatch.chdir(tmp_path)
+    text = (tmp_path / "constraints.txt").read_text()
+
+    (tmp_path / "index" / "small_quick-0.1-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl").unlink()
+    make_wheel(tmp_path / "index", "small-quick", "0.1", tag="cp311-cp311-win_amd64")
+    (tmp_path / "constraints.txt").write_text(constraints_of(tmp_path / "index"))
+    assert there.go(own) == 65
+    assert "No matching distribution found for small-quick==0.1" in capsys.readouterr().err
+    assert there.environments == []
+
+    (tmp_path / "constraints.txt").write_text(text.replace("small-deeper==2.0", "small-other==2.0"))
+    assert there.go(own) == 65
+    assert "the package 'small-deeper' is not pinned." in capsys.readouterr().err
+
+    there.link.mkdir()
+    assert there.go(own) == 65
+    told = capsys.readouterr().err
+    assert (
+        f"{where}.virtualEnvironment: something else lies there.\n  seen:     a folder or file at {there.link}" in told
+    )
+
+    there.write(modules=["python/3.12"])
+    assert there.go(own) == 65
+    assert (
+        f"medweave provision: {where}.modules: this is not there.\n  seen:     no command `module` on "
+        in capsys.readouterr().err
+    )
+
+    there.login["sshKey"] = "other"
+    make_key(tmp_path / "other")
+    there.write()
+    assert there.go(own) == 65
+    assert "deployments.login.config.sshKey" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_told_as_such(
+    there: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
+    monkeypatch.setattr(SiteSession, "work", lambda self, script, folder: (1, full))
+    assert there.go(own_wheel(tmp_path, "1.0")) == StorageError.exit_code
+    told = capsys.readouterr().err
+    assert "No space left on device" in told
+    assert "MiB were free before" in told
+    assert there.environments == []
+
+
+def test_a_site_that_does_not_answer_may_do_so_later(there: There, tmp_path: Path) -> None:
+    there.login |= {"nodes": ["127.0.0.1:1"], "connectTimeout": 1}
+    there.write()
+    assert there.go(own_wheel(tmp_path, "1.0")) == TryAgainError.exit_code
+
+
+INTERRUPTED = """
+import json, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
+from medweave.site_session import SiteSession
+with SiteSession("login", json.loads(sys.argv[1])) as session:
+    try:
+        session.work(f"echo $$ > {sys.argv[2]}; sleep 300 & wait", "/")
+    except KeyboardInterrupt:
+        print(session.ask("echo still there"))
+"""
+
+
+def test_ctrl_c_ends_what_goes_on_at_the_site(there: There, tmp_path: Path) -> None:
+    (worker,) = workers_of(read_site(there.folder / "site.yml"), None)
+    words = [sys.executable, "-c", INTERRUPTED, json.dumps(worker.config), str(tmp_path / "pid")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as driver:
+        wait_until(lambda: (tmp_path / "pid").exists() and bool((tmp_path / "pid").read_text()), 60)
+        going = int((tmp_path / "pid").read_text())
+        driver.send_signal(signal.SIGINT)
+        try:
+            assert driver.communicate(timeout=60)[0] == "(0, 'still there')\n"
+        finally:
+            driver.kill()
+    assert not Path(f"/proc/{going}").exists()
+
+
+def test_environments_that_nobody_can_need_go(tmp_path: Path) -> None:
+    link = tmp_path / "worker"
+    folder = on_site.folder_of(link)
+    for name, days in (("1-old", 40), ("2-young", 3), ("3-before", 40), ("4-new", 0)):
+        (folder / name).mkdir(parents=True)
+        (folder / name / on_site.MARKER).write_text("{}")
+        then = time.time() - days * 86400
+        os.utime(folder / name / on_site.MARKER, (then, then))
+    (folder / "wheels").mkdir()
+    for name in ("a.whl", "b.whl"):
+        (folder / "wheels" / name).write_text(name)
+    link.symlink_to(Path(folder.name) / "3-before")
+    assert on_site.state(link)["current"] == "3-before"
+    assert on_site.switch(link, "4-new", ["a.whl"]) == {"before": "3-before"}
+    assert link.resolve() == folder / "4-new"
+    assert on_site.state(link)["whole"] == ["2-young", "3-before", "4-new"], (
+        "replaced just now: its jobs may run for days"
+    )
+    assert list(on_site.state(link)["wheels"]) == ["a.whl"]
+
+
+def test_platforms_are_those_of_the_sites_glibc() -> None:
+    assert PYTHON.platforms[:3] == ["manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux_2_16_x86_64"]
+    assert PYTHON.platforms[-2:] == ["manylinux1_x86_64", "linux_x86_64"]
+
+
+def test_the_version_that_counts_is_that_of_the_sites_python() -> None:
+    text = (
+        'a-b==1 ; python_full_version < "3.12" \\\n    --hash=sha256:11 \\\n    --hash=sha256:12\n'
+        'a-b==2 ; python_full_version >= "3.12" \\\n    --hash=sha256:2\n'
+        'win==3 ; sys_platform == "win32" \\\n    --hash=sha256:3\n'
+    )
+    blocks = pinned_blocks(text)
+    assert requirement_of("a-b", blocks, LINUX) == "a-b==1 --hash=sha256:11 --hash=sha256:12"
+    assert requirement_of("a-b", blocks, LINUX | {"python_full_version": "3.13.1"}) == "a-b==2 --hash=sha256:2"
+    assert requirement_of("win", blocks, LINUX) is None
+
+
+def probed(**changes: Any) -> str:
+    usual = {"executable": "/usr/bin/python3", "version": [3, 11, 2], "markers": LINUX, "machine": "x86_64"}
+    return json.dumps(usual | {"glibc": "2.36", "has_venv": True} | changes)
+
+
+@pytest.mark.parametrize(
+    ("output", "seen"),
+    [
+        ("", "no python3, python3.13, python3.12, python3.11"),
+        (probed(version=[3, 9, 16]), "/usr/bin/python3 3.9.16"),
+        (probed(has_venv=False), "/usr/bin/python3 without venv and pip"),
+        (probed(glibc=""), "/usr/bin/python3 on a C library that is not glibc"),
+    ],
+)
+def test_a_site_without_a_python_that_will_do(there: There, tmp_path: Path, output: str, seen: str) -> None:
+    (worker,) = workers_of(read_site(there.folder / "site.yml"), None)
+    with pytest.raises(UserInputError) as caught:
+        choose(f"a word of the login\n{output}\n", read_wheel(own_wheel(tmp_path, "1.0")), worker)
+    assert caught.value.seen == seen
+    assert caught.value.do.endswith("deployments.hpc.config.services.gpu.environment.modules")
+
+
+def test_the_first_python_that_will_do_is_taken(there: There, tmp_path: Path) -> None:
+    (worker,) = workers_of(read_site(there.folder / "site.yml"), None)
+    output = "\n".join((probed(version=[3, 9, 1]), probed(executable="/opt/python3.12", version=[3, 12, 1]), probed()))
+    assert choose(output, read_wheel(own_wheel(tmp_path, "1.0")), worker).executable == "/opt/python3.12"
+
+
+def test_roles_say_which_extras_an_environment_needs(there: There) -> None:
+    roles = {
+        "bundle": {"deployment": "hpc", "service": "cpu"},
+        "train": {"deployment": "hpc", "service": "gpu"},
+        "train-distributed": {"deployment": "hpc", "service": "gpu"},
+        "segment": {"deployment": "here"},
+    }
+    (worker,) = workers_of(read_site(there.write(roles)), "hpc")
+    assert (worker.machine, worker.path, worker.extras) == ("login", str(there.link), ("export", "train"))
+    assert worker.config["sshKey"] == str(there.folder / "key")
+
+
+@pytest.mark.parametrize(
+    ("deployments", "said"),
+    [
+        ({"hpc": {"wraps": "here"}}, "deployments.hpc.config.services.gpu.environment: this machine is not reached by ssh"),
+        ({"hpc": {"config": {"services": {"cpu": {}}}}}, "no virtual environment is named there"),
+        (
+            {"hpc": {"config": {"services": {
+                "cpu": {"environment": {"virtualEnvironment": "/e", "modules": ["a"]}},
+                "gpu": {"environment": {"virtualEnvironment": "/e", "modules": ["b"]}},
+            }}}},
+            "services.gpu.environment.modules: the same virtual environment with other modules",
+        ),
+    ],
+)  # fmt: skip
+def test_a_site_file_that_does_not_fit_is_refused(there: There, deployments: dict[str, Any], said: str) -> None:
+    path = there.write()
+    document = yaml.safe_load(path.read_text())
+    for name, keys in deployments.items():
+        document["deployments"][name] |= keys
+    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    with pytest.raises(UserInputError) as caught:
+        workers_of(read_site(path), None)
+    assert said in str(caught.value)
+
+
+def test_the_probe_finds_this_python() -> None:
+    told = subprocess.run([sys.executable, "-I", "-c", provision.PROBE], capture_output=True, text=True, check=True)
+    found = json.loads(told.stdout)
+    assert (found["executable"], found["machine"]) == (sys.executable, platform.machine())
+    assert found["markers"]["python_full_version"] == platform.python_version()
