@@ -14,9 +14,10 @@ from streamflow.core.workflow import Job
 
 from medweave_connectors.errors import PlacementForbidden
 from medweave_connectors.placement.filter import MedweaveFilter
-from support.engine import Run, run, write_workflow
-from support.engine_file import LOCAL, engine_file
+from support.engine import run, write_workflow
+from support.engine_file import LOCAL, STOCK
 from support.fake_cluster import fake_cluster
+from support.placed import at, placed, step, write
 
 GPUS = {"hints": {"urn:medweave:cwl#GPURequest": {"gpusMin": 1}}}
 FILTER = {"near": {"type": "medweave.filter", "config": {}}}
@@ -41,49 +42,23 @@ async def places(self, service=None):
     }
 MedweaveLocalConnector.get_available_locations = places
 """
+TELL = """
+from streamflow.scheduling.scheduler import DefaultScheduler
+stock = DefaultScheduler._allocate_job
+def tell(self, job, hardware, connector, selected_locations, target):
+    if connector.deployment_name == "a":
+        with open("{folder}/places", "a") as file:
+            print(*(place.name for place in selected_locations), file=file)
+    return stock(self, job, hardware, connector, selected_locations, target)
+DefaultScheduler._allocate_job = tell
+"""
 RULES = {
     "holds": {"/scan": ["identified", "derived"], "/learn": ["derived", "model"]},
     "mayHold": {"a": ["identified", "derived"], "b": ["derived", "model"]},
 }
 
 
-def step(script: str, *, reads: dict[str, str] | None = None, **keys: Any) -> dict[str, Any]:
-    """A step that reads what other steps wrote, and writes the folder `out`."""
-    tool = {
-        "class": "CommandLineTool",
-        "baseCommand": ["sh", "-c", f"mkdir out; {script}"],
-        "inputs": dict.fromkeys(reads or {}, "Directory"),
-        "outputs": {"out": {"type": "Directory", "outputBinding": {"glob": "out"}}},
-    }
-    return {"run": tool | keys, "in": {name: f"{source}/out" for name, source in (reads or {}).items()}, "out": ["out"]}
-
-
-def write(folder: Path, steps: dict[str, Any], targets: dict[str, Any], filters: dict[str, Any] | None = None) -> None:
-    """A workflow over the sites a and b. A binding to several targets has all filters, one to a single target none."""
-    last = {"outputSource": f"{list(steps)[-1]}/out", "type": "Directory"}
-    document = {"cwlVersion": "v1.2", "class": "Workflow", "inputs": {}, "outputs": {"out": last}, "steps": steps}
-    file = yaml.safe_load(engine_file({"a": LOCAL, "b": LOCAL}, {}))
-    bindings = [{"step": f"/{name}", "target": target} for name, target in targets.items()]
-    file["workflows"]["tiny"]["bindings"] = [
-        each | ({"filters": list(filters or {})} if isinstance(each["target"], list) else {}) for each in bindings
-    ]
-    file["bindingFilters"] = filters or {}
-    for name, text in (("tiny.cwl", document), ("job.yml", {}), ("streamflow.yml", file)):
-        (folder / name).write_text(json.dumps(text))
-
-
-def at(*names: str) -> Any:
-    targets = [{"deployment": name} for name in names]
-    return targets if len(targets) > 1 else targets[0]
-
-
-def placed(ended: Run) -> dict[str, str]:
-    """Deployment and place of each job."""
-    assert ended.exit_code == 0, ended.stderr
-    return {
-        event["job"].strip("/").split("/")[0]: f"{event['deployment']}/{event['location']}".replace("/__LOCAL__", "")
-        for event in ended.of_type("job.scheduled")
-    }
+SITES = {"a": LOCAL, "b": LOCAL}
 
 
 def test_the_site_with_the_data_comes_first(tmp_path: Path) -> None:
@@ -94,7 +69,8 @@ def test_the_site_with_the_data_comes_first(tmp_path: Path) -> None:
         "alone": step("true", reads={"first": "both"}),
     }
     # The engine lists the folder of an output, not those in it: their size is asked for.
-    write(tmp_path, steps, {"small": at("a"), "large": at("b"), "both": at("a", "b"), "alone": at("a", "b")}, FILTER)
+    targets = {"small": at("a"), "large": at("b"), "both": at("a", "b"), "alone": at("a", "b")}
+    write(tmp_path, steps, targets, SITES, filters=FILTER)
     found = placed(run(tmp_path))
     assert found == {"small": "a", "large": "b", "both": "b", "alone": "b"}
 
@@ -106,20 +82,20 @@ def test_gpus_are_for_those_who_ask(tmp_path: Path) -> None:
         "last": step("true", reads={"x": "asks", "y": "asks-not"}),
     }
     targets = {"asks": at("a", "b"), "asks-not": at("b", "a"), "last": at("a")}
-    write(tmp_path, steps, targets, FILTER)
+    write(tmp_path, steps, targets, SITES, filters=FILTER)
     (tmp_path / "lab.py").write_text(ONE_GPU)
     assert placed(run(tmp_path, preload=tmp_path / "lab.py")) == {"asks": "b", "asks-not": "a", "last": "a"}
 
 
 def test_a_place_without_the_gpus_is_not_taken_where_no_filter_is_named(tmp_path: Path) -> None:
-    write(tmp_path, {"asks": step("true", **GPUS)}, {"asks": at("a", "b")})
+    write(tmp_path, {"asks": step("true", **GPUS)}, {"asks": at("a", "b")}, SITES)
     (tmp_path / "lab.py").write_text(ONE_GPU)
     assert placed(run(tmp_path, preload=tmp_path / "lab.py")) == {"asks": "b"}
 
 
 def test_gpus_that_no_site_has_are_refused(tmp_path: Path) -> None:
     asks = {"hints": {"urn:medweave:cwl#GPURequest": {"gpusMin": 2}}}
-    write(tmp_path, {"asks": step("true", **asks)}, {"asks": at("a", "b")}, FILTER)
+    write(tmp_path, {"asks": step("true", **asks)}, {"asks": at("a", "b")}, SITES, filters=FILTER)
     (tmp_path / "lab.py").write_text(ONE_GPU)
     ended = run(tmp_path, preload=tmp_path / "lab.py")
     assert ended.exit_code == 1
@@ -155,17 +131,31 @@ def test_inside_a_site_a_job_goes_to_its_data_and_others_to_the_idle_place(tmp_p
         "second": step(f"{wait.replace('$0', 'begun-2')}; head -c 100000 /dev/zero > out/x"),
         "both": step("true", reads={"x": "first", "y": "second"}),
     }
-    write(tmp_path, steps, {"first": at("a"), "second": at("a"), "both": at("a")})
+    write(tmp_path, steps, dict.fromkeys(steps, at("a")), SITES)
     (tmp_path / "lab.py").write_text(TWO_PLACES)
     found = placed(run(tmp_path, preload=tmp_path / "lab.py"))
     assert {found["first"], found["second"]} == {"a/one", "a/two"}, "both ran at the same time"
     assert found["both"] == found["second"], "where the larger folder lies"
 
 
+def test_a_file_may_name_the_policy_beside_the_engines_own_scheduler(tmp_path: Path) -> None:
+    meet = f"echo $$ >> {tmp_path}/met; while [ $(wc -l < {tmp_path}/met) -lt 4 ]; do sleep 0.05; done"
+    site = {"type": "medweave.local", "config": {}, "workdir": str(tmp_path / "work"), "scheduling_policy": "spread"}
+    policies = {"policies": {"spread": {"type": "medweave.policy", "config": {}}}}
+    steps = {name: step(meet) for name in "cdef"}
+    targets = dict.fromkeys(steps, at("a")) | {"last": at("b")}
+    steps["last"] = step("true", reads={name: name for name in steps})
+    write(tmp_path, steps, targets, {"a": site, "b": site}, scheduling=policies, **STOCK)
+    (tmp_path / "lab.py").write_text(TWO_PLACES + TELL.format(folder=tmp_path))
+    ended = run(tmp_path, preload=tmp_path / "lab.py")
+    assert ended.exit_code == 0, ended.stderr
+    assert sorted((tmp_path / "places").read_text().split()) == ["one", "one", "two", "two"]
+
+
 def rules(folder: Path, learn: Any, *, filtered: bool = True, changed: dict[str, Any] | None = None) -> None:
     steps = {"scan": step(f"touch {folder}/scanned"), "learn": step(f"touch {folder}/learned", reads={"x": "scan"})}
     filters = {"data-rules": {"type": "medweave.filter", "config": RULES | (changed or {})}}
-    write(folder, steps, {"scan": at("a"), "learn": learn}, filters)
+    write(folder, steps, {"scan": at("a"), "learn": learn}, SITES, filters=filters)
     if not filtered:
         path = folder / "streamflow.yml"
         path.write_text(path.read_text().replace(', "filters": ["data-rules"]', ""))
