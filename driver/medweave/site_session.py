@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 from medweave_steps.contracts.errors import BackendMissingError, InternalError, TryAgainError, UserInputError
 
 MODULE = "medweave_connectors.ssh.session"
+CLOSE_S = 30
 
 
 class SiteSession:
@@ -57,12 +59,11 @@ class SiteSession:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(30)
-        finally:
-            self._process.kill()
-            self._process.wait()
+        with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
+            self._process.stdin.close()
+            self._process.wait(CLOSE_S)
+        self._process.kill()
+        self._process.wait()
 
     def ask(self, script: str) -> tuple[int, str]:
         """(exit code, all that it printed) of a short script for `sh`."""
@@ -109,7 +110,8 @@ class SiteSession:
 
     def _say(self, request: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
-        print(json.dumps(request), file=self._process.stdin, flush=True)
+        with contextlib.suppress(BrokenPipeError):  # told where an answer is waited for
+            print(json.dumps(request), file=self._process.stdin, flush=True)
 
     def _line(self) -> str:
         assert self._process.stdout is not None

@@ -24,7 +24,7 @@ from medweave.site_session import SiteSession
 from medweave.sites import read_site
 from medweave.wheels import Python, pinned_blocks, read_wheel, requirement_of
 from medweave.workers import workers_of
-from medweave_steps.contracts.errors import StorageError, TryAgainError, UserInputError
+from medweave_steps.contracts.errors import InternalError, StorageError, TryAgainError, UserInputError
 from support.engine import wait_until
 from support.small_wheels import constraints_of, index_of, make_wheel, own_wheel
 from support.sshd import USER, make_key, sshd
@@ -244,6 +244,14 @@ def test_ctrl_c_ends_what_goes_on_at_the_site(there: There, tmp_path: Path) -> N
         finally:
             driver.kill()
     assert not Path(f"/proc/{going}").exists()
+
+
+def test_a_connection_whose_process_has_died_is_told(there: There) -> None:
+    (worker,) = workers_of(read_site(there.folder / "site.yml"), None)
+    with SiteSession("login", worker.config) as session:
+        session._process.kill()
+        with pytest.raises(InternalError, match="has ended"):
+            session.ask("true")
 
 
 def test_environments_that_nobody_can_need_go(tmp_path: Path) -> None:
