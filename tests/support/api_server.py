@@ -158,12 +158,16 @@ class ApiServer:
         application.router.add_route("*", "/fake/releases/{name}", self._release)
         application.router.add_get("/api/v1", self._kinds)
         application.router.add_get("/apis/apps/v1", self._kinds)
+        self._add_routes(application)
         application.router.add_route("*", "/{path:.*}", self._object)
         runner = web.AppRunner(application)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         self._port.set_result(site._server.sockets[0].getsockname()[1])  # type: ignore[union-attr]
+
+    def _add_routes(self, application: web.Application) -> None:
+        """For servers that can do more."""
 
     def _refused(self, request: web.Request) -> web.Response | None:
         for (method, part), (status, message) in self.refuse.items():
@@ -174,12 +178,7 @@ class ApiServer:
     async def _list_pods(self, request: web.Request) -> web.StreamResponse:
         if refused := self._refused(request):
             return refused
-        wanted = [each.split("=") for each in request.query.get("labelSelector", "").split(",") if each]
-        items = [
-            pod
-            for pod in self.pods.values()
-            if all(len(each) == 2 and pod["metadata"]["labels"].get(each[0]) == each[1] for each in wanted)
-        ]
+        items = [pod for pod in self.pods.values() if is_selected(pod, request.query.get("labelSelector", ""))]
         return web.json_response({"items": items})
 
     async def _get_pod(self, request: web.Request) -> web.StreamResponse:
@@ -276,6 +275,15 @@ class ApiServer:
                     await process.stdin.drain()
             elif message.data[0] == 255:
                 process.stdin.close()
+
+
+def is_selected(document: dict[str, Any], selector: str) -> bool:
+    """Whether an object has the labels, as kubectl takes them: `app=w,!medweave.dev/submission`."""
+    found = document["metadata"]["labels"]
+    wanted = [each.partition("=") for each in selector.split(",") if each]
+    return all(
+        found.get(key) == value if sign else key.startswith("!") and key[1:] not in found for key, sign, value in wanted
+    )
 
 
 def _status(code: int) -> dict[str, Any]:

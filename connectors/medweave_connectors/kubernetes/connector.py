@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import MutableMapping, MutableSequence, Sequence
 from importlib.resources import files as package_files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from streamflow.core.deployment import ExecutionLocation
+from streamflow.core.scheduling import AvailableLocation
+
+from medweave_connectors import requests
+from medweave_connectors.kubernetes.job import Step
+from medweave_connectors.kubernetes.job_mode import JobMode
+from medweave_connectors.kubernetes.job_object import SUBMISSION
 from medweave_connectors.kubernetes.objects import Objects, labelled, title
 from medweave_connectors.pods import owner
 from medweave_connectors.pods.cluster import Refused
-from medweave_connectors.pods.connector import PodsConnector
+from medweave_connectors.pods.connector import PodsConnector, streams_of
 from medweave_connectors.pods.errors import DeploymentRefused
+from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.readiness import Readiness
 from medweave_connectors.pods.workloads import container_names, documents, selectors, workloads
 from medweave_connectors.record import console
+from medweave_connectors.remote import step_variables
 
+MAX_JOBS = 32
 UNDO_S, UNDO_PAUSE_S = 30.0, 1.0  # an API server that is started again answers after some seconds
 
 
@@ -30,9 +40,13 @@ class MedweaveKubernetesConnector(PodsConnector):
         config_dir: str,
         files: Sequence[str] | None = None,
         selector: str | None = None,
+        mode: Literal["exec", "job"] = "exec",
+        maxConcurrentJobs: int | None = None,
         **access: Any,
     ) -> None:
         super().__init__(deployment_name, config_dir, **access)
+        self.mode, self.max_concurrent_jobs = mode, maxConcurrentJobs
+        self._jobs: JobMode | None = None
         self.files, self.selector = list(files or []), selector
         self._applied: list[dict[str, Any]] = []
         self._found_containers: list[str] = []
@@ -51,6 +65,7 @@ class MedweaveKubernetesConnector(PodsConnector):
         if not self.files:
             await self.find()
             return
+        self._check_keys()
         started = time.monotonic()
         manifests = self._read_files()
         self.workloads = workloads(manifests)
@@ -67,6 +82,7 @@ class MedweaveKubernetesConnector(PodsConnector):
                 pending_timeout_s=self.pending_timeout_s,
                 key_of=lambda image: "files",
             ).wait()
+            await self._begin_jobs(pods)
         except BaseException:
             # In a task of its own: this one may be being cancelled.
             await asyncio.shield(asyncio.ensure_future(self.take_down()))
@@ -80,6 +96,7 @@ class MedweaveKubernetesConnector(PodsConnector):
         Raises:
             DeploymentRefused: no labels are given, or no pod has them.
         """
+        self._check_keys()
         if self.selector is None:
             raise self._refused(
                 "selector",
@@ -96,6 +113,7 @@ class MedweaveKubernetesConnector(PodsConnector):
                 "correct the labels or the namespace",
             )
         self._found_containers = list(dict.fromkeys(each.name for pod in pods for each in pod.containers))
+        await self._begin_jobs(pods)
 
     async def take_down(self) -> None:
         """Deletes what was applied, last first; an API server that does not answer is asked again for a while."""
@@ -113,17 +131,83 @@ class MedweaveKubernetesConnector(PodsConnector):
 
     def selectors(self) -> list[str]:
         """Labels of the deployment's pods."""
-        if self.selector is not None:
-            return [self.selector]
-        # The run's own label keeps a stranger's pods with the same labels out.
+        # The run's own label keeps a stranger's pods with the same labels out; pods of Jobs are no places.
         mine = f"{owner.RUN}={owner.labels()[owner.RUN]}"
-        return [f"{each},{mine}" if each else mine for each in selectors(self.workloads)]
+        wanted = [self.selector] if self.selector is not None else [
+            f"{each},{mine}" if each else mine for each in selectors(self.workloads)
+        ]  # fmt: skip
+        return wanted if self.mode == "exec" else [f"{each},!{SUBMISSION}" for each in wanted]
 
     def containers(self) -> list[str]:
         """Names of the deployment's containers."""
         return container_names(self.workloads) or self._found_containers
 
+    # ---- one pod per job
+
+    async def undeploy(self, external: bool) -> None:
+        """Ends the Jobs while the pods that hold their files are still there; then as ever."""
+        if self._jobs is not None:
+            await self._jobs.end()
+        await super().undeploy(external)
+
+    async def get_available_locations(self, service: str | None = None) -> MutableMapping[str, AvailableLocation]:
+        """The containers of the ready pods; with `mode: job` the places that hold the files, each for many jobs."""
+        found = await super().get_available_locations(service)
+        if self.mode == "job":
+            for each in found.values():
+                each.slots = -(-(self.max_concurrent_jobs or MAX_JOBS) // len(found))
+        return found
+
+    async def sizes(self, service: str | None) -> dict[str, requests.Size]:
+        """The most that a job can have; a pod of its own has what it asks for."""
+        return {} if self.mode == "job" else await super().sizes(service)
+
+    def most_locations(self, service: str | None) -> int | None:
+        """How many locations a job can have; one pod is no gang."""
+        return 1 if self.mode == "job" else super().most_locations(service)
+
+    async def run(
+        self,
+        location: ExecutionLocation,
+        command: MutableSequence[str],
+        environment: MutableMapping[str, str] | None = None,
+        workdir: str | None = None,
+        stdin: int | str | None = None,
+        stdout: int | str = asyncio.subprocess.STDOUT,
+        stderr: int | str = asyncio.subprocess.STDOUT,
+        capture_output: bool = False,
+        timeout: int | None = None,
+        job_name: str | None = None,
+    ) -> tuple[str, int] | None:
+        """Runs a command; with `mode: job` each step's as a Job of its own, by the same rules and with the same errors."""
+        if self._jobs is None or job_name is None or workdir is None:
+            return await super().run(
+                location, command, environment, workdir, stdin, stdout, stderr, capture_output, timeout, job_name
+            )
+        step = Step(
+            name=job_name,
+            words=command,
+            environment=step_variables(location.environment, environment or {}),
+            output_directory=workdir,
+            streams=streams_of(stdin, stdout, stderr),
+        )
+        return await self._jobs.run(step, location, timeout)
+
     # ---- inside
+
+    def _check_keys(self) -> None:
+        if self.mode == "exec" and self.max_concurrent_jobs is not None:
+            raise self._refused(
+                "maxConcurrentJobs",
+                f"maxConcurrentJobs: {self.max_concurrent_jobs}, and no `mode: job`",
+                "`mode: job`; without it each container has one job at a time",
+                "write `mode: job`, or leave maxConcurrentJobs out",
+            )
+
+    async def _begin_jobs(self, pods: Sequence[Pod]) -> None:
+        if self.mode == "job":
+            self._jobs = JobMode(self)
+            await self._jobs.begin(pods)
 
     def _read_files(self) -> list[dict[str, Any]]:
         found = []

@@ -19,7 +19,7 @@ _FILES = (
     "/sys/fs/cgroup/cpuacct/cpuacct.usage",
 )
 _NO_LIMIT = 2**60  # cgroup v1 writes a huge number where there is none
-_COUNTERS = (
+COUNTERS = (
     f'for file in {" ".join(_FILES)}; do if [ -r "$file" ]; then sed "s|^|{MARK}$file |" "$file"; fi; done 2>/dev/null'
 )
 
@@ -88,12 +88,12 @@ def start(line: str) -> list[str]:
     Args:
         line: for a POSIX shell, ending in `exec`.
     """
-    return ["sh", "-c", f"{{ echo '{MARK}pid' $PPID; {_COUNTERS}; }} >&2; {line}"]
+    return ["sh", "-c", f"{{ echo '{MARK}pid' $PPID; {COUNTERS}; }} >&2; {line}"]
 
 
 def read_counters() -> list[str]:
     """Words that print the counters of the container."""
-    return ["sh", "-c", _COUNTERS]
+    return ["sh", "-c", COUNTERS]
 
 
 def end(pid: int | None, key: str, *, signal: str, grace_s: float) -> list[str]:

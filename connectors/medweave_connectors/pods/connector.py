@@ -40,6 +40,15 @@ RENDEZVOUS_PORT = 29500
 _SEARCH = ["set", "--"]  # how the engine lists what a pattern matches
 
 
+def streams_of(stdin: int | str | None, stdout: int | str, stderr: int | str) -> dict[str, str | None]:
+    """The files of a step's streams, relative to its output folder.
+
+    StreamFlow passes the file of stdout when the tool names none for stderr: progress must not end in there.
+    """
+    own = None if stderr == stdout else file_name(stderr)
+    return {"stdin": file_name(stdin), "stdout": file_name(stdout), "stderr": own}
+
+
 class PodsConnector(PodPlaces):
     """Pods of one namespace, each container a place for one job."""
 
@@ -204,12 +213,7 @@ class PodsConnector(PodPlaces):
             if code and not capture_output:
                 raise CommandFailed(command, location.name, (text, code))
             return (text, code) if capture_output else None
-        streams = {
-            "stdin": file_name(stdin),
-            "stdout": file_name(stdout),
-            # StreamFlow passes the file of stdout when the tool names none for stderr: progress must not end in there.
-            "stderr": None if stderr == stdout else file_name(stderr),
-        }
+        streams = streams_of(stdin, stdout, stderr)
         self._writers[workdir] = location.name
         variables = step_variables(location.environment, environment or {})
         members = await self.members(job_name, location, command, variables, workdir, streams)

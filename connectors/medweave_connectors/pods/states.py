@@ -124,6 +124,19 @@ def loss_kind(before: Pod, now: Pod | None, container: str) -> FailureKind:
     return FailureKind.OUT_OF_MEMORY if current and current.ended == "OOMKilled" else FailureKind.UNKNOWN
 
 
+def end_kind(pod: Pod, container: str) -> FailureKind:
+    """The kind of failure of a pod that has run one command; a command that ended by itself is none of the site's."""
+    known = _KINDS.get(_disruption(pod)[1]) or _KINDS.get(pod.reason)
+    found = pod.container(container)
+    if known is not None or found is None:
+        return known or FailureKind.UNKNOWN
+    if found.ended == "OOMKilled":
+        return FailureKind.OUT_OF_MEMORY
+    if pod.deleting:
+        return FailureKind.CANCELLED
+    return FailureKind.STEP_FAILED if found.ended_code else FailureKind.UNKNOWN
+
+
 def kind_of_event(reason: str) -> FailureKind | None:
     """The kind of loss that an event of a pod tells of; None for any other event."""
     return _KINDS.get(reason)

@@ -14,9 +14,10 @@ from medweave_connectors.slurm.connector import MedweaveSlurmConnector
 from medweave_connectors.ssh.connector import MedweaveSSHConnector
 from support.api_server import ApiServer, pod_document
 from support.connections import cut
-from support.connector_contract import NO_QUEUE, ConnectorContract
+from support.connector_contract import ENDS_BY_ITSELF, NO_QUEUE, ConnectorContract
 from support.connector_runs import Site, text_of
 from support.fake_cluster import NEVER_AGAIN, fake_cluster
+from support.job_server import JobServer, standing_pod
 
 NOTHING_TO_CUT = "this machine is reached without a connection"
 
@@ -60,6 +61,27 @@ class TestPodsOfAStandIn(ConnectorContract, lacks=NO_QUEUE):
                 time_limit="the time limit of 1 s was reached",
                 broken_from="`sh` ended with 255: cut",
                 lost="broke before the command had ended",
+            )
+
+
+class TestJobsOfAStandIn(ConnectorContract, lacks=ENDS_BY_ITSELF):
+    """`mode: job`: the pod that stands holds the files, and each job has a pod of its own."""
+
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> Iterator[Site]:
+        with JobServer() as server:
+            server.add(standing_pod())
+            server.write_kubeconfig(tmp_path / "kubeconfig")
+            config = {"kubeconfig": str(tmp_path / "kubeconfig"), "selector": "app=w", "mode": "job"}
+            yield Site(
+                connectors=lambda: [MedweaveKubernetesConnector("there", "/", **config)],
+                folder=str(tmp_path / "site"),
+                read=text_of,
+                cut=lambda: cut("127.0.0.1", server.port),
+                odd_name="my 'work' \"x\" $HOME `id`\nb",
+                kept_at="{deployment}:{place}:{folder}",
+                time_limit="the time limit of 1 s was reached",
+                broken_from="`sh` ended with 255: cut",
             )
 
 

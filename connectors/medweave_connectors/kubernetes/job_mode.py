@@ -1,0 +1,134 @@
+"""`mode: job` of a deployment: its pods hold the files, and each command runs in a pod of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from streamflow.core.deployment import ExecutionLocation
+
+from medweave_connectors.kubernetes.job import JobSite, KubernetesJob, Step
+from medweave_connectors.kubernetes.job_cluster import JobCluster
+from medweave_connectors.kubernetes.job_object import SUBMISSION
+from medweave_connectors.pods import owner
+from medweave_connectors.pods.cluster import Refused
+from medweave_connectors.pods.errors import DeploymentRefused
+from medweave_connectors.pods.pod import Pod
+from medweave_connectors.pods.volumes import storage_at
+from medweave_connectors.record import console
+from medweave_connectors.remote import fetch_reports
+
+SHARED = ("claim", "nfs")  # what a pod on any node can mount
+LEFT_S, LEFT_PAUSE_S = 60.0, 1.0
+
+
+class JobMode:
+    """The Jobs of one deployment.
+
+    Args:
+        connector: the deployment's connector; its pods are up.
+    """
+
+    def __init__(self, connector: Any) -> None:
+        self._connector, self._deployment = connector, connector.deployment_name
+        self._jobs = JobCluster(connector.cluster, self._deployment)
+        self._open: set[asyncio.Task[tuple[str, int]]] = set()
+        self._live: set[KubernetesJob] = set()
+        self._closing = False
+        self._template = "files" if connector.files else "selector"
+
+    async def begin(self, pods: Sequence[Pod]) -> None:
+        """Looks whether the pods can be what they must be, and ends what killed drivers have left.
+
+        Raises:
+            DeploymentRefused: they share no volume with others, or the account may not work with Jobs.
+        """
+        mounts = [mount for pod in pods for each in pod.mounts.values() for mount in each]
+        if not any(mount.storage is not None and mount.storage[0] in SHARED for mount in mounts):
+            raise self._no_claim(f"config.{self._template}", "no container of its pods mounts a claim")
+        try:
+            left = await self._jobs.left()
+            for job in left:
+                name = job["metadata"]["name"]
+                run = job["metadata"]["labels"].get(owner.RUN, "?")
+                console.say(f"medweave: {self._deployment}: removing Job {name}, left by run {run}")
+                await self._end_left(name, job["metadata"]["labels"].get(SUBMISSION, ""))
+        except Refused as error:
+            raise DeploymentRefused(
+                f"deployments.{self._deployment}.config.mode: this account may not work with Jobs.",
+                seen=str(error),
+                expected=f"the right to list, create and delete jobs.batch in namespace '{self._connector.namespace}'",
+                do="ask the administrator of the namespace for it, or leave `mode: job` out",
+            ) from error
+
+    async def run(self, step: Step, location: ExecutionLocation, limit_s: int | None) -> tuple[str, int]:
+        """Runs a command as a Job: the cause of a failure, and the exit code.
+
+        Raises:
+            DeploymentRefused: its output folder is on no shared volume, or as `KubernetesJob.run`.
+            TimeLimitExceeded, JobEndedBySite, SiteUnreachable: as `KubernetesJob.run`.
+        """
+        pod, container = await self._connector.pod_at(location.name), location.name.partition(":")[2]
+        storage = storage_at(pod, container, step.output_directory)
+        if storage is None or storage[0] not in SHARED:
+            raise self._no_claim("workdir", f"{step.output_directory} in {location.name} is on no claim")
+
+        async def ask(line: str) -> tuple[str, int]:
+            told: tuple[str, int] = await self._connector.alone(location, [line])
+            return told
+
+        async def fetch() -> Path | None:
+            return await fetch_reports(self._connector, location, step.output_directory, step.name)
+
+        site = JobSite(
+            deployment=self._deployment,
+            template=self._template,
+            place=location.name,
+            cluster=self._connector.cluster,
+            jobs=self._jobs,
+            timeout_s=self._connector.timeout_s,
+            pending_timeout_s=self._connector.pending_timeout_s,
+            ask=ask,
+            fetch_reports=fetch,
+            closing=lambda: self._closing,
+        )
+        job = KubernetesJob(step, site)
+        self._live.add(job)
+        # A task of its own: it removes its Job whatever becomes of the engine's task.
+        task = asyncio.ensure_future(job.run(limit_s))
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        finally:
+            self._live = {each for each in self._live if not each.gone}
+
+    async def end(self) -> None:
+        """Ends all Jobs, and waits until their pods have gone."""
+        self._closing = True
+        if self._open:
+            await asyncio.wait(self._open)
+        # Whoever cancels all tasks of a run cancels those that remove Jobs, too.
+        await asyncio.gather(*(each.remove() for each in self._live if not each.gone))
+
+    async def _end_left(self, name: str, key: str) -> None:
+        deadline = time.monotonic() + LEFT_S
+        while await self._jobs.remove(name, key):
+            if time.monotonic() > deadline:
+                console.say(f"medweave: {self._deployment}: pods of Job {name} have not ended after {LEFT_S:.0f} s")
+                return
+            await asyncio.sleep(LEFT_PAUSE_S)
+
+    def _no_claim(self, key: str, seen: str) -> DeploymentRefused:
+        return DeploymentRefused(
+            f"deployments.{self._deployment}.{key}: with `mode: job`, files are where the pods of all Jobs see them.",
+            seen=seen,
+            expected="a persistentVolumeClaim (ReadWriteMany) mounted at the deployment's `workdir`, or above it",
+            do="mount one in the pods of this deployment, and make `workdir` a folder on it; or leave `mode: job` out",
+        )

@@ -1,0 +1,129 @@
+"""What the pod of a Job runs: the step's command, with its words and its end in files that outlive the pod. Pure."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from medweave_connectors.pods.commands import COUNTERS, Counters, parse_counters
+from medweave_connectors.remote import shell_line
+from medweave_connectors.slurm.attempt_script import clean_start
+from medweave_steps.contracts.errors import TryAgainError
+
+TAIL_BYTES = 2**16
+_CODE = "medweave-code "
+
+
+@dataclass(frozen=True, slots=True)
+class JobFiles:
+    """Paths in the pods, below a folder of the job's own beside its output folder."""
+
+    folder: str
+
+    @classmethod
+    def beside(cls, output_directory: str, token: str) -> JobFiles:
+        """The folder of one submission, which no other shares: `token` is its own."""
+        return cls(f"{output_directory.rstrip('/')}.job-{token}")
+
+    @property
+    def stdout(self) -> str:
+        return posixpath.join(self.folder, "stdout")
+
+    @property
+    def stderr(self) -> str:
+        return posixpath.join(self.folder, "stderr")
+
+    @property
+    def end(self) -> str:
+        """What the script wrote when its command had ended: exit code, seconds, counters of the container."""
+        return posixpath.join(self.folder, "end")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptEnd:
+    """What the script says of its command's end.
+
+    Attributes:
+        seconds: wall time of the command, s.
+    """
+
+    exit_code: int
+    seconds: int
+    counters: Counters
+
+
+def job_script(
+    command: Sequence[str],
+    files: JobFiles,
+    *,
+    environment: Mapping[str, str],
+    output_directory: str,
+    checkpoint_folder: str,
+    streams: Mapping[str, str | None],
+) -> str:
+    """A script for a POSIX shell that is the first process of its container.
+
+    Such a shell gets TERM and nobody else does, so it hands it on; when it ends, the kernel ends whatever is left. A further start
+    by Kubernetes finds the output folder as the engine made it, and the newest checkpoints.
+
+    Args:
+        command: its words, quoted for a shell already.
+        streams: files of `stdin`, `stdout` and `stderr`, relative to the output folder.
+    """
+    line = shell_line(command, environment=environment, workdir=output_directory, **streams)
+    folder, end = shlex.quote(files.folder), shlex.quote(files.end)
+    return "\n".join(
+        (
+            f"mkdir -p {folder} && rm -f {end} || exit {TryAgainError.exit_code}",
+            f"exec > {shlex.quote(files.stdout)} 2> {shlex.quote(files.stderr)} || exit {TryAgainError.exit_code}",
+            *clean_start(
+                output_directory,
+                home=files.folder,
+                checkpoint_folder=checkpoint_folder,
+                temporary=environment.get("TMPDIR", ""),
+            ),
+            "command=",
+            'trap \'[ -z "$command" ] || kill -s TERM "$command"\' TERM',
+            "started=$(date +%s)",
+            f"sh -c {shlex.quote(line)} < /dev/null &",
+            "command=$!",
+            # A signal cuts a `wait` off; the code is the command's own once it is waited for to its end.
+            'code=0; wait "$command" || code=$?',
+            'while kill -s 0 "$command" 2> /dev/null; do code=0; wait "$command" || code=$?; done',
+            f'{{ echo "{_CODE}$code $(($(date +%s) - started))"; {COUNTERS}; }} > {end}.part && mv {end}.part {end}',
+            'exit "$code"',
+        )
+    )
+
+
+def make_folder(files: JobFiles) -> str:
+    """A shell line that makes the job's folder, before there is a pod that needs it."""
+    return f"mkdir -p {shlex.quote(files.folder)}"
+
+
+def follow(file: str, offset: int) -> str:
+    """A shell line that prints what a file holds from a byte on, so much of it as is read at once, in base64."""
+    return f"tail -c +{offset + 1} {shlex.quote(file)} 2> /dev/null | head -c {TAIL_BYTES} | base64"
+
+
+def tail(file: str) -> str:
+    """A shell line that prints the last bytes of a file in base64."""
+    return f"tail -c {TAIL_BYTES} {shlex.quote(file)} 2> /dev/null | base64"
+
+
+def show_end(files: JobFiles) -> str:
+    """A shell line that prints the end file."""
+    return f"cat {shlex.quote(files.end)}"
+
+
+def read_end(text: str) -> ScriptEnd | None:
+    """The end file; None where it is not there, or not whole."""
+    first, *rest = text.splitlines() or [""]
+    if first.startswith(_CODE):
+        with contextlib.suppress(ValueError):
+            code, seconds = map(int, first.removeprefix(_CODE).split())
+            return ScriptEnd(exit_code=code, seconds=seconds, counters=parse_counters(rest))
+    return None
