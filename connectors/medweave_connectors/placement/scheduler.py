@@ -136,9 +136,8 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
             raise asyncio.CancelledError  # its deployment failed, which was told and ends the run
         asked = hardware_requirement.eval(job)
         wanted = list(binding_config.targets)
-        for (
-            each
-        ) in binding_config.filters:  # before the look at what there is, which must not count what they leave out
+        # Before the look at what there is, which must not count what they leave out.
+        for each in binding_config.filters:
             wanted = await self._get_binding_filter(each).get_targets(job, wanted)
         targets = {self._for_engine(target): target for target in wanted}
         config = BindingConfig(list(targets))
