@@ -25,10 +25,12 @@ from medweave_connectors.pods import commands
 from medweave_connectors.pods.access import connect, kubeconfig_path
 from medweave_connectors.pods.errors import DeploymentRefused
 from medweave_connectors.pods.group import Group, Member, outcome_of
+from medweave_connectors.pods.patience import Hope, hope
 from medweave_connectors.pods.places import BUFFER_BYTES, PodPlaces
 from medweave_connectors.pods.pod import Pod, pod_facts, size_of
 from medweave_connectors.pods.readiness import RunIsEnding, run_is_ending
 from medweave_connectors.pods.states import PodState, describe, judge
+from medweave_connectors.pods.words import tell_reasons
 from medweave_connectors.pods.workloads import Workload
 from medweave_connectors.record import current
 from medweave_connectors.record.output import JobOutput
@@ -79,6 +81,7 @@ class PodsConnector(PodPlaces):
         self._writers: dict[str, str] = {}
         self._closing = False
         self._no_pods_since: float | None = None
+        self._told_reasons = ""
 
     # ---- what the deployments differ in
 
@@ -321,20 +324,28 @@ class PodsConnector(PodPlaces):
         return outcome.cause, outcome.exit_code
 
     def _refuse_without_pods(self, pods: Sequence[Pod], ready: Sequence[Pod]) -> None:
-        # StreamFlow asks again, and would wait for ever: a pod that is started anew gets a minute, and no more.
+        # StreamFlow asks again, and would wait for ever: a pod that is started anew gets a minute, one that waits for something
+        # the time that it gets at the start.
         if ready:
             self._no_pods_since = None
             return
         now = time.monotonic()
         if self._no_pods_since is None:
-            self._no_pods_since = now
-        if now - self._no_pods_since >= NO_PODS_S:
+            self._no_pods_since, self._told_reasons = now, ""
+        hopes = {pod.name: hope(pod, ()) for pod in pods}
+        reasons = "; ".join(tell_reasons({name: why for name, (each, why) in hopes.items() if each is Hope.WAITING}))
+        limit_s = self.pending_timeout_s if reasons else NO_PODS_S
+        if now - self._no_pods_since >= limit_s:
             raise DeploymentRefused(
-                f"deployments.{self.deployment_name}: it has no ready pod any more.",
+                f"deployments.{self.deployment_name}{'.config.pendingTimeout' if reasons else ''}: "
+                f"it has had no ready pod for {limit_s:.0f} s.",
                 seen="\n".join(describe(pod) for pod in pods) or f"no pods with {' or '.join(self.selectors())}",
                 expected=f"ready pods in namespace '{self.namespace}'",
                 do="look at `kubectl describe pod`, and run again",
             )
+        if reasons and reasons != self._told_reasons and (run := current()) is not None:
+            self._told_reasons = reasons
+            run.deployment_notice(self.deployment_name, f"no pod is ready; waits for up to {limit_s:.0f} s: {reasons}")
 
     async def _connect(self) -> None:
         self._clients, self.cluster = await connect(

@@ -90,3 +90,14 @@ def test_a_node_that_is_coming_gives_the_time_again(tmp_path: Path, server: ApiS
     assert "its pods could not start within 6 s after the last scale-up." in ended.stderr
     assert "TriggeredScaleUp: pod triggered scale-up: [{gpus 0->1 (max: 4)}]" in ended.stderr
     assert "max node group size reached" in ended.stderr
+
+
+def test_pods_of_others_that_wait_are_told_too(tmp_path: Path, server: ApiServer) -> None:
+    for pod in server.pods.values():
+        pod["status"] |= PENDING
+    write(tmp_path, {"first": GOOD}, config="selector: app=w, pendingTimeout: 5")
+    ended = run(tmp_path)
+    assert ended.exit_code == 1
+    assert "deployments.pods.config.pendingTimeout: it has had no ready pod for 5 s." in ended.stderr
+    why = "w-0, w-1: Unschedulable: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    assert notices(ended) == [("pods", f"no pod is ready; waits for up to 5 s: {why}")]
