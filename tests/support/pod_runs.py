@@ -71,6 +71,14 @@ def pods_of(
     return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
+def pods_on_claim(name: str, **pods: Any) -> dict[str, Any]:
+    """The same, working on the claim of the tenant's data, which all its pods see."""
+    document = pods_of(name, **pods)
+    claim = {"name": "work", "persistentVolumeClaim": {"claimName": "medweave-data"}}
+    document["spec"]["template"]["spec"]["volumes"] = [claim]
+    return document
+
+
 def write(
     folder: Path,
     tools: Mapping[str, Any],

@@ -1,0 +1,191 @@
+"""`mode: job` on a real cluster: real Jobs, a real kubelet, a tenant's own account, and what ends their pods before their time."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.engine import Run
+from support.helm_release import Tenant, first_tenant, until
+from support.pod_runs import PROGRESS, begin, go, pods_on_claim, write
+from support.testbed import sites
+
+NAME = "jobs-test"
+GOOD = "echo {} > run_report.json; echo x > /tmp/x; hostname > result.txt"
+
+
+@pytest.fixture(scope="module")
+def tenant() -> Tenant:
+    return first_tenant()
+
+
+@pytest.fixture(autouse=True)
+def clean(tenant: Tenant) -> Iterator[None]:
+    yield
+    tenant.ended("kubectl", "delete", f"deployment/{NAME}", "--ignore-not-found", "--wait=false")
+    tenant.ended("kubectl", "delete", "jobs", "--selector=medweave.dev/deployment=pods", "--wait=false")
+
+
+def prepare(folder: Path, tools: dict[str, Any], *, timeout: int = 60, **config: Any) -> None:
+    (folder / "pods.yaml").write_text(yaml.safe_dump(pods_on_claim(NAME, replicas=1)))
+    given = {"files": ["pods.yaml"], "mode": "job", "timeout": timeout, **config}
+    write(folder, tools, kind="medweave.kubernetes", config=given)
+
+
+def left(tenant: Tenant) -> list[str]:
+    """Jobs and pods of Jobs that are there."""
+    found = tenant.get("jobs,pods", "medweave.dev/submission")
+    return [each["metadata"]["name"] for each in found]
+
+
+def assert_nothing_left(tenant: Tenant) -> None:
+    """No Job, and no pod that still works; the object of one that has ended may take a moment to go."""
+    found = tenant.get("jobs,pods", "medweave.dev/submission")
+    assert not [each for each in found if each["kind"] == "Job" or each["status"]["phase"] in ("Pending", "Running")]
+    until(lambda: not left(tenant), limit_s=20, what="the end of all Jobs and their pods")
+
+
+def pod_of(tenant: Tenant) -> str:
+    (found,) = tenant.get("pods", "medweave.dev/submission")
+    return str(found["metadata"]["name"])
+
+
+def failure(ended: Run) -> dict[str, Any]:
+    (job,) = [event["data"] for event in ended.of_type("job.ended") if event["data"]["state"] == "failed"]
+    return dict(job)
+
+
+def working(folder: Path, tenant: Tenant, script: str = "exec sleep 600", **config: Any) -> Run:
+    """A run whose job works already."""
+    prepare(folder, {"works": PROGRESS + script}, **config)
+    going = begin(folder, tenant)
+    going.wait_for_line("case 1/2", 120)
+    return going
+
+
+def test_each_command_has_a_pod_of_its_own_with_what_it_asks_for(tmp_path: Path, tenant: Tenant) -> None:
+    asks = {"requirements": {"ResourceRequirement": {"coresMin": 1, "ramMin": 150}}}
+    shows = "cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2> /dev/null > limit; "
+    refused = "touch /x 2> /dev/null && exit 9; [ $(id -u) != 0 ] || exit 8; "
+    prepare(
+        tmp_path,
+        {"a": (PROGRESS + refused + shows + "cat limit; " + GOOD + "; cat limit >> result.txt", asks), "b": GOOD},
+    )
+    ended = go(tmp_path, tenant)
+    assert ended.exit_code == 0, ended.stderr
+    sites_of = {event["job"]: event["data"]["site"] for event in ended.of_type("job.ended")}
+    pods = {site["pods"][0]["pod"] for site in sites_of.values()}
+    assert len(pods) == 2
+    assert all(re.fullmatch(r"[ab]-0-[0-9a-f]{8}-\w+", pod) for pod in pods), pods
+    assert len({event["location"] for event in ended.of_type("job.scheduled")}) == 1, "one pod holds the files"
+    texts = [path.read_text().split() for path in (tmp_path / "results").glob("result*.txt")]
+    assert {text[0] for text in texts} <= pods
+    assert str(150 * 2**20) in {word for text in texts for word in text}
+    assert (ended.record / "reports" / "a" / "run_report.json").read_text() == "{}\n"
+    assert "case 1/2" in ended.stderr
+    assert_nothing_left(tenant)
+
+
+def test_a_step_without_memory(tmp_path: Path, tenant: Tenant) -> None:
+    asks = {"requirements": {"ResourceRequirement": {"ramMin": 100}}}
+    prepare(tmp_path, {"greedy": ('python3 -c "x = bytearray(10**9)" && touch result.txt', asks)})
+    ended = go(tmp_path, tenant)
+    assert (failure(ended)["site"]["failure"], failure(ended)["exit_code"]) == ("OutOfMemory", 137), ended.stderr
+    assert "out of memory" in ended.stderr
+    assert_nothing_left(tenant)
+
+
+def test_an_exit_code_of_the_steps_own_is_the_end(tmp_path: Path, tenant: Tenant) -> None:
+    prepare(tmp_path, {"bad": "echo 'medweave-step v: no such case.' >&2; exit 65"})
+    ended = go(tmp_path, tenant)
+    assert (failure(ended)["site"]["failure"], failure(ended)["exit_code"]) == ("StepFailed", 65), ended.stderr
+    assert "medweave-step v: no such case." in ended.stderr
+    assert "taken away" not in ended.stderr
+
+
+def test_a_deadline(tmp_path: Path, tenant: Tenant) -> None:
+    limit = {"requirements": {"ToolTimeLimit": {"timelimit": 5}}}
+    prepare(tmp_path, {"sleeper": ("sleep 600", limit)})
+    ended = go(tmp_path, tenant)
+    assert failure(ended)["site"]["failure"] == "Timeout", ended.stderr
+    assert "the time limit of 5 s was reached" in ended.stderr
+    assert_nothing_left(tenant)
+
+
+def test_a_deleted_pod(tmp_path: Path, tenant: Tenant) -> None:
+    going = working(tmp_path, tenant)
+    pod = pod_of(tenant)
+    tenant.call("kubectl", "delete", "pod", pod, "--wait=false")
+    ended = going.wait(120)
+    assert failure(ended)["site"]["failure"] == "Cancelled", ended.stderr
+    assert pod in ended.stderr
+    assert_nothing_left(tenant)
+
+
+def test_an_evicted_pod_is_replaced_and_finds_a_clean_folder(tmp_path: Path, tenant: Tenant) -> None:
+    second = "ls > ../seen; cp ../seen result.txt; hostname >> result.txt; exit"
+    script = f"[ -e ../again ] && {{ {second}; }}; touch half ../again; sleep 600"
+    going = working(tmp_path, tenant, script)
+    pod = pod_of(tenant)
+    until(
+        lambda: "again" in tenant.within(standing(tenant), "find /work -name again").stdout,
+        limit_s=30,
+        what="its first start",
+    )
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": tenant.namespace}}
+    path = f"/api/v1/namespaces/{tenant.namespace}/pods/{pod}/eviction"
+    told = sites().admin("create", "--raw", path, "-f", "-", text=json.dumps(eviction))
+    assert told.returncode == 0, told.stderr
+    ended = going.wait(180)
+    assert ended.exit_code == 0, ended.stderr
+    (winner,) = (tmp_path / "results" / "result.txt").read_text().split()
+    assert winner != pod
+    assert "its pod was taken away; Kubernetes starts it again" in ended.stderr
+    assert_nothing_left(tenant)
+
+
+def standing(tenant: Tenant) -> str:
+    (found,) = tenant.get("pods", f"app={NAME}")
+    return str(found["metadata"]["name"])
+
+
+def test_a_job_that_no_node_has_room_for(tmp_path: Path, tenant: Tenant) -> None:
+    asks = {"requirements": {"ResourceRequirement": {"coresMin": 500}}}
+    prepare(tmp_path, {"first": (GOOD, asks)}, pendingTimeout=8)
+    ended = go(tmp_path, tenant)
+    assert "deployments.pods.config.pendingTimeout: its pod could not start within 8 s (/first/0" in ended.stderr
+    assert any("Insufficient cpu" in event["data"]["text"] for event in ended.of_type("notice"))
+    assert_nothing_left(tenant)
+
+
+def test_ctrl_c_leaves_nothing_within_20_s(tmp_path: Path, tenant: Tenant) -> None:
+    going = working(tmp_path, tenant, "trap '' INT; while :; do sleep 1; done")
+    before = time.monotonic()
+    going.signal(signal.SIGINT)
+    ended = going.wait(60)
+    assert time.monotonic() - before < 20
+    assert ended.of_type("run.ended")[0]["data"]["state"] == "cancelled"
+    assert_nothing_left(tenant)
+
+
+def test_what_a_killed_driver_left_is_ended_and_not_doubled(tmp_path: Path, tenant: Tenant) -> None:
+    going = working(tmp_path, tenant)
+    going.signal(signal.SIGKILL)
+    going.wait()
+    old = left(tenant)
+    assert len(old) == 2, "a Job and its pod"
+    again = tmp_path / "again"
+    again.mkdir()
+    prepare(again, {"works": GOOD})
+    ended = go(again, tenant)
+    assert ended.exit_code == 0, ended.stderr
+    assert re.search(r"removing Job works-0-[0-9a-f]{8}, left by run", ended.stderr)
+    assert_nothing_left(tenant)
