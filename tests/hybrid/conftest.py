@@ -35,6 +35,7 @@ GROUPS = {
         "images": ("test_images", "test_charts"),
         "pods": (
             "test_pods",
+            "test_pods_jobs",
             "test_pods_cluster",
             "test_chart_sources",
             "test_testbed_cluster",
