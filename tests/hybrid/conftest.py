@@ -37,6 +37,7 @@ GROUPS = {
             "test_pods",
             "test_pods_jobs",
             "test_pods_cluster",
+            "test_placement",
             "test_chart_sources",
             "test_testbed_cluster",
             "test_testbed_tenants",
