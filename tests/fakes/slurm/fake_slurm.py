@@ -158,7 +158,9 @@ def squeue(words: list[str]) -> int:
     for job in known():
         if "--states=all" not in words and word_of(job) in ENDED:
             continue
-        print(f"job {job.name}|{word_of(job)}|{knob('pending') or 'None'}|{knob('start') or 'N/A'}|{(job / 'comment').read_text()}")
+        print(
+            f"job {job.name}|{word_of(job)}|{knob('pending') or 'None'}|{knob('start') or 'N/A'}|{(job / 'comment').read_text()}"
+        )
     return 0
 
 
