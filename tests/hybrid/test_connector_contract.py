@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,13 +19,13 @@ from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
 from medweave_connectors.slurm.connector import MedweaveSlurmConnector
 from medweave_connectors.ssh.connector import MedweaveSSHConnector
 from support.connections import cut
-from support.connector_contract import NO_QUEUE, ConnectorContract
+from support.connector_contract import ENDS_BY_ITSELF, NO_QUEUE, ConnectorContract
 from support.connector_runs import Site, text_of
 from support.cwl_files import ROOT
 from support.fake_cluster import NEVER_AGAIN
 from support.helm_release import Tenant, first_tenant, release, until
 from support.hybrid_runs import SMALL, laptop
-from support.pod_runs import BASE_IMAGE, WORKDIR, pods_of
+from support.pod_runs import BASE_IMAGE, WORKDIR, pods_of, pods_on_claim
 from support.testbed import Sites, unique
 
 # Of a real cluster (proctrack/cgroup) nothing escapes. That jobs end, test_slurm, test_faults_end and the campaign look at.
@@ -113,21 +115,47 @@ def site_in(tenant: Tenant, kind: Any, pod: str, **config: Any) -> Site:
     )
 
 
+@contextmanager
+def standing(tenant: Tenant, document: Mapping[str, Any]) -> Iterator[str]:
+    """The first pod of a StatefulSet, while the block runs."""
+    name = document["metadata"]["name"]
+    tenant.call("kubectl", "apply", "-f", "-", stdin=json.dumps(document))
+    try:
+        words = ("kubectl", "wait", "--for=condition=Ready", f"pod/{name}-0", "--timeout=30s")
+        until(lambda: tenant.ended(*words).returncode == 0, limit_s=90, what="the pod")
+        yield f"{name}-0"
+    finally:
+        tenant.ended("kubectl", "delete", f"statefulset/{name}", "--wait=false")
+
+
 class TestPods(ConnectorContract, lacks=NO_QUEUE):
     @pytest.fixture(scope="class")
     def pod(self, tenant: Tenant) -> Iterator[str]:
-        name = unique("contract")
-        tenant.call("kubectl", "apply", "-f", "-", stdin=json.dumps(pods_of(name, kind="StatefulSet", replicas=1)))
-        try:
-            words = ("kubectl", "wait", "--for=condition=Ready", f"pod/{name}-0", "--timeout=30s")
-            until(lambda: tenant.ended(*words).returncode == 0, limit_s=90, what="the pod")
-            yield f"{name}-0"
-        finally:
-            tenant.ended("kubectl", "delete", f"statefulset/{name}", "--wait=false")
+        with standing(tenant, pods_of(unique("contract"), kind="StatefulSet", replicas=1)) as name:
+            yield name
 
     @pytest.fixture
     def site(self, tenant: Tenant, pod: str) -> Site:
         return site_in(tenant, MedweaveKubernetesConnector, pod, selector=f"app={pod.removesuffix('-0')}")
+
+
+class TestJobs(ConnectorContract, lacks=ENDS_BY_ITSELF):
+    """`mode: job`: a pod that stands holds the files, and each job has a pod of its own."""
+
+    @pytest.fixture(scope="class")
+    def pod(self, tenant: Tenant) -> Iterator[str]:
+        with standing(tenant, pods_on_claim(unique("contract"), kind="StatefulSet", replicas=1)) as name:
+            yield name
+
+    @pytest.fixture
+    def site(self, tenant: Tenant, pod: str) -> Iterator[Site]:
+        found = site_in(tenant, MedweaveKubernetesConnector, pod, selector=f"app={pod.removesuffix('-0')}", mode="job")
+        limit = {
+            "shortest_limit_s": 5,
+            "time_limit": "the time limit of 5 s was reached",
+        }  # of the pod, its start included
+        yield replace(found, gone_s=40, patience_s=240, **limit)
+        tenant.within(pod, f"rm -rf {shlex.quote(found.folder)}")
 
 
 class TestRelease(ConnectorContract, lacks=NO_QUEUE):
