@@ -29,8 +29,15 @@ def test_the_tests_that_the_page_names_exist() -> None:
     named = set(re.findall(r"`(test_\w+)`", PAGE))
     assert named - exist == set()
     # And none of ours is left out.
-    ours = "\n".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
+    files = (*Path(__file__).parent.glob("test_*.py"), *(ROOT / "tests" / "hybrid").glob("test_engine_faults_*.py"))
+    ours = "\n".join(path.read_text(encoding="utf-8") for path in files)
     assert set(re.findall(r"def (test_[qnkc]\d+_\w+)", ours)) - named == set()
+
+
+def test_each_fault_of_a_site_is_shown_there_or_the_page_says_why_not() -> None:
+    rows = dict(re.findall(r"^\| ([QNK]\d+) \|(.*)$", PAGE, re.MULTILINE))
+    shown = {each for each in rows if re.search(rf"`test_{each.lower()}_\w+_on_(slurm|kubernetes)`", rows[each])}
+    assert {each for each in rows if "not on the testbed" in rows[each]} == rows.keys() - shown
 
 
 def test_verdicts_about_another_version() -> None:

@@ -15,7 +15,7 @@ import pytest
 from streamflow.core.deployment import ExecutionLocation
 
 from support.engine import FILE, run, write_workflow
-from support.engine_faults import run_stock, shown, stock_file
+from support.engine_faults import shown, validates
 
 GOOD = "echo done > result.txt"
 KUBERNETES = "streamflow.deployment.connector.kubernetes"
@@ -39,15 +39,6 @@ def words_of_install() -> list[str]:
     access = commands.Access(namespace="tenant-a", kubeconfig=None, context=None)
     chart = commands.Chart(reference="/c")
     return list(commands.install("r", chart, access, values=[], labels={"run": "1"}, timeout_s=60))
-
-
-def validates(folder: Path, deployment: str, *, ours: bool) -> bool:
-    """True where `streamflow run --validate` accepts a deployment."""
-    folder.mkdir()
-    write_workflow(
-        folder, {"first": GOOD}, file=(FILE if ours else stock_file(folder)).replace("here: {type", deployment)
-    )
-    return (run if ours else run_stock)(folder, "--validate").exit_code == 0
 
 
 def stock_pod(name: str, mounts: list[tuple[str, str]] | None) -> Any:

@@ -23,6 +23,7 @@ GROUPS = {
         "slurm": (
             "test_slurm",
             "test_testbed_slurm",
+            "test_engine_faults_slurm",
             "test_faults",
             "test_sites",
             "test_faults_end",
@@ -38,6 +39,7 @@ GROUPS = {
             "test_pods_jobs",
             "test_pods_cluster",
             "test_placement",
+            "test_engine_faults_pods",
             "test_chart_sources",
             "test_testbed_cluster",
             "test_testbed_tenants",
@@ -71,7 +73,7 @@ def testbed_parts_down() -> dict[str, str]:
     return down
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def testbed(testbed_parts_down: dict[str, str]) -> Sites:
     """The sites of a testbed that is up."""
     if testbed_parts_down:

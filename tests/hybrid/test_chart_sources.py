@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import threading
 from collections.abc import Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.both_clusters import chart_repository
 from support.cwl_files import ROOT
 from support.helm_release import Tenant, first_tenant
 from support.pod_runs import BASE_IMAGE, go, write
@@ -26,16 +24,9 @@ def tenant() -> Tenant:
 @pytest.fixture
 def repository(tmp_path: Path, tenant: Tenant) -> Iterator[str]:
     """URL of a chart repository with version 0.9.1 of helm/compss-cluster."""
-    folder = tmp_path / "repository"
-    folder.mkdir()
-    handler = functools.partial(SimpleHTTPRequestHandler, directory=folder)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        url = f"http://127.0.0.1:{server.server_port}"
-        tenant.call("helm", "package", ROOT / "helm" / "compss-cluster", "--version", "0.9.1", "--destination", folder)
-        tenant.call("helm", "repo", "index", folder, "--url", url)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    chart = ROOT / "helm" / "compss-cluster"
+    with chart_repository(tenant, chart, tmp_path / "repository", "--version", "0.9.1") as url:
         yield url
-        server.shutdown()
 
 
 def prepare(folder: Path, **config: Any) -> None:

@@ -8,10 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
-import yaml
 
 from medweave_connectors.compss.connector import MedweaveCompssConnector
 from medweave_connectors.helm.connector import MedweaveHelmConnector
@@ -91,9 +89,6 @@ def tenant() -> Tenant:
 def site_in(tenant: Tenant, kind: Any, pod: str, **config: Any) -> Site:
     """A site of pods that exist already; commands run in `pod`."""
     config |= {"kubeconfig": str(tenant.kubeconfig), "namespace": tenant.namespace}
-    document = yaml.safe_load(tenant.kubeconfig.read_text(encoding="utf-8"))
-    server = urlsplit(document["clusters"][0]["cluster"]["server"])
-    assert server.hostname is not None
 
     def read(path: str) -> str:
         ended = tenant.within(pod, f"cat {shlex.quote(path)}")
@@ -103,7 +98,7 @@ def site_in(tenant: Tenant, kind: Any, pod: str, **config: Any) -> Site:
         connectors=lambda: [kind("pods", "/", **config)],
         folder=f"{WORKDIR}/{unique('contract')}",
         read=read,
-        cut=lambda: cut(str(server.hostname), server.port or 443),
+        cut=lambda: cut(*tenant.server),
         external=True,
         odd_name="my 'work' \"x\" $HOME `id`\nb",
         kept_at="{deployment}:{place}:{folder}",

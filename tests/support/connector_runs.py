@@ -91,6 +91,20 @@ def text_of(path: str) -> str:
 
 def using(site: Site, act: Act) -> Any:
     """What a deployed connector answers."""
+    return asyncio.run(used(site, act))
+
+
+def side_by_side(*asked: tuple[Site, Act]) -> list[Any]:
+    """The same for several, at the same time."""
+
+    async def go() -> list[Any]:
+        return await asyncio.gather(*(used(site, act) for site, act in asked))
+
+    return asyncio.run(go())
+
+
+async def used(site: Site, act: Act) -> Any:
+    """What a deployed connector answers, before the site's patience ends."""
 
     async def go() -> Any:
         connectors = site.connectors()
@@ -105,7 +119,7 @@ def using(site: Site, act: Act) -> Any:
             for each in reversed(begun):
                 await each.undeploy(site.external)
 
-    return asyncio.run(asyncio.wait_for(go(), site.patience_s))
+    return await asyncio.wait_for(go(), site.patience_s)
 
 
 def say(script: str) -> list[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from support.engine import Run, start, wait_until
+from support.engine import FILE, Run, run, start, wait_until, write_workflow
 from support.engine_file import STOCK, engine_file
 
 # Nothing of medweave is registered or installed: the engine as its users have it.
@@ -31,6 +32,14 @@ def shown(condition: bool, seen: object = "") -> None:
         raise FaultIsGone(str(seen)[-2000:] or "the fault was not seen")
 
 
+async def outcome(going: Awaitable[Any]) -> Any:
+    """What it answers, or the error that it raises."""
+    try:
+        return await going
+    except Exception as error:
+        return error
+
+
 def stock_file(folder: Path, workdir: Path | None = None) -> str:
     """A streamflow.yml with stock types only."""
     here = {"type": "local", "workdir": str(workdir or folder / "work"), "config": {}}
@@ -51,6 +60,22 @@ def start_stock(folder: Path, *arguments: str, preload: str = "", environment: M
 def run_stock(folder: Path, *arguments: str, preload: str = "", environment: Mapping[str, str] | None = None) -> Run:
     """The same, and waits for the end."""
     return start_stock(folder, *arguments, preload=preload, environment=environment).wait()
+
+
+def validates(folder: Path, deployment: str, *, ours: bool) -> bool:
+    """True where `streamflow run --validate` accepts a deployment.
+
+    Args:
+        folder: made.
+        deployment: as text before `here` in the file's `deployments`: `x: {…}, here: {type`.
+    """
+    folder.mkdir()
+    write_workflow(
+        folder,
+        {"first": "touch result.txt"},
+        file=(FILE if ours else stock_file(folder)).replace("here: {type", deployment),
+    )
+    return (run if ours else run_stock)(folder, "--validate").exit_code == 0
 
 
 def still_going(run: Run, for_s: float, *, after: Callable[[], bool] = lambda: True) -> bool:

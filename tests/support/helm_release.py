@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 import pytest
+import yaml
 
 Values = dict[str, Any]
 KUBE_SCORE = "github.com/zegl/kube-score/cmd/kube-score@v1.20.0"
@@ -32,6 +34,14 @@ class Tenant:
     binaries: Path
     kubeconfig: Path
     namespace: str
+
+    @property
+    def server(self) -> tuple[str, int]:
+        """Host and port of the API server."""
+        document = yaml.safe_load(self.kubeconfig.read_text(encoding="utf-8"))
+        address = urlsplit(document["clusters"][0]["cluster"]["server"])
+        assert address.hostname is not None
+        return address.hostname, address.port or 443
 
     def call(self, program: str, *words: str | Path, stdin: str | None = None, limit_s: float = 300) -> str:
         """Standard output; the test ends with standard error when the call fails."""
