@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from support.helm_release import Tenant, first_tenant
 from support.testbed import Sites, call, down_parts, sites
 
 # They fall behind while somebody edits the source or builds an image; `up` brings them after in seconds.
@@ -71,6 +72,12 @@ def testbed_parts_down() -> dict[str, str]:
         call("up", timeout_s=300)
         down = {name: reason for name, reason in down_parts().items() if name not in FOLLOWERS}
     return down
+
+
+@pytest.fixture(scope="session")
+def tenant() -> Tenant:
+    """The first tenant of the cluster."""
+    return first_tenant()
 
 
 @pytest.fixture(scope="session")

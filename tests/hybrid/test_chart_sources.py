@@ -10,15 +10,10 @@ import pytest
 
 from support.both_clusters import chart_repository
 from support.cwl_files import ROOT
-from support.helm_release import Tenant, first_tenant
+from support.helm_release import Tenant
 from support.pod_runs import BASE_IMAGE, go, write
 
 GOOD = "echo {} > run_report.json; hostname > result.txt"
-
-
-@pytest.fixture(scope="module")
-def tenant() -> Tenant:
-    return first_tenant()
 
 
 @pytest.fixture

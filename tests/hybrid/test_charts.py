@@ -15,7 +15,7 @@ import yaml
 from support import images
 from support.charts import CHARTS, chart_name, ci_values
 from support.cwl_files import ROOT
-from support.helm_release import TESTBED, Tenant, Values, first_tenant, release, until
+from support.helm_release import TESTBED, Tenant, Values, release, until
 
 COMPSS, SEGMENT = ROOT / "helm" / "compss-cluster", ROOT / "helm" / "segmentation-worker"
 KINDS = (
@@ -38,11 +38,6 @@ def small(memory: str) -> Values:
         "requests": {"cpu": "50m", "memory": "64Mi", "ephemeral-storage": "64Mi"},
         "limits": {"cpu": "1", "memory": memory, "ephemeral-storage": "2Gi"},
     }
-
-
-@pytest.fixture(scope="module")
-def tenant() -> Tenant:
-    return first_tenant()
 
 
 @pytest.fixture(scope="module")

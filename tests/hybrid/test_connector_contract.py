@@ -21,7 +21,7 @@ from support.connector_contract import ENDS_BY_ITSELF, NO_QUEUE, ConnectorContra
 from support.connector_runs import Site, text_of
 from support.cwl_files import ROOT
 from support.fake_cluster import NEVER_AGAIN
-from support.helm_release import Tenant, first_tenant, release, until
+from support.helm_release import Tenant, release, until
 from support.hybrid_runs import SMALL, laptop
 from support.pod_runs import BASE_IMAGE, WORKDIR, pods_of, pods_on_claim
 from support.testbed import Sites, unique
@@ -79,11 +79,6 @@ class TestSlurmOverSSH(
             patience_s=240,
         )
         testbed.hpc("rm", "-rf", folder)
-
-
-@pytest.fixture(scope="class")
-def tenant() -> Tenant:
-    return first_tenant()
 
 
 def site_in(tenant: Tenant, kind: Any, pod: str, **config: Any) -> Site:

@@ -10,16 +10,11 @@ import pytest
 import yaml
 
 from support.engine_file import LOCAL
-from support.helm_release import Tenant, first_tenant
+from support.helm_release import Tenant
 from support.placed import at, placed, step, write
 from support.pod_runs import WORKDIR, go, pods_of
 
 NAME = "placement-test"
-
-
-@pytest.fixture(scope="module")
-def tenant() -> Tenant:
-    return first_tenant()
 
 
 @pytest.fixture(autouse=True)

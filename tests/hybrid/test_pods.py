@@ -16,16 +16,11 @@ import pytest
 import yaml
 
 from support.engine import Run
-from support.helm_release import Tenant, first_tenant, until
+from support.helm_release import Tenant, until
 from support.pod_runs import GANG, PROGRESS, begin, give_input, go, pods_of, write
 
 NAME = "pods-test"
 GOOD = "echo {} > run_report.json; mkdir report; echo x > report/x.svg; hostname > result.txt"
-
-
-@pytest.fixture(scope="module")
-def tenant() -> Tenant:
-    return first_tenant()
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ import pytest
 
 from support.cwl_files import ROOT
 from support.engine import Run
-from support.helm_release import TESTBED, Tenant, first_tenant
+from support.helm_release import TESTBED, Tenant
 from support.pod_runs import BASE_IMAGE, GANG, PROGRESS, begin, give_input, go, write
 
 GOOD = "echo {} > run_report.json; hostname > result.txt"
@@ -59,11 +59,6 @@ if verb == "fail":
 with open("result.txt", "w") as result:
     print(socket.gethostname(), os.environ["MEDWEAVE_ENGINE"], os.environ.get("WORKERS"), *sys.argv[1:], file=result)
 """
-
-
-@pytest.fixture(scope="module")
-def tenant() -> Tenant:
-    return first_tenant()
 
 
 @pytest.fixture(autouse=True)

@@ -14,17 +14,12 @@ import pytest
 import yaml
 
 from support.engine import Run
-from support.helm_release import Tenant, first_tenant, until
+from support.helm_release import Tenant, until
 from support.pod_runs import PROGRESS, begin, go, pods_on_claim, write
 from support.testbed import sites
 
 NAME = "jobs-test"
 GOOD = "echo {} > run_report.json; echo x > /tmp/x; hostname > result.txt"
-
-
-@pytest.fixture(scope="module")
-def tenant() -> Tenant:
-    return first_tenant()
 
 
 @pytest.fixture(autouse=True)
