@@ -41,7 +41,8 @@ AGAIN_S = (
 )  # pauses between tries: a kubelet or an API server that is started again needs some seconds
 _LOOKS = frozenset(("test", "readlink", "sha1sum", "stat", "find", "ls", "cat", "head", "du", "set", "printf"))
 _CHANGES = frozenset(("rm", "mv", "cp", "ln", "mkdir", "chmod", "tee", "tar", "-delete"))
-_FULL = ("No space left", "Disk quota")
+# A copy that fails with these words was not cut, and would fail so again.
+_FINAL = ("No space left", "Disk quota", "No such file", "Not a directory", "Permission denied")
 
 
 class PodPlaces(BaseConnector):  # type: ignore[misc]
@@ -233,7 +234,7 @@ class PodPlaces(BaseConnector):  # type: ignore[misc]
                     await self._remove(target, places)
                 return await copy()
             except (WorkflowExecutionException, ConnectionError) as error:
-                if pause_s is None or is_new is False or any(words in str(error) for words in _FULL):
+                if pause_s is None or is_new is False or any(words in str(error) for words in _FINAL):
                     raise
                 if any([await self._is_gone(each.name) for each in ends if each.deployment == self.deployment_name]):
                     raise
