@@ -75,18 +75,13 @@ def by_hand(testbed: Any, num_jobs: int) -> float:
 
 def window_s(testbed: Any, job_ids: list[str], num_jobs: int) -> float:
     """From the first Submit to the last End, s, once accounting has all of them."""
-    words = [
-        "sacct",
-        "-X",
-        "--noheader",
-        "--parsable2",
-        "--array",
-        f"--jobs={','.join(job_ids)}",
-        "--format=State,Submit,End",
-    ]
+    words = ["sacct", "-X", "--noheader", "--parsable2", f"--jobs={','.join(job_ids)}", "--format=State,Submit,End"]
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
-        rows = [line.split("|") for line in testbed.hpc(*words).stdout.split()]
+        told = testbed.hpc(*words)
+        if told.returncode:
+            sys.exit(f"sacct failed: {told.stderr.strip()}")
+        rows = [line.split("|") for line in told.stdout.split()]
         if len(rows) == num_jobs and all(state == "COMPLETED" for state, _, _ in rows):
             begun, ended = ([datetime.datetime.fromisoformat(row[place]) for row in rows] for place in (1, 2))
             return (max(ended) - min(begun)).total_seconds()
