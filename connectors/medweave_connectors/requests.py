@@ -6,10 +6,10 @@ StreamFlow gives connectors the command and nothing of what the tool asked for. 
 from __future__ import annotations
 
 import math
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 from medweave_steps.contracts.errors import UsageError
@@ -91,6 +91,7 @@ class Size:
         return ", ".join(f"{number:g} {what}" for what, number in known.items() if number < math.inf) or "no limits"
 
 
+_NO_HINTS = StepHints()
 _steps: dict[str, StepHints] = {}
 _jobs: dict[str, JobRequest] = {}
 
@@ -102,7 +103,7 @@ def note_step(step: str, hints: StepHints) -> None:
 
 def hints_of(job_name: str) -> StepHints:
     """The hints of a job's step; those of a step without hints where nothing is known."""
-    return _steps.get(PurePosixPath(job_name).parent.as_posix(), StepHints())
+    return _steps.get(posixpath.dirname(job_name), _NO_HINTS)
 
 
 def note_job(job_name: str, request: JobRequest) -> None:

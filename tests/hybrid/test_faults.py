@@ -92,16 +92,25 @@ def test_a_namespace_without_rights(tmp_path: Path, testbed: Sites, deployment: 
 
 
 @pytest.mark.parametrize(
-    ("image", "reason"),
+    ("image", "field", "reason"),
     [
-        ({"repository": "localhost/nowhere", "tag": "9", "pullPolicy": "Never"}, "ErrImageNeverPull"),
-        ({"repository": "localhost:1/nowhere", "tag": "9", "pullPolicy": "Always"}, "ErrImagePull|ImagePullBackOff"),
+        ({"repository": "localhost/nowhere", "tag": "9", "pullPolicy": "Never"}, "values.image", "ErrImageNeverPull"),
+        # A registry that does not answer may come back: that is waited for.
+        (
+            {"repository": "localhost:1/nowhere", "tag": "9", "pullPolicy": "Always"},
+            "pendingTimeout",
+            "ErrImagePull|ImagePullBackOff",
+        ),
     ],
 )
 @pytest.mark.parametrize("deployment", [INFERENCE, TRAINING])
-def test_a_missing_image(tmp_path: Path, testbed: Sites, deployment: str, image: dict[str, Any], reason: str) -> None:
-    made = shape(tmp_path, testbed, change={f"deployments.{deployment}.config.values.image": image}, scripts=BUSY)
-    told = ended(made, f"deployments.{deployment}.config.values.image: ")
+def test_a_missing_image(
+    tmp_path: Path, testbed: Sites, deployment: str, image: dict[str, Any], field: str, reason: str
+) -> None:
+    config = f"deployments.{deployment}.config"
+    change = {f"{config}.values.image": image, f"{config}.pendingTimeout": 3}
+    made = shape(tmp_path, testbed, change=change, scripts=BUSY)
+    told = ended(made, f"{config}.{field}: ")
     assert any(each in told.stderr for each in reason.split("|"))
 
 
