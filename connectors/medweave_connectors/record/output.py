@@ -81,6 +81,7 @@ class JobOutput:
     def tell_instead(self, stderr: bytes) -> None:
         """The cause stands in another stream: of another node, for one. Its progress has no place any more."""
         self.stderr_tail.clear()
+        self._stderr = Lines(self._take_stderr)  # half a line of the first stream is no last line of the other
         lines = Lines(lambda line: None if line.startswith(JSON_PREFIX) else self.stderr_tail.append(line))
         lines.feed(stderr)
         lines.close()

@@ -48,6 +48,14 @@ def test_a_line_without_an_end_does_not_fill_the_memory() -> None:
     assert max(map(len, output.stderr_tail)) <= LINE_BYTES
 
 
+def test_half_a_line_of_the_first_stream_is_no_last_line_of_the_other() -> None:
+    output = JobOutput("/train/0")
+    output.stderr(b"1\n2\n89")
+    output.tell_instead(b"199999\n200000\n")
+    output.close()
+    assert list(output.stderr_tail) == ["199999", "200000"]
+
+
 def test_the_sites_word_comes_first_and_the_log_gets_no_strange_lines() -> None:
     output = JobOutput("/train/0")
     output.stderr(b"PATIENT MUELLER\nmedweave-step train: NaN.\n")
