@@ -203,6 +203,7 @@ class ConnectorContract:
         script = f"head -c {MUCH_BYTES} /dev/zero | tr '\\0' x; seq {MUCH_LINES} >&2; exit 7"
 
         async def act(connector: Any, place: ExecutionLocation) -> tuple[Any, float]:
+            await run_job(site, connector, place, "true", name=JOBS[1])  # what it imports is not what it keeps
             tracemalloc.start()
             try:
                 told = await run_job(site, connector, place, script)

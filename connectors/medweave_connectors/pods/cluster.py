@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import aiohttp
@@ -16,6 +16,7 @@ from medweave_connectors.pods.masking import without_secrets
 from medweave_connectors.pods.pod import Event, Pod, parse_pod
 
 REQUEST_S = 15.0
+PAGE = 250  # objects of a list in one answer
 
 
 class Refused(Exception):
@@ -100,22 +101,34 @@ class Cluster:
         Args:
             names: names of objects, or beginnings of names that end in `-`.
         """
-        try:
-            found = await self.request("GET", self._path("events"))
-        except Refused:
-            return []
-        told = []
-        for item in found.get("items", []):
-            name = item["involvedObject"].get("name", "")
-            matches = any(name == each or (each.endswith("-") and name.startswith(each)) for each in names)
-            moment = (
-                item.get("lastTimestamp") or item.get("eventTime") or item["metadata"].get("creationTimestamp") or ""
-            )
-            if matches and _time(moment) >= since:
-                text = " ".join(item.get("message", "").split())
-                known = item["metadata"].get("uid") or item["metadata"].get("name") or text
-                told.append((moment, Event(name, item.get("reason", ""), text, known)))
+        told: list[tuple[str, Event]] = []
+        with contextlib.suppress(Refused):
+            async for item in self._items(self._path("events")):
+                name = item["involvedObject"].get("name", "")
+                matches = any(name == each or (each.endswith("-") and name.startswith(each)) for each in names)
+                moment = (
+                    item.get("lastTimestamp")
+                    or item.get("eventTime")
+                    or item["metadata"].get("creationTimestamp")
+                    or ""
+                )
+                if matches and _time(moment) >= since:
+                    text = " ".join(item.get("message", "").split())
+                    known = item["metadata"].get("uid") or item["metadata"].get("name") or text
+                    told.append((moment, Event(name, item.get("reason", ""), text, known)))
         return [event for _, event in sorted(told)]
+
+    async def _items(self, path: str) -> AsyncIterator[dict[str, Any]]:
+        """In pages: a busy namespace has thousands of events, and they are asked for every few seconds."""
+        more = ""
+        while True:
+            page = {"limit": str(PAGE)} | ({"continue": more} if more else {})
+            found = await self.request("GET", path, query=page)
+            for item in found.get("items", []):
+                yield item
+            more = found.get("metadata", {}).get("continue", "")
+            if not more:
+                return
 
     async def secrets(self, selector: str) -> list[dict[str, Any]]:
         """The metadata of secrets with these labels."""
