@@ -1,7 +1,8 @@
-"""StreamFlow's connection to its database, one file per run, whose rows are on the disk as soon as they are written."""
+"""StreamFlow's connection to its database, one file per run, whose rows are in the file before the event loop waits again."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 from collections.abc import Generator, Iterable
@@ -52,23 +53,25 @@ class Statement:
 
 
 class CommittingConnection(SqliteConnection):  # type: ignore[misc]
-    """Opens `work/engine.db` of the run, where one goes on; each statement is committed by itself.
+    """Opens `work/engine.db` of the run, where one goes on; what a turn of the event loop has written is committed at its end.
 
     The stock connection commits once, at the end of the run: a killed driver leaves no row, no other process sees one
     meanwhile, and a second run on the file finds it locked. It also hands each statement to another thread and back, which takes
     longer than the statement: a fifth of a step's overhead. A statement of the engine writes one row; it is executed at once.
+    A commit takes longer than that, so the statements of a turn share one.
     """
 
     def __init__(self, run: RunRecord) -> None:
         super().__init__(IN_MEMORY_SQLITE_CONNECTION, MMAP_BYTES, LOCKED_S, init_db=True)
         self._run = run
         self._database: sqlite3.Connection | None = None
+        self._not_committed: sqlite3.Error | None = None
 
     async def __aenter__(self) -> CommittingConnection:
         """Opens it at the first use. StreamFlow also lists and validates: without a run nothing is written."""
         if self._database is None:
             if self._run.running:
-                path = self._run.folder / "work" / FILE
+                path = self._run.work / FILE
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))  # command lines and paths, for nobody else
                 self.connection = str(path)
             self._database = sqlite3.connect(self.connection, timeout=LOCKED_S, isolation_level=None)
@@ -86,19 +89,56 @@ class CommittingConnection(SqliteConnection):  # type: ignore[misc]
         """The connection stays open."""
 
     def execute(self, statement: str, parameters: Any = ()) -> Statement:
-        """Executes and commits a statement."""
-        assert self._database is not None, "the connection is entered first"
-        return Statement(self._database.execute(statement, parameters))
+        """Executes a statement; its commit follows.
+
+        Raises:
+            sqlite3.Error: of this statement, or of the commit before.
+        """
+        return Statement(self._in_turn().execute(statement, parameters))
 
     def executemany(self, statement: str, parameters: Iterable[Any]) -> Statement:
-        """Executes a statement for several rows, and commits all of them or none."""
+        """Executes a statement for several rows, for all of them or none; their commit follows.
+
+        Raises:
+            sqlite3.Error: of this statement, or of the commit before.
+        """
+        database = self._in_turn()
+        database.execute("SAVEPOINT several")
+        try:
+            return Statement(database.executemany(statement, parameters))
+        except sqlite3.Error:
+            database.execute("ROLLBACK TO several")
+            raise
+        finally:
+            database.execute("RELEASE several")
+
+    def _in_turn(self) -> sqlite3.Connection:
+        """The database, in the transaction of this turn of the event loop."""
         assert self._database is not None, "the connection is entered first"
-        with self._database:
+        if self._not_committed is not None:
+            raise self._not_committed
+        if not self._database.in_transaction:
             self._database.execute("BEGIN")
-            return Statement(self._database.executemany(statement, parameters))
+            asyncio.get_running_loop().call_soon(self._commit)
+        return self._database
+
+    def _commit(self) -> None:
+        if self._database is not None and self._database.in_transaction:
+            try:
+                self._database.commit()
+            except sqlite3.Error as error:  # nobody awaits this: the next statement tells it, or `close`
+                self._not_committed = error
 
     async def close(self) -> None:
-        """Closes the file."""
-        if self._database is not None:
-            self._database.close()
-            self._database = None
+        """Commits what is left, and closes the file.
+
+        Raises:
+            sqlite3.Error: a commit failed.
+        """
+        if self._database is None:
+            return
+        self._commit()
+        self._database.close()
+        self._database = None
+        if self._not_committed is not None:
+            raise self._not_committed
