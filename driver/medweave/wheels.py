@@ -69,11 +69,6 @@ class Wheel:
         return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
 
 
-def canonical(name: str) -> str:
-    """A package's name as the packaging standard compares it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def read_wheel(path: Path) -> Wheel:
     """Name, version and hash of a wheel.
 
@@ -87,8 +82,9 @@ def read_wheel(path: Path) -> Wheel:
             f"{shown(path)}: this is no wheel.", seen=str(error) or "no METADATA in it", expected="a file *.whl",
             do="build it: python -m build --wheel",
         ) from error  # fmt: skip
-    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    return Wheel(path=path, name=canonical(told["Name"]), version=told["Version"], sha256=sha256)
+    with path.open("rb") as stream:
+        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+    return Wheel(path=path, name=_canonical(told["Name"]), version=told["Version"], sha256=sha256)
 
 
 def _metadata(path: Path) -> Any:
@@ -138,7 +134,7 @@ def pinned_blocks(constraints: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for block in re.split(r"\n(?=\S)", constraints):
         if "==" in block:
-            found.setdefault(canonical(re.split(r"[=\[ ]", block, maxsplit=1)[0]), []).append(block.strip())
+            found.setdefault(_canonical(re.split(r"[=\[ ]", block, maxsplit=1)[0]), []).append(block.strip())
     return found
 
 
@@ -201,7 +197,7 @@ def _needs(path: Path, extra: str, markers: Mapping[str, str]) -> list[tuple[str
         if wanted.marker is None and extra:
             continue
         if wanted.marker is None or wanted.marker.evaluate({**markers, "extra": extra}):
-            found += [(canonical(wanted.name), each) for each in ("", *sorted(wanted.extras))]
+            found += [(_canonical(wanted.name), each) for each in ("", *sorted(wanted.extras))]
     return found
 
 
@@ -223,7 +219,8 @@ def _download(
         "--implementation", "cp", "--python-version", version, *place, "--dest", str(into), "--requirement", str(file),
         what=f"download wheels for Python {version} on {python.machine} with glibc {python.glibc}",
     )  # fmt: skip
-    return {read_wheel(path).name: path for path in sorted(set(into.glob("*.whl")) - before)}
+    name_of = _packaging("utils").parse_wheel_filename
+    return {name_of(path.name)[0]: path for path in sorted(set(into.glob("*.whl")) - before)}
 
 
 def _pip(*words: str, what: str) -> None:
@@ -245,6 +242,10 @@ def _pip(*words: str, what: str) -> None:
             expected="the package index within reach, wheels for that machine, and the hashes of constraints.txt",
             do="look at pip's words; a package without a wheel for that machine has to be installed there by hand",
         )  # fmt: skip
+
+
+def _canonical(name: str) -> str:
+    return str(_packaging("utils").canonicalize_name(name))
 
 
 def _requirement(text: str) -> Any:
