@@ -30,17 +30,15 @@ def folder_of(link: Path) -> Path:
 
 
 def state(link: Path) -> dict[str, Any]:
-    """What is there: the environment that the link names, those that are whole, and the wheels with their hashes."""
+    """What is there: the environment that the link names, and those that are whole."""
     folder = folder_of(link)
     current = link.readlink() if link.is_symlink() else None
     is_ours = current is not None and current.parent == Path(folder.name)
     whole = sorted(path.parent.name for path in folder.glob(f"*/{MARKER}"))
-    wheels = {path.name: digest(path) for path in sorted((folder / "wheels").glob("*.whl"))}
     return {
         "current": current.name if current is not None and is_ours else "",
         "in_the_way": "" if is_ours or not os.path.lexists(link) else ("a link" if current else "a folder or file"),
         "whole": whole,
-        "wheels": wheels,
     }
 
 
@@ -51,13 +49,18 @@ def digest(path: Path) -> str:
 
 
 def prepare(link: Path) -> dict[str, Any]:
-    """Makes the folder for the wheels, and removes what was cut off of earlier ones."""
-    wheels = folder_of(link) / "wheels"
-    wheels.mkdir(parents=True, exist_ok=True)
-    for part in wheels.glob(".*.part"):
+    """Makes the folder for the wheels; what is free there, and the wheels that lie there already, with their hashes."""
+    folder = folder_of(link) / "wheels"
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_parts(folder)
+    wheels = {path.name: digest(path) for path in sorted(folder.glob("*.whl"))}
+    return {"free_mib": shutil.disk_usage(folder).free >> 20, "folder": str(folder), "wheels": wheels}
+
+
+def remove_parts(folder: Path) -> None:
+    """Removes wheels that were cut off on their way."""
+    for part in folder.glob(".*.part"):
         part.unlink()
-    usage = shutil.disk_usage(wheels)
-    return {"free_mib": usage.free >> 20, "wheels": str(wheels)}
 
 
 def install(link: Path, name: str, requirements: str) -> None:
@@ -133,7 +136,7 @@ def remove(link: Path, name: str) -> None:
 def undo(link: Path, name: str) -> dict[str, Any]:
     """After an interrupted call: no half environment and no half wheel stays. Wheels that came whole stay for the next call."""
     if folder_of(link).is_dir():
-        prepare(link)
+        remove_parts(folder_of(link) / "wheels")
         if not (folder_of(link) / name / MARKER).is_file():
             remove(link, name)
     return {}

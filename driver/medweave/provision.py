@@ -134,7 +134,7 @@ def provision(worker: Worker, own: Wheel, constraints: Path) -> str:
         sent = 0
         try:
             if name not in seen["whole"]:
-                sent = site.make(name, constraints, seen["wheels"])
+                sent = site.make(name, constraints)
             site.verify(name)
             site.does("switch", name=name, wheels=site.wheel_names)
         except BaseException:
@@ -170,17 +170,17 @@ class _There:
         answer: dict[str, Any] = json.loads(output.splitlines()[-1])
         return answer
 
-    def make(self, name: str, constraints: Path, known: Mapping[str, str]) -> int:
+    def make(self, name: str, constraints: Path) -> int:
         """Downloads, sends what is not there yet, and installs; the number of wheels that were sent."""
-        free = self.does("prepare")
+        there = self.does("prepare")
         with tempfile.TemporaryDirectory(prefix="medweave-wheels-") as folder:
             wheels = closure(
                 self._own.path, self._worker.extras, self.python, constraints, Path(folder),
                 lambda text: _say(f"this machine: {text}"),
             )  # fmt: skip
-            new = [wheel for wheel in wheels if known.get(wheel.path.name) != wheel.sha256]
+            new = [wheel for wheel in wheels if there["wheels"].get(wheel.path.name) != wheel.sha256]
             for number, wheel in enumerate(new, 1):
-                self._send(wheel, free["wheels"], f"{number} of {len(new)}")
+                self._send(wheel, there["folder"], f"{number} of {len(new)}")
             self.wheel_names = [wheel.path.name for wheel in wheels]
             own, *others = (wheel.pinned for wheel in wheels)
             extras = f"[{','.join(self._worker.extras)}]" if self._worker.extras else ""
@@ -190,7 +190,7 @@ class _There:
             self._script("install", {"name": name, "requirements": "\n".join(lines) + "\n"}), "/"
         )
         if code:
-            raise self._failure("install", output, free_mib=free["free_mib"])
+            raise self._failure("install", output, free_mib=there["free_mib"])
         return len(new)
 
     def verify(self, name: str = "") -> None:

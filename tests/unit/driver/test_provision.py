@@ -272,7 +272,7 @@ def test_environments_that_nobody_can_need_go(tmp_path: Path) -> None:
     assert on_site.state(link)["whole"] == ["2-young", "3-before", "4-new"], (
         "replaced just now: its jobs may run for days"
     )
-    assert list(on_site.state(link)["wheels"]) == ["a.whl"]
+    assert list(on_site.prepare(link)["wheels"]) == ["a.whl"]
 
 
 def test_platforms_are_those_of_the_sites_glibc() -> None:
