@@ -13,11 +13,11 @@ from typing import Any
 
 from medweave.documents import Entry, FieldPath, entries, parse_mapping, read_text, shown, spelled
 from medweave.field_faults import check, closest, fault_at
+from medweave_connectors.placement.bindings import OUR_TYPES
 from medweave_connectors.worker import read_environment
 from medweave_steps.contracts.errors import UsageError, UserInputError
 
 SITES = Path("deployments/sites")
-OUR_TYPES = "medweave."
 WHAT = "site file"
 WITHOUT_SERVICES = ("medweave.local", "medweave.ssh")
 ROLE_OPTION = re.compile(
