@@ -82,7 +82,7 @@ async def fetch_reports(connector: Any, location: Any, output_directory: str, jo
     run = current()
     if run is None:
         return None
-    target = run.folder / "work" / "reports" / job_name.strip("/").replace("/", ".")
+    target = run.work / "reports" / job_name.strip("/").replace("/", ".")
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     for name in (REPORT_FILE, REPORT_FOLDER):

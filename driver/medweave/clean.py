@@ -22,6 +22,7 @@ from medweave_connectors.placement.bindings import targets
 from medweave_connectors.placement.folder_commands import folder_of, remove
 from medweave_connectors.placement.paths import expand
 from medweave_connectors.record.event_log import driver_lives
+from medweave_connectors.record.run import WORK
 from medweave_connectors.slurm import journal
 from medweave_connectors.slurm.commands import at_cluster, cancel_all
 from medweave_steps.contracts.errors import TryAgainError, UserInputError
@@ -67,25 +68,23 @@ def run(namespace: argparse.Namespace) -> int:
         TryAgainError: a site could not be reached, or its jobs do not end.
     """
     record = read_run(namespace.run)
-    refuse_if_it_goes_on(record)
+    if (refused := refusal(record)) is not None:
+        raise refused
     for line in clean(record, namespace.file or namespace.run.parent.parent / "streamflow.yml"):
         print(line)
     return 0
 
 
-def refuse_if_it_goes_on(record: Run) -> None:
-    """A run that goes on looks after its own.
-
-    Raises:
-        UserInputError: its driver lives.
-    """
-    if driver_lives(record.folder / LOG_FILE):
-        raise UserInputError(
-            f"the run {record.run_id} goes on.",
-            seen=f"its driver, process {record.facts.get('pid')}",
-            expected="a run that has ended, or whose driver was killed",
-            do="end it with Ctrl-C, which ends its jobs, and clean afterwards",
-        )
+def refusal(record: Run) -> UserInputError | None:
+    """Why a run is left alone: its driver lives, and looks after its own. None for one that has ended."""
+    if not driver_lives(record.folder / LOG_FILE):
+        return None
+    return UserInputError(
+        f"the run {record.run_id} goes on.",
+        seen=f"its driver, process {record.facts.get('pid')}",
+        expected="a run that has ended, or whose driver was killed",
+        do="end it with Ctrl-C, which ends its jobs, and clean afterwards",
+    )
 
 
 def clean(record: Run, file: Path) -> list[str]:
@@ -104,8 +103,8 @@ def clean(record: Run, file: Path) -> list[str]:
         jobs = f"{sum(map(int, ended.split()))} jobs ended, " if place.clusters else ""
         folders = ", ".join(folder_of(workdir, record.run_id) for workdir in place.workdirs)
         lines.append(f"{place.deployment}: {jobs}{folders or 'no folder'} removed")
-    shutil.rmtree(record.folder / "work", ignore_errors=True)
-    return [*lines, f"this machine: {shown(record.folder / 'work')} removed"]
+    shutil.rmtree(record.folder / WORK, ignore_errors=True)
+    return [*lines, f"this machine: {shown(record.folder / WORK)} removed"]
 
 
 def places_of(document: Mapping[str, Any]) -> list[Place]:

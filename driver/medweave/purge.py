@@ -6,13 +6,14 @@ import argparse
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from medweave.clean import clean, refuse_if_it_goes_on
+from medweave.clean import clean, refusal
 from medweave.files import write_atomically
 from medweave.history import LOG_FILE, Run, read_run
+from medweave_connectors.record.run import WORK
 from medweave_steps.contracts.errors import TryAgainError, UsageError, UserInputError
 
 DESCRIPTION = (
@@ -23,7 +24,6 @@ DESCRIPTION = (
 )
 CASE = re.compile(r"case-[0-9a-f]{8}")
 PURGED = "case-purged"
-SCRATCH = "work"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -64,18 +64,19 @@ def run(namespace: argparse.Namespace) -> int:
             do="name it: --runs FOLDER",
         )
     records = [read_run(log.parent) for log in sorted(folder.glob(f"*/{LOG_FILE}"))]
-    known = [record for record in records if any(_naming(record.folder, case))]
-    for record in known:
-        refuse_if_it_goes_on(record)
-    for record in known:
+    known = _knowing(records, case)
+    for record, files in known:
         print(f"{record.run_id}:")
-        if record.state != "completed":
+        if record.state == "completed":
+            shutil.rmtree(record.folder / WORK, ignore_errors=True)
+        else:
             for line in clean(record, namespace.file or folder.parent / "streamflow.yml"):
                 print(f"  {line}")
-        for line in _forget(record, case):
+        for line in _forget(record, case, files):
             print(f"  {line}")
     print(f"{len(known)} of {len(records)} runs knew {case}")
-    unsure = [record for record in records if record not in known and _may_hold_more(record)]
+    names = {record.run_id for record, _ in known}
+    unsure = [record for record in records if record.run_id not in names and _may_hold_more(record)]
     if unsure:
         raise TryAgainError(
             "some runs have left data of cases that they did not know yet.",
@@ -86,24 +87,41 @@ def run(namespace: argparse.Namespace) -> int:
     return 0
 
 
+def _knowing(records: Sequence[Run], case: str) -> list[tuple[Run, list[Path]]]:
+    """The runs that know the case, with the files that name it.
+
+    Raises:
+        UserInputError: one of them goes on.
+    """
+    known = []
+    for record in records:
+        refused = refusal(record)  # before its files are read: a run that ends meanwhile has written more
+        files = list(_naming(record.folder, case))
+        if files and refused is not None:
+            raise refused
+        if files:
+            known.append((record, files))
+    return known
+
+
 def _may_hold_more(record: Run) -> bool:
     """Whether it has left files here or at sites, and nobody knows of which cases."""
-    return record.state != "completed" and (record.folder / SCRATCH).exists() and not any(_case_rows(record))
+    return record.state != "completed" and (record.folder / WORK).exists() and not any(_case_rows(record))
 
 
 def _naming(folder: Path, case: str) -> Iterator[Path]:
     """The files of a run that name the case, or hold something of it. Its scratch goes as a whole."""
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
-        if inside.parts[0] == SCRATCH or not path.is_file():
+        if inside.parts[0] == WORK or not path.is_file():
             continue
         if case in str(inside) or case.encode() in path.read_bytes():
             yield path
 
 
-def _forget(record: Run, case: str) -> Iterator[str]:
+def _forget(record: Run, case: str, files: Sequence[Path]) -> Iterator[str]:
     splits = {str(row.get("split")) for row in _case_rows(record) if row["case_id"] == case} & {"train", "validation"}
-    for path in _naming(record.folder, case):
+    for path in files:
         inside = path.relative_to(record.folder)
         data = json.loads(path.read_text(encoding="utf-8")) if path.suffix == ".json" else None
         if path.suffix == ".jsonl":
@@ -117,7 +135,6 @@ def _forget(record: Run, case: str) -> Iterator[str]:
             yield f"{inside}: its part removed"
     for path in sorted(record.folder.rglob(f"*{case}*")):
         shutil.rmtree(path, ignore_errors=True)  # of files only their folders are left
-    shutil.rmtree(record.folder / SCRATCH, ignore_errors=True)
     for split in sorted(splits):
         yield f"the model of this run has seen the case ({split}): train another without it, or withdraw this one"
 

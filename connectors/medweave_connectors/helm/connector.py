@@ -241,7 +241,7 @@ class MedweaveHelmConnector(PodsConnector):
 
     async def _install(self) -> None:
         run = current()
-        folder = run.folder / "work" if run is not None else None
+        folder = run.work if run is not None else None
         with tempfile.TemporaryDirectory(dir=folder) as temporary:
             values = Path(temporary) / "values.yml"
             values.write_text(yaml.safe_dump(self.values), encoding="utf-8")

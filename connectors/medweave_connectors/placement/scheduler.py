@@ -67,7 +67,7 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
             for name, kind in connector_classes.items()
             if name.startswith(OUR_TYPES)
         }
-        resolve_paths(context.config, self._run.folder / "work", schemas)
+        resolve_paths(context.config, self._run.work, schemas)
         self.folders = RunFolders(self._run, context, keep_days=keep_days)
         self.folders.move_into(context.config)
         for deployment in (context.config.get("deployments") or {}).values():
@@ -75,7 +75,7 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
             if getattr(connector_classes[deployment["type"]], "CHECKED_AT_START", False):
                 deployment.setdefault("lazy", False)
         # The engine's own bookkeeping jobs work in the system's temporary folder, in one that is shared by all users.
-        tempfile.tempdir = str(self._run.folder / "work")
+        tempfile.tempdir = str(self._run.work)
         engine_log.shorten()
         shutdown.remember_main_task()
 

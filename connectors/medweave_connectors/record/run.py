@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import functools
 import os
+import posixpath
 import secrets
 import shutil
 import time
@@ -16,10 +17,12 @@ from typing import Any, Literal
 
 from medweave_connectors.record import console
 from medweave_connectors.record.event_log import EventLog
+from medweave_connectors.requests import step_of
 from medweave_steps.contracts.exit_codes import meaning
 from medweave_steps.contracts.progress import duration, sentence
 
 REPORT_FILE, REPORT_FOLDER = "run_report.json", "report"
+WORK = "work"  # in the folder of a run: its scratch
 OUTPUTS_MISSING = (
     "The command ended well, but an output of its tool is missing or of another type: see the engine's message."
 )
@@ -71,7 +74,7 @@ class JobRecord:
     @property
     def step(self) -> str:
         """Path of the step: `/segment`."""
-        return _step_of(self.name)
+        return step_of(self.name)
 
     @property
     def label(self) -> str:
@@ -90,14 +93,9 @@ class JobRecord:
 
 
 @functools.cache
-def _step_of(name: str) -> str:
-    return PurePosixPath(name).parent.as_posix()
-
-
-@functools.cache
 def _label_of(name: str) -> str:
     tag = PurePosixPath(name).name.partition(".")[2]
-    step = _step_of(name).strip("/").replace("/", ".")
+    step = step_of(name).strip("/").replace("/", ".")
     return f"{step}.{tag}" if tag else step
 
 
@@ -128,6 +126,11 @@ class RunRecord:
         self._clock = 0.0
 
     @property
+    def work(self) -> Path:
+        """Its scratch on this machine."""
+        return self.folder / WORK
+
+    @property
     def running(self) -> bool:
         """True between `begin` and `finish`."""
         return self._log is not None
@@ -142,7 +145,7 @@ class RunRecord:
         if self._log is None:
             self._clock = time.monotonic()
             self._log = EventLog(self.folder / "events.jsonl", self.run_id)
-            (self.folder / "work").mkdir(mode=0o700, exist_ok=True)  # patient data of running steps, for nobody else
+            self.work.mkdir(mode=0o700, exist_ok=True)  # patient data of running steps, for nobody else
             self._log.append("run.started", data={"workflow": self.workflow, **facts})
             console.say(f"medweave: run {self.run_id}, folder {short_path(self.folder)}")
 
@@ -172,14 +175,14 @@ class RunRecord:
         """The step said how far it is (see `medweave_steps.contracts.progress`)."""
         job = self.jobs.get(name)
         text = _progress_text(figures)
-        console.tell(job.label if job else PurePosixPath(name).parent.name, text)
+        console.tell(job.label if job else posixpath.basename(step_of(name)), text)
         if job is not None:
             self._append("job.progress", job, {**figures, "text": text})
 
     def job_notice(self, name: str, text: str) -> None:
         """The step has something to say that the user should know."""
         job = self.jobs.get(name)
-        console.tell(job.label if job else PurePosixPath(name).parent.name, f"note: {text}")
+        console.tell(job.label if job else posixpath.basename(step_of(name)), f"note: {text}")
         if job is not None:
             self._append("notice", job, {"text": text})
 
@@ -262,7 +265,7 @@ class RunRecord:
         """
         job = self.jobs.get(name)
         if tell:
-            console.tell(job.label if job else PurePosixPath(name).parent.name, f"note: {text}")
+            console.tell(job.label if job else posixpath.basename(step_of(name)), f"note: {text}")
         if job is not None:
             self._append("job.reaction", job, {"attempt": job.attempt, **facts, "text": text})
 
@@ -301,7 +304,7 @@ class RunRecord:
         self._log = None
         self._tell_end(state, data["seconds"])
         if not self.keeps_work:
-            shutil.rmtree(self.folder / "work", ignore_errors=True)
+            shutil.rmtree(self.work, ignore_errors=True)
         return state
 
     def _verdict(self) -> RunEnd:

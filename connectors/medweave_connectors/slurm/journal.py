@@ -19,8 +19,9 @@ from typing import Any
 
 from medweave_connectors.record import whole_lines
 from medweave_connectors.record.event_log import driver_lives
+from medweave_connectors.record.run import WORK
 
-FILE = "work/slurm-jobs.jsonl"
+FILE = f"{WORK}/slurm-jobs.jsonl"
 EVENTS = "events.jsonl"
 
 
