@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 from streamflow.core.exception import WorkflowDefinitionException, WorkflowExecutionException
 
-from medweave_steps.contracts.errors import StepError
+from medweave_steps.contracts.errors import StepError, UsageError
 
 
 class TimeLimitExceeded(WorkflowExecutionException):  # type: ignore[misc]
@@ -39,6 +40,19 @@ class SiteConfigError(WorkflowDefinitionException):  # type: ignore[misc]
     def of(cls, error: StepError) -> SiteConfigError:
         """The same words, for the engine."""
         return cls(error.what, seen=error.seen, expected=error.expected, do=error.do)
+
+
+@contextlib.contextmanager
+def of_the_file() -> Iterator[None]:
+    """What is refused in here is wrong in the file: the engine gets its own kind of error.
+
+    Raises:
+        SiteConfigError: in place of a UsageError, with its words.
+    """
+    try:
+        yield
+    except UsageError as error:
+        raise SiteConfigError.of(error) from None
 
 
 class PlacementForbidden(SiteConfigError):

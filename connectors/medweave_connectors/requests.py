@@ -5,6 +5,7 @@ StreamFlow gives connectors the command and nothing of what the tool asked for. 
 
 from __future__ import annotations
 
+import functools
 import math
 import posixpath
 import re
@@ -101,9 +102,15 @@ def note_step(step: str, hints: StepHints) -> None:
     _steps[step] = hints
 
 
+@functools.cache
+def step_of(job_name: str) -> str:
+    """Path of a job's step: `/train` of `/train/0`."""
+    return posixpath.dirname(job_name)
+
+
 def hints_of(job_name: str) -> StepHints:
     """The hints of a job's step; those of a step without hints where nothing is known."""
-    return _steps.get(posixpath.dirname(job_name), _NO_HINTS)
+    return _steps.get(step_of(job_name), _NO_HINTS)
 
 
 def note_job(job_name: str, request: JobRequest) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from importlib.resources import files
-from pathlib import PurePosixPath
 from typing import Any
 
 from streamflow.core.context import StreamFlowContext
@@ -47,7 +46,7 @@ class MedweaveFilter(BindingFilter):  # type: ignore[misc]
             PlacementForbidden: the data rules leave none.
             ImpossibleRequest: each is known to have too few GPUs.
         """
-        allowed = _allowed(self._rules, PurePosixPath(job.name).parent.as_posix(), targets)
+        allowed = _allowed(self._rules, requests.step_of(job.name), targets)
         gpus = requests.hints_of(job.name).gpus_min
         context = self.context
         if context is None or (len(allowed) == 1 and not gpus):

@@ -14,7 +14,7 @@ from streamflow.core.scheduling import AvailableLocation
 from streamflow.deployment.connector.queue_manager import SlurmConnector
 
 from medweave_connectors import shutdown
-from medweave_connectors.errors import SiteConfigError
+from medweave_connectors.errors import SiteConfigError, of_the_file
 from medweave_connectors.reactions.table import read_table
 from medweave_connectors.record.console import say
 from medweave_connectors.remote import fetch_reports, file_name, step_variables
@@ -28,7 +28,6 @@ from medweave_connectors.slurm.service import Service
 from medweave_connectors.slurm.states import state_of
 from medweave_connectors.slurm.watch import Watch
 from medweave_connectors.worker import read_environment
-from medweave_steps.contracts.errors import UsageError
 
 ASK_S = 60.0
 CANCEL_S, CANCEL_PAUSE_S = 15.0, 0.5
@@ -265,10 +264,8 @@ def _gone(known: Queued | None) -> bool:
 
 
 def _service(keys: Mapping[str, Any], where: str) -> Service:
-    try:
+    with of_the_file():
         environment = read_environment(keys.get("environment", {}), where=f"{where}.environment")
-    except UsageError as error:
-        raise SiteConfigError.of(error) from None
     return Service(**{**keys, "environment": environment})
 
 

@@ -19,7 +19,7 @@ from streamflow.core.scheduling import Hardware
 from streamflow.deployment.connector.ssh import SSHConnector, SSHContext
 
 from medweave_connectors import requests, shutdown
-from medweave_connectors.errors import CommandFailed, SiteConfigError, SiteUnreachable, TimeLimitExceeded
+from medweave_connectors.errors import CommandFailed, SiteUnreachable, TimeLimitExceeded, of_the_file
 from medweave_connectors.record import current
 from medweave_connectors.record.output import JobOutput
 from medweave_connectors.remote import (
@@ -36,7 +36,6 @@ from medweave_connectors.ssh.master import MasterConnection
 from medweave_connectors.ssh.streams import Reader, SessionShell, Writer
 from medweave_connectors.ssh.way import Target, connect
 from medweave_connectors.worker import read_environment
-from medweave_steps.contracts.errors import UsageError
 
 SESSION_PAUSES_S = (0.3, 0.6, 1.2, 2.4)
 RETRY_DELAY_S = 1  # nothing else goes on meanwhile
@@ -123,10 +122,8 @@ class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
                 connect_timeout_s=connectTimeout,
             )
         self._worker_setting = f"deployments.{deployment_name}.config.environment"
-        try:
+        with of_the_file():
             self._worker = read_environment(environment or {}, where=self._worker_setting)
-        except UsageError as error:
-            raise SiteConfigError.of(error) from None
         self._cls_context = _CheckedContext
         self._groups: dict[str, tuple[ExecutionLocation, str]] = {}
         self._open_shells: dict[str, Shells] = {}
