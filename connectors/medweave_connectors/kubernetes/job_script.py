@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from medweave_connectors.pods.commands import COUNTERS, Counters, parse_counters
+from medweave_connectors.reactions.attempt_script import clean_start
 from medweave_connectors.remote import shell_line
-from medweave_connectors.slurm.attempt_script import clean_start
 from medweave_steps.contracts.errors import TryAgainError
 
 TAIL_BYTES = 2**16

@@ -10,7 +10,7 @@ import base64
 import shlex
 from collections.abc import Mapping, Sequence
 
-from medweave_connectors.slurm.attempt_script import SIGNAL
+from medweave_connectors.reactions.attempt_script import SIGNAL
 from medweave_connectors.slurm.script import JobFiles
 from medweave_connectors.slurm.service import Allocation, Service
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from medweave_connectors.gang import NODE_RANK, NUM_NODES, RENDEZVOUS
+from medweave_connectors.reactions.attempt_script import clean_start, with_process_id, with_signal
 from medweave_connectors.remote import shell_line
-from medweave_connectors.slurm.attempt_script import clean_start, with_process_id, with_signal
 from medweave_connectors.worker import NOTHING, WorkerEnvironment
 
 FIRST_PORT, NUM_PORTS = 20000, 12000  # below the ports that Linux gives to outgoing connections (32768 and up)

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from medweave_connectors.reactions.attempt_script import clean_start, with_process_id, with_signal
 from medweave_connectors.reactions.table import (
     DEFAULTS,
     LONGEST_WAIT_S,
@@ -28,7 +29,6 @@ from medweave_connectors.reactions.table import (
     read_table,
     sentence,
 )
-from medweave_connectors.slurm.attempt_script import clean_start, with_process_id, with_signal
 from medweave_connectors.slurm.connector import MedweaveSlurmConnector
 from medweave_connectors.slurm.states import Told, failure_kind
 from support.engine import wait_until

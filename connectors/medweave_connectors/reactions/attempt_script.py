@@ -62,7 +62,7 @@ def clean_start(
 
 
 def with_signal(line: str, *, process_id: str, status: str) -> tuple[str, ...]:
-    """Shell lines that run a command and hand Slurm's signal on to it; the last of them ends with the command's exit code.
+    """Shell lines that run a command and hand a signal on to it; the last of them ends with the command's exit code.
 
     A shell acts on a signal only when the program in its foreground has ended, so the command runs beside it. Its exit code goes
     through a file: bash was seen to lose it when the signal cut its `wait` off just then.
