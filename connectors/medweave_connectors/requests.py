@@ -123,6 +123,26 @@ def request_of(job_name: str) -> JobRequest | None:
     return _jobs.get(job_name)
 
 
+def must_know(job_name: str, *, where: str) -> JobRequest:
+    """What the job asks for, for a place that starts nothing without it.
+
+    Args:
+        where: the deployment's place in the file, for the message.
+
+    Raises:
+        UsageError: it was not placed by medweave's scheduler.
+    """
+    request = request_of(job_name)
+    if request is None:
+        raise UsageError(
+            f"{where}: nobody said what {job_name} asks for.",
+            seen="another scheduler",
+            expected="scheduling: {scheduler: {type: medweave.scheduler, config: {}}}",
+            do="add it to the file",
+        )
+    return request
+
+
 def full_name(name: str, namespaces: Mapping[str, str]) -> str:
     """`medweave:Gang` as `urn:medweave:cwl#Gang`, by the document's `$namespaces`."""
     prefix, colon, rest = name.partition(":")

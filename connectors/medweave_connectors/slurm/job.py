@@ -13,7 +13,13 @@ from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 from medweave_connectors import requests
-from medweave_connectors.errors import JobEndedBySite, SiteConfigError, SiteUnreachable, TimeLimitExceeded
+from medweave_connectors.errors import (
+    JobEndedBySite,
+    SiteConfigError,
+    SiteUnreachable,
+    TimeLimitExceeded,
+    of_the_file,
+)
 from medweave_connectors.reactions.table import Failed, FailureKind
 from medweave_connectors.record import current
 from medweave_connectors.record.output import JobOutput
@@ -25,7 +31,7 @@ from medweave_connectors.slurm.script import JobFiles, StepCommand, gang_script,
 from medweave_connectors.slurm.service import Allocation, Service, allocation, refuse_if_too_large
 from medweave_connectors.slurm.states import JobState, Told, failure_kind, judge, shell_exit_code
 from medweave_connectors.slurm.watch import NeverStarts, SiteSilent, Watch, WatchedJob
-from medweave_steps.contracts.errors import StorageError, UsageError
+from medweave_steps.contracts.errors import StorageError
 
 END_KNOWN_S, END_PAUSE_S = 180.0, 1.0
 COST_TRIES = 3  # accounting may lag behind the controller by a moment
@@ -122,21 +128,12 @@ class SlurmJob:
         return outcome.cause, outcome.exit_code
 
     def _asked(self, time_limit_s: int | None) -> Allocation:
-        request = requests.request_of(self.name)
-        if request is None:
-            raise SiteConfigError(
-                f"deployments.{self._site.deployment}: nobody said what {self.name} asks for.",
-                seen="another scheduler",
-                expected="scheduling: {scheduler: {type: medweave.scheduler, config: {}}}",
-                do="add it to the file",
-            )
-        try:
-            where = self._site.place.setting
+        where = self._site.place.setting
+        with of_the_file():
+            request = requests.must_know(self.name, where=f"deployments.{self._site.deployment}")
             asked = allocation(request, self._site.service, time_limit_s=time_limit_s, where=where)
             refuse_if_too_large(asked, self._site.nodes, where=where)
             return asked
-        except UsageError as error:
-            raise SiteConfigError.of(error) from None
 
     def _wanted(self) -> Submission | None:
         """What will be submitted, as it is written down; None where no medweave run goes on."""

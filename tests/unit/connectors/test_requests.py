@@ -126,6 +126,13 @@ def test_a_wrong_hint_is_found_by_validation(tmp_path: Path) -> None:
     assert "step /first has a hint that medweave does not know" in ended.stderr
 
 
+def test_a_job_that_nobody_said_anything_of_is_told_with_its_deployment() -> None:
+    with pytest.raises(UsageError) as told:
+        requests.must_know("/unknown/0", where="deployments.hpc")
+    assert "deployments.hpc: nobody said what /unknown/0 asks for." in str(told.value)
+    assert "medweave.scheduler" in told.value.expected
+
+
 def test_the_environment_of_a_gang() -> None:
     assert gang.node_environment(node_rank=1, num_nodes=2, rendezvous="n1:29400") == {
         "MEDWEAVE_NODE_RANK": "1",
