@@ -59,6 +59,7 @@ class ApiServer:
     Attributes:
         pods: name to document; tests change it.
         events: documents of events.
+        lists_of_events: how often somebody has asked for them.
         objects: path to document, for everything else that is applied.
         on_apply: called with each applied document.
         refuse: (method, part of the path) to (status, message).
@@ -71,6 +72,7 @@ class ApiServer:
     def __init__(self) -> None:
         self.pods: dict[str, dict[str, Any]] = {}
         self.events: list[dict[str, Any]] = []
+        self.lists_of_events = 0
         self.objects: dict[str, dict[str, Any]] = {}
         self.on_apply: Callable[[dict[str, Any]], None] = lambda document: None
         self.refuse: dict[tuple[str, str], tuple[int, str]] = {}
@@ -186,6 +188,7 @@ class ApiServer:
         return web.json_response(pod) if pod else web.json_response({"message": "not found"}, status=404)
 
     async def _list_events(self, request: web.Request) -> web.StreamResponse:
+        self.lists_of_events += 1
         return self._refused(request) or web.json_response({"items": self.events})
 
     async def _kinds(self, request: web.Request) -> web.StreamResponse:

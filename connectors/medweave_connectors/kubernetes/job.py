@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave_connectors import requests
-from medweave_connectors.errors import JobEndedBySite, SiteConfigError, SiteUnreachable, TimeLimitExceeded
+from medweave_connectors.errors import JobEndedBySite, SiteUnreachable, TimeLimitExceeded, of_the_file
 from medweave_connectors.kubernetes import job_script
 from medweave_connectors.kubernetes.job_cluster import GRACE_S, JobCluster, Seen
 from medweave_connectors.kubernetes.job_object import build_job, job_name, labels
@@ -31,7 +31,7 @@ from medweave_connectors.record import console, current
 from medweave_connectors.record.output import JobOutput
 from medweave_connectors.record.run import CommandOutcome
 
-POLL_S, FOLLOW_S, EVENTS_S = 0.5, 2.0, 2.0
+POLL_S, FOLLOW_S = 0.5, 2.0
 MISSING_S = 10.0  # a shared file system may show a file some seconds late
 LOST_NODE_S = 120.0  # a node that has not answered for so long is lost
 SILENT_S = 600.0  # an API server that is not heard of for so long has lost the job
@@ -98,7 +98,7 @@ class KubernetesJob:
         self._since = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
         self._started, self._made = time.monotonic(), 0.0
         self._offset, self._followed = 0, 0.0
-        self._waited, self._events, self._events_asked = Waited(), list[Event](), -EVENTS_S
+        self._waited, self._events = Waited(), list[Event]()
         self._told_reason, self._taken_away = "", 0
         self._last: Pod | None = None
         self._silent_since: float | None = None
@@ -128,14 +128,8 @@ class KubernetesJob:
     # ---- before it runs
 
     async def _make(self, limit_s: int | None) -> None:
-        request = requests.request_of(self._step.name)
-        if request is None:
-            raise SiteConfigError(
-                f"deployments.{self._site.deployment}: nobody said what {self._step.name} asks for.",
-                seen="another scheduler",
-                expected="scheduling: {scheduler: {type: medweave.scheduler, config: {}}}",
-                do="add it to the file",
-            )
+        with of_the_file():
+            request = requests.must_know(self._step.name, where=f"deployments.{self._site.deployment}")
         told, code = await self._site.ask(job_script.make_folder(self._files))
         if code:
             raise PodLost(f"{self._files.folder} could not be made in {self._site.place}: {told}")
@@ -233,15 +227,12 @@ class KubernetesJob:
 
     async def _wait_for(self, told: Told) -> None:
         """Tells what its pod waits for, and ends the wait where there is no more use in it."""
-        now = time.monotonic()
-        if now - self._events_asked >= EVENTS_S:
-            names = {self.job_name, *((told.pod.name, *told.pod.claims) if told.pod else ())}
-            self._events = await self._site.cluster.events(sorted(names), self._since)
-            self._events_asked = now
+        names = {self.job_name, *((told.pod.name, *told.pod.claims) if told.pod else ())}
+        self._events = await self._site.jobs.events.about(sorted(names), self._since)
         found = hope(told.pod, self._events) if told.pod else hope_of_missing(self.job_name, self._events)
         if told.pod is not None and told.pod.phase in ("Failed", "Succeeded"):
             found = (Hope.STARTING, found[1])  # the Job has not been told of it, or makes another one
-        self._waited = self._waited.after(now, {self.job_name: found}, self._events)
+        self._waited = self._waited.after(time.monotonic(), {self.job_name: found}, self._events)
         end = self._waited.end(timeout_s=self._site.timeout_s, pending_timeout_s=self._site.pending_timeout_s)
         if end is not None:
             raise self._never_started(end, told, found[1])

@@ -11,6 +11,7 @@ from typing import Any
 from medweave_connectors.kubernetes.job_object import DEPLOYMENT, SUBMISSION
 from medweave_connectors.pods import owner
 from medweave_connectors.pods.cluster import Cluster, Refused
+from medweave_connectors.pods.events import Events
 from medweave_connectors.pods.pod import Pod, parse_pod
 
 LOOK_S = 1.0
@@ -35,10 +36,15 @@ class Seen:
 
 
 class JobCluster:
-    """Jobs of one deployment, of this run."""
+    """Jobs of one deployment, of this run.
+
+    Attributes:
+        events: what the cluster tells of them and of their pods.
+    """
 
     def __init__(self, cluster: Cluster, deployment: str) -> None:
         self._cluster, self._deployment = cluster, deployment
+        self.events = Events(cluster)
         self._seen, self._looking = Seen(), asyncio.Lock()
         self._jobs = f"/apis/batch/v1/namespaces/{cluster.namespace}/jobs"
         self._pods = f"/api/v1/namespaces/{cluster.namespace}/pods"
@@ -84,6 +90,10 @@ class JobCluster:
         """Jobs of this deployment that drivers of this machine have left which run no more."""
         found = await self._list(self._jobs, f"{DEPLOYMENT}={owner.label(self._deployment)}")
         return [each for each in found if owner.owner(each["metadata"].get("labels")) == "ended"]
+
+    async def with_labels(self, selector: str) -> list[dict[str, Any]]:
+        """Jobs of this deployment with further labels."""
+        return await self._list(self._jobs, f"{DEPLOYMENT}={owner.label(self._deployment)},{selector}")
 
     async def remove(self, name: str, key: str) -> list[Pod]:
         """Asks for the end of a Job and of its pods; those that are still there.

@@ -19,6 +19,9 @@ REQUEST_S = 15.0
 PAGE = 250  # objects of a list in one answer
 
 
+Told = tuple[str, Event]  # when, as the server writes it, and what
+
+
 class Refused(Exception):
     """The API server does not do what it was asked.
 
@@ -101,22 +104,24 @@ class Cluster:
         Args:
             names: names of objects, or beginnings of names that end in `-`.
         """
-        told: list[tuple[str, Event]] = []
+        return chosen(await self.told(), names, since)
+
+    async def told(self) -> list[Told]:
+        """All events of the namespace, oldest first; none where the account may not read them."""
+        told: list[Told] = []
         with contextlib.suppress(Refused):
             async for item in self._items(self._path("events")):
                 name = item["involvedObject"].get("name", "")
-                matches = any(name == each or (each.endswith("-") and name.startswith(each)) for each in names)
                 moment = (
                     item.get("lastTimestamp")
                     or item.get("eventTime")
                     or item["metadata"].get("creationTimestamp")
                     or ""
                 )
-                if matches and _time(moment) >= since:
-                    text = " ".join(item.get("message", "").split())
-                    known = item["metadata"].get("uid") or item["metadata"].get("name") or text
-                    told.append((moment, Event(name, item.get("reason", ""), text, known)))
-        return [event for _, event in sorted(told)]
+                text = " ".join(item.get("message", "").split())
+                known = item["metadata"].get("uid") or item["metadata"].get("name") or text
+                told.append((moment, Event(name, item.get("reason", ""), text, known)))
+        return sorted(told)
 
     async def _items(self, path: str) -> AsyncIterator[dict[str, Any]]:
         """In pages: a busy namespace has thousands of events, and they are asked for every few seconds."""
@@ -137,6 +142,20 @@ class Cluster:
 
     def _path(self, plural: str, name: str = "") -> str:
         return f"/api/v1/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
+
+
+def chosen(told: Sequence[Told], names: Sequence[str], since: datetime.datetime) -> list[Event]:
+    """The events of some objects, in the order in which they came.
+
+    Args:
+        names: names of objects, or beginnings of names that end in `-`.
+    """
+    beginnings = tuple(each for each in names if each.endswith("-"))
+    return [
+        event
+        for moment, event in told
+        if (event.name in names or (beginnings and event.name.startswith(beginnings))) and _time(moment) >= since
+    ]
 
 
 def _message(error: ApiException) -> str:

@@ -7,10 +7,11 @@ replaced, and nothing but the names was left.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from abc import abstractmethod
-from collections.abc import MutableMapping, MutableSequence, Sequence
+from collections.abc import AsyncIterator, MutableMapping, MutableSequence, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,19 @@ from kubernetes_asyncio.client import CoreV1Api
 from streamflow.core.deployment import ExecutionLocation
 from streamflow.core.scheduling import AvailableLocation
 
-from medweave_connectors import requests, shutdown
+from medweave_connectors import job_processes, requests, shutdown
 from medweave_connectors.errors import CommandFailed, JobEndedBySite, TimeLimitExceeded
 from medweave_connectors.gang import node_environment
-from medweave_connectors.pods import commands
 from medweave_connectors.pods.access import connect, kubeconfig_path
 from medweave_connectors.pods.errors import DeploymentRefused
 from medweave_connectors.pods.group import Group, Member, outcome_of
-from medweave_connectors.pods.patience import Hope, hope
+from medweave_connectors.pods.left import Cleaned, GoneRun
+from medweave_connectors.pods.patience import hope
 from medweave_connectors.pods.places import BUFFER_BYTES, PodPlaces
 from medweave_connectors.pods.pod import Pod, pod_facts, size_of
 from medweave_connectors.pods.readiness import RunIsEnding, run_is_ending
 from medweave_connectors.pods.states import PodState, describe, judge
-from medweave_connectors.pods.words import tell_reasons
+from medweave_connectors.pods.words import tell_waiting
 from medweave_connectors.pods.workloads import Workload
 from medweave_connectors.record import current
 from medweave_connectors.record.output import JobOutput
@@ -101,6 +102,10 @@ class PodsConnector(PodPlaces):
     def containers(self) -> list[str]:
         """Names of the containers that a step can be bound to; empty where they are not known before the pods are."""
 
+    @abstractmethod
+    async def remove_left(self, gone: GoneRun) -> Cleaned:
+        """Removes what a run whose driver is gone has left of this deployment; nothing is brought up."""
+
     # ---- StreamFlow's life cycle
 
     async def deploy(self, external: bool) -> None:
@@ -134,6 +139,20 @@ class PodsConnector(PodPlaces):
                 await asyncio.sleep(0.02)
         finally:
             await super().undeploy(external)
+            await self._disconnect()
+
+    @contextlib.asynccontextmanager
+    async def reached(self) -> AsyncIterator[None]:
+        """The cluster can be asked, and nothing is brought up.
+
+        Raises:
+            DeploymentRefused: the cluster does not let us in.
+        """
+        await self._connect()
+        try:
+            yield
+        finally:
+            await super().undeploy(True)
             await self._disconnect()
 
     async def get_available_locations(self, service: str | None = None) -> MutableMapping[str, AvailableLocation]:
@@ -275,7 +294,7 @@ class PodsConnector(PodPlaces):
     ) -> Member:
         """One node's command."""
         key = secrets.token_hex(8)
-        line = shell_line(command, environment=variables | {commands.KEY: key}, workdir=workdir, **streams)
+        line = shell_line(command, environment=variables | {job_processes.KEY: key}, workdir=workdir, **streams)
         output = JobOutput(job_name)
         return Member(rank=rank, pod=pod, container=container, variables=variables, line=line, key=key, output=output)
 
@@ -333,7 +352,7 @@ class PodsConnector(PodPlaces):
         if self._no_pods_since is None:
             self._no_pods_since, self._told_reasons = now, ""
         hopes = {pod.name: hope(pod, ()) for pod in pods}
-        reasons = "; ".join(tell_reasons({name: why for name, (each, why) in hopes.items() if each is Hope.WAITING}))
+        reasons = tell_waiting(hopes)
         limit_s = self.pending_timeout_s if reasons else NO_PODS_S
         if now - self._no_pods_since >= limit_s:
             raise DeploymentRefused(

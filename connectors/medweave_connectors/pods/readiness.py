@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 
 from medweave_connectors.pods.cluster import Cluster, Refused
 from medweave_connectors.pods.errors import DeploymentRefused
+from medweave_connectors.pods.events import Events
 from medweave_connectors.pods.patience import End, Hope, Waited, hope, hope_of_missing
 from medweave_connectors.pods.pod import Event, Pod
 from medweave_connectors.pods.states import PodState, describe, judge, missing_image
-from medweave_connectors.pods.words import tell_events, tell_pods, tell_reasons
+from medweave_connectors.pods.words import tell_events, tell_pods, tell_waiting
 from medweave_connectors.pods.workloads import Workload
 from medweave_connectors.record import console, current
 
 POLL_S = 0.5
-EVENTS_S = 2.0
 MAKING_S = 1.0  # a workload without its pods is asked for the reason after so long
 SAY_AFTER_S = 10.0
 LAST_EVENTS = 6
@@ -57,8 +57,7 @@ class Readiness:
         self._key_of = key_of
         self._since = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
         self._clock = self._said = time.monotonic()
-        self._events: list[Event] = []
-        self._events_asked = -EVENTS_S
+        self._watch, self._events = Events(cluster), list[Event]()
         self._told = ""
 
     async def wait(self) -> list[Pod]:
@@ -97,12 +96,10 @@ class Readiness:
             groups.append((workload, [] if isinstance(pods, BaseException) else pods))
         return groups
 
-    async def _ask_for_events(self, pods: Sequence[Pod]) -> None:
-        if time.monotonic() - self._events_asked >= EVENTS_S:
-            workloads = [name for each in self._wanted for name in (each.name, f"{each.name}-")]
-            names = {*workloads, *(pod.name for pod in pods), *(claim for pod in pods for claim in pod.claims)}
-            self._events = await self._cluster.events(sorted(names), self._since)
-            self._events_asked = time.monotonic()
+    async def _ask_for_events(self, pods: Sequence[Pod], *, at_once: bool = False) -> None:
+        workloads = [name for each in self._wanted for name in (each.name, f"{each.name}-")]
+        names = {*workloads, *(pod.name for pod in pods), *(claim for pod in pods for claim in pod.claims)}
+        self._events = await self._watch.about(sorted(names), self._since, at_once=at_once)
 
     def _hopes(self, groups: Sequence[tuple[Workload, list[Pod]]]) -> dict[str, tuple[Hope, str]]:
         hopes = {pod.name: hope(pod, self._events) for _, pods in groups for pod in pods}
@@ -114,7 +111,7 @@ class Readiness:
     def _tell(self, pods: Sequence[Pod], hopes: dict[str, tuple[Hope, str]]) -> None:
         """What the pods wait for at each change, and now and then what they do when nothing is in their way."""
         ready = f"{len(_ready(pods))} of {self._expected()} pods ready"
-        reasons = "; ".join(tell_reasons({name: why for name, (each, why) in hopes.items() if each is Hope.WAITING}))
+        reasons = tell_waiting(hopes)
         now = time.monotonic()
         if reasons and reasons != self._told:
             self._told, self._said = reasons, now
@@ -129,8 +126,7 @@ class Readiness:
             console.say(f"medweave: {self._deployment}: {ready}; {starting}")
 
     async def _failure(self, end: End, waited: Waited, pods: Sequence[Pod]) -> DeploymentRefused:
-        self._events_asked = -EVENTS_S
-        await self._ask_for_events(pods)
+        await self._ask_for_events(pods, at_once=True)
         lines = tell_pods(pods)
         if events := tell_events(self._events, pods):
             lines += ["events:", *(f"  {line}" for line in events[-LAST_EVENTS:])]

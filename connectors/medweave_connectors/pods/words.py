@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from medweave_connectors.pods.patience import Hope
 from medweave_connectors.pods.pod import Event, Pod
 from medweave_connectors.pods.states import PodState, judge, last_words
 
@@ -43,16 +44,17 @@ def tell_pods(pods: Sequence[Pod]) -> list[str]:
     return told or ["no pods"]
 
 
-def tell_reasons(reasons: Mapping[str, str]) -> list[str]:
-    """`w-0, w-1: Unschedulable: …`: each reason once.
+def tell_waiting(hopes: Mapping[str, tuple[Hope, str]]) -> str:
+    """`w-0, w-1: Unschedulable: …; w-2: …`: what pods wait for, each reason once; empty where none waits.
 
     Args:
-        reasons: by name of a pod or a workload.
+        hopes: by name of a pod or a workload.
     """
     groups: dict[str, list[str]] = {}
-    for name, reason in reasons.items():
-        groups.setdefault(_without_name(reason, name)[:LINE], []).append(name)
-    return [f"{', '.join(names)}: {reason}" for reason, names in groups.items()]
+    for name, (each, reason) in hopes.items():
+        if each is Hope.WAITING:
+            groups.setdefault(_without_name(reason, name)[:LINE], []).append(name)
+    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in groups.items())
 
 
 def tell_events(events: Sequence[Event], pods: Sequence[Pod]) -> list[str]:

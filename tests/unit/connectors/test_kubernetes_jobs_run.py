@@ -147,6 +147,15 @@ def test_a_pod_without_room_is_told_and_refused_at_pending_timeout(tmp_path: Pat
     assert clean(server)
 
 
+def test_jobs_that_wait_ask_for_events_together(tmp_path: Path, server: JobServer) -> None:
+    server.held = {"conditions": [NO_ROOM], "containerStatuses": []}
+    write(tmp_path, dict.fromkeys(("a", "b", "c", "d"), GOOD), config=f"{MODE}, pendingTimeout: 5")
+    ended = run(tmp_path)
+    assert ended.exit_code == 1
+    assert ended.stderr.count("waits for up to 5 s: Unschedulable: 3 Insufficient cpu.") == 4
+    assert server.lists_of_events <= 5, "one in two seconds, for all four"
+
+
 def test_ctrl_c_leaves_no_job(tmp_path: Path, server: JobServer) -> None:
     going = begin(tmp_path, "trap '' INT; while :; do sleep 0.1; done")
     before = time.monotonic()

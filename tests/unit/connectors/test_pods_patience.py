@@ -8,7 +8,7 @@ import pytest
 
 from medweave_connectors.pods.patience import NEVER_S, End, Hope, Waited, hope, hope_of_missing
 from medweave_connectors.pods.pod import Event, Pod, parse_pod
-from medweave_connectors.pods.words import tell_reasons
+from medweave_connectors.pods.words import tell_waiting
 from support.api_server import pod_document
 
 IMAGE = "registry.hospital.test/segment:9"
@@ -174,6 +174,12 @@ def test_a_scale_up_gives_the_whole_time_again_once() -> None:
 
 
 def test_reasons_are_told_once_with_all_who_have_them() -> None:
-    crashed = "BackOff: pod {} crashes"
-    reasons = {"w-0": crashed.format("w-0"), "w-1": crashed.format("w-1"), "w-2": "Unschedulable: no room"}
-    assert tell_reasons(reasons) == ["w-0, w-1: BackOff: pod … crashes", "w-2: Unschedulable: no room"]
+    crashed, waits = "BackOff: pod {} crashes", Hope.WAITING
+    hopes = {
+        "w-0": (waits, crashed.format("w-0")),
+        "w-1": (waits, crashed.format("w-1")),
+        "w-2": (waits, "Unschedulable: no room"),
+        "w-3": (Hope.STARTING, "Pending"),
+    }
+    assert tell_waiting(hopes) == "w-0, w-1: BackOff: pod … crashes; w-2: Unschedulable: no room"
+    assert tell_waiting({"w-3": hopes["w-3"]}) == ""
