@@ -236,6 +236,14 @@ class ConnectorContract:
             using(site, job(site, script, timeout=site.shortest_limit_s))
         assert gone(site)
 
+    def test_a_process_that_left_its_session_ends_with_a_job_past_its_time_limit(
+        self, site: Site, record: RunRecord
+    ) -> None:
+        script = "setsid sh -c \"trap '' TERM INT HUP; while :; do sleep 0.2; done\" & sleep 600 & wait"
+        with pytest.raises(TimeLimitExceeded, match=site.time_limit):
+            using(site, job(site, script, timeout=site.shortest_limit_s))
+        assert gone(site)
+
     def test_the_end_of_the_run_ends_its_jobs(self, site: Site, record: RunRecord) -> None:
         async def act(connector: Any, place: ExecutionLocation) -> None:
             going = await sleeping(site, connector, place)

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import resource
+import secrets
 import signal
 import subprocess
 import threading
@@ -21,6 +22,7 @@ from typing import IO
 
 import psutil  # type: ignore[import-untyped]  # comes with StreamFlow
 
+from medweave_connectors.job_processes import KEY, kill_marked
 from medweave_connectors.record.output import TAIL_LINES, Lines
 
 GRACE_S = 3.0
@@ -61,6 +63,7 @@ def kill_all() -> None:
     """Kills every command of this process, now."""
     for command in list(running):
         command.signal_group(signal.SIGKILL)
+        kill_marked(command.key)
 
 
 class _PipeLines(asyncio.Protocol):
@@ -105,6 +108,7 @@ class Command:
         """
         self.stderr_tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.stdout_tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self.key = secrets.token_hex(8)  # marks its processes
         self._takes_line = takes_line
         self._clock = time.monotonic()
         with contextlib.ExitStack() as files:
@@ -115,7 +119,7 @@ class Command:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", "exec " + " ".join(words)],
                 cwd=workdir,
-                env=dict(environment),
+                env={**environment, KEY: self.key},
                 stdin=redirected(stdin, "rb", subprocess.DEVNULL),
                 stdout=redirected(stdout, "wb", subprocess.PIPE),
                 stderr=redirected(stderr, "wb", subprocess.PIPE),
@@ -160,13 +164,13 @@ class Command:
         )
 
     async def end(self, first: signal.Signals = signal.SIGINT) -> None:
-        """Asks the group to end and kills what is left after `GRACE_S`."""
+        """Asks the group to end and kills what is left after `GRACE_S`, also what has left the group."""
         self.signal_group(first)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._ended), timeout=GRACE_S)
-            return
         self.signal_group(signal.SIGKILL)
         await asyncio.shield(self._ended)
+        await asyncio.to_thread(kill_marked, self.key)
 
     def signal_group(self, number: signal.Signals) -> None:
         """Sends a signal to the group unless it has ended (its id may then belong to others)."""

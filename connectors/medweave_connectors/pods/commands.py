@@ -1,13 +1,11 @@
-"""What is run in a pod besides the step itself: its start, its end, and the counters of its container. Pure."""
+"""What is run in a pod besides the step itself: its start, and the counters of its container. Pure."""
 
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-KEY = "MEDWEAVE_JOB"  # marks the processes of a job, also those that left its process group
 MARK = "medweave-pod "
 _V2, _V1 = "/sys/fs/cgroup", "/sys/fs/cgroup/memory"
 _FILES = (
@@ -94,28 +92,6 @@ def start(line: str) -> list[str]:
 def read_counters() -> list[str]:
     """Words that print the counters of the container."""
     return ["sh", "-c", COUNTERS]
-
-
-def end(pid: int | None, key: str, *, signal: str, grace_s: float) -> list[str]:
-    """Words that end a job: the signal to its group, and KILL after the grace to whatever is left of it.
-
-    Args:
-        pid: leads the command's process group; None if it did not get so far.
-        key: value of `MEDWEAVE_JOB` in the environment of the job's processes.
-        signal: `INT` or `TERM`.
-        grace_s: time to end by itself, s.
-    """
-    mine = f"{KEY}={key}"
-    group = [] if pid is None else [
-        f"kill -s {signal} -- -{pid}",
-        f"n=0; while kill -s 0 -- -{pid} && [ $n -lt {round(grace_s * 10)} ]; do sleep 0.1; n=$((n+1)); done",
-        f"kill -s KILL -- -{pid}",
-    ]  # fmt: skip
-    strays = (
-        "for each in /proc/[0-9]*; do "
-        f'if tr "\\0" "\\n" < "$each/environ" | grep -qx {shlex.quote(mine)}; then kill -s KILL "${{each#/proc/}}"; fi; done'
-    )
-    return ["sh", "-c", f"{{ {'; '.join((*group, strays))}; }} 2>/dev/null; :"]
 
 
 def oom_kills(before: Counters, after: Counters) -> int:

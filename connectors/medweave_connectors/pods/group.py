@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave_connectors.gang import LOSS_DEADLINE_S
+from medweave_connectors.job_processes import end_line
 from medweave_connectors.pods import commands
 from medweave_connectors.pods.cluster import Cluster, Refused
 from medweave_connectors.pods.commands import Counters
@@ -243,7 +244,7 @@ class Group:
 
     async def _end(self, member: Member, signal: str) -> bool:
         """Whether it could be ended, or had ended."""
-        words = commands.end(member.before.pid, member.key, signal=signal, grace_s=GRACE_S)
+        words = ["sh", "-c", end_line(member.before.pid, member.key, signal=signal, grace_s=GRACE_S)]
         with contextlib.suppress(PodLost, TimeoutError):
             async with asyncio.timeout(GRACE_S + ASK_S):
                 execution = await execute(self._websocket, member.pod.namespace, member.place, words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import shlex
 import signal
 import time
@@ -20,6 +21,7 @@ from streamflow.deployment.connector.ssh import SSHConnector, SSHContext
 
 from medweave_connectors import requests, shutdown
 from medweave_connectors.errors import CommandFailed, SiteUnreachable, TimeLimitExceeded, of_the_file
+from medweave_connectors.job_processes import KEY, end_line
 from medweave_connectors.record import current
 from medweave_connectors.record.output import JobOutput
 from medweave_connectors.remote import (
@@ -125,7 +127,7 @@ class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
         with of_the_file():
             self._worker = read_environment(environment or {}, where=self._worker_setting)
         self._cls_context = _CheckedContext
-        self._groups: dict[str, tuple[ExecutionLocation, str]] = {}
+        self._groups: dict[str, tuple[ExecutionLocation, str]] = {}  # of jobs, by their mark
         self._open_shells: dict[str, Shells] = {}
         self._places: dict[str, asyncio.Semaphore] = {}
         self._closing = False
@@ -145,7 +147,7 @@ class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
     async def undeploy(self, external: bool) -> None:
         """Ends the jobs that still run, then closes the connections."""
         self._closing = True
-        await asyncio.gather(*(self._end(location, group) for location, group in list(self._groups.values())))
+        await asyncio.gather(*(self._end(*known, key) for key, known in list(self._groups.items())))
         deadline = time.monotonic() + GRACE_S
         while self._groups and time.monotonic() < deadline:  # their `run` reads the last lines
             await asyncio.sleep(0.01)
@@ -174,9 +176,10 @@ class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
             CommandFailed: another command failed whose exit code nobody looks at.
         """
         if job_name is not None and workdir is not None:
+            key = secrets.token_hex(8)
             line = shell_line(
                 command,
-                environment=step_variables(location.environment, environment or {}),
+                environment=step_variables(location.environment, environment or {}, {KEY: key}),
                 workdir=workdir,
                 stdin=file_name(stdin) or "/dev/null",  # the session's input stays open
                 stdout=file_name(stdout),
@@ -186,7 +189,7 @@ class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
             gpus = requests.hints_of(job_name).gpus_max > 0
             line = self._worker.started(self._worker.inside(line, folder=str(Path(workdir).parent), gpus=gpus))
             lines = (*self._worker.lines(where=self._worker_setting), line)
-            return await self._run_job(location, "\n".join(lines), workdir, timeout, job_name)
+            return await self._run_job(location, "\n".join(lines), workdir, timeout, job_name, key)
         line = utility_line(command, environment=environment or {}, workdir=workdir, stdin=file_name(stdin))
         try:
             told = await self._shells_at(location).execute(line, timeout)
@@ -258,10 +261,10 @@ class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
             process.close()  # not waited for: servers agree when the command has ended
 
     async def _run_job(
-        self, location: ExecutionLocation, line: str, workdir: str, timeout: int | None, job_name: str
+        self, location: ExecutionLocation, line: str, workdir: str, timeout: int | None, job_name: str, key: str
     ) -> tuple[str, int]:
         output, started = JobOutput(job_name), time.monotonic()
-        end = await self._follow(location, line, timeout, job_name, output)
+        end = await self._follow(location, line, timeout, output, key)
         output.close()
         outcome = output.outcome(
             exit_code=_EXIT_CODES.get(end, end),
@@ -281,14 +284,14 @@ class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
         return outcome.cause, outcome.exit_code
 
     async def _follow(
-        self, location: ExecutionLocation, line: str, timeout: int | None, job_name: str, output: JobOutput
+        self, location: ExecutionLocation, line: str, timeout: int | None, output: JobOutput, key: str
     ) -> int:
         """Runs a job to its end: the exit code, `TIMED_OUT` or `LOST`; in these two the job has been ended, if it could be."""
         end = LOST
         try:
             # Its process group can be ended from another session when this one is lost.
             async with self._limited_session(location, f"echo {GROUP_MARK}$$ >&2; {line}") as process:
-                self._groups[job_name] = location, await _group(process.stderr)
+                self._groups[key] = location, await _group(process.stderr)
                 reading = asyncio.gather(_each(process.stdout, output.stdout), _each(process.stderr, output.stderr))
                 try:
                     await asyncio.wait_for(reading, timeout)
@@ -299,15 +302,14 @@ class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
         except (asyncssh.Error, OSError):
             pass  # lost
         finally:
-            known = self._groups.pop(job_name, None)
+            known = self._groups.pop(key, None)
             if end == LOST and known is not None and known[1]:
-                await self._end(*known)
+                await self._end(*known, key)
         return end
 
-    async def _end(self, location: ExecutionLocation, group: str) -> None:
-        """Asks a process group to end, and kills what is left of it after `GRACE_S`."""
-        wait = f"for _ in {' '.join('.' * 30)}; do kill -s 0 -- -{group} || exit 0; sleep {GRACE_S / 30}; done"
-        script = f"{{ kill -s TERM -- -{group} && {wait}; kill -s KILL -- -{group}; }} 2>/dev/null"
+    async def _end(self, location: ExecutionLocation, group: str, key: str) -> None:
+        """Asks a process group to end, and kills what is left of the job after `GRACE_S`."""
+        script = end_line(int(group), key, signal="TERM", grace_s=GRACE_S)
         with contextlib.suppress(WorkflowExecutionException, TimeoutError):
             await asyncio.wait_for(self.run(location, [script], capture_output=True), END_S)
 

@@ -64,7 +64,11 @@ class TestPodsOfAStandIn(ConnectorContract, lacks=NO_QUEUE):
             )
 
 
-class TestJobsOfAStandIn(ConnectorContract, lacks=ENDS_BY_ITSELF):
+class TestJobsOfAStandIn(
+    ConnectorContract,
+    lacks=ENDS_BY_ITSELF
+    | {"test_a_process_that_left_its_session_ends_with_a_job_past_its_time_limit": "it has no containers"},
+):
     """`mode: job`: the pod that stands holds the files, and each job has a pod of its own."""
 
     @pytest.fixture
@@ -90,6 +94,7 @@ class TestSlurmOfAStandIn(
     lacks={
         "test_a_job_whose_connection_is_lost_is_ended_and_not_taken_for_done": "the queue keeps it, whoever looks",
         "test_a_job_past_its_time_limit_is_ended_with_all_its_processes": "its clock is one for all jobs: see test_slurm_reactions",
+        "test_a_process_that_left_its_session_ends_with_a_job_past_its_time_limit": "the same",
     },
 ):
     @pytest.fixture

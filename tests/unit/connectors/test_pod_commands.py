@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.pods.commands import Counters, end, parse_counters, start, verdict
+from medweave_connectors.job_processes import KEY, end_line
+from medweave_connectors.pods.commands import Counters, parse_counters, start, verdict
 from medweave_connectors.remote import shell_line
+from support.engine import wait_until
 
 V1 = [
     "medweave-pod pid 17",
@@ -73,15 +75,16 @@ def test_the_command_starts_in_its_folder_with_its_environment(tmp_path: Path) -
 )
 def test_the_end_reaches_all_processes_of_a_job(script: str) -> None:
     key = f"test-{time.monotonic_ns()}"
-    line = shell_line(["sh", "-c", f'"{script}"'], environment={"MEDWEAVE_JOB": key}, workdir="/")
+    line = shell_line(["sh", "-c", f'"{script}"'], environment={KEY: key}, workdir="/")
     job = subprocess.Popen(start(line), stderr=subprocess.PIPE, text=True, start_new_session=True)
     assert job.stderr is not None
     pid = Counters()
     while pid.pid is None:
         pid.take(job.stderr.readline())
     time.sleep(0.3)
-    subprocess.run(end(pid.pid, key, signal="TERM", grace_s=0.5), check=True, timeout=20)
+    subprocess.run(["sh", "-c", end_line(pid.pid, key, signal="TERM", grace_s=0.5)], check=True, timeout=20)
     job.wait(timeout=5)
+    wait_until(lambda: not marked(key))
     assert not marked(key)
 
 

@@ -1,0 +1,45 @@
+"""The end of a job's processes: of its group, and of those that have left it, which a mark in their environment tells.
+
+No streamflow in here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+
+import psutil  # type: ignore[import-untyped]  # comes with StreamFlow
+
+KEY = "MEDWEAVE_JOB"  # its value is a job's own
+
+
+def end_line(group: int | None, key: str, *, signal: str, grace_s: float) -> str:
+    """A line for a POSIX shell that ends a job: the signal to its group, and KILL after the grace to whatever is left of it.
+
+    Args:
+        group: number of the process group of the command; None if it did not get so far.
+        key: value of `KEY` in the environment of the job's processes.
+        signal: `INT` or `TERM`.
+        grace_s: time to end by itself, s.
+    """
+    mine = shlex.quote(f"{KEY}={key}")
+    lines = [] if group is None else [
+        f"kill -s {signal} -- -{group}",
+        f"n=0; while kill -s 0 -- -{group} && [ $n -lt {round(grace_s * 10)} ]; do sleep 0.1; n=$((n+1)); done",
+        f"kill -s KILL -- -{group}",
+    ]  # fmt: skip
+    strays = (
+        "for each in /proc/[0-9]*; do "
+        f'if tr "\\0" "\\n" < "$each/environ" | grep -qx {mine}; then kill -s KILL "${{each#/proc/}}"; fi; done'
+    )
+    return f"{{ {'; '.join((*lines, strays))}; }} 2>/dev/null; :"
+
+
+def kill_marked(key: str) -> None:
+    """Kills what a job has left on this machine outside of its group."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(KEY) == key:
+                os.kill(process.pid, signal.SIGKILL)
