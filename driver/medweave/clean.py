@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from medweave.clean_clusters import clean_clusters, not_clean
 from medweave.documents import read_mapping, shown
 from medweave.history import LOG_FILE, Run, read_run
 from medweave.sites import wrapped
@@ -25,12 +26,12 @@ from medweave_connectors.record.event_log import driver_lives
 from medweave_connectors.record.run import WORK
 from medweave_connectors.slurm import journal
 from medweave_connectors.slurm.commands import at_cluster, cancel_all
-from medweave_steps.contracts.errors import TryAgainError, UserInputError
+from medweave_steps.contracts.errors import UserInputError
 
 DESCRIPTION = (
-    "Ends what a run has left in queues, and removes its folders at the sites and its scratch on this machine. Its event log and\n"
-    "the reports of its steps stay. A site that cannot be reached is told, and nothing is called clean then.\n"
-    "Pods and releases that a killed run has left are removed by the next run that uses them."
+    "Ends what a run has left in queues and clusters (Slurm's jobs, Kubernetes' Jobs, releases, pods), and removes its folders at\n"
+    "the sites and its scratch on this machine. Its event log and the reports of its steps stay. A site that cannot be reached,\n"
+    "and a folder that no pod sees any more, are told, and nothing is called clean then."
 )
 REACHED = ("medweave.local", "medweave.ssh")
 LIMIT_S = 600
@@ -65,7 +66,7 @@ def run(namespace: argparse.Namespace) -> int:
 
     Raises:
         UserInputError: no such run or file, or the run goes on.
-        TryAgainError: a site could not be reached, or its jobs do not end.
+        TryAgainError: something stays: a site could not be reached, or its jobs do not end.
     """
     record = read_run(namespace.run)
     if (refused := refusal(record)) is not None:
@@ -92,7 +93,7 @@ def clean(record: Run, file: Path) -> list[str]:
 
     Raises:
         UserInputError: no such file.
-        TryAgainError: a site could not be reached, or its jobs do not end.
+        TryAgainError: something stays: a site could not be reached, or its jobs do not end.
     """
     document = read_mapping(file, "streamflow.yml")
     places = places_of(document)
@@ -103,12 +104,13 @@ def clean(record: Run, file: Path) -> list[str]:
         jobs = f"{sum(map(int, ended.split()))} jobs ended, " if place.clusters else ""
         folders = ", ".join(folder_of(workdir, record.run_id) for workdir in place.workdirs)
         lines.append(f"{place.deployment}: {jobs}{folders or 'no folder'} removed")
+    lines += clean_clusters(record, file, document)
     shutil.rmtree(record.folder / WORK, ignore_errors=True)
     return [*lines, f"this machine: {shown(record.folder / WORK)} removed"]
 
 
 def places_of(document: Mapping[str, Any]) -> list[Place]:
-    """The machines that the jobs of a streamflow.yml reach without a release or pods of their own."""
+    """The machines that the jobs of a streamflow.yml reach; clusters of pods are none."""
     deployments: Mapping[str, Any] = document.get("deployments") or {}
     workdirs: dict[str, set[str]] = {name: set() for name, d in deployments.items() if d["type"] in REACHED}
     clusters: dict[str, set[str]] = {name: set() for name in workdirs}
@@ -208,9 +210,4 @@ def _run(file: Path, text: str, folder: Path) -> None:
             check=False,
         )
     if ended.returncode:
-        raise TryAgainError(
-            "not everything is clean.",
-            seen=ended.stderr.strip() or f"exit code {ended.returncode}",
-            expected="sites that can be reached, and queues that let jobs go",
-            do="look at the message, and run the same command again",
-        )
+        raise not_clean(ended.stderr.strip() or f"exit code {ended.returncode}")

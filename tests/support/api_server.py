@@ -61,7 +61,7 @@ class ApiServer:
         events: documents of events.
         lists_of_events: how often somebody has asked for them.
         objects: path to document, for everything else that is applied.
-        on_apply: called with each applied document.
+        on_apply, on_delete: called with each document that is applied, or deleted.
         refuse: (method, part of the path) to (status, message).
         releases: what the fake helm installed, by name.
         make_pod: makes the pod of a release, from its workload and its number; tests replace it to make one that is not ready.
@@ -75,6 +75,7 @@ class ApiServer:
         self.lists_of_events = 0
         self.objects: dict[str, dict[str, Any]] = {}
         self.on_apply: Callable[[dict[str, Any]], None] = lambda document: None
+        self.on_delete: Callable[[dict[str, Any]], None] = lambda document: None
         self.refuse: dict[tuple[str, str], tuple[int, str]] = {}
         self.releases: dict[str, dict[str, Any]] = {}
         self.make_pod: Callable[[dict[str, Any], int], dict[str, Any]] = pod_of
@@ -232,6 +233,7 @@ class ApiServer:
         elif path not in self.objects:
             return web.json_response({"message": "not found"}, status=404)
         elif request.method == "DELETE":
+            self.on_delete(self.objects[path])
             return web.json_response(self.objects.pop(path))
         return web.json_response(self.objects[path])
 

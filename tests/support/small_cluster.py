@@ -56,7 +56,7 @@ def failure(ended: Run) -> dict[str, Any]:
 
 
 def applied(server: ApiServer, **status: Any) -> None:
-    """What is applied from now on has a pod.
+    """What is applied from now on has a pod, which goes with it.
 
     Args:
         status: keys of the pod's status.
@@ -68,3 +68,4 @@ def applied(server: ApiServer, **status: Any) -> None:
         server.add(pod)
 
     server.on_apply = make
+    server.on_delete = lambda document: server.remove("segment-1")

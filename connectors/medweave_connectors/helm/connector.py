@@ -24,6 +24,7 @@ from medweave_connectors.pods.cluster import Refused
 from medweave_connectors.pods.connector import PodsConnector
 from medweave_connectors.pods.errors import DeploymentRefused
 from medweave_connectors.pods.group import Member
+from medweave_connectors.pods.left import Cleaned, GoneRun, pods_with, remove_folders, until_gone
 from medweave_connectors.pods.masking import without_secrets
 from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.readiness import Readiness
@@ -150,6 +151,29 @@ class MedweaveHelmConnector(PodsConnector):
             if self._installed:
                 self._uninstall_now()
         await self._wait_until_gone()
+
+    async def remove_left(self, gone: GoneRun) -> Cleaned:
+        """Uninstalls the releases of the run, and removes its folders before that where a volume outlives their pods.
+
+        Raises:
+            DeploymentRefused: helm or the cluster refuses.
+        """
+        cleaned = Cleaned()
+        own = [release for release in await self._releases() if gone.made(release.labels)]
+        for release in own:
+            await self._check_helm()
+            self.release = release.name
+            self.workloads = await self._read_workloads()
+            pods = await pods_with(self.cluster, self.selectors())
+            await remove_folders(self, gone, pods, cleaned, pods_go=True)
+            await self._helm(commands.uninstall(release.name, self.access))
+            cleaned.removed.append(f"release {release.name}")
+            cleaned.stays += [f"pod {name}" for name in await until_gone(self.cluster, self.selectors())]
+        if not own and self.configured_name is not None:  # of others
+            pods = await pods_with(self.cluster, self.selectors())
+            await remove_folders(self, gone, pods, cleaned, pods_go=False)
+            cleaned.stays += [f"{folder}: no pod of {self.release} is ready" for folder in cleaned.unreached if pods]
+        return cleaned
 
     def selectors(self) -> list[str]:
         """Labels of the release's pods."""

@@ -13,6 +13,7 @@ from streamflow.core.deployment import ExecutionLocation
 from streamflow.core.scheduling import AvailableLocation
 
 from medweave_connectors import requests
+from medweave_connectors.kubernetes import left
 from medweave_connectors.kubernetes.job import Step
 from medweave_connectors.kubernetes.job_mode import JobMode
 from medweave_connectors.kubernetes.job_object import SUBMISSION
@@ -21,6 +22,7 @@ from medweave_connectors.pods import owner
 from medweave_connectors.pods.cluster import Refused
 from medweave_connectors.pods.connector import PodsConnector, streams_of
 from medweave_connectors.pods.errors import DeploymentRefused
+from medweave_connectors.pods.left import Cleaned, GoneRun
 from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.readiness import Readiness
 from medweave_connectors.pods.workloads import container_names, documents, selectors, workloads
@@ -67,7 +69,7 @@ class MedweaveKubernetesConnector(PodsConnector):
             return
         self._check_keys()
         started = time.monotonic()
-        manifests = self._read_files()
+        manifests = self.read_files()
         self.workloads = workloads(manifests)
         if not self.workloads:
             raise self._refused("files", "no workload in the files", "an object that has pods", "add one")
@@ -128,6 +130,10 @@ class MedweaveKubernetesConnector(PodsConnector):
                     f"  do:       kubectl delete {document['kind'].lower()} {document['metadata']['name']} "
                     f"--namespace {self.namespace}"
                 )
+
+    async def remove_left(self, gone: GoneRun) -> Cleaned:
+        """As `left.remove_left`."""
+        return await left.remove_left(self, gone)
 
     def selectors(self) -> list[str]:
         """Labels of the deployment's pods."""
@@ -209,7 +215,12 @@ class MedweaveKubernetesConnector(PodsConnector):
             self._jobs = JobMode(self)
             await self._jobs.begin(pods)
 
-    def _read_files(self) -> list[dict[str, Any]]:
+    def read_files(self) -> list[dict[str, Any]]:
+        """The objects of the files.
+
+        Raises:
+            DeploymentRefused: one cannot be read, or holds something else.
+        """
         found = []
         for file in self.files:
             try:

@@ -43,6 +43,12 @@ def owner(found: Mapping[str, str] | None) -> Owner:
     return "me" if int(pid) == os.getpid() else "running"
 
 
+def is_of(found: Mapping[str, str], *, run_id: str, pid: int) -> bool:
+    """Whether labels are those of a run whose driver had this process id."""
+    _, _, process = found.get(DRIVER, "").rpartition("_")
+    return found.get(RUN) == label(run_id) and process.partition("-")[0] == str(pid)
+
+
 def label(text: str) -> str:
     """The text as the value of a label: at most 63 letters, digits, `-`, `_` and `.`, a letter or digit at both ends."""
     return re.sub(r"[^A-Za-z0-9_.-]", "-", text)[:63].strip("-_.") or "x"

@@ -61,12 +61,21 @@ def selectors(found: Iterable[Workload]) -> Iterator[str]:
     yield from dict.fromkeys(workload.selector for workload in found)
 
 
+def pod_templates(objects: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The `spec` of the pods of each object that has pods."""
+    return [_pod_spec(each) for each in objects if each["kind"] in _KINDS]
+
+
+def _pod_spec(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    spec: Mapping[str, Any] = document["spec"] if document["kind"] == "Pod" else document["spec"]["template"]["spec"]
+    return spec
+
+
 def _workload(document: Mapping[str, Any]) -> Workload:
     spec = document["spec"]
     if document["kind"] == "Pod":
-        template, labels = spec, document["metadata"].get("labels") or {}
+        labels = document["metadata"].get("labels") or {}
     else:
-        template = spec["template"]["spec"]
         wanted = spec.get("selector") or {}
         labels = wanted.get("matchLabels", wanted if document["kind"] == "ReplicationController" else {})
     return Workload(
@@ -74,5 +83,5 @@ def _workload(document: Mapping[str, Any]) -> Workload:
         name=document["metadata"]["name"],
         replicas=int(spec.get("replicas", 1)) if document["kind"] != "DaemonSet" else 1,
         selector=",".join(f"{key}={value}" for key, value in sorted(labels.items())),
-        containers=tuple(container["name"] for container in template["containers"]),
+        containers=tuple(container["name"] for container in _pod_spec(document)["containers"]),
     )

@@ -1,0 +1,52 @@
+"""What `medweave clean` starts for the pods of a file: `python -m medweave_connectors.cleaning`, a request on standard input.
+
+The request is a JSON object: `run_id`, `pid` of its driver, `completed`, `file` (the streamflow.yml) and `deployments`, each with
+`name`, `type`, `config` and `places` (pairs of service and workdir). The answer is one too: `removed`, `stays`, each a list of
+sentences by deployment. A deployment that cannot be cleaned does not keep the others from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from medweave_connectors.compss.connector import MedweaveCompssConnector
+from medweave_connectors.errors import SiteConfigError, SiteUnreachable
+from medweave_connectors.helm.connector import MedweaveHelmConnector
+from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
+from medweave_connectors.pods.cluster import Refused
+from medweave_connectors.pods.left import Cleaned, GoneRun
+
+CONNECTORS = {
+    "medweave.kubernetes": MedweaveKubernetesConnector,
+    "medweave.helm": MedweaveHelmConnector,
+    "medweave.compss": MedweaveCompssConnector,
+}
+
+
+async def clean(request: Mapping[str, Any]) -> dict[str, dict[str, list[str]]]:
+    """Cleans each deployment."""
+    answer: dict[str, dict[str, list[str]]] = {"removed": {}, "stays": {}}
+    for deployment in request["deployments"]:
+        gone = GoneRun(
+            run_id=request["run_id"],
+            pid=request["pid"],
+            completed=request["completed"],
+            places=[(service, workdir) for service, workdir in deployment["places"]],
+        )
+        connector = CONNECTORS[deployment["type"]](deployment["name"], request["file"], **deployment["config"])
+        try:
+            async with connector.reached():
+                cleaned = await connector.remove_left(gone)
+        except (Refused, SiteConfigError, SiteUnreachable) as error:
+            cleaned = Cleaned(stays=[str(error)])
+        answer["removed"][deployment["name"]] = cleaned.removed
+        answer["stays"][deployment["name"]] = cleaned.stays
+    return answer
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(clean(json.load(sys.stdin)))))

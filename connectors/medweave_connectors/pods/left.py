@@ -1,0 +1,113 @@
+"""What a run that has ended may have left in a cluster, and its folders there, removed through pods that still stand."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamflow.core.deployment import ExecutionLocation
+
+from medweave_connectors.placement.folder_commands import folder_of, remove
+from medweave_connectors.pods import owner, volumes
+from medweave_connectors.pods.cluster import Cluster
+from medweave_connectors.pods.pod import Pod
+from medweave_connectors.pods.states import PodState, judge
+
+GONE_S, PAUSE_S = 90.0, 0.5  # the grace of a pod is 30 s where nobody says otherwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoneRun:
+    """A run whose driver is gone.
+
+    Attributes:
+        pid: of its driver.
+        completed: it has removed its folders itself.
+        places: (service, workdir) of the steps that are bound to the deployment.
+    """
+
+    run_id: str
+    pid: int
+    completed: bool
+    places: Sequence[tuple[str | None, str]]
+
+    @property
+    def selector(self) -> str:
+        """The label of all that it has made."""
+        return f"{owner.RUN}={owner.label(self.run_id)}"
+
+    def made(self, labels: Mapping[str, str] | None) -> bool:
+        """Whether something is its own: the names of runs need not differ between machines."""
+        return owner.is_of(labels or {}, run_id=self.run_id, pid=self.pid)
+
+
+@dataclass(slots=True, kw_only=True)
+class Cleaned:
+    """What became of it, for people.
+
+    Attributes:
+        stays: what could not be removed, and why.
+        unreached: folders that no pod sees.
+    """
+
+    removed: list[str] = field(default_factory=list)
+    stays: list[str] = field(default_factory=list)
+    unreached: list[str] = field(default_factory=list)
+
+
+async def remove_folders(
+    connector: Any, gone: GoneRun, pods: Sequence[Pod], cleaned: Cleaned, *, pods_go: bool
+) -> None:
+    """Removes the folders of a run, once for all pods that see the same one. One that has completed has done so itself.
+
+    Args:
+        connector: the deployment's, which is connected.
+        pods: of the deployment, whosesoever they are.
+        cleaned: gets what became of each.
+        pods_go: the pods are about to be removed, and what only one of them sees goes with it.
+    """
+    ready = [pod for pod in pods if judge(pod)[0] == PodState.READY]
+    names = list(dict.fromkeys(each.name for pod in ready for each in pod.containers))
+    for service, workdir in () if gone.completed else dict.fromkeys(gone.places):
+        folder = folder_of(workdir, gone.run_id)
+        container = connector.container_of(service, names) if names else ""
+        places = [(pod, container) for pod in ready if pod.container(container)]
+        for pod, _ in volumes.distinct(places, folder):
+            if pods_go and volumes.storage_at(pod, container, folder) is None:
+                continue
+            place = f"{pod.name}:{container}"
+            location = ExecutionLocation(name=place, deployment=connector.deployment_name)
+            said, code = await connector.alone(location, [remove(workdir, gone.run_id)])
+            if code:
+                cleaned.stays.append(f"{folder} in {place}: {said.strip() or f'exit code {code}'}")
+            elif folder not in cleaned.removed:
+                cleaned.removed.append(folder)
+        if not places:
+            cleaned.unreached.append(folder)
+
+
+async def pods_with(cluster: Cluster, selectors: Sequence[str]) -> list[Pod]:
+    """The pods that have the labels of one of these.
+
+    Raises:
+        Refused: nobody answered.
+    """
+    found = await asyncio.gather(*(cluster.pods(selector) for selector in selectors))
+    return list({pod.uid: pod for group in found for pod in group}.values())
+
+
+async def until_gone(cluster: Cluster, selectors: Sequence[str]) -> list[str]:
+    """Waits for the end of all pods with these labels; the names of those that are still there.
+
+    Raises:
+        Refused: nobody answered.
+    """
+    deadline = time.monotonic() + GONE_S
+    while True:
+        names = [pod.name for pod in await pods_with(cluster, selectors)]
+        if not names or time.monotonic() > deadline:
+            return names
+        await asyncio.sleep(PAUSE_S)

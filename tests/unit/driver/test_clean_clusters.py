@@ -1,0 +1,164 @@
+"""`medweave clean` of what a killed run has left in a cluster of pods: the small API server. The real one is in tests/hybrid."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from medweave.cli import main
+from medweave_connectors.pods import owner
+from support.api_server import ApiServer, pod_document, pod_of
+from support.engine import Run, start, write_workflow
+from support.engine_file import engine_file
+from support.job_server import JobServer, standing_pod
+from support.small_cluster import DEPLOYMENT, PROGRESS, applied, write
+
+FAKES = Path(__file__).parents[2] / "fakes" / "bin"
+STRANGER = {owner.RUN: "another", owner.DRIVER: "laptop_1-1"}
+CLAIM = "\n      volumes: [{name: work, persistentVolumeClaim: {claimName: scratch}}]\n"
+CHART = """
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: r-worker}
+spec:
+  replicas: 1
+  selector: {matchLabels: {part: worker}}
+  template: {spec: {containers: [{name: worker}]}}
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[JobServer]:
+    with JobServer() as serving:
+        serving.write_kubeconfig(tmp_path / "kubeconfig")
+        yield serving
+
+
+def killed(folder: Path, **environment: str) -> Run:
+    """A run whose job works already, and then its driver is killed."""
+    going = start(folder, environment=environment)
+    going.wait_for_line("case 1/2")
+    assert (folder / "in-pods" / going.record.name).is_dir()
+    going.signal(signal.SIGKILL)
+    return going.wait()
+
+
+def clean(ended: Run, capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
+    capsys.readouterr()
+    assert main(["clean", str(ended.record)]) == code
+    captured = capsys.readouterr()
+    return captured.err if code else captured.out
+
+
+def test_jobs_and_their_folders_go(tmp_path: Path, server: JobServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.add(standing_pod())
+    write(tmp_path, {"works": PROGRESS + "exec sleep 60"}, config="selector: app=w, mode: job")
+    ended = killed(tmp_path)
+    ((name, job),) = server.jobs.items()
+    server.jobs["other"] = {"metadata": {"name": "other", "labels": job["metadata"]["labels"] | STRANGER}}
+    told = clean(ended, capsys)
+    assert f"pods: Job {name}, {tmp_path}/in-pods/{ended.record.name} removed" in told
+    assert list(server.jobs) == ["other"]
+    assert not server.pods_of_jobs()
+    assert list(server.pods) == ["w-0"], "the pod of others stays"
+    assert not list((tmp_path / "in-pods").iterdir())
+    assert [path.name for path in ended.record.iterdir()] == ["events.jsonl"]
+    assert "pods: " in clean(ended, capsys), "once more: there is nothing left"
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_the_objects_of_a_killed_run_go_with_their_pods(
+    tmp_path: Path, server: JobServer, capsys: pytest.CaptureFixture[str], shares: bool
+) -> None:
+    def make(document: dict[str, Any]) -> None:
+        labels = document["spec"]["template"]["metadata"]["labels"]
+        pod = standing_pod("segment-1", shared=shares)
+        pod["metadata"]["labels"] = labels
+        server.add(pod)
+
+    applied(server)
+    server.on_apply = make
+    (tmp_path / "pods.yaml").write_text(DEPLOYMENT)
+    write(tmp_path, {"works": PROGRESS + "exec sleep 60"}, config="files: [pods.yaml], timeout: 20")
+    ended = killed(tmp_path)
+    folder = f"{tmp_path}/in-pods/{ended.record.name}"
+    told = clean(ended, capsys)
+    gone = f"{folder}, Deployment segment" if shares else "Deployment segment"
+    assert f"pods: {gone} removed" in told, told
+    assert not server.objects
+    assert not server.pods
+    assert Path(folder).exists() is not shares, "what one pod alone sees goes with it"
+
+
+def test_objects_of_another_run_stay(tmp_path: Path, server: JobServer, capsys: pytest.CaptureFixture[str]) -> None:
+    applied(server)
+    (tmp_path / "pods.yaml").write_text(DEPLOYMENT)
+    write(tmp_path, {"works": PROGRESS + "exec sleep 60"}, config="files: [pods.yaml], timeout: 20")
+    ended = killed(tmp_path)
+    (document,) = server.objects.values()
+    document["metadata"]["labels"][owner.DRIVER] = "laptop_1-1"  # the same name of a run, on another machine
+    for pod in server.pods.values():
+        pod["metadata"]["labels"] = document["spec"]["template"]["metadata"]["labels"] | STRANGER
+    clean(ended, capsys)
+    assert len(server.objects) == 1
+    assert list(server.pods) == ["segment-1"]
+
+
+def test_a_folder_on_a_claim_that_no_pod_sees_is_told(
+    tmp_path: Path, server: JobServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    applied(server)
+    mounted = DEPLOYMENT.replace("image: x}]}", f"image: x, volumeMounts: [{{name: work, mountPath: {tmp_path}}}]}}]")
+    (tmp_path / "pods.yaml").write_text(mounted.replace("spec: {containers", "spec:\n      containers") + CLAIM)
+    write(tmp_path, {"bad": "exit 3"}, config="files: [pods.yaml], timeout: 20")
+    going = start(tmp_path).wait()
+    assert not server.objects, "a run that ended has taken its pods away"
+    told = clean(going, capsys, 75)
+    folder = f"{tmp_path}/in-pods/{going.record.name}"
+    assert f"pods: {folder} on claim scratch: there is no ready pod of {tmp_path}/pods.yaml, which sees it" in told
+    assert (going.record / "work").is_dir(), "clean it again"
+    other = standing_pod("segment-2")
+    other["metadata"]["labels"] = {"app": "segment"}
+    server.add(other)
+    assert f"pods: {folder} removed" in clean(going, capsys)
+    assert not Path(folder).exists()
+
+
+def test_a_release_of_a_killed_run_goes(
+    tmp_path: Path, server: JobServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "chart").mkdir()
+    (tmp_path / "chart" / "manifest.yaml").write_text(CHART)
+    server.make_pod = pod_of
+    config = {"kubeconfig": "kubeconfig", "chart": "chart", "timeout": 20}
+    cluster = {"type": "medweave.helm", "workdir": f"{tmp_path}/in-pods", "config": config}
+    write_workflow(tmp_path, {"works": PROGRESS + "exec sleep 60"}, file=engine_file({"cluster": cluster}))
+    path = f"{FAKES}:{os.environ['PATH']}"
+    ended = killed(tmp_path, PATH=path)
+    (name,) = server.releases
+    server.releases["other"] = {"labels": {**server.releases[name]["labels"], owner.RUN: "another"}, "manifest": ""}
+    monkeypatch.setenv("PATH", path)
+    assert f"cluster: release {name} removed" in clean(ended, capsys)
+    assert list(server.releases) == ["other"]
+    assert not server.pods
+
+
+def test_a_cluster_that_does_not_answer_is_not_called_clean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ApiServer() as server:
+        server.write_kubeconfig(tmp_path / "kubeconfig")
+        server.add(pod_document("w-0"))
+        write(tmp_path, {"works": PROGRESS + "exec sleep 60"})
+        ended = killed(tmp_path)
+    config = yaml.safe_load((tmp_path / "kubeconfig").read_text())
+    config["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:1"
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    told = clean(ended, capsys, 75)
+    assert "not everything is clean" in told
+    assert "the cluster does not let medweave in" in told
+    assert (ended.record / "work").is_dir()
