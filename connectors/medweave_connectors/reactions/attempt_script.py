@@ -1,4 +1,4 @@
-"""The parts of a job script for steps that are tried again: a clean start, and the signal before the time limit. Pure.
+"""The parts of a script for steps that are tried again: a clean start, its checkpoints, and the signal before the time limit. Pure.
 
 What an earlier start left in the output folder never meets what this one writes. The folder itself is replaced, not emptied: a
 process of a lost node may still be in the old one.
@@ -8,11 +8,36 @@ from __future__ import annotations
 
 import posixpath
 import shlex
+from collections.abc import Sequence
 
+from medweave_connectors.reactions.table import Checkpoint
 from medweave_steps.contracts.errors import TryAgainError
 
 RESUME_FROM = "MEDWEAVE_RESUME_FROM"
 SIGNAL = "USR1"
+SIGNAL_LEAD_S = 120
+
+
+def lead_s(limit_s: int | None, wanted_s: int) -> int:
+    """How long before its time limit a command gets the signal, s.
+
+    A lead as long as the limit would ask for a checkpoint before there is anything to save.
+    """
+    return wanted_s if limit_s is None else min(wanted_s, limit_s // 2)
+
+
+def look_for_checkpoint(folder: str, *, since: str) -> tuple[str, str]:
+    """Shell lines that tell whether a step has left a checkpoint, and whether it is newer than a file."""
+    found = f"find {shlex.quote(folder)} -type f"
+    return (
+        f'[ -n "$({found} 2> /dev/null | head -n 1)" ] && echo {Checkpoint.OLD}',
+        f'[ -n "$({found} -newer {shlex.quote(since)} 2> /dev/null | head -n 1)" ] && echo {Checkpoint.NEW}',
+    )
+
+
+def read_checkpoint(lines: Sequence[str]) -> Checkpoint:
+    """Of `look_for_checkpoint`."""
+    return next((each for each in (Checkpoint.NEW, Checkpoint.OLD) if each in lines), Checkpoint.NONE)
 
 
 def clean_start(

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from medweave_connectors.reactions import attempt_script
 from medweave_connectors.reactions.table import Checkpoint
 from medweave_connectors.slurm.commands import END, SACCT_FIELDS
 from medweave_connectors.slurm.states import Told
@@ -169,8 +170,7 @@ def read_end(answer: str, job_id: str, folder_name: str = "") -> EndWords:
 
 def read_checkpoint(answer: str) -> Checkpoint:
     """Of `commands.checkpoint`."""
-    words = whole(answer)
-    return Checkpoint.NEW if "new" in words else Checkpoint.OLD if "old" in words else Checkpoint.NONE
+    return attempt_script.read_checkpoint(whole(answer))
 
 
 def mebibytes(text: str) -> float | None:

@@ -10,7 +10,7 @@ import base64
 import shlex
 from collections.abc import Mapping, Sequence
 
-from medweave_connectors.reactions.attempt_script import SIGNAL
+from medweave_connectors.reactions.attempt_script import SIGNAL, look_for_checkpoint
 from medweave_connectors.slurm.script import JobFiles
 from medweave_connectors.slurm.service import Allocation, Service
 
@@ -123,11 +123,7 @@ def end(job_id: str, files: JobFiles) -> str:
 
 def checkpoint(folder: str, files: JobFiles) -> str:
     """Whether a step has left a checkpoint, and whether it is newer than the submission of its last job."""
-    path, since = shlex.quote(folder), shlex.quote(files.script)
-    return line(
-        f'[ -n "$(find {path} -type f 2> /dev/null | head -n 1)" ] && echo old',
-        f'[ -n "$(find {path} -type f -newer {since} 2> /dev/null | head -n 1)" ] && echo new',
-    )
+    return line(*look_for_checkpoint(folder, since=files.script))
 
 
 def cancel(job_ids: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from medweave_connectors.remote import fetch_reports, file_name, step_variables
 from medweave_connectors.requests import Size
 from medweave_connectors.slurm import commands
 from medweave_connectors.slurm.answers import Polled, Probe, Queued, read_poll, read_probe
-from medweave_connectors.slurm.attempts import Attempts
+from medweave_connectors.slurm.attempts import SlurmAttempts
 from medweave_connectors.slurm.job import Site, SlurmJob
 from medweave_connectors.slurm.script import StepCommand
 from medweave_connectors.slurm.service import Service
@@ -186,7 +186,7 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
                     await asyncio.shield(self._cancel({job}))
                 self._open.discard(job)
 
-        return await Attempts(job_name, step, self._site_of(location), self._reactions, submit).run()
+        return await SlurmAttempts(job_name, step, self._site_of(location), self._reactions, submit).run()
 
     @classmethod
     def get_schema(cls) -> str:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from medweave_connectors.reactions.attempt_script import SIGNAL_LEAD_S, lead_s
 from medweave_connectors.requests import JobRequest
 from medweave_connectors.worker import NOTHING, WorkerEnvironment
 from medweave_steps.contracts.errors import UsageError
@@ -60,7 +61,7 @@ class Service:
     prologue: str = ""
     requeue: bool = False
     options: Sequence[str] = ()
-    signalLeadTime: int = 120
+    signalLeadTime: int = SIGNAL_LEAD_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,15 +108,14 @@ def allocation(request: JobRequest, service: Service, *, time_limit_s: int | Non
     asked = math.ceil(time_limit_s / 60) if time_limit_s else None
     limits = [minutes for minutes in (granted, asked) if minutes is not None]
     limit = min(limits, default=None)
-    # A lead as long as the job would ask for a checkpoint before there is anything to save.
-    lead_s = service.signalLeadTime if limit is None else min(service.signalLeadTime, limit * 60 // 2)
+    signal_s = lead_s(None if limit is None else limit * 60, service.signalLeadTime)
     return Allocation(
         num_nodes=request.num_nodes,
         cores=max(1, math.ceil(request.cores)),
         memory_mib=max(1, math.ceil(request.memory_mib)),
         gpus=min(request.hints.gpus_max, service.gpusPerNode),
         minutes=limit,
-        signal_s=lead_s if request.hints.checkpoint_folder else 0,
+        signal_s=signal_s if request.hints.checkpoint_folder else 0,
     )
 
 

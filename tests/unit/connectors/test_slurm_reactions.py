@@ -138,7 +138,7 @@ def test_a_time_limit_without_a_new_checkpoint_is_the_end(cluster: Cluster, keys
     cluster.knob("time-limit", "1")
     ended = cluster.begin(
         {"first": ("trap : USR1; echo half > result.txt; while :; do sleep 0.1; done", keys)},
-        "import medweave_connectors.slurm.attempts as attempts; attempts.LOOK_PAUSE_S = 0.1",
+        "import medweave_connectors.reactions.attempts as attempts; attempts.LOOK_PAUSE_S = 0.1",
     ).wait(90)
     assert ended.exit_code == 1
     assert len(cluster.submitted) == 1
