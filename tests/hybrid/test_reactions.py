@@ -99,8 +99,8 @@ def test_a_training_that_was_pushed_out_gives_the_weights_of_an_uninterrupted_on
     tmp_path: Path, testbed: Sites
 ) -> None:
     options = {
-        "training_steps": 3000, "batch_size": 2, "patch_shape": [16, 16, 16], "channels": [4, 4, 4, 4, 4],
-        "epoch_steps": 100, "validation_interval": 30, "threads_per_rank": 1, "precision": "float32",
+        "training_steps": 1000, "batch_size": 2, "patch_shape": [16, 16, 16], "channels": [4, 4, 4, 4, 4],
+        "epoch_steps": 50, "validation_interval": 20, "threads_per_rank": 1, "precision": "float32",
     }  # fmt: skip
     weights = []
     for name, target in (("hpc", {"deployment": "hpc", "service": "usual"}), ("here", {"deployment": "here"})):
@@ -110,7 +110,7 @@ def test_a_training_that_was_pushed_out_gives_the_weights_of_an_uninterrupted_on
         write_training(folder, data | options, target=target, reactions=AT_ONCE)
         going = begin(folder, testbed)
         if name == "hpc":
-            going.wait_for_line("epoch 2/30", 300)
+            going.wait_for_line("epoch 2/20", 300)
             push_out(testbed)
         ended = going.wait(600)
         assert ended.exit_code == 0, ended.stderr
