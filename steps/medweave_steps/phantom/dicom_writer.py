@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_steps.phantom.chest import ChestPhantom
+from medweave_steps.phantom.dicom_bytes import SeriesEncoder, file_of
 from medweave_steps.phantom.patient import Patient
 from medweave_steps.runtime.imports import require
 
@@ -35,43 +36,25 @@ def write_patient(folder: Path, patient: Patient, chest: ChestPhantom, syntax: T
     (folder / name).mkdir(parents=True)
     (folder / "ground-truth").mkdir(exist_ok=True)
     order = np.random.default_rng(patient.chest_seed).permutation(len(chest.hu_KJI))
-    datasets = []
+    encoder = SeriesEncoder(_shared_header(patient, chest))
+    images = []
     for k, number in enumerate(order):
-        dataset = _image(patient, chest, k)
-        _encode(dataset, chest.hu_KJI[k], syntax, patient.uid("image", k, "encoded"))
-        _save(dataset, folder / name / f"IM{number:05d}.dcm")
-        datasets.append(dataset)
+        image = _image(encoder, patient, chest, k)
+        _set_pixels(image, chest.hu_KJI[k], syntax)
+        (folder / name / f"IM{number:05d}.dcm").write_bytes(encoder.file(image))
+        images.append(image)
     if chest.label_KJI.any():
-        truth = _segmentation(patient, chest, datasets)
-        _save(truth, folder / "ground-truth" / f"{name}.dcm")
+        truth = _segmentation(patient, chest, images)
+        (folder / "ground-truth" / f"{name}.dcm").write_bytes(file_of(truth))
 
 
-def _save(dataset: Any, path: Path) -> None:
-    """Writes a DICOM file.
-
-    Raises:
-        OSError: with its number. pydicom raises one without, from the one that has it, and an error that comes from another
-            process arrives without what it was raised from.
-    """
-    try:
-        dataset.save_as(path, enforce_file_format=True)
-    except OSError as error:
-        told = error
-        while told.errno is None and isinstance(told.__cause__, OSError):
-            told = told.__cause__
-        raise told from None
-
-
-def _image(patient: Patient, chest: ChestPhantom, k: int) -> Any:
-    """One CT image without its pixels."""
+def _shared_header(patient: Patient, chest: ChestPhantom) -> Any:
+    """What all images of the series have in common."""
     pydicom = require("pydicom", extra="phantom")
-    num_slices, rows, columns = chest.hu_KJI.shape
-    dx, dy, dz = chest.spacing_mm
-    x, y, z = chest.origin_mm
-    from_head = patient.ordinal % 2 == 0
+    _, rows, columns = chest.hu_KJI.shape
+    dx, dy, _ = chest.spacing_mm
     dataset = pydicom.Dataset()
     dataset.SOPClassUID = _CT_IMAGE_STORAGE
-    dataset.SOPInstanceUID = patient.uid("image", k)
     dataset.ImageType = ["ORIGINAL", "PRIMARY", "AXIAL"]
     dataset.StudyDate = dataset.SeriesDate = dataset.AcquisitionDate = dataset.ContentDate = _DATE
     dataset.StudyTime = dataset.SeriesTime = dataset.AcquisitionTime = dataset.ContentTime = _TIME
@@ -89,10 +72,7 @@ def _image(patient: Patient, chest: ChestPhantom, k: int) -> Any:
     dataset.StudyInstanceUID, dataset.SeriesInstanceUID = patient.uid("study"), patient.uid("series")
     dataset.FrameOfReferenceUID = patient.uid("frame of reference")
     dataset.StudyID, dataset.SeriesNumber, dataset.AcquisitionNumber = "1", "2", "1"
-    dataset.InstanceNumber = str(num_slices - k if from_head else k + 1)
-    dataset.ImagePositionPatient = [f"{x:.4f}", f"{y:.4f}", f"{z + k * dz:.4f}"]
     dataset.ImageOrientationPatient = ["1", "0", "0", "0", "1", "0"]
-    dataset.SliceLocation = f"{z + k * dz:.4f}"
     dataset.PixelSpacing = [f"{dy:.4f}", f"{dx:.4f}"]
     dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, "MONOCHROME2"
     dataset.Rows, dataset.Columns = rows, columns
@@ -104,16 +84,29 @@ def _image(patient: Patient, chest: ChestPhantom, k: int) -> Any:
     return dataset
 
 
-def _encode(dataset: Any, hu_JI: npt.NDArray[np.int16], syntax: TransferSyntax, encoded_uid: str) -> None:
+def _image(encoder: SeriesEncoder, patient: Patient, chest: ChestPhantom, k: int) -> Any:
+    """One CT image without its pixels."""
+    x, y, z = chest.origin_mm
+    height = f"{z + k * chest.spacing_mm[2]:.4f}"
+    from_head = patient.ordinal % 2 == 0
+    image = encoder.image()
+    image.SOPInstanceUID = patient.uid("image", k)
+    image.InstanceNumber = str(len(chest.hu_KJI) - k if from_head else k + 1)
+    image.ImagePositionPatient = [f"{x:.4f}", f"{y:.4f}", height]
+    image.SliceLocation = height
+    return image
+
+
+def _set_pixels(image: Any, hu_JI: npt.NDArray[np.int16], syntax: TransferSyntax) -> None:
     pydicom = require("pydicom", extra="phantom")
-    dataset.PixelData = (hu_JI - np.int16(_INTERCEPT_HU)).astype("<i2").tobytes()
-    dataset["PixelData"].VR = "OW"
-    dataset.file_meta = pydicom.dataset.FileMetaDataset()
-    dataset.file_meta.MediaStorageSOPClassUID = dataset.SOPClassUID
-    dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID
-    dataset.file_meta.TransferSyntaxUID = _SYNTAXES["explicit"]
+    image.PixelData = (hu_JI - np.int16(_INTERCEPT_HU)).astype("<i2").tobytes()
+    image["PixelData"].VR = "OW"
+    image.file_meta = pydicom.dataset.FileMetaDataset()
+    image.file_meta.MediaStorageSOPClassUID = image.SOPClassUID
+    image.file_meta.MediaStorageSOPInstanceUID = image.SOPInstanceUID
+    image.file_meta.TransferSyntaxUID = _SYNTAXES["explicit"]
     if syntax != "explicit":
-        dataset.compress(_SYNTAXES[syntax], generate_instance_uid=False)
+        image.compress(_SYNTAXES[syntax], generate_instance_uid=False)
 
 
 def _segmentation(patient: Patient, chest: ChestPhantom, images: list[Any]) -> Any:

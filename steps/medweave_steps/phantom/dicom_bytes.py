@@ -1,0 +1,58 @@
+"""DICOM files of a series, as bytes. A series has hundreds of images whose headers differ in four elements."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from medweave_steps.runtime.imports import require
+
+_PREAMBLE = bytes(128) + b"DICM"
+
+
+class SeriesEncoder:
+    """Encodes images as pydicom's `save_as` does, to the same bytes; elements that the images share are encoded once."""
+
+    def __init__(self, shared: Any) -> None:
+        """Encodes a pydicom Dataset of the elements that all images have; `image` hands them out."""
+        self._shared = {int(tag): (element, _encoded(element)) for tag, element in shared.items()}
+        self._elements = dict(shared.items())
+
+    def image(self) -> Any:
+        """A new dataset with the shared elements. None of their values may be changed: all images would have the new one."""
+        return require("pydicom", extra="phantom").Dataset(dict(self._elements))
+
+    def file(self, image: Any) -> bytes:
+        """The whole file, explicit little endian.
+
+        Args:
+            image: from `image`, with `file_meta`; its elements that are not the shared ones are encoded anew.
+        """
+        writer = require("pydicom.filewriter", extra="phantom")
+        meta = _buffer()
+        writer.write_file_meta_info(meta, image.file_meta, enforce_standard=True)
+        parts = [_PREAMBLE, meta.getvalue()]
+        for tag, element in sorted(((int(tag), element) for tag, element in image.items()), key=lambda pair: pair[0]):
+            known = self._shared.get(tag)
+            parts.append(known[1] if known is not None and known[0] is element else _encoded(element))
+        return b"".join(parts)
+
+
+def file_of(dataset: Any) -> bytes:
+    """A DICOM file as pydicom writes it. By way of memory: what a full disk says is lost in pydicom's own errors."""
+    buffer = io.BytesIO()
+    dataset.save_as(buffer, enforce_file_format=True)
+    return buffer.getvalue()
+
+
+def _encoded(element: Any) -> bytes:
+    buffer = _buffer()
+    require("pydicom.filewriter", extra="phantom").write_data_element(buffer, element)
+    encoded: bytes = buffer.getvalue()
+    return encoded
+
+
+def _buffer() -> Any:
+    buffer = require("pydicom.filebase", extra="phantom").DicomBytesIO()
+    buffer.is_little_endian, buffer.is_implicit_VR = True, False
+    return buffer
