@@ -1,6 +1,6 @@
 """What `medweave clean` starts for the pods of a file: `python -m medweave_connectors.cleaning`, a request on standard input.
 
-The request is a JSON object: `run_id`, `pid` of its driver, `completed`, `file` (the streamflow.yml) and `deployments`, each with
+The request is a JSON object: `run_id`, `pid` of its driver, `has_folders`, `file` (the streamflow.yml) and `deployments`, each with
 `name`, `type`, `config` and `places` (pairs of service and workdir). The answer is one too: `removed`, `stays`, each a list of
 sentences by deployment. A deployment that cannot be cleaned does not keep the others from it.
 """
@@ -34,7 +34,7 @@ async def clean(request: Mapping[str, Any]) -> dict[str, dict[str, list[str]]]:
         gone = GoneRun(
             run_id=request["run_id"],
             pid=request["pid"],
-            completed=request["completed"],
+            has_folders=request["has_folders"],
             places=[(service, workdir) for service, workdir in deployment["places"]],
         )
         connector = CONNECTORS[deployment["type"]](deployment["name"], request["file"], **deployment["config"])

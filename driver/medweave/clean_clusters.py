@@ -38,7 +38,7 @@ def clean_clusters(record: Run, file: Path, document: Mapping[str, Any]) -> list
     request = {
         "run_id": record.run_id,
         "pid": record.facts.get("pid"),
-        "completed": record.state == "completed",
+        "has_folders": record.state != "completed" and (record.folder / WORK).exists(),
         "file": str(file.absolute()),
         "deployments": deployments,
     }

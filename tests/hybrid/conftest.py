@@ -39,6 +39,7 @@ GROUPS = {
             "test_pods",
             "test_pods_jobs",
             "test_pods_cluster",
+            "test_clean_pods",
             "test_placement",
             "test_engine_faults_pods",
             "test_chart_sources",

@@ -25,13 +25,13 @@ class GoneRun:
 
     Attributes:
         pid: of its driver.
-        completed: it has removed its folders itself.
+        has_folders: nobody has removed them yet, neither the run nor an earlier `medweave clean`.
         places: (service, workdir) of the steps that are bound to the deployment.
     """
 
     run_id: str
     pid: int
-    completed: bool
+    has_folders: bool
     places: Sequence[tuple[str | None, str]]
 
     @property
@@ -61,7 +61,7 @@ class Cleaned:
 async def remove_folders(
     connector: Any, gone: GoneRun, pods: Sequence[Pod], cleaned: Cleaned, *, pods_go: bool
 ) -> None:
-    """Removes the folders of a run, once for all pods that see the same one. One that has completed has done so itself.
+    """Removes the folders of a run, once for all pods that see the same one.
 
     Args:
         connector: the deployment's, which is connected.
@@ -71,7 +71,7 @@ async def remove_folders(
     """
     ready = [pod for pod in pods if judge(pod)[0] == PodState.READY]
     names = list(dict.fromkeys(each.name for pod in ready for each in pod.containers))
-    for service, workdir in () if gone.completed else dict.fromkeys(gone.places):
+    for service, workdir in dict.fromkeys(gone.places):
         folder = folder_of(workdir, gone.run_id)
         container = connector.container_of(service, names) if names else ""
         places = [(pod, container) for pod in ready if pod.container(container)]
@@ -85,7 +85,7 @@ async def remove_folders(
                 cleaned.stays.append(f"{folder} in {place}: {said.strip() or f'exit code {code}'}")
             elif folder not in cleaned.removed:
                 cleaned.removed.append(folder)
-        if not places:
+        if gone.has_folders and not places:
             cleaned.unreached.append(folder)
 
 

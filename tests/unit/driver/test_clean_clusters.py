@@ -128,6 +128,8 @@ def test_a_folder_on_a_claim_that_no_pod_sees_is_told(
     server.add(other)
     assert f"pods: {folder} removed" in clean(going, capsys)
     assert not Path(folder).exists()
+    server.pods.clear()
+    assert "pods: nothing removed" in clean(going, capsys), "once more: there is nothing left"
 
 
 def test_a_release_of_a_killed_run_goes(
