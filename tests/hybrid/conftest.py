@@ -38,6 +38,7 @@ GROUPS = {
         "pods": (
             "test_pods",
             "test_pods_jobs",
+            "test_reactions_pods",
             "test_pods_cluster",
             "test_clean_pods",
             "test_placement",

@@ -91,7 +91,8 @@ def test_each_command_has_a_pod_of_its_own_with_what_it_asks_for(tmp_path: Path,
 
 def test_a_step_without_memory(tmp_path: Path, tenant: Tenant) -> None:
     asks = {"requirements": {"ResourceRequirement": {"ramMin": 100}}}
-    prepare(tmp_path, {"greedy": ('python3 -c "x = bytearray(10**9)" && touch result.txt', asks)})
+    greedy = 'python3 -c "x = bytearray(10**9)" && touch result.txt'
+    prepare(tmp_path, {"greedy": (greedy, asks)}, reactions={"OutOfMemory": {"do": "stop"}})
     ended = go(tmp_path, tenant)
     assert (failure(ended)["site"]["failure"], failure(ended)["exit_code"]) == ("OutOfMemory", 137), ended.stderr
     assert "out of memory" in ended.stderr

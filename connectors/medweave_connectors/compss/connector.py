@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import copy
 import shlex
+import shutil
 from collections.abc import MutableMapping, MutableSequence, Sequence
 from importlib.resources import files
 from typing import Any, Literal
@@ -51,6 +52,8 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         super().__init__(deployment_name, config_dir, **release)
         self.engine, self.step_timeout_s = engine, stepTimeout
         self.values["engine"] = engine
+        if engine == "compss":
+            self.signal_lead_s = 0  # runcompss would die of it
         self.master: Pod | None = None
         self.workers: list[Pod] = []
         self._watching: list[Pod] = []
@@ -170,22 +173,15 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         distributed = job_name is not None and requests.hints_of(job_name).gang
         if distributed:
             timeout = min(timeout or self.step_timeout_s, self.step_timeout_s)
-        try:
-            return await super().run(
-                location,
-                command,
-                environment,
-                workdir,
-                stdin,
-                stdout,
-                stderr,
-                capture_output,
-                timeout,
-                job_name,
-            )
-        finally:
-            if job_name is not None and distributed and self.engine == "compss":
-                await self._after(job_name, location)
+        return await super().run(
+            location, command, environment, workdir, stdin, stdout, stderr, capture_output, timeout, job_name
+        )
+
+    def places_of(self, job_name: str, location: ExecutionLocation) -> list[str]:
+        """Under ddp every worker that takes part; else the first pod."""
+        if self.engine == "compss" or not requests.hints_of(job_name).gang:
+            return super().places_of(job_name, location)
+        return self._taking_part(job_name)
 
     async def members(
         self,
@@ -199,7 +195,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         """The command on the master under runcompss, or in every worker; without the gang hint, on the first pod."""
         if not requests.hints_of(job_name).gang:
             return await super().members(job_name, location, command, variables, workdir, streams)
-        workers = await self._taking_part(job_name)
+        workers = await asyncio.gather(*(self.pod_at(each) for each in self._taking_part(job_name)))
         variables = variables | {ENGINE: self.engine}
         if self.engine == "compss":
             return [await self._application(job_name, workers, command, variables, workdir, streams)]
@@ -243,10 +239,10 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
     def _all(self, locations: Sequence[ExecutionLocation]) -> list[ExecutionLocation]:
         return [each for location in locations for each in (location, *self._others(location))]
 
-    async def _taking_part(self, job_name: str) -> list[Pod]:
+    def _taking_part(self, job_name: str) -> list[str]:
         request = requests.request_of(job_name)
         wanted = request.num_nodes if request is not None and request.num_nodes > 1 else len(self.workers)
-        return list(await asyncio.gather(*(self.pod_at(f"{pod.name}:{WORKER}") for pod in self.workers[:wanted])))
+        return [f"{pod.name}:{WORKER}" for pod in self.workers[:wanted]]
 
     async def _application(
         self,
@@ -317,7 +313,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
                 f"  do:       helm test {self.release} --namespace {self.namespace}"
             )
 
-    async def _after(self, job_name: str, location: ExecutionLocation) -> None:
+    async def after_attempt(self, job_name: str, location: ExecutionLocation) -> None:
         """Brings COMPSs' own logs home, and ends what a broken application left on the workers."""
         self._watching = []
         home = self._homes.pop(job_name, None)
@@ -332,7 +328,8 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
             text, code = await self.alone(location, [f"test -d {shlex.quote(logs)} && du -sk {shlex.quote(logs)}"])
             if run is not None and not code and int(text.split()[0]) < LOGS_KIB:
                 target = run.folder / "logs" / run.jobs[job_name].label
-                target.mkdir(parents=True, exist_ok=True)
+                shutil.rmtree(target, ignore_errors=True)  # of an earlier attempt
+                target.mkdir(parents=True)
                 await self.copy_remote_to_local(logs, str(target / "compss"), location)
                 outcome = run.jobs[job_name].outcome
                 if outcome is not None and outcome.exit_code:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import MutableMapping, MutableSequence, Sequence
+from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
 from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,6 @@ from streamflow.core.scheduling import AvailableLocation
 
 from medweave_connectors import requests
 from medweave_connectors.kubernetes import left
-from medweave_connectors.kubernetes.job import Step
 from medweave_connectors.kubernetes.job_mode import JobMode
 from medweave_connectors.kubernetes.job_object import SUBMISSION
 from medweave_connectors.kubernetes.objects import Objects, labelled, title
@@ -25,11 +24,14 @@ from medweave_connectors.pods.errors import DeploymentRefused
 from medweave_connectors.pods.left import Cleaned, GoneRun
 from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.readiness import Readiness
+from medweave_connectors.pods.step import Step
 from medweave_connectors.pods.workloads import container_names, documents, selectors, workloads
+from medweave_connectors.reactions.table import STANDING, read_table
 from medweave_connectors.record import console
 from medweave_connectors.remote import step_variables
 
 MAX_JOBS = 32
+EXEC_KINDS = [kind for kind, row in STANDING.items() if row.do != "stop"]
 UNDO_S, UNDO_PAUSE_S = 30.0, 1.0  # an API server that is started again answers after some seconds
 
 
@@ -44,9 +46,13 @@ class MedweaveKubernetesConnector(PodsConnector):
         selector: str | None = None,
         mode: Literal["exec", "job"] = "exec",
         maxConcurrentJobs: int | None = None,
+        reactions: Mapping[str, Mapping[str, Any]] | None = None,
         **access: Any,
     ) -> None:
-        super().__init__(deployment_name, config_dir, **access)
+        super().__init__(deployment_name, config_dir, reactions=reactions, **access)
+        if mode == "job":
+            self.table = read_table(reactions or {})
+        self._reactions = list(reactions or {})
         self.mode, self.max_concurrent_jobs = mode, maxConcurrentJobs
         self._jobs: JobMode | None = None
         self.files, self.selector = list(files or []), selector
@@ -196,8 +202,9 @@ class MedweaveKubernetesConnector(PodsConnector):
             environment=step_variables(location.environment, environment or {}),
             output_directory=workdir,
             streams=streams_of(stdin, stdout, stderr),
+            limit_s=timeout,
         )
-        return await self._jobs.run(step, location, timeout)
+        return await self._jobs.run(step, location)
 
     # ---- inside
 
@@ -208,6 +215,14 @@ class MedweaveKubernetesConnector(PodsConnector):
                 f"maxConcurrentJobs: {self.max_concurrent_jobs}, and no `mode: job`",
                 "`mode: job`; without it each container has one job at a time",
                 "write `mode: job`, or leave maxConcurrentJobs out",
+            )
+        fixed = [kind for kind in self._reactions if self.mode == "exec" and kind not in EXEC_KINDS]
+        if fixed:
+            raise self._refused(
+                f"reactions.{fixed[0]}",
+                f"{fixed[0]}, and no `mode: job`",
+                f"in standing pods, {' or '.join(EXEC_KINDS)}; anything else needs another pod",
+                "leave it out, or write `mode: job`",
             )
 
     async def _begin_jobs(self, pods: Sequence[Pod]) -> None:

@@ -8,7 +8,7 @@ import contextlib
 import datetime
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,9 @@ from medweave_connectors.pods.commands import Counters, verdict
 from medweave_connectors.pods.errors import DeploymentRefused, PodLost
 from medweave_connectors.pods.patience import End, Hope, Waited, hope, hope_of_missing
 from medweave_connectors.pods.pod import Event, Pod, pod_facts
+from medweave_connectors.pods.step import Step
 from medweave_connectors.pods.words import tell_events, tell_pods
-from medweave_connectors.reactions.table import FailureKind
+from medweave_connectors.reactions.table import Failed, FailureKind
 from medweave_connectors.record import console, current
 from medweave_connectors.record.output import JobOutput
 from medweave_connectors.record.run import CommandOutcome
@@ -41,28 +42,13 @@ UNKNOWN_CODE = 75  # "may succeed when run again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What the engine wants to be run.
-
-    Attributes:
-        words: quoted for a shell already.
-        streams: files of stdin, stdout and stderr, relative to the output folder.
-    """
-
-    name: str
-    words: Sequence[str]
-    environment: Mapping[str, str]
-    output_directory: str
-    streams: Mapping[str, str | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSite:
     """The place of a job, as its connector has it.
 
     Attributes:
         template: key of the deployment's config that describes the pod that stands, which is the template.
         place: `pod:container` of it.
+        signal_lead_s: how long before its time limit a step with a checkpoint folder gets USR1, s.
         ask: runs a line there and returns its output and exit code.
         fetch_reports: returns a folder with copies of the reports, or None.
         closing: true once the run is being ended.
@@ -75,6 +61,7 @@ class JobSite:
     jobs: JobCluster
     timeout_s: float
     pending_timeout_s: float
+    signal_lead_s: int
     ask: Callable[[str], Awaitable[tuple[str, int]]]
     fetch_reports: Callable[[], Awaitable[Path | None]]
     closing: Callable[[], bool]
@@ -85,15 +72,20 @@ class KubernetesJob:
 
     Attributes:
         gone: nothing of it is left.
+        files: on the claim.
+        failure: set where it has failed and is over; the site's table says what follows.
     """
 
-    def __init__(self, step: Step, site: JobSite) -> None:
+    def __init__(self, step: Step, site: JobSite, *, home: str = "") -> None:
+        """`home` is the folder of the step's first Job; empty in the first one itself."""
         token = secrets.token_hex(4)
         self.key, self.job_name = token, job_name(step.name, token)
         self.gone = False
+        self.failure: Failed | None = None
         self._step, self._site = step, site
         self._container = site.place.partition(":")[2]
-        self._files = JobFiles.beside(step.output_directory, token)
+        self.files = JobFiles.beside(step.output_directory, token)
+        self._home = home or self.files.folder
         self._output = JobOutput(step.name)
         self._since = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
         self._started, self._made = time.monotonic(), 0.0
@@ -103,7 +95,7 @@ class KubernetesJob:
         self._last: Pod | None = None
         self._silent_since: float | None = None
 
-    async def run(self, limit_s: int | None) -> tuple[str, int]:
+    async def run(self) -> tuple[str, int]:
         """Returns the cause of a failure, and the exit code of the command. Nothing of the Job is left then.
 
         Raises:
@@ -111,12 +103,15 @@ class KubernetesJob:
             TimeLimitExceeded, JobEndedBySite, SiteUnreachable: as the connector's `run`.
         """
         try:
-            await self._make(limit_s)
+            await self._make()
             told = await self._until_ended()
-            outcome = await self._outcome(told, limit_s)
+            outcome = await self._outcome(told)
         finally:
             # In a task of its own: this one may be being cancelled.
             await asyncio.shield(asyncio.ensure_future(self.remove()))
+            # What may still run is not made a second time; of a lost node, nobody ever hears more.
+            if self.failure is not None and not self.gone and self.failure.kind is not FailureKind.NODE_FAIL:
+                self.failure = Failed(kind=FailureKind.UNKNOWN)
         if (run := current()) is not None:
             run.command_ended(self._step.name, outcome)
         if told.kind is FailureKind.TIMEOUT:
@@ -127,19 +122,18 @@ class KubernetesJob:
 
     # ---- before it runs
 
-    async def _make(self, limit_s: int | None) -> None:
+    async def _make(self) -> None:
         with of_the_file():
             request = requests.must_know(self._step.name, where=f"deployments.{self._site.deployment}")
-        told, code = await self._site.ask(job_script.make_folder(self._files))
+        told, code = await self._site.ask(job_script.make_folder(self.files))
         if code:
-            raise PodLost(f"{self._files.folder} could not be made in {self._site.place}: {told}")
+            raise PodLost(f"{self.files.folder} could not be made in {self._site.place}: {told}")
         script = job_script.job_script(
-            self._step.words,
-            self._files,
-            environment=self._step.environment,
-            output_directory=self._step.output_directory,
+            self._step,
+            self.files,
+            home=self._home,
             checkpoint_folder=request.hints.checkpoint_folder,
-            streams=self._step.streams,
+            signal_lead_s=self._site.signal_lead_s,
         )
         document = build_job(
             await self._standing(),
@@ -149,7 +143,7 @@ class KubernetesJob:
             own_labels=labels(self._site.deployment, self.key),
             job=self._step.name,
             request=request,
-            limit_s=limit_s,
+            limit_s=self._step.limit_s,
         )
         try:
             await self._site.jobs.make(document)
@@ -168,6 +162,7 @@ class KubernetesJob:
     def _not_taken(self, error: Refused) -> Exception:
         if error.may_pass and error.status not in (401, 403):
             return SiteUnreachable(f"{self._site.deployment}: Job {self.job_name}: {error}")
+        self._fail(FailureKind.SUBMIT_REJECTED, UNKNOWN_CODE)
         return DeploymentRefused(
             f"deployments.{self._site.deployment}.config.{'namespace' if error.status == 403 else 'mode'}: "
             f"the cluster does not take the Job of {self._step.name}.",
@@ -254,6 +249,7 @@ class KubernetesJob:
             expected=f"a pod that starts in namespace '{self._site.cluster.namespace}', with what the step asks for",
             do="look at what the cluster says above; correct the pod that is the template, the step's requirements, or the time",
         )
+        self._fail(FailureKind.SUBMIT_REJECTED, UNKNOWN_CODE)
         if (run := current()) is not None:
             facts = self._facts(told) | {"failure": FailureKind.SUBMIT_REJECTED}
             seconds = time.monotonic() - self._started
@@ -271,7 +267,7 @@ class KubernetesJob:
             return
         self._followed = time.monotonic()
         for _ in range(READS):
-            data = await self._read(job_script.follow(self._files.stderr, self._offset))
+            data = await self._read(job_script.follow(self.files.stderr, self._offset))
             self._offset += len(data)
             self._output.stderr(data)
             if len(data) < job_script.TAIL_BYTES:
@@ -279,14 +275,16 @@ class KubernetesJob:
 
     # ---- after its end
 
-    async def _outcome(self, told: Told, limit_s: int | None) -> CommandOutcome:
+    async def _outcome(self, told: Told) -> CommandOutcome:
         end = await self._script_end(patient=told.state is JobState.COMPLETED)
         completed = told.state is JobState.COMPLETED and end is not None and end.exit_code == 0
-        code, word = (0, "") if completed else _failure(told, end, limit_s, place=self._site.place)
+        code, word = (0, "") if completed else _failure(told, end, self._step.limit_s, place=self._site.place)
         counters = end.counters if end else Counters()
         kind = told.kind
         if kind is FailureKind.STEP_FAILED and counters.oom_kills:
             kind = FailureKind.OUT_OF_MEMORY
+        if not completed:
+            self._fail(kind, code)
         await self._last_words(failed=not completed)
         return self._output.outcome(
             exit_code=code,
@@ -303,7 +301,7 @@ class KubernetesJob:
         deadline = time.monotonic() + (MISSING_S if patient else 0.0)
         while True:
             with contextlib.suppress(PodLost):
-                text, code = await self._site.ask(job_script.show_end(self._files))
+                text, code = await self._site.ask(job_script.show_end(self.files))
                 if code == 0 and (end := job_script.read_end(text)) is not None:
                     return end
             if time.monotonic() >= deadline:
@@ -313,9 +311,9 @@ class KubernetesJob:
     async def _last_words(self, *, failed: bool) -> None:
         if failed:
             if not self._step.streams["stderr"]:
-                self._output.tell_instead(await self._read(job_script.tail(self._files.stderr)))
+                self._output.tell_instead(await self._read(job_script.tail(self.files.stderr)))
             if not self._step.streams["stdout"]:
-                self._output.stdout(await self._read(job_script.tail(self._files.stdout)))
+                self._output.stdout(await self._read(job_script.tail(self.files.stdout)))
         else:
             self._followed = 0.0
             await self._follow()
@@ -349,6 +347,10 @@ class KubernetesJob:
         pod = told.pod or self._last
         pods = [pod_facts(pod, self._container)] if pod else []
         return {"namespace": self._site.cluster.namespace, "kubernetes_job": self.job_name, "pods": pods}
+
+    def _fail(self, kind: FailureKind, code: int) -> None:
+        request = requests.request_of(self._step.name)
+        self.failure = Failed(kind=kind, exit_code=code, memory_mib=request.memory_mib if request else 0.0)
 
     def _notice(self, text: str) -> None:
         if (run := current()) is not None:

@@ -10,13 +10,15 @@ from typing import Any
 
 from streamflow.core.deployment import ExecutionLocation
 
-from medweave_connectors.kubernetes.job import JobSite, KubernetesJob, Step
+from medweave_connectors.kubernetes.attempts import JobAttempts
+from medweave_connectors.kubernetes.job import JobSite, KubernetesJob
 from medweave_connectors.kubernetes.job_cluster import JobCluster
 from medweave_connectors.kubernetes.job_object import SUBMISSION
 from medweave_connectors.pods import owner
 from medweave_connectors.pods.cluster import Refused
 from medweave_connectors.pods.errors import DeploymentRefused
 from medweave_connectors.pods.pod import Pod
+from medweave_connectors.pods.step import Step
 from medweave_connectors.pods.volumes import storage_at
 from medweave_connectors.record import console
 from medweave_connectors.remote import fetch_reports
@@ -64,8 +66,8 @@ class JobMode:
                 do="ask the administrator of the namespace for it, or leave `mode: job` out",
             ) from error
 
-    async def run(self, step: Step, location: ExecutionLocation, limit_s: int | None) -> tuple[str, int]:
-        """Runs a command as a Job: the cause of a failure, and the exit code.
+    async def run(self, step: Step, location: ExecutionLocation) -> tuple[str, int]:
+        """Runs a command as a Job, again where the table says so: the cause of a failure, and the exit code.
 
         Raises:
             DeploymentRefused: its output folder is on no shared volume, or as `KubernetesJob.run`.
@@ -91,14 +93,17 @@ class JobMode:
             jobs=self._jobs,
             timeout_s=self._connector.timeout_s,
             pending_timeout_s=self._connector.pending_timeout_s,
+            signal_lead_s=self._connector.signal_lead_s,
             ask=ask,
             fetch_reports=fetch,
             closing=lambda: self._closing,
         )
-        job = KubernetesJob(step, site)
+        return await JobAttempts(step, site, self._connector.table, self._submit).run()
+
+    async def _submit(self, job: KubernetesJob) -> tuple[str, int]:
         self._live.add(job)
         # A task of its own: it removes its Job whatever becomes of the engine's task.
-        task = asyncio.ensure_future(job.run(limit_s))
+        task = asyncio.ensure_future(job.run())
         self._open.add(task)
         task.add_done_callback(self._open.discard)
         try:

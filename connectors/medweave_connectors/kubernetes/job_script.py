@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import shlex
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from medweave_connectors.pods.commands import COUNTERS, Counters, parse_counters
-from medweave_connectors.reactions.attempt_script import clean_start
+from medweave_connectors.pods.step import Step
+from medweave_connectors.reactions.attempt_script import SIGNAL, clean_start, lead_s
 from medweave_connectors.remote import shell_line
 from medweave_steps.contracts.errors import TryAgainError
 
@@ -27,6 +27,11 @@ class JobFiles:
     def beside(cls, output_directory: str, token: str) -> JobFiles:
         """The folder of one submission, which no other shares: `token` is its own."""
         return cls(f"{output_directory.rstrip('/')}.job-{token}")
+
+    @property
+    def begun(self) -> str:
+        """As old as the submission."""
+        return posixpath.join(self.folder, "begun")
 
     @property
     def stdout(self) -> str:
@@ -55,41 +60,35 @@ class ScriptEnd:
     counters: Counters
 
 
-def job_script(
-    command: Sequence[str],
-    files: JobFiles,
-    *,
-    environment: Mapping[str, str],
-    output_directory: str,
-    checkpoint_folder: str,
-    streams: Mapping[str, str | None],
-) -> str:
+def job_script(step: Step, files: JobFiles, *, home: str, checkpoint_folder: str, signal_lead_s: int) -> str:
     """A script for a POSIX shell that is the first process of its container.
 
     Such a shell gets TERM and nobody else does, so it hands it on; when it ends, the kernel ends whatever is left. A further start
     by Kubernetes finds the output folder as the engine made it, and the newest checkpoints.
 
     Args:
-        command: its words, quoted for a shell already.
-        streams: files of `stdin`, `stdout` and `stderr`, relative to the output folder.
+        home: folder of the step's first job.
+        checkpoint_folder: name of the folder inside the output folder that outlives a start; empty for none.
+        signal_lead_s: how long before its time limit a step with such a folder gets USR1, s; at most half of the limit.
     """
-    line = shell_line(command, environment=environment, workdir=output_directory, **streams)
+    line = shell_line(step.words, environment=step.environment, workdir=step.output_directory, **step.streams)
     folder, end = shlex.quote(files.folder), shlex.quote(files.end)
     return "\n".join(
         (
             f"mkdir -p {folder} && rm -f {end} || exit {TryAgainError.exit_code}",
             f"exec > {shlex.quote(files.stdout)} 2> {shlex.quote(files.stderr)} || exit {TryAgainError.exit_code}",
             *clean_start(
-                output_directory,
-                home=files.folder,
+                step.output_directory,
+                home=home,
                 checkpoint_folder=checkpoint_folder,
-                temporary=environment.get("TMPDIR", ""),
+                temporary=step.environment.get("TMPDIR", ""),
             ),
             "command=",
             'trap \'[ -z "$command" ] || kill -s TERM "$command"\' TERM',
             "started=$(date +%s)",
             f"sh -c {shlex.quote(line)} < /dev/null &",
             "command=$!",
+            *_signal(step.limit_s if checkpoint_folder else None, signal_lead_s),
             # A signal cuts a `wait` off; the code is the command's own once it is waited for to its end.
             'code=0; wait "$command" || code=$?',
             'while kill -s 0 "$command" 2> /dev/null; do code=0; wait "$command" || code=$?; done',
@@ -99,9 +98,17 @@ def job_script(
     )
 
 
+def _signal(limit_s: int | None, wanted_s: int) -> tuple[str, ...]:
+    """Lines that send the command a signal before its time limit; what they leave ends with their container."""
+    if limit_s is None:
+        return ()
+    wait_s = limit_s - lead_s(limit_s, wanted_s)
+    return (f'( sleep {wait_s}; kill -s {SIGNAL} "$command" ) > /dev/null 2>&1 &',)
+
+
 def make_folder(files: JobFiles) -> str:
     """A shell line that makes the job's folder, before there is a pod that needs it."""
-    return f"mkdir -p {shlex.quote(files.folder)}"
+    return f"mkdir -p {shlex.quote(files.folder)} && : > {shlex.quote(files.begun)}"
 
 
 def follow(file: str, offset: int) -> str:

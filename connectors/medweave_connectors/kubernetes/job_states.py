@@ -15,6 +15,7 @@ from medweave_connectors.pods.states import PodState, describe, end_kind, judge
 from medweave_connectors.reactions.table import FailureKind
 
 _TOO_OFTEN = "BackoffLimitExceeded"
+_LATE = "DeadlineExceeded"
 
 
 class JobState(StrEnum):
@@ -71,6 +72,10 @@ def judge_job(job: Mapping[str, Any] | None, pods: Sequence[Pod], container: str
     taken_away = int(status.get("failed") or 0)
     if "Complete" in conditions:
         return _completed(pod, container, taken_away)
+    # A kubelet may call a pod failed before its container has ended: the Job sees no exit code then, and makes another pod.
+    late = next((each for each in pods if each.reason == _LATE), None)
+    if late is not None:
+        return _past_its_limit(late, container, over="Failed" in conditions)
     if "Failed" in conditions:
         return _failed(conditions["Failed"], pod or last, container, is_gone=pod is None)
     if pod is not None and judge(pod)[0] is not PodState.GONE and _runs(pod, container):
@@ -85,6 +90,15 @@ def _completed(pod: Pod | None, container: str, taken_away: int) -> Told:
         return Told(state=JobState.COMPLETED, exit_code=0, pod=pod, taken_away=taken_away)
     seen = "its pod is gone" if pod is None else f"container {container} of pod {pod.name}: exit code {code}"
     return Told(state=JobState.FAILED, word=f"Complete, and {seen}", pod=pod)
+
+
+def _past_its_limit(pod: Pod, container: str, *, over: bool) -> Told:
+    """Of a pod that is ended at its time limit: that is the end, whatever the Job makes of it."""
+    found = pod.container(container)
+    code = found.ended_code if found is not None else None
+    if code is None and not over:
+        return Told(state=JobState.RUNNING, pod=pod)  # its command gets its time to end
+    return Told(state=JobState.FAILED, exit_code=code, kind=FailureKind.TIMEOUT, word=describe(pod), pod=pod)
 
 
 def _failed(condition: tuple[str, str], pod: Pod | None, container: str, *, is_gone: bool) -> Told:

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from medweave_connectors.reactions.attempt_script import SIGNAL
+
 MARK = "medweave-pod "
 _V2, _V1 = "/sys/fs/cgroup", "/sys/fs/cgroup/memory"
 _FILES = (
@@ -28,12 +30,14 @@ class Counters:
 
     Attributes:
         pid: of the shell above the command, in the container; it leads their process group.
+        command: number of the command's own process there.
         oom_kills: processes of the container killed for lack of memory so far.
         cpu_seconds: processor time of the container so far, s.
         limit_mib: its memory limit, MiB.
     """
 
     pid: int | None = None
+    command: int | None = None
     oom_kills: int | None = None
     cpu_seconds: float | None = None
     limit_mib: float | None = None
@@ -52,7 +56,7 @@ class Counters:
     def _read(self, words: list[str]) -> None:
         name, values = words[0], words[1:]
         if name == "pid":
-            self.pid = int(values[0])
+            self.pid, self.command = map(int, values)
         elif name.endswith(("memory.events", "memory.oom_control")) and values[0] == "oom_kill":
             self.oom_kills = int(values[1])
         elif name.endswith("cpu.stat") and values[0] == "usage_usec":
@@ -86,7 +90,12 @@ def start(line: str) -> list[str]:
     Args:
         line: for a POSIX shell, ending in `exec`.
     """
-    return ["sh", "-c", f"{{ echo '{MARK}pid' $PPID; {COUNTERS}; }} >&2; {line}"]
+    return ["sh", "-c", f"{{ echo '{MARK}pid' $PPID $$; {COUNTERS}; }} >&2; {line}"]
+
+
+def signal(process_id: int) -> list[str]:
+    """Words that send the command the signal to write a checkpoint."""
+    return ["kill", "-s", SIGNAL, str(process_id)]
 
 
 def read_counters() -> list[str]:

@@ -11,7 +11,7 @@ import contextlib
 import secrets
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator, MutableMapping, MutableSequence, Sequence
+from collections.abc import AsyncIterator, Mapping, MutableMapping, MutableSequence, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +20,26 @@ from streamflow.core.deployment import ExecutionLocation
 from streamflow.core.scheduling import AvailableLocation
 
 from medweave_connectors import job_processes, requests, shutdown
-from medweave_connectors.errors import CommandFailed, JobEndedBySite, TimeLimitExceeded
+from medweave_connectors.errors import CommandFailed
 from medweave_connectors.gang import node_environment
 from medweave_connectors.pods.access import connect, kubeconfig_path
+from medweave_connectors.pods.attempts import PodAttempts
 from medweave_connectors.pods.errors import DeploymentRefused
-from medweave_connectors.pods.group import Group, Member, outcome_of
+from medweave_connectors.pods.group import Group, Member
 from medweave_connectors.pods.left import Cleaned, GoneRun
 from medweave_connectors.pods.patience import hope
 from medweave_connectors.pods.places import BUFFER_BYTES, PodPlaces
 from medweave_connectors.pods.pod import Pod, pod_facts, size_of
 from medweave_connectors.pods.readiness import RunIsEnding, run_is_ending
 from medweave_connectors.pods.states import PodState, describe, judge
+from medweave_connectors.pods.step import Step
 from medweave_connectors.pods.words import tell_waiting
 from medweave_connectors.pods.workloads import Workload
+from medweave_connectors.reactions.attempt_script import SIGNAL_LEAD_S
+from medweave_connectors.reactions.table import STANDING, read_table
 from medweave_connectors.record import current
 from medweave_connectors.record.output import JobOutput
-from medweave_connectors.remote import fetch_reports, file_name, shell_line, step_variables
+from medweave_connectors.remote import file_name, shell_line, step_variables
 
 NO_PODS_S = 60.0
 SETTLE_S = 3.0
@@ -69,6 +73,8 @@ class PodsConnector(PodPlaces):
         timeout: int = 300,
         pendingTimeout: int = 300,
         transferBufferSize: int = BUFFER_BYTES,
+        reactions: Mapping[str, Mapping[str, Any]] | None = None,
+        signalLeadTime: int = SIGNAL_LEAD_S,
     ) -> None:
         super().__init__(deployment_name, config_dir, transferBufferSize)
         folder = Path(config_dir)
@@ -76,6 +82,7 @@ class PodsConnector(PodPlaces):
         self.namespace = namespace or ""
         self.kubeconfig, self.kube_context, self.in_cluster = kubeconfig_path(kubeconfig), kubeContext, inCluster
         self.timeout_s, self.pending_timeout_s = timeout, pendingTimeout
+        self.table, self.signal_lead_s = read_table(reactions or {}, STANDING), signalLeadTime
         self.workloads: list[Workload] = []
         self._clients: list[Any] = []
         self._groups: set[Group] = set()
@@ -222,7 +229,8 @@ class PodsConnector(PodPlaces):
         timeout: int | None = None,
         job_name: str | None = None,
     ) -> tuple[str, int] | None:
-        """Runs a command. For a job: returns the cause of a failure in the step's own words, and the exit code.
+        """Runs a command. For a job: again where the table says so; returns the cause of a failure in the step's own words, and the
+        exit code.
 
         Raises:
             TimeLimitExceeded: the job took longer than its ToolTimeLimit; it has ended.
@@ -238,8 +246,15 @@ class PodsConnector(PodPlaces):
         streams = streams_of(stdin, stdout, stderr)
         self._writers[workdir] = location.name
         variables = step_variables(location.environment, environment or {})
-        members = await self.members(job_name, location, command, variables, workdir, streams)
-        return await self._run_group(job_name, location, Group(self.websocket, self.cluster, members), workdir, timeout)
+        step = Step(
+            name=job_name,
+            words=command,
+            environment=variables,
+            output_directory=workdir,
+            streams=streams,
+            limit_s=timeout,
+        )
+        return await PodAttempts(self, step, location, groups=self._groups, closing=lambda: self._closing).run()
 
     async def utility(
         self,
@@ -259,6 +274,12 @@ class PodsConnector(PodPlaces):
                 return "", 0
         return await super().utility(location, command, environment, workdir, timeout)
 
+    def places_of(self, job_name: str, location: ExecutionLocation) -> list[str]:
+        """Where the nodes of a job run: one place, or with the gang hint each location that the job was given."""
+        request = requests.request_of(job_name)
+        gang = request is not None and request.hints.gang and len(request.locations) > 1
+        return list(request.locations) if request is not None and gang else [location.name]
+
     async def members(
         self,
         job_name: str,
@@ -268,10 +289,9 @@ class PodsConnector(PodPlaces):
         workdir: str,
         streams: dict[str, str | None],
     ) -> list[Member]:
-        """The nodes of a job: one, or with the gang hint one for each location that the job was given."""
-        request = requests.request_of(job_name)
-        gang = request is not None and request.hints.gang and len(request.locations) > 1
-        places = list(request.locations) if request is not None and gang else [location.name]
+        """The nodes of a job, in its places."""
+        places = self.places_of(job_name, location)
+        gang = len(places) > 1
         pods = [await self.pod_at(place) for place in places]
         rendezvous = f"{pods[0].ip}:{RENDEZVOUS_PORT}"  # not every pod has a name that others can look up
         members = []
@@ -305,42 +325,14 @@ class PodsConnector(PodPlaces):
             "pods": [pod_facts(member.pod, member.container) for member in members],
         }
 
+    async def after_attempt(self, job_name: str, location: ExecutionLocation) -> None:
+        """Called when a job's command has ended in its places, and before it begins there again."""
+
     async def watched(self) -> str:
         """Why something else that a job needs is lost; empty while it is not."""
         return ""
 
     # ---- inside
-
-    async def _run_group(
-        self, job_name: str, location: ExecutionLocation, group: Group, workdir: str, timeout: int | None
-    ) -> tuple[str, int]:
-        started = time.monotonic()
-        self._groups.add(group)
-        try:
-            in_time = await group.run(timeout, self.watched)
-        finally:
-            self._groups.discard(group)
-        seconds = time.monotonic() - started
-        culprit = group.culprit()
-        reports = None if culprit.failed else await fetch_reports(self, location, workdir, job_name)
-        outcome = outcome_of(
-            group.members,
-            culprit,
-            seconds=seconds,
-            limit_s=None if in_time else timeout,
-            kept_at=f"{self.deployment_name}:{culprit.place}:{workdir}",
-            reports=reports,
-            site=self.site_facts(group.members),
-        )
-        if (run := current()) is not None:
-            run.command_ended(job_name, outcome)
-        if self._closing:
-            raise asyncio.CancelledError  # ended by us: the job did not fail
-        if not in_time:
-            raise TimeLimitExceeded(f"{job_name}: {outcome.cause}")
-        if culprit.lost:
-            raise JobEndedBySite(f"{job_name}: {outcome.cause}")
-        return outcome.cause, outcome.exit_code
 
     def _refuse_without_pods(self, pods: Sequence[Pod], ready: Sequence[Pod]) -> None:
         # StreamFlow asks again, and would wait for ever: a pod that is started anew gets a minute, one that waits for something

@@ -108,7 +108,13 @@ class Group:
         self._timed_out = False
         self._doom = ""
 
-    async def run(self, time_limit_s: float | None, watched: Callable[[], Awaitable[str]] | None = None) -> bool:
+    async def run(
+        self,
+        time_limit_s: float | None,
+        watched: Callable[[], Awaitable[str]] | None = None,
+        *,
+        signal_after_s: float | None = None,
+    ) -> bool:
         """Runs them all.
 
         When one fails, is lost, or `watched` tells of a loss, the others get `OWN_WORDS_S` to end by themselves, and are
@@ -117,12 +123,14 @@ class Group:
         Args:
             time_limit_s: all are ended after it.
             watched: says why something else that the members need is lost; empty while it is not.
+            signal_after_s: the command of node 0 gets USR1 then.
 
         Returns:
             False if the time limit was reached.
         """
         tasks = {asyncio.create_task(self._run(member), name=member.place): member for member in self.members}
         limit = None if time_limit_s is None else asyncio.create_task(self._end_after(time_limit_s))
+        signal = None if signal_after_s is None else asyncio.create_task(self._signal_after(signal_after_s))
         watcher = asyncio.create_task(self._watch(watched))
         try:
             finished, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -144,7 +152,7 @@ class Group:
             await self.end("INT")
             raise
         finally:
-            for each in (watcher, limit, *tasks):
+            for each in (watcher, signal, limit, *tasks):
                 if each is not None:
                     each.cancel()
         return not self._timed_out
@@ -251,6 +259,17 @@ class Group:
                 await execution.collect()
                 return True
         return False
+
+    async def _signal_after(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        first = self.members[0]
+        if first.before.command is None:
+            return  # it did not get so far
+        with contextlib.suppress(PodLost, TimeoutError):
+            async with asyncio.timeout(ASK_S):
+                words = commands.signal(first.before.command)
+                execution = await execute(self._websocket, first.pod.namespace, first.place, words)
+                await execution.collect()
 
     async def _end_after(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

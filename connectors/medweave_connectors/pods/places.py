@@ -147,7 +147,7 @@ class PodPlaces(BaseConnector):  # type: ignore[misc]
         self, src: str, dst: str, locations: MutableSequence[ExecutionLocation], read_only: bool = False
     ) -> None:
         """Copies to each location, once for those that share a volume."""
-        chosen = await self._distinct(locations, dst)
+        chosen = await self.distinct(locations, dst)
         copy = super().copy_local_to_remote
         await self._repeated(lambda: copy(src, dst, chosen, read_only), dst, chosen, ends=chosen)
 
@@ -169,7 +169,7 @@ class PodPlaces(BaseConnector):  # type: ignore[misc]
     ) -> None:
         """Copies from another place to each location, once for those that share a volume; links where it is the same."""
         others = []
-        for each in await self._distinct(locations, dst, source_location):
+        for each in await self.distinct(locations, dst, source_location):
             if (each.deployment, each.name) != (source_location.deployment, source_location.name):
                 others.append(each)
             elif src != dst:
@@ -254,9 +254,14 @@ class PodPlaces(BaseConnector):  # type: ignore[misc]
         elif not places:
             Path(path).unlink(missing_ok=True)
 
-    async def _distinct(
+    async def distinct(
         self, locations: Sequence[ExecutionLocation], path: str, source: ExecutionLocation | None = None
     ) -> list[ExecutionLocation]:
+        """One place for each volume that lies behind a path; the source's own, if it is among them.
+
+        Raises:
+            PodLost: the pod of a place is gone.
+        """
         if len(locations) < 2:
             return list(locations)
         known = {pod.name: pod for pod in await self.pods()}

@@ -52,6 +52,7 @@ class Reaction:
         wait: time before the first of them, s; it doubles with each.
         factor: of `moreMemory`.
         cap: most memory of a node, MiB; 0: that of the largest node.
+        why: of `stop`: what keeps this kind of site from another attempt.
     """
 
     do: Literal["again", "moreMemory", "continue", "stop"]
@@ -59,6 +60,7 @@ class Reaction:
     wait: int = 0
     factor: float = 1.5
     cap: int = 0
+    why: str = ""
 
 
 Table = Mapping[FailureKind, Reaction]
@@ -72,9 +74,22 @@ DEFAULTS: Table = {
 }
 
 
-def read_table(given: Mapping[str, Mapping[str, Any]]) -> Table:
-    """The default table with the keys that a site's file changes, as the connector's schema has them."""
-    return {kind: dataclasses.replace(row, **given.get(kind, {})) for kind, row in DEFAULTS.items()}
+_POD_IS_GONE = "its pod is gone, and with it what it had; a failureManager of the file can place the step anew"
+# In pods that stand whatever becomes of a step: the same pod is all that another attempt can have.
+STANDING: Table = {
+    FailureKind.OUT_OF_MEMORY: Reaction(
+        do="stop", why="the memory of a standing pod is fixed; raise resources.limits.memory of its container"
+    ),
+    FailureKind.TIMEOUT: DEFAULTS[FailureKind.TIMEOUT],
+    FailureKind.PREEMPTED: Reaction(do="stop", why=_POD_IS_GONE),
+    FailureKind.NODE_FAIL: Reaction(do="stop", why=_POD_IS_GONE),
+    FailureKind.STEP_FAILED: DEFAULTS[FailureKind.STEP_FAILED],
+}
+
+
+def read_table(given: Mapping[str, Mapping[str, Any]], usual: Table = DEFAULTS) -> Table:
+    """The usual table with the keys that a site's file changes, as the connector's schema has them."""
+    return {kind: dataclasses.replace(row, **given.get(kind, {})) for kind, row in usual.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +145,8 @@ def decide(failures: Sequence[Failed], table: Table, *, largest_mib: float | Non
     last = failures[-1]
     row = table.get(last.kind)
     if row is None or row.do == "stop":
+        if row is not None and row.why:
+            return Stop(why=row.why, in_spite=True)
         return Stop(why=f"{last.kind} is not tried again")
     if last.kind is FailureKind.STEP_FAILED and last.exit_code != TryAgainError.exit_code:
         return Stop(why=f"{meaning(last.exit_code)}, would come again")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from medweave_connectors.kubernetes.job_object import SUBMISSION, build_job, job
 from medweave_connectors.kubernetes.job_script import JobFiles, follow, job_script, read_end, show_end
 from medweave_connectors.kubernetes.job_states import JobState, Told, judge_job
 from medweave_connectors.pods.pod import Pod, parse_pod
+from medweave_connectors.pods.step import Step
 from medweave_connectors.reactions.table import FailureKind
 from medweave_connectors.requests import JobRequest, StepHints
 from support.api_server import pod_document
@@ -139,19 +141,28 @@ def test_the_name_of_a_job(name: str, expected: str) -> None:
 # ---- what it runs
 
 
-def script(folder: Path, command: str, *, checkpoint_folder: str = "", **streams: str) -> tuple[str, JobFiles]:
+def script(
+    folder: Path,
+    command: str,
+    *,
+    checkpoint_folder: str = "",
+    limit_s: int | None = None,
+    token: str = "ab",
+    **streams: str,
+) -> tuple[str, JobFiles]:
     output = folder / "my out"
     output.mkdir(exist_ok=True)
-    files = JobFiles.beside(str(output), "ab")
-    told = job_script(
-        ["sh", "-c", f"'{command}'"],
-        files,
+    files = JobFiles.beside(str(output), token)
+    step = Step(
+        name="/segment/0",
+        words=["sh", "-c", f"'{command}'"],
         environment={"TMPDIR": str(folder / "tmp"), "VALUE": "a $HOME 'b'"},
         output_directory=str(output),
-        checkpoint_folder=checkpoint_folder,
         streams={"stdin": None, "stdout": None, "stderr": None} | streams,
+        limit_s=limit_s,
     )
-    return told, files
+    home = JobFiles.beside(str(output), "ab").folder
+    return job_script(step, files, home=home, checkpoint_folder=checkpoint_folder, signal_lead_s=1), files
 
 
 def end_of(files: JobFiles) -> int:
@@ -198,6 +209,25 @@ def test_a_second_start_finds_a_clean_folder_and_the_checkpoints(tmp_path: Path)
     assert (tmp_path / "seen").read_text() == "saved\n", "nothing of the first start but its checkpoints"
     assert (tmp_path / "from").read_text() == f"\n{tmp_path}/my out/saved\n"
     assert (tmp_path / "my out" / "saved" / "c").read_text() == "1\n1\n"
+
+
+def test_a_further_job_of_the_step_finds_a_clean_folder_and_the_checkpoints(tmp_path: Path) -> None:
+    save = "ls > ../seen; mkdir -p saved; echo 1 >> saved/c; echo x > part; exit 75"
+    for token in ("ab", "cd"):
+        told, _ = script(tmp_path, save, checkpoint_folder="saved", token=token)
+        assert subprocess.run(["sh", "-c", told], check=False).returncode == 75
+    assert (tmp_path / "seen").read_text() == "saved\n"
+    assert (tmp_path / "my out" / "saved" / "c").read_text() == "1\n1\n"
+
+
+@pytest.mark.parametrize(("checkpoint_folder", "code"), [("saved", 4), ("", 0)])
+def test_a_step_with_checkpoints_is_told_before_its_time_limit(
+    tmp_path: Path, checkpoint_folder: str, code: int
+) -> None:
+    waits = 'trap "exit 4" USR1; n=0; while [ $n -lt 30 ]; do sleep 0.1; n=$((n+1)); done'
+    told, files = script(tmp_path, waits, checkpoint_folder=checkpoint_folder, limit_s=2)
+    assert subprocess.run(["sh", "-c", told], check=False).returncode == code
+    assert end_of(files) == code
 
 
 def test_what_a_command_says_is_read_from_where_reading_stopped(tmp_path: Path) -> None:
@@ -292,6 +322,21 @@ def test_a_pods_own_reason_counts_before_the_exit_code(reason: str, kind: Failur
     document["status"] |= {"phase": "Failed", "reason": reason, "message": "Usage of EmptyDir volume exceeds"}
     document["status"]["containerStatuses"] = [{"name": "worker", "restartCount": 0, "state": ended}]
     assert judge_job(job_with(*FAILED), [parse_pod(document)], "worker").kind is kind
+
+
+def test_a_pod_past_its_time_limit_is_the_end_whatever_the_job_makes_of_it() -> None:
+    """Seen on 1.34: failed before its container had ended, so the Job saw no exit code and made another pod."""
+
+    def late(code: int | None = None) -> Pod:
+        return replace(pod("Failed", code=code), reason="DeadlineExceeded")
+
+    ending = judge_job(job_with(failed=1), [late()], "worker")
+    assert (ending.state, ending.taken_away) == (JobState.RUNNING, 0), "its command gets its time to end"
+    for pods in ([late(143)], [late(143), pod("Pending")]):
+        told = judge_job(job_with(failed=1), pods, "worker")
+        assert (told.state, told.kind, told.exit_code) == (JobState.FAILED, FailureKind.TIMEOUT, 143)
+    lost = judge_job(job_with(*FAILED, failed=1), [late()], "worker")
+    assert (lost.state, lost.kind) == (JobState.FAILED, FailureKind.TIMEOUT)
 
 
 def test_a_pod_that_is_gone_was_deleted() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from support.engine import Run, run, start, wait_until
+from support.fake_cluster import NEVER_AGAIN
 from support.job_server import JobServer, standing_pod
 from support.small_cluster import PROGRESS, failure, write
 
@@ -71,7 +73,7 @@ def test_each_command_has_a_pod_of_its_own(tmp_path: Path, server: JobServer) ->
 def test_what_becomes_of_a_jobs_pod(
     tmp_path: Path, server: JobServer, status: dict[str, Any], kind: str, words: str
 ) -> None:
-    going = begin(tmp_path, "exec sleep 60")
+    going = begin(tmp_path, "exec sleep 60", config=f"{MODE}, reactions: {json.dumps(NEVER_AGAIN)}")
     (pod,) = server.pods_of_jobs()
     server.kill(pod, **status)
     ended = going.wait()

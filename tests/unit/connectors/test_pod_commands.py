@@ -14,7 +14,7 @@ from medweave_connectors.remote import shell_line
 from support.engine import wait_until
 
 V1 = [
-    "medweave-pod pid 17",
+    "medweave-pod pid 17 19",
     "medweave-pod /sys/fs/cgroup/memory/memory.oom_control oom_kill_disable 0",
     "medweave-pod /sys/fs/cgroup/memory/memory.oom_control under_oom 0",
     "medweave-pod /sys/fs/cgroup/memory/memory.oom_control oom_kill 3",
@@ -32,7 +32,7 @@ V2 = [
 
 
 def test_counters_of_both_versions() -> None:
-    assert parse_counters(V1) == Counters(pid=17, oom_kills=3, cpu_seconds=2.5, limit_mib=512)
+    assert parse_counters(V1) == Counters(pid=17, command=19, oom_kills=3, cpu_seconds=2.5, limit_mib=512)
     assert parse_counters(V2) == Counters(oom_kills=1, cpu_seconds=1.5)
     assert not Counters().take("medweave-progress {}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
@@ -33,8 +34,9 @@ def test_each_kind_has_its_row_with_the_defaults() -> None:
     assert f"**exit code {PARTIAL}**" in PAGE
 
 
-def test_the_example_is_accepted() -> None:
-    text = re.search(r"```yaml\n(  cluster:.*?)```", PAGE, re.DOTALL)
+@pytest.mark.parametrize("name", ["cluster", "cloud"])
+def test_the_examples_are_accepted(name: str) -> None:
+    text = re.search(rf"```yaml\n(  {name}:.*?)```", PAGE, re.DOTALL)
     assert text is not None
-    config = yaml.safe_load(text[1])["cluster"]["config"]
-    Draft202012Validator(connector_schemas()["medweave.slurm"]).validate(config)
+    deployment = yaml.safe_load(text[1])[name]
+    Draft202012Validator(connector_schemas()[deployment["type"]]).validate(deployment["config"])
