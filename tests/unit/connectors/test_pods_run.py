@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -224,11 +225,18 @@ def test_an_unknown_service_is_told_with_the_known_ones(tmp_path: Path, server: 
 def test_manifests_live_as_long_as_the_run(tmp_path: Path, server: ApiServer) -> None:
     (tmp_path / "segment.yaml").write_text(DEPLOYMENT)
     applied(server)
+    make, labels = server.on_apply, []
+
+    def noted(document: dict[str, Any]) -> None:
+        labels.append(document["spec"]["template"]["metadata"]["labels"]["medweave.dev/run"])
+        make(document)
+
+    server.on_apply = noted
     write(tmp_path, {"first": GOOD}, config="files: [segment.yaml]")
     ended = run(tmp_path, environment={"MEDWEAVE_RUN_ID": "my.run"})
     assert ended.exit_code == 0, ended.stderr
     assert (tmp_path / "results" / "result.txt").read_text() == "segment-1\n"
-    assert server.pods["segment-1"]["metadata"]["labels"]["medweave.dev/run"] == "my.run"
+    assert labels == ["my.run"]
     assert not server.objects, "what was applied is deleted"
 
 
