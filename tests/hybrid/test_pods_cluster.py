@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from medweave.cli import main
 from support.cwl_files import ROOT
 from support.engine import Run
 from support.helm_release import TESTBED, Tenant
-from support.pod_runs import BASE_IMAGE, GANG, PROGRESS, begin, give_input, go, write
+from support.pod_runs import BASE_IMAGE, GANG, PROGRESS, begin, environment, give_input, go, write
 
 GOOD = "echo {} > run_report.json; hostname > result.txt"
 INSTALLATION = "stand-in-runtime"
@@ -242,6 +243,24 @@ def test_what_a_killed_driver_left_is_removed(tmp_path: Path, tenant: Tenant) ->
     assert ended.exit_code == 0, ended.stderr
     assert f"removing release {left}" in ended.stderr
     assert not releases(tenant)
+
+
+def test_medweave_clean_uninstalls_what_a_killed_driver_left(
+    tmp_path: Path, tenant: Tenant, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare(tmp_path, {"train": (PROGRESS + "while :; do sleep 1; done", GANG)})
+    going = begin(tmp_path, tenant)
+    going.wait_for_line("case 1/2", 120)
+    going.signal(signal.SIGKILL)
+    going.wait()
+    (left,) = releases(tenant)
+    for name, value in environment(tenant).items():
+        monkeypatch.setenv(name, value)
+    assert main(["clean", str(going.record)]) == 0
+    assert f"pods: release {left} removed" in capsys.readouterr().out
+    assert not releases(tenant)
+    kinds = "statefulsets,pods,services,configmaps,secrets,persistentvolumeclaims"
+    assert not tenant.get(kinds, f"app.kubernetes.io/instance={left}")
 
 
 def test_a_value_of_the_wrong_type_is_told_with_its_key(tmp_path: Path, tenant: Tenant) -> None:
