@@ -8,7 +8,7 @@
 #   make testbed-down    end all of it; PURGE=1 removes the programs, environment and images too
 #   make hybrid          one run over Slurm, a COMPSs release and pods, and the same on this machine alone; needs root, as testbed
 #   make test-hybrid     the tests that need the testbed
-#   make faults          breaks real jobs on the testbed in 16 ways, and compares what the sites say with what medweave says
+#   make faults          breaks real jobs on the testbed in 21 ways, and compares what the sites say with what medweave says
 #   make docs            generated reference pages and schemas
 #   make constraints     resolve the dependencies anew and pin them with hashes
 # Options: PYTHON=python3.12   another interpreter (3.11 or newer)

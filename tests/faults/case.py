@@ -142,6 +142,11 @@ class Case:
         return self.folder / "runs" / f"{self.name}-{len(self.runs)}"
 
     @property
+    def run_ids(self) -> list[str]:
+        """The names of its runs."""
+        return [f"{self.name}-{number}" for number in range(1, len(self.runs) + 1)]
+
+    @property
     def next_record(self) -> Path:
         """The folder of the run that is started next."""
         return self.folder / "runs" / f"{self.name}-{len(self.runs) + 1}"
@@ -235,12 +240,12 @@ class Case:
 
     def facts(
         self, *, scheduler: str, happened: bool, completed: bool, submissions: int, since: float | None,
-        look: Callable[[], Sequence[str]],
+        look: Callable[[], Sequence[str]], replaced: int = 0,
     ) -> Facts:  # fmt: skip
         """All that is known, when the driver has ended.
 
         Args:
-            scheduler, happened, completed, submissions, since: as the site's own word is.
+            scheduler, happened, completed, submissions, since, replaced: as the site's own word is.
             look: asks the site what of the job lives.
         """
         return Facts(
@@ -254,6 +259,7 @@ class Case:
             whole=self.whole,
             submissions=submissions,
             executions=len(self.processes),
+            replaced=replaced,
             alive=self.alive(look),
             since=since,
             said=self.said(),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from faults import daemon_kinds, driver_kinds, pod_kinds, slurm_kinds
+from faults import daemon_kinds, driver_kinds, job_kinds, pod_kinds, slurm_kinds
 from faults.case import Case, Kind
 from faults.pod_site import MOUNT, ledger_folder
 from faults.slurm_site import words_of
@@ -23,7 +23,7 @@ from faults.verdict import Facts, row
 from medweave_testbed.layout import POD_UID
 
 KINDS: tuple[Kind, ...] = (
-    *slurm_kinds.KINDS, *driver_kinds.KINDS, *pod_kinds.KINDS, *daemon_kinds.KINDS,
+    *slurm_kinds.KINDS, *driver_kinds.KINDS, *pod_kinds.KINDS, *job_kinds.KINDS, *daemon_kinds.KINDS,
 )  # fmt: skip
 STARTS = 3  # drivers that start at once, on two cores
 SITES = ("slurm", "pods")
@@ -119,13 +119,14 @@ class Campaign:
                 since=max(end, case.started_at) if end is not None and len(case.runs) > 1 else end,
                 look=lambda: stage.slurm.living(case.name),
             )
-        told = stage.pods.story(case.uid)
+        told, jobs = stage.pods.story(case.uid), stage.pods.pods_of_jobs(case)
         happened = kind.proof(case, told)
         return case.facts(
             scheduler=told.word,
             happened=happened,
             completed=not (kind.fatal and happened),
-            submissions=1,
+            submissions=len(stage.pods.jobs(case)) or 1,
+            replaced=sum(bool(each.disruption) for each in jobs),
             since=case.known_at or case.injected_at,
             look=lambda: [] if kind.name == "pod-memory" else stage.pods.living(case),
         )

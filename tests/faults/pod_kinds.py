@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 
 from faults.case import CannotPlay, Case, Kind
-from faults.pod_site import TENANT, Story
+from faults.pod_site import Story
 from faults.stage import Stage, each
 from medweave_connectors.reactions.table import FailureKind
 
 WAIT = "sleep 900"
-EVICTED = "event Evicted: "
+EVICTED, EVICTION = "event Evicted: ", "EvictionByEvictionAPI"
 MEMORY, DISK = "96Mi", "10Mi"
 FILL = "head -c 31457280 /dev/zero > filler"  # 30 MiB
 
@@ -41,11 +40,8 @@ def evicted(stage: Stage, case: Case) -> None:
     if over:
         case.inject(f"30 MiB in a volume of {DISK}")
     else:
-        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": TENANT}}
-        path = f"/api/v1/namespaces/{TENANT}/pods/{pod}/eviction"
-        told = stage.pods.admin("create", "--raw", path, "-f", "-", text=json.dumps(eviction))
+        case.refuted = not stage.pods.evict(pod)
         case.inject(f"Eviction API on {pod}")
-        case.refuted = '"Success"' not in told
     case.end(240)
     if over:
         at, text = stage.pods.eviction(pod)
@@ -56,7 +52,7 @@ def evicted(stage: Stage, case: Case) -> None:
 def was_evicted(case: Case, told: Story) -> bool:
     """The API server says so, in one of its ways; a pod whose containers end well is Succeeded, and its event tells."""
     by_event = any(each.startswith(EVICTED) for each in case.evidence)
-    return by_event or bool(told.evicted) or told.disruption == "EvictionByEvictionAPI"
+    return by_event or bool(told.evicted) or told.disruption == EVICTION
 
 
 def out_of_memory(stage: Stage, cases: Sequence[Case]) -> None:

@@ -8,7 +8,6 @@ import re
 import subprocess
 import threading
 import time
-import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +16,12 @@ from typing import Any
 import yaml
 
 from faults.case import Case
-from support.pod_runs import WORKDIR, pods_of, write
+from support.pod_runs import WORKDIR, pods_of, pods_on_claim, write
 from support.testbed import Sites, wait_for
 
 TENANT = "tenant-a"
-LABEL = "medweave-faults"  # on every pod of a campaign, with its id
+LABEL = "medweave-faults"  # on every pod that a campaign makes, with its id
+RUN = "medweave.dev/run"  # on all that a run makes
 CLAIM, MOUNT = "medweave-data", "/ledger"
 WATCH_PAUSE_S = 0.5
 COUNTER = "cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control 2> /dev/null; :"
@@ -49,6 +49,7 @@ class Story:
         deleted: it is gone, or was to go.
         evicted: phase Failed, reason Evicted, with the kubelet's message.
         disruption: reason of its condition DisruptionTarget.
+        reason: of the pod's end; that of its container where the pod has none (`DeadlineExceeded`, `OOMKilled`).
         changed_at: when the API server first told of one of these, s since 1970.
         restarts: of its containers.
     """
@@ -59,6 +60,7 @@ class Story:
     deleted: bool = False
     evicted: str = ""
     disruption: str = ""
+    reason: str = ""
     changed_at: float | None = None
     restarts: int = 0
 
@@ -68,6 +70,7 @@ class Story:
         words = [f"pod {self.phase or 'unknown'}"]
         words += [f"Evicted: {self.evicted}"] if self.evicted else []
         words += [f"DisruptionTarget {self.disruption}"] if self.disruption else []
+        words += [self.reason] if self.reason and not self.evicted else []
         words += ["deleted"] if self.deleted else []
         return " ".join(words)
 
@@ -85,6 +88,7 @@ def story(states: Sequence[Seen], uid: str) -> Story:
         deleted=own[-1].change == "DELETED" or "deletionTimestamp" in metadata,
         evicted=next((seen.pod["status"].get("message", "") for seen in own if _is_evicted(seen)), ""),
         disruption=next((reason for seen in own if (reason := _disruption(seen))), ""),
+        reason=next((reason for seen in own if (reason := _reason(seen))), ""),
         changed_at=next((seen.at for seen in own if _is_over(seen)), None),
         restarts=max((each.get("restartCount", 0) for each in status.get("containerStatuses", [])), default=0),
     )
@@ -99,6 +103,7 @@ class Pods:
         self._closing = threading.Event()
         self._process: subprocess.Popen[str] | None = None
         self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._making, self._has_store = threading.Lock(), False
 
     def open(self) -> None:
         """Starts to watch."""
@@ -136,8 +141,7 @@ class Pods:
         template = document["spec"]["template"]
         work = {"name": "work", "emptyDir": {"sizeLimit": disk} if disk else {}}
         template["spec"]["volumes"] = [work, {"name": "ledger", "persistentVolumeClaim": {"claimName": CLAIM}}]
-        for metadata in (document["metadata"], template["metadata"]):
-            metadata.setdefault("labels", {}).update({LABEL: self.campaign, "app": case.name})
+        self._marked(document, case.name)
         return document
 
     def make(self, cases: Sequence[Case], **shape: str) -> None:
@@ -146,6 +150,31 @@ class Pods:
         self.admin("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}))
         for case in cases:
             self.admin("wait", "--for=condition=Available", f"deployment/{case.name}", "--timeout=120s")
+
+    def store(self) -> str:
+        """Makes the pod that holds the files of all cases with a Job of their own, once; its label `app`.
+
+        They lie where the ledgers of the campaign lie, and go with them.
+        """
+        name = f"faults-store-{self.campaign}"
+        with self._making:
+            if not self._has_store:
+                mounts = [
+                    {"name": "work", "mountPath": WORKDIR, "subPath": f"faults-{self.campaign}"},
+                    {"name": "work", "mountPath": MOUNT},
+                ]
+                document = pods_on_claim(name, replicas=1, volumeMounts=mounts)
+                self._marked(document, name)
+                self.admin("apply", "-f", "-", text=json.dumps(document))
+                self.admin("wait", "--for=condition=Available", f"deployment/{name}", "--timeout=120s")
+                self._has_store = True
+        return name
+
+    def evict(self, pod: str) -> bool:
+        """Asks the Eviction API for the end of a pod; whether it granted it."""
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": TENANT}}
+        path = f"/api/v1/namespaces/{TENANT}/pods/{pod}/eviction"
+        return '"Success"' in self.admin("create", "--raw", path, "-f", "-", text=json.dumps(eviction))
 
     def pod(self, case: Case) -> dict[str, Any]:
         """The pod of a case, as the API server has it now."""
@@ -156,11 +185,26 @@ class Pods:
 
     def living(self, case: Case) -> list[str]:
         """What of a case is in the cluster."""
-        return self.admin("get", "deployments,pods", f"--selector=app={case.name}", "--output=name").split()
+        runs = ",".join(case.run_ids)
+        return [
+            *self.admin("get", "deployments,pods", f"--selector=app={case.name}", "--output=name").split(),
+            *self.admin("get", "jobs,pods", f"--selector={RUN} in ({runs})", "--output=name").split(),
+        ]
 
     def story(self, uid: str) -> Story:
         """What the API server has told of a pod so far."""
         return story(list(self._seen), uid)
+
+    def pods_of_jobs(self, case: Case) -> list[Story]:
+        """The pods of the Jobs of a case that the API server has told of, in their order."""
+        own = [seen for seen in list(self._seen) if seen.pod["metadata"].get("labels", {}).get(RUN) in case.run_ids]
+        uids = [seen.pod["metadata"]["uid"] for seen in own if _job_of(seen)]
+        return [story(own, uid) for uid in dict.fromkeys(uids)]
+
+    def jobs(self, case: Case) -> list[str]:
+        """The names of the Jobs that these pods were made for."""
+        own = [seen for seen in list(self._seen) if seen.pod["metadata"].get("labels", {}).get(RUN) in case.run_ids]
+        return sorted({job for seen in own if (job := _job_of(seen))})
 
     def eviction(self, pod: str) -> tuple[float | None, str]:
         """When the kubelet told that it evicts a pod, s since 1970, and what it said; empty where it did not."""
@@ -201,9 +245,12 @@ class Pods:
 
     # ---- inside
 
+    def _marked(self, document: dict[str, Any], app: str) -> None:
+        for metadata in (document["metadata"], document["spec"]["template"]["metadata"]):
+            metadata.setdefault("labels", {}).update({LABEL: self.campaign, "app": app})
+
     def _watch(self) -> None:
-        selector = urllib.parse.quote(f"{LABEL}={self.campaign}")
-        path = f"/api/v1/namespaces/{TENANT}/pods?watch=1&labelSelector={selector}"
+        path = f"/api/v1/namespaces/{TENANT}/pods?watch=1"
         layout = self.testbed.layout
         words = [str(layout.bin / "kubectl"), f"--kubeconfig={layout.admin_kubeconfig}", "get", "--raw", path]
         while not self._closing.is_set():
@@ -227,6 +274,18 @@ def _is_evicted(seen: Seen) -> bool:
     return status.get("phase") == "Failed" and status.get("reason") == "Evicted"
 
 
+def _job_of(seen: Seen) -> str:
+    owners = seen.pod["metadata"].get("ownerReferences") or []
+    return next((each["name"] for each in owners if each["kind"] == "Job"), "")
+
+
+def _reason(seen: Seen) -> str:
+    status = seen.pod.get("status", {})
+    ends = [(each.get("state") or {}).get("terminated") or {} for each in status.get("containerStatuses") or []]
+    found = status.get("reason") or next((end["reason"] for end in ends if end.get("exitCode")), "")
+    return "" if found == "Error" else str(found)
+
+
 def _disruption(seen: Seen) -> str:
     conditions = seen.pod.get("status", {}).get("conditions") or []
     return next((each.get("reason", "") for each in conditions if _is_disruption(each)), "")
@@ -237,4 +296,4 @@ def _is_disruption(condition: dict[str, Any]) -> bool:
 
 
 def _is_over(seen: Seen) -> bool:
-    return bool(_is_evicted(seen) or _disruption(seen) or "deletionTimestamp" in seen.pod["metadata"])
+    return bool(_is_evicted(seen) or _disruption(seen) or _reason(seen) or "deletionTimestamp" in seen.pod["metadata"])

@@ -75,6 +75,7 @@ class Facts:
         whole: the output has the bytes that only a complete run writes.
         submissions: jobs that the scheduler has had for this one.
         executions: times the command began, counted by itself.
+        replaced: times that the scheduler itself says it has started the job again.
         alive: what of the job still lived when its run was over.
         since: moment from which medweave could know, s since 1970; None where it is not known.
         trouble: why the campaign could not do its part; empty when it could.
@@ -90,6 +91,7 @@ class Facts:
     whole: bool
     submissions: int
     executions: int
+    replaced: int = 0
     alive: Sequence[str] = ()
     since: float | None = None
     said: Said
@@ -138,9 +140,11 @@ def judge(facts: Facts) -> Verdict:
         wanted = " or ".join(sorted(facts.right)) or "a success"
         code = "" if facts.right_code is None else f" with exit code {facts.right_code}"
         why.append(f"lost: medweave said {told}; right would be {wanted}{code}")
-    doubled = facts.submissions > 1 or facts.executions > 1
+    doubled = facts.submissions > 1 or facts.executions > 1 + facts.replaced
     if doubled:
-        why.append(f"doubled: {facts.submissions} jobs, {facts.executions} executions")
+        why.append(
+            f"doubled: {facts.submissions} jobs, {facts.executions} executions, {facts.replaced} by the scheduler"
+        )
     why += [f"orphan: {each}" for each in facts.alive]
     return Verdict(
         counts=counts,
@@ -179,6 +183,7 @@ def row(facts: Facts) -> dict[str, Any]:
         "output_whole": facts.whole,
         "submissions": facts.submissions,
         "executions": facts.executions,
+        "replaced": facts.replaced,
         "counts": verdict.counts,
         "false_success": verdict.false_success,
         "lost": verdict.lost,

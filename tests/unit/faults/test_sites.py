@@ -51,6 +51,17 @@ def test_a_pod_that_was_deleted() -> None:
     assert (told.deleted, told.evicted, told.disruption, told.changed_at) == (True, "", "", 2)
 
 
+def test_the_reason_of_a_pods_end_or_of_its_containers() -> None:
+    killed = [{"name": "worker", "state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}]
+    told = story([seen(1), seen(2, containerStatuses=killed), seen(3, metadata={"deletionTimestamp": "x"})], "u")
+    assert (told.reason, told.changed_at, told.word) == ("OOMKilled", 2, "pod Running OOMKilled deleted")
+    late = {"phase": "Failed", "reason": "DeadlineExceeded", "containerStatuses": killed}
+    assert story([seen(1), seen(2, **late)], "u").reason == "DeadlineExceeded"
+    for code, word in ((0, "Completed"), (3, "Error")):
+        ended = [{"name": "worker", "state": {"terminated": {"reason": word, "exitCode": code}}}]
+        assert story([seen(1, containerStatuses=ended)], "u").reason == ""
+
+
 def test_an_eviction_by_the_api_and_one_by_the_kubelet() -> None:
     target = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
     told = story([seen(1), seen(2, conditions=[target]), seen(3, metadata={"deletionTimestamp": "x"})], "u")

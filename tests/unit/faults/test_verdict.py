@@ -96,6 +96,8 @@ def test_a_failure_must_tell_the_exit_code() -> None:
 def test_two_jobs_or_two_executions_are_doubled() -> None:
     assert flags(done(submissions=2)) == ["counts", "doubled"]
     assert flags(done(executions=2)) == ["counts", "doubled"]
+    assert flags(done(executions=2, replaced=1)) == ["counts"], "the scheduler itself says that it began it again"
+    assert flags(done(executions=3, replaced=1)) == ["counts", "doubled"]
     assert flags(facts(executions=0)) == ["counts"]  # cancelled before it began
 
 
