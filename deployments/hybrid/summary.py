@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,44 @@ def slurm_jobs(sacct: str) -> list[dict[str, str]]:
     """Rows of `sacct --parsable2 --noheader --format=<SACCT_FIELDS>`: one per job."""
     rows = (line.split("|") for line in sacct.splitlines() if line.strip())
     return [dict(zip(SACCT_FIELDS, row, strict=True)) for row in rows]
+
+
+def own_jobs(events: Iterable[Event]) -> set[str]:
+    """Slurm's ids of the run's jobs, all attempts; the account may have others."""
+    return {str(site["slurm_job_id"]) for site in _sites(events) if "slurm_job_id" in site}
+
+
+def own_pods(events: Iterable[Event], step: str = "") -> set[str]:
+    """UIDs of the pods that the run's jobs, or those of a step, ran in; the namespace may have others."""
+    chosen = (event for event in events if step in ("", event.get("step")))
+    return {pod["uid"] for site in _sites(chosen) for pod in site.get("pods", ())}
+
+
+def shortfalls(result: Mapping[str, Any], segment_pods: Collection[str]) -> list[str]:
+    """What a run lacks that is to have crossed all three sites, a sentence for each; none if it did.
+
+    Args:
+        result: the summary.
+        segment_pods: UIDs of the pods that segmented.
+    """
+    hosts = {step: {rank["host"] for rank in ranks} for step, ranks in result["ranks"].items()}
+    nodes, train = set(result["slurm_nodes"]), hosts.get("train", set())
+    wrong = []
+    if not result["masks_equal_laptop"]:
+        wrong.append(f"masks differ from the laptop's: {', '.join(result['masks_that_differ']) or 'there are none'}")
+    if len(nodes) < 2 or len(train) < 2 or not train <= nodes:
+        wrong.append(f"train: ranks on {_names(train)}, Slurm's nodes are {_names(nodes)}; two or more were to train")
+    workers, trained = result["compss_workers"], hosts.get("train_distributed", set())
+    if len(workers) < 2 or (result["compss_engine"] == "ddp" and len(trained) < 2):
+        wrong.append(
+            f"train_distributed: {len(workers)} workers, ranks on {_names(trained)}; two or more were to train"
+        )
+    if len(segment_pods) < 2:
+        wrong.append(f"segment: {len(segment_pods)} pods; two or more were to segment")
+    failed = [f"{job['JobID']} {job['State']}" for job in result["slurm_jobs"] if job["State"] != "COMPLETED"]
+    if failed:
+        wrong.append(f"Slurm jobs that did not do well: {', '.join(failed)}")
+    return wrong
 
 
 def slurm_nodes(jobs: Iterable[Mapping[str, str]], expand: Mapping[str, Sequence[str]]) -> list[str]:
@@ -88,7 +126,8 @@ def overhead_s(events: Sequence[Event]) -> float:
         seconds = event["data"].get("seconds")
         if event["type"] in ("job.ended", "transfer.ended") and seconds is not None:
             over = _moment(event)
-            spans.append((over - seconds - (event["data"].get("queue_seconds") or 0.0), over))
+            queue_s = event["data"].get("site", {}).get("queue_seconds") or 0.0
+            spans.append((over - seconds - queue_s, over))
     return (end - begin) - _covered(spans, begin, end)
 
 
@@ -105,6 +144,16 @@ def mask_digests(folder: Path) -> dict[str, str]:
             raise ValueError(f"{case} was segmented twice below {folder.name}")
         digests[case] = hashlib.sha256(path.read_bytes()).hexdigest()
     return digests
+
+
+def _sites(events: Iterable[Event]) -> Iterator[Mapping[str, Any]]:
+    for event in events:
+        if event["type"] == "job.ended":
+            yield event["data"].get("site", {})
+
+
+def _names(names: Collection[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
 
 
 def _has_run(pod: Mapping[str, Any]) -> bool:

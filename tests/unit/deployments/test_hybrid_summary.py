@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,7 +30,7 @@ def test_overhead_is_what_neither_computes_nor_waits_nor_copies(summary: ModuleT
         event(6, "job.ended", seconds=4.0),  # 2 to 6
         event(7, "job.ended", seconds=2.0),  # 5 to 7, overlaps
         event(12, "transfer.ended", seconds=1.0),  # 11 to 12
-        event(20, "job.ended", seconds=3.0, queue_seconds=2.0),  # 15 to 20
+        event(20, "job.ended", seconds=3.0, site={"queue_seconds": 2.0}),  # 15 to 20
         event(22, "run.ended", seconds=22.0),
     ]
     assert summary.overhead_s(events) == pytest.approx(22 - 5 - 1 - 5)
@@ -63,6 +64,56 @@ def test_pods_are_counted_by_uid_and_only_if_they_ran(summary: ModuleType) -> No
     seen = summary.pods_seen(summary.json_stream(text + '{"kind": "Po'))
     assert list(seen) == ["a"]
     assert summary.component(seen["a"]) == "compss-cluster/worker"
+
+
+def test_what_others_run_meanwhile_is_not_counted(summary: ModuleType) -> None:
+    def job(step: str, **site: Any) -> dict[str, Any]:
+        return {**event(1, "job.ended", site=site), "step": step}
+
+    events = [
+        event(0, "run.started"),
+        job("/train", slurm_job_id="7"),
+        job("/train", slurm_job_id="8"),  # a further attempt
+        job("/gate", pods=[{"uid": "a"}]),
+        job("/segment", pods=[{"uid": "a"}]),
+        job("/segment", pods=[{"uid": "b"}]),
+        {**event(2, "job.ended"), "step": "/report"},
+    ]
+    assert summary.own_jobs(events) == {"7", "8"}
+    assert summary.own_pods(events) == {"a", "b"}
+    assert summary.own_pods(events, "/gate") == {"a"}
+
+
+GOOD = {
+    "masks_equal_laptop": True,
+    "masks_that_differ": [],
+    "slurm_jobs": [{"JobID": "7", "State": "COMPLETED"}],
+    "slurm_nodes": ["n1", "n2"],
+    "compss_workers": ["u", "v"],
+    "compss_engine": "ddp",
+    "ranks": {"train": [{"host": "n1"}, {"host": "n2"}], "train_distributed": [{"host": "w-0"}, {"host": "w-1"}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "pods", "told"),
+    [
+        ({}, 2, ""),
+        ({"masks_equal_laptop": False, "masks_that_differ": ["case-1"]}, 2, "masks differ .* case-1"),
+        ({"slurm_nodes": ["n1"]}, 2, "train: ranks on n1, n2, Slurm's nodes are n1"),
+        ({"ranks": {**GOOD["ranks"], "train": [{"host": "laptop"}]}}, 2, "train: ranks on laptop"),
+        ({"compss_workers": ["u"]}, 2, "train_distributed: 1 workers"),
+        ({"ranks": {"train": GOOD["ranks"]["train"]}}, 2, "train_distributed: 2 workers, ranks on none"),
+        ({}, 1, "segment: 1 pods"),
+        ({"slurm_jobs": [{"JobID": "7", "State": "TIMEOUT"}]}, 2, "7 TIMEOUT"),
+    ],
+)
+def test_a_run_that_did_not_cross_all_sites_is_no_success(
+    summary: ModuleType, change: dict[str, Any], pods: int, told: str
+) -> None:
+    found = summary.shortfalls(GOOD | change, [str(number) for number in range(pods)])
+    assert len(found) == bool(told)
+    assert re.search(told, "".join(found))
 
 
 def test_bytes_are_added_up_by_route(summary: ModuleType) -> None:
