@@ -18,6 +18,7 @@ from support.cwl_files import ROOT
 from support.engine import Run
 from support.helm_release import TESTBED, Tenant
 from support.pod_runs import BASE_IMAGE, GANG, PROGRESS, begin, environment, give_input, go, write
+from support.testbed import call
 
 GOOD = "echo {} > run_report.json; hostname > result.txt"
 INSTALLATION = "stand-in-runtime"
@@ -381,10 +382,12 @@ def test_a_helm_release_gives_one_place_per_pod(tmp_path: Path, tenant: Tenant) 
 
 
 def test_compss_itself(tmp_path: Path, tenant: Tenant) -> None:
-    """With a real installation: its claim is made by the testbed from COMPSS_HOME."""
+    """With a real installation: its claim is made by the testbed from COMPSS_HOME, as `make hybrid` does."""
     if not os.environ.get("COMPSS_HOME"):
         pytest.skip("no COMPSs runtime: COMPSS_HOME is not set")
-    values = with_environment(compss=("/opt/COMPSs", "compss"))
+    made = call("volume", "medweave-compss", os.environ["COMPSS_HOME"])
+    assert made.returncode == 0, made.stderr
+    values = with_environment(compss=("/opt/COMPSs", "medweave-compss"))
     prepare(tmp_path, {"train": ("", GANG)}, engine="compss", values=values)
     as_step(tmp_path, "train-distributed")
     ended = go(tmp_path, tenant)

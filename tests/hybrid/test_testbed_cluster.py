@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 import time
 from pathlib import Path
 
@@ -105,6 +107,27 @@ def test_pods_can_be_built_from_a_containerfile_without_a_registry(testbed: Site
     document["spec"]["containers"][0]["image"] = image
     with testbed.pod("tenant-a", document) as name:
         assert testbed.tenant("tenant-a", "exec", name, "--", "cat", "/word").stdout == f"{word}\n"
+
+
+def test_a_claim_may_be_given_another_folder(testbed: Sites) -> None:
+    claim, made = unique("claim"), []
+    try:
+        for word in ("first", "second"):
+            folder = Path(tempfile.mkdtemp(prefix=f"medweave-{word}-", dir="/opt"))
+            made.append(folder)
+            folder.chmod(0o755)
+            (folder / "word").write_text(word)
+            told = call("volume", claim, str(folder))
+            assert told.returncode == 0, told.stderr
+            document = pod_document(unique("claims"), "sleep 600", claims={claim: ("/there", True)})
+            with testbed.pod("tenant-b", document) as name:
+                assert testbed.tenant("tenant-b", "exec", name, "--", "cat", "/there/word").stdout == word
+    finally:
+        for tenant in ("tenant-a", "tenant-b"):
+            testbed.admin("delete", "persistentvolumeclaim", claim, "--namespace", tenant)
+            testbed.admin("delete", "persistentvolume", f"testbed-{tenant}-{claim}")
+        for folder in made:
+            shutil.rmtree(folder)
 
 
 def test_helm_speaks_to_the_cluster_as_a_tenant(testbed: Sites) -> None:

@@ -47,10 +47,10 @@ def standard(layout: Layout) -> list[dict[str, Any]]:
 
 
 def add(testbed: Testbed, claim: str, folder: Path) -> None:
-    """Makes one of the machine's folders readable for pods of both tenants, by a claim.
+    """Makes one of the machine's folders readable for pods of both tenants, by a claim; a later call may name another one.
 
     Raises:
-        TestbedError: there is no such folder, or pods cannot see it.
+        TestbedError: there is no such folder, pods cannot see it, or they use the earlier one.
     """
     hidden = [str(private) for private in PRIVATE_FOLDERS if folder.is_relative_to(private)]
     if not folder.is_absolute() or not folder.is_dir() or hidden:
@@ -61,7 +61,20 @@ def add(testbed: Testbed, claim: str, folder: Path) -> None:
             do="copy it to such a place and name that",
         )
     documents = [document for tenant in TENANTS for document in volume_and_claim(claim, tenant, folder, READ)]
+    drop_others(testbed, claim, folder)
     testbed.kubectl("apply", "--server-side", "-f", "-", text=as_list(documents))
+
+
+def drop_others(testbed: Testbed, claim: str, folder: Path) -> None:
+    """Removes the claim where it stands for another folder: the path of a volume cannot be changed."""
+    items = json.loads(testbed.kubectl("get", "persistentvolumes", "-o", "json"))["items"]
+    paths = {item["metadata"]["name"]: item["spec"].get("hostPath", {}).get("path") for item in items}
+    for tenant in TENANTS:
+        volume = f"testbed-{tenant}-{claim}"
+        if paths.get(volume, str(folder)) != str(folder):
+            wait = ("--ignore-not-found", "--timeout=30s")  # while a pod uses it, it stays
+            testbed.kubectl("delete", "persistentvolumeclaim", claim, "--namespace", tenant, *wait)
+            testbed.kubectl("delete", "persistentvolume", volume, *wait)
 
 
 def trouble(testbed: Testbed) -> str | None:

@@ -1,0 +1,56 @@
+"""`make hybrid COMPSS_HOME=…`: what is refused, and what the file is bound to."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from support.scripts import module_of
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def hybrid(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    monkeypatch.syspath_prepend(str(ROOT / "deployments" / "hybrid"))
+    yield module_of(ROOT / "deployments" / "hybrid" / "hybrid.py")
+    sys.modules.pop("summary", None)
+
+
+def test_without_an_installation_torch_trains(hybrid: ModuleType) -> None:
+    assert hybrid.compss_installation("") is None
+
+
+def test_a_folder_that_is_no_installation_is_refused(
+    hybrid: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        hybrid.compss_installation(str(tmp_path))
+    assert left.value.code == 2
+    told = capsys.readouterr().err
+    assert f"seen:     no {tmp_path}/Runtime/scripts/user/runcompss" in told
+    assert "do:       correct COMPSS_HOME" in told
+
+
+def test_an_installation_is_given_to_the_pods_and_trains(
+    hybrid: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starter = tmp_path / "COMPSs" / "Runtime" / "scripts" / "user" / "runcompss"
+    starter.parent.mkdir(parents=True)
+    starter.touch()
+    home = hybrid.compss_installation(str(tmp_path / "COMPSs"))
+    for name in ("workflows", "helm", "deployments"):
+        shutil.copytree(ROOT / name, tmp_path / "checkout" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    asked = []
+    monkeypatch.setattr(hybrid, "testbed", lambda *words: asked.append(words) or ["true"])  # type: ignore[func-returns-value]
+    hybrid.bind_to_compss(tmp_path, home)
+    assert asked == [("volume", "medweave-compss", tmp_path / "COMPSs")]
+    bound = hybrid.bound_file(tmp_path, "testbed").read_text(encoding="utf-8")
+    assert "{step: /train_distributed, target: {deployment: training-compss}}" in bound
+    assert "engine: compss" in bound
+    assert "claimName: medweave-compss" in bound
