@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -51,7 +52,7 @@ class PodAttempts(Attempts):
     ) -> None:
         super().__init__(step.name, connector.table, closing)
         self._connector, self._step, self._location, self._groups = connector, step, location, groups
-        self._home = f"{step.output_directory.rstrip('/')}.attempts"
+        self._home = f"{step.output_directory.rstrip('/')}.attempts-{secrets.token_hex(4)}"
         self._checkpoints = f"{step.output_directory}/{self.checkpoint_folder}"
         self._places: Sequence[ExecutionLocation] = ()
 
