@@ -60,6 +60,8 @@ def test_a_tenant_is_refused_what_belongs_to_the_other(testbed: Sites, victim: s
         ("get", "namespaces"),
         ("get", "persistentvolumes"),
         ("get", "secrets", "--all-namespaces"),
+        ("create", "serviceaccount", "another"),
+        ("create", "token", "medweave"),
         ("create", "rolebinding", "more", "--clusterrole=admin", "--serviceaccount=tenant-b:medweave"),
         ("create", "clusterrolebinding", "all", "--clusterrole=cluster-admin", "--serviceaccount=tenant-b:medweave"),
         ("get", "--raw", "/api/v1/nodes/testbed/proxy/pods"),

@@ -24,10 +24,10 @@ _READ = ["get", "list", "watch"]
 RULES: tuple[dict[str, list[str]], ...] = (
     {
         "apiGroups": [""],
-        "resources": ["pods", "services", "configmaps", "secrets", "persistentvolumeclaims", "serviceaccounts"],
+        "resources": ["pods", "services", "configmaps", "secrets", "persistentvolumeclaims"],
         "verbs": _WRITE,
     },
-    {"apiGroups": [""], "resources": ["pods/exec", "pods/portforward"], "verbs": ["get", "create"]},
+    {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get", "create"]},
     {"apiGroups": [""], "resources": ["pods/log", "pods/status", "endpoints", "resourcequotas"], "verbs": _READ},
     {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": _READ},
     {
@@ -36,7 +36,7 @@ RULES: tuple[dict[str, list[str]], ...] = (
         "verbs": _WRITE,
     },
     {"apiGroups": ["apps"], "resources": ["replicasets", "controllerrevisions"], "verbs": _READ},
-    {"apiGroups": ["batch"], "resources": ["jobs", "cronjobs"], "verbs": _WRITE},
+    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": _WRITE},
     {"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": _WRITE},
     {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": _WRITE},
     {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": _WRITE},
