@@ -17,7 +17,7 @@ pytest.register_assert_rewrite("support.connector_contract")
 # Tests of a full disk run verbs under a limit on file size; Python (seen with 3.11) would keep byte code that the limit cut
 # short, in the environment's own folders, and every later import of it would fail.
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-# Threads of OpenMP that wait for work spin: where tests run side by side they take each other's cores, and are 5 to 20 times slower.
+# Threads of OpenMP that wait for work spin: tests side by side take each other's cores so, and are 5 to 20 times slower.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 MAY_LACK = ("no COMPSs runtime",)  # what CI cannot have
