@@ -61,8 +61,14 @@ def not_clean(seen: str) -> TryAgainError:
 
 def _deployments(record: Run, file: Path, document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The clusters, with their settings as the connectors get them in a run."""
-    deployments = {name: each for name, each in (document.get("deployments") or {}).items() if each["type"] in CLUSTERS}
-    config = copy.deepcopy({"deployments": deployments, "workflows": document.get("workflows") or {}})
+    workflows = document.get("workflows") or {}
+    used = {target.get("deployment") for flow in workflows.values() for _, _, target in targets(flow)}
+    deployments = {
+        name: each
+        for name, each in (document.get("deployments") or {}).items()
+        if each["type"] in CLUSTERS and name in used
+    }
+    config = copy.deepcopy({"deployments": deployments, "workflows": workflows})
     resolve_paths(config | {"path": str(file.absolute())}, record.folder / WORK, connector_schemas())
     bound = [
         target for flow in config["workflows"].values() for _, binding, target in targets(flow) if "step" in binding

@@ -36,7 +36,8 @@ async def remove_left(connector: Any, gone: GoneRun) -> Cleaned:
     for document in own:
         await objects.delete(document)
         cleaned.removed.append(title(document))
-    cleaned.stays += [f"pod {name}" for name in await until_gone(connector.cluster, [gone.selector])]
+    alive = await until_gone(connector.cluster, [gone.selector], is_own=lambda pod: gone.made(pod.labels))
+    cleaned.stays += [f"pod {name}" for name in alive]
     return cleaned
 
 

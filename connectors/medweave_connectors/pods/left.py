@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,7 +62,7 @@ class Cleaned:
 async def remove_folders(
     connector: Any, gone: GoneRun, pods: Sequence[Pod], cleaned: Cleaned, *, pods_go: bool
 ) -> None:
-    """Removes the folders of a run, once for all pods that see the same one.
+    """Removes the folders of a run, once for all pods that see the same one, and ends what still works in them.
 
     Args:
         connector: the deployment's, which is connected.
@@ -74,19 +75,33 @@ async def remove_folders(
     for service, workdir in dict.fromkeys(gone.places):
         folder = folder_of(workdir, gone.run_id)
         container = connector.container_of(service, names) if names else ""
-        places = [(pod, container) for pod in ready if pod.container(container)]
-        for pod, _ in volumes.distinct(places, folder):
-            if pods_go and volumes.storage_at(pod, container, folder) is None:
-                continue
-            place = f"{pod.name}:{container}"
-            location = ExecutionLocation(name=place, deployment=connector.deployment_name)
+        standing = [pod for pod in ready if pod.container(container)]
+        kept = [pod for pod in standing if not pods_go or volumes.storage_at(pod, container, folder) is not None]
+        for pod in kept:
+            await connector.alone(_location(connector, pod, container), [end_commands(folder)])
+        for pod, _ in volumes.distinct([(pod, container) for pod in kept], folder):
+            location = _location(connector, pod, container)
             said, code = await connector.alone(location, [remove(workdir, gone.run_id)])
             if code:
-                cleaned.stays.append(f"{folder} in {place}: {said.strip() or f'exit code {code}'}")
+                cleaned.stays.append(f"{folder} in {location.name}: {said.strip() or f'exit code {code}'}")
             elif folder not in cleaned.removed:
                 cleaned.removed.append(folder)
-        if gone.has_folders and not places:
+        if gone.has_folders and not standing:
             cleaned.unreached.append(folder)
+
+
+def _location(connector: Any, pod: Pod, container: str) -> ExecutionLocation:
+    return ExecutionLocation(name=f"{pod.name}:{container}", deployment=connector.deployment_name)
+
+
+def end_commands(folder: str) -> str:
+    """A shell line that kills the commands in a container that work in the folder of a run.
+
+    Their variables (HOME, TMPDIR) name folders in it. A driver that is killed leaves commands of `exec` behind.
+    """
+    mine = shlex.quote(f"={folder}/")
+    of_each = f'tr "\\0" "\\n" < "$each/environ" | grep -qF {mine}'
+    return f'for each in /proc/[0-9]*; do if {of_each}; then kill -s KILL "${{each#/proc/}}"; fi; done 2> /dev/null; :'
 
 
 async def pods_with(cluster: Cluster, selectors: Sequence[str]) -> list[Pod]:
@@ -99,15 +114,20 @@ async def pods_with(cluster: Cluster, selectors: Sequence[str]) -> list[Pod]:
     return list({pod.uid: pod for group in found for pod in group}.values())
 
 
-async def until_gone(cluster: Cluster, selectors: Sequence[str]) -> list[str]:
+async def until_gone(
+    cluster: Cluster, selectors: Sequence[str], *, is_own: Callable[[Pod], bool] = lambda pod: True
+) -> list[str]:
     """Waits for the end of all pods with these labels; the names of those that are still there.
+
+    Args:
+        is_own: false for pods that have the labels by chance.
 
     Raises:
         Refused: nobody answered.
     """
     deadline = time.monotonic() + GONE_S
     while True:
-        names = [pod.name for pod in await pods_with(cluster, selectors)]
+        names = [pod.name for pod in await pods_with(cluster, selectors) if is_own(pod)]
         if not names or time.monotonic() > deadline:
             return names
         await asyncio.sleep(PAUSE_S)

@@ -14,7 +14,7 @@ import yaml
 from medweave.cli import main
 from medweave_connectors.pods import owner
 from support.api_server import ApiServer, pod_document, pod_of
-from support.engine import Run, start, write_workflow
+from support.engine import Run, start, wait_until, write_workflow
 from support.engine_file import engine_file
 from support.job_server import JobServer, standing_pod
 from support.small_cluster import DEPLOYMENT, PROGRESS, applied, write
@@ -70,6 +70,21 @@ def test_jobs_and_their_folders_go(tmp_path: Path, server: JobServer, capsys: py
     assert not list((tmp_path / "in-pods").iterdir())
     assert [path.name for path in ended.record.iterdir()] == ["events.jsonl"]
     assert "pods: " in clean(ended, capsys), "once more: there is nothing left"
+
+
+def test_commands_in_pods_of_others_end_and_the_pods_stay(
+    tmp_path: Path, server: JobServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.add(pod_document("w-0"), pod_document("w-1"))
+    write(tmp_path, {"works": f"echo $$ > {tmp_path}/pid; cd /; " + PROGRESS + "exec sleep 60"})
+    ended = killed(tmp_path)
+    process = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}")
+    assert process.exists(), "nobody has told it that its driver is gone"
+    assert f"pods: {tmp_path}/in-pods/{ended.record.name} removed" in clean(ended, capsys)
+    wait_until(lambda: not process.exists())
+    assert not process.exists()
+    assert sorted(server.pods) == ["w-0", "w-1"]
+    assert not list((tmp_path / "in-pods").iterdir())
 
 
 @pytest.mark.parametrize("shares", [True, False])
