@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ from medweave_steps.io.geometry import FloatArray
 from medweave_steps.io.ground_truth import read_dicom_segmentation, read_nifti_mask
 from medweave_steps.io.nifti import open_nifti
 from medweave_steps.io.source import pixel_refusal
+from medweave_steps.metrics.components import connected_components
 
 NO_AIR_HU = -500.0  # a chest scan without a voxel below this is not in HU, or shows no lung
 
@@ -216,7 +216,7 @@ def _check_mask(mask: npt.NDArray[np.uint8], labels: Mapping[str, str] | None, r
     counts = np.bincount(mask[mask > 0], minlength=256)  # of the whole mask it would make a copy of 8 bytes a voxel
     result.labels_found = tuple(int(value) for value in np.flatnonzero(counts))
     result.num_label_voxels = int(counts.sum())
-    result.num_lesions = count_lesions(mask)
+    result.num_lesions = connected_components(mask > 0).num
     if labels is not None:
         outside = [value for value in result.labels_found if str(value) not in labels]
         if outside:
@@ -231,16 +231,6 @@ def _check_mask(mask: npt.NDArray[np.uint8], labels: Mapping[str, str] | None, r
         what = f"{result.name}: the mask is empty; the case counts as one without lesions."
         do = "leave the mask out if nobody has looked at this case"
         result.findings.append(notice("empty-mask", what, do=do, case_id=result.name.case_id))
-
-
-def count_lesions(mask: npt.NDArray[np.uint8]) -> int:
-    """Connected components (26 neighbours) of the voxels above 0."""
-    from scipy import ndimage
-
-    places: Any = ndimage.find_objects((mask > 0).astype(np.uint8))
-    if not places:
-        return 0
-    return int(ndimage.label(mask[places[0]] > 0, structure=np.ones((3, 3, 3)))[1])
 
 
 def _mask_missing(name: SeriesName) -> FindingError:
