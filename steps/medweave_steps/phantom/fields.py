@@ -7,7 +7,7 @@ Distances are signed in mm and positive inside.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 Float = NDArray[np.float32]
+Part = tuple[slice, slice]
+"""Rows and columns of a slice."""
 
 FAR_MM = 40.0  # distances are clipped here; nothing reads them further away
 
@@ -66,25 +68,46 @@ def _lerp_weights(positions_mm: Float, origin_mm: float, step_mm: float, size: i
     return low, (position - low).astype(np.float32)
 
 
-def interpolated_slices(coarse: CoarseGrid, fields_FKJI: Float, grid: CtGrid) -> Iterator[Float]:
-    """Yield one (F, J, I) block per CT slice: all fields, interpolated linearly.
+def _weights(coarse: CoarseGrid, grid: CtGrid) -> list[tuple[NDArray[np.intp], Float]]:
+    """Along z, y and x: the coarse node before each CT slice, row or column, and how far it lies towards the next one."""
+    return [
+        _lerp_weights(positions, origin, coarse.step_mm, size)
+        for positions, origin, size in zip(grid.axes_mm(), coarse.origin_xyz_mm[::-1], coarse.shape_KJI, strict=True)
+    ]
+
+
+def parts_around(coarse: CoarseGrid, nodes_KJI: NDArray[np.bool_], grid: CtGrid) -> list[Part]:
+    """Per CT slice the box outside which no pixel is interpolated from any of these nodes."""
+    (low_k, _), (low_j, _), (low_i, _) = _weights(coarse, grid)
+    cells = nodes_KJI[:-1] | nodes_KJI[1:]
+    rows, columns = np.asarray(cells.any(axis=2)), np.asarray(cells.any(axis=1))
+    rows, columns = (rows[:, :-1] | rows[:, 1:])[:, low_j], (columns[:, :-1] | columns[:, 1:])[:, low_i]
+    return [(_span(rows[k]), _span(columns[k])) for k in low_k]
+
+
+def _span(used: NDArray[np.bool_]) -> slice:
+    found = np.flatnonzero(used)
+    return slice(int(found[0]), int(found[-1]) + 1) if len(found) else slice(0, 1)
+
+
+def interpolated_slices(coarse: CoarseGrid, fields_FKJI: Float, grid: CtGrid, parts: Sequence[Part]) -> Iterator[Float]:
+    """Yield one (F, J, I) block per CT slice: all fields on a part of it, interpolated linearly.
 
     Rows come last because copying whole rows is what numpy does fastest; there is no BLAS call, hence the bits do not
     depend on the number of threads.
     """
-    z, y, x = grid.axes_mm()
-    weights = [
-        _lerp_weights(positions, origin, coarse.step_mm, size)
-        for positions, origin, size in zip((z, y, x), coarse.origin_xyz_mm[::-1], coarse.shape_KJI, strict=True)
-    ]
-    (low_k, frac_k), (low_j, frac_j), (low_i, frac_i) = weights
-    for k, frac in zip(low_k, frac_k, strict=True):
-        plane = fields_FKJI[:, k] + frac * (fields_FKJI[:, k + 1] - fields_FKJI[:, k])
-        plane = plane[..., low_i] + frac_i * (plane[..., low_i + 1] - plane[..., low_i])
+    (all_k, frac_k), (all_j, frac_j), (all_i, frac_i) = _weights(coarse, grid)
+    for k, frac, (rows, columns) in zip(all_k, frac_k, parts, strict=True):
+        low_j, low_i = all_j[rows], all_i[columns]
+        near = slice(low_j[0], low_j[-1] + 2)
+        below, above = fields_FKJI[:, k, near], fields_FKJI[:, k + 1, near]
+        plane = below + frac * (above - below)
+        left, right = np.take(plane, low_i, axis=2), np.take(plane, low_i + 1, axis=2)
+        plane = left + frac_i[columns] * (right - left)
         rise = np.diff(plane, axis=1)
-        block = np.take(rise, low_j, axis=1)
-        block *= frac_j[:, None]
-        block += np.take(plane, low_j, axis=1)
+        block = np.take(rise, low_j - low_j[0], axis=1)
+        block *= frac_j[rows, None]
+        block += np.take(plane, low_j - low_j[0], axis=1)
         yield block
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from medweave_steps.phantom.anatomy import Anatomy, Fields
+from medweave_steps.phantom.anatomy import FIELDS, Anatomy, Fields
 from medweave_steps.phantom.bones import stamp_bones
-from medweave_steps.phantom.fields import FAR_MM, CtGrid, Float, interpolated_slices
+from medweave_steps.phantom.fields import FAR_MM, CtGrid, Float, Part, interpolated_slices, parts_around
 from medweave_steps.phantom.nodules import DrawnNodule
 from medweave_steps.phantom.tubes import Tubes, decode_depth, stamp_tubes
 
@@ -87,15 +87,25 @@ def render_volume(
     sigma = (noise_hu * (0.6 + 0.4 * np.exp(-((radial / 130) ** 2)))).astype(np.float32)
     outside = radial > grid.spacing_xyz_mm[0] * grid.shape_KJI[2] / 2
     hu_KJI = np.empty(grid.shape_KJI, np.int16)
-    blocks = interpolated_slices(scene.fields.grid, scene.fields.stack_FKJI, grid)
-    for k, (block_FJI, grain) in enumerate(zip(blocks, noise, strict=True)):
-        plane = _slice_hu(scene, k, block_FJI)
+    parts = _parts_with_patient(scene)
+    blocks = interpolated_slices(scene.fields.grid, scene.fields.stack_FKJI, grid, parts)
+    for k, (part, block_FJI, grain) in enumerate(zip(parts, blocks, noise, strict=True)):
+        plane = scene.table_JI.copy()
+        plane[part] = _slice_hu(scene, k, part, block_FJI)
         plane += sigma * grain
         np.clip(plane, -1024, 3071, out=plane)
         if padding_value is not None:
             plane[outside] = padding_value
         hu_KJI[k] = np.rint(plane, out=plane)
     return hu_KJI
+
+
+def _parts_with_patient(scene: Scene) -> list[Part]:
+    """Per slice the part outside which there are only air and table: nothing there has a share in a voxel."""
+    seen = [scene.fields.stack_FKJI[FIELDS.index(name)] for name in ("body", "lung", "central")]
+    nearest = np.maximum.reduce(seen)
+    # A little more than the half edge, for rounding.
+    return parts_around(scene.fields.grid, nearest > -0.51 * scene.edge_mm, scene.grid)
 
 
 def _cover(depth: Float, edge_mm: float) -> Float:
@@ -108,9 +118,9 @@ def _cover(depth: Float, edge_mm: float) -> Float:
 
 def _mix(hu: Float, code: NDArray[np.uint8], edge_mm: float, value: Callable[[Float], Float] | float) -> None:
     """Blend stamped structures into a plane, in place, touching only the pixels near one."""
+    flat, code = hu.reshape(-1), code.ravel()
     at = np.flatnonzero(code)
-    flat = hu.reshape(-1)
-    depth = decode_depth(code.reshape(-1)[at])
+    depth = decode_depth(code[at])
     here = flat[at]
     target = value(depth) if callable(value) else np.float32(value)
     flat[at] = here + _cover(depth, edge_mm) * (target - here)
@@ -130,38 +140,50 @@ def _table(grid: CtGrid, back_y: float, edge_mm: float) -> Float:
     return (AIR_HU + 600 * _cover(shell.astype(np.float32), edge_mm)).astype(np.float32)
 
 
-def _slice_hu(scene: Scene, k: int, block_FJI: Float) -> Float:
-    """HU of one slice without noise: fat, soft tissue, skin, bone, air and table around, lungs, open airways."""
+def _slice_hu(scene: Scene, k: int, part: Part, block_FJI: Float) -> Float:
+    """HU of a part of one slice without noise: fat, soft tissue, skin, bone, air and table around, lungs, open airways."""
     body, soft, lung, _, _, _, texture, central = block_FJI
     edge_mm = scene.edge_mm
     hu = _cover(soft, edge_mm)
     hu *= np.float32(SOFT_HU - FAT_HU)
     hu += np.float32(9) * texture + np.float32(FAT_HU)
     hu += (1 - _cover(body - np.float32(SKIN_MM), edge_mm)) * (np.float32(SKIN_HU) - hu)
-    _mix(hu, scene.bone_KJI[k], edge_mm, _bone_hu)
-    hu -= scene.table_JI
+    _mix(hu, scene.bone_KJI[k][part], edge_mm, _bone_hu)
+    hu -= scene.table_JI[part]
     hu *= _cover(body, edge_mm)
-    hu += scene.table_JI
+    hu += scene.table_JI[part]
     aerated = _cover(lung, edge_mm)
-    hu += aerated * (_lung_hu(scene, k, block_FJI) - hu)
+    hu += aerated * (_lung_hu(scene, k, part, block_FJI) - hu)
     open_to_air = np.maximum(aerated, _cover(central, edge_mm))  # a bronchus that strays into the heart is not drawn
-    _mix(hu, np.where(open_to_air > 0.5, scene.lumen_KJI[k], np.uint8(0)), edge_mm, AIR_HU)
+    _mix(hu, np.where(open_to_air > 0.5, scene.lumen_KJI[k][part], np.uint8(0)), edge_mm, AIR_HU)
     return hu
 
 
-def _lung_hu(scene: Scene, k: int, block_FJI: Float) -> Float:
-    """HU of one slice as if all of it were lung: tissue, fissures, ground glass, vessels through it, solid nodules."""
+def _lung_hu(scene: Scene, k: int, part: Part, block_FJI: Float) -> Float:
+    """HU of a part of one slice as if all of it were lung: tissue, fissures, ground glass, vessels through it, solid nodules."""
     _, _, _, parenchyma, oblique, horizontal, texture, _ = block_FJI
     content: Float = parenchyma.copy()
     rise = np.float32((VESSEL_HU + 850) * FISSURE_MM / scene.edge_mm)
     nearest = np.minimum(np.abs(oblique), np.where(oblique > 0, np.abs(horizontal), np.float32(FAR_MM)))
     content += rise * np.maximum(1 - nearest * np.float32(1 / scene.edge_mm), 0)
     here = [(one, k - one.box[0].start) for one in scene.nodules if one.box[0].start <= k < one.box[0].stop]
-    for one, at in here:
-        view = content[one.box[1:]]
-        view += one.ground_KJI[at] * (np.float32(one.shape.ground_hu) + 12 * texture[one.box[1:]] - view)
-    _mix(content, scene.tissue_KJI[k], scene.edge_mm, VESSEL_HU)
-    for one, at in here:
-        view = content[one.box[1:]]
-        view += one.core_KJI[at] * (np.float32(one.shape.core_hu) + 8 * texture[one.box[1:]] - view)
+    places = [_overlap(one.box, part) for one, _ in here]
+    for (one, at), (where, own) in zip(here, places, strict=True):
+        view = content[where]
+        view += one.ground_KJI[at][own] * (np.float32(one.shape.ground_hu) + 12 * texture[where] - view)
+    _mix(content, scene.tissue_KJI[k][part], scene.edge_mm, VESSEL_HU)
+    for (one, at), (where, own) in zip(here, places, strict=True):
+        view = content[where]
+        view += one.core_KJI[at][own] * (np.float32(one.shape.core_hu) + 8 * texture[where] - view)
     return content
+
+
+def _overlap(box: tuple[slice, slice, slice], part: Part) -> tuple[Part, Part]:
+    """What a nodule's box and a part of a slice have in common: within the part, and within the box."""
+    within, own = [], []
+    for of_box, of_part in zip(box[1:], part, strict=True):
+        start = max(of_box.start, of_part.start)
+        stop = max(start, min(of_box.stop, of_part.stop))
+        within.append(slice(start - of_part.start, stop - of_part.start))
+        own.append(slice(start - of_box.start, stop - of_box.start))
+    return (within[0], within[1]), (own[0], own[1])

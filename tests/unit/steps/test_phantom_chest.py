@@ -12,7 +12,7 @@ from scipy import ndimage
 
 from medweave_steps.contracts.errors import UsageError
 from medweave_steps.phantom.chest import ChestPhantom, ChestSpec, generate_chest
-from medweave_steps.phantom.fields import CoarseGrid, CtGrid, interpolated_slices
+from medweave_steps.phantom.fields import CoarseGrid, CtGrid, interpolated_slices, parts_around
 from medweave_steps.phantom.nodules import diameter_at_mm, longest_in_plane_mm
 from medweave_steps.phantom.noise import KERNELS, noise_amplitude, noise_slices
 from medweave_steps.phantom.tubes import Tubes, decode_depth, stamp_tubes
@@ -246,10 +246,29 @@ def test_fields_are_interpolated_linearly() -> None:
     grid = CtGrid(origin_xyz_mm=(1.0, 0.5, 0.0), spacing_xyz_mm=(2.0, 3.0, 1.5), shape_KJI=(5, 4, 7))
     fine_z, fine_y, fine_x = grid.axes_mm()
     expected = 2 * fine_x[None, None, :] + 3 * fine_y[None, :, None] - fine_z[:, None, None]
-    blocks = np.stack([block[0] for block in interpolated_slices(coarse, plane, grid)])
+    whole = [(slice(0, 4), slice(0, 7))] * 5
+    blocks = np.stack([block[0] for block in interpolated_slices(coarse, plane, grid, whole)])
     assert blocks == pytest.approx(expected, abs=1e-3)
+    part = (slice(1, 3), slice(2, 7))
+    parts = np.stack([block[0] for block in interpolated_slices(coarse, plane, grid, [part] * 5)])
+    assert np.array_equal(parts, blocks[:, *part])
     points = np.array([[1.0, 0.5, 1.5]])
     assert coarse.sample(plane[0], points) == pytest.approx([2.0], abs=1e-3)
+
+
+def test_outside_its_part_a_slice_takes_nothing_from_the_nodes() -> None:
+    coarse = CoarseGrid(origin_xyz_mm=(0, 0, 0), shape_KJI=(4, 6, 7), step_mm=4.0)
+    grid = CtGrid(origin_xyz_mm=(0.5, 1.0, 0.25), spacing_xyz_mm=(1.1, 1.3, 2.5), shape_KJI=(5, 15, 22))
+    nodes = np.zeros(coarse.shape_KJI, np.bool_)
+    nodes[1, 2:4, 3] = True
+    field = nodes[None].astype(np.float32)
+    whole = [(slice(0, 15), slice(0, 22))] * 5
+    slices = interpolated_slices(coarse, field, grid, whole)
+    for k, (block, part) in enumerate(zip(slices, parts_around(coarse, nodes, grid), strict=True)):
+        assert block[0].any() == (k < 4)  # the fifth slice lies above the node's neighbour
+        block[0][part] = 0
+        assert not block.any()
+        assert (part[0].stop - part[0].start) * (part[1].stop - part[1].start) < 15 * 22
 
 
 def test_tree_reaches_every_target_with_murrays_law() -> None:
