@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ import yaml
 
 from support import private_registry
 from support.cwl_files import ROOT
+from support.engine import Run
 from support.helm_release import Tenant
 from support.images import buildah
-from support.pod_runs import go, pods_of, write
+from support.pod_runs import begin, go, pods_of, told_after_s, write
 from support.testbed import BASE_IMAGE, Sites, unique, wait_for
 
-PORT, USER = 5017, "puller"
+USER = "puller"
+TOLD_S = 10.0  # from the start of the run to the error, or to the reason of the wait
 GOOD = "echo {} > run_report.json; hostname > result.txt"
 SMALL = {
     "requests": {"cpu": "20m", "memory": "64Mi", "ephemeral-storage": "64Mi"},
@@ -34,42 +37,50 @@ def password() -> str:
     return secrets.token_hex(8)
 
 
+@dataclass(frozen=True)
+class Registry:
+    """A registry beside the node, which takes plain HTTP from itself only.
+
+    Attributes:
+        log: what it was asked, line by line.
+    """
+
+    port: int
+    log: Path
+
+    def image(self, name: str = "base") -> str:
+        """A name that the node has never pulled."""
+        return f"localhost:{self.port}/{unique(name)}"
+
+
 @pytest.fixture(scope="module")
-def asked(testbed: Sites, password: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What the registry was asked, line by line; it stands beside the node, which takes plain HTTP from itself only."""
+def registry(testbed: Sites, password: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
     folder = tmp_path_factory.mktemp("registry")
     pushed = buildah("push", "--disable-compression", BASE_IMAGE, f"oci:{folder / 'layout'}:1")
     assert pushed.returncode == 0, pushed.stderr
-    program = [sys.executable, private_registry.__file__, str(folder / "layout"), str(PORT), USER, password]
+    program = [sys.executable, private_registry.__file__, str(folder / "layout"), USER, password]
     log = folder / "asked.txt"
     with log.open("w") as lines:
-        serving = subprocess.Popen([*testbed.words_inside("base"), *program], stdout=lines, stderr=subprocess.STDOUT)
+        words = [*testbed.words_inside("base"), *program]
+        serving = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=lines, stderr=subprocess.STDOUT)
     try:
-        connect = f"import socket; socket.create_connection(('127.0.0.1', {PORT}), 1)"
-        look = [sys.executable, "-c", connect]
-        wait_for(lambda: testbed.inside("base", *look).returncode == 0 or None, "the registry")
-        yield log
+        port = wait_for(lambda: log.read_text().partition("\n")[0] or None, "the registry")
+        yield Registry(port=int(port), log=log)
     finally:
-        serving.terminate()
-        serving.wait()
+        serving.communicate(timeout=30)
 
 
 @pytest.fixture(scope="module")
-def secret(tenant: Tenant, password: str) -> Iterator[str]:
+def secret(tenant: Tenant, registry: Registry, password: str) -> Iterator[str]:
     """A secret with the login, as the how-to says."""
     name = unique("login")
-    login = [f"--docker-server=localhost:{PORT}", f"--docker-username={USER}", f"--docker-password={password}"]
+    login = [f"--docker-server=localhost:{registry.port}", f"--docker-username={USER}", f"--docker-password={password}"]
     tenant.call("kubectl", "create", "secret", "docker-registry", name, *login)
     yield name
     tenant.ended("kubectl", "delete", "secret", name)
 
 
-def image() -> str:
-    """A name that the node has never pulled."""
-    return f"localhost:{PORT}/{unique('base')}"
-
-
-def release(folder: Path, repository: str, **values: Any) -> None:
+def release(folder: Path, repository: str, *, config: dict[str, Any] | None = None, **values: Any) -> None:
     """A step in the pods of a release."""
     given = {
         "image": {"repository": repository, "tag": "1", "pullPolicy": "Always"},
@@ -77,23 +88,27 @@ def release(folder: Path, repository: str, **values: Any) -> None:
         "terminationGracePeriodSeconds": 5, **values,
     }  # fmt: skip
     chart = os.path.relpath(ROOT / "helm" / "segmentation-worker", folder)
-    write(folder, {"segment": GOOD}, kind="medweave.helm", config={"chart": chart, "values": given})
+    write(folder, {"segment": GOOD}, kind="medweave.helm", config={"chart": chart, "values": given, **(config or {})})
 
 
-def test_a_release_pulls_with_the_namespaces_secret(tmp_path: Path, tenant: Tenant, asked: Path, secret: str) -> None:
-    repository = image()
+def test_a_release_pulls_with_the_namespaces_secret(
+    tmp_path: Path, tenant: Tenant, registry: Registry, secret: str
+) -> None:
+    repository = registry.image()
     release(tmp_path, repository, imagePullSecrets=[{"name": secret}])
     ended = go(tmp_path, tenant)
     assert ended.exit_code == 0, ended.stderr
     name = repository.partition("/")[2]
-    assert f"/v2/{name}/manifests/" in asked.read_text()
-    assert "with a login" in asked.read_text()
+    assert f"/v2/{name}/manifests/" in registry.log.read_text()
+    assert "with a login" in registry.log.read_text()
 
 
-def test_manifests_pull_with_the_namespaces_secret(tmp_path: Path, tenant: Tenant, asked: Path, secret: str) -> None:
+def test_manifests_pull_with_the_namespaces_secret(
+    tmp_path: Path, tenant: Tenant, registry: Registry, secret: str
+) -> None:
     document = pods_of(unique("private"), kind="Deployment", replicas=1)
     pod = document["spec"]["template"]["spec"]
-    pod["containers"][0] |= {"image": f"{image()}:1", "imagePullPolicy": "Always"}
+    pod["containers"][0] |= {"image": f"{registry.image()}:1", "imagePullPolicy": "Always"}
     pod["imagePullSecrets"] = [{"name": secret}]
     (tmp_path / "pods.yaml").write_text(yaml.safe_dump(document))
     write(tmp_path, {"segment": GOOD}, kind="medweave.kubernetes", config={"files": ["pods.yaml"]})
@@ -101,12 +116,43 @@ def test_manifests_pull_with_the_namespaces_secret(tmp_path: Path, tenant: Tenan
     assert ended.exit_code == 0, ended.stderr
 
 
-def test_without_the_secret_the_run_ends_with_the_registrys_word(tmp_path: Path, tenant: Tenant, asked: Path) -> None:
-    release(tmp_path, image())
-    started = time.monotonic()
-    ended = go(tmp_path, tenant)
+def told_in_time(going: Run, text: str) -> None:
+    """The run ends with an error about the image, in time, and with the node's own words."""
+    told_s = told_after_s(going, "deployments.pods.config.values.image: its pods cannot start.")
+    ended = going.wait()
     assert ended.exit_code == 1
-    assert "deployments.pods.config.values.image" in ended.stderr
-    assert "401 Unauthorized" in ended.stderr or "authorization failed" in ended.stderr, ended.stderr
-    print(f"told after {time.monotonic() - started:.1f} s")
+    assert re.search(f"failed to resolve reference .*({text})", ended.stderr), ended.stderr
     assert "Traceback" not in ended.stderr
+    assert told_s < TOLD_S, f"told after {told_s:.1f} s"
+    print(f"told after {told_s:.1f} s")
+
+
+def test_without_the_secret_the_run_ends_with_the_registrys_word(
+    tmp_path: Path, tenant: Tenant, registry: Registry
+) -> None:
+    release(tmp_path, registry.image())
+    told_in_time(begin(tmp_path, tenant), "401 Unauthorized|authorization failed")
+
+
+def test_an_image_that_the_registry_has_not(tmp_path: Path, tenant: Tenant, registry: Registry, secret: str) -> None:
+    repository = registry.image("missing")
+    release(tmp_path, repository, imagePullSecrets=[{"name": secret}])
+    told_in_time(begin(tmp_path, tenant), rf"{repository}:1: not found")
+    name = repository.partition("/")[2]
+    assert f"/v2/{name}/manifests/1 with a login" in registry.log.read_text(), "it was not the login"
+
+
+def test_a_registry_that_is_overloaded_is_waited_for(
+    tmp_path: Path, tenant: Tenant, registry: Registry, secret: str
+) -> None:
+    config = {"pendingTimeout": 12}
+    release(tmp_path, registry.image("busy"), config=config, imagePullSecrets=[{"name": secret}])
+    going = begin(tmp_path, tenant)
+    told_s = told_after_s(going, "503 Service Unavailable")
+    assert "ERROR" not in going.stderr, "it may come back"
+    ended = going.wait()
+    assert ended.exit_code == 1
+    assert "deployments.pods.config.pendingTimeout: its pods could not start within 12 s." in ended.stderr
+    assert any("503 Service Unavailable" in event["data"]["text"] for event in ended.of_type("notice"))
+    assert told_s < TOLD_S, f"told after {told_s:.1f} s"
+    print(f"told after {told_s:.1f} s")

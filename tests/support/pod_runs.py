@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -128,3 +129,11 @@ def go(folder: Path, tenant: Tenant, *, limit_s: float = 300) -> Run:
 def begin(folder: Path, tenant: Tenant) -> Run:
     """A run that goes on."""
     return start(folder, environment=environment(tenant))
+
+
+def told_after_s(going: Run, text: str) -> float:
+    """Time from the driver's first line, which names the run, until it has printed this, s."""
+    going.wait_for_line("medweave: run ")
+    started = time.monotonic()
+    going.wait_for_line(text)
+    return time.monotonic() - started

@@ -1,8 +1,10 @@
 """The half of an image registry that nodes pull from (OCI Distribution 1.1), for those who log in; a program of its own.
 
-    python private_registry.py LAYOUT PORT USER PASSWORD
+    python private_registry.py LAYOUT USER PASSWORD
 
-LAYOUT is a folder in OCI's image layout with one image, which every name stands for.
+LAYOUT is a folder in OCI's image layout with one image, which every name stands for; but names that begin with `missing` are not
+there, and for those that begin with `busy` the registry is overloaded. The first line says at which port of 127.0.0.1 it listens.
+It ends with its standard input: a signal would reach only the program that has brought it to the node.
 """
 
 from __future__ import annotations
@@ -10,9 +12,12 @@ from __future__ import annotations
 import base64
 import json
 import sys
+import threading
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+REFUSALS = {"missing": (404, "MANIFEST_UNKNOWN"), "busy": (503, "UNAVAILABLE")}
 
 
 class Registry(BaseHTTPRequestHandler):
@@ -32,6 +37,12 @@ class Registry(BaseHTTPRequestHandler):
             self.answer(401, b"{}", "application/json", ("WWW-Authenticate", 'Basic realm="registry"'))
             return
         kind, _, name = self.path.rpartition("/")
+        repository = self.path.removeprefix("/v2/")
+        refusal = next((told for start, told in REFUSALS.items() if repository.startswith(start)), None)
+        if refusal is not None:
+            status, code = refusal
+            self.answer(status, json.dumps({"errors": [{"code": code}]}).encode(), "application/json")
+            return
         if self.path == "/v2/":
             self.answer(200, b"{}", "application/json")
         elif kind.endswith("/manifests"):
@@ -58,9 +69,12 @@ class Registry(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    layout, port, user, password = sys.argv[1:]
+    layout, user, password = sys.argv[1:]
     login = base64.b64encode(f"{user}:{password}".encode()).decode()
-    ThreadingHTTPServer(("127.0.0.1", int(port)), partial(Registry, Path(layout), login)).serve_forever()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Registry, Path(layout), login))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(server.server_address[1], flush=True)
+    sys.stdin.read()
 
 
 if __name__ == "__main__":
