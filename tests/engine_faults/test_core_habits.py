@@ -1,4 +1,4 @@
-"""Faults C3, C4, C9 to C14 and C17 of the engine's core: each is shown on stock StreamFlow, and is not there with medweave."""
+"""Faults C3, C4, C9 to C15 and C17 of the engine's core: each is shown on stock StreamFlow, and is not there with medweave."""
 
 from __future__ import annotations
 
@@ -221,6 +221,69 @@ def test_c14_the_first_cause_is_what_the_user_reads(stock: Path, ours: Path, sto
     assert len(ended.stderr.splitlines()) < 20, ended.stderr
     after = ended.stderr.partition("first cause: bad on here")[2]
     assert "no such case" in after
+
+
+@pytest.mark.parametrize(
+    ("binding", "words"),
+    [
+        (
+            "{step: /frist, target: {deployment: here}}",
+            [
+                "streamflow.yml, workflows.tiny.bindings[1].step: there is no step '/frist'.",
+                "expected: a step of tiny.cwl: /first, /second",
+                "do:       write '/first' (closest name)",
+            ],
+        ),
+        (
+            "{port: /frist/result, target: {deployment: here, workdir: /tmp}}",
+            [
+                "streamflow.yml, workflows.tiny.bindings[1].port: there is no port '/frist/result'.",
+                "expected: a port of tiny.cwl: /first/result, /second/result",
+            ],
+        ),
+    ],
+)
+def test_c15_a_binding_of_nothing_is_refused(
+    stock: Path, ours: Path, stock_only: bool, binding: str, words: list[str]
+) -> None:
+    usual = "{step: /, target: {deployment: here}}"
+
+    def written(folder: Path, file: str) -> None:
+        tools = dict.fromkeys(("first", "second"), f"touch {folder}/ran; {GOOD}")
+        write_workflow(folder, tools, file=file.replace(usual, f"{usual}, {binding}"))
+
+    written(stock, stock_file(stock))
+    codes = [run_stock(stock, *arguments).exit_code for arguments in (["--validate"], [])]
+    shown(codes == [0, 0] and (stock / "ran").exists(), codes)
+    if stock_only:
+        return
+    written(ours, FILE)
+    for arguments in (["--validate"], []):
+        (ours / "stderr.txt").unlink(missing_ok=True)
+        ended = run(ours, *arguments)
+        assert ended.exit_code == 1
+        for each in words:
+            assert each in ended.stderr
+        assert "does not match" not in ended.stderr  # the engine's warning would say it twice
+    assert not (ours / "ran").exists()
+
+
+def test_c15_a_service_that_a_deployment_does_not_have_is_refused(stock: Path, ours: Path, stock_only: bool) -> None:
+    def file(usual: str, kind: str, more: str) -> str:
+        hpc = f"hpc: {{type: {kind}, {more}, config: {{services: {{gpu4: {{}}, cpu: {{}}}}}}}}, here: {{type"
+        placed = usual.replace("target: {deployment: here}", "target: {deployment: hpc, service: gpu}")
+        return placed.replace("here: {type", hpc)
+
+    write_workflow(stock, {"first": GOOD}, file=file(stock_file(stock), "slurm", f"workdir: {stock}/work"))
+    ended = run_stock(stock, "--validate")
+    shown(ended.exit_code == 0, ended.stderr)
+    if stock_only:
+        return
+    write_workflow(ours, {"first": GOOD}, file=file(FILE, "medweave.slurm", "wraps: here"))
+    ended = run(ours, "--validate")
+    assert ended.exit_code == 1
+    assert "workflows.tiny.bindings[0].target.service: there is no service 'gpu'." in ended.stderr
+    assert "expected: a service of deployment 'hpc': gpu4, cpu" in ended.stderr
 
 
 # Two places with four slots each. Every job writes down where it runs, and ends when all four have.

@@ -9,9 +9,9 @@ OUR_TYPES = "medweave."
 
 
 class Bound(NamedTuple):
-    """A target of a binding, which may name several; `number` is the binding's place in its list."""
+    """A target of a binding, which may name several; `where` is its place in the workflow: `bindings[0].target`."""
 
-    number: int
+    where: str
     binding: Mapping[str, Any]
     target: MutableMapping[str, Any]
 
@@ -25,6 +25,9 @@ def our_deployments(config: Mapping[str, Any]) -> dict[str, MutableMapping[str, 
 def targets(workflow: Mapping[str, Any]) -> Iterator[Bound]:
     """The targets of a workflow, in their order."""
     for number, binding in enumerate(workflow.get("bindings") or []):
-        target = binding["target"]
-        for each in target if isinstance(target, list) else [target]:
-            yield Bound(number, binding, each)
+        target, where = binding["target"], f"bindings[{number}].target"
+        if not isinstance(target, list):
+            yield Bound(where, binding, target)
+            continue
+        for place, each in enumerate(target):
+            yield Bound(f"{where}[{place}]", binding, each)

@@ -76,10 +76,10 @@ def resolve_paths(config: MutableMapping[str, Any], default: Path, schemas: Mapp
         elif deployment.get("wraps") is None:
             raise _bad_workdir(f"{where}.workdir", "no workdir")
     for name, workflow in (config.get("workflows") or {}).items():
-        for number, _, target in targets(workflow):
+        for place, _, target in targets(workflow):
             if target.get("deployment") in ours and target.get("workdir"):
                 kind = ours[target["deployment"]]["type"]
-                where = f"{file.name}, workflows.{name}.bindings[{number}].target.workdir"
+                where = f"{file.name}, workflows.{name}.{place}.workdir"
                 target["workdir"] = _workdir(target["workdir"], kind, file.parent, where)
 
 

@@ -26,6 +26,7 @@ from medweave_connectors.placement.bindings import OUR_TYPES
 from medweave_connectors.placement.filter import MedweaveFilter
 from medweave_connectors.placement.folders import RunFolders
 from medweave_connectors.placement.managers import check_managers, check_wraps
+from medweave_connectors.placement.names import check_targets
 from medweave_connectors.placement.paths import resolve_paths
 from medweave_connectors.placement.policy import MedweavePolicy
 from medweave_connectors.placement.shortfall import look, storage_of
@@ -59,6 +60,7 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
         super().__init__(context, retry_delay)
         check_managers(context.config)
         check_wraps(context.config)
+        check_targets(context.config)
         self._run = plan(context.config)
         self._run.partial = partial
         self._policy = MedweavePolicy()

@@ -1,11 +1,12 @@
-"""StreamFlow's CWL translator, which also keeps medweave's hints, and holds each step against the data rules.
+"""StreamFlow's CWL translator, which also keeps medweave's hints, and holds each step against the file's rules and bindings.
 
-The engine drops hints that it does not know. A step that its data keep away from where it is bound to is refused here, before
-anything is deployed.
+The engine drops hints that it does not know. A step that its data keep away from where it is bound to is refused here, and so is
+a binding of a step or port that the workflow does not have: before anything is deployed, and by `--validate` too.
 """
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -13,7 +14,10 @@ import streamflow.cwl.main
 from streamflow.cwl.translator import CWLTranslator
 
 from medweave_connectors import requests
+from medweave_connectors.errors import of_the_file
 from medweave_connectors.placement.filter import check_placement
+from medweave_connectors.placement.names import check_paths
+from medweave_connectors.placement.scheduler import MedweaveScheduler
 
 
 class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
@@ -22,6 +26,7 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         self._inherited: list[dict[str, MutableMapping[str, Any]]] = [{}]
+        self._tools: set[str] = set()
 
     def _recursive_translate(self, workflow: Any, cwl_element: Any, **keywords: Any) -> None:
         namespaces = cwl_element.loadingOptions.namespaces or {}
@@ -42,9 +47,25 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
             self._inherited.pop()
 
     def _translate_command_line_tool(self, *, name_prefix: str, **keywords: Any) -> None:
+        self._tools.add(name_prefix)
         requests.note_step(name_prefix, requests.read_hints(self._inherited[-1], where=name_prefix))
         check_placement(name_prefix, self.workflow_config)
         super()._translate_command_line_tool(name_prefix=name_prefix, **keywords)
+
+    def _inject_inputs(self, workflow: Any) -> None:
+        """The engine calls it when it has seen all steps, and before it warns of bindings that match none."""
+        if isinstance(self.context.scheduler, MedweaveScheduler):
+            ports = {port for port in self.input_ports if posixpath.dirname(port) == posixpath.sep}
+            ports |= {port for port in self.output_ports if posixpath.dirname(port) in self._tools}
+            with of_the_file():
+                check_paths(
+                    self.context.config,
+                    self.workflow_config.name,
+                    steps=self._tools,
+                    ports=ports,
+                    document=posixpath.basename(self.workflow_config.config["file"]),
+                )
+        super()._inject_inputs(workflow)
 
 
 def install() -> None:

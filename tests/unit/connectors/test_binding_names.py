@@ -1,0 +1,110 @@
+"""Names in the bindings of a streamflow.yml: those that there are not are told with their place and the valid choices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from medweave_connectors.placement.names import check_paths, check_targets
+from medweave_steps.contracts.errors import UsageError
+
+STEPS = {"/train", "/infer/segment", "/infer/evaluate"}
+PORTS = {"/series", "/train/model", "/infer/segment/mask"}
+
+
+def config(*bindings: dict[str, Any]) -> dict[str, Any]:
+    deployments = {
+        "here": {"type": "medweave.local", "config": {}},
+        "hpc": {"type": "medweave.slurm", "config": {"services": {"gpu4": {}, "cpu": {}}}},
+        "pods": {"type": "medweave.kubernetes", "config": {}},
+        "theirs": {"type": "slurm", "config": {"services": {"gpu4": {}}}},
+    }
+    return {"path": "/x/bound.yml", "workflows": {"lung": {"bindings": list(bindings)}}, "deployments": deployments}
+
+
+def look(*bindings: dict[str, Any]) -> None:
+    check_paths(config(*bindings), "lung", steps=STEPS, ports=PORTS, document="train.cwl")
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        ("step", "/"),
+        ("step", "/train"),
+        ("step", "/infer"),  # a sub-workflow
+        ("step", "/infer/segment/"),
+        ("port", "/series"),
+        ("port", "/train/model"),
+        ("port", "/infer"),  # of all ports below
+    ],
+)
+def test_what_there_is_may_be_bound(kind: str, path: str) -> None:
+    look({kind: path, "target": {"deployment": "here"}})
+
+
+@pytest.mark.parametrize("path", ["/trai", "/train/model", "/segment", "/infer/train"])
+def test_a_step_that_there_is_not_is_told_with_its_place(path: str) -> None:
+    # The engine takes the beginning of a name for a step, and says nothing of the first two.
+    with pytest.raises(UsageError) as caught:
+        look({"step": "/", "target": {}}, {"step": path, "target": {}})
+    assert caught.value.what == f"bound.yml, workflows.lung.bindings[1].step: there is no step '{path}'."
+
+
+def test_the_nearest_names_come_first() -> None:
+    with pytest.raises(UsageError) as caught:
+        look({"step": "/segmant", "target": {}})
+    assert caught.value.seen == "step '/segmant'"
+    assert caught.value.expected.startswith("a step of train.cwl: /infer/segment, ")
+    assert set(caught.value.expected.partition(": ")[2].split(", ")) == {*STEPS, "/infer"}
+    with pytest.raises(UsageError) as caught:
+        look({"step": "/trian", "target": {}})
+    assert caught.value.do == "write '/train' (closest name)"
+
+
+def test_an_input_of_a_step_is_no_port_that_can_be_bound() -> None:
+    with pytest.raises(UsageError, match=r"bindings\[0\]\.port: there is no port '/train/series'"):
+        look({"port": "/train/series", "target": {}})
+
+
+@pytest.mark.parametrize(
+    ("target", "what", "expected"),
+    [
+        (
+            {"deployment": "hcp"},
+            "target.deployment: there is no deployment 'hcp'.",
+            "a deployment in `deployments`: hpc, here, pods, theirs",
+        ),
+        (
+            {"deployment": "hpc", "service": "gpu"},
+            "target.service: there is no service 'gpu'.",
+            "a service of deployment 'hpc': gpu4, cpu",
+        ),
+        (
+            {"deployment": "hpc"},
+            "target: deployment 'hpc' has services, and none is chosen.",
+            "one of gpu4, cpu",
+        ),
+        (
+            {"deployment": "here", "service": "cpu"},
+            "target.service: deployment 'here' has no services.",
+            "a target without a service",
+        ),
+    ],
+)
+def test_a_deployment_or_service_that_there_is_not(target: dict[str, str], what: str, expected: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_targets(config({"step": "/", "target": target}))
+    assert caught.value.what == f"bound.yml, workflows.lung.bindings[0].{what}"
+    assert caught.value.expected == expected
+
+
+def test_in_a_list_of_targets_the_place_has_its_number() -> None:
+    targets = [{"deployment": "hpc", "service": "cpu"}, {"deployment": "hpc", "service": "cup"}]
+    with pytest.raises(UsageError, match=r"bindings\[0\]\.target\[1\]\.service: there is no service 'cup'"):
+        check_targets(config({"step": "/", "target": targets}))
+
+
+@pytest.mark.parametrize("deployment", ["pods", "theirs"])
+def test_the_containers_of_pods_and_other_types_are_not_judged(deployment: str) -> None:
+    check_targets(config({"step": "/", "target": {"deployment": deployment, "service": "any"}}))
