@@ -142,10 +142,11 @@ def runcompss(command: Sequence[str], facts: Facts, *, project: str, resources: 
 def clear(compss: str) -> list[str]:
     """Words for a worker's shell that end what a broken run left: its runtime and the Pythons of its tasks.
 
-    All of them have the path of the installation in their command line; process 1, which keeps the pod, is left alone.
+    All of them have the path of the installation in their command line. Process 1, which keeps the pod, and the ssh server, which
+    is told that path for its logins, are left alone: without one of them the container is started again.
     """
     pattern = f"[{compss[0]}]{compss[1:]}"  # so that the command line of this search does not match
     return [
         f"for each in $(pgrep -f {shlex.quote(pattern)}); do "
-        'if [ "$each" != 1 ]; then kill -s KILL "$each" 2>/dev/null; fi; done; :'
+        'case "$each $(cat "/proc/$each/comm")" in "1 "*|*" sshd"*) ;; *) kill -s KILL "$each";; esac; done 2>/dev/null; :'
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -145,11 +146,15 @@ def test_only_what_compss_left_is_cleared(tmp_path: Path) -> None:
     home = str(tmp_path / "COMPSs")
     left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", f"{home}/Runtime/engine.jar"])
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    server = tmp_path / "sshd"  # the workers' own has the path among its settings
+    server.symlink_to(shutil.which("sleep") or "")
+    serves = subprocess.Popen([f"sshd -o SetEnv=COMPSS_HOME={home}", "60"], executable=server)
     try:
         subprocess.run(["sh", "-c", " ".join(commands.clear(home))], check=True)
         assert left.wait(timeout=5) == -9
         assert other.poll() is None
+        assert serves.poll() is None
     finally:
-        for each in (left, other):
+        for each in (left, other, serves):
             each.kill()
             each.wait()
