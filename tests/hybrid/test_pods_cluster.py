@@ -55,6 +55,9 @@ verb = sys.argv[1]
 print('medweave-progress {"unit":"round","done":1,"total":2,"detail":"x"}', file=sys.stderr, flush=True)
 if verb == "sleep":
     time.sleep(600)
+if verb == "again" and not os.path.exists("/tmp/tried"):
+    open("/tmp/tried", "w").close()
+    sys.exit(75)
 if verb == "fail":
     print("medweave-step fail: no such cohort.", file=sys.stderr)
     sys.exit(65)
@@ -366,6 +369,35 @@ def test_the_exit_code_of_a_compss_application(tmp_path: Path, tenant: Tenant, i
     ended = go(tmp_path, tenant)
     assert failure(ended)["exit_code"] == 65
     assert "medweave-step fail: no such cohort." in ended.stderr
+
+
+def decisions(ended: Run) -> list[tuple[str, bool]]:
+    return [(event["data"]["failure"], event["data"]["again"]) for event in ended.of_type("job.reaction")]
+
+
+AT_ONCE = {"StepFailed": {"wait": 0}}
+
+
+def test_a_compss_application_that_asks_for_another_try_gets_it(
+    tmp_path: Path, tenant: Tenant, installation: dict[str, Any]
+) -> None:
+    prepare(tmp_path, {"train": ("", GANG)}, engine="compss", values=installation, reactions=AT_ONCE)
+    as_step(tmp_path, "again")
+    ended = go(tmp_path, tenant)
+    assert ended.exit_code == 0, ended.stderr
+    assert decisions(ended) == [("StepFailed", True)]
+
+
+def test_a_gang_whose_rank_asks_for_another_try_starts_again_in_all_its_pods(tmp_path: Path, tenant: Tenant) -> None:
+    script = (
+        '[ ! -e half ] || exit 65; touch half; [ -e /tmp/tried ] || { touch /tmp/tried; exit "$((75 * MEDWEAVE_NODE_RANK))"; }; '
+        "touch result.txt"
+    )
+    prepare(tmp_path, {"train": (script, GANG)}, reactions=AT_ONCE)
+    ended = go(tmp_path, tenant)
+    assert ended.exit_code == 0, ended.stderr
+    assert decisions(ended) == [("StepFailed", True)]
+    assert [len(event["data"]["site"]["pods"]) for event in ended.of_type("job.ended")] == [2, 2]
 
 
 def test_a_helm_release_gives_one_place_per_pod(tmp_path: Path, tenant: Tenant) -> None:

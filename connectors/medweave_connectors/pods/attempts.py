@@ -41,6 +41,8 @@ class PodAttempts(Attempts):
         groups: what runs now is in there.
     """
 
+    looks = 1  # who looks is who has written
+
     def __init__(
         self,
         connector: Any,

@@ -23,7 +23,7 @@ from medweave_connectors.reactions.table import (
 from medweave_connectors.record import console, current
 
 # A shared file system may show one machine what another has written a while later (NFS: 30 s by default).
-LOOKS, LOOK_PAUSE_S = 4, 12.0
+LOOK_PAUSE_S = 12.0
 
 
 class Attempts(ABC):
@@ -32,7 +32,10 @@ class Attempts(ABC):
     Attributes:
         checkpoint_folder: name of the folder inside the output folder that outlives an attempt; empty for none.
         failure: of the last attempt, where it has failed and is over; `attempt` sets it.
+        looks: how often a checkpoint that would be continued is looked for.
     """
+
+    looks = 4
 
     def __init__(self, name: str, table: Table, closing: Callable[[], bool]) -> None:
         """`closing` is true once the run is being ended."""
@@ -114,7 +117,7 @@ class Attempts(ABC):
         found = Checkpoint.NONE
         if not self.checkpoint_folder:
             return found
-        for look in range(LOOKS):
+        for look in range(self.looks):
             if look:
                 await asyncio.sleep(LOOK_PAUSE_S)
             try:

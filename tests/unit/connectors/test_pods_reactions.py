@@ -138,6 +138,15 @@ def test_a_time_limit_without_a_checkpoint_is_the_end(tmp_path: Path, server: Jo
     assert len(server.made) == (1 if config == JOB else 0)
 
 
+def test_a_step_that_could_have_written_a_checkpoint_and_has_not_is_told_so(tmp_path: Path, server: JobServer) -> None:
+    keys = {"requirements": {"ToolTimeLimit": {"timelimit": 2}}, **SAVES}
+    prepare(tmp_path, "trap '' USR1; sleep 60", config=STANDS, keys=keys)
+    ended = run(tmp_path)
+    assert ended.exit_code == 1
+    (reaction,) = reactions(ended)
+    assert reaction["text"] == "not tried again: the attempt has written no checkpoint to continue from"
+
+
 def test_a_job_that_the_cluster_does_not_take_is_asked_for_again_where_the_file_says_so(
     tmp_path: Path, server: JobServer
 ) -> None:
