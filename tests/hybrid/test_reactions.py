@@ -123,9 +123,11 @@ def test_a_training_that_was_pushed_out_gives_the_weights_of_an_uninterrupted_on
 
 
 def test_a_job_that_somebody_cancelled_is_not_tried_again(tmp_path: Path, testbed: Sites) -> None:
-    write(tmp_path, {"first": (READY + "sleep 600", resources())}, reactions={})
+    write(tmp_path, {"first": (READY + "echo 'one warning' >&2; sleep 600", resources())}, reactions={})
     going = begin(tmp_path, testbed)
     going.wait_for_line("case 1/2")
+    said = going.record / "work" / "stderr" / "first"
+    wait_for(lambda: (said.is_file() and "one warning" in said.read_text()) or None, "the line of a job that goes on")
     (job_id,) = wait_for(lambda: testbed.hpc("squeue", "--me", "--noheader", "--format=%i").stdout.split(), "the job")
     testbed.hpc("scancel", job_id)
     ended = going.wait(120)

@@ -45,7 +45,7 @@ class Lines:
 
 
 def take_line(job_name: str, line: str) -> bool:
-    """Passes progress and notices of a medweave step on; True where the line was one of them."""
+    """Passes progress and notices of a medweave step on, True; any other line to those who follow the job, False."""
     run = current()
     if line.startswith(JSON_PREFIX):
         try:
@@ -58,6 +58,8 @@ def take_line(job_name: str, line: str) -> bool:
     if run is not None and NOTICE_MARK in line[:40]:
         run.job_notice(job_name, line.partition(NOTICE_MARK)[2])
         return True
+    if run is not None:
+        run.job_said(job_name, line)
     return False
 
 

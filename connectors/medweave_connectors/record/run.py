@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from medweave_connectors.record import console
 from medweave_connectors.record.event_log import EventLog
+from medweave_connectors.record.live import FOLDER, LiveText
 from medweave_connectors.requests import step_of
 from medweave_steps.contracts.exit_codes import meaning
 from medweave_steps.contracts.progress import duration, sentence
@@ -123,6 +124,7 @@ class RunRecord:
         self.partial: PartialMode = "marked"  # scattered steps that may lose jobs; `marked`: those whose hint says so
         self.left_out: list[str] = []
         self._log: EventLog | None = None
+        self._live = LiveText(self.work / FOLDER)
         self._clock = 0.0
 
     @property
@@ -186,6 +188,11 @@ class RunRecord:
         if job is not None:
             self._append("notice", job, {"text": text})
 
+    def job_said(self, name: str, line: str) -> None:
+        """A line of standard error that is neither progress nor a notice."""
+        if (job := self.jobs.get(name)) is not None:
+            self._live.add(job.label, line)
+
     def deployment_notice(self, deployment: str, text: str) -> None:
         """A deployment has something to say that the user should know."""
         console.say(f"medweave: {deployment}: {text}")
@@ -197,6 +204,7 @@ class RunRecord:
         job = self.jobs.get(name)
         if job is not None:
             job.outcome = outcome
+            self._live.end(job.label)
 
     def job_ended(self, name: str, state: JobEnd) -> None:
         """The engine's word about the job. Only the first word about an attempt counts."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.record import registry
+from medweave_connectors.record import live, registry
 from medweave_connectors.record.output import LINE_BYTES, JobOutput
 from medweave_connectors.record.run import RunRecord
 from medweave_connectors.remote import shell_line, step_variables
@@ -38,6 +38,21 @@ def test_bytes_in_pieces_become_progress_notices_and_a_tail(
     assert "note: one case has no mask" in told
     assert list(output.stderr_tail) == ["ä warning", "medweave-step train: NaN.", "  do:       less"]
     assert list(output.stdout_tail) == ["out"]
+
+
+def test_what_a_running_job_prints_can_be_followed(record: RunRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "FULL_BYTES", 64)
+    output, file = JobOutput("/train/0"), record.work / "stderr" / "train"
+    output.stderr((FIGURES + "train: note: one case has no mask\nepoch 1\nhalf").encode())
+    assert file.read_text() == "epoch 1\n"
+    assert file.stat().st_mode & 0o077 == file.parent.parent.stat().st_mode & 0o077 == 0
+    for number in range(20):
+        output.stderr(f" of line {number}\n".encode())
+    assert file.read_text().endswith(" of line 19\n")
+    assert len(file.read_bytes()) < 100, "a full file is moved away"
+    assert file.with_name("train.1").is_file()
+    record.command_ended("/train/0", output.outcome(exit_code=0, seconds=1.0))
+    assert file.is_file()
 
 
 def test_a_line_without_an_end_does_not_fill_the_memory() -> None:
