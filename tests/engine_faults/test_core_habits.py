@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import psutil
 import pytest
 import yaml
 
 from support.engine import FILE, run, wait_until, write_workflow
-from support.engine_faults import run_stock, shown, start_stock, still_going, stock_file
+from support.engine_faults import STOCK_PRELOAD, run_stock, shown, start_stock, still_going, stock_file
 from support.ssh_server import SSHServer, ssh_server
 
 FAKES = Path(__file__).parents[1] / "fakes" / "slurm"
@@ -186,6 +189,52 @@ def test_c13_no_command_line_stays_on_the_disk_after_a_success(stock: Path, ours
     holds = [file for file in ended.record.rglob("*") if file.is_file() and word.encode() in file.read_bytes()]
     assert holds == []
     assert word not in ended.stderr
+
+
+def told_afterwards(folder: Path, command: str, *, ours: bool) -> subprocess.CompletedProcess[str]:
+    """`streamflow prov` or `streamflow report` about the run `visit` of a folder's streamflow.yml."""
+    words = [command, "visit", "--file", "streamflow.yml"]
+    code = f"{'' if ours else STOCK_PRELOAD}\nimport sys, streamflow.main\nsys.exit(streamflow.main.main({words}))"
+    return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_c13_no_crate_holds_the_data(stock: Path, ours: Path, stock_only: bool) -> None:
+    secret = b"patient-4711"
+
+    def tools(folder: Path) -> dict[str, object]:
+        (folder / "scan.txt").write_bytes(secret)
+        scan = {"class": "File", "path": str(folder / "scan.txt")}
+        return {
+            "first": ("touch result.txt", {"inputs": {"scan": {"type": "File", "default": scan, "inputBinding": {}}}})
+        }
+
+    def crates(folder: Path) -> list[bytes]:
+        archives = [ZipFile(path) for path in folder.glob("*.zip")]
+        return [archive.read(name) for archive in archives for name in archive.namelist()]
+
+    write_workflow(stock, tools(stock), file=stock_file(stock).replace(":memory:", f"{stock}/stock.db"))
+    run_stock(stock, "--name", "visit")
+    told = told_afterwards(stock, "prov", ours=False)
+    shown(secret in crates(stock), told.stderr + told.stdout)
+    if stock_only:
+        return
+    write_workflow(ours, tools(ours), file=FILE)
+    assert run(ours, "--name", "visit").exit_code == 0
+    assert told_afterwards(ours, "prov", ours=True).returncode == 1
+    assert crates(ours) == []
+
+
+def test_c13_the_report_needs_no_further_package(stock: Path, ours: Path, stock_only: bool) -> None:
+    write_workflow(stock, {"first": GOOD}, file=stock_file(stock).replace(":memory:", f"{stock}/stock.db"))
+    told = told_afterwards(stock, "report", ours=False)
+    shown(told.returncode == 1 and "No module named" in told.stderr, told.stderr + told.stdout)
+    if stock_only:
+        return
+    from medweave.cli import main
+
+    write_workflow(ours, {"first": GOOD})
+    assert main(["report", str(run(ours).record), "--output", str(ours / "report.html")]) == 0
+    assert "first" in (ours / "report.html").read_text(encoding="utf-8")
 
 
 def test_c14_a_file_is_one_run(stock: Path, ours: Path, stock_only: bool) -> None:

@@ -1,4 +1,4 @@
-"""Faults Q1 to Q11 of the queue managers, against stand-ins for Slurm: on stock StreamFlow, and not with medweave.
+"""Faults Q1 to Q11 of the queue managers, and C16, against stand-ins for Slurm: on stock StreamFlow, and not with medweave.
 
 They prove what each side does with an answer. That a real Slurm gives such answers is shown on the testbed (tests/hybrid).
 """
@@ -217,3 +217,36 @@ def test_q11_what_the_tool_asks_for_reaches_the_queue(stock: Path, ours: Path, s
     assert run(ours, environment=fakes(ours)).exit_code == 0
     assert "--cpus-per-task=2" in submitted(ours)
     assert "--mem=700M" in submitted(ours)
+
+
+def test_c16_the_job_of_a_killed_driver_is_not_submitted_again(stock: Path, ours: Path, stock_only: bool) -> None:
+    def tools(folder: Path) -> dict[str, str]:
+        return {"first": f"echo x >> {folder}/begun; while [ ! -e {folder}/go ]; do sleep 0.1; done; {GOOD}"}
+
+    def begun(folder: Path) -> int:
+        return len((folder / "begun").read_text().split()) if (folder / "begun").exists() else 0
+
+    def killed(going: Run) -> None:
+        wait_until(lambda: begun(going.folder) == 1, 30)
+        going.signal(signal.SIGKILL)
+        going.wait()
+
+    write_workflow(stock, tools(stock), file=slurm_file(stock))
+    environment = stand_in(stock, KEEPS_RUNNING="1")
+    killed(start_stock(stock, environment=environment))
+    again = start_stock(stock, environment=environment)
+    still_going(again, 0, after=lambda: begun(stock) == 2)
+    (stock / "go").touch()
+    shown(begun(stock) == 2 == asked(stock).count("sbatch"), asked(stock) + again.stderr)
+    if stock_only:
+        return
+    write_workflow(ours, tools(ours), file=OURS)
+    environment = fakes(ours)
+    killed(start(ours, environment=environment))
+    again = start(ours, environment=environment)
+    again.wait_for_line("goes on with Slurm job 100, which an earlier driver has submitted and left")
+    (ours / "go").touch()
+    ended = again.wait()
+    assert ended.exit_code == 0, ended.stderr
+    assert result(ended) == "done"
+    assert begun(ours) == 1 == len(submitted(ours).splitlines())
