@@ -40,6 +40,12 @@ def test_each_fault_of_a_site_is_shown_there_or_the_page_says_why_not() -> None:
     assert {each for each in rows if "not on the testbed" in rows[each]} == rows.keys() - shown
 
 
+def test_each_fault_is_shown_on_both_sides_or_the_page_says_why_not() -> None:
+    rows = dict(re.findall(r"^\| ([QNKC]\d+) \|(.*)$", PAGE, re.MULTILINE))
+    shown = {each for each in rows if re.search(rf"`test_{each.lower()}_\w+`", rows[each])}
+    assert {each for each in rows if re.search(r"\| none: \w+", rows[each])} == rows.keys() - shown
+
+
 def test_verdicts_about_another_version() -> None:
     module = module_of(Path(__file__).parent / "try_streamflow.py")
     found = [(each.id, each.verdict) for each in module.read_report(ElementTree.fromstring(REPORT))]
