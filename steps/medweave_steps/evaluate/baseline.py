@@ -46,12 +46,16 @@ def to_source_grid(mask_IJK: BoolArray, info: VolumeInfo) -> BoolArray:
     Returns:
         bool array of shape `info.source_grid.shape` in source order; False outside the crop.
     """
-    restored: BoolArray = mask_IJK
-    for axis in range(3):
+    # In the source's order from the start, its last axis first: what grows the array most copies whole planes.
+    restored: BoolArray = mask_IJK.transpose(tuple(int(i) for i in np.argsort(info.source_axis)))
+    for place in (2, 1, 0):
+        axis = info.source_axis.index(place)
         nearest = np.rint(geometry.source_positions(info, axis)).astype(np.intp)
-        inside = (nearest >= 0) & (nearest < mask_IJK.shape[axis])
-        restored = np.take(restored, np.clip(nearest, 0, mask_IJK.shape[axis] - 1), axis=axis)
+        if info.source_flipped[axis]:
+            nearest = nearest[::-1]
+        last = restored.shape[place] - 1
+        restored = np.take(restored, np.clip(nearest, 0, last), axis=place)
         shape = [1, 1, 1]
-        shape[axis] = len(inside)
-        restored &= inside.reshape(shape)
-    return np.ascontiguousarray(geometry.from_ras_order(restored, info.source_axis, info.source_flipped))
+        shape[place] = len(nearest)
+        restored &= ((nearest >= 0) & (nearest <= last)).reshape(shape)
+    return restored
