@@ -15,6 +15,7 @@ from medweave_connectors.reactions import attempt_script
 from medweave_connectors.reactions.table import Checkpoint
 from medweave_connectors.slurm.commands import END, SACCT_FIELDS
 from medweave_connectors.slurm.states import Told
+from medweave_connectors.slurm.words import unanswered
 
 _SIZE = re.compile(r"([0-9.]+)([KMGT]?)")
 _UNIT_MIB = {"": 2**-20, "K": 2**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20}
@@ -130,6 +131,8 @@ class EndWords:
     """All that is known about a job that seems to have ended.
 
     Attributes:
+        answered: the controller said something about it.
+        said: what it said instead.
         forgotten: the controller said that there is no such job.
         ranks: node rank to (exit code, end in seconds since 1970, host), of those nodes of a gang that could still say it.
         tails: name of the stream to its last bytes.
@@ -138,6 +141,8 @@ class EndWords:
     sacct: Told | None = None
     scontrol: Told | None = None
     exit_file: Told | None = None
+    answered: bool = False
+    said: str = ""
     forgotten: bool = False
     ranks: dict[int, tuple[int, int, str]] = field(default_factory=dict)
     tails: dict[str, bytes] = field(default_factory=dict)
@@ -156,7 +161,10 @@ def read_end(answer: str, job_id: str, folder_name: str = "") -> EndWords:
         name, _, told = rest.partition(" ")
         if mark == "sacct":
             rows.append(dict(zip(SACCT_FIELDS, rest.split("|", len(SACCT_FIELDS) - 1), strict=False)))
+        elif mark == "scontrol" and unanswered(rest):
+            words.said = rest
         elif mark == "scontrol":
+            words.answered = True
             is_other = "JobState=" in rest and folder_name not in rest
             words.forgotten |= "Invalid job id" in rest or is_other
             words.scontrol = words.scontrol if is_other else _from_scontrol(rest) or words.scontrol

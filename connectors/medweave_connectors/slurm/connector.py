@@ -109,10 +109,11 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
     async def undeploy(self, external: bool) -> None:
         """Cancels what still waits or runs, and looks whether it has gone."""
         self._closing = True
-        if jobs := {job for job in self._open if not job.over}:
+        if jobs := {job for job in self._open if job.sent and not job.over}:
             await self._cancel(jobs)
         deadline = time.monotonic() + SETTLE_S
-        while self._open and time.monotonic() < deadline:  # their `run` reads the last words
+        # Their `run` reads the last words; what was never submitted has none.
+        while any(job.sent for job in self._open) and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
 
     async def get_available_locations(self, service: str | None = None) -> MutableMapping[str, AvailableLocation]:
@@ -182,7 +183,7 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
             try:
                 return await job.run(timeout)
             finally:
-                if not job.over and not self._closing:  # cancelled by the engine, or an error of ours
+                if job.sent and not job.over and not self._closing:  # cancelled by the engine, or an error of ours
                     await asyncio.shield(self._cancel({job}))
                 self._open.discard(job)
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
 
 from medweave_connectors import requests
 from medweave_connectors.errors import (
@@ -27,17 +26,15 @@ from medweave_connectors.record.run import CommandOutcome
 from medweave_connectors.slurm import commands, journal, left_commands, submission, takeover, words
 from medweave_connectors.slurm.answers import EndWords, read_end, read_poll
 from medweave_connectors.slurm.journal import Submission
+from medweave_connectors.slurm.patience import Patience, SiteSilent, reason_of, until_answered
 from medweave_connectors.slurm.script import JobFiles, StepCommand, gang_script, node_script, single_script
 from medweave_connectors.slurm.service import Allocation, Service, allocation, refuse_if_too_large
 from medweave_connectors.slurm.states import JobState, Told, failure_kind, judge, shell_exit_code
-from medweave_connectors.slurm.watch import NeverStarts, SiteSilent, Watch, WatchedJob
-from medweave_steps.contracts.errors import StorageError
+from medweave_connectors.slurm.watch import NeverStarts, Watch, WatchedJob
 
 END_KNOWN_S, END_PAUSE_S = 180.0, 1.0
 COST_TRIES = 3  # accounting may lag behind the controller by a moment
-LEFT_TRIES, LEFT_PAUSE_S = 6, 5.0  # a site that does not answer is asked again about jobs of earlier drivers
-
-T = TypeVar("T")
+MOVES, MOVE_PAUSE_S = 6, 5.0  # of an output folder that does not move; a job that has just ended may hold a file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +71,7 @@ class SlurmJob:
     Attributes:
         key: in the job's comment; no other submission has the same.
         job_id: Slurm's, once it is known.
+        sent: Slurm may have it.
         over: true when Slurm has nothing more to do with it.
         failure: set where it has failed and is over; the site's table says what follows.
     """
@@ -81,7 +79,7 @@ class SlurmJob:
     def __init__(self, name: str, step: StepCommand, site: Site) -> None:
         run = current()
         token = secrets.token_hex(4)
-        self.name, self.job_id, self.over = name, "", False
+        self.name, self.job_id, self.sent, self.over = name, "", False, False
         self.failure: Failed | None = None
         self.key = f"medweave:{run.run_id if run else '-'}:{name}:{token}"
         self._step, self._site = step, site
@@ -105,9 +103,9 @@ class SlurmJob:
             gpus=self._allocation.gpus > 0,
         )
         wanted = self._wanted()
-        left = await self._answered(lambda: takeover.find(self._site.ask, self._runs, wanted)) if wanted else None
+        left = await self._left(wanted) if wanted else None
         if left is not None:
-            self.key, self.job_id, self._files = left.key, left.job_id, JobFiles(left.folder)
+            self.key, self.job_id, self._files, self.sent = left.key, left.job_id, JobFiles(left.folder), True
             self._notice(f"goes on with Slurm job {self.job_id}, which an earlier driver has submitted and left")
         else:
             self.job_id = await self._submit(wanted)
@@ -115,7 +113,7 @@ class SlurmJob:
         end, told = await self._until_known()
         self.over = told.state.ended
         if left is not None and self.over:
-            await self._answered(lambda: self._take_outputs(left))
+            await self._take_outputs(left)
         outcome = await self._outcome(end, told)
         if (run := current()) is not None:
             run.command_ended(self.name, outcome)
@@ -155,25 +153,30 @@ class SlurmJob:
             inputs=takeover.inputs_of(self._step),
         )
 
-    async def _answered(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Asks about a job of an earlier driver until the site answers: without an answer nothing may be submitted."""
-        said = ""
-        for _ in range(LEFT_TRIES):
-            try:
-                return await ask()
-            except StorageError:
-                raise
-            except Exception as error:  # the site is asked again
-                said = str(error) or type(error).__name__
-                await asyncio.sleep(LEFT_PAUSE_S)
-        raise SiteUnreachable(
-            f"{self._site.place.name}: a job of {self.name} that an earlier driver has left could not be looked at; "
-            f"nothing was submitted: {said}"
-        )
+    async def _left(self, wanted: Submission) -> Submission | None:
+        """The job of an earlier driver that does the same: until the site has answered, nothing may be submitted."""
+        patience = Patience(self._notice)
+        try:
+            return await until_answered(lambda: takeover.find(self._site.ask, self._runs, wanted, patience), patience)
+        except SiteSilent as error:
+            raise SiteUnreachable(
+                f"{self._site.place.name}: a job of {self.name} that an earlier driver has left could not be looked at "
+                f"for half an hour; nothing was submitted: {error}"
+            ) from None
 
     async def _take_outputs(self, left: Submission) -> None:
-        if not left_commands.read_move(await self._site.ask(left_commands.move(left.outputs))):
-            raise ValueError("its output folder could not be moved")
+        line, said = left_commands.move(left.outputs), "its output folder does not move"
+        try:
+            for _ in range(MOVES):
+                if left_commands.read_move(await until_answered(lambda: self._site.ask(line), Patience(self._notice))):
+                    return
+                await asyncio.sleep(MOVE_PAUSE_S)
+        except SiteSilent as error:
+            said = f"no answer for half an hour: {error}"
+        raise SiteUnreachable(
+            f"{self._site.place.name}: Slurm job {self.job_id} of {self.name} has ended, and its outputs could not be "
+            f"taken over: {said}"
+        )
 
     async def _submit(self, wanted: Submission | None) -> str:
         site, files, asked = self._site, self._files, self._allocation
@@ -191,7 +194,15 @@ class SlurmJob:
         sbatch = commands.sbatch_words(files, asked, site.service, job_name=label, key=self.key)
         await self._write_down(wanted, job_id="")
         try:
-            job_id = await submission.submit(site.ask, sbatch, files, scripts, self.key)
+            job_id = await submission.submit(
+                site.ask,
+                sbatch,
+                files,
+                scripts,
+                self.key,
+                patience=Patience(self._notice),
+                may_have_it=self._note_sent,
+            )
             await self._write_down(wanted, job_id=job_id)
             return job_id
         except submission.Refused as error:
@@ -206,6 +217,14 @@ class SlurmJob:
             ) from None
         except submission.NotTaken as error:
             raise SiteUnreachable(f"{site.place.name}: Slurm did not take the job of {self.name}: {error}") from None
+        except SiteSilent as error:
+            known = "it may have the job" if self.sent else "nothing was submitted"
+            raise SiteUnreachable(
+                f"{site.place.name}: Slurm has not answered for half an hour; {known} of {self.name}: {error}"
+            ) from None
+
+    def _note_sent(self, sent: bool) -> None:
+        self.sent = sent
 
     async def _write_down(self, wanted: Submission | None, *, job_id: str) -> None:
         if wanted is not None:
@@ -215,10 +234,13 @@ class SlurmJob:
     async def _until_known(self) -> tuple[EndWords, Told]:
         """Waits for the end, and for a source that knows how it was."""
         await self._until_ended()
+        patience = Patience(self._notice)
         deadline, tries = time.monotonic() + END_KNOWN_S, 0
         while True:
             end = await self._last_words()
             told = judge(end.sacct, end.scontrol, end.exit_file, forgotten=end.forgotten)
+            if told is not None or end.answered:
+                patience.answered()
             tries += told is not None
             # Accounting knows the cost, a moment after the controller knows the end.
             late = end.sacct is not None and not end.sacct.state.ended and tries < COST_TRIES
@@ -226,11 +248,26 @@ class SlurmJob:
                 return end, told
             if end.scontrol is not None and end.scontrol.state is JobState.WAITING:
                 await self._until_ended()  # Slurm will start it again
-            if end.scontrol is not None and not end.scontrol.state.ended:
-                deadline = time.monotonic() + END_KNOWN_S  # it goes on, or its nodes are being cleaned
+                patience.answered()
+            if not end.answered:
+                self._silent(patience, end.said)
+            if not end.answered or (end.scontrol is not None and not end.scontrol.state.ended):
+                deadline = time.monotonic() + END_KNOWN_S  # nobody knows; it goes on; or its nodes are being cleaned
             if time.monotonic() > deadline:
                 return end, Told(source="sacct, scontrol and the job's exit file", word="UNKNOWN")
-            await asyncio.sleep(END_PAUSE_S)
+            await asyncio.sleep(END_PAUSE_S if end.answered else patience.pause_s)
+
+    def _silent(self, patience: Patience, said: str) -> None:
+        try:
+            patience.silent(said)
+        except SiteSilent as error:
+            raise self._lost(error) from None
+
+    def _lost(self, error: SiteSilent) -> SiteUnreachable:
+        self.over = True  # nothing can be cancelled at a site that does not answer
+        return SiteUnreachable(
+            f"{self._site.place.name}: Slurm has not answered for half an hour; job {self.job_id} may still run: {error}"
+        )
 
     async def _until_ended(self) -> None:
         watched = WatchedJob(
@@ -244,10 +281,7 @@ class SlurmJob:
         try:
             await self._site.watch.until_end(watched)
         except SiteSilent as error:
-            self.over = True  # nothing can be cancelled at a site that does not answer
-            raise SiteUnreachable(
-                f"{self._site.place.name}: Slurm has not answered for half an hour; job {self.job_id} may still run: {error}"
-            ) from None
+            raise self._lost(error) from None
         except NeverStarts as error:
             setting, do = words.hopeless_setting(str(error))
             raise SiteConfigError(
@@ -264,8 +298,8 @@ class SlurmJob:
         """What all sources say; empty where the site could not be asked."""
         try:
             return read_end(await self._site.ask(commands.end(self.job_id, self._files)), self.job_id, self._files.name)
-        except Exception:  # whatever broke, nothing is known
-            return EndWords()
+        except Exception as error:  # whatever broke, nothing is known
+            return EndWords(said=reason_of(error))
 
     async def _read_rest(self) -> None:
         """What the job printed after the last look."""

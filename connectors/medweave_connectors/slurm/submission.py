@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from medweave_connectors.slurm import commands, words
-from medweave_connectors.slurm.answers import read_poll, read_submission
+from medweave_connectors.slurm.answers import Polled, read_poll, read_submission
+from medweave_connectors.slurm.patience import Patience, reason_of
 from medweave_connectors.slurm.script import JobFiles
 
-TRIES = 3
-LOOKUPS = 4
-PAUSE_S = 2.0
+UNKNOWN_LOOKS = 5  # at a submission about which the login node can say nothing, while Slurm answers and has no such job
+LOOK_PAUSE_S = 2.0
 
 Ask = Callable[[str], Awaitable[str]]
 
@@ -21,10 +21,19 @@ class Refused(Exception):
 
 
 class NotTaken(Exception):
-    """Slurm could not be asked, or did not take the job; it has no such job."""
+    """The line that submits does not come to its end, and Slurm has no such job; the argument is the last that was heard."""
 
 
-async def submit(ask: Ask, sbatch: Sequence[str], files: JobFiles, scripts: Mapping[str, str], key: str) -> str:
+async def submit(
+    ask: Ask,
+    sbatch: Sequence[str],
+    files: JobFiles,
+    scripts: Mapping[str, str],
+    key: str,
+    *,
+    patience: Patience,
+    may_have_it: Callable[[bool], None],
+) -> str:
     """Submits and returns the job's id.
 
     Where no whole answer comes, the job is looked up by its key before it is submitted again.
@@ -34,43 +43,60 @@ async def submit(ask: Ask, sbatch: Sequence[str], files: JobFiles, scripts: Mapp
         sbatch: its words.
         scripts: path to text.
         key: in the job's comment.
+        patience: begun with this submission; a controller that is away is waited for as long.
+        may_have_it: gets whether Slurm may have the job from now on.
 
     Raises:
         Refused: sbatch was heard and said no.
-        NotTaken: after several tries Slurm still has no such job.
+        NotTaken: it is not known what becomes of the line that submits; Slurm answers and has no such job.
+        SiteSilent: Slurm could not be asked for half an hour.
     """
-    line, said = commands.submit(sbatch, files, scripts), ""
-    for _ in range(TRIES):
-        job_id = refusal = ""
+    line, unknown = commands.submit(sbatch, files, scripts), 0
+    while True:
+        job_id = refusal = said = ""
+        may_have_it(True)
         try:
             job_id, refusal = read_submission(await ask(line))
         except Exception as error:  # whatever broke, it is not known whether sbatch was heard
-            said = str(error) or type(error).__name__
-        if job_id:
-            return job_id
+            said = reason_of(error)
         if refusal and not words.unanswered(refusal):
+            patience.answered()
             raise Refused(refusal)
-        said = refusal or said
-        if job_id := await look_up(ask, key):
+        may_have_it(not words.never_heard(refusal))
+        job_id = job_id or await look_up(ask, key, patience, refusal or said)
+        if job_id:
+            may_have_it(True)
+            patience.answered()
             return job_id
-        await _quietly(ask, commands.open_claim(files))
-    raise NotTaken(said)
+        may_have_it(False)
+        if refusal:  # this sbatch is over; else it may still be on its way, and its claim holds
+            patience.silent(refusal)
+            await _quietly(ask, commands.open_claim(files))
+        elif (unknown := unknown + 1) == UNKNOWN_LOOKS:
+            raise NotTaken(said)
 
 
-async def look_up(ask: Ask, key: str) -> str:
-    """The id of the job with this key; empty when Slurm answered and has none, or never answered."""
+async def look_up(ask: Ask, key: str, patience: Patience, said: str = "") -> str:
+    """The id of the job with this key; empty when Slurm answered and has none.
+
+    Args:
+        said: why it is looked up.
+
+    Raises:
+        SiteSilent: Slurm has not answered for half an hour.
+    """
     answers = 0
-    for _ in range(LOOKUPS):
-        await asyncio.sleep(PAUSE_S)
+    while answers < 2:  # a controller that was busy may show a job a moment later
+        await asyncio.sleep(LOOK_PAUSE_S if answers else patience.pause_s)
         try:
             polled = read_poll(await ask(commands.poll(commands.queue())))
-        except Exception:  # whatever broke, nothing is known
-            continue
+        except Exception as error:  # whatever broke, nothing is known
+            polled = Polled(said=reason_of(error))
         if job_id := polled.by_key.get(key):
             return job_id
         answers += polled.answered
-        if answers == 2:  # twice: a controller that was busy may show a job a moment later
-            return ""
+        if not polled.answered:
+            patience.silent(polled.said or said)
     return ""
 
 

@@ -23,6 +23,7 @@ from medweave_connectors.slurm import commands, journal, left_commands, submissi
 from medweave_connectors.slurm.answers import read_end
 from medweave_connectors.slurm.journal import Submission
 from medweave_connectors.slurm.left_commands import Left, read_left
+from medweave_connectors.slurm.patience import Patience
 from medweave_connectors.slurm.script import JobFiles, StepCommand
 from medweave_connectors.slurm.service import Allocation
 from medweave_connectors.slurm.states import JobState, judge
@@ -65,19 +66,20 @@ def inputs_of(step: StepCommand) -> tuple[str, ...]:
     return tuple(path for path in paths if not any(path == each or path.startswith(f"{each}/") for each in own if each))
 
 
-async def find(ask: Ask, runs: Path, wanted: Submission) -> Submission | None:
+async def find(ask: Ask, runs: Path, wanted: Submission, patience: Patience) -> Submission | None:
     """The job of a driver that is gone which does what is wanted; it is this run's from then on, in its journal too.
 
     Args:
         ask: runs a line on the login node and returns its output, or raises.
         runs: folder of all runs of this machine.
         wanted: what this run would submit, not written down yet.
+        patience: with a Slurm that does not answer.
 
     Raises:
         Exception: the site did not answer. Nothing is known then, and nothing may be submitted.
     """
     for left in _alike(runs, wanted):
-        job_id = await _job_of(ask, left, wanted)
+        job_id = await _job_of(ask, left, wanted, patience)
         if not job_id or not await _is_of_use(ask, left, job_id):
             continue
         with _alone(runs):
@@ -98,7 +100,7 @@ def _alike(runs: Path, wanted: Submission) -> list[Submission]:
     return [each for each in same if len(each.inputs) == len(wanted.inputs)]
 
 
-async def _job_of(ask: Ask, left: Submission, wanted: Submission) -> str:
+async def _job_of(ask: Ask, left: Submission, wanted: Submission, patience: Patience) -> str:
     """The id that Slurm gave to it; empty where Slurm has no such job, or it computes something else."""
     for _ in range(IN_FLIGHT_LOOKS):
         seen = read_left(await ask(left_commands.look(left, wanted)))
@@ -107,17 +109,17 @@ async def _job_of(ask: Ask, left: Submission, wanted: Submission) -> str:
         if seen.job_id or not seen.is_claimed or seen.code:
             break
         await asyncio.sleep(PAUSE_S)  # the line that submits it may still be on its way
-    return await _settled(ask, left, seen)
+    return await _settled(ask, left, seen, patience)
 
 
-async def _settled(ask: Ask, left: Submission, seen: Left) -> str:
+async def _settled(ask: Ask, left: Submission, seen: Left, patience: Patience) -> str:
     if seen.job_id or seen.code not in ("", "0"):
         return seen.job_id
     if not seen.is_claimed:
         # Whoever is late with the line that submits finds that it was submitted.
         await ask(left_commands.claim(JobFiles(left.folder)))
         return ""
-    return await submission.look_up(ask, left.key)
+    return await submission.look_up(ask, left.key, patience)
 
 
 async def _is_of_use(ask: Ask, left: Submission, job_id: str) -> bool:
@@ -125,6 +127,8 @@ async def _is_of_use(ask: Ask, left: Submission, job_id: str) -> bool:
     files = JobFiles(left.folder)
     end = read_end(await ask(commands.end(job_id, files)), job_id, files.name)
     told = judge(end.sacct, end.scontrol, end.exit_file, forgotten=end.forgotten)
+    if told is None and not end.answered:
+        raise ConnectionError(end.said or "no word of the controller")
     if told is None:
         return not end.forgotten  # what Slurm has forgotten runs no more, and nobody knows how it ended
     return told.state is JobState.COMPLETED

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from medweave_connectors.slurm import commands
 from medweave_connectors.slurm.answers import Polled, Queued, read_poll
+from medweave_connectors.slurm.patience import Patience, SiteSilent, reason_of
 from medweave_connectors.slurm.script import JobFiles
 from medweave_connectors.slurm.states import HOPELESS_REASONS, JobState, state_of
 
@@ -19,7 +20,6 @@ SHORTEST_S, LONGEST_FOLLOW_S = 0.5, 2.0
 LONGEST_S, LONGEST_WAITING_S = 10.0, 30.0  # between two questions about the queue: with jobs on nodes, and without
 BURST, PER_SECOND = 10, 2 / 3  # 30 questions in any 30 s at most, whatever happens meanwhile
 FOLLOWED_AT_ONCE = 16
-SILENCE_NOTICE_S, SILENCE_END_S = 60.0, 1800.0
 WAIT_NOTICE_S = 5.0
 
 
@@ -42,10 +42,6 @@ class Pace:
             return False
         self._left -= 1
         return True
-
-
-class SiteSilent(Exception):
-    """Slurm has not answered for half an hour."""
 
 
 class NeverStarts(Exception):
@@ -85,11 +81,9 @@ class Watch:
         self._task: asyncio.Task[None] | None = None
         self._queue_asked = 0.0
         self._pace = Pace()
-        self._answered = time.monotonic()
+        self._patience = Patience(self._tell_all)
         self._state_changed = self._text_changed = 0.0
-        self._silence_told = False
         self._next = 0
-        self._said = ""
 
     async def until_end(self, job: WatchedJob) -> None:
         """Returns when the job seems to have ended.
@@ -99,7 +93,7 @@ class Watch:
         """
         now = time.monotonic()
         if not self._jobs:
-            self._answered, self._silence_told = now, False
+            self._patience = Patience(self._tell_all)
         self._jobs.append(job)
         self._state_changed = self._text_changed = now
         if self._task is None or self._task.done():
@@ -129,7 +123,7 @@ class Watch:
             try:
                 polled = read_poll(await self._ask(commands.poll(*parts)))
             except Exception as error:  # whatever broke, nothing is known
-                polled = Polled(said=str(error) or type(error).__name__)
+                polled = Polled(said=reason_of(error))
             self._take(polled, followers)
 
     def _turn(self) -> list[WatchedJob]:
@@ -151,19 +145,20 @@ class Watch:
             if not followers[number].script_ended:
                 followers[number].script_ended = True
                 self._state_changed = now  # Slurm will say so in a moment
-        self._said = polled.said or self._said
         if polled.answered:
-            self._said = ""
-            self._answered, self._silence_told = now, False
+            self._patience.answered()
             for job in self._jobs:
                 self._take_state(job, polled.jobs.get(job.job_id, Queued()), now=now)
-        elif now - self._answered > SILENCE_END_S:
+            return
+        try:
+            self._patience.silent(polled.said)
+        except SiteSilent as error:
             for job in self._jobs:
-                _resolve(job, SiteSilent(self._said))
-        elif now - self._answered > SILENCE_NOTICE_S and not self._silence_told:
-            self._silence_told = True
-            for job in self._jobs:
-                job.on_notice(f"Slurm does not answer; the job is not given up ({self._said or 'no word'})")
+                _resolve(job, error)
+
+    def _tell_all(self, text: str) -> None:
+        for job in self._jobs:
+            job.on_notice(text)
 
     def _take_state(self, job: WatchedJob, queued: Queued, *, now: float) -> None:
         word, state = queued.word, state_of(queued.word)

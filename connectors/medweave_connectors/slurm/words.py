@@ -38,11 +38,18 @@ _NO_ANSWER = (
     "communication connection failure",
     "zero bytes",
 )
+# Of these, the ones after which it was not: no word of it has left the login node.
+_NOT_SENT = ("connect failure", "connection refused")
 
 
 def unanswered(refusal: str) -> bool:
     """True where sbatch failed without a word of the controller: the job may be in the queue all the same."""
     return any(words in refusal.lower() for words in _NO_ANSWER)
+
+
+def never_heard(refusal: str) -> bool:
+    """True where the controller was not even reached: the job is not in the queue."""
+    return any(words in refusal.lower() for words in _NOT_SENT)
 
 
 def refused_setting(refusal: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ Which program it is, its name says. $FAKE_SLURM is its folder: jobs/ID/{word,com
                       the last one for all others; `-` for the true one
   time-limit          time of a job, s, after which it is TIMEOUT; several, as above. At half of it comes the signal of --signal
   forget              ended jobs are known to nobody, as after MinJobAge
-  squeue-fails        number of times that squeue fails
+  squeue-fails        number of times that squeue does not reach the controller; sbatch-fails, scontrol-fails: the same
   sbatch-timeout      number of times that sbatch takes the job and then gets no answer
   sbatch-refuses      number of times that sbatch refuses the job
   sbatch-sleeps       sbatch takes the job and sleeps before it answers
@@ -48,6 +48,13 @@ def countdown(name: str) -> bool:
     return left > 0
 
 
+def unreached(program: str) -> bool:
+    away = countdown(f"{program}-fails")
+    if away:
+        print(f"{program}: error: Unable to contact slurm controller (connect failure)", file=sys.stderr)
+    return away
+
+
 def note(job: Path, name: str, text: str) -> None:
     part = job / f".{name}"
     part.write_text(text)
@@ -64,6 +71,8 @@ def known() -> list[Path]:
 
 
 def sbatch(words: list[str]) -> int:
+    if unreached("sbatch"):
+        return 1
     options = dict(word.removeprefix("--").split("=", 1) for word in words if "=" in word)
     with (FOLDER / "submitted").open("a") as file:
         file.write(" ".join(words) + "\n")
@@ -152,8 +161,7 @@ def run(words: list[str]) -> int:
 def squeue(words: list[str]) -> int:
     with (FOLDER / "asked").open("a") as file:
         file.write("squeue\n")
-    if countdown("squeue-fails"):
-        print("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+    if unreached("squeue"):
         return 1
     for job in known():
         if "--states=all" not in words and word_of(job) in ENDED:
@@ -169,6 +177,10 @@ def exit_code(job: Path) -> str:
 
 
 def scontrol(words: list[str]) -> int:
+    with (FOLDER / "asked").open("a") as file:
+        file.write("scontrol\n")
+    if unreached("scontrol"):
+        return 1
     job = JOBS / words[-1]
     if job not in known():
         print("slurm_load_jobs error: Invalid job id specified")

@@ -89,6 +89,23 @@ def test_a_job_that_failed_meanwhile_is_submitted_anew(cluster: Cluster) -> None
     assert FOUND not in ended.stderr
 
 
+def test_a_site_that_is_silent_about_a_job_that_was_left_is_asked_until_it_answers(cluster: Cluster) -> None:
+    # Seven questions were the end of it; and where only the controller was silent, a job that had failed was taken over.
+    cluster.knob("no-accounting")
+    killed(cluster, tool(cluster, "[ -e again ] || exit 3;"))
+    (cluster.folder / "go").touch()
+    wait_until(lambda: cluster.word() == "FAILED")
+    cluster.knob("scontrol-fails", 8)
+    going = cluster.begin(
+        tool(cluster, "[ -e again ] || exit 3;"),
+        "from medweave_connectors.slurm import patience\npatience.SHORTEST_PAUSE_S, patience.SILENCE_NOTICE_S = 0.2, 0.5\n",
+    )
+    ended = going.wait(60)
+    assert (ended.exit_code, FOUND in ended.stderr) == (1, False), ended.stderr
+    assert len(cluster.submitted) == 2
+    assert ended.stderr.count("note: Slurm does not answer") == ended.stderr.count("note: Slurm answers again") == 1
+
+
 def test_a_job_over_other_data_is_another_job(cluster: Cluster) -> None:
     killed(cluster, tool(cluster))
     (cluster.folder / "data.txt").write_text("new!")  # as long as before
@@ -127,9 +144,9 @@ def test_a_driver_that_is_killed_at_the_submission(cluster: Cluster, moment: str
 import os
 from medweave_connectors.slurm import submission
 usual = submission.submit
-async def submit(*arguments):
+async def submit(*arguments, **keys):
     {before or "pass"}
-    await usual(*arguments)
+    await usual(*arguments, **keys)
     {after or "pass"}
 submission.submit = submit
 """
