@@ -171,16 +171,17 @@ def test_a_job_that_is_pushed_out_is_no_success(tmp_path: Path, testbed: Sites) 
     assert sacct(testbed, failure(ended)["site"]["slurm_job_id"])[0] == "PREEMPTED"
 
 
-def test_ctrl_c_cancels_the_job_within_20_s(tmp_path: Path, testbed: Sites) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctrl_c_cancels_the_job_within_20_s(tmp_path: Path, testbed: Sites, number: signal.Signals) -> None:
     # Fault Q3 of the engine: scancel is never sent.
     write(tmp_path, {"first": (PROGRESS + "sleep 600", resources())})
     going = begin(tmp_path, testbed)
     going.wait_for_line("case 1/2")
     before = time.monotonic()
-    going.signal(signal.SIGINT)
+    going.signal(number)
     ended = going.wait(60)
     assert time.monotonic() - before < 20
-    assert ended.exit_code == -signal.SIGINT
+    assert ended.exit_code == -number
     assert "Traceback" not in ended.stderr
     assert ended.of_type("run.ended")[0]["data"]["state"] == "cancelled"
     ((job_id, state),) = jobs_of(testbed, ended.record.name)
