@@ -33,10 +33,11 @@ from support.both_clusters import (
     stock_helm,
     stock_kubernetes,
     tiny_chart,
+    used_in_a_run,
 )
 from support.connections import cut
 from support.connector_runs import JOB, Site, begin_record, run_job, schedule, used
-from support.engine import Run, start
+from support.engine import Run
 from support.engine_faults import outcome, shown, still_going, validates
 from support.helm_release import Tenant, first_tenant, release, until
 from support.pod_runs import BASE_IMAGE, PROGRESS, WORKDIR, pods_of
@@ -368,22 +369,6 @@ def test_k11_a_time_limit_holds_and_a_cut_is_no_end_on_kubernetes(
     assert isinstance(found, Exception), found
 
 
-# Leaves in a file `used` what a run's own step has for its deployment, when it is placed.
-USED = """
-import json
-from pathlib import Path
-from medweave_connectors.placement.scheduler import MedweaveScheduler
-schedule = MedweaveScheduler.schedule
-async def noted(self, job, binding, asked):
-    await schedule(self, job, binding, asked)
-    if job.name == "/first/0":
-        connector = self.context.deployment_manager.get_connector("pods")
-        told = [type(connector).__name__, connector.transferBufferSize, *(each.deployment.lazy for each in binding.targets)]
-        Path("used").write_text(json.dumps(told))
-MedweaveScheduler.schedule = noted
-"""
-
-
 def test_k12_the_buffer_of_streams_is_the_documented_one_on_kubernetes(
     tmp_path: Path, tenant: Tenant, standing: Standing
 ) -> None:
@@ -401,12 +386,8 @@ def test_k12_the_buffer_of_streams_is_the_documented_one_on_kubernetes(
     in_use = asyncio.run(ask())
     shown(in_use == 2**16 != stock_kubernetes(tenant).transferBufferSize, in_use)
     # Ours in a whole run, as the stand-in is the engine's choice there.
-    pod_runs.write(tmp_path, {"first": GOOD}, kind="medweave.kubernetes", config={"selector": f"app={PAIR}"})
-    (tmp_path / "used.py").write_text(USED)
-    ended = start(tmp_path, environment=pod_runs.environment(tenant), preload=tmp_path / "used.py").wait(90)
-    assert ended.exit_code == 0, ended.stderr
     documented = json.loads(MedweaveKubernetesConnector.get_schema())["properties"]["transferBufferSize"]["default"]
-    assert json.loads((tmp_path / "used").read_text()) == ["MedweaveKubernetesConnector", documented, False]
+    assert used_in_a_run(tmp_path, tenant, f"app={PAIR}") == ["MedweaveKubernetesConnector", documented, False]
 
 
 def test_k13_helm_of_another_major_version_on_kubernetes(tenant: Tenant) -> None:

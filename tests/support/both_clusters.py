@@ -42,6 +42,20 @@ STOCK_LISTED = LISTED.format(
 OUR_LISTED = LISTED.format(
     module="medweave_connectors.pods.connector", name="PodsConnector", method="get_available_locations"
 )
+# Leaves in a file `used` what a run's own step has for its deployment, when it is placed.
+USED = """
+import json
+from pathlib import Path
+from medweave_connectors.placement.scheduler import MedweaveScheduler
+schedule = MedweaveScheduler.schedule
+async def noted(self, job, binding, asked):
+    await schedule(self, job, binding, asked)
+    if job.name == "/first/0":
+        connector = self.context.deployment_manager.get_connector("pods")
+        told = [type(connector).__name__, connector.transferBufferSize, *(each.deployment.lazy for each in binding.targets)]
+        Path("used").write_text(json.dumps(told))
+MedweaveScheduler.schedule = noted
+"""
 
 
 # Pods that are late are looked for every 15 s where the file does not say so.
@@ -98,6 +112,16 @@ def begin_stock_helm(folder: Path, tenant: Tenant, tools: Any, config: Mapping[s
     own = {"timeout": "60s", "namespace": tenant.namespace}
     _write(folder, tools, {"type": "helm4", "config": own | dict(config)} | deployment, STOCK)
     return start_stock(folder, preload=STOCK_LISTED, environment=environment(tenant))
+
+
+def used_in_a_run(folder: Path, tenant: Tenant, selector: str) -> list[Any]:
+    """Runs a step of medweave.kubernetes in pods that exist: the connector's class, its buffer (bytes), whether it was lazy."""
+    write(folder, {"first": "echo done > result.txt"}, kind="medweave.kubernetes", config={"selector": selector})
+    (folder / "used.py").write_text(USED)
+    ended = start(folder, environment=environment(tenant), preload=folder / "used.py").wait(90)
+    assert ended.exit_code == 0, ended.stderr
+    told: list[Any] = json.loads((folder / "used").read_text())
+    return told
 
 
 def _write(folder: Path, tools: Any, deployment: dict[str, Any], managers: Any) -> None:
