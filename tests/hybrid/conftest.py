@@ -37,6 +37,7 @@ GROUPS = {
         "pods": (
             "test_pods",
             "test_pods_jobs",
+            "test_pods_start",
             "test_reactions_pods",
             "test_pods_cluster",
             "test_clean_pods",

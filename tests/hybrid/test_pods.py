@@ -168,39 +168,6 @@ def test_a_time_limit_ends_the_processes(tmp_path: Path, tenant: Tenant) -> None
     assert time.monotonic() - before < 45
 
 
-@pytest.mark.parametrize(
-    ("pods", "words"),
-    [
-        ({"image": "localhost/nowhere:9"}, "ErrImageNeverPull"),
-        ({"image": "localhost:1/nowhere:9", "imagePullPolicy": "Always"}, "nowhere:9"),
-        ({"securityContext": {"runAsUser": 0}}, "violates PodSecurity"),
-    ],
-)
-def test_pods_that_cannot_start_are_told_within_seconds(
-    tmp_path: Path, tenant: Tenant, pods: dict[str, Any], words: str
-) -> None:
-    # Faults K1 and K10 of the engine: silence for hours, or for ever.
-    prepare(tmp_path, {"first": GOOD}, replicas=1, **pods)
-    before = time.monotonic()
-    ended = go(tmp_path, tenant)
-    assert time.monotonic() - before < 25
-    assert ended.exit_code == 1
-    assert words in ended.stderr
-    assert "deployments.pods" in ended.stderr
-    assert not left(tenant)
-
-
-def test_a_pod_that_fits_no_node_is_told(tmp_path: Path, tenant: Tenant) -> None:
-    resources = {"requests": {"cpu": "500"}, "limits": {"cpu": "500"}}
-    prepare(tmp_path, {"first": GOOD}, replicas=1, resources=resources)
-    ended = go(tmp_path, tenant)
-    assert "deployments.pods.config.pendingTimeout: its pods could not start within 8 s." in ended.stderr
-    assert "Insufficient cpu" in ended.stderr
-    (notice,) = [event["data"]["text"] for event in ended.of_type("notice")]
-    assert "Insufficient cpu" in notice
-    assert not left(tenant)
-
-
 def test_a_namespace_without_rights_is_refused_at_once(tmp_path: Path, tenant: Tenant) -> None:
     config = {"selector": "app=x", "namespace": "tenant-b"}
     write(tmp_path, {"first": GOOD}, kind="medweave.kubernetes", config=config)

@@ -88,9 +88,10 @@ def write(
     config: Mapping[str, Any],
     target: Mapping[str, Any] | None = None,
     job: Mapping[str, Any] | None = None,
+    **keys: Any,
 ) -> None:
-    """Writes a workflow whose steps are bound to the deployment `pods`."""
-    deployments = {"pods": {"type": kind, "workdir": WORKDIR, "config": dict(config)}}
+    """Writes a workflow whose steps are bound to the deployment `pods`, which has these keys beside its usual ones."""
+    deployments = {"pods": {"type": kind, "workdir": WORKDIR, "config": dict(config), **keys}}
     file = engine_file(deployments, {"/": {"deployment": "pods", **(target or {})}})
     write_workflow(folder, tools, job=job, file=file)
     # The script travels on the command line: a pod sees no file of this machine.

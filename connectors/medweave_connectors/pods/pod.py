@@ -18,6 +18,7 @@ class Container:
 
     Attributes:
         waiting, waiting_message: why it has not started (`ImagePullBackOff`), and what the kubelet says; empty if it runs.
+            One that has ended again after a restart waits for the next one: the kubelet says so 10 s late.
         restarts: how often the kubelet has started it again.
         ended, ended_code: reason and exit code of its last end (`OOMKilled`, 137); empty and None if it never ended.
         last_words: what it left as its termination message.
@@ -163,7 +164,7 @@ def parse_pod(document: Mapping[str, Any]) -> Pod:
         subdomain=spec.get("subdomain", ""),
         labels=metadata.get("labels") or {},
         containers=_containers(spec["containers"], status.get("containerStatuses")),
-        init_containers=_containers(spec.get("initContainers") or [], status.get("initContainerStatuses")),
+        init_containers=_containers(spec.get("initContainers") or [], status.get("initContainerStatuses"), init=True),
         mounts={
             container["name"]: tuple(
                 Mount(path=mount["mountPath"], storage=_storage(volumes.get(mount["name"], {}), mount, node))
@@ -180,15 +181,18 @@ def parse_pod(document: Mapping[str, Any]) -> Pod:
 
 
 def _containers(
-    specs: Iterable[Mapping[str, Any]], statuses: Iterable[Mapping[str, Any]] | None
+    specs: Iterable[Mapping[str, Any]], statuses: Iterable[Mapping[str, Any]] | None, *, init: bool = False
 ) -> tuple[Container, ...]:
     by_name = {status["name"]: status for status in statuses or []}
-    return tuple(_container(spec, by_name.get(spec["name"], {})) for spec in specs)
+    return tuple(_container(spec, by_name.get(spec["name"], {}), init=init) for spec in specs)
 
 
-def _container(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Container:
+def _container(spec: Mapping[str, Any], status: Mapping[str, Any], *, init: bool) -> Container:
     state = status.get("state") or {}
     waiting = state.get("waiting") or {}
+    down = state.get("terminated")
+    if down and status.get("restartCount", 0) and not (init and down.get("exitCode") == 0):
+        waiting = {"reason": "CrashLoopBackOff"}
     ended = state.get("terminated") or (status.get("lastState") or {}).get("terminated") or {}
     resources = spec.get("resources") or {}
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}

@@ -100,6 +100,24 @@ def test_a_crash_loop_is_told_with_its_last_words() -> None:
     assert why.endswith("with Error, exit code 78: no COMPSs here. do: mount it")
 
 
+@pytest.mark.parametrize(("restarts", "told"), [(0, Hope.STARTING), (1, Hope.WAITING)])
+def test_a_container_that_has_ended_again_crashes_before_the_kubelet_says_so(restarts: int, told: Hope) -> None:
+    # Seen with v1.34: for 10 s the state is `terminated`, and only then `waiting` with CrashLoopBackOff.
+    ended = {"terminated": {"reason": "Error", "exitCode": 78, "message": "no COMPSs here.\n"}}
+    container = {"name": "worker", "image": IMAGE, "restartCount": restarts, "state": ended}
+    found = hope(pod(phase="Running", containerStatuses=[container]), [])
+    assert found[0] is told
+    assert found[1].endswith("with Error, exit code 78: no COMPSs here.") == (restarts > 0)
+
+
+def test_an_init_container_that_did_well_at_its_second_start_is_done() -> None:
+    done = {"name": "fetch", "restartCount": 1, "state": {"terminated": {"reason": "Completed", "exitCode": 0}}}
+    document = pod_document("w-0")
+    document["spec"]["initContainers"] = [{"name": "fetch"}]
+    document["status"] |= {"phase": "Pending", "conditions": [], "initContainerStatuses": [done]}
+    assert hope(parse_pod(document), [])[0] is Hope.STARTING
+
+
 def test_a_claim_that_is_not_bound_is_told_with_its_own_event() -> None:
     why = Event("scratch", "ProvisioningFailed", 'storageclass.storage.k8s.io "fast" not found')
     told = hope(pod(conditions=[NO_VOLUME]), [why, why._replace(name="another", text="x")])
