@@ -130,10 +130,10 @@ def write_kubeconfig(path: Path, cluster: dict[str, Any], user: dict[str, Any] |
     document = {
         "apiVersion": "v1",
         "kind": "Config",
-        "current-context": "c",
+        "current-context": "radiology",
         "clusters": [{"name": "hospital", "cluster": cluster}],
         "users": [{"name": "me", "user": {"token": "t"} if user is None else user}],
-        "contexts": [{"name": "c", "context": {"cluster": "hospital", "user": "me", "namespace": NAMESPACE}}],
+        "contexts": [{"name": "radiology", "context": {"cluster": "hospital", "user": "me", "namespace": NAMESPACE}}],
     }
     path.write_text(json.dumps(document), encoding="utf-8")
     return str(path)

@@ -124,7 +124,7 @@ class MedweaveHelmConnector(PodsConnector):
         pods = await self.pods()
         if not pods:
             raise DeploymentRefused(
-                f"deployments.{self.deployment_name}: the external release '{self.release}' has no pods.",
+                f"deployments.{self.deployment_name}.config.releaseName: the external release '{self.release}' has no pods.",
                 seen=f"no pods with {self.selectors()[0]} in namespace '{self.namespace}'",
                 expected="pods of a release that somebody has installed",
                 do="install it, correct releaseName or namespace, or remove `external: true`",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import difflib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from medweave_connectors.pods.cluster import Cluster, Refused
 from medweave_connectors.pods.credentials import PluginFailed
 from medweave_connectors.pods.errors import DeploymentRefused
 from medweave_connectors.pods.masking import without_secrets
-from medweave_connectors.pods.way import clients_of, configuration_of
+from medweave_connectors.pods.way import UnknownContext, clients_of, configuration_of
 
 HEARTBEAT_S = 20.0
 FIRST_ANSWER_S = 7.0  # a wrong address is told within 10 s of the start
@@ -65,6 +67,8 @@ async def connect(
         plain, websocket = clients_of(configuration, heartbeat_s=HEARTBEAT_S)
     except PluginFailed as error:
         raise _no_credential(deployment, error, kubeconfig) from error
+    except UnknownContext as error:
+        raise _no_context(deployment, str(context), error.args, kubeconfig) from error
     except (ConfigException, OSError, ValueError, KeyError, TypeError, AssertionError, yaml.YAMLError) as error:
         raise _unreachable(deployment, error, kubeconfig=kubeconfig, namespace=namespace) from error
     clients = [plain, websocket]
@@ -92,6 +96,16 @@ def _no_credential(deployment: str, error: PluginFailed, kubeconfig: str) -> Dep
         seen=f"{error} (kubeconfig {kubeconfig})",
         expected="an ExecCredential with a token, or with a certificate and its key, on its standard output",
         do=error.hint or "run that command yourself, do what it says (log in again, install it), and start again",
+    )
+
+
+def _no_context(deployment: str, context: str, known: Sequence[str], kubeconfig: str) -> DeploymentRefused:
+    close = difflib.get_close_matches(context, known, n=1)
+    return DeploymentRefused(
+        f"deployments.{deployment}.config.kubeContext: the kubeconfig has no context '{context}'.",
+        seen=f"context '{context}' (kubeconfig {kubeconfig})",
+        expected=f"one of its contexts: {', '.join(known) or 'it has none'}",
+        do=f"write '{close[0]}' (closest name)" if close else "write one of these, or the path of another kubeconfig",
     )
 
 

@@ -49,14 +49,23 @@ class Kubeconfig(KubeConfigLoader):
         return True
 
 
+class UnknownContext(Exception):
+    """A kubeconfig has no context of that name; those that it has are its arguments."""
+
+
 async def configuration_of(kubeconfig: str, context: str | None) -> Configuration:
     """The configuration of clients, with the proxy that applies.
 
     Raises:
+        UnknownContext: it has no such context.
         ConfigException, OSError, ValueError, KeyError, TypeError, AssertionError: the file cannot be used.
         PluginFailed: the program that it names gives no credential.
     """
     merged = KubeConfigMerger(kubeconfig)
+    if context is not None and merged.config is not None:
+        known = [each["name"] for each in merged.config.value.get("contexts") or []]
+        if context not in known:
+            raise UnknownContext(*known)
     loader = Kubeconfig(
         config_dict=merged.config, config_base_path=None, active_context=context, config_persister=merged.save_changes
     )

@@ -41,11 +41,11 @@ def no_proxy_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def ask(kubeconfig: str) -> str:
+def ask(kubeconfig: str, context: str | None = None) -> str:
     """Lists the pods and runs a command in one; both ways must work."""
 
     async def go() -> str:
-        clients, cluster = await connect("pods", kubeconfig=kubeconfig, context=None, in_cluster=False, namespace="")
+        clients, cluster = await connect("pods", kubeconfig=kubeconfig, context=context, in_cluster=False, namespace="")
         try:
             (pod,) = await cluster.pods("app=w")
             execution = await execute(
@@ -64,6 +64,26 @@ def refusal(kubeconfig: str) -> str:
         ask(kubeconfig)
     assert "deployments.pods.config.kubeconfig" in str(caught.value)
     return str(caught.value)
+
+
+def test_a_context_that_the_kubeconfig_has_not_is_told_with_those_that_it_has(
+    tmp_path: Path, own: Certificate, front: Relay
+) -> None:
+    cluster = {
+        "server": f"https://127.0.0.1:{front.port}",
+        "tls-server-name": HOST,
+        "certificate-authority": str(own[0]),
+    }
+    kubeconfig = write_kubeconfig(tmp_path / "k", cluster)
+    assert ask(kubeconfig, "radiology") == "a b\n"
+    with pytest.raises(DeploymentRefused) as caught:
+        ask(kubeconfig, "radiologie")
+    told = str(caught.value)
+    assert "deployments.pods.config.kubeContext: the kubeconfig has no context 'radiologie'." in told
+    assert "expected: one of its contexts: radiology" in told
+    assert "write 'radiology' (closest name)" in told
+    with pytest.raises(DeploymentRefused, match=r"has no context 'x'\."):
+        ask(kubeconfig, "x")
 
 
 def test_an_authority_of_the_site_by_file_and_by_data(tmp_path: Path, own: Certificate, front: Relay) -> None:
