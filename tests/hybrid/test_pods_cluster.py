@@ -221,14 +221,16 @@ def test_a_deleted_worker_ends_the_gang(tmp_path: Path, tenant: Tenant) -> None:
     assert not releases(tenant)
 
 
-def test_ctrl_c_takes_the_release_down_within_20_s(tmp_path: Path, tenant: Tenant) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda each: str(each.name))
+def test_a_signal_takes_the_release_down_within_20_s(tmp_path: Path, tenant: Tenant, number: signal.Signals) -> None:
     prepare(tmp_path, {"train": (PROGRESS + "while :; do sleep 1; done", GANG)})
     going = begin(tmp_path, tenant)
     going.wait_for_line("case 1/2", 120)
     before = time.monotonic()
-    going.signal(signal.SIGINT)
-    going.wait()
+    going.signal(number)
+    ended = going.wait()
     assert time.monotonic() - before < 20
+    assert ended.of_type("run.ended")[0]["data"]["state"] == "cancelled"
     assert not releases(tenant)
     assert not [each for each in tenant.get("statefulsets", "") if each["metadata"]["name"].startswith("pods-")]
 
