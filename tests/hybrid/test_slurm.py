@@ -124,7 +124,7 @@ def test_a_job_that_fails_says_why(tmp_path: Path, testbed: Sites) -> None:
     job = failure(ended)
     assert job["exit_code"] == 70
     assert re.fullmatch(
-        r"hpc/usual: Slurm job \d+ failed\.\n  seen:     sacct State=FAILED ExitCode=70:0, .*on n[12]\n"
+        r"hpc/usual: Slurm job \d+ failed\.\n  seen:     sacct State=FAILED ExitCode=70:0 Reason=NonZeroExitCode, .*on n[12]\n"
         r"  expected: State=COMPLETED and ExitCode=0:0\nmedweave-step train: NaN\.",
         job["message"],
     )
@@ -142,6 +142,7 @@ def test_a_job_past_its_time_limit_is_no_success(tmp_path: Path, testbed: Sites)
     assert ended.exit_code == 1
     job = failure(ended)
     assert "hit its time limit of 1 min" in job["message"]
+    assert job["site"]["reason"] == "TimeLimit"
     assert "deployments.hpc.config.services.usual.time" in job["message"]
     assert sacct(testbed, job["site"]["slurm_job_id"])[0] == "TIMEOUT"
     assert not (tmp_path / "results" / "result.txt").exists()

@@ -147,6 +147,11 @@ class EndWords:
     ranks: dict[int, tuple[int, int, str]] = field(default_factory=dict)
     tails: dict[str, bytes] = field(default_factory=dict)
 
+    @property
+    def reason(self) -> str:
+        """The controller's, which is about the end; else that of accounting, which may be about the time before the start."""
+        return next((each.reason for each in (self.scontrol, self.sacct) if each and each.reason), "")
+
 
 def read_end(answer: str, job_id: str, folder_name: str = "") -> EndWords:
     """Of `commands.end`.
@@ -249,11 +254,14 @@ def _from_sacct(rows: Sequence[Mapping[str, str]], job_id: str, folder_name: str
         peak_memory_mib=max(peaks, default=None),
         nodes=job["NodeList"],
         time_limit=job["Timelimit"],
+        reason=_reason(job.get("Reason", "")),
     )
 
 
 def _from_scontrol(text: str) -> Told | None:
-    found = dict(re.findall(r"(?:^|\s)(JobState|ExitCode|RunTime|SubmitTime|StartTime|NodeList|TimeLimit)=(\S*)", text))
+    found = dict(
+        re.findall(r"(?:^|\s)(JobState|ExitCode|RunTime|SubmitTime|StartTime|NodeList|TimeLimit|Reason)=(\S*)", text)
+    )
     if "JobState" not in found:
         return None
     code, signal_number = _two(found.get("ExitCode", ""))
@@ -266,7 +274,12 @@ def _from_scontrol(text: str) -> Told | None:
         queue_seconds=_between(found.get("SubmitTime", ""), found.get("StartTime", "")),
         nodes=found.get("NodeList", "").replace("(null)", ""),
         time_limit=found.get("TimeLimit", ""),
+        reason=_reason(found.get("Reason", "")),
     )
+
+
+def _reason(word: str) -> str:
+    return "" if word in ("None", "(null)") else word
 
 
 def _two(exit_code: str) -> tuple[int, int]:

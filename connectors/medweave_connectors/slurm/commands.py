@@ -19,7 +19,8 @@ FOLLOW_BYTES = 65536
 TAIL_BYTES = 16384
 END = "medweave-end"
 SACCT_FIELDS = (
-    "JobIDRaw", "State", "ExitCode", "ElapsedRaw", "Submit", "Start", "TotalCPU", "MaxRSS", "NodeList", "Timelimit", "WorkDir",
+    "JobIDRaw", "State", "ExitCode", "ElapsedRaw", "Submit", "Start", "TotalCPU", "MaxRSS", "NodeList", "Timelimit", "Reason",
+    "WorkDir",
 )  # fmt: skip
 _JOBS = "'job %i|%T|%r|%S|%k'"
 _BASE64 = "base64 | tr -d '\\n'"

@@ -245,7 +245,7 @@ class SlurmJob:
             # Accounting knows the cost, a moment after the controller knows the end.
             late = end.sacct is not None and not end.sacct.state.ended and tries < COST_TRIES
             if told is not None and not late:
-                return end, told
+                return end, dataclasses.replace(told, reason=end.reason)
             if end.scontrol is not None and end.scontrol.state is JobState.WAITING:
                 await self._until_ended()  # Slurm will start it again
                 patience.answered()
@@ -339,6 +339,7 @@ class SlurmJob:
                 "nodes": next((each.nodes for each in known if each.nodes), ""),
                 "queue_seconds": next((each.queue_seconds for each in known if each.queue_seconds is not None), None),
             }
+            | ({"reason": told.reason} if told.reason else {})
             | ({"failure": self.failure.kind} if self.failure else {}),
         )
 

@@ -108,6 +108,7 @@ class Told:
         cpu_seconds: user and system time, s.
         peak_memory_mib: largest resident set of one task, MiB.
         nodes: as Slurm writes them: `n[1-2]`.
+        reason: Slurm's word for it beside the state (`TimeLimit`); empty where it has none.
     """
 
     source: str
@@ -120,6 +121,7 @@ class Told:
     peak_memory_mib: float | None = None
     nodes: str = ""
     time_limit: str = ""
+    reason: str = ""
 
     @property
     def state(self) -> JobState:

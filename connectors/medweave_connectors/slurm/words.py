@@ -109,6 +109,7 @@ def site_word(job_id: str, told: Told, asked: Allocation, place: Place, *, out_o
         return ""
     what, do = _what_and_do(told, asked, place, out_of_memory=out_of_memory)
     elapsed = f", {told.seconds:.0f} s" if told.seconds is not None else ""
+    reason = f" Reason={told.reason}" if told.reason else ""
     limit = f" of {told.time_limit}" if told.time_limit and told.state is JobState.TIMEOUT else ""
     peak = f", peak memory {told.peak_memory_mib:.0f} MiB" if told.peak_memory_mib else ""
     nodes = f", on {told.nodes}" if told.nodes else ""
@@ -116,7 +117,7 @@ def site_word(job_id: str, told: Told, asked: Allocation, place: Place, *, out_o
         (
             f"{place.name}: Slurm job {job_id} {what}.",
             f"  seen:     {told.source} State={told.word} ExitCode={told.exit_code}:{told.signal_number}"
-            f"{elapsed}{limit}{peak}{nodes}",
+            f"{reason}{elapsed}{limit}{peak}{nodes}",
             "  expected: State=COMPLETED and ExitCode=0:0",
             *([f"  do:       {do}"] if do else []),
         )

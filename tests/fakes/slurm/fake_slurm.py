@@ -13,6 +13,7 @@ Which program it is, its name says. $FAKE_SLURM is its folder: jobs/ID/{word,com
   sbatch-sleeps       sbatch takes the job and sleeps before it answers
   requeue             the first job that may is killed after 2 s, and started again 2 s later; the file goes with that
   pending             the reason for which jobs wait for ever
+  reason              what is said beside the state of jobs that end, instead of None
   start               the time at which they are expected to start
 """
 
@@ -186,7 +187,7 @@ def scontrol(words: list[str]) -> int:
         print("slurm_load_jobs error: Invalid job id specified")
         return 1
     print(
-        f"JobId={job.name} JobName=x JobState={word_of(job)} Reason=None ExitCode={exit_code(job)} RunTime=00:00:02 NodeList=n1 "
+        f"JobId={job.name} JobName=x JobState={word_of(job)} Reason={knob('reason') or 'None'} ExitCode={exit_code(job)} RunTime=00:00:02 NodeList=n1 "
         f"WorkDir={(job / 'folder').read_text()}"
     )
     return 0
@@ -203,7 +204,7 @@ def sacct(words: list[str]) -> int:
         first, _, second = exit_code(job).partition(":")
         code = f"{int(first) % 128}:{second}"  # as sacct writes codes of 128 and more
         print(
-            f"{job.name}|{word_of(job)}|{code}|2|2026-11-21T10:00:00|2026-11-21T10:00:03|00:01.500||n1|01:00:00|"
+            f"{job.name}|{word_of(job)}|{code}|2|2026-11-21T10:00:00|2026-11-21T10:00:03|00:01.500||n1|01:00:00|None|"
             f"{(job / 'folder').read_text()}"
         )
         print(f"{job.name}.batch|{word_of(job)}|{code}|2|||00:01.500|20480K|n1|")

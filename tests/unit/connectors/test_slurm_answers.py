@@ -10,11 +10,11 @@ from medweave_connectors.slurm.states import JobState, Told, judge, shell_exit_c
 from support.slurm_words import told
 
 SACCT_TIMEOUT = """\
-sacct 1|TIMEOUT|0:0|89|2026-11-21T20:19:57|2026-11-21T20:19:58|00:00.005||n1|00:01:00
+sacct 1|TIMEOUT|0:0|89|2026-11-21T20:19:57|2026-11-21T20:19:58|00:00.005||n1|00:01:00|None
 sacct 1.batch|CANCELLED|0:15|89|2026-11-21T20:19:58|2026-11-21T20:19:58|00:00.005|4517888|n1|
 """
 SACCT_MEMORY = """\
-sacct 11|FAILED|0:9|2|2026-11-21T20:38:28|2026-11-21T20:38:30|00:00.004||n1|01:00:00
+sacct 11|FAILED|0:9|2|2026-11-21T20:38:28|2026-11-21T20:38:30|00:00.004||n1|01:00:00|NodeDown
 sacct 11.batch|CANCELLED by 0|0:9|2|2026-11-21T20:38:30|2026-11-21T20:38:30|00:00.004|376328192|n1|
 """
 SCONTROL = (
@@ -82,9 +82,11 @@ def test_sacct_is_read() -> None:
     )  # fmt: skip
     assert end.scontrol is None
     assert end.forgotten
+    assert end.reason == ""
     end = answers.read_end(SACCT_MEMORY + END, "11")
     assert end.sacct is not None
     assert (end.sacct.signal_number, end.sacct.peak_memory_mib) == (9, 358.9)
+    assert end.reason == "NodeDown"
     assert not end.forgotten
 
 
@@ -94,6 +96,19 @@ def test_scontrol_is_read() -> None:
         source="scontrol", word="COMPLETED", seconds=86402.0, queue_seconds=2.0, nodes="n[1-2]", time_limit="2-00:00:00"
     )
     assert end.sacct is None
+
+
+def test_the_controllers_reason_is_about_the_end() -> None:
+    told = SCONTROL.replace("JobId=10", "JobId=11").replace("Reason=None", "Reason=NonZeroExitCode")
+    end = answers.read_end(SACCT_MEMORY + told + END, "11")
+    assert end.reason == "NonZeroExitCode"
+    assert end.answered
+
+
+def test_a_controller_that_is_away_has_said_nothing_about_a_job() -> None:
+    away = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    end = answers.read_end(f"{SACCT_MEMORY}scontrol {away}\n{END}", "11")
+    assert (end.answered, end.said, end.forgotten) == (False, away, False)
 
 
 def test_the_jobs_own_records_are_read() -> None:

@@ -121,6 +121,15 @@ def test_only_completed_is_a_success(cluster: Cluster, word: str) -> None:
     assert ended.stderr.count("expected: State=COMPLETED") == 1, ended.stderr
 
 
+def test_the_reason_that_slurm_gives_is_told(cluster: Cluster) -> None:
+    cluster.knob("end-word", "TIMEOUT")
+    cluster.knob("reason", "TimeLimit")
+    ended = cluster.go({"first": GOOD})
+    assert ended.exit_code == 1
+    assert "sacct State=TIMEOUT ExitCode=0:0 Reason=TimeLimit, 2 s" in ended.stderr
+    assert ended_job(ended)["site"]["reason"] == "TimeLimit"
+
+
 def test_a_queue_that_does_not_answer_says_nothing_about_a_job(cluster: Cluster) -> None:
     # Fault Q2 of the engine: one failed squeue ends the job, and `0:0` of a running one is a success.
     going = cluster.begin({"first": PROGRESS + f"while [ ! -e {cluster.folder}/go ]; do sleep 0.1; done; " + GOOD})
