@@ -16,6 +16,7 @@ from support import images
 from support.charts import CHARTS, chart_name, ci_values
 from support.cwl_files import ROOT
 from support.helm_release import TESTBED, Tenant, Values, release, until
+from support.testbed import unique
 
 COMPSS, SEGMENT = ROOT / "helm" / "compss-cluster", ROOT / "helm" / "segmentation-worker"
 KINDS = (
@@ -133,6 +134,38 @@ def test_every_pod_has_the_registrys_login_and_the_priority(tenant: Tenant, char
     for spec in specs:
         assert spec["imagePullSecrets"] == [{"name": "registry-login"}]
         assert spec["priorityClassName"] == "system-cluster-critical"
+
+
+GPU, PLAIN_NODE = "nvidia.com/gpu", {"example.org/kind": "cpu"}
+BATCH = [{"key": "example.org/batch", "operator": "Exists"}]
+GPU_NODE, GPU_TAINT = {"example.org/gpu": "a100"}, [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]
+
+
+@pytest.mark.parametrize(
+    ("chart", "parts"),
+    [
+        (
+            COMPSS,
+            {
+                "StatefulSet ci-worker": ("1", GPU_NODE, GPU_TAINT),
+                "StatefulSet ci-master": ("0", PLAIN_NODE, BATCH),
+                "Pod ci-test": ("0", PLAIN_NODE, BATCH),
+            },
+        ),
+        (SEGMENT, {"Deployment ci": ("1", PLAIN_NODE, BATCH), "Pod ci-test": ("0", PLAIN_NODE, BATCH)}),
+    ],
+    ids=["compss-cluster", "segmentation-worker"],
+)
+def test_gpus_nodes_and_tolerations_are_those_of_each_part(tenant: Tenant, chart: Path, parts: Values) -> None:
+    rendered = tenant.call("helm", "template", "ci", *OFFLINE, chart, "--values", chart / "ci" / "everything-on.yaml")
+    found = {}
+    for each in filter(None, yaml.safe_load_all(rendered)):
+        pod = each["spec"] if each["kind"] == "Pod" else each.get("spec", {}).get("template", {}).get("spec")
+        if pod is not None:
+            (container,) = pod["containers"]
+            gpus = str(container["resources"]["limits"].get(GPU, 0))
+            found[f"{each['kind']} {each['metadata']['name']}"] = (gpus, pod["nodeSelector"], pod["tolerations"])
+    assert found == parts
 
 
 @pytest.mark.parametrize("chart", CHARTS, ids=chart_name)
@@ -256,6 +289,56 @@ def test_the_master_reaches_its_workers_by_the_releases_keys_alone(
         tenant.call("helm", "uninstall", name, "--wait", "--timeout", "2m")
         until(lambda: not tenant.pods(name) and not objects(tenant, name), limit_s=30, what=f"nothing left of {name}")
         assert time.monotonic() - started < 20, "nothing waits for the end of the grace period"
+
+
+def plain() -> Values:
+    """Values of pods that start at once: they compute nothing here."""
+    base = image("localhost/medweave-base:1")
+    return {
+        "image": base,
+        "python": "/usr/bin/python3",
+        "requiredModules": ["json"],
+        "terminationGracePeriodSeconds": 5,
+    }
+
+
+def test_workers_see_the_volume_that_they_share(tenant: Tenant) -> None:
+    values = ddp(plain(), 2, sharedVolume={"existingClaim": "medweave-data"})
+    with release(tenant, "charts-shared", COMPSS, values):
+        file = f"/work/{unique('shared')}"
+        written = tenant.within("charts-shared-worker-0", f"echo round 1 > {file}")
+        assert written.returncode == 0, written.stderr
+        assert tenant.within("charts-shared-worker-1", f"cat {file}; rm {file}").stdout == "round 1\n"
+
+
+def test_inference_pods_see_the_models_of_a_claim(tenant: Tenant) -> None:
+    values = {**plain(), "replicas": 2, "resources": small("256Mi"), "modelCache": {"existingClaim": "medweave-data"}}
+    with release(tenant, "charts-models", SEGMENT, values):
+        first, second = tenant.pods("charts-models")
+        file = f"/models/{unique('model')}"
+        written = tenant.within(first, f"echo weights > {file}")
+        assert written.returncode == 0, written.stderr
+        assert tenant.within(second, f"cat {file}; rm {file}").stdout == "weights\n"
+
+
+def test_an_upgrade_leaves_the_number_of_pods_to_the_autoscaler(tenant: Tenant) -> None:
+    """Its own part is a number by hand here: without a metrics server it sees no load."""
+    name = "charts-scaling"
+    values = {**plain(), "replicas": 1, "resources": small("256Mi"), "autoscaling": {"enabled": True, "maxReplicas": 3}}
+    with release(tenant, name, SEGMENT, values):
+
+        def conditions() -> dict[str, str]:
+            (scaler,) = tenant.get("horizontalpodautoscalers", f"app.kubernetes.io/instance={name}")
+            return {each["type"]: each["reason"] for each in scaler.get("status", {}).get("conditions", [])}
+
+        # The controller found what the object names, and read its number of pods.
+        until(lambda: conditions().get("AbleToScale") == "SucceededGetScale", limit_s=60, what="the autoscaler's look")
+        tenant.call("kubectl", "scale", f"deployment/{name}", "--replicas=2")
+        words = ["--reuse-values", "--set", "labels.round=second", "--wait", "--timeout", "3m"]
+        tenant.call("helm", "upgrade", name, SEGMENT, *words)
+        (deployment,) = tenant.get("deployments", f"app.kubernetes.io/instance={name}")
+        assert deployment["metadata"]["labels"]["round"] == "second"
+        assert deployment["spec"]["replicas"] == 2
 
 
 def test_a_step_is_told_of_its_pods_end(tenant: Tenant, installation: Values) -> None:

@@ -30,10 +30,11 @@
 {{- end }}
 {{- end -}}
 
+{{- /* dict "root" $ "name" "segment"; the test must not wait for a GPU, which the workers have */ -}}
 {{- define "segmentationWorker.resources" -}}
-{{- $resources := deepCopy .Values.resources -}}
-{{- if .Values.gpus -}}
-{{- $limits := set (default dict $resources.limits) .Values.gpuResource .Values.gpus -}}
+{{- $resources := deepCopy .root.Values.resources -}}
+{{- if and .root.Values.gpus (eq .name "segment") -}}
+{{- $limits := set (default dict $resources.limits) .root.Values.gpuResource .root.Values.gpus -}}
 {{- $_ := set $resources "limits" $limits -}}
 {{- end -}}
 {{- toYaml $resources -}}
@@ -55,7 +56,7 @@ env:
   - {name: POD_PYTHON, value: {{ .root.Values.python | quote }}}
   - {name: POD_REQUIRED_MODULES, value: {{ join " " .root.Values.requiredModules | quote }}}
 resources:
-  {{- include "segmentationWorker.resources" .root | nindent 2 }}
+  {{- include "segmentationWorker.resources" . | nindent 2 }}
 securityContext:
   {{- include "medweave.containerSecurity" .root | nindent 2 }}
 terminationMessagePolicy: FallbackToLogsOnError
