@@ -50,3 +50,14 @@ def test_verdicts_about_another_version() -> None:
     module = module_of(Path(__file__).parent / "try_streamflow.py")
     found = [(each.id, each.verdict) for each in module.read_report(ElementTree.fromstring(REPORT))]
     assert found == [("C1", "still there"), ("Q2", "gone"), ("K3", "not tried")]
+
+
+def test_faults_that_only_a_site_shows_are_listed_with_the_others() -> None:
+    module = module_of(Path(__file__).parent / "try_streamflow.py")
+    told = {each.id: each.verdict for each in module.of_sites()}
+    rows = dict(re.findall(r"^\| ([QNKC]\d+) \|(.*)$", PAGE, re.MULTILINE))
+    shown = {each for each in rows if re.search(rf"`test_{each.lower()}_\w+`", rows[each])}
+    files = Path(__file__).parent.glob("test_*.py")
+    tried = {each.upper() for file in files for each in re.findall(r"^def test_([qnkc]\d+)_", file.read_text(), re.M)}
+    assert told == dict.fromkeys(shown - tried, "needs the testbed")
+    assert {"Q9", "N4"} <= told.keys()
