@@ -26,9 +26,15 @@ def check_targets(config: Mapping[str, Any]) -> None:
         config: the parsed streamflow.yml with its path under `path`.
 
     Raises:
-        UsageError: the first such name in a target, or a target that names no service where there are some.
+        UsageError: the first such name in a `wraps` or a target, or a target that names no service where there are some.
     """
     deployments = config.get("deployments") or {}
+    for name, deployment in deployments.items():
+        wraps = deployment.get("wraps")
+        inner = wraps["deployment"] if isinstance(wraps, Mapping) else wraps
+        if inner is not None and inner not in deployments:
+            where = f"{Path(config['path']).name}, deployments.{name}.wraps"
+            raise _unknown(where, "deployment", inner, [each for each in deployments if each != name], of="beside it")
     for name, workflow in (config.get("workflows") or {}).items():
         for place, _, target in targets(workflow):
             where, used = f"{Path(config['path']).name}, workflows.{name}.{place}", target.get("deployment")
@@ -98,7 +104,7 @@ def _unknown(where: str, kind: str, name: str, known: Iterable[str], *, of: str)
         f"{where}: there is no {kind} '{name}'.",
         seen=f"{kind} '{name}'",
         expected=f"a {kind} {of}: {', '.join(near) or 'there is none'}",
-        do=f"write '{close[0]}' (closest name)" if close else "write one of these, or take the binding away",
+        do=f"write '{close[0]}' (closest name)" if close else "write one of these, or take it away",
     )
 
 

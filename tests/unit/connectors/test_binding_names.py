@@ -99,6 +99,19 @@ def test_a_deployment_or_service_that_there_is_not(target: dict[str, str], what:
     assert caught.value.expected == expected
 
 
+@pytest.mark.parametrize("wraps", ["logn", {"deployment": "logn", "service": "x"}])
+def test_a_way_through_a_deployment_that_there_is_not(wraps: Any) -> None:
+    # The engine ends with `KeyError: 'logn'`.
+    found = config()
+    found["deployments"] |= {"login": {"type": "medweave.ssh", "config": {}}}
+    found["deployments"]["hpc"]["wraps"] = wraps
+    with pytest.raises(
+        UsageError, match=r"bound\.yml, deployments\.hpc\.wraps: there is no deployment 'logn'"
+    ) as caught:
+        check_targets(found)
+    assert caught.value.expected.startswith("a deployment beside it: login, ")
+
+
 def test_in_a_list_of_targets_the_place_has_its_number() -> None:
     targets = [{"deployment": "hpc", "service": "cpu"}, {"deployment": "hpc", "service": "cup"}]
     with pytest.raises(UsageError, match=r"bindings\[0\]\.target\[1\]\.service: there is no service 'cup'"):
