@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 import signal
@@ -16,9 +17,9 @@ import yaml
 from support.engine import Run
 from support.helm_release import Tenant, until
 from support.pod_runs import PROGRESS, begin, go, pods_on_claim, write
-from support.testbed import sites
+from support.testbed import pod_document, priority_class, sites, unique
 
-NAME = "jobs-test"
+NAME, GPU = "jobs-test", "nvidia.com/gpu"
 GOOD = "echo {} > run_report.json; echo x > /tmp/x; hostname > result.txt"
 
 
@@ -29,8 +30,13 @@ def clean(tenant: Tenant) -> Iterator[None]:
     tenant.ended("kubectl", "delete", "jobs", "--selector=medweave.dev/deployment=pods", "--wait=false")
 
 
-def prepare(folder: Path, tools: dict[str, Any], *, timeout: int = 60, **config: Any) -> None:
-    (folder / "pods.yaml").write_text(yaml.safe_dump(pods_on_claim(NAME, replicas=1)))
+def prepare(
+    folder: Path, tools: dict[str, Any], *, timeout: int = 60, spec: dict[str, Any] | None = None, **config: Any
+) -> None:
+    """A run whose standing pod has these keys in its `spec`, and whose deployment has those of `config`."""
+    document = pods_on_claim(NAME, replicas=1)
+    document["spec"]["template"]["spec"] |= spec or {}
+    (folder / "pods.yaml").write_text(yaml.safe_dump(document))
     given = {"files": ["pods.yaml"], "mode": "job", "timeout": timeout, **config}
     write(folder, tools, kind="medweave.kubernetes", config=given)
 
@@ -58,9 +64,11 @@ def failure(ended: Run) -> dict[str, Any]:
     return dict(job)
 
 
-def working(folder: Path, tenant: Tenant, script: str = "exec sleep 600", **config: Any) -> Run:
+def working(
+    folder: Path, tenant: Tenant, script: str = "exec sleep 600", asks: dict[str, Any] | None = None, **config: Any
+) -> Run:
     """A run whose job works already."""
-    prepare(folder, {"works": PROGRESS + script}, **config)
+    prepare(folder, {"works": (PROGRESS + script, asks or {})}, **config)
     going = begin(folder, tenant)
     going.wait_for_line("case 1/2", 120)
     return going
@@ -151,6 +159,82 @@ def test_an_evicted_pod_is_replaced_and_finds_a_clean_folder(tmp_path: Path, ten
 def standing(tenant: Tenant) -> str:
     (found,) = tenant.get("pods", f"app={NAME}")
     return str(found["metadata"]["name"])
+
+
+def test_the_folder_of_a_run_is_its_own_and_goes_after_a_success(tmp_path: Path, tenant: Tenant) -> None:
+    going = working(tmp_path, tenant, "until [ -e goes ]; do sleep 0.2; done; hostname > result.txt")
+    folder, pod = f"/work/{going.record.name}", standing(tenant)
+    listed = "find /work -maxdepth 1 -printf '%m %p\\n'"
+    assert f"700 {folder}" in tenant.within(pod, listed).stdout.splitlines()
+    done = tenant.within(pod, f"find {folder} -type d -exec touch '{{}}/goes' ';'")
+    assert done.returncode == 0, done.stderr
+    ended = going.wait(120)
+    assert ended.exit_code == 0, ended.stderr
+    with sites().pod(
+        tenant.namespace, pod_document(unique("looks"), "sleep 60", claims={"medweave-data": ("/work", True)})
+    ) as looks:
+        left_there = tenant.within(looks, listed)
+    assert "/work" in left_there.stdout, left_there.stderr
+    assert folder not in left_there.stdout
+
+
+def test_the_standing_pod_and_the_jobs_have_the_priority_of_the_file(tmp_path: Path, tenant: Tenant) -> None:
+    name = unique("priority")
+    with sites().made(priority_class(name)):
+        going = working(tmp_path, tenant, spec={"priorityClassName": name})
+        found = [*tenant.get("pods", f"app={NAME}"), *tenant.get("pods", "medweave.dev/submission")]
+        going.signal(signal.SIGINT)
+        going.wait()
+    assert [(pod["spec"]["priorityClassName"], pod["spec"]["priority"]) for pod in found] == [(name, 1)] * 2
+
+
+@pytest.fixture
+def two_gpus() -> Iterator[None]:
+    """The node says that it has two, and the scheduler believes it; nothing uses them."""
+    admin = sites().admin
+    node = admin("get", "nodes", "-o", "jsonpath={.items[0].metadata.name}").stdout
+
+    def tell(number: str | None) -> None:
+        has = {GPU: number}
+        told = json.dumps({"status": {"capacity": has, "allocatable": has}})
+        patched = admin("patch", "node", node, "--subresource=status", "--type=merge", "--patch", told)
+        assert patched.returncode == 0, patched.stderr
+
+    tell("2")
+    yield
+    tell(None)
+
+
+def gpus(number: int) -> dict[str, Any]:
+    return {"hints": {"urn:medweave:cwl#GPURequest": {"gpusMin": number}}}
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_job_gets_the_gpus_that_it_asks_for(tmp_path: Path, tenant: Tenant) -> None:
+    going = working(tmp_path, tenant, "sleep 3; hostname > result.txt", gpus(1))
+    (pod,) = tenant.get("pods", "medweave.dev/submission")
+    (container,) = pod["spec"]["containers"]
+    assert container["resources"]["limits"][GPU] == "1"
+    ended = going.wait(60)
+    assert ended.exit_code == 0, ended.stderr
+    assert_nothing_left(tenant)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_more_gpus_than_a_node_has_are_told(tmp_path: Path, tenant: Tenant) -> None:
+    prepare(tmp_path, {"first": (GOOD, gpus(3))}, pendingTimeout=8)
+    ended = go(tmp_path, tenant)
+    assert "deployments.pods.config.pendingTimeout: its pod could not start within 8 s (/first/0" in ended.stderr
+    told = next(event for event in ended.of_type("notice") if f"Insufficient {GPU}" in event["data"]["text"])
+    (placed,) = ended.of_type("job.scheduled")
+    told_s = (moment(told) - moment(placed)).total_seconds()
+    assert told_s < 10, f"told after {told_s:.1f} s"
+    print(f"told after {told_s:.1f} s")
+    assert_nothing_left(tenant)
+
+
+def moment(event: dict[str, Any]) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(event["time"])
 
 
 def test_a_job_that_no_node_has_room_for(tmp_path: Path, tenant: Tenant) -> None:

@@ -6,7 +6,6 @@ import datetime
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import yaml
 from support.engine import Run
 from support.helm_release import Tenant
 from support.pod_runs import begin, pods_of, told_after_s, write
-from support.testbed import sites, unique
+from support.testbed import priority_class, sites, unique
 
 NAME = "start-test"
 GOOD = "hostname > result.txt"
@@ -85,21 +84,8 @@ def test_pods_that_can_never_start(tmp_path: Path, tenant: Tenant, container: di
     assert_never(begin(tmp_path, tenant), tenant, words)
 
 
-@contextmanager
-def made(*documents: dict[str, Any]) -> Iterator[None]:
-    """Objects of the administrator, while the block runs."""
-    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": documents})
-    applied = sites().admin("apply", "-f", "-", text=text)
-    assert applied.returncode == 0, applied.stderr
-    try:
-        yield
-    finally:
-        sites().admin("delete", "-f", "-", "--wait=false", text=text)
-
-
 def test_a_quota_that_is_exceeded(tmp_path: Path, tenant: Tenant) -> None:
     name = unique("quota")
-    priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 1}
     # Of the pods of this priority only: others work in the namespace too.
     scope = {"scopeName": "PriorityClass", "operator": "In", "values": [name]}
     quota = {
@@ -109,7 +95,7 @@ def test_a_quota_that_is_exceeded(tmp_path: Path, tenant: Tenant) -> None:
         "spec": {"hard": {"pods": "0"}, "scopeSelector": {"matchExpressions": [scope]}},
     }
     prepare(tmp_path, spec={"priorityClassName": name})
-    with made(priority, quota):
+    with sites().made(priority_class(name), quota):
         assert_never(begin(tmp_path, tenant), tenant, f"is forbidden: exceeded quota: {name}, requested: pods=1")
 
 

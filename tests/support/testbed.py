@@ -106,6 +106,17 @@ class Sites:
         finally:
             self.tenant(tenant, "delete", "pod", name, "--grace-period=0", "--force")
 
+    @contextmanager
+    def made(self, *documents: Mapping[str, Any]) -> Iterator[None]:
+        """Objects that the administrator makes, while the block runs."""
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": documents})
+        applied = self.admin("apply", "-f", "-", text=text)
+        assert applied.returncode == 0, applied.stderr
+        try:
+            yield
+        finally:
+            self.admin("delete", "-f", "-", "--wait=false", text=text)
+
     def job_state(self, job: str) -> str | None:
         """The final state of a Slurm job, from sacct; None while it is not over."""
         said = self.hpc("sacct", "-X", "-n", "-P", "-j", job, "-o", "State").stdout.split()
@@ -150,6 +161,11 @@ def pod_document(
     }
     labels = {"app.kubernetes.io/name": name}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}
+
+
+def priority_class(name: str) -> dict[str, Any]:
+    """A priority of pods that is just above the usual one."""
+    return {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 1}
 
 
 def unique(prefix: str) -> str:
