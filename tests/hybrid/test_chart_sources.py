@@ -1,4 +1,4 @@
-"""`medweave.helm` with a chart of a real repository, and of places where there is none; helm and the cluster are real."""
+"""`medweave.helm` with a chart of a repository, of a registry, and of places where there is none; helm and the cluster are real."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from support.both_clusters import chart_repository
+from support.chart_registry import ChartRegistry, chart_registry
 from support.cwl_files import ROOT
 from support.helm_release import Tenant
 from support.pod_runs import BASE_IMAGE, go, write
@@ -52,6 +53,34 @@ def test_a_version_that_the_repository_has_not_is_told(tmp_path: Path, tenant: T
     ended = go(tmp_path, tenant)
     assert "deployments.pods.config.chartVersion: the release cannot be installed." in ended.stderr
     assert "has no version 0.9.2 of compss-cluster" in ended.stderr
+
+
+@pytest.fixture
+def registry(tmp_path: Path, tenant: Tenant) -> Iterator[ChartRegistry]:
+    with chart_registry(tenant, ROOT / "helm" / "compss-cluster", tmp_path / "registry", "0.9.1") as running:
+        yield running
+
+
+def test_a_chart_of_an_oci_registry_is_installed(tmp_path: Path, tenant: Tenant, registry: ChartRegistry) -> None:
+    prepare(tmp_path, chart=registry.url, chartVersion="0.9.1")
+    known = {"SSL_CERT_FILE": str(registry.authority), "HELM_REGISTRY_CONFIG": str(registry.login)}
+    ended = go(tmp_path, tenant, **known)
+    assert ended.exit_code == 0, ended.stderr
+
+
+def test_a_registry_that_wants_a_login_is_told(tmp_path: Path, tenant: Tenant, registry: ChartRegistry) -> None:
+    prepare(tmp_path, chart=registry.url, chartVersion="0.9.1")
+    known = {"SSL_CERT_FILE": str(registry.authority), "HELM_REGISTRY_CONFIG": str(registry.without_login)}
+    ended = go(tmp_path, tenant, **known)
+    assert "deployments.pods.config.chart: the release cannot be installed." in ended.stderr
+    assert "wants a login: `helm registry login localhost:" in ended.stderr
+
+
+def test_a_registry_of_an_unknown_authority_is_told(tmp_path: Path, tenant: Tenant, registry: ChartRegistry) -> None:
+    prepare(tmp_path, chart=registry.url, chartVersion="0.9.1")
+    ended = go(tmp_path, tenant, HELM_REGISTRY_CONFIG=str(registry.login))
+    assert "deployments.pods.config.chart: the release cannot be installed." in ended.stderr
+    assert "into the file that the variable SSL_CERT_FILE names" in ended.stderr
 
 
 @pytest.mark.parametrize(

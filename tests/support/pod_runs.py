@@ -122,14 +122,14 @@ def environment(tenant: Tenant) -> dict[str, str]:
     }
 
 
-def go(folder: Path, tenant: Tenant, *, limit_s: float = 300) -> Run:
-    """A run to its end."""
-    return begin(folder, tenant).wait(limit_s)
+def go(folder: Path, tenant: Tenant, *, limit_s: float = 300, **variables: str) -> Run:
+    """A run to its end, whose driver has these variables beside its usual ones."""
+    return begin(folder, tenant, **variables).wait(limit_s)
 
 
-def begin(folder: Path, tenant: Tenant) -> Run:
+def begin(folder: Path, tenant: Tenant, **variables: str) -> Run:
     """A run that goes on."""
-    return start(folder, environment=environment(tenant))
+    return start(folder, environment=environment(tenant) | variables)
 
 
 def told_after_s(going: Run, text: str) -> float:
