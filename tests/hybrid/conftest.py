@@ -22,6 +22,7 @@ GROUPS = {
     for group, names in {
         "slurm": (
             "test_slurm",
+            "test_slurm_refusals",
             "test_testbed_slurm",
             "test_engine_faults_slurm",
             "test_faults",
@@ -32,7 +33,10 @@ GROUPS = {
             "test_tutorial",
             "test_reactions",
         ),
-        "slurm beside": ("test_connector_contract::TestSlurmOverSSH",),  # its files and jobs are its own
+        "slurm beside": (
+            "test_connector_contract::TestSlurmOverSSH",
+            "test_connector_contract::TestSSH",
+        ),  # their files and jobs are their own
         "images": ("test_images", "test_charts"),
         "pods": (
             "test_pods",

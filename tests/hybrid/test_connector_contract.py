@@ -1,4 +1,4 @@
-"""The suite that every connector inherits, on the real parts: Slurm over ssh, pods that exist, releases of both charts."""
+"""The suite that every connector inherits, on the real parts: a login node, Slurm over it, pods, and releases of both charts."""
 
 from __future__ import annotations
 
@@ -37,6 +37,46 @@ VALUES: dict[str, Any] = {
 }
 
 
+def login_of(testbed: Sites) -> dict[str, Any]:
+    """The way to the login node, as the laptop's user has it."""
+    facts, home = laptop(testbed), testbed.layout.laptop_home
+    return {
+        "nodes": [f"{facts['MEDWEAVE_TESTBED_LOGIN_HOST']}:{facts['MEDWEAVE_TESTBED_LOGIN_PORT']}"],
+        "username": facts["MEDWEAVE_TESTBED_LOGIN_USER"],
+        "sshKey": str(home / ".ssh" / "id_ed25519"),
+        "knownHosts": str(home / ".ssh" / "known_hosts"),
+    }
+
+
+def cut_login(login: Mapping[str, Any]) -> None:
+    host, _, port = login["nodes"][0].rpartition(":")
+    cut(host, int(port))
+
+
+@pytest.fixture
+def scratch(testbed: Sites, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A folder of the HPC user, for a driver in the laptop user's home."""
+    monkeypatch.setenv("HOME", str(testbed.layout.laptop_home))
+    folder = f"{laptop(testbed)['MEDWEAVE_TESTBED_SCRATCH']}/{unique('contract')}"
+    yield folder
+    testbed.hpc("rm", "-rf", folder)
+
+
+class TestSSH(ConnectorContract, lacks=NO_QUEUE):
+    """Steps on the login node itself."""
+
+    @pytest.fixture
+    def site(self, testbed: Sites, scratch: str) -> Site:
+        login = login_of(testbed)
+        return Site(
+            connectors=lambda: [MedweaveSSHConnector("login", "/", **login)],
+            folder=scratch,
+            read=text_of,
+            cut=lambda: cut_login(login),
+            patience_s=120,
+        )
+
+
 class TestSlurmOverSSH(
     ConnectorContract,
     lacks={
@@ -48,28 +88,19 @@ class TestSlurmOverSSH(
     },
 ):
     @pytest.fixture
-    def site(self, testbed: Sites, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-        facts, home = laptop(testbed), testbed.layout.laptop_home
-        monkeypatch.setenv("HOME", str(home))
-        host, port = facts["MEDWEAVE_TESTBED_LOGIN_HOST"], int(facts["MEDWEAVE_TESTBED_LOGIN_PORT"])
-        login = {
-            "nodes": [f"{host}:{port}"],
-            "username": facts["MEDWEAVE_TESTBED_LOGIN_USER"],
-            "sshKey": str(home / ".ssh" / "id_ed25519"),
-            "knownHosts": str(home / ".ssh" / "known_hosts"),
-        }
+    def site(self, testbed: Sites, scratch: str) -> Site:
+        login = login_of(testbed)
 
         def connectors() -> list[Any]:
             over = MedweaveSSHConnector("login", "/", **login)
             services = {"usual": {"partition": "normal"}}
             return [over, MedweaveSlurmConnector("hpc", "/", over, None, services=services, reactions=NEVER_AGAIN)]
 
-        folder = f"{facts['MEDWEAVE_TESTBED_SCRATCH']}/{unique('contract')}"
-        yield Site(
+        return Site(
             connectors=connectors,
-            folder=folder,
+            folder=scratch,
             read=text_of,
-            cut=lambda: cut(host, port),
+            cut=lambda: cut_login(login),
             service="usual",
             before_words=r"(?s:.*\n)",
             shortest_limit_s=60,  # Slurm counts minutes, and looks every half a minute
@@ -79,7 +110,6 @@ class TestSlurmOverSSH(
             gone_s=60,
             patience_s=240,
         )
-        testbed.hpc("rm", "-rf", folder)
 
 
 def site_in(tenant: Tenant, kind: Any, pod: str, **config: Any) -> Site:
