@@ -220,7 +220,9 @@ def test_c13_no_crate_holds_the_data(stock: Path, ours: Path, stock_only: bool) 
         return
     write_workflow(ours, tools(ours), file=FILE)
     assert run(ours, "--name", "visit").exit_code == 0
-    assert told_afterwards(ours, "prov", ours=True).returncode == 1
+    told = told_afterwards(ours, "prov", ours=True)
+    assert told.returncode == 1
+    assert "do:       medweave report runs/<run-id>" in told.stderr
     assert crates(ours) == []
 
 

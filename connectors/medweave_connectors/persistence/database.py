@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 from importlib.resources import files
-from typing import Any
+from typing import Any, NoReturn
 
 from streamflow.core.context import StreamFlowContext
 from streamflow.core.workflow import Status
 from streamflow.persistence.sqlite import IN_MEMORY_SQLITE_CONNECTION, SqliteDatabase
 
 from medweave_connectors import shutdown
+from medweave_connectors.errors import SiteConfigError
 from medweave_connectors.persistence.connection import CommittingConnection
 from medweave_connectors.record import plan
 from medweave_steps.contracts.exit_codes import PARTIAL
@@ -45,6 +46,19 @@ class MedweaveDatabase(SqliteDatabase):  # type: ignore[misc]
                 self._run.engine_verdict = "failed"
         updated: int = await super().update_workflow(workflow_id, updates)
         return updated
+
+    async def get_workflows_by_name(self, workflow_name: str, last_only: bool = False) -> NoReturn:
+        """`streamflow prov` and `streamflow list` ask for earlier runs.
+
+        Raises:
+            SiteConfigError: there are none; StreamFlow would end with an error without words.
+        """
+        raise SiteConfigError(
+            f"StreamFlow's history has no run '{workflow_name}': medweave.database has one for each run, inside it.",
+            seen="another command than `streamflow run`",
+            expected="the run's own record, runs/<run-id>/events.jsonl",
+            do="medweave report runs/<run-id>",
+        )
 
     async def close(self) -> None:
         """Writes the run's end; after a signal the process then ends by that signal.
