@@ -21,50 +21,6 @@ _SIZE = re.compile(r"([0-9.]+)([KMGT]?)")
 _UNIT_MIB = {"": 2**-20, "K": 2**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
-    """What the site has.
-
-    Attributes:
-        missing: programs that are not there.
-        nodes: partition to the (cores, MiB) of its nodes.
-        default: the partition of jobs that name none; may be empty.
-        said: what sinfo said when it failed.
-    """
-
-    missing: tuple[str, ...] = ()
-    nodes: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
-    default: str = ""
-    said: str = ""
-
-
-def read_probe(answer: str) -> Probe:
-    """Of `commands.probe`."""
-    missing: list[str] = []
-    nodes: dict[str, tuple[tuple[int, int], ...]] = {}
-    default, said, code = "", [], "?"
-    for line in whole(answer):
-        mark, *rest = line.split() or [""]
-        if mark == "missing":
-            missing += rest
-        elif mark == "code":
-            (code,) = rest
-        elif mark == "partition" and len(rest) == 3:
-            name = rest[0].rstrip("*")
-            default = name if rest[0].endswith("*") else default
-            nodes[name] = (*nodes.get(name, ()), (int(rest[1].rstrip("+")), int(rest[2].rstrip("+"))))
-        else:
-            said.append(line)
-    if code == "0":
-        said = []
-    return Probe(
-        missing=tuple(missing),
-        nodes=nodes,
-        default=default,
-        said=" ".join(said) or ("" if code == "0" else "sinfo failed"),
-    )
-
-
 def read_submission(answer: str) -> tuple[str, str]:
     """Of `commands.submit`: (job id, refusal). Both are empty where it is not known whether sbatch was heard."""
     *told, code = whole(answer)

@@ -14,7 +14,6 @@ from medweave_connectors.reactions.attempt_script import SIGNAL, look_for_checkp
 from medweave_connectors.slurm.script import JobFiles
 from medweave_connectors.slurm.service import Allocation, Service
 
-PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
 FOLLOW_BYTES = 65536
 TAIL_BYTES = 16384
 END = "medweave-end"
@@ -24,12 +23,6 @@ SACCT_FIELDS = (
 )  # fmt: skip
 _JOBS = "'job %i|%T|%r|%S|%k'"
 _BASE64 = "base64 | tr -d '\\n'"
-
-
-def probe() -> str:
-    """Which programs are there, and which partitions with which nodes: cores and memory (MiB)."""
-    look = [f"command -v {name} > /dev/null || echo missing {name}" for name in PROGRAMS]
-    return line(*look, "sinfo --exact --noheader --format='partition %P %c %m' 2>&1", "echo code $?")
 
 
 def sbatch_words(files: JobFiles, asked: Allocation, service: Service, *, job_name: str, key: str) -> list[str]:
@@ -46,17 +39,24 @@ def sbatch_words(files: JobFiles, asked: Allocation, service: Service, *, job_na
         "gres": f"{service.gres}:{asked.gpus}" if asked.gpus else "",
         "time": str(asked.minutes or ""),
         "signal": f"B:{SIGNAL}@{asked.signal_s}" if asked.signal_s else "",
-        "partition": service.partition,
-        "account": service.account,
-        "qos": service.qos,
-        "constraint": service.constraint,
-        "reservation": service.reservation,
+        **place_options(service),
     }
     words += [*(f"--{option}={value}" for option, value in options.items() if value), *service.options]
     # Unless the site wants it, Slurm starts no job again by itself: what follows is said by the table of reactions, and is told.
     words += ["--requeue", "--open-mode=append"] if service.requeue else ["--no-requeue"]
     words += [f"--chdir={files.folder}", f"--output={files.stdout}", f"--error={files.stderr}"]
     return [*words, files.script]
+
+
+def place_options(service: Service) -> dict[str, str]:
+    """The options of sbatch that say where; empty ones are left out of its command."""
+    return {
+        "partition": service.partition,
+        "account": service.account,
+        "qos": service.qos,
+        "constraint": service.constraint,
+        "reservation": service.reservation,
+    }
 
 
 def submit(words: Sequence[str], files: JobFiles, scripts: Mapping[str, str]) -> str:

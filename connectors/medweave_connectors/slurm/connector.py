@@ -20,11 +20,12 @@ from medweave_connectors.record.console import say
 from medweave_connectors.remote import fetch_reports, file_name, step_variables
 from medweave_connectors.requests import Size
 from medweave_connectors.slurm import commands
-from medweave_connectors.slurm.answers import Polled, Probe, Queued, read_poll, read_probe
+from medweave_connectors.slurm.answers import Polled, Queued, read_poll
 from medweave_connectors.slurm.attempts import SlurmAttempts
 from medweave_connectors.slurm.job import Site, SlurmJob
 from medweave_connectors.slurm.script import StepCommand
 from medweave_connectors.slurm.service import Service
+from medweave_connectors.slurm.site_look import Look, look, read_look, refuse_what_is_not_there
 from medweave_connectors.slurm.states import state_of
 from medweave_connectors.slurm.watch import Watch
 from medweave_connectors.worker import read_environment
@@ -69,13 +70,13 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
         self._reactions, self._cluster = read_table(reactions or {}), cluster
         self._prologues: dict[str, str] = {}
         self._login: ExecutionLocation | None = None
-        self._probe = Probe()
+        self._seen = Look()
         self._watch = Watch(self._ask)
         self._open: set[SlurmJob] = set()
         self._closing = False
 
     async def deploy(self, external: bool) -> None:
-        """Looks at the site: its programs, its partitions, and what the file says about them; the run ends if that is wrong.
+        """Looks at the site: its programs, and whether it has what the services name; the run ends if that is wrong.
 
         Raises:
             SiteConfigError: the message names the setting.
@@ -88,23 +89,17 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
             self._prologues[name] = _text_of(service.prologue, f"{self._where(name)}.prologue")
         (location,) = (await self._login_locations()).values()
         self._login = location.location
-        probe = read_probe(await self._ask(commands.probe()))
-        if probe.missing or probe.said:
+        seen = read_look(await self._ask(look(self.services)), self.services)
+        if seen.missing or seen.said:
             raise SiteConfigError(
                 f"deployments.{self.deployment_name}: no Slurm that answers on {self._login.name}.",
-                seen=f"no {', '.join(probe.missing)}" if probe.missing else probe.said,
+                seen=f"no {', '.join(seen.missing)}" if seen.missing else seen.said,
                 expected="sbatch, squeue, scontrol, scancel and sinfo, and a controller that answers",
                 do="log in there and try `sinfo`",
             )
-        self._probe = probe
-        for name, service in self.services.items():
-            if service.partition and service.partition not in probe.nodes:
-                raise SiteConfigError(
-                    f"{self._where(name)}.partition: the cluster has no such partition.",
-                    seen=service.partition,
-                    expected=f"one of {', '.join(probe.nodes) or 'none'}",
-                    do="name a partition that `sinfo` lists for you",
-                )
+        self._seen = seen
+        with of_the_file():
+            refuse_what_is_not_there(seen, self.services, self._where)
 
     async def undeploy(self, external: bool) -> None:
         """Cancels what still waits or runs, and looks whether it has gone."""
@@ -222,7 +217,7 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
             deployment=self.deployment_name,
             service_name=location.service or "",
             service=service,
-            nodes=self._probe.nodes.get(service.partition or self._probe.default, ()),
+            nodes=self._seen.partition(service.partition).nodes,
             prologue=self._prologues.get(location.service or "", ""),
             ask=self._ask,
             watch=self._watch,

@@ -47,6 +47,11 @@ def unanswered(refusal: str) -> bool:
     return any(words in refusal.lower() for words in _NO_ANSWER)
 
 
+def what_to_do(setting: str) -> str:
+    """Where the names that may stand in a setting are listed."""
+    return next(do for _, each, do in _REFUSALS if each == setting)
+
+
 def never_heard(refusal: str) -> bool:
     """True where the controller was not even reached: the job is not in the queue."""
     return any(words in refusal.lower() for words in _NOT_SENT)

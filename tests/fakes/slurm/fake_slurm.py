@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """A stand-in for Slurm's programs, for faults that a real cluster shows rarely. It starts jobs, one process each.
 
-Which program it is, its name says. $FAKE_SLURM is its folder: jobs/ID/{word,comment,reason,exit}, and files that a test makes:
+Which program it is, its name says. $FAKE_SLURM is its folder: jobs/ID/{word,comment,reason,exit}; `submitted`, the words of each
+sbatch; `alive`, how many jobs had not ended after each of them; `asked`, each squeue with its time, s; and files that a test makes:
   no-accounting       sacct fails, as at a site without slurmdbd
   end-word            the state of jobs that end, instead of COMPLETED or FAILED; several words: of the first job, the second …,
                       the last one for all others; `-` for the true one
@@ -13,6 +14,8 @@ Which program it is, its name says. $FAKE_SLURM is its folder: jobs/ID/{word,com
   sbatch-sleeps       sbatch takes the job and sleeps before it answers
   requeue             the first job that may is killed after 2 s, and started again 2 s later; the file goes with that
   pending             the reason for which jobs wait for ever
+  trial               what sbatch --test-only says; it submits nothing
+  accounts, qos       what sacctmgr lists
   reason              what is said beside the state of jobs that end, instead of None
   start               the time at which they are expected to start
 """
@@ -72,6 +75,9 @@ def known() -> list[Path]:
 
 
 def sbatch(words: list[str]) -> int:
+    if "--test-only" in words:
+        print(knob("trial") or "sbatch: Job 1 to start at 2026-11-22T10:00:00", file=sys.stderr)
+        return 0
     if unreached("sbatch"):
         return 1
     options = dict(word.removeprefix("--").split("=", 1) for word in words if "=" in word)
@@ -96,6 +102,8 @@ def sbatch(words: list[str]) -> int:
             break
         except OSError:
             job = JOBS / str(int(job.name) + 1)
+    with (FOLDER / "alive").open("a") as file:
+        file.write(f"{sum(word_of(each) not in ENDED for each in known())}\n")
     if not knob("pending"):
         words = [
             sys.executable,
@@ -161,7 +169,7 @@ def run(words: list[str]) -> int:
 
 def squeue(words: list[str]) -> int:
     with (FOLDER / "asked").open("a") as file:
-        file.write("squeue\n")
+        file.write(f"squeue {time.time():.2f}\n")
     if unreached("squeue"):
         return 1
     for job in known():
@@ -187,8 +195,8 @@ def scontrol(words: list[str]) -> int:
         print("slurm_load_jobs error: Invalid job id specified")
         return 1
     print(
-        f"JobId={job.name} JobName=x JobState={word_of(job)} Reason={knob('reason') or 'None'} ExitCode={exit_code(job)} RunTime=00:00:02 NodeList=n1 "
-        f"WorkDir={(job / 'folder').read_text()}"
+        f"JobId={job.name} JobName=x JobState={word_of(job)} Reason={knob('reason') or 'None'} ExitCode={exit_code(job)} "
+        f"RunTime=00:00:02 NodeList=n1 WorkDir={(job / 'folder').read_text()}"
     )
     return 0
 
@@ -219,7 +227,13 @@ def scancel(words: list[str]) -> int:
 
 
 def sinfo(words: list[str]) -> int:
-    print("partition normal* 2 8000\npartition gpu 8 64000")
+    print("partition normal* 2 8000 1-00:00:00 (null) (null)")
+    print("partition gpu 8 64000 infinite gpu:a100:4(S:0-1),tpu:1 avx512,big")
+    return 0
+
+
+def sacctmgr(words: list[str]) -> int:
+    print(knob("qos" if "qos" in words else "accounts"))
     return 0
 
 

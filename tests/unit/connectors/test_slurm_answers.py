@@ -126,7 +126,6 @@ def test_what_is_cut_short_is_no_answer() -> None:
         for read in (
             lambda t: answers.read_end(t, "1"),
             answers.read_poll,
-            answers.read_probe,
             answers.read_submission,
         ):
             with pytest.raises(ValueError, match="not whole"):
@@ -168,16 +167,6 @@ def test_the_answer_to_a_submission(text: str, expected: tuple[str, str]) -> Non
     assert job_id == expected[0]
     assert refusal.startswith(expected[1].removesuffix("…"))
     assert bool(refusal) == bool(expected[1])
-
-
-def test_the_site_is_read() -> None:
-    probe = answers.read_probe(
-        f"missing scancel\npartition normal* 2 8000\npartition gpu 8 64000\npartition gpu 64 9\ncode 0\n{END}"
-    )
-    assert probe == answers.Probe(
-        missing=("scancel",), nodes={"normal": ((2, 8000),), "gpu": ((8, 64000), (64, 9))}, default="normal"
-    )
-    assert answers.read_probe(f"sinfo: error: no answer\ncode 1\n{END}").said == "sinfo: error: no answer"
 
 
 @pytest.mark.parametrize(
