@@ -74,6 +74,22 @@ def test_a_run_that_came_to_its_end_has_left_nothing(tmp_path: Path) -> None:
     assert left_behind(tmp_path) == []
 
 
+def test_what_has_not_changed_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Each submission asks for the journals of all runs: with many runs it read up to 64 KB of the events of each.
+    with driver(tmp_path, "one", submission()):
+        pass
+    opened = []
+    really = Path.open
+    monkeypatch.setattr(Path, "open", lambda path, *words, **keys: opened.append(path) or really(path, *words, **keys))
+    events = tmp_path / "one" / "events.jsonl"
+    for _ in range(3):
+        assert left_behind(tmp_path) == [submission()]
+    assert opened.count(events) == 1
+    with events.open("a") as file:
+        file.write('{"sequence":2,"type":"run.ended"}\n')
+    assert left_behind(tmp_path) == []
+
+
 def test_a_job_in_the_hands_of_a_living_driver_is_left_alone(tmp_path: Path) -> None:
     with driver(tmp_path, "one", submission(job_id="7")):
         pass
