@@ -1,0 +1,59 @@
+"""Many jobs of one scatter, and what a job asks for, by the real engine over real ssh and a stand-in for Slurm."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.engine import start, write_workflow
+from support.fake_cluster import NEVER_AGAIN, Cluster, fake_cluster
+
+AT_ONCE, JOBS = 8, 100
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with fake_cluster(tmp_path) as made:
+        yield made
+
+
+def test_of_hundreds_of_jobs_a_few_are_there_at_once_and_one_question_is_for_all(cluster: Cluster) -> None:
+    cluster.config = {"reactions": NEVER_AGAIN, "maxConcurrentJobs": AT_ONCE}
+    tool = {"class": "CommandLineTool", "baseCommand": "true", "inputs": {"n": {"type": "int"}}, "outputs": {}}
+    document = {
+        "cwlVersion": "v1.2",
+        "class": "Workflow",
+        "requirements": {"ScatterFeatureRequirement": {}},
+        "inputs": {"n": "int[]"},
+        "outputs": {},
+        "steps": {"many": {"run": tool, "in": {"n": "n"}, "scatter": "n", "out": []}},
+    }
+    write_workflow(cluster.folder, {}, job={"n": list(range(JOBS))}, file=cluster.file)
+    (cluster.folder / "tiny.cwl").write_text(json.dumps(document))
+    ended = start(cluster.folder).wait(300)
+    assert ended.exit_code == 0, ended.stderr
+    assert (len(cluster.submitted), len(ended.of_type("job.ended"))) == (JOBS, JOBS)
+    alive = [int(line) for line in (cluster.folder / "slurm" / "alive").read_text().split()]
+    assert 1 < max(alive) <= AT_ONCE
+    asked = [
+        float(line.split()[1])
+        for line in (cluster.folder / "slurm" / "asked").read_text().splitlines()
+        if "squeue" in line
+    ]
+    assert all(sum(start <= time <= start + 29 for time in asked) <= 30 for start in asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [
+        ({"coresMax": 2, "ramMax": 300}, "--cpus-per-task=2 --mem=300M"),
+        ({"coresMin": 1, "coresMax": 2, "ramMin": 200, "ramMax": 300}, "--cpus-per-task=1 --mem=200M"),
+    ],
+)
+def test_the_max_of_a_resource_counts_where_it_has_no_min(cluster: Cluster, asked: dict[str, int], given: str) -> None:
+    ended = cluster.go({"first": ("echo done > result.txt", {"requirements": {"ResourceRequirement": asked}})})
+    assert ended.exit_code == 0, ended.stderr
+    assert f" {given} " in cluster.submitted[0]
