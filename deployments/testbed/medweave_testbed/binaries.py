@@ -15,6 +15,7 @@ from .layout import HELM_VERSION, KUBERNETES_PROGRAMS, KUBERNETES_VERSION, ROOT,
 
 SOURCES = ROOT / "deployments" / "testbed" / "kubernetes"
 _HELM_PACKAGE = "helm.sh/helm/v4/cmd/helm"
+TAKEN = "taken from "
 
 
 def link_flags(version: str) -> str:
@@ -56,17 +57,19 @@ def wanted(environment: Mapping[str, str]) -> str:
     ready = environment.get("MEDWEAVE_TESTBED_BINARIES")
     if ready:
         stamps = [(Path(ready) / name).stat() for name in machine.PROGRAMS]
-        return "taken from " + ready + " " + str([(stamp.st_size, stamp.st_mtime_ns) for stamp in stamps])
+        return TAKEN + ready + " " + str([(stamp.st_size, stamp.st_mtime_ns) for stamp in stamps])
     sources = [*SOURCES.rglob("*.go"), SOURCES / "go.mod", SOURCES / "go.sum"]
     return "built from " + fingerprint(sources, link_flags(KUBERNETES_VERSION))
 
 
 def trouble(layout: Layout, environment: Mapping[str, str]) -> str | None:
-    """Why the programs have to be made anew; None if they are the right ones."""
+    """Why the programs have to be made anew; None if they are the right ones, or an earlier `up` was given them."""
     made = layout.bin / ".made"
     if not made.exists():
         return "they were not made yet"
-    if made.read_text(encoding="utf-8") != wanted(environment):
+    told = made.read_text(encoding="utf-8")
+    given = told.startswith(TAKEN) and not environment.get("MEDWEAVE_TESTBED_BINARIES")
+    if not given and told != wanted(environment):
         return "they were made from other sources than the present ones"
     missing = [name for name in machine.PROGRAMS if not os.access(layout.bin / name, os.X_OK)]
     return f"{', '.join(missing)} is missing in {layout.bin}" if missing else None

@@ -18,6 +18,8 @@ def test_a_job_whose_node_was_lost_is_tried_again(tmp_path: Path, testbed: Sites
     going.wait_for_line("case 1/2")
     (node,) = testbed.hpc("squeue", "--me", "--noheader", "--states=running", "--format=%N").stdout.split()
     testbed.inside("hpc", "scontrol", "update", f"nodename={node}", "state=down", "reason=a test")
+    # Its slurmd still answers, and would bring it back at once.
+    testbed.inside("hpc", "scontrol", "update", f"nodename={node}", "state=drain", "reason=a test")
     try:
         ended = going.wait(240)
     finally:

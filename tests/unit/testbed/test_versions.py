@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 from collections.abc import Iterator
@@ -10,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from medweave_testbed import http
+from medweave_testbed import binaries, http, machine
 from medweave_testbed.binaries import check_versions
 from medweave_testbed.commands import Commands
 from medweave_testbed.errors import TestbedError
-from medweave_testbed.layout import KUBERNETES_VERSION
+from medweave_testbed.layout import KUBERNETES_VERSION, layout_of
 
 GOOD = {
     "kubectl": f"Client Version: {KUBERNETES_VERSION}",
@@ -48,6 +49,20 @@ def test_the_promised_versions_are_taken(tmp_path: Path) -> None:
 def test_another_version_is_refused(tmp_path: Path, name: str, said: str) -> None:
     with pytest.raises(TestbedError, match=f"{name.replace('_', '-')} is of another version"):
         check_versions(Commands(), programs(tmp_path, **{name: said}))
+
+
+def test_programs_that_were_given_once_stay_the_right_ones(tmp_path: Path) -> None:
+    given = tmp_path / "given"
+    given.mkdir()
+    for name in machine.PROGRAMS:
+        programs(given, **{name.replace("-", "_"): GOOD.get(name, "")})
+    layout = dataclasses.replace(layout_of({}), folder=tmp_path / "bed")
+    environment = {"MEDWEAVE_TESTBED_BINARIES": str(given)}
+    binaries.make(layout, Commands(), environment)
+    assert binaries.trouble(layout, environment) is None
+    assert binaries.trouble(layout, {}) is None, "status and down are called without the variable"
+    (given / "helm").write_text("#!/bin/sh\n", encoding="utf-8")
+    assert binaries.trouble(layout, environment) is not None
 
 
 @pytest.fixture
