@@ -76,7 +76,7 @@ def where(ended: Run) -> set[str]:
     return {site.get("nodes") or "".join(pod["uid"] for pod in site.get("pods", [])) or "here" for site in told}
 
 
-@pytest.mark.parametrize("kind", ["dicom", "nifti"])
+@pytest.mark.parametrize("kind", ["dicom", pytest.param("nifti", marks=pytest.mark.long)])
 def test_laptop_slurm_and_pods_give_the_same_masks(tmp_path: Path, testbed: Sites, model: Path, kind: str) -> None:
     images.build("segment")
     cohort = tmp_path / "cohort"

@@ -169,7 +169,9 @@ def _has_gpus(names: tuple[str, ...], gres: str) -> bool:
 
 def _not_there(where: str, seen: str, known: tuple[str, ...], do: str) -> UsageError:
     choices = f"one of {', '.join(known)}" if known else "one that the site has; Slurm lists none"
-    return UsageError(f"{where}: the site does not have it.", seen=seen, expected=choices, do=do)
+    return UsageError(
+        f"{where}: the cluster has no such {where.rpartition('.')[2]}.", seen=seen, expected=choices, do=do
+    )
 
 
 def _asked(service: Service) -> dict[str, str]:
