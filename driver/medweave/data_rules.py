@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from medweave.documents import FieldPath, shown
-from medweave.field_faults import check, closest, fault_at
+from medweave.field_faults import check, fault_at
 from medweave.pipelines import ROLES_FILE, Pipeline
 from medweave.sites import Site
+from medweave_connectors.closest import closest
 from medweave_connectors.placement.data_rules import CLASSES, able, too_sensitive
 from medweave_steps.contracts.errors import UsageError, UserInputError
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from medweave.documents import FieldPath, shown, spelled
+from medweave_connectors.closest import closest
 from medweave_steps.contracts.errors import BackendMissingError, UserInputError
 
 
@@ -43,12 +43,6 @@ def fault_at(path: Path, field: FieldPath, what: str, **parts: str) -> UserInput
     """`deployments/sites/x.yml: roles.train.service: WHAT` with its further lines."""
     where = f"{shown(path)}: {spelled(field)}" if field else shown(path)
     return UserInputError(f"{where}: {what}", **parts)
-
-
-def closest(name: str, known: Sequence[str]) -> str:
-    """What to do about a name that is not known; empty where none is close."""
-    found = difflib.get_close_matches(name, known, n=1)
-    return f"write '{found[0]}' (closest name)" if found else ""
 
 
 def _told(fault: Any, path: Path, field: FieldPath) -> UserInputError:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from medweave.documents import Entry, FieldPath, entries, parse_mapping, read_text, shown, spelled
-from medweave.field_faults import check, closest, fault_at
+from medweave.field_faults import check, fault_at
+from medweave_connectors.closest import closest
 from medweave_connectors.placement.bindings import OUR_TYPES
 from medweave_connectors.worker import read_environment
 from medweave_steps.contracts.errors import UsageError, UserInputError

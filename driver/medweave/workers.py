@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from medweave.documents import shown, spelled
-from medweave.field_faults import closest
 from medweave.sites import Site, connector_schemas, environments, wrapped
+from medweave_connectors.closest import closest
 from medweave_connectors.placement.paths import resolve_paths
 from medweave_connectors.worker import WorkerEnvironment
 from medweave_steps.contracts.errors import UsageError, UserInputError

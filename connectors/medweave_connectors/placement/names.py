@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from medweave_connectors.closest import closest
 from medweave_connectors.placement.bindings import targets
 from medweave_steps.contracts.errors import UsageError
 
@@ -99,12 +100,11 @@ def _with_parents(paths: Iterable[str]) -> set[str]:
 def _unknown(where: str, kind: str, name: str, known: Iterable[str], *, of: str) -> UsageError:
     names = list(known)
     near = _nearest_first(name, names)
-    close = difflib.get_close_matches(name, names, n=1)
     return UsageError(
         f"{where}: there is no {kind} '{name}'.",
         seen=f"{kind} '{name}'",
         expected=f"a {kind} {of}: {', '.join(near) or 'there is none'}",
-        do=f"write '{close[0]}' (closest name)" if close else "write one of these, or take it away",
+        do=closest(name, names) or "write one of these, or take it away",
     )
 
 

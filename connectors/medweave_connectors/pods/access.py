@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import difflib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import yaml  # type: ignore[import-untyped]  # comes with StreamFlow
 from kubernetes_asyncio.client import Configuration
 from kubernetes_asyncio.config import ConfigException, load_incluster_config
 
+from medweave_connectors.closest import closest
 from medweave_connectors.pods.cluster import Cluster, Refused
 from medweave_connectors.pods.credentials import PluginFailed
 from medweave_connectors.pods.errors import DeploymentRefused
@@ -100,12 +100,11 @@ def _no_credential(deployment: str, error: PluginFailed, kubeconfig: str) -> Dep
 
 
 def _no_context(deployment: str, context: str, known: Sequence[str], kubeconfig: str) -> DeploymentRefused:
-    close = difflib.get_close_matches(context, known, n=1)
     return DeploymentRefused(
         f"deployments.{deployment}.config.kubeContext: the kubeconfig has no context '{context}'.",
         seen=f"context '{context}' (kubeconfig {kubeconfig})",
         expected=f"one of its contexts: {', '.join(known) or 'it has none'}",
-        do=f"write '{close[0]}' (closest name)" if close else "write one of these, or the path of another kubeconfig",
+        do=closest(context, known) or "write one of these, or the path of another kubeconfig",
     )
 
 

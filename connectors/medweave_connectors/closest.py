@@ -1,0 +1,12 @@
+"""What to write in place of a name that is not known. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+
+def closest(name: str, known: Sequence[str]) -> str:
+    """What to do about a name that is not known; empty where none is close."""
+    found = difflib.get_close_matches(name, known, n=1)
+    return f"write '{found[0]}' (closest name)" if found else ""
