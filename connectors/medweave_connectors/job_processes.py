@@ -9,6 +9,7 @@ import contextlib
 import os
 import shlex
 import signal
+from collections.abc import Collection
 
 import psutil  # type: ignore[import-untyped]  # comes with StreamFlow
 
@@ -24,22 +25,26 @@ def end_line(group: int | None, key: str, *, signal: str, grace_s: float) -> str
         signal: `INT` or `TERM`.
         grace_s: time to end by itself, s.
     """
-    mine = shlex.quote(f"{KEY}={key}")
     lines = [] if group is None else [
         f"kill -s {signal} -- -{group}",
         f"n=0; while kill -s 0 -- -{group} && [ $n -lt {round(grace_s * 10)} ]; do sleep 0.1; n=$((n+1)); done",
         f"kill -s KILL -- -{group}",
     ]  # fmt: skip
-    strays = (
-        "for each in /proc/[0-9]*; do "
-        f'if tr "\\0" "\\n" < "$each/environ" | grep -qx {mine}; then kill -s KILL "${{each#/proc/}}"; fi; done'
-    )
+    strays = kill_lines(f"-x {shlex.quote(f'{KEY}={key}')}")
     return f"{{ {'; '.join((*lines, strays))}; }} 2>/dev/null; :"
 
 
-def kill_marked(key: str) -> None:
-    """Kills what a job has left on this machine outside of its group."""
+def kill_lines(pattern: str) -> str:
+    """A part of a line for a POSIX shell that kills all processes with such a variable; `pattern` are words for grep."""
+    return (
+        "for each in /proc/[0-9]*; do "
+        f'if tr "\\0" "\\n" < "$each/environ" | grep -q {pattern}; then kill -s KILL "${{each#/proc/}}"; fi; done'
+    )
+
+
+def kill_marked(keys: Collection[str]) -> None:
+    """Kills what jobs have left on this machine outside of their groups."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(KEY) == key:
+            if process.environ().get(KEY) in keys:
                 os.kill(process.pid, signal.SIGKILL)

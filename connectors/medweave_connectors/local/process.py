@@ -61,9 +61,11 @@ def end_all_now() -> None:
 
 def kill_all() -> None:
     """Kills every command of this process, now."""
-    for command in list(running):
+    commands = list(running)
+    for command in commands:
         command.signal_group(signal.SIGKILL)
-        kill_marked(command.key)
+    if commands:
+        kill_marked({command.key for command in commands})
 
 
 class _PipeLines(asyncio.Protocol):
@@ -170,7 +172,7 @@ class Command:
             await asyncio.wait_for(asyncio.shield(self._ended), timeout=GRACE_S)
         self.signal_group(signal.SIGKILL)
         await asyncio.shield(self._ended)
-        await asyncio.to_thread(kill_marked, self.key)
+        await asyncio.to_thread(kill_marked, {self.key})
 
     def signal_group(self, number: signal.Signals) -> None:
         """Sends a signal to the group unless it has ended (its id may then belong to others)."""

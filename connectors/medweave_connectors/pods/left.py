@@ -11,6 +11,7 @@ from typing import Any
 
 from streamflow.core.deployment import ExecutionLocation
 
+from medweave_connectors.job_processes import kill_lines
 from medweave_connectors.placement.folder_commands import folder_of, remove
 from medweave_connectors.pods import owner, volumes
 from medweave_connectors.pods.cluster import Cluster
@@ -100,8 +101,7 @@ def end_commands(folder: str) -> str:
     Their variables (HOME, TMPDIR) name folders in it. A driver that is killed leaves commands of `exec` behind.
     """
     mine = shlex.quote(f"={folder}/")
-    of_each = f'tr "\\0" "\\n" < "$each/environ" | grep -qF {mine}'
-    return f'for each in /proc/[0-9]*; do if {of_each}; then kill -s KILL "${{each#/proc/}}"; fi; done 2> /dev/null; :'
+    return f"{kill_lines(f'-F {mine}')} 2> /dev/null; :"
 
 
 async def pods_with(cluster: Cluster, selectors: Sequence[str]) -> list[Pod]:
