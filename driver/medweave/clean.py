@@ -7,7 +7,6 @@ import json
 import os
 import posixpath
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medweave.clean_clusters import clean_clusters, not_clean
+from medweave.clean_clusters import clean_clusters, printed
 from medweave.documents import read_mapping, shown
 from medweave.history import LOG_FILE, Run, read_run
 from medweave.sites import wrapped
@@ -197,17 +196,5 @@ def _run(file: Path, text: str, folder: Path) -> None:
         bound.write(text)
         bound.flush()
         words = [str(Path(sys.executable).parent / "streamflow"), "run", "--quiet", bound.name]
-        ended = subprocess.run(
-            [*words, "--outdir", str(folder / "told")],
-            env={
-                **os.environ,
-                "MEDWEAVE_RUNS_DIR": str(folder / "runs"),
-                "MEDWEAVE_RUN_ID": posixpath.basename(folder),
-            },
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-    if ended.returncode:
-        raise not_clean(ended.stderr.strip() or f"exit code {ended.returncode}")
+        own = {"MEDWEAVE_RUNS_DIR": str(folder / "runs"), "MEDWEAVE_RUN_ID": posixpath.basename(folder)}
+        printed([*words, "--outdir", str(folder / "told")], limit_s=LIMIT_S, environment={**os.environ, **own})

@@ -9,7 +9,7 @@ import copy
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,22 @@ def not_clean(seen: str) -> TryAgainError:
     )
 
 
+def printed(
+    words: Sequence[str], *, limit_s: float, stdin: str | None = None, environment: Mapping[str, str] | None = None
+) -> str:
+    """What a program that cleans prints.
+
+    Raises:
+        TryAgainError: it failed.
+    """
+    ended = subprocess.run(
+        words, input=stdin, env=environment, capture_output=True, text=True, timeout=limit_s, check=False
+    )
+    if ended.returncode:
+        raise not_clean(ended.stderr.strip() or f"exit code {ended.returncode}")
+    return ended.stdout
+
+
 def _deployments(record: Run, file: Path, document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The clusters, with their settings as the connectors get them in a run."""
     workflows = document.get("workflows") or {}
@@ -89,15 +105,6 @@ def _deployments(record: Run, file: Path, document: Mapping[str, Any]) -> list[d
 
 
 def _ask(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    ended = subprocess.run(
-        [sys.executable, "-m", PROGRAM],
-        input=json.dumps(request),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    if ended.returncode:
-        raise not_clean(ended.stderr.strip() or f"exit code {ended.returncode}")
-    answer: dict[str, Any] = json.loads(ended.stdout)
+    told = printed([sys.executable, "-m", PROGRAM], limit_s=LIMIT_S, stdin=json.dumps(request))
+    answer: dict[str, Any] = json.loads(told)
     return answer

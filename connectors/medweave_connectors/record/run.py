@@ -177,14 +177,14 @@ class RunRecord:
         """The step said how far it is (see `medweave_steps.contracts.progress`)."""
         job = self.jobs.get(name)
         text = _progress_text(figures)
-        console.tell(job.label if job else posixpath.basename(step_of(name)), text)
+        console.tell(self._called(name), text)
         if job is not None:
             self._append("job.progress", job, {**figures, "text": text})
 
     def job_notice(self, name: str, text: str) -> None:
         """The step has something to say that the user should know."""
         job = self.jobs.get(name)
-        console.tell(job.label if job else posixpath.basename(step_of(name)), f"note: {text}")
+        console.tell(self._called(name), f"note: {text}")
         if job is not None:
             self._append("notice", job, {"text": text})
 
@@ -273,7 +273,7 @@ class RunRecord:
         """
         job = self.jobs.get(name)
         if tell:
-            console.tell(job.label if job else posixpath.basename(step_of(name)), f"note: {text}")
+            console.tell(self._called(name), f"note: {text}")
         if job is not None:
             self._append("job.reaction", job, {"attempt": job.attempt, **facts, "text": text})
 
@@ -314,6 +314,9 @@ class RunRecord:
         if not self.keeps_work:
             shutil.rmtree(self.work, ignore_errors=True)
         return state
+
+    def _called(self, name: str) -> str:
+        return self.jobs[name].label if name in self.jobs else posixpath.basename(step_of(name))
 
     def _verdict(self) -> RunEnd:
         if self.signal_number is not None:

@@ -153,11 +153,8 @@ def _refuse_by_trial(seen: Look, service: Service, said: str, where: str) -> Non
     key, do = words.refused_setting(said)
     is_name = key != "partition" and bool(_IS_A_NAME.search(said))
     if "node configuration" in said.lower() and not _has_gpus(names.get("gres", ()), service.gres):
-        key, do, is_name = (
-            "gres",
-            words.what_to_do("gres"),
-            True,
-        )  # such GPUs are at the site, and not in this partition
+        key, is_name = "gres", True  # such GPUs are at the site, and not in this partition
+        do = words.what_to_do(key)
     if is_name and key in _asked(service):
         value = " ".join(service.options) if key == "options" else getattr(service, key)
         raise _not_there(f"{where}.{key}", f"{value}: {said}", tuple(sorted(set(names.get(key, ())))), do)
