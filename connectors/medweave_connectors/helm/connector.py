@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import os
 import secrets
 import tempfile
@@ -308,15 +309,8 @@ class MedweaveHelmConnector(PodsConnector):
         return DeploymentRefused(what, seen=seen, expected=expected, do=do)
 
     async def _wait_until_gone(self) -> None:
-        deadline = time.monotonic() + GONE_S
-        while time.monotonic() < deadline:
-            try:
-                found = await asyncio.gather(*(self.cluster.pods(selector) for selector in self.selectors()))
-            except Refused:
-                return
-            if not any(found):
-                return
-            await asyncio.sleep(0.3)
+        with contextlib.suppress(Refused):
+            await until_gone(self.cluster, self.selectors(), within_s=GONE_S)
 
     def _uninstall_now(self) -> None:
         if self._installed:

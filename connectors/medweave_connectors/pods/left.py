@@ -18,7 +18,7 @@ from medweave_connectors.pods.cluster import Cluster
 from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.states import PodState, judge
 
-GONE_S, PAUSE_S = 90.0, 0.5  # the grace of a pod is 30 s where nobody says otherwise
+GONE_S, PAUSE_S = 90.0, 0.3  # the grace of a pod is 30 s where nobody says otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,11 @@ async def pods_with(cluster: Cluster, selectors: Sequence[str]) -> list[Pod]:
 
 
 async def until_gone(
-    cluster: Cluster, selectors: Sequence[str], *, is_own: Callable[[Pod], bool] = lambda pod: True
+    cluster: Cluster,
+    selectors: Sequence[str],
+    *,
+    is_own: Callable[[Pod], bool] = lambda pod: True,
+    within_s: float = GONE_S,
 ) -> list[str]:
     """Waits for the end of all pods with these labels; the names of those that are still there.
 
@@ -125,7 +129,7 @@ async def until_gone(
     Raises:
         Refused: nobody answered.
     """
-    deadline = time.monotonic() + GONE_S
+    deadline = time.monotonic() + within_s
     while True:
         names = [pod.name for pod in await pods_with(cluster, selectors) if is_own(pod)]
         if not names or time.monotonic() > deadline:

@@ -175,17 +175,15 @@ class RunRecord:
 
     def job_progress(self, name: str, figures: Mapping[str, Any]) -> None:
         """The step said how far it is (see `medweave_steps.contracts.progress`)."""
-        job = self.jobs.get(name)
         text = _progress_text(figures)
         console.tell(self._called(name), text)
-        if job is not None:
+        if (job := self.jobs.get(name)) is not None:
             self._append("job.progress", job, {**figures, "text": text})
 
     def job_notice(self, name: str, text: str) -> None:
         """The step has something to say that the user should know."""
-        job = self.jobs.get(name)
         console.tell(self._called(name), f"note: {text}")
-        if job is not None:
+        if (job := self.jobs.get(name)) is not None:
             self._append("notice", job, {"text": text})
 
     def job_said(self, name: str, line: str) -> None:
