@@ -59,10 +59,16 @@ def abort() -> None:
     After a failed deployment or placement StreamFlow waits for all jobs that go on elsewhere, perhaps for hours, and fails then.
     """
     run = current()
-    if run is None or _main_task is None or run.signal_number is not None or run.engine_verdict is not None:
+    if run is None or _main_task is None or run_is_ending():
         return
     run.engine_verdict, run.aborted = "failed", True
     _main_task.cancel()
+
+
+def run_is_ending() -> bool:
+    """True where the run's end is decided."""
+    run = current()
+    return run is not None and (run.signal_number is not None or run.engine_verdict is not None)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +18,16 @@ FAKES = Path(__file__).parents[1] / "fakes" / "slurm"
 NEVER_AGAIN = {
     kind: {"do": "stop"} for kind in ("OutOfMemory", "Timeout", "Preempted", "NodeFail", "StepFailed", "SubmitRejected")
 }
+
+
+def interrupted(going: Run, *, within_s: float) -> Run:
+    """The run after Ctrl-C, which has ended it in time, and as a signal does."""
+    before = time.monotonic()
+    going.signal(signal.SIGINT)
+    ended = going.wait(60)
+    assert time.monotonic() - before < within_s
+    assert ended.exit_code == -signal.SIGINT
+    return ended
 
 
 class Cluster:

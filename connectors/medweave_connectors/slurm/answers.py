@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime
-import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -109,11 +108,25 @@ class EndWords:
         return next((each.reason for each in (self.scontrol, self.sacct) if each and each.reason), "")
 
 
-def read_end(answer: str, job_id: str, folder_name: str = "") -> EndWords:
-    """Of `commands.end`.
+def sections(answer: str) -> dict[str, str]:
+    """Of `commands.ends`: job id to what `read_end` reads."""
+    common: list[str] = []
+    found: dict[str, list[str]] = {}
+    section = common
+    for line in whole(answer):
+        mark, _, rest = line.partition(" ")
+        if mark == "of":
+            section = found.setdefault(rest, [])
+        else:
+            section.append(line)
+    return {job_id: "\n".join((*common, *lines, END)) for job_id, lines in found.items()}
+
+
+def read_end(answer: str, job_id: str, token: str = "") -> EndWords:
+    """Of a section of `commands.ends`.
 
     Args:
-        folder_name: of the job's own folder, which no other job has. A controller that has lost its state gives ids again: a
+        token: of the job's own folder, which no other job has. A controller that has lost its state gives ids again: a
             job of the same id in another folder is another job, and this one is forgotten.
     """
     words, rows = EndWords(), []
@@ -126,14 +139,14 @@ def read_end(answer: str, job_id: str, folder_name: str = "") -> EndWords:
             words.said = rest
         elif mark == "scontrol":
             words.answered = True
-            is_other = "JobState=" in rest and folder_name not in rest
+            is_other = "JobState=" in rest and token not in rest
             words.forgotten |= "Invalid job id" in rest or is_other
             words.scontrol = words.scontrol if is_other else _from_scontrol(rest) or words.scontrol
         elif mark == "file":
             _take_exit_record(words, name, told)
         elif mark == "tail":
             words.tails[name] = _decoded(told)
-    words.sacct = _from_sacct(rows, job_id, folder_name)
+    words.sacct = _from_sacct(rows, job_id, token)
     return words
 
 
@@ -192,9 +205,9 @@ def _take_exit_record(words: EndWords, name: str, record: str) -> None:
         words.ranks[int(name[5:])] = int(code), int(ended), host
 
 
-def _from_sacct(rows: Sequence[Mapping[str, str]], job_id: str, folder_name: str) -> Told | None:
+def _from_sacct(rows: Sequence[Mapping[str, str]], job_id: str, token: str) -> Told | None:
     job = next((row for row in rows if row["JobIDRaw"] == job_id), None)
-    if job is None or (job.get("WorkDir") and folder_name and posixpath.basename(job["WorkDir"]) != folder_name):
+    if job is None or (job.get("WorkDir") and not job["WorkDir"].endswith(token)):
         return None
     code, signal_number = _two(job["ExitCode"])
     steps = [row for row in rows if row["JobIDRaw"].startswith(f"{job_id}.")]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import shlex
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from medweave_connectors.reactions.attempt_script import SIGNAL, look_for_checkpoint
 from medweave_connectors.slurm.script import JobFiles
@@ -23,6 +24,14 @@ SACCT_FIELDS = (
 )  # fmt: skip
 _JOBS = "'job %i|%T|%r|%S|%k'"
 _BASE64 = "base64 | tr -d '\\n'"
+
+
+class EndOf(NamedTuple):
+    """A job whose end is asked for; `starts_again`: Slurm itself may start it again, which only the controller knows."""
+
+    job_id: str
+    files: JobFiles
+    starts_again: bool
 
 
 def sbatch_words(files: JobFiles, asked: Allocation, service: Service, *, job_name: str, key: str) -> list[str]:
@@ -109,16 +118,31 @@ def poll(*parts: str) -> str:
     return line(*parts)
 
 
-def end(job_id: str, files: JobFiles) -> str:
-    """What accounting, the controller and the job itself say, and the last lines of all its streams."""
+def ends(jobs: Sequence[EndOf]) -> str:
+    """What accounting, the controller and the jobs themselves say, and the last lines of all their streams.
+
+    Accounting is asked once for all of them, and the controller about each job that did not do well by that.
+    """
+    ids = ",".join(job.job_id for job in jobs)
     return line(
-        f"sacct ${{SLURM_CLUSTERS:+--clusters=$SLURM_CLUSTERS}} --jobs={job_id} --noheader --parsable2 --noconvert "
-        f"--format={','.join(SACCT_FIELDS)} 2>/dev/null "
-        "| sed 's/^/sacct /'",
-        f"scontrol show job --oneliner {job_id} 2>&1 | sed 's/^/scontrol /'",
-        f"cd {shlex.quote(files.folder)}",
-        'for f in exit exit.*; do [ -f "$f" ] && echo file "$f" $(cat "$f"); done',
-        f'for f in stdout stderr stderr.*; do [ -f "$f" ] && echo tail "$f" $(tail -c {TAIL_BYTES} "$f" | {_BASE64}); done',
+        f"told=$(sacct ${{SLURM_CLUSTERS:+--clusters=$SLURM_CLUSTERS}} --jobs={ids} --noheader --parsable2 --noconvert "
+        f"--format={','.join(SACCT_FIELDS)} 2>/dev/null)",
+        "printf '%s\\n' \"$told\" | sed 's/^/sacct /'",
+        *(part for job in jobs for part in _end_of(job)),
+    )
+
+
+def _end_of(job: EndOf) -> tuple[str, ...]:
+    # Another job may have had this id: the folder stands last in its row, and its name ends with a token of its own.
+    row = f"^{job.job_id}|COMPLETED|.*{job.files.token}$"
+    well = f"printf '%s\\n' \"$told\" | grep -q {shlex.quote(row)}"
+    controller = f"scontrol show job --oneliner {job.job_id} 2>&1 | sed 's/^/scontrol /'"
+    return (
+        f"echo of {job.job_id}",
+        controller if job.starts_again else f"{well} || {controller}",
+        f"if cd {shlex.quote(job.files.folder)}; then "
+        'for f in exit exit.*; do [ -f "$f" ] && echo file "$f" $(cat "$f"); done; '
+        f'for f in stdout stderr stderr.*; do [ -f "$f" ] && echo tail "$f" $(tail -c {TAIL_BYTES} "$f" | {_BASE64}); done; fi',
     )
 
 

@@ -14,25 +14,30 @@ from streamflow.core.scheduling import AvailableLocation
 from streamflow.deployment.connector.queue_manager import SlurmConnector
 
 from medweave_connectors import shutdown
-from medweave_connectors.errors import SiteConfigError, of_the_file
+from medweave_connectors.errors import SiteConfigError, SiteUnreachable, of_the_file
 from medweave_connectors.reactions.table import read_table
+from medweave_connectors.record import current
 from medweave_connectors.record.console import say
 from medweave_connectors.remote import fetch_reports, file_name, step_variables
 from medweave_connectors.requests import Size
 from medweave_connectors.slurm import commands
 from medweave_connectors.slurm.answers import Polled, Queued, read_poll
 from medweave_connectors.slurm.attempts import SlurmAttempts
+from medweave_connectors.slurm.ends import Ends
 from medweave_connectors.slurm.job import Site, SlurmJob
+from medweave_connectors.slurm.patience import Patience, SiteSilent, until_answered
 from medweave_connectors.slurm.script import StepCommand
 from medweave_connectors.slurm.service import Service
 from medweave_connectors.slurm.site_look import Look, look, read_look, refuse_what_is_not_there
 from medweave_connectors.slurm.states import state_of
-from medweave_connectors.slurm.watch import Watch
+from medweave_connectors.slurm.watch import Pace, Watch
+from medweave_connectors.slurm.words import unanswered
 from medweave_connectors.worker import read_environment
 
 ASK_S = 60.0
 CANCEL_S, CANCEL_PAUSE_S = 15.0, 0.5
 SETTLE_S = 3.0
+LOOK_PAUSE_S = 0.5
 
 
 class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
@@ -71,7 +76,8 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
         self._prologues: dict[str, str] = {}
         self._login: ExecutionLocation | None = None
         self._seen = Look()
-        self._watch = Watch(self._ask)
+        pace = Pace()
+        self._watch, self._ends = Watch(self._ask, pace), Ends(self._ask, pace)
         self._open: set[SlurmJob] = set()
         self._closing = False
 
@@ -89,7 +95,8 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
             self._prologues[name] = _text_of(service.prologue, f"{self._where(name)}.prologue")
         (location,) = (await self._login_locations()).values()
         self._login = location.location
-        seen = read_look(await self._ask(look(self.services)), self.services)
+        if (seen := await self._first_look()) is None:
+            return  # the engine waits for the end of this before it closes anything
         if seen.missing or seen.said:
             raise SiteConfigError(
                 f"deployments.{self.deployment_name}: no Slurm that answers on {self._login.name}.",
@@ -100,6 +107,33 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
         self._seen = seen
         with of_the_file():
             refuse_what_is_not_there(seen, self.services, self._where)
+
+    async def _first_look(self) -> Look | None:
+        """What the site has; None where the run ends before that is known: while its controller is away it is asked again."""
+
+        async def once() -> Look:
+            seen = read_look(await self._ask(look(self.services)), self.services)
+            if not seen.missing and unanswered(seen.said):
+                raise TimeoutError(seen.said)
+            return seen
+
+        def notice(text: str) -> None:
+            if (run := current()) is not None:
+                run.deployment_notice(self.deployment_name, text)
+            else:
+                say(f"medweave: {self.deployment_name}: {text}")
+
+        patience = Patience(notice, follows="the run waits for it", at_once=True)
+        asking = asyncio.create_task(until_answered(once, patience, silences=(TimeoutError, SiteUnreachable)))
+        try:
+            while not shutdown.run_is_ending():
+                if (await asyncio.wait({asking}, timeout=LOOK_PAUSE_S))[0]:
+                    return await asking
+        except SiteSilent as error:
+            return Look(said=f"no answer for half an hour: {error}")
+        finally:
+            asking.cancel()
+        return None
 
     async def undeploy(self, external: bool) -> None:
         """Cancels what still waits or runs, and looks whether it has gone."""
@@ -221,6 +255,7 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
             prologue=self._prologues.get(location.service or "", ""),
             ask=self._ask,
             watch=self._watch,
+            ends=self._ends,
             fetch_reports=fetch,
             closing=lambda: self._closing,
         )

@@ -24,7 +24,8 @@ from medweave_connectors.record import current
 from medweave_connectors.record.output import JobOutput
 from medweave_connectors.record.run import CommandOutcome
 from medweave_connectors.slurm import commands, journal, left_commands, submission, takeover, words
-from medweave_connectors.slurm.answers import EndWords, read_end, read_poll
+from medweave_connectors.slurm.answers import EndWords, read_poll
+from medweave_connectors.slurm.ends import Ends
 from medweave_connectors.slurm.journal import Submission
 from medweave_connectors.slurm.patience import Patience, SiteSilent, reason_of, until_answered
 from medweave_connectors.slurm.script import JobFiles, StepCommand, gang_script, node_script, single_script
@@ -55,6 +56,7 @@ class Site:
     prologue: str
     ask: Callable[[str], Awaitable[str]]
     watch: Watch
+    ends: Ends
     fetch_reports: Callable[[str, str], Awaitable[Path | None]]
     closing: Callable[[], bool]
 
@@ -238,7 +240,13 @@ class SlurmJob:
         deadline, tries = time.monotonic() + END_KNOWN_S, 0
         while True:
             end = await self._last_words()
-            told = judge(end.sacct, end.scontrol, end.exit_file, forgotten=end.forgotten)
+            told = judge(
+                end.sacct,
+                end.scontrol,
+                end.exit_file,
+                forgotten=end.forgotten,
+                starts_again=self._site.service.requeue,
+            )
             if told is not None or end.answered:
                 patience.answered()
             tries += told is not None
@@ -297,7 +305,8 @@ class SlurmJob:
     async def _last_words(self) -> EndWords:
         """What all sources say; empty where the site could not be asked."""
         try:
-            return read_end(await self._site.ask(commands.end(self.job_id, self._files)), self.job_id, self._files.name)
+            asked = commands.EndOf(self.job_id, self._files, starts_again=self._site.service.requeue)
+            return await self._site.ends.of(asked)
         except Exception as error:  # whatever broke, nothing is known
             return EndWords(said=reason_of(error))
 

@@ -26,9 +26,18 @@ class Patience:
         said: the last that was heard in a silence; may be empty.
     """
 
-    def __init__(self, notice: Callable[[str], None]) -> None:
-        """`notice` gets a sentence for the user when a silence has become long, and one when it is over."""
+    def __init__(
+        self, notice: Callable[[str], None], *, follows: str = "the job is not given up", at_once: bool = False
+    ) -> None:
+        """A silence begins here, until there is an answer.
+
+        Args:
+            notice: gets a sentence for the user when a silence has become long, and one when it is over.
+            follows: what the silence means, in that sentence.
+            at_once: the user waits for this answer alone, and hears of the silence when it begins.
+        """
         self._notice, self._told, self.said = notice, False, ""
+        self._follows, self._at_once = follows, at_once
         self._answered = time.monotonic()
 
     def answered(self) -> None:
@@ -47,9 +56,9 @@ class Patience:
         silence_s = time.monotonic() - self._answered
         if silence_s > SILENCE_END_S:
             raise SiteSilent(self.said)
-        if silence_s > SILENCE_NOTICE_S and not self._told:
+        if (self._at_once or silence_s > SILENCE_NOTICE_S) and not self._told:
             self._told = True
-            self._notice(f"Slurm does not answer; the job is not given up ({self.said or 'no word'})")
+            self._notice(f"Slurm does not answer; {self._follows} ({self.said or 'no word'})")
 
     @property
     def pause_s(self) -> float:
@@ -57,8 +66,13 @@ class Patience:
         return min(max((time.monotonic() - self._answered) / 10, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)
 
 
-async def until_answered(ask: Callable[[], Awaitable[T]], patience: Patience) -> T:
+async def until_answered(
+    ask: Callable[[], Awaitable[T]], patience: Patience, *, silences: tuple[type[Exception], ...] = (Exception,)
+) -> T:
     """The answer to a question, which is asked again as long as it fails.
+
+    Args:
+        silences: the kinds of failures after which nothing is known; any other is raised.
 
     Raises:
         SiteSilent: it has failed for half an hour.
@@ -69,7 +83,7 @@ async def until_answered(ask: Callable[[], Awaitable[T]], patience: Patience) ->
             answer = await ask()
         except (StorageError, SiteSilent):
             raise
-        except Exception as error:  # whatever broke, nothing is known
+        except silences as error:
             patience.silent(reason_of(error))
         else:
             patience.answered()

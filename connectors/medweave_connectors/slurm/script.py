@@ -35,6 +35,11 @@ class JobFiles:
         """The folder's name, which no other job has."""
         return posixpath.basename(self.folder)
 
+    @property
+    def token(self) -> str:
+        """What the folder's name ends with. Accounting and controller name jobs' folders, with other quotes than they have."""
+        return self.folder.rpartition("-")[2]
+
     def path(self, name: str) -> str:
         return posixpath.join(self.folder, name)
 

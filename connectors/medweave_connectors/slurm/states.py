@@ -128,13 +128,27 @@ class Told:
         return state_of(self.word)
 
 
-def judge(sacct: Told | None, scontrol: Told | None, exit_file: Told | None, *, forgotten: bool) -> Told | None:
+def judge(
+    sacct: Told | None,
+    scontrol: Told | None,
+    exit_file: Told | None,
+    *,
+    forgotten: bool,
+    starts_again: bool = False,
+) -> Told | None:
     """The word that counts about a job that seems to have ended; None while no source knows an end.
 
     Accounting comes first, then the controller. The job's own exit file counts only where Slurm has forgotten the job (a
     site without accounting, after MinJobAge): while Slurm knows it, the end of its command is not the end of the job. Nor is an
     end that accounting tells of a job which the controller has put back into the queue, or started again.
+
+    Args:
+        forgotten: the controller has said that it knows no such job.
+        starts_again: Slurm itself may start the job again. What accounting has may then be the end of an earlier start, and only
+            the controller knows whether it was the last one.
     """
+    if starts_again and not forgotten:
+        return scontrol if scontrol is not None and scontrol.state.ended else None
     if scontrol is not None and not scontrol.state.ended and not scontrol.word.startswith("COMPLETING"):
         return None
     for told in (sacct, scontrol, exit_file if forgotten else None):

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from medweave_connectors.slurm import commands, journal, left_commands, submission
-from medweave_connectors.slurm.answers import read_end
+from medweave_connectors.slurm.answers import read_end, sections
 from medweave_connectors.slurm.journal import Submission
 from medweave_connectors.slurm.left_commands import Left, read_left
 from medweave_connectors.slurm.patience import Patience
@@ -125,8 +125,10 @@ async def _settled(ask: Ask, left: Submission, seen: Left, patience: Patience) -
 async def _is_of_use(ask: Ask, left: Submission, job_id: str) -> bool:
     """Whether it waits, runs or has done well."""
     files = JobFiles(left.folder)
-    end = read_end(await ask(commands.end(job_id, files)), job_id, files.name)
-    told = judge(end.sacct, end.scontrol, end.exit_file, forgotten=end.forgotten)
+    asked = commands.EndOf(job_id, files, starts_again=True)
+    end = read_end(sections(await ask(commands.ends([asked])))[job_id], job_id, files.token)
+    # It is not known whether its service lets Slurm start it again, and another one beside it would double it.
+    told = judge(end.sacct, end.scontrol, end.exit_file, forgotten=end.forgotten, starts_again=True)
     if told is None and not end.answered:
         raise ConnectionError(end.said or "no word of the controller")
     if told is None:

@@ -74,13 +74,17 @@ class WatchedJob:
 class Watch:
     """The one task that asks."""
 
-    def __init__(self, ask: Callable[[str], Awaitable[str]]) -> None:
-        """`ask` runs a line on the login node and returns its output, or raises."""
-        self._ask = ask
+    def __init__(self, ask: Callable[[str], Awaitable[str]], pace: Pace) -> None:
+        """Asks nothing before there is a job.
+
+        Args:
+            ask: runs a line on the login node and returns its output, or raises.
+            pace: of all questions.
+        """
+        self._ask, self._pace = ask, pace
         self._jobs: list[WatchedJob] = []
         self._task: asyncio.Task[None] | None = None
         self._queue_asked = 0.0
-        self._pace = Pace()
         self._patience = Patience(self._tell_all)
         self._state_changed = self._text_changed = 0.0
         self._next = 0
@@ -165,6 +169,9 @@ class Watch:
         if state is JobState.WAITING and state_of(job.word) is JobState.GOING:
             job.on_notice("Slurm has stopped it and put it back into the queue; it will start anew")
             job.since, job.told, job.script_ended = now, ("", ""), False
+        if word in ("SUSPENDED", "STOPPED") and job.told != (word, ""):
+            job.told = word, ""
+            job.on_notice(f"Slurm has stopped it for a while ({word}); it will go on from where it was")
         if word != job.word:
             job.word, self._state_changed = word, now
         if not word or state.ended:

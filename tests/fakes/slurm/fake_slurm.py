@@ -2,13 +2,16 @@
 """A stand-in for Slurm's programs, for faults that a real cluster shows rarely. It starts jobs, one process each.
 
 Which program it is, its name says. $FAKE_SLURM is its folder: jobs/ID/{word,comment,reason,exit}; `submitted`, the words of each
-sbatch; `alive`, how many jobs had not ended after each of them; `asked`, each squeue with its time, s; and files that a test makes:
+sbatch; `alive`, how many jobs had not ended after each of them; `asked`, each squeue with its time, s, and each of the others;
+and files that a test makes:
   no-accounting       sacct fails, as at a site without slurmdbd
   end-word            the state of jobs that end, instead of COMPLETED or FAILED; several words: of the first job, the second …,
                       the last one for all others; `-` for the true one
   time-limit          time of a job, s, after which it is TIMEOUT; several, as above. At half of it comes the signal of --signal
   forget              ended jobs are known to nobody, as after MinJobAge
-  squeue-fails        number of times that squeue does not reach the controller; sbatch-fails, scontrol-fails: the same
+  squeue-fails        number of times that squeue does not reach the controller; sbatch-fails, scontrol-fails and sinfo-fails too
+  sinfo-says          why sinfo fails
+  sinfo-sleeps        sinfo does not come to its end
   sbatch-timeout      number of times that sbatch takes the job and then gets no answer
   sbatch-refuses      number of times that sbatch refuses the job
   sbatch-sleeps       sbatch takes the job and sleeps before it answers
@@ -207,8 +210,10 @@ def sacct(words: list[str]) -> int:
     if knob("no-accounting"):
         print("Slurm accounting storage is disabled", file=sys.stderr)
         return 1
-    job = JOBS / next(word for word in words if word.startswith("--jobs=")).removeprefix("--jobs=")
-    if job in known():
+    with (FOLDER / "asked").open("a") as file:
+        file.write("sacct\n")
+    ids = next(word for word in words if word.startswith("--jobs=")).removeprefix("--jobs=").split(",")
+    for job in (each for each in known() if each.name in ids):
         first, _, second = exit_code(job).partition(":")
         code = f"{int(first) % 128}:{second}"  # as sacct writes codes of 128 and more
         print(
@@ -227,6 +232,15 @@ def scancel(words: list[str]) -> int:
 
 
 def sinfo(words: list[str]) -> int:
+    with (FOLDER / "asked").open("a") as file:
+        file.write("sinfo\n")
+    if knob("sinfo-sleeps"):
+        time.sleep(600)
+    if knob("sinfo-says"):
+        print(f"sinfo: error: {knob('sinfo-says')}", file=sys.stderr)
+        return 1
+    if unreached("sinfo"):
+        return 1
     print("partition normal* 2 8000 1-00:00:00 (null) (null)")
     print("partition gpu 8 64000 infinite gpu:a100:4(S:0-1),tpu:1 avx512,big")
     return 0

@@ -61,6 +61,14 @@ def test_accounting_comes_first_then_the_controller_then_the_exit_file() -> None
     assert judge(None, None, file, forgotten=False) is None, "while Slurm knows the job its script's end is not its own"
 
 
+def test_only_the_controller_knows_the_last_end_of_a_job_that_slurm_starts_again() -> None:
+    first, last, file = told("sacct", "PREEMPTED"), told("scontrol", "COMPLETED"), told("exit file", "COMPLETED")
+    assert judge(first, last, None, forgotten=False, starts_again=True) is last, "accounting may lag behind"
+    for scontrol in (None, told("scontrol", "COMPLETING"), told("scontrol", "PENDING")):
+        assert judge(first, scontrol, file, forgotten=False, starts_again=True) is None
+    assert judge(told("sacct", "COMPLETED"), None, file, forgotten=True, starts_again=True) is not None
+
+
 @pytest.mark.parametrize(
     "word", ["TIMEOUT", "PREEMPTED", "NODE_FAIL", "CANCELLED", "OUT_OF_MEMORY", "FAILED", "RUNNING", "SOMETHING_NEW"]
 )

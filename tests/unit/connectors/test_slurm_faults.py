@@ -15,7 +15,7 @@ import pytest
 
 from support.engine import Run, start, wait_until, write_workflow
 from support.engine_file import LOCAL
-from support.fake_cluster import NEVER_AGAIN, Cluster, fake_cluster
+from support.fake_cluster import NEVER_AGAIN, Cluster, fake_cluster, interrupted
 
 FIGURES = '{"unit":"case","done":1,"total":2,"seconds_left":3.5,"detail":"x"}'
 PROGRESS = f"echo 'medweave-progress {FIGURES}' >&2\n"
@@ -141,6 +141,21 @@ def test_a_queue_that_does_not_answer_says_nothing_about_a_job(cluster: Cluster)
     assert going.wait(60).exit_code == 0
 
 
+@pytest.mark.parametrize("word", ["SUSPENDED", "STOPPED"])
+def test_a_job_that_slurm_stops_for_a_while_has_not_ended(cluster: Cluster, word: str) -> None:
+    going = cluster.begin({"first": PROGRESS + f"while [ ! -e {cluster.folder}/go ]; do sleep 0.1; done; " + GOOD})
+    going.wait_for_line("case 1/2")
+    told = f"note: Slurm has stopped it for a while ({word}); it will go on from where it was"
+    file = cluster.folder / "slurm" / "jobs" / "100" / "word"
+    file.write_text(word)
+    going.wait_for_line(told)
+    file.write_text("RUNNING")
+    (cluster.folder / "go").touch()
+    ended = going.wait(60)
+    assert ended.exit_code == 0, ended.stderr
+    assert (ended.stderr.count(told), len(cluster.submitted)) == (1, 1)
+
+
 def test_a_link_that_is_cut_when_the_job_is_taken_makes_no_second_job(cluster: Cluster) -> None:
     # Fault Q4 of the engine: its fall-back runs sbatch again.
     cluster.knob("sbatch-sleeps")
@@ -175,11 +190,7 @@ def test_the_end_of_the_run_cancels_a_job_whose_id_is_not_known_yet(cluster: Clu
     cluster.knob("sbatch-sleeps")
     going = cluster.begin({"first": "sleep 600"})
     wait_until(lambda: bool(cluster.submitted), 30)
-    before = time.monotonic()
-    going.signal(signal.SIGINT)
-    ended = going.wait(60)
-    assert time.monotonic() - before < 20
-    assert ended.exit_code == -signal.SIGINT
+    ended = interrupted(going, within_s=20)
     assert cluster.word() == "CANCELLED"
     assert "Traceback" not in ended.stderr
 

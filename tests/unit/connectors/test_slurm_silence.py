@@ -1,10 +1,8 @@
-"""A Slurm that does not answer at the submission and after the end: it is asked again, and nothing follows from its silence."""
+"""A Slurm that does not answer, at the first look, at the submission or after the end: it is asked again, and nothing follows."""
 
 from __future__ import annotations
 
 import asyncio
-import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import pytest
 from medweave_connectors.slurm import patience, words
 from medweave_connectors.slurm.patience import Patience, SiteSilent, until_answered
 from support.engine import Run, wait_until
-from support.fake_cluster import Cluster, fake_cluster
+from support.fake_cluster import Cluster, fake_cluster, interrupted
 
 GOOD = "echo {} > run_report.json; echo done > result.txt"
 FOREVER = 10**6
@@ -60,13 +58,61 @@ def test_ctrl_c_during_the_wait_ends_at_once_and_speaks_of_no_job(cluster: Clust
     cluster.knob("squeue-fails", FOREVER)
     going = cluster.begin({"first": GOOD})
     wait_until(lambda: asked(cluster, "squeue") > 0, 40)
-    before = time.monotonic()
-    going.signal(signal.SIGINT)
-    ended = going.wait(30)
-    assert time.monotonic() - before < 5
-    assert ended.exit_code == -signal.SIGINT
+    ended = interrupted(going, within_s=5)
     assert "may still run" not in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_controller_that_is_away_at_the_first_look_is_waited_for(cluster: Cluster) -> None:
+    # The run ended at once: "no Slurm that answers".
+    cluster.knob("sinfo-fails", 3)
+    ended = cluster.go({"first": GOOD}, QUICK)
+    assert ended.exit_code == 0, ended.stderr
+    assert asked(cluster, "sinfo") == 4
+    assert len(cluster.submitted) == 1
+    begun = "medweave: hpc: Slurm does not answer; the run waits for it (sinfo: error: Unable to contact slurm"
+    assert ended.stderr.count(begun) == 1, ended.stderr
+    assert ended.stderr.count("medweave: hpc: Slurm answers again") == 1
+    assert [event["data"]["text"].partition(";")[0] for event in ended.of_type("notice") if not event["job"]] == [
+        "Slurm does not answer", "Slurm answers again",
+    ]  # fmt: skip
+
+
+def test_a_link_that_is_cut_during_the_first_look_is_made_again(cluster: Cluster) -> None:
+    cluster.knob("sinfo-sleeps")
+    going = cluster.begin({"first": GOOD}, QUICK)
+    wait_until(lambda: asked(cluster, "sinfo") > 0, 40)
+    cluster.knob("sinfo-sleeps", "")
+    cluster.server.cut()
+    ended = going.wait(60)
+    assert ended.exit_code == 0, ended.stderr
+    assert "medweave: hpc: Slurm answers again" in ended.stderr
+
+
+def test_ctrl_c_while_the_first_look_waits_ends_at_once(cluster: Cluster) -> None:
+    cluster.knob("sinfo-fails", FOREVER)
+    going = cluster.begin({"first": GOOD})
+    going.wait_for_line("medweave: hpc: Slurm does not answer; the run waits for it (")
+    ended = interrupted(going, within_s=5)
+    assert "Traceback" not in ended.stderr
+    assert cluster.submitted == []
+
+
+def test_half_an_hour_of_silence_at_the_first_look_is_the_end_of_it(cluster: Cluster) -> None:
+    cluster.knob("sinfo-fails", FOREVER)
+    ended = cluster.go({"first": GOOD}, QUICK + "patience.SILENCE_END_S = 2.0\n")
+    assert ended.exit_code == 1
+    assert "deployments.hpc: no Slurm that answers on 127.0.0.1" in ended.stderr
+    assert "seen:     no answer for half an hour: sinfo: error: Unable to contact slurm controller" in ended.stderr
+
+
+def test_what_is_no_silence_at_the_first_look_ends_the_run_at_once(cluster: Cluster) -> None:
+    cluster.knob("sinfo-says", "Protocol authentication error")
+    ended = cluster.go({"first": GOOD})
+    assert ended.exit_code == 1
+    assert asked(cluster, "sinfo") == 1
+    assert "seen:     sinfo: error: Protocol authentication error" in ended.stderr
+    assert "does not answer" not in ended.stderr
 
 
 def test_half_an_hour_of_silence_at_the_submission_is_the_end_of_it(cluster: Cluster) -> None:
@@ -155,3 +201,15 @@ def test_a_question_is_asked_until_it_is_answered(monkeypatch: pytest.MonkeyPatc
 
     assert asyncio.run(until_answered(ask, Patience(tries.append))) == "answer"
     assert len(tries) == 20
+
+
+def test_what_is_no_silence_is_raised() -> None:
+    tries = []
+
+    async def ask() -> str:
+        tries.append(1)
+        raise KeyError("a fault of ours")
+
+    with pytest.raises(KeyError):
+        asyncio.run(until_answered(ask, Patience(tries.append), silences=(TimeoutError,)))
+    assert len(tries) == 1

@@ -106,6 +106,23 @@ def test_a_site_that_is_silent_about_a_job_that_was_left_is_asked_until_it_answe
     assert ended.stderr.count("note: Slurm does not answer") == ended.stderr.count("note: Slurm answers again") == 1
 
 
+def test_a_job_that_slurm_may_start_again_is_not_over_before_the_controller_says_so(cluster: Cluster) -> None:
+    # Accounting had the end of its first start, the controller did not answer, and a second job was submitted beside it.
+    killed(cluster, tool(cluster))
+    word = cluster.folder / "slurm" / "jobs" / "100" / "word"
+    word.write_text("PREEMPTED")
+    cluster.knob("scontrol-fails", 3)
+    going = cluster.begin(
+        tool(cluster), "from medweave_connectors.slurm import patience\npatience.SHORTEST_PAUSE_S = 0.5\n"
+    )
+    wait_until(lambda: (cluster.folder / "slurm" / "scontrol-fails").read_text() == "0", 60)
+    word.write_text("RUNNING")
+    going.wait_for_line(FOUND)
+    (cluster.folder / "go").touch()
+    assert result(cluster, going.wait(60)) == "seen"
+    assert len(cluster.submitted) == 1
+
+
 def test_a_job_over_other_data_is_another_job(cluster: Cluster) -> None:
     killed(cluster, tool(cluster))
     (cluster.folder / "data.txt").write_text("new!")  # as long as before

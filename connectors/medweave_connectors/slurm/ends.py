@@ -1,0 +1,58 @@
+"""Asks how jobs have ended: one line for all that wait to know it, one at a time. No streamflow in here."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from medweave_connectors.slurm import commands
+from medweave_connectors.slurm.answers import EndWords, read_end, sections
+from medweave_connectors.slurm.commands import EndOf
+from medweave_connectors.slurm.watch import SHORTEST_S, Pace
+
+AT_ONCE = 16  # the last lines of so many jobs are one answer
+
+
+class Ends:
+    """The one task that asks for ends."""
+
+    def __init__(self, ask: Callable[[str], Awaitable[str]], pace: Pace) -> None:
+        """Asks nothing before there is a job.
+
+        Args:
+            ask: runs a line on the login node and returns its output, or raises.
+            pace: of all questions.
+        """
+        self._ask, self._pace = ask, pace
+        self._waiting: list[tuple[EndOf, asyncio.Future[EndWords]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def of(self, job: EndOf) -> EndWords:
+        """What all sources say about a job that seems to have ended.
+
+        Raises:
+            Exception: the site could not be asked.
+        """
+        answer: asyncio.Future[EndWords] = asyncio.get_running_loop().create_future()
+        self._waiting.append((job, answer))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._go_on())
+        return await answer
+
+    async def _go_on(self) -> None:
+        while self._waiting:
+            while not self._pace.take(time.monotonic()):
+                await asyncio.sleep(SHORTEST_S)
+            asked, self._waiting = self._waiting[:AT_ONCE], self._waiting[AT_ONCE:]
+            try:
+                told = sections(await self._ask(commands.ends([job for job, _ in asked])))
+                words = [read_end(told[job.job_id], job.job_id, job.files.token) for job, _ in asked]
+            except Exception as error:  # whatever broke, nothing is known about any of them
+                for _, answer in asked:
+                    if not answer.done():
+                        answer.set_exception(error)
+                continue
+            for (_, answer), each in zip(asked, words, strict=True):
+                if not answer.done():
+                    answer.set_result(each)
