@@ -139,7 +139,10 @@ def _states_of_pods() -> Iterator[str]:
         ("a container was `OOMKilled`", _pod("Running", ended=("OOMKilled", 137))),
         ("its container ended with another exit code than 0", _pod("Running", ended=("Error", 1))),
         ("it is being deleted", _pod("Running", deleting=True)),
-        ("`Ready` is False: `NodeNotReady`", _pod("Running", conditions={"Ready": ("False", "NodeNotReady")})),
+        (
+            "its node was missed: `Ready` is False without a reason, and `ContainersReady` True",
+            _pod("Running", conditions={"Ready": ("False", ""), "ContainersReady": ("True", "")}),
+        ),
         ("phase `Failed`, without a reason", _pod("Failed")),
     ]
     yield (
@@ -191,7 +194,7 @@ def _pod(
     return parse_pod(
         {
             "metadata": {"name": "w-0"} | ({"deletionTimestamp": "now"} if deleting else {}),
-            "spec": {"containers": [{"name": "worker"}]},
+            "spec": {"nodeName": "n1", "containers": [{"name": "worker"}]},
             "status": {"phase": phase, "reason": reason, "conditions": listed, "containerStatuses": [container]},
         }
     )

@@ -103,9 +103,12 @@ def objects(tenant: Tenant, name: str) -> list[str]:
     return [f"{each['kind']} {each['metadata']['name']}" for each in found]
 
 
-def scale(tenant: Tenant, name: str, chart: Path, key: str, pods: int) -> dict[str, dict[str, Any]]:
-    """Upgrades a release to a number of pods; gives its pods once there are no more and no fewer."""
-    words = ["--reuse-values", "--set", f"{key}={pods}", "--wait", "--timeout", "5m"]
+def scale(
+    tenant: Tenant, name: str, chart: Path, key: str, number: int, *, others: int = 0
+) -> dict[str, dict[str, Any]]:
+    """Upgrades a release to a number of pods beside others; gives its pods once there are no more and no fewer."""
+    pods = number + others
+    words = ["--reuse-values", "--set", f"{key}={number}", "--wait", "--timeout", "5m"]
     tenant.call("helm", "upgrade", name, chart, *words, limit_s=400)
     return until(
         lambda: found if len(found := tenant.pods(name)) == pods else None, limit_s=60, what=f"{pods} pods of {name}"
@@ -289,6 +292,18 @@ def test_the_master_reaches_its_workers_by_the_releases_keys_alone(
         tenant.call("helm", "uninstall", name, "--wait", "--timeout", "2m")
         until(lambda: not tenant.pods(name) and not objects(tenant, name), limit_s=30, what=f"nothing left of {name}")
         assert time.monotonic() - started < 20, "nothing waits for the end of the grace period"
+
+
+def test_the_master_stays_while_its_workers_scale(tenant: Tenant, installation: Values) -> None:
+    name = "charts-scaled"
+    with release(tenant, name, COMPSS, compss(installation, 1)):
+        master = tenant.pods(name)[f"{name}-master-0"]["metadata"]["uid"]
+        for workers in (4, 2):
+            pods = scale(tenant, name, COMPSS, "worker.replicas", workers, others=1)
+            assert set(pods) == {f"{name}-master-0", *(f"{name}-worker-{index}" for index in range(workers))}
+            assert pods[f"{name}-master-0"]["metadata"]["uid"] == master
+            tested = tenant.call("helm", "test", name, "--logs", "--timeout", "3m")
+            assert f"{workers} of {workers} workers reached, engine compss" in tested
 
 
 def plain() -> Values:

@@ -17,7 +17,7 @@ import yaml
 
 from support.engine import Run
 from support.helm_release import Tenant, until
-from support.pod_runs import GANG, PROGRESS, begin, give_input, go, pods_of, write
+from support.pod_runs import GANG, PROGRESS, begin, failure, give_input, go, pods_of, write
 
 NAME = "pods-test"
 GOOD = "echo {} > run_report.json; mkdir report; echo x > report/x.svg; hostname > result.txt"
@@ -44,11 +44,6 @@ def left(tenant: Tenant) -> list[str]:
         for each in tenant.get("deployments,statefulsets", "")
         if NAME in each["metadata"]["name"]
     ]
-
-
-def failure(ended: Run) -> dict[str, Any]:
-    (job,) = [event["data"] for event in ended.of_type("job.ended") if event["data"]["state"] == "failed"]
-    return dict(job)
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])

@@ -16,7 +16,7 @@ import yaml
 
 from support.engine import Run
 from support.helm_release import Tenant, until
-from support.pod_runs import PROGRESS, begin, go, pods_on_claim, write
+from support.pod_runs import PROGRESS, begin, failure, go, pods_on_claim, write
 from support.testbed import pod_document, priority_class, sites, unique
 
 NAME, GPU = "jobs-test", "nvidia.com/gpu"
@@ -57,11 +57,6 @@ def assert_nothing_left(tenant: Tenant) -> None:
 def pod_of(tenant: Tenant) -> str:
     (found,) = tenant.get("pods", "medweave.dev/submission")
     return str(found["metadata"]["name"])
-
-
-def failure(ended: Run) -> dict[str, Any]:
-    (job,) = [event["data"] for event in ended.of_type("job.ended") if event["data"]["state"] == "failed"]
-    return dict(job)
 
 
 def working(

@@ -29,12 +29,18 @@ def clean(tenant: Tenant) -> Iterator[None]:
     tenant.ended("kubectl", "delete", f"deployment/{NAME}", f"pvc/{NAME}", "--ignore-not-found", "--wait=false")
 
 
-def prepare(folder: Path, *more: dict[str, Any], spec: dict[str, Any] | None = None, **container: Any) -> None:
+def prepare(
+    folder: Path,
+    *more: dict[str, Any],
+    spec: dict[str, Any] | None = None,
+    pending_s: int = PENDING_S,
+    **container: Any,
+) -> None:
     """A run over one pod, whose spec gets the keys of `spec`; `more` are other objects beside its Deployment."""
     document = pods_of(NAME, replicas=1, **container)
     document["spec"]["template"]["spec"] |= spec or {}
     (folder / "pods.yaml").write_text(yaml.safe_dump_all([*more, document]))
-    config = {"files": ["pods.yaml"], "timeout": 60, "pendingTimeout": PENDING_S}
+    config = {"files": ["pods.yaml"], "timeout": 60, "pendingTimeout": pending_s}
     write(folder, {"first": GOOD}, kind="medweave.kubernetes", config=config)
 
 
@@ -191,3 +197,16 @@ def scale_up(pod: dict[str, Any]) -> None:
     }
     told = sites().admin("create", "-f", "-", text=json.dumps(event))
     assert told.returncode == 0, told.stderr
+
+
+def test_a_deployment_that_is_taken_away_while_its_pods_are_waited_for(tmp_path: Path, tenant: Tenant) -> None:
+    prepare(tmp_path, spec={"nodeSelector": {"example.org/kind": "none"}}, pending_s=120)
+    going = begin(tmp_path, tenant)
+    going.wait_for_line("Unschedulable")
+    tenant.call("kubectl", "delete", f"deployment/{NAME}", "--wait=false")
+    taken = time.monotonic()
+    ended = going.wait()
+    told_s = time.monotonic() - taken
+    assert f"deployments.pods.config.files: somebody has deleted Deployment {NAME}, whose pods" in ended.stderr
+    assert told_s < TOLD_S, f"told after {told_s:.1f} s"
+    print(f"told after {told_s:.1f} s")

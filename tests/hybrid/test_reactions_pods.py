@@ -11,7 +11,7 @@ import yaml
 
 from support.engine import Run
 from support.helm_release import Tenant
-from support.pod_runs import go, pods_of, pods_on_claim, write
+from support.pod_runs import decisions, go, pods_of, pods_on_claim, write
 
 NAME = "reactions-test"
 SAVES = {"hints": {"urn:medweave:cwl#Checkpoint": {"folder": "saved"}}}
@@ -41,10 +41,6 @@ def prepare(folder: Path, tool: tuple[str, dict[str, Any]], mode: str, **reactio
     (folder / "pods.yaml").write_text(yaml.safe_dump(pods))
     config = {"files": ["pods.yaml"], "mode": mode, "timeout": 60, "reactions": {**AT_ONCE, **reactions}}
     write(folder, {"works": tool}, kind="medweave.kubernetes", config=config)
-
-
-def decisions(ended: Run) -> list[tuple[str, bool]]:
-    return [(event["data"]["failure"], event["data"]["again"]) for event in ended.of_type("job.reaction")]
 
 
 def attempts(ended: Run) -> list[dict[str, Any]]:

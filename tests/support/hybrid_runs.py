@@ -18,8 +18,9 @@ from support.processes import processes_with
 from support.testbed import BASE_IMAGE, Sites, unique
 
 SITE = ROOT / "deployments" / "sites" / "testbed.yml"
-# The pods' deployments under names of the tests' own: whoever else uses the tenant has releases of the committed names.
-TRAINING, INFERENCE = "faults-training", "faults-inference"
+# The pods' deployments under names of this test process's own: nobody else's releases in the tenant begin so.
+OWN_BEGINNING = f"faults-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}-"
+TRAINING, INFERENCE = f"{OWN_BEGINNING}training", f"{OWN_BEGINNING}inference"
 OWN_NAMES = {"training-ddp": TRAINING, "inference": INFERENCE}
 PROGRESS = """echo 'medweave-progress {"unit":"step","done":1,"total":2,"detail":"x"}' >&2"""
 SMALL = {
@@ -164,10 +165,9 @@ def assert_undone(made: Shape, *, within_s: float, but: str = "") -> float:
 
 def left_over(made: Shape) -> dict[str, list[str]]:
     """All that a run made and that is still there: what it is to what is there; empty when everything is undone."""
-    mine = ("faults-",)
     found = {
-        "releases": _helm_releases(made.testbed, mine),
-        "objects": _objects(made.testbed, mine),
+        "releases": _helm_releases(made.testbed),
+        "objects": _objects(made.testbed),
         "jobs": jobs(made, states="PENDING,RUNNING,COMPLETING,SUSPENDED,CONFIGURING"),
         "processes": processes_with(made.run_id, "MEDWEAVE_RUN_ID"),
         "scratch": made.testbed.hpc("sh", "-c", f"ls -A {made.scratch} 2>/dev/null").stdout.split(),
@@ -182,16 +182,16 @@ def jobs(made: Shape, *, states: str = "all") -> list[str]:
     return [job for job, _, key in rows if f":{made.run_id}:" in key]
 
 
-def _helm_releases(testbed: Sites, beginnings: tuple[str, ...]) -> list[str]:
+def _helm_releases(testbed: Sites) -> list[str]:
     listed = testbed.laptop("helm", "list", "--short")
     assert listed.returncode == 0, listed.stderr
-    return [name for name in listed.stdout.split() if name.startswith(beginnings)]
+    return [name for name in listed.stdout.split() if name.startswith(OWN_BEGINNING)]
 
 
-def _objects(testbed: Sites, beginnings: tuple[str, ...]) -> list[str]:
+def _objects(testbed: Sites) -> list[str]:
     kinds = "pods,services,secrets,configmaps,deployments,statefulsets,networkpolicies,poddisruptionbudgets"
     listed = testbed.tenant("tenant-a", "get", kinds, "--output", "name")
     assert listed.returncode == 0, listed.stderr
     # Helm's own records are secrets `sh.helm.release.v1.<release>.v1`.
     names = {line: line.partition("/")[2].removeprefix("sh.helm.release.v1.") for line in listed.stdout.split()}
-    return [line for line, name in names.items() if name.startswith(beginnings)]
+    return [line for line, name in names.items() if name.startswith(OWN_BEGINNING)]

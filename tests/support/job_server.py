@@ -7,6 +7,8 @@ import contextlib
 import copy
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -210,3 +212,12 @@ def _status_of(state: dict[str, Any]) -> dict[str, Any]:
 
 def _condition(job: dict[str, Any], kind: str, reason: str, message: str) -> None:
     job["status"]["conditions"] = [{"type": kind, "status": "True", "reason": reason, "message": message}]
+
+
+@contextlib.contextmanager
+def job_cluster(folder: Path) -> Iterator[JobServer]:
+    """A server with one standing pod; its kubeconfig lies in the folder."""
+    with JobServer() as server:
+        server.add(standing_pod())
+        server.write_kubeconfig(folder / "kubeconfig")
+        yield server

@@ -138,3 +138,14 @@ def told_after_s(going: Run, text: str) -> float:
     started = time.monotonic()
     going.wait_for_line(text)
     return time.monotonic() - started
+
+
+def failure(ended: Run) -> dict[str, Any]:
+    """What the event log has of the job that failed."""
+    (job,) = [event["data"] for event in ended.of_type("job.ended") if event["data"]["state"] == "failed"]
+    return dict(job)
+
+
+def decisions(ended: Run) -> list[tuple[str, bool]]:
+    """What followed from each failed attempt: its kind, and whether there was another one."""
+    return [(event["data"]["failure"], event["data"]["again"]) for event in ended.of_type("job.reaction")]

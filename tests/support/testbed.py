@@ -17,8 +17,10 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMAND = ROOT / "deployments" / "testbed" / "testbed.py"
 sys.path.insert(0, str(COMMAND.parent))
 
+from medweave_testbed.catalogue import parts_of  # noqa: E402
 from medweave_testbed.cli import make_testbed  # noqa: E402
 from medweave_testbed.layout import Layout, layout_of  # noqa: E402
+from medweave_testbed.part import bring_up, reason  # noqa: E402
 
 # Some tests take the testbed down, or its tenants away; others may be using it.
 MAY_GO_DOWN = os.environ.get("CI") == "true" or os.environ.get("MEDWEAVE_TESTBED_MAY_GO_DOWN") == "1"
@@ -116,6 +118,21 @@ class Sites:
             yield
         finally:
             self.admin("delete", "-f", "-", "--wait=false", text=text)
+
+    @contextmanager
+    def without(self, daemon: str, signal: str) -> Iterator[None]:
+        """While the block runs a daemon does not work: killed (KILL), or stopped (STOP), which leaves its connections open."""
+        bed = make_testbed(dict(os.environ))
+        kill, pid = [*bed.walls.inside(), "kill"], str(bed.daemons.pid(daemon))
+        bed.commands.run([*kill, f"-{signal}", pid])
+        try:
+            yield
+        finally:
+            (part,) = [each for each in parts_of(self.layout, existing_cluster=False) if each.daemon == daemon]
+            if signal == "STOP":
+                bed.commands.run([*kill, "-CONT", pid])
+                wait_for(lambda: reason(part, bed) is None or None, f"{daemon} works again")
+            bring_up(part, bed)
 
     def job_state(self, job: str) -> str | None:
         """The final state of a Slurm job, from sacct; None while it is not over."""

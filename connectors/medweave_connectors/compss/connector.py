@@ -24,10 +24,10 @@ from medweave_connectors.pods.connector import RENDEZVOUS_PORT
 from medweave_connectors.pods.errors import DeploymentRefused, PodLost
 from medweave_connectors.pods.group import Member
 from medweave_connectors.pods.pod import Pod, pod_facts
-from medweave_connectors.pods.readiness import run_is_ending
 from medweave_connectors.pods.states import loss
 from medweave_connectors.record import console, current
 from medweave_connectors.record.run import short_path
+from medweave_connectors.shutdown import run_is_ending
 
 MASTER, WORKER = "master", "worker"
 ASK_S = 60

@@ -25,6 +25,7 @@ from medweave_connectors.pods.commands import Counters, verdict
 from medweave_connectors.pods.errors import DeploymentRefused, PodLost
 from medweave_connectors.pods.patience import End, Hope, Waited, hope, hope_of_missing
 from medweave_connectors.pods.pod import Event, Pod, pod_facts
+from medweave_connectors.pods.states import node_lost, silent_node
 from medweave_connectors.pods.step import Step
 from medweave_connectors.pods.words import tell_events, tell_pods
 from medweave_connectors.reactions.table import Failed, FailureKind
@@ -72,6 +73,7 @@ class KubernetesJob:
 
     Attributes:
         gone: nothing of it is left.
+        over: nothing more can be done about what is left.
         files: on the claim.
         failure: set where it has failed and is over; the site's table says what follows.
     """
@@ -80,7 +82,7 @@ class KubernetesJob:
         """`home` is the folder of the step's first Job; empty in the first one itself."""
         token = secrets.token_hex(4)
         self.key, self.job_name = token, job_name(step.name, token)
-        self.gone = False
+        self.gone = self.over = False
         self.failure: Failed | None = None
         self._step, self._site = step, site
         self._container = site.place.partition(":")[2]
@@ -192,6 +194,8 @@ class KubernetesJob:
             await asyncio.sleep(POLL_S)
 
     async def _look_after(self, told: Told | None) -> None:
+        if self._silent_since is not None:
+            return  # nothing is to be learnt from there
         if told is not None and told.state is JobState.WAITING:
             await self._wait_for(told)
         elif told is not None:
@@ -211,13 +215,16 @@ class KubernetesJob:
 
     def _with_lost_node(self, told: Told) -> Told:
         pod = told.pod
-        if told.ended or pod is None or pod.conditions.get("Ready", ("", "", ""))[1] != "NodeNotReady":
+        if told.ended or pod is None or not silent_node(pod):
             self._silent_since = None
             return told
         self._silent_since = self._silent_since or time.monotonic()
         if time.monotonic() - self._silent_since < LOST_NODE_S:
             return told
-        word = f"pod {pod.name}: its node {pod.node} does not answer; it may still run there"
+        word = node_lost(
+            pod,
+            f"its node has not answered for {LOST_NODE_S:.0f} s since the cluster missed it; it may still run there",
+        )
         return Told(state=JobState.FAILED, kind=FailureKind.NODE_FAIL, word=word, pod=pod)
 
     async def _wait_for(self, told: Told) -> None:
@@ -331,16 +338,22 @@ class KubernetesJob:
         while time.monotonic() < deadline:
             try:
                 left = await self._site.jobs.remove(self.job_name, self.key)
-                if all(each.phase in ("Succeeded", "Failed") for each in left):
-                    self.gone = True
+                left = [each for each in left if each.phase not in ("Succeeded", "Failed")]
+                self.gone = self.over = not left
+                if self.gone:
                     return
                 said = ", ".join(f"pod {each.name} on {each.node}" for each in left)
+                if all(map(silent_node, left)):
+                    self.over = True  # a node that comes back is told of it
+                    break
             except Refused as error:
                 said = str(error)
             await asyncio.sleep(POLL_S)
+        do = f"kubectl delete job {self.job_name} --namespace {self._site.cluster.namespace}"
+        if self.over:
+            do = "nothing if its node comes back, which ends it then; else ask the operators of the cluster to remove the node"
         console.say(
-            f"medweave: {self._site.deployment}: Job {self.job_name} may still run.\n  seen:     {said}\n"
-            f"  do:       kubectl delete job {self.job_name} --namespace {self._site.cluster.namespace}"
+            f"medweave: {self._site.deployment}: Job {self.job_name} may still run.\n  seen:     {said}\n  do:       {do}"
         )
 
     def _facts(self, told: Told) -> dict[str, object]:

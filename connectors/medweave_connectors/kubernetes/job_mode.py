@@ -112,7 +112,7 @@ class JobMode:
             task.cancel()
             raise
         finally:
-            self._live = {each for each in self._live if not each.gone}
+            self._live = {each for each in self._live if not each.over}
 
     async def end(self) -> None:
         """Ends all Jobs, and waits until their pods have gone."""
@@ -120,7 +120,7 @@ class JobMode:
         if self._open:
             await asyncio.wait(self._open)
         # Whoever cancels all tasks of a run cancels those that remove Jobs, too.
-        await asyncio.gather(*(each.remove() for each in self._live if not each.gone))
+        await asyncio.gather(*(each.remove() for each in self._live if not each.over))
 
     async def _end_left(self, name: str, key: str) -> None:
         deadline = time.monotonic() + LEFT_S

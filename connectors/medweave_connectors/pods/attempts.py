@@ -14,7 +14,7 @@ from streamflow.core.deployment import ExecutionLocation
 from medweave_connectors import requests
 from medweave_connectors.errors import JobEndedBySite, TimeLimitExceeded
 from medweave_connectors.pods.errors import PodLost
-from medweave_connectors.pods.group import Group, outcome_of
+from medweave_connectors.pods.group import NODE_S, Group, outcome_of
 from medweave_connectors.pods.step import Step
 from medweave_connectors.reactions.attempt_script import (
     RESUME_FROM,
@@ -76,7 +76,7 @@ class PodAttempts(Attempts):
     async def left(self) -> Checkpoint:
         """What every place of the step has: a gang whose nodes see different files cannot go on together."""
         line = "; ".join(look_for_checkpoint(self._checkpoints, since=self._begun))
-        told = [await self._connector.alone(place, [line]) for place in self._places]
+        told = await asyncio.gather(*(self._connector.alone(place, [line]) for place in self._places))
         return min((read_checkpoint(text.splitlines()) for text, _ in told), key=_ORDER.index)
 
     async def _clean(self) -> dict[str, str]:
@@ -93,6 +93,7 @@ class PodAttempts(Attempts):
         )
         begins = f"mkdir -p {shlex.quote(self._home)} && : > {shlex.quote(self._begun)}"
         script = "\n".join((begins, *lines, f'echo "resumes:${{{RESUME_FROM}:+yes}}"'))
+        # One after the other: behind volumes of kinds that are not known may lie the same folder.
         told = [(place, *await self._connector.alone(place, [script])) for place in self._places]
         for place, text, code in told:
             if code:
@@ -104,6 +105,8 @@ class PodAttempts(Attempts):
         self._groups.add(group)
         try:
             in_time = await group.run(limit_s, self._connector.watched, signal_after_s=self._signal_after_s())
+            if in_time:
+                await self._hear_of_nodes(group)
         finally:
             self._groups.discard(group)
         outcome = await self._outcome(group, time.monotonic() - started, None if in_time else limit_s)
@@ -116,6 +119,17 @@ class PodAttempts(Attempts):
         if group.culprit().lost:
             raise JobEndedBySite(f"{self.name}: {outcome.cause}")
         return outcome.cause, outcome.exit_code
+
+    async def _hear_of_nodes(self, group: Group) -> None:
+        """A pod that nobody reaches is lost with its node, or is not; the cluster takes its time to say so."""
+        if not group.unheard:
+            return
+        if (run := current()) is not None:
+            names = ", ".join(member.pod.name for member in group.unheard)
+            run.job_notice(
+                self.name, f"{names} is not reached; waits for up to {NODE_S:.0f} s for what the cluster says of it"
+            )
+        await group.hear_of_nodes(self._closing)
 
     async def _outcome(self, group: Group, seconds: float, limit_s: int | None) -> CommandOutcome:
         connector, culprit, folder = self._connector, group.culprit(), self._step.output_directory

@@ -30,7 +30,7 @@ from medweave_connectors.pods.left import Cleaned, GoneRun
 from medweave_connectors.pods.patience import hope
 from medweave_connectors.pods.places import BUFFER_BYTES, PodPlaces
 from medweave_connectors.pods.pod import Pod, pod_facts, size_of
-from medweave_connectors.pods.readiness import RunIsEnding, run_is_ending
+from medweave_connectors.pods.readiness import RunIsEnding
 from medweave_connectors.pods.states import PodState, describe, judge
 from medweave_connectors.pods.step import Step
 from medweave_connectors.pods.words import tell_waiting
@@ -128,7 +128,7 @@ class PodsConnector(PodPlaces):
         except (RunIsEnding, asyncio.CancelledError) as error:
             await self._disconnect()
             # The engine waits for the end of this before it closes anything, and what waits for the pods is cancelled.
-            if isinstance(error, asyncio.CancelledError) and not run_is_ending():
+            if isinstance(error, asyncio.CancelledError) and not shutdown.run_is_ending():
                 raise
         except BaseException:
             await self._disconnect()
@@ -168,7 +168,7 @@ class PodsConnector(PodPlaces):
         Raises:
             DeploymentRefused: there is no such container, or for a while there has been no ready pod.
         """
-        if run_is_ending():
+        if shutdown.run_is_ending():
             raise asyncio.CancelledError
         container = self.container_of(service, self.containers())
         pods = await self.pods()
@@ -292,7 +292,7 @@ class PodsConnector(PodPlaces):
         """The nodes of a job, in its places."""
         places = self.places_of(job_name, location)
         gang = len(places) > 1
-        pods = [await self.pod_at(place) for place in places]
+        pods = await asyncio.gather(*(self.pod_at(place) for place in places))
         rendezvous = f"{pods[0].ip}:{RENDEZVOUS_PORT}"  # not every pod has a name that others can look up
         members = []
         for rank, (place, pod) in enumerate(zip(places, pods, strict=True)):

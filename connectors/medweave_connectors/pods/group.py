@@ -8,6 +8,7 @@ import datetime
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from medweave_connectors.pods.commands import Counters
 from medweave_connectors.pods.errors import PodLost
 from medweave_connectors.pods.execution import STDOUT, Execution, execute
 from medweave_connectors.pods.pod import Pod
-from medweave_connectors.pods.states import kind_of_event, loss, loss_kind
+from medweave_connectors.pods.states import kind_of_event, loss, loss_kind, node_lost
 from medweave_connectors.reactions.table import FailureKind
 from medweave_connectors.record.output import JobOutput, Lines
 from medweave_connectors.record.run import CommandOutcome
@@ -30,6 +31,7 @@ OWN_WORDS_S = 20.0  # after the first node failed, the others may end by themsel
 WATCH_S = 2.0
 ASK_S = 10.0  # for a short command of ours
 BACK_S, BACK_PAUSE_S = 20.0, 1.0
+NODE_S = 90.0  # a cluster misses a node after 40 or 50 s, and may tell it some seconds later
 HEARD_S, HEARD_PAUSE_S = 15.0, 0.5
 LOST_CODE = 75  # "may succeed when run again"
 
@@ -44,6 +46,7 @@ class Member:
         exit_code: None until it has ended.
         lost: why its pod, or the way to it, is lost; empty if it is not.
         lost_kind: the same, in the words that all sites share; how a command ended whose connection broke, nobody knows.
+        unheard: nobody has reached its pod again, and nobody knows why.
         ended: moment of its end, s on the monotonic clock.
     """
 
@@ -59,6 +62,7 @@ class Member:
     exit_code: int | None = None
     lost: str = ""
     lost_kind: FailureKind = FailureKind.UNKNOWN
+    unheard: bool = False
     ended: float = 0.0
     asked_to_end: bool = False
 
@@ -157,6 +161,23 @@ class Group:
                     each.cancel()
         return not self._timed_out
 
+    @property
+    def unheard(self) -> list[Member]:
+        """Members whose pods nobody has reached again."""
+        return [member for member in self.members if member.unheard]
+
+    async def hear_of_nodes(self, closing: Callable[[], bool]) -> None:
+        """Waits for what the cluster makes of pods that nobody has reached again, up to `NODE_S` after they were lost.
+
+        Args:
+            closing: true once nobody wants to know it any more.
+        """
+
+        def is_over(member: Member) -> bool:
+            return closing() or time.monotonic() - member.ended > NODE_S
+
+        await asyncio.gather(*(self._end_unheard(each, partial(is_over, each)) for each in self.unheard))
+
     async def end(self, signal: str) -> None:
         """Ends what still runs: the signal, then KILL; returns within about `GRACE_S` and a few seconds."""
         running = [member for member in self.members if member.exit_code is None and not member.lost]
@@ -201,7 +222,8 @@ class Group:
         with contextlib.suppress(Refused):
             is_lost = await self._is_lost(member)
         if member.exit_code is None:
-            await self._end_unheard(member, is_lost=is_lost)
+            deadline = time.monotonic() + BACK_S
+            await self._end_unheard(member, lambda: time.monotonic() > deadline, is_lost=is_lost)
         elif not member.lost:
             if counters := await self._counters(member):
                 member.after = counters
@@ -239,16 +261,22 @@ class Group:
                 return commands.parse_counters(text.decode(errors="replace").splitlines())
         return None
 
-    async def _end_unheard(self, member: Member, *, is_lost: bool) -> None:
+    async def _end_unheard(self, member: Member, is_over: Callable[[], bool], *, is_lost: bool = False) -> None:
         """Ends a command whose connection broke: it may go on where nobody listens.
 
         What broke the connection, an API server or a kubelet that is started again, takes some seconds to be back.
+
+        Args:
+            is_over: there is no more use in trying.
         """
-        deadline = time.monotonic() + BACK_S
-        while not await self._end(member, "TERM") and not is_lost and time.monotonic() < deadline:
+        while not await self._end(member, "TERM") and not is_lost:
+            member.unheard = is_over()
+            if member.unheard:
+                return
             await asyncio.sleep(BACK_PAUSE_S)
             with contextlib.suppress(Refused):
                 is_lost = await self._is_lost(member)
+        member.unheard = False
 
     async def _end(self, member: Member, signal: str) -> bool:
         """Whether it could be ended, or had ended."""
@@ -330,6 +358,8 @@ def outcome_of(
     if limit_s is not None:
         code = code or LOST_CODE
     word = culprit.lost or commands.verdict(code, culprit.before, culprit.after)
+    if culprit.lost and culprit.failure is FailureKind.NODE_FAIL:
+        word = node_lost(culprit.pod, culprit.lost)
     if len(members) > 1:
         word = f"node {culprit.rank} of {len(members)} ({culprit.place}) failed first. {word}".rstrip()
     if limit_s is not None:

@@ -8,9 +8,9 @@ import shlex
 import shutil
 import time
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, MutableMapping, MutableSequence, Sequence
+from collections.abc import Callable, Coroutine, MutableMapping, MutableSequence, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 from streamflow.core.deployment import Connector, ExecutionLocation
@@ -24,14 +24,14 @@ from medweave_connectors.pods.execution import Execution, Reader, StreamContext,
 from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.shell import COMMAND as SHELL
 from medweave_connectors.pods.shell import PodShell
-from medweave_connectors.pods.states import PodState, judge
+from medweave_connectors.pods.states import PodState, judge, silent_node
 from medweave_connectors.record import console
 from medweave_connectors.remote import SHELL_SIGNS, stream_line, utility_line
 from medweave_connectors.shells import ShellLost, Shells
 
 BUFFER_BYTES = 2**20
 LIST_AGAIN_S = 2.0
-UTILITY_S = 600
+UTILITY_S, LOOK_S = 600, 10.0
 AGAIN_S = (
     0.0,
     1.0,
@@ -41,6 +41,7 @@ AGAIN_S = (
 )  # pauses between tries: a kubelet or an API server that is started again needs some seconds
 _LOOKS = frozenset(("test", "readlink", "sha1sum", "stat", "find", "ls", "cat", "head", "du", "set", "printf"))
 _CHANGES = frozenset(("rm", "mv", "cp", "ln", "mkdir", "chmod", "tee", "tar", "-delete"))
+Value = TypeVar("Value")
 # A copy that fails with these words was not cut, and would fail so again.
 _FINAL = ("No space left", "Disk quota", "No such file", "Not a directory", "Permission denied")
 
@@ -116,7 +117,7 @@ class PodPlaces(BaseConnector):  # type: ignore[misc]
         line, limit_s = utility_line(command, environment=environment or {}, workdir=workdir), timeout or UTILITY_S
         for pause_s in (*(AGAIN_S if _only_looks(command) else ()), None):
             try:
-                return await self._shells_at(location.name).execute(line, limit_s)
+                return await self._while_there([location.name], self._shells_at(location.name).execute(line, limit_s))
             except TimeoutError:
                 raise PodLost(f"{location.name}: a command did not end within {limit_s} s") from None
             except (ShellLost, aiohttp.ClientError, OSError) as error:
@@ -202,18 +203,35 @@ class PodPlaces(BaseConnector):  # type: ignore[misc]
         return PodShell(await self._execute(place, SHELL, takes_input=True))
 
     async def _is_gone(self, place: str) -> bool:
-        """Whether the pod of a place is known to run no more."""
+        """Whether the pod of a place is known to run no more, or its node to be lost."""
         with contextlib.suppress(Refused):  # one that has just been started refuses what it grants a moment later
             pod = await self.cluster.pod(place.partition(":")[0])
-            return pod is None or judge(pod)[0] == PodState.GONE
+            return pod is None or judge(pod)[0] == PodState.GONE or bool(silent_node(pod))
         return False
+
+    async def _while_there(self, places: Sequence[str], work: Coroutine[Any, Any, Value]) -> Value:
+        """What the work returns. A node that is lost breaks no connection: who waits for an answer from there waits for ever.
+
+        Raises:
+            PodLost: a pod of the places is gone, or its node lost.
+        """
+        task = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait({task}, timeout=LOOK_S))[0]:
+                for place in places:
+                    if await self._is_gone(place):
+                        raise PodLost(f"{place}: its pod is gone, or its node does not answer")
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.wait({task}, timeout=LOOK_S)
 
     async def _execute(self, place: str, command: Sequence[str], *, takes_input: bool = False) -> Execution:
         return await execute(self.websocket, self.cluster.namespace, place, command, takes_input=takes_input)
 
     async def _repeated(
         self,
-        copy: Callable[[], Awaitable[None]],
+        copy: Callable[[], Coroutine[Any, Any, None]],
         target: str,
         places: Sequence[ExecutionLocation],
         *,
@@ -226,17 +244,18 @@ class PodPlaces(BaseConnector):  # type: ignore[misc]
             ends: places whose pods it needs.
         """
         is_new: bool | None = None
+        mine = [each.name for each in ends if each.deployment == self.deployment_name]
         for pause_s in (*AGAIN_S, None):
             try:
                 if is_new is None:
                     is_new = not any(await self._exists(target, places))
                 else:
                     await self._remove(target, places)
-                return await copy()
+                return await self._while_there(mine, copy())
             except (WorkflowExecutionException, ConnectionError) as error:
                 if pause_s is None or is_new is False or any(words in str(error) for words in _FINAL):
                     raise
-                if any([await self._is_gone(each.name) for each in ends if each.deployment == self.deployment_name]):
+                if any([await self._is_gone(each) for each in mine]):
                     raise
                 console.say(f"medweave: {self.deployment_name}: a copy was cut and is repeated: {error}")
             await asyncio.sleep(pause_s)

@@ -16,8 +16,10 @@ from medweave_connectors.pods.states import PodState, describe, judge, missing_i
 from medweave_connectors.pods.words import tell_events, tell_pods, tell_waiting
 from medweave_connectors.pods.workloads import Workload
 from medweave_connectors.record import console, current
+from medweave_connectors.shutdown import run_is_ending
 
 POLL_S = 0.5
+GONE_S = 2.0  # between two looks for workloads that are short of pods; less than `NEVER_S`, so that one look alone ends nothing
 MAKING_S = 1.0  # a workload without its pods is asked for the reason after so long
 SAY_AFTER_S = 10.0
 LAST_EVENTS = 6
@@ -25,12 +27,6 @@ LAST_EVENTS = 6
 
 class RunIsEnding(Exception):
     """There is no more need to wait: a signal came, or a step elsewhere has failed."""
-
-
-def run_is_ending() -> bool:
-    """True where the run's end is decided."""
-    run = current()
-    return run is not None and (run.signal_number is not None or run.engine_verdict is not None)
 
 
 class Readiness:
@@ -58,6 +54,7 @@ class Readiness:
         self._since = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
         self._clock = self._said = time.monotonic()
         self._watch, self._events = Events(cluster), list[Event]()
+        self._gone, self._looked = list[Workload](), self._clock
         self._told = ""
 
     async def wait(self) -> list[Pod]:
@@ -77,6 +74,7 @@ class Readiness:
             if not short:
                 return _ready(pods)
             await self._ask_for_events(pods)
+            await self._look_for_gone(groups)
             hopes = self._hopes(groups)
             waited = waited.after(time.monotonic(), hopes, self._events)
             end = waited.end(timeout_s=self._timeout_s, pending_timeout_s=self._pending_timeout_s)
@@ -101,11 +99,25 @@ class Readiness:
         names = {*workloads, *(pod.name for pod in pods), *(claim for pod in pods for claim in pod.claims)}
         self._events = await self._watch.about(sorted(names), self._since, at_once=at_once)
 
+    async def _look_for_gone(self, groups: Sequence[tuple[Workload, list[Pod]]]) -> None:
+        """A workload without its pods may have been deleted; an account that may not ask for it hears of that at the deadline."""
+        if time.monotonic() - self._looked < GONE_S:
+            return
+        self._looked, self._gone = time.monotonic(), []
+        for workload, pods in groups:
+            if sum(judge(pod)[0] != PodState.GONE for pod in pods) < workload.replicas:
+                try:
+                    await self._cluster.request("GET", workload.path(self._cluster.namespace))
+                except Refused as error:
+                    if error.status == 404:
+                        self._gone.append(workload)
+
     def _hopes(self, groups: Sequence[tuple[Workload, list[Pod]]]) -> dict[str, tuple[Hope, str]]:
         hopes = {pod.name: hope(pod, self._events) for _, pods in groups for pod in pods}
         for workload, pods in groups:
             if len(pods) < workload.replicas and time.monotonic() - self._clock > MAKING_S:
                 hopes[workload.name] = hope_of_missing(workload.name, self._events)
+        hopes.update({each.name: (Hope.NEVER, f"{each.kind} {each.name} is gone") for each in self._gone})
         return hopes
 
     def _tell(self, pods: Sequence[Pod], hopes: dict[str, tuple[Hope, str]]) -> None:
@@ -127,13 +139,15 @@ class Readiness:
 
     async def _failure(self, end: End, waited: Waited, pods: Sequence[Pod]) -> DeploymentRefused:
         await self._ask_for_events(pods, at_once=True)
-        lines = tell_pods(pods)
+        lines = [f"{each.kind} {each.name} is gone" for each in self._gone] + tell_pods(pods)
         if events := tell_events(self._events, pods):
             lines += ["events:", *(f"  {line}" for line in events[-LAST_EVENTS:])]
         key = self._key_of(next(filter(None, map(missing_image, pods)), ""))
         after = " after the last scale-up" if waited.scale_ups else ""
+        gone = ", ".join(f"{each.kind} {each.name}" for each in self._gone)
+        never = "its pods cannot start" if pods else "the cluster refuses to make its pods"
         what = {
-            End.NEVER: f"{key}: its pods cannot start." if pods else f"{key}: the cluster refuses to make its pods.",
+            End.NEVER: f"{key}: {f'somebody has deleted {gone}, whose pods were waited for' if gone else never}.",
             End.WAITED: f"pendingTimeout: its pods could not start within {self._pending_timeout_s:.0f} s{after}.",
             End.LATE: f"timeout: its pods were not ready after {self._timeout_s:.0f} s.",
         }[end]
@@ -142,7 +156,7 @@ class Readiness:
             f"deployments.{self._deployment}.config.{what}",
             seen="\n".join(lines),
             expected=f"ready pods in namespace '{self._cluster.namespace}': {wanted}",
-            do=_advice(end, pods),
+            do="find out who has deleted it, and run again" if gone else _advice(end, pods),
         )
 
     def _expected(self) -> int:

@@ -60,8 +60,19 @@ def judge(pod: Pod) -> tuple[PodState, str]:
         status, reason, message = pod.conditions.get("Ready", ("", "", ""))
         if status == "True":
             return PodState.READY, ""
+        if node := silent_node(pod):
+            return PodState.STARTING, f"its node {node} does not answer"
         return PodState.STARTING, _said(reason or "not ready", message)
     return PodState.UNKNOWN, _said(pod.phase or "no phase", pod.message)
+
+
+def silent_node(pod: Pod) -> str:
+    """The node of a pod, where the cluster has not heard of it for a while (40 or 50 s as a rule); empty while it has.
+
+    The cluster then makes the pod's condition Ready False, and gives no reason there; a kubelet always gives one.
+    """
+    ready, containers = pod.conditions.get("Ready"), pod.conditions.get("ContainersReady", ("", "", ""))
+    return pod.node if ready is not None and ready[:2] == ("False", "") and containers[0] == "True" else ""
 
 
 def missing_image(pod: Pod) -> str:
@@ -85,9 +96,8 @@ def loss(before: Pod, now: Pod | None, container: str) -> str:
     state, reason = judge(now)
     if state == PodState.GONE:
         return f"pod {before.name} {reason}" if reason.startswith(("is ", "has ")) else f"pod {before.name}: {reason}"
-    ready = now.conditions.get("Ready", ("", "", ""))
-    if ready[0] == "False" and ready[1] == "NodeNotReady":
-        return f"pod {before.name}: its node {before.node} does not answer"
+    if node := silent_node(now):
+        return f"pod {before.name}: its node {node} does not answer"
     then, current = before.container(container), now.container(container)
     if then is not None and current is not None and current.restarts > then.restarts:
         return f"pod {before.name}: container {container} was restarted after {_ended(current)}"
@@ -118,10 +128,24 @@ def loss_kind(before: Pod, now: Pod | None, container: str) -> FailureKind:
     if now.deleting or now.phase == "Failed":
         known = _KINDS.get(disruption) or _KINDS.get(now.reason)
         return known or (FailureKind.CANCELLED if now.deleting else FailureKind.UNKNOWN)
-    if now.conditions.get("Ready", ("", "", ""))[1] == "NodeNotReady":
+    if silent_node(now):
         return FailureKind.NODE_FAIL
     current = now.container(container)
     return FailureKind.OUT_OF_MEMORY if current and current.ended == "OOMKilled" else FailureKind.UNKNOWN
+
+
+def node_lost(pod: Pod, why: str) -> str:
+    """What is told of a command whose pod was lost with its node.
+
+    Args:
+        why: in the cluster's words.
+    """
+    return (
+        f"node {pod.node} is lost, and with it what ran in pod {pod.name}.\n"
+        f"  seen:     {why}\n"
+        "  expected: a node that answers until the command has ended\n"
+        "  do:       run again; tell the operators of the cluster if it happens again"
+    )
 
 
 def end_kind(pod: Pod, container: str) -> FailureKind:

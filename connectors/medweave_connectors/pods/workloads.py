@@ -27,6 +27,11 @@ class Workload:
     selector: str
     containers: tuple[str, ...]
 
+    def path(self, namespace: str) -> str:
+        """Where the API server has it."""
+        base = "/api/v1" if self.kind in ("Pod", "ReplicationController") else "/apis/apps/v1"
+        return f"{base}/namespaces/{namespace}/{self.kind.lower()}s/{self.name}"
+
 
 def documents(text: str) -> list[dict[str, Any]]:
     """The objects of a YAML stream; lists are opened, empty documents left out.

@@ -17,7 +17,7 @@ from support.connections import cut
 from support.connector_contract import ENDS_BY_ITSELF, NO_QUEUE, ConnectorContract
 from support.connector_runs import Site, text_of
 from support.fake_cluster import NEVER_AGAIN, fake_cluster
-from support.job_server import JobServer, standing_pod
+from support.job_server import job_cluster
 
 NOTHING_TO_CUT = "this machine is reached without a connection"
 
@@ -73,9 +73,7 @@ class TestJobsOfAStandIn(
 
     @pytest.fixture
     def site(self, tmp_path: Path) -> Iterator[Site]:
-        with JobServer() as server:
-            server.add(standing_pod())
-            server.write_kubeconfig(tmp_path / "kubeconfig")
+        with job_cluster(tmp_path) as server:
             config = {"kubeconfig": str(tmp_path / "kubeconfig"), "selector": "app=w", "mode": "job"}
             yield Site(
                 connectors=lambda: [MedweaveKubernetesConnector("there", "/", **config)],

@@ -13,7 +13,7 @@ import pytest
 
 from support.engine import Run, run, start, wait_until
 from support.fake_cluster import NEVER_AGAIN
-from support.job_server import JobServer, standing_pod
+from support.job_server import JobServer, job_cluster, standing_pod
 from support.small_cluster import PROGRESS, failure, write
 
 GOOD = "echo {} > run_report.json; echo $POD_NAME > result.txt"
@@ -23,9 +23,7 @@ NO_ROOM = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[JobServer]:
-    with JobServer() as serving:
-        serving.add(standing_pod())
-        serving.write_kubeconfig(tmp_path / "kubeconfig")
+    with job_cluster(tmp_path) as serving:
         yield serving
 
 

@@ -12,7 +12,7 @@ from medweave_connectors.pods.pod import Pod, parse_pod
 from medweave_connectors.pods.states import describe, loss, loss_kind
 from medweave_connectors.reactions.table import FailureKind
 from medweave_connectors.record.output import JobOutput
-from support.api_server import pod_document
+from support.api_server import NODE_MISSED, pod_document
 
 
 def pod(**changes: Any) -> Pod:
@@ -45,7 +45,7 @@ def restarted(reason: str) -> Pod:
         (pod(phase="Failed", reason="Evicted", message="Usage of EmptyDir volume"), FailureKind.PREEMPTED),
         (pod(phase="Failed", reason="NodeShutdown"), FailureKind.NODE_FAIL),
         (pod(phase="Failed", reason="SomethingNew"), FailureKind.UNKNOWN),
-        (pod(conditions=[{"type": "Ready", "status": "False", "reason": "NodeNotReady"}]), FailureKind.NODE_FAIL),
+        (pod(conditions=NODE_MISSED), FailureKind.NODE_FAIL),
         (restarted("OOMKilled"), FailureKind.OUT_OF_MEMORY),
         (restarted("Error"), FailureKind.UNKNOWN),
     ],

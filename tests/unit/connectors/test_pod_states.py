@@ -11,6 +11,7 @@ from medweave_connectors.pods.pod import Event, Pod, parse_pod, quantity
 from medweave_connectors.pods.states import PodState, describe, judge, loss
 from medweave_connectors.pods.volumes import distinct
 from medweave_connectors.pods.words import tell_events, tell_pods
+from support.api_server import NODE_MISSED
 
 RUNNING: dict[str, Any] = {
     "metadata": {"name": "w-0", "namespace": "tenant-a", "uid": "u-1", "labels": {"app": "w"}},
@@ -154,7 +155,7 @@ def restarted(reason: str, code: int) -> Pod:
         (pod(metadata={"deletionTimestamp": "2026-11-21T10:00:00Z"}), "being deleted"),
         (pod(phase="Failed", reason="Evicted", message="low on memory"), "Evicted: low on memory"),
         (restarted("OOMKilled", 137), "restarted after OOMKilled, exit code 137"),
-        (pod(conditions=[{"type": "Ready", "status": "False", "reason": "NodeNotReady"}]), "node-1 does not answer"),
+        (pod(conditions=NODE_MISSED), "pod w-0: its node node-1 does not answer"),
     ],
 )
 def test_a_loss_is_told(now: Pod | None, words: str) -> None:
@@ -165,6 +166,12 @@ def test_what_is_no_loss() -> None:
     assert loss(pod(), pod(), "worker") == ""
     slow = pod(conditions=[{"type": "Ready", "status": "False", "reason": "ContainersNotReady"}])
     assert loss(pod(), slow, "worker") == "", "a probe that is late under load is no loss"
+    unsaid = pod(conditions=[{"type": "ContainersReady", "status": "False"}, {"type": "Ready", "status": "False"}])
+    assert loss(pod(), unsaid, "worker") == "", "its containers say why"
+
+
+def test_a_missed_node_is_told_of_a_pod_that_is_waited_for() -> None:
+    assert judge(pod(conditions=NODE_MISSED)) == (PodState.STARTING, "its node node-1 does not answer")
 
 
 def places(*pods: Pod) -> list[tuple[Pod, str]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.api_server import ApiServer
+from support.api_server import NODE_MISSED, ApiServer
 from support.engine import run, start
 from support.small_cluster import PROGRESS, failure, small_cluster, write
 
@@ -62,7 +62,7 @@ def ended_container(reason: str) -> dict[str, Any]:
             "NodeFail",
             "is being deleted (DeletionByTaintManager: Taint manager: deleting)",
         ),
-        ({"status": condition("Ready", "False", "NodeNotReady", "")}, "NodeFail", "its node node-1 does not answer"),
+        ({"status": {"conditions": NODE_MISSED}}, "NodeFail", "seen:     pod w-"),
         (BYE, "Cancelled", "is being deleted"),
         (
             {"status": ended_container("OOMKilled")},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,11 @@ from typing import Any
 
 import pytest
 
-from support.api_server import ApiServer
+from medweave_connectors.pods.cluster import Refused
+from medweave_connectors.pods.pod import Pod, parse_pod
+from medweave_connectors.pods.readiness import Readiness
+from medweave_connectors.pods.workloads import Workload
+from support.api_server import ApiServer, pod_document
 from support.engine import Run, run, start
 from support.small_cluster import DEPLOYMENT, applied, small_cluster, write
 
@@ -101,3 +106,50 @@ def test_pods_of_others_that_wait_are_told_too(tmp_path: Path, server: ApiServer
     assert "deployments.pods.config.pendingTimeout: it has had no ready pod for 5 s." in ended.stderr
     why = "w-0, w-1: Unschedulable: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
     assert notices(ended) == [("pods", f"no pod is ready; waits for up to 5 s: {why}")]
+
+
+def test_a_workload_that_is_taken_away_is_told_within_seconds(tmp_path: Path, server: ApiServer) -> None:
+    applied(server, **PENDING)
+    write(tmp_path, {"first": GOOD}, config="files: [segment.yaml]")
+    going = start(tmp_path)
+    going.wait_for_line("Insufficient nvidia.com/gpu")
+    before = time.monotonic()
+    server.objects.clear()
+    server.remove("segment-1")
+    ended = going.wait()
+    assert time.monotonic() - before < 10
+    assert ended.exit_code == 1
+    told = "deployments.pods.config.files: somebody has deleted Deployment segment, whose pods were waited for."
+    assert told in ended.stderr
+    assert "seen:     Deployment segment is gone" in ended.stderr
+    assert "do:       find out who has deleted it, and run again" in ended.stderr
+
+
+class OneWrongAnswer:
+    """An API server that has no pods yet, and that once does not know the workload which it has."""
+
+    namespace = "tenant-a"
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def pods(self, selector: str) -> list[Pod]:
+        return [parse_pod(pod_document("segment-1"))] if self.asked > 3 else []
+
+    async def told(self) -> list[Any]:
+        return []
+
+    async def request(self, method: str, path: str) -> dict[str, Any]:
+        assert (method, path) == ("GET", "/apis/apps/v1/namespaces/tenant-a/deployments/segment")
+        self.asked += 1
+        if self.asked % 2:
+            raise Refused(404, 'deployments.apps "segment" not found')
+        return {}
+
+
+def test_one_wrong_answer_takes_nothing_away() -> None:
+    wanted = Workload(kind="Deployment", name="segment", replicas=1, selector="app=segment", containers=("worker",))
+    cluster: Any = OneWrongAnswer()
+    waits = Readiness("pods", cluster, [wanted], timeout_s=60, pending_timeout_s=60, key_of=lambda image: "files")
+    (pod,) = asyncio.run(waits.wait())
+    assert pod.name == "segment-1"

@@ -16,7 +16,7 @@ from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
 from medweave_connectors.reactions.attempt_script import SIGNAL_LEAD_S
 from medweave_connectors.reactions.table import DEFAULTS, STANDING, Failed, FailureKind, Stop, Table, decide, read_table
 from support.engine import Run, run, start, wait_until
-from support.job_server import JobServer, standing_pod
+from support.job_server import JobServer, job_cluster
 from support.small_cluster import write
 
 JOB = "selector: app=w, mode: job"
@@ -38,9 +38,7 @@ while [ $at -lt 12 ]; do sleep 0.5; at=$((at+1)); done; echo $at > result.txt
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[JobServer]:
-    with JobServer() as serving:
-        serving.add(standing_pod())
-        serving.write_kubeconfig(tmp_path / "kubeconfig")
+    with job_cluster(tmp_path) as serving:
         yield serving
 
 

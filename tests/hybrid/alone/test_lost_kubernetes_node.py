@@ -1,0 +1,80 @@
+"""A node that is lost under a step in its pod: the cluster misses it, and the step's end is told as that, in time.
+
+A kubelet that is killed breaks all connections to its pods; one that is stopped leaves them open and says nothing, as a node
+does that has lost its power.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.helm_release import Tenant, until
+from support.pod_runs import PROGRESS, begin, failure, pods_of, pods_on_claim, write
+from support.testbed import sites
+
+NAME = "lost-node"
+MISSED_S = 90.0  # node-monitor-grace-period is 50 s, its controller looks every 5 s
+TOLD_S = {"exec": 60.0, "job": 240.0}  # a pod of its own gets 2 min to be heard of again
+
+
+@pytest.fixture(autouse=True)
+def clean(tenant: Tenant) -> Iterator[None]:
+    yield
+    tenant.ended("kubectl", "delete", f"deployment/{NAME}", "--ignore-not-found", "--wait=false")
+    tenant.ended("kubectl", "delete", "jobs", "--selector=medweave.dev/deployment=pods", "--wait=false")
+
+
+def missed() -> str:
+    """What the cluster says of its node while it does not hear of it; empty while it does."""
+    (node,) = json.loads(sites().admin("get", "nodes", "-o", "json").stdout)["items"]
+    (ready,) = [each for each in node["status"]["conditions"] if each["type"] == "Ready"]
+    return "" if ready["status"] == "True" else f"{node['metadata']['name']}: {ready['reason']}: {ready['message']}"
+
+
+def left(tenant: Tenant) -> list[str]:
+    """What a run has made and is there."""
+    found = tenant.get("deployments,pods", f"app={NAME}") + tenant.get("jobs,pods", "medweave.dev/submission")
+    return [f"{each['kind']} {each['metadata']['name']}" for each in found]
+
+
+def prepare(folder: Path, mode: str) -> None:
+    pods = pods_on_claim(NAME, replicas=1) if mode == "job" else pods_of(NAME, replicas=1)
+    (folder / "pods.yaml").write_text(yaml.safe_dump(pods))
+    reactions: dict[str, Any] = {"NodeFail": {"do": "stop"}} if mode == "job" else {}
+    config = {"files": ["pods.yaml"], "mode": mode, "timeout": 60, "reactions": reactions}
+    write(folder, {"works": PROGRESS + "exec sleep 900"}, kind="medweave.kubernetes", config=config)
+
+
+@pytest.mark.parametrize(("mode", "signal"), [("exec", "KILL"), ("exec", "STOP"), ("job", "STOP")])
+def test_a_step_whose_node_is_lost_is_told_as_that(
+    tmp_path: Path, tenant: Tenant, mode: str, signal: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare(tmp_path, mode)
+    going = begin(tmp_path, tenant)
+    going.wait_for_line("case 1/2", 120)
+    with sites().without("kubelet", signal):
+        stopped = time.monotonic()
+        said = until(missed, limit_s=MISSED_S, what="the cluster misses its node")
+        known = time.monotonic()
+        ended = going.wait(TOLD_S[mode] + 120)
+        told = time.monotonic()
+        assert missed() == said
+    with capsys.disabled():
+        print(
+            f"{mode}, {signal} to the kubelet: missed after {known - stopped:.0f} s ({said}), ended {told - known:.0f} s later"
+        )
+    assert ended.exit_code == 1
+    site = failure(ended)["site"]
+    (pod,) = site["pods"]
+    assert site["failure"] == "NodeFail", ended.stderr
+    assert f"node {pod['node']} is lost, and with it what ran in pod {pod['pod']}." in ended.stderr
+    assert "tell the operators of the cluster if it happens again" in ended.stderr
+    assert told - known < TOLD_S[mode]
+    until(lambda: not left(tenant), limit_s=90, what="the end of all that the run has made")

@@ -1,0 +1,92 @@
+"""Runs over releases of the chart `compss-cluster`, made by `medweave.compss` or `medweave.helm`."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from support.cwl_files import ROOT
+from support.engine import Run
+from support.helm_release import TESTBED, Tenant
+from support.pod_runs import BASE_IMAGE, write
+
+CHART = ROOT / "helm" / "compss-cluster"
+AT_ONCE = {"StepFailed": {"wait": 0}}
+SMALL = {
+    "requests": {"cpu": "20m", "memory": "64Mi", "ephemeral-storage": "64Mi"},
+    "limits": {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "2Gi"},
+}
+
+
+def releases(tenant: Tenant) -> list[str]:
+    """Releases that bear medweave's labels and this test's deployment."""
+    found = tenant.get("secrets", "owner=helm,medweave.dev/deployment=pods")
+    return sorted({each["metadata"]["labels"]["name"] for each in found})
+
+
+def image() -> dict[str, Any]:
+    """Values for the image that the testbed has."""
+    repository, _, tag = BASE_IMAGE.rpartition(":")
+    return {"repository": repository, "tag": tag, "pullPolicy": "Never"}
+
+
+def ddp(replicas: int = 2, **more: Any) -> dict[str, Any]:
+    """Values of a small cluster that starts at once, with these keys beside its own."""
+    return {
+        "image": image(),
+        "python": "/usr/bin/python3",
+        "requiredModules": ["json"],
+        "worker": {"replicas": replicas, "resources": SMALL},
+        "master": {"resources": SMALL},
+        "terminationGracePeriodSeconds": 10,
+        **more,
+    }
+
+
+def prepare(
+    folder: Path, tools: dict[str, Any], *, engine: str = "ddp", values: dict[str, Any] | None = None, **more: Any
+) -> None:
+    """Writes a workflow over `medweave.compss`, whose config has these keys beside its usual ones."""
+    config = {
+        "chart": os.path.relpath(CHART, folder),
+        "engine": engine,
+        "timeout": 120,
+        **more,
+    }
+    write(folder, tools, kind="medweave.compss", config=config | {"values": values or ddp()})
+
+
+def with_environment(**more: Any) -> dict[str, Any]:
+    """Values for pods with the worker environment of the testbed, at its own path."""
+    folder = str(TESTBED / "environment")
+    volumes = {"environment": (folder, "medweave-environment"), **more}
+    return ddp(
+        python=f"{folder}/bin/python",
+        requiredModules=["medweave_steps"],
+        extraVolumes=[
+            {"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+            for name, (_, claim) in volumes.items()
+        ],
+        extraVolumeMounts=[{"name": name, "mountPath": path, "readOnly": True} for name, (path, _) in volumes.items()],
+    )
+
+
+def worker(tenant: Tenant, number: int) -> str:
+    """Name of a worker's pod."""
+    (found,) = [
+        each["metadata"]["name"]
+        for each in tenant.get("pods", "")
+        if each["metadata"]["name"].endswith(f"-worker-{number}") and each["metadata"]["name"].startswith("pods-")
+    ]
+    return str(found)
+
+
+def without_worker(going: Run, tenant: Tenant, lost: str) -> Run:
+    """The run after a worker's pod was deleted, which has ended it within a minute."""
+    before = time.monotonic()
+    tenant.call("kubectl", "delete", "pod", lost, "--wait=false", "--grace-period=1")
+    ended = going.wait(120)
+    assert time.monotonic() - before < 60
+    return ended
