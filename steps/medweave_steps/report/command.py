@@ -14,7 +14,9 @@ from medweave_steps.runtime.verb import StepContext, Verb
 
 if TYPE_CHECKING:
     from medweave_steps.contracts.report_fragment import ReportSummary
+    from medweave_steps.io.prepared import CaseFolder
     from medweave_steps.report.gather import Material
+    from medweave_steps.report.overlay import Focus, Picture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +70,10 @@ def run(config: ReportConfig, context: StepContext) -> Mapping[str, Any]:
 
 def _overlays(material: Material, most: int, context: StepContext) -> list[dict[str, Any]]:
     from medweave_steps.report import sections
-    from medweave_steps.report.overlay import pictures
+    from medweave_steps.runtime.pool import finished_cases
 
     chosen = sections.shown_cases(material.evaluation, most)
     marks = sections.tags(material.evaluation)
-    progress = context.progress(unit="overlay", total=len(chosen))
-    shown = []
     for case in chosen:
         if case.case_id not in material.cases or case.case_id not in material.masks:
             raise UserInputError(
@@ -82,18 +82,29 @@ def _overlays(material: Material, most: int, context: StepContext) -> list[dict[
                 expected="every evaluated case in one of --case-batches and of --segmentations",
                 do="give the folders of one run, and all of them",
             )
-        made, focus = pictures(material.cases[case.case_id], material.masks[case.case_id])
-        shown.append(
-            {
-                "case": case,
-                "cells": sections.case_cells(case),
-                "tag": marks.get(case.case_id),
-                "focus": focus.what,
-                "pictures": made,
-            }
-        )
-        progress.step(case.case_id)
-    return shown
+    progress = context.progress(unit="overlay", total=len(chosen))
+    drawn = {}
+    jobs = [(material.cases[case.case_id], material.masks[case.case_id]) for case in chosen]
+    for case_id, made, focus in finished_cases(_drawn, jobs, num_processes=context.num_threads):
+        drawn[case_id] = made, focus
+        progress.step(case_id)
+    return [
+        {
+            "case": case,
+            "cells": sections.case_cells(case),
+            "tag": marks.get(case.case_id),
+            "focus": drawn[case.case_id][1].what,
+            "pictures": drawn[case.case_id][0],
+        }
+        for case in chosen
+    ]
+
+
+def _drawn(job: tuple[CaseFolder, Path]) -> tuple[str, list[Picture], Focus]:
+    from medweave_steps.report.overlay import pictures
+
+    case, mask = job
+    return case.case.case_id, *pictures(case, mask)
 
 
 def _summary(material: Material, title: str) -> ReportSummary:

@@ -67,10 +67,12 @@ def _in_working_precision(image: Any) -> Any:
 def columns(image_BIJK: Any, kernel: tuple[int, ...]) -> Any:
     """[B, T, N]: for each tap the image shifted by it, zeros beyond the border."""
     torch = require("torch", extra="train")
+    size_I, size_J, size_K = image_BIJK.shape[1:]
     padded = torch.nn.functional.pad(image_BIJK, [size // 2 for size in reversed(kernel) for _ in range(2)])
-    for axis, size in enumerate(image_BIJK.shape[1:], start=1):
-        padded = padded.unfold(axis, size, 1)
-    return padded.reshape(len(image_BIJK), -1, image_BIJK[0].numel())
+    # Shifted along K first: the other shifts then copy whole planes, not single rows.
+    shifted_BcIJK = padded.unfold(3, size_K, 1).permute(0, 3, 1, 2, 4).contiguous()
+    windows_BcabKIJ = shifted_BcIJK.unfold(2, size_I, 1).unfold(3, size_J, 1)
+    return windows_BcabKIJ.permute(0, 2, 3, 1, 5, 6, 4).reshape(len(image_BIJK), -1, size_I * size_J * size_K)
 
 
 def added_up(columns_BTN: Any, kernel: tuple[int, ...], shape: tuple[int, ...]) -> Any:
