@@ -116,6 +116,7 @@ class Campaign:
                 completed=bool(rows)
                 and all((each.state, each.exit_code) == ("COMPLETED", "0:0") for each in rows[-1:]),
                 submissions=len(rows),
+                replaced=stage.slurm.replaced(rows),
                 since=max(end, case.started_at) if end is not None and len(case.runs) > 1 else end,
                 look=lambda: stage.slurm.living(case.name),
             )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from medweave_testbed.catalogue import parts_of
@@ -72,6 +73,19 @@ def read_sacct(text: str) -> list[Row]:
     return jobs
 
 
+def read_replaced(log: str, job_ids: Collection[str]) -> int:
+    """How often a controller that came back found a job on a node that it had in its queue. Pure.
+
+    It saves its state every few seconds: killed just after a job's start, it knows nothing of it, ends what runs on the node, and
+    starts the job anew (Slurm 22.05). The same job id, and no restart in its count.
+
+    Args:
+        log: of slurmctld.
+    """
+    found = re.findall(r"Registered PENDING JobId=(\d+) StepId=\d+\.batch on node", log)
+    return sum(job_id in job_ids for job_id in found)
+
+
 class Slurm:
     """The testbed's Slurm."""
 
@@ -108,6 +122,11 @@ class Slurm:
             if (rows and all(row.state in ENDED for row in rows)) or time.monotonic() > deadline:
                 return rows
             time.sleep(0.3)
+
+    def replaced(self, rows: Sequence[Row]) -> int:
+        """Times that the controller itself says it has started one of these jobs again."""
+        log = self.testbed.layout.log / "slurmctld.log"
+        return read_replaced(log.read_text(encoding="utf-8", errors="replace"), {row.job_id for row in rows})
 
     def living(self, name: str) -> list[str]:
         """The jobs of a case that the controller has in its queue or on nodes."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import support.testbed  # the testbed's own modules are found through it
 from faults.pod_site import Seen, story
-from faults.slurm_site import confined_conf, read_sacct
+from faults.slurm_site import confined_conf, read_replaced, read_sacct
 
 assert support.testbed
 
@@ -71,3 +71,14 @@ def test_an_eviction_by_the_api_and_one_by_the_kubelet() -> None:
     assert told.evicted == "Usage of EmptyDir volume exceeds the limit"
     assert told.changed_at == 2
     assert "Evicted: Usage" in told.word
+
+
+def test_a_start_that_a_killed_controller_had_not_saved_is_the_schedulers() -> None:
+    log = (
+        "slurmctld: Recovered JobId=205 Assoc=4\n"
+        "slurmctld: error: Registered PENDING JobId=205 StepId=205.batch on node n1\n"
+        "slurmctld: error: Registered PENDING JobId=2051 StepId=2051.batch on node n2\n"
+        "slurmctld: sched: Allocate JobId=205 NodeList=n1 #CPUs=1 Partition=normal\n"
+    )
+    assert read_replaced(log, {"205"}) == 1
+    assert read_replaced(log, {"20"}) == 0
