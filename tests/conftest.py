@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -23,6 +24,18 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 MAY_LACK = ("no COMPSs runtime",)  # what CI cannot have
 
 _crashed: list[str] = []
+
+
+# Whoever runs the tests may ignore it, and a shell that ignores a signal from its start cannot be told otherwise.
+signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+_handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+
+
+@pytest.fixture(autouse=True)
+def handlers_of_one_test() -> None:
+    """A verb that runs inside a test or a module's fixture sets handlers; what it ignores, all started later would ignore."""
+    for number, handler in _handlers.items():
+        signal.signal(number, handler)
 
 
 @pytest.hookimpl(wrapper=True)

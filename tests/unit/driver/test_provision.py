@@ -190,10 +190,9 @@ def test_what_cannot_be_made_is_told_and_leaves_nothing(
 
     there.write(modules=["python/3.12"])
     assert there.go(own) == 65
-    assert (
-        f"medweave provision: {where}.modules: this is not there.\n  seen:     no command `module` on "
-        in capsys.readouterr().err
-    )
+    told = capsys.readouterr().err  # this machine is the site: it may have modules, though not this one
+    assert f"medweave provision: {where}.modules" in told
+    assert "seen:     no command `module` on " in told or "seen:     `module load python/3.12` failed on " in told
 
     there.login["sshKey"] = "other"
     make_key(tmp_path / "other")
