@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from support.helm_release import Tenant, first_tenant
-from support.testbed import Sites, call, down_parts, sites
+from support.testbed import Sites, call, down_parts, sites, unique
 
 # They fall behind while somebody edits the source or builds an image; `up` brings them after in seconds.
 FOLLOWERS = {"environment", "images"}
@@ -23,9 +24,9 @@ GROUPS = {
         "slurm": (
             "test_slurm",
             "test_slurm_refusals",
+            "test_slurm_modules",
             "test_testbed_slurm",
             "test_engine_faults_slurm",
-            "test_faults",
             "test_sites",
             "test_faults_end",
             "test_same_masks",
@@ -44,6 +45,7 @@ GROUPS = {
             "test_pods_start",
             "test_reactions_pods",
             "test_pods_cluster",
+            "test_pods_compss",
             "test_clean_pods",
             "test_placement",
             "test_engine_faults_pods",
@@ -94,3 +96,12 @@ def testbed(testbed_parts_down: dict[str, str]) -> Sites:
         line = f"the testbed is not up (`make testbed`): {name}: {reason}".replace("\n", " ")
         pytest.skip(line)
     return sites()
+
+
+@pytest.fixture
+def shared_folder(testbed: Sites) -> Iterator[Path]:
+    """A folder of the HPC user's that login node and nodes share."""
+    made = testbed.layout.hpc / "scratch" / unique("shared")
+    assert testbed.hpc("mkdir", str(made)).returncode == 0
+    yield made
+    testbed.hpc("rm", "-rf", str(made))

@@ -84,7 +84,7 @@ def test_a_wrong_kubeconfig(tmp_path: Path, testbed: Sites, kind: str, silent: s
 
 
 @pytest.mark.parametrize("namespace", ["tenant-b", "nowhere"])
-@pytest.mark.parametrize("deployment", [INFERENCE, TRAINING])
+@pytest.mark.parametrize("deployment", [INFERENCE, TRAINING], ids=["inference", "training"])
 def test_a_namespace_without_rights(tmp_path: Path, testbed: Sites, deployment: str, namespace: str) -> None:
     made = shape(tmp_path, testbed, change={f"deployments.{deployment}.config.namespace": namespace}, scripts=BUSY)
     told = ended(made, f"deployments.{deployment}.config.namespace: ")
@@ -103,7 +103,7 @@ def test_a_namespace_without_rights(tmp_path: Path, testbed: Sites, deployment: 
         ),
     ],
 )
-@pytest.mark.parametrize("deployment", [INFERENCE, TRAINING])
+@pytest.mark.parametrize("deployment", [INFERENCE, TRAINING], ids=["inference", "training"])
 def test_a_missing_image(
     tmp_path: Path, testbed: Sites, deployment: str, image: dict[str, Any], field: str, reason: str
 ) -> None:
@@ -114,7 +114,11 @@ def test_a_missing_image(
     assert any(each in told.stderr for each in reason.split("|"))
 
 
-@pytest.mark.parametrize(("deployment", "key"), [(INFERENCE, "values.replicas"), (TRAINING, "values.worker.replicas")])
+@pytest.mark.parametrize(
+    ("deployment", "key"),
+    [(INFERENCE, "values.replicas"), (TRAINING, "values.worker.replicas")],
+    ids=["inference", "training"],
+)
 def test_a_chart_value_of_the_wrong_type(tmp_path: Path, testbed: Sites, deployment: str, key: str) -> None:
     made = shape(tmp_path, testbed, change={f"deployments.{deployment}.config.{key}": "two"}, scripts=BUSY)
     told = ended(made, f"deployments.{deployment}.config.{key}: ")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,7 @@ import yaml
 from medweave.cli import main
 from medweave.wheels import build, checkout
 from support.slurm_runs import GANG, go, site_of, write
-from support.testbed import Sites, unique
-
-
-@pytest.fixture
-def folder(testbed: Sites) -> Iterator[Path]:
-    """A folder of the HPC user's that login node and nodes share."""
-    made = testbed.layout.hpc / "scratch" / unique("provision")
-    assert testbed.hpc("mkdir", str(made)).returncode == 0
-    yield made
-    testbed.hpc("rm", "-rf", str(made))
+from support.testbed import Sites
 
 
 def site_file(path: Path, testbed: Sites, link: Path) -> Path:
@@ -48,9 +38,9 @@ def site_file(path: Path, testbed: Sites, link: Path) -> Path:
 
 
 def test_jobs_run_in_what_was_made_without_a_network(
-    tmp_path: Path, testbed: Sites, folder: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, testbed: Sites, shared_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    link = folder / "worker"
+    link = shared_folder / "worker"
     site = site_file(tmp_path / "site.yml", testbed, link)
     root = checkout()
     assert root is not None
@@ -83,7 +73,7 @@ def test_jobs_run_in_what_was_made_without_a_network(
 
     missing = tmp_path / "missing"
     missing.mkdir()
-    write(missing, {"first": "true"}, service={"environment": {"virtualEnvironment": f"{folder}/other"}})
+    write(missing, {"first": "true"}, service={"environment": {"virtualEnvironment": f"{shared_folder}/other"}})
     ended = go(missing, testbed)
     assert ended.exit_code != 0
-    assert f"no {folder}/other/bin/activate on n" in ended.stderr
+    assert f"no {shared_folder}/other/bin/activate on n" in ended.stderr

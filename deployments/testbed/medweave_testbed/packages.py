@@ -11,7 +11,7 @@ from .commands import Commands
 from .layout import Layout
 
 PACKAGES = (
-    "slurm-wlm", "slurmdbd", "mariadb-server", "munge", "openssh-server", "openssh-client",
+    "slurm-wlm", "slurmdbd", "mariadb-server", "munge", "environment-modules", "openssh-server", "openssh-client",
     "etcd-server", "containerd", "runc", "containernetworking-plugins", "iptables", "conntrack", "socat",
     "buildah", "debootstrap", "gcc", "libc6-dev", "openssl", "iproute2", "procps", "ca-certificates", "python3-venv",
 )  # fmt: skip
