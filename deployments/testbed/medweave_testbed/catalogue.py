@@ -105,3 +105,12 @@ def in_order(parts: Sequence[Part]) -> list[Part]:
         assert seen.issuperset(part.needs), f"{part.name} needs {set(part.needs) - seen}, which come later or never"
         seen.add(part.name)
     return list(parts)
+
+
+def slow_parts(parts: Sequence[Part]) -> list[Part]:
+    """The parts that take minutes the first time, and what they need; none of them leaves a process running."""
+    chosen = {part.name for part in parts if part.slow}
+    chosen |= {need for part in parts if part.slow for need in part.needs}
+    found = [part for part in parts if part.name in chosen]
+    assert all(part.daemon is None for part in found), "something that is only made needs a daemon"
+    return in_order(found)

@@ -27,6 +27,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="testbed.py", description="A real Slurm, Kubernetes and laptop on one machine.")
     commands = top.add_subparsers(dest="command", required=True)
     commands.add_parser("up", help="bring up what is not; a line and the seconds for each part")
+    commands.add_parser("prepare", help="make what takes minutes the first time, and start nothing")
     end = commands.add_parser("down", help="end everything; programs, environment and images are kept for the next up")
     end.add_argument("--purge", action="store_true", help="remove these too, and the users that were made")
     tell = commands.add_parser("status", help="which part is up, which is not, and why")
@@ -97,15 +98,15 @@ def alone(layout: Layout) -> Iterator[None]:
         yield
 
 
-def bring_up(testbed: Testbed, parts: Sequence[Part]) -> int:
-    """The command `up`."""
+def bring_up(testbed: Testbed, parts: Sequence[Part], *, state: str) -> int:
+    """The commands `up` and `prepare`."""
     catalogue.check_machine(testbed)
     with alone(testbed.layout):
         testbed.layout.run.mkdir(parents=True, exist_ok=True)
         note = testbed.layout.run / "existing-cluster.json"
         if testbed.existing_kubeconfig is not None:
             note.write_text(json.dumps({"kubeconfig": str(testbed.existing_kubeconfig)}), encoding="utf-8")
-        return up(parts, testbed, lambda begun: down.end_begun(begun, make_testbed(testbed.environment)))
+        return up(parts, testbed, lambda begun: down.end_begun(begun, make_testbed(testbed.environment)), state=state)
 
 
 def take_down(testbed: Testbed, *, purge: bool) -> int:
@@ -158,7 +159,9 @@ def run(arguments: argparse.Namespace) -> int:
     parts = catalogue.parts_of(testbed.layout, existing_cluster=testbed.existing_kubeconfig is not None)
     command = arguments.command
     if command == "up":
-        return bring_up(testbed, parts)
+        return bring_up(testbed, parts, state="up")
+    if command == "prepare":
+        return bring_up(testbed, catalogue.slow_parts(parts), state="prepared")
     if command == "down":
         return take_down(testbed, purge=arguments.purge)
     if command == "status":

@@ -86,10 +86,11 @@ class Upbringing:
         self._tell(f"  … still working on {', '.join(working)}")
 
 
-def up(parts: Sequence[Part], testbed: Testbed, clean: Callable[[Sequence[Part]], None]) -> int:
+def up(parts: Sequence[Part], testbed: Testbed, clean: Callable[[Sequence[Part]], None], *, state: str = "up") -> int:
     """Brings all parts up and prints a line for each; returns the exit code.
 
     Args:
+        state: the word for the testbed that has all of them.
         clean: called with the parts that were being started when the user interrupted; ends what they had begun.
     """
     began = time.monotonic()
@@ -105,7 +106,7 @@ def up(parts: Sequence[Part], testbed: Testbed, clean: Callable[[Sequence[Part]]
     seconds = time.monotonic() - began
     if upbringing.failed:
         rest = f"; not tried: {', '.join(upbringing.not_tried)}" if upbringing.not_tried else ""
-        say(f"testbed: not up after {seconds:.1f} s; failed: {', '.join(upbringing.failed)}{rest}")
+        say(f"testbed: not {state} after {seconds:.1f} s; failed: {', '.join(upbringing.failed)}{rest}")
         return 1
-    say(f"testbed: up after {seconds:.1f} s; {len(upbringing.started)} of {len(parts)} parts had to be started")
+    say(f"testbed: {state} after {seconds:.1f} s; {len(upbringing.started)} of {len(parts)} parts had to be started")
     return 0

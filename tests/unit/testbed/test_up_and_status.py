@@ -148,6 +148,13 @@ def test_status_of_a_testbed_that_is_up(bed: Testbed) -> None:
     assert json.loads(status.as_json(states, "/opt/bed"))["up"] is True
 
 
+@pytest.mark.parametrize("existing_cluster", [False, True])
+def test_what_is_prepared_leaves_nothing_running(bed: Testbed, existing_cluster: bool) -> None:
+    parts = catalogue.slow_parts(catalogue.parts_of(bed.layout, existing_cluster=existing_cluster))
+    assert {"packages", "binaries", "environment"} <= {part.name for part in parts}
+    assert all(part.daemon is None and part.port is None for part in parts)
+
+
 def test_status_names_a_disk_that_has_filled_up(bed: Testbed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "check_system", lambda release: None)
     monkeypatch.setattr(machine, "check_rights", lambda user_id: None)
