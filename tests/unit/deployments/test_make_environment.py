@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,28 @@ def test_another_word_for_torch_is_refused(tmp_path: Path) -> None:
         asked_of_pip(tmp_path, "rocm")
     assert caught.value.returncode == 2
     assert b"'default' or 'cpu'" in caught.value.stderr
+
+
+def test_another_environment_begins_with_links_to_the_first(tmp_path: Path) -> None:
+    (tmp_path / SCRIPT).parent.mkdir(parents=True)
+    shutil.copy(ROOT / SCRIPT, tmp_path / SCRIPT)
+    shutil.copy(ROOT / "constraints.txt", tmp_path)
+    first, second = tmp_path / ".venv", tmp_path / "other" / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", first], check=True)
+    (packages,) = first.glob("lib/python*/site-packages")
+    (packages / "large.so").write_bytes(b"code")
+    (first / "bin" / "tool").write_text(f"#!{first}/bin/python\nimport large\n")
+    (first / "bin" / "tool").chmod(0o755)
+    (packages / "pip").mkdir()
+    (packages / "pip" / "__main__.py").write_text("import sys\nprint(sys.prefix, *sys.argv[1:])\n")
+    words = [tmp_path / SCRIPT, sys.executable, "default", second, "medweave.whl"]
+    told = subprocess.run(words, check=True, cwd=tmp_path, capture_output=True, text=True).stdout
+    assert next(second.glob("lib/python*/site-packages/large.so")).samefile(packages / "large.so")
+    assert (second / "bin" / "tool").read_text() == f"#!{second}/bin/python\nimport large\n"
+    assert (first / "bin" / "tool").read_text() == f"#!{first}/bin/python\nimport large\n"
+    asked = [line for line in told.splitlines() if line.startswith(f"{second} install")]
+    assert any("--require-hashes --requirement constraints.txt" in line for line in asked), "pip has the last word"
+    assert any(line.endswith("--no-deps medweave.whl") for line in asked)
 
 
 def test_nobody_but_torch_needs_what_the_cpu_build_leaves_out() -> None:
