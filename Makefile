@@ -13,6 +13,7 @@
 #   make constraints     resolve the dependencies anew and pin them with hashes
 # Options: PYTHON=python3.12   another interpreter (3.11 or newer)
 #          TORCH=cpu           PyTorch's CPU build (0.2 GB instead of 5 GB), for machines without an NVIDIA GPU
+#          STEPS=500           of demo: a shorter training, for a first look on a slow machine; it finds less
 #          TESTS='tests/hybrid/test_slurm.py …'   some of test-hybrid's files, or tests/hybrid/alone, which break parts of the testbed
 #          LONG=1              test-hybrid with the tests that wait minutes for Slurm's own clocks
 #          SEED=1 JOBS_PER_KIND=5   of faults
@@ -28,7 +29,7 @@ TESTBED := deployments/testbed/testbed.py
 
 .PHONY: help env demo test check bench docs constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults
 help:
-	@sed -n '2,19p' Makefile | cut -c3-
+	@sed -n '2,20p' Makefile | cut -c3-
 
 env: $(INSTALLED)
 
@@ -39,7 +40,7 @@ $(INSTALLED): pyproject.toml constraints.txt deployments/environment/make-enviro
 	@touch $@
 
 demo: $(INSTALLED)
-	@$(BIN)/python deployments/demo/demo.py
+	@$(BIN)/python deployments/demo/demo.py $(if $(STEPS),--steps $(STEPS))
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check

@@ -1,0 +1,41 @@
+"""The demo's own parts; the whole of it is run by CI."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from ruamel.yaml import YAML
+
+from support.scripts import module_of
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module = module_of(ROOT / "deployments" / "demo" / "demo.py")
+    monkeypatch.setattr(module, "DEMO", tmp_path)
+    return module
+
+
+def test_fewer_steps_change_nothing_else(demo: ModuleType) -> None:
+    asked = YAML(typ="safe").load(demo.with_steps(7))
+    usual = YAML(typ="safe").load(ROOT / "streamflow.yml")
+    config, usual_config = (each["workflows"]["lung"].pop("config") for each in (asked, usual))
+    assert asked == usual
+    assert Path(config["file"]) == ROOT / usual_config["file"]
+    job = YAML(typ="safe").load(Path(config["settings"]))
+    usual_job = YAML(typ="safe").load(ROOT / usual_config["settings"])
+    assert job.pop("training_steps") == 7
+    cohort = (ROOT / usual_config["settings"]).parent / usual_job.pop("cohort")["path"]
+    assert Path(job.pop("cohort")["path"]) == cohort.resolve()
+    assert job == usual_job
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "1e3", "many", ""])
+def test_what_is_no_number_of_steps_is_told(demo: ModuleType, text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match="a whole number from 1"):
+        demo.number_of_steps(text)
