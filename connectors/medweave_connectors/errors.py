@@ -19,15 +19,55 @@ class ImpossibleRequest(WorkflowDefinitionException):  # type: ignore[misc]
 
 
 class TransferFailed(WorkflowExecutionException):  # type: ignore[misc]
-    """What arrived at a site is not what was sent; the copy was removed."""
+    """A copy between two sites was not made; nothing of it is left. Its words hold no name of a file: names tell about patients.
+
+    Attributes:
+        source, destination: deployments.
+    """
+
+    what = "is not whole"
+    expected = "every file with the SHA-256 that it has at {source}"
+    do = "look at the connection and the free space of {destination}, and run again"
 
     def __init__(self, source: str, destination: str, seen: str) -> None:
+        self.source, self.destination = source, destination
+        expected, do = (text.format(source=source, destination=destination) for text in (self.expected, self.do))
         super().__init__(
-            f"a copy from {source} to {destination} is not whole.\n"
-            f"  seen:     {seen}\n"
-            f"  expected: every file with the SHA-256 that it has at {source}\n"
-            f"  do:       look at the connection and the free space of {destination}, and run again"
+            f"a copy from {source} to {destination} {self.what}.\n"
+            f"  seen:     {seen}\n  expected: {expected}\n  do:       {do}"
         )
+
+
+class SourceChanged(TransferFailed):
+    """The files were written to while they were read, twice."""
+
+    what = "was not made: its files change while they are read"
+    expected = "files that nobody writes to until they have been copied"
+    do = "end what writes there at {source}, and run again"
+
+
+class SourceUnreadable(TransferFailed):
+    """The files cannot be read, or are none."""
+
+    what = "was not made: its files cannot be read"
+    expected = "files and folders, and links that lead to some, which the account at {source} may read"
+    do = "look at the rights and the links of the folder at {source}, and run again"
+
+
+class NoRoom(TransferFailed):
+    """The destination has too little room; nothing was sent where that was known beforehand."""
+
+    what = "has no room"
+    expected = "at least as many free bytes as the files have, and a quota that allows them"
+    do = "make room in the workdir of {destination}, or give it another `workdir`, and run again"
+
+
+class TargetRefused(TransferFailed):
+    """The destination may not be written to: a file system that is read-only, or rights."""
+
+    what = "was not made: nothing can be written there"
+    expected = "a folder of {destination} that its account may write to"
+    do = "look at the rights and the mount of the workdir of {destination}, and run again"
 
 
 class SiteConfigError(WorkflowDefinitionException):  # type: ignore[misc]
@@ -61,6 +101,19 @@ class PlacementForbidden(SiteConfigError):
 
 class SiteUnreachable(WorkflowExecutionException):  # type: ignore[misc]
     """The way to a site was lost; another try may succeed."""
+
+
+class StreamBroke(SiteUnreachable):
+    """The command at one end of a stream failed.
+
+    Attributes:
+        told: the end of what it wrote to its standard error; it may name files.
+        exit_status: its own; None after a signal.
+    """
+
+    def __init__(self, text: str, told: str, exit_status: int | None) -> None:
+        super().__init__(text)
+        self.told, self.exit_status = told, exit_status
 
 
 class CommandFailed(WorkflowExecutionException):  # type: ignore[misc]

@@ -28,6 +28,7 @@ from medweave_connectors.pods.states import loss
 from medweave_connectors.record import console, current
 from medweave_connectors.record.run import short_path
 from medweave_connectors.shutdown import run_is_ending
+from medweave_connectors.transfer import manifest
 
 MASTER, WORKER = "master", "worker"
 ASK_S = 60
@@ -348,6 +349,5 @@ def _named(location: ExecutionLocation, name: str) -> ExecutionLocation:
 
 
 def _only_looks(command: Sequence[str]) -> bool:
-    # The first word names the program; the manifest of a copy is one script, which begins with its test for a folder.
-    first = command[0].split(maxsplit=1)
-    return command[0].startswith("if [ -d ") or (bool(first) and first[0] in _LOOKING)
+    first = command[0].split(maxsplit=1)  # names the program
+    return manifest.only_looks(command) or (bool(first) and first[0] in _LOOKING)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import MutableMapping, MutableSequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from streamflow.core.deployment import ExecutionLocation
 from streamflow.deployment.connector.local import LocalConnector
@@ -16,11 +17,12 @@ from streamflow.deployment.connector.local import LocalConnector
 from medweave_connectors.errors import CommandFailed, TimeLimitExceeded
 from medweave_connectors.local import utility
 from medweave_connectors.local.process import Command, Ended, end_all_now
+from medweave_connectors.local.streams import Reader, Writer
 from medweave_connectors.record import current
 from medweave_connectors.record.causes import cause, step_message
 from medweave_connectors.record.output import take_line
 from medweave_connectors.record.run import CommandOutcome, short_path
-from medweave_connectors.remote import file_name
+from medweave_connectors.remote import file_name, stream_line
 
 SETTLE_S = 3.0
 
@@ -28,7 +30,7 @@ SETTLE_S = 3.0
 class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
     """StreamFlow's local connector, with commands that report, cost and end as they should.
 
-    Transfers stay StreamFlow's own.
+    Copies on this machine stay StreamFlow's own.
     """
 
     def __init__(self, deployment_name: str, config_dir: str, transferBufferSize: int = 2**16) -> None:
@@ -109,6 +111,14 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
         if ended.timed_out:
             raise TimeLimitExceeded(f"{job_name}: {outcome.cause}")
         return outcome.cause, outcome.exit_code
+
+    async def get_stream_reader(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
+        """What a program writes; its failure is an error when the stream ends."""
+        return Reader(["sh", "-c", stream_line(command)], "a transfer from this machine")
+
+    async def get_stream_writer(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
+        """The input of a program; its failure is an error when the stream ends."""
+        return Writer(["sh", "-c", stream_line(command)], "a transfer to this machine")
 
     @classmethod
     def get_schema(cls) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from medweave_connectors.errors import SiteConfigError, SiteUnreachable
+from medweave_connectors.errors import SiteConfigError, SiteUnreachable, StreamBroke
 
 
 class DeploymentRefused(SiteConfigError):
@@ -14,3 +14,7 @@ class DeploymentRefused(SiteConfigError):
 
 class PodLost(SiteUnreachable):
     """A pod, or the way to it, was lost; another try may succeed."""
+
+
+class StreamLost(StreamBroke, PodLost):
+    """The command at the pod's end of a stream failed."""

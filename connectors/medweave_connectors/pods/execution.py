@@ -15,7 +15,7 @@ import aiohttp
 from streamflow.core.data import StreamWrapper
 
 from medweave_connectors.pods.commands import MARK, telling_its_end
-from medweave_connectors.pods.errors import PodLost
+from medweave_connectors.pods.errors import PodLost, StreamLost
 
 STDIN, STDOUT, STDERR, STATUS = 0, 1, 2, 3
 _PROTOCOL = {"sec-websocket-protocol": "v5.channel.k8s.io"}  # the version that can say "no more input"
@@ -200,7 +200,7 @@ class _Stream(StreamWrapper):  # type: ignore[misc]
     def _check(self) -> None:
         if code := self._execution.ended():
             said = self._said.decode(errors="replace").strip() or self._execution.message
-            raise PodLost(f"`{self._command[0]}` ended with {code}: {said}")
+            raise StreamLost(f"`{self._command[0]}` ended with {code}: {said}", said, code)
 
 
 class Reader(_Stream):

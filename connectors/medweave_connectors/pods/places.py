@@ -17,6 +17,7 @@ from streamflow.core.deployment import Connector, ExecutionLocation
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.deployment.connector.base import BaseConnector
 
+from medweave_connectors.errors import StreamBroke
 from medweave_connectors.pods import volumes
 from medweave_connectors.pods.cluster import Cluster, Refused
 from medweave_connectors.pods.errors import PodLost
@@ -28,6 +29,9 @@ from medweave_connectors.pods.states import PodState, judge, silent_node
 from medweave_connectors.record import console
 from medweave_connectors.remote import SHELL_SIGNS, stream_line, utility_line
 from medweave_connectors.shells import ShellLost, Shells
+from medweave_connectors.transfer import manifest
+from medweave_connectors.transfer.copies import TarCopies
+from medweave_connectors.transfer.reasons import reason_in
 
 BUFFER_BYTES = 2**20
 LIST_AGAIN_S = 2.0
@@ -43,10 +47,17 @@ _LOOKS = frozenset(("test", "readlink", "sha1sum", "stat", "find", "ls", "cat", 
 _CHANGES = frozenset(("rm", "mv", "cp", "ln", "mkdir", "chmod", "tee", "tar", "-delete"))
 Value = TypeVar("Value")
 # A copy that fails with these words was not cut, and would fail so again.
-_FINAL = ("No space left", "Disk quota", "No such file", "Not a directory", "Permission denied")
+_FINAL = (
+    "No space left",
+    "Disk quota",
+    "No such file",
+    "Not a directory",
+    "Permission denied",
+    "file changed as we read it",
+)
 
 
-class PodPlaces(BaseConnector):  # type: ignore[misc]
+class PodPlaces(TarCopies, BaseConnector):  # type: ignore[misc]
     """The containers of some pods; a place is called `pod:container`."""
 
     def __init__(self, deployment_name: str, config_dir: str, transferBufferSize: int) -> None:
@@ -257,7 +268,9 @@ class PodPlaces(BaseConnector):  # type: ignore[misc]
                     raise
                 if any([await self._is_gone(each) for each in mine]):
                     raise
-                console.say(f"medweave: {self.deployment_name}: a copy was cut and is repeated: {error}")
+                # The command's own words name files.
+                why = reason_in(error.told) or "no reason is known" if isinstance(error, StreamBroke) else error
+                console.say(f"medweave: {self.deployment_name}: a copy was cut and is repeated: {why}")
             await asyncio.sleep(pause_s)
 
     async def _exists(self, path: str, places: Sequence[ExecutionLocation]) -> list[bool]:
@@ -293,5 +306,7 @@ class PodPlaces(BaseConnector):  # type: ignore[misc]
 
 
 def _only_looks(command: Sequence[str]) -> bool:
+    if manifest.only_looks(command):
+        return True
     words = " ".join(command).replace("2>/dev/null", "").split()
     return words[0] in _LOOKS and not _CHANGES.intersection(words) and not any(">" in word for word in words)

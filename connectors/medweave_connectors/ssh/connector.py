@@ -37,6 +37,7 @@ from medweave_connectors.ssh.hardware import PROBE, parse_hardware
 from medweave_connectors.ssh.master import MasterConnection
 from medweave_connectors.ssh.streams import Reader, SessionShell, Writer
 from medweave_connectors.ssh.way import Target, connect
+from medweave_connectors.transfer.copies import TarCopies
 from medweave_connectors.worker import read_environment
 
 SESSION_PAUSES_S = (0.3, 0.6, 1.2, 2.4)
@@ -79,7 +80,7 @@ async def _start(connection: Any, script: str) -> Any:
     return await connection.create_process(f"exec sh -c {shlex.quote(script)}", encoding=None)
 
 
-class MedweaveSSHConnector(SSHConnector):  # type: ignore[misc]
+class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
     """StreamFlow's ssh connector, with checked host keys, and commands that are sent once, report and end as they should."""
 
     CHECKED_AT_START = True

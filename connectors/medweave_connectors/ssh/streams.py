@@ -14,7 +14,7 @@ from typing import Any
 
 from streamflow.deployment.connector.ssh import SSHStreamReaderWrapper, SSHStreamWriterWrapper
 
-from medweave_connectors.errors import SiteUnreachable
+from medweave_connectors.errors import StreamBroke
 
 READ_BYTES = 2**16
 TAIL_PIECES = 4
@@ -50,9 +50,8 @@ class _Stream:
         await self._process.wait_closed()
         if self._process.exit_status != 0:
             told = b"".join(self._errors).decode(errors="replace").strip()
-            raise SiteUnreachable(
-                f"{self._what} broke off: {told or 'no word'} (exit status {self._process.exit_status})"
-            )
+            status = self._process.exit_status
+            raise StreamBroke(f"{self._what} broke off: {told or 'no word'} (exit status {status})", told, status)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -5,35 +5,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import posixpath
-import shlex
 import time
-from collections.abc import Iterable, Iterator, MutableSequence
+from collections.abc import Iterable, MutableSequence, Sequence
 from importlib.resources import files
-from typing import Any
 
 from streamflow.core.context import StreamFlowContext
 from streamflow.core.data import DataLocation, DataType
 from streamflow.core.deployment import ExecutionLocation
-from streamflow.data.manager import DefaultDataManager
-from streamflow.data.remotepath import StreamFlowPath
+from streamflow.core.exception import WorkflowExecutionException
+from streamflow.data.manager import DefaultDataManager, _copy
+from streamflow.data.remotepath import StreamFlowPath, get_inner_path
 
-from medweave_connectors.errors import TransferFailed
 from medweave_connectors.record import current
-from medweave_connectors.transfer import manifest
 from medweave_connectors.transfer.manifest import Manifest
+from medweave_connectors.transfer.sending import Digests, Sending, every
+
+LEAVE_S = 30.0  # for the removal of what did not arrive
 
 
 class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
-    """Verifies each copy between two sites by SHA-256 and writes it into the run's event log.
+    """Puts each copy between two sites together aside, verifies it by SHA-256, renames it, and writes it into the run's event log.
 
-    The stock manager drops tar's exit status and never looks at folders: a cut stream passes for a whole copy. Links to what a
-    site has already are not copies, and are not counted.
+    The stock manager drops tar's exit status and never looks at folders: a cut stream passes for a whole copy. And who waits for a
+    copy that broke waits for ever. Links to what a site has already are not copies, and are not counted.
     """
 
     def __init__(self, context: StreamFlowContext) -> None:
         super().__init__(context)
-        # The same source is often sent to several places: its manifest is made once.
-        self._manifests: dict[tuple[str, str, str], asyncio.Task[Manifest]] = {}
+        self._digests = Digests()
+        # Two transfers of the same to the same deployment do not decide at once that it is not there yet.
+        self._deciding: dict[tuple[str, str], asyncio.Lock] = {}
 
     async def transfer_data(
         self,
@@ -46,23 +47,28 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
         """Copies, or links where the site has it.
 
         Raises:
-            TransferFailed: what arrived differs from what was sent; nothing of it is left.
+            TransferFailed: a copy was not made; nothing of it is left. Its kind says why.
         """
         started = time.monotonic()
-        known = {id(place) for place in self._at(dst_locations, dst_path, src_path)}
+        source = await self._resolved(src_location, src_path)
+        made: list[DataLocation] = []
+        sending: Sending | None = None
         try:
-            await super().transfer_data(src_location, src_path, dst_locations, dst_path, writable)
-            copies = [
-                place
-                for place in self._at(dst_locations, dst_path, src_path)
-                if id(place) not in known and _crosses(src_location, place)
-            ]
-            seconds = time.monotonic() - started
-            await asyncio.gather(*(self._verify(src_location, src_path, copy, seconds) for copy in copies))
+            links, sending = await self._begin(made, src_location, source, dst_locations, dst_path, writable)
+            work = [self._link(*each, dst_path, writable) for each in links]
+            if sending is not None:
+                work.append(self._send(sending, started))
+            await every(work)
+            linked = {wanted.name for _, _, wanted in links}
+            for place in made:
+                if place.name in linked and not writable:
+                    await self._judge(place)
+                self._finish(place)
         except BaseException:
-            broken = [place for place in self._at(dst_locations, dst_path, src_path) if id(place) not in known]
-            await self._discard(place for place in broken if _crosses(src_location, place))
-            _release(broken)
+            _release(made)
+            if sending is not None:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(asyncio.shield(sending.drop()), LEAVE_S)
             raise
 
     @classmethod
@@ -70,62 +76,171 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
         """The closed schema of `dataManager.config`."""
         return files(__package__).joinpath("schema.json").read_text("utf-8")
 
-    def _at(self, locations: MutableSequence[ExecutionLocation], path: str, source_path: str) -> Iterator[DataLocation]:
-        # A copy into an existing folder lies below it, under the source's own name.
-        for candidate in (path, posixpath.join(path, posixpath.basename(source_path))):
-            for location in locations:
-                for place in self.path_mapper.get(candidate, None, location.deployment, location.name):
-                    if place.path == candidate:  # relations put the source's own places here too
-                        yield place
+    # ---- what is linked, and what is sent
 
-    async def _verify(self, source: ExecutionLocation, path: str, copy: DataLocation, seconds: float) -> None:
-        connector: Any = self.context.deployment_manager.get_connector(copy.deployment)
-        mirrors = getattr(connector, "mirrors", None)  # places of several machines copy to all of them
-        places = [copy.location, *(mirrors(copy.location) if mirrors is not None else [])]
-        sent, *arrived = await asyncio.gather(
-            self._sent(source, path), *(self._manifest(place, copy.path) for place in places)
+    async def _resolved(self, location: ExecutionLocation, path: str) -> str:
+        real = await StreamFlowPath(path, context=self.context, location=location).resolve()
+        if real is None:
+            raise WorkflowExecutionException(f"a file or folder that a step wants is not at {location.deployment}")
+        return str(real)
+
+    async def _begin(
+        self,
+        made: list[DataLocation],
+        src_location: ExecutionLocation,
+        source: str,
+        destinations: Sequence[ExecutionLocation],
+        path: str,
+        writable: bool,
+    ) -> tuple[list[tuple[ExecutionLocation, str, ExecutionLocation]], Sending | None]:
+        """Decides for each destination, and registers what will be there: who wants the same waits for it from now on.
+
+        Returns:
+            The links (where the file is, its path there, where it is wanted), and what has to be sent.
+        """
+        deciding = self._deciding.setdefault((source, destinations[0].deployment), asyncio.Lock())
+        while True:
+            await self._arrivals(source, destinations)
+            async with deciding:
+                found = [(each, self._here(source, src_location, each, writable)) for each in destinations]
+                if not all(place is None or place[2].is_set() for _, place in found):
+                    continue  # another one has begun meanwhile
+                links = [(place[0], place[1], each) for each, place in found if place is not None]
+                others = [each for each, place in found if place is None]
+                sending = self._sending(src_location, source, others, path) if others else None
+                try:
+                    paths = await self._destinations(sending, [each for _, _, each in links], path, source)
+                    for location, where in paths:
+                        made.append(self._registered(source, location, where, writable))
+                except BaseException:
+                    if sending is not None:
+                        with contextlib.suppress(TimeoutError):
+                            await asyncio.wait_for(asyncio.shield(sending.drop()), LEAVE_S)
+                    raise
+                return links, sending
+
+    def _sending(
+        self, src_location: ExecutionLocation, source: str, others: Sequence[ExecutionLocation], path: str
+    ) -> Sending:
+        connector_of = self.context.deployment_manager.get_connector
+        return Sending(src_location, source, others, path, connector_of=connector_of, digests=self._digests)
+
+    async def _arrivals(self, source: str, destinations: Sequence[ExecutionLocation]) -> None:
+        wanted = {(each.deployment, each.name) for each in destinations}
+        for place in self.path_mapper.get(path=source, data_type=DataType.PRIMARY):
+            if (place.deployment, place.name) in wanted:
+                await place.available.wait()
+
+    def _here(
+        self, source: str, src_location: ExecutionLocation, wanted: ExecutionLocation, writable: bool
+    ) -> tuple[ExecutionLocation, str, asyncio.Event] | None:
+        """Where a destination has the source already: on which location, at which path, and from when on."""
+        for place in self.path_mapper.get(path=source, data_type=DataType.PRIMARY):
+            if (place.deployment, place.name) == (wanted.deployment, wanted.name):
+                return wanted, place.path, place.available
+        same = (src_location.deployment, src_location.name) == (wanted.deployment, wanted.name)
+        if same or (src_location.local and wanted.local and not writable):
+            there = asyncio.Event()
+            there.set()
+            return src_location, source, there
+        return None
+
+    async def _destinations(
+        self, sending: Sending | None, linked: Sequence[ExecutionLocation], path: str, source: str
+    ) -> list[tuple[ExecutionLocation, str]]:
+        """Each destination with the path that the copy or link will have there."""
+        if sending is not None:
+            await sending.prepare()
+        final = [] if sending is None else [(each, sending.place.final) for each in sending.destinations]
+        for each in linked:
+            place = StreamFlowPath(path, context=self.context, location=each)
+            if not self.get_data_locations(posixpath.dirname(path), each.deployment, each.name):
+                await place.parent.mkdir(mode=0o777, parents=True, exist_ok=True)
+            # A link into an existing folder lies below it, under the source's own name.
+            final.append((each, posixpath.join(path, posixpath.basename(source)) if await place.is_dir() else path))
+        return final
+
+    def _registered(self, source: str, location: ExecutionLocation, path: str, writable: bool) -> DataLocation:
+        known = self.path_mapper.get(path=source)
+        if not known:
+            raise WorkflowExecutionException(f"nothing is known of what is to be copied to {location.deployment}")
+        self.register_path(location, posixpath.dirname(path))
+        place = DataLocation(location=location, path=path, relpath=known[0].relpath, data_type=DataType.PRIMARY)
+        self.path_mapper.put(path=path, data_location=place)
+        if not writable:  # what may be written to is no copy of its source any more
+            self.register_relation(known[0], place)
+        return place
+
+    # ---- the work
+
+    async def _link(
+        self, there: ExecutionLocation, source: str, wanted: ExecutionLocation, path: str, writable: bool
+    ) -> None:
+        connector_of = self.context.deployment_manager.get_connector
+        await _copy(
+            src_connector=connector_of(there.deployment),
+            src_location=there,
+            src=source,
+            dst_connector=connector_of(wanted.deployment),
+            dst_locations=[wanted],
+            dst=path,
+            writable=writable,
         )
-        if wrong := next(filter(None, map(sent.difference, arrived)), ""):
-            raise TransferFailed(source.deployment, copy.deployment, wrong)
-        if (run := current()) is None:
-            return
-        for place in places:
-            run.transfer_ended(
-                source=source.deployment,
-                destination=copy.deployment,
-                location=place.name,
-                route=route(source, place),
-                num_bytes=sent.num_bytes,
-                num_files=len(sent.sha256),
-                seconds=seconds,
+
+    async def _send(self, sending: Sending, started: float) -> None:
+        connector_of = self.context.deployment_manager.get_connector
+
+        async def stream(source: str, target: str) -> None:
+            await _copy(
+                src_connector=connector_of(sending.source.deployment),
+                src_location=sending.source,
+                src=source,
+                dst_connector=connector_of(sending.to),
+                dst_locations=list(sending.destinations),
+                dst=target,
+                writable=True,
             )
 
-    async def _discard(self, copies: Iterable[DataLocation]) -> None:
-        # A part of a copy must not be taken for all of it; where the site cannot be reached, the run's failure tells.
-        for copy in copies:
-            with contextlib.suppress(Exception):
-                await self._run(copy.location, [f"rm -rf -- {shlex.quote(copy.path)}"])
+        _record(sending, await sending.send(stream), time.monotonic() - started)
 
-    async def _sent(self, source: ExecutionLocation, path: str) -> Manifest:
-        key = (source.deployment, source.name, path)
-        if key not in self._manifests or self._manifests[key].cancelled():
-            self._manifests[key] = asyncio.create_task(self._manifest(source, path))
-        return await asyncio.shield(self._manifests[key])
+    async def _judge(self, place: DataLocation) -> None:
+        path = StreamFlowPath(place.path, context=self.context, location=place.location)
+        place.data_type = DataType.SYMBOLIC_LINK if await path.is_symlink() else DataType.PRIMARY
 
-    async def _manifest(self, location: ExecutionLocation, path: str) -> Manifest:
-        real = await StreamFlowPath(path, context=self.context, location=location).resolve()
-        text = await self._run(location, manifest.command(str(real or path)))
-        try:
-            return manifest.parse(text)
-        except ValueError as error:
-            raise TransferFailed(location.deployment, location.deployment, str(error)) from None
+    def _finish(self, place: DataLocation) -> None:
+        """It is there, in the places that its location wraps too."""
+        inner, location = place.path, place.location
+        while (inner := get_inner_path(StreamFlowPath(inner, context=self.context, location=location))) is not None:
+            location = location.wraps
+            known = self.path_mapper.get(path=str(inner), deployment=location.deployment, name=location.name)
+            self.register_relation(
+                place,
+                known[0]
+                if known
+                else DataLocation(
+                    location=location,
+                    path=str(inner),
+                    relpath=place.relpath,
+                    data_type=place.data_type,
+                    available=True,
+                ),
+            )
+        place.available.set()
 
-    async def _run(self, location: ExecutionLocation, command: list[str]) -> str:
-        connector: Any = self.context.deployment_manager.get_connector(location.deployment)
-        text, exit_code = await connector.run(location=location, command=command, capture_output=True)
-        if exit_code:
-            raise TransferFailed(location.deployment, location.deployment, f"listing the files ended with {exit_code}")
-        return str(text)
+
+def _record(sending: Sending, sent: Manifest, seconds: float) -> None:
+    if (run := current()) is None:
+        return
+    for place in sending.verified_at():
+        run.transfer_ended(
+            source=sending.source.deployment,
+            destination=sending.to,
+            location=place.name,
+            route=route(sending.source, place),
+            num_bytes=sent.num_bytes,
+            num_files=sent.num_files,
+            seconds=seconds,
+        )
 
 
 def _release(places: Iterable[DataLocation]) -> None:
@@ -142,9 +257,3 @@ def route(source: ExecutionLocation, destination: ExecutionLocation) -> str:
     if source.local:
         return "from-driver"
     return "to-driver" if destination.local else "through-driver"
-
-
-def _crosses(source: ExecutionLocation, copy: DataLocation) -> bool:
-    # What a site has already is linked there, and a link's data type says so.
-    elsewhere = (source.deployment, source.name) != (copy.deployment, copy.name)
-    return elsewhere and copy.data_type == DataType.PRIMARY

@@ -1,65 +1,236 @@
-"""What lies below a path: each regular file's SHA-256, and the bytes of all of them. No streamflow in here."""
+"""What lies below a path: kind, size, mode, times and SHA-256 of each entry, listed at the far end. No streamflow in here."""
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
+import stat
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
-_BYTES = "bytes "
-_FILE = "."  # the only entry of a path that is a file itself
+from medweave_connectors.transfer.reasons import reason_in
+
+ROOT = "."  # the path asked about
+_LOOK = ": medweave-look; "
+# No path that `find` prints below `.//` has two slashes elsewhere: whatever a name holds, no record begins inside it.
+_HEAD = b".//"
+_ENTRY = re.compile(rb"(?:\A|\n)([0-9a-f]+) (\d+) (-?\d+) ([0-9:.+ -]+) (?=\.//)")
+_DIGEST = re.compile(rb"(?:\A|\n)(\\?)([0-9a-f]{64}) [ *](?=\.//)")  # a backslash in front: the name is escaped
+_ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
+_ESCAPED = {b"n": b"\n", b"r": b"\r", b"\\": b"\\"}
+_END = re.compile(rb"end (\d+)\n")
+_NOT_THERE = 44
+TOOLS = ("readlink", "find", "stat", "od", "sha256sum")
+_LACKS = "medweave-lacks-"
+
+
+class Kind(StrEnum):
+    """What an entry is once links are followed; a symlink is one that leads nowhere."""
+
+    FILE = "file"
+    FOLDER = "folder"
+    SYMLINK = "symlink"
+    SPECIAL = "special"
+
+
+_KINDS = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.FOLDER, stat.S_IFLNK: Kind.SYMLINK}
+
+
+class Unlisted(ValueError):
+    """The far end could not list the entries; the words name none of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file, folder or link.
+
+    Attributes:
+        size: bytes.
+        mode: permission bits.
+        modified_s: time of the last modification by the site's own clock, s since 1970. Never compared between sites.
+        changed: time of the last change of the inode, in the site's own words. Compared with itself only.
+        sha256: hexadecimal digest of a file; empty where it was not asked for.
+    """
+
+    kind: Kind
+    size: int
+    mode: int
+    modified_s: int
+    changed: str
+    sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The files below a path.
+    """The entries below a path.
 
     Attributes:
-        sha256: hexadecimal digest by path, relative to the path asked about; that path itself is "." where it is a file.
-        num_bytes: of all files together.
+        real: the path itself, without links.
+        entries: by path, relative to the path asked about, which is `ROOT`. Bytes that are no UTF-8 are in there as
+            `os.fsdecode` has them.
     """
 
-    sha256: dict[str, str]
-    num_bytes: int
+    real: str
+    entries: dict[str, Entry]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all files together."""
+        return sum(each.size for each in self.entries.values() if each.kind == Kind.FILE)
+
+    @property
+    def num_files(self) -> int:
+        """The files."""
+        return self.count(Kind.FILE)
+
+    def count(self, kind: Kind) -> int:
+        """The entries of a kind."""
+        return sum(each.kind == kind for each in self.entries.values())
 
     def difference(self, arrived: Manifest) -> str:
-        """What is wrong with a copy, in counts only (file names may tell about patients); empty where nothing is."""
-        missing = len(self.sha256.keys() - arrived.sha256.keys())
-        strange = len(arrived.sha256.keys() - self.sha256.keys())
-        changed = sum(arrived.sha256.get(path, digest) != digest for path, digest in self.sha256.items())
-        total = f"of {len(self.sha256)} files"
+        """What is wrong with a copy, in counts only (file names may tell about patients); empty where nothing is.
+
+        Times are not compared: two clocks may differ. Nor are modes: not every file system has them.
+        """
+        pairs = [(mine, arrived.entries.get(path)) for path, mine in self.entries.items()]
+        missing = [mine.kind for mine, other in pairs if other is None]
+        other_kind = sum(other is not None and other.kind != mine.kind for mine, other in pairs)
+        changed = sum(
+            other is not None and other.kind == mine.kind == Kind.FILE and _content(mine) != _content(other)
+            for mine, other in pairs
+        )
+        total = f"of {self.num_files} files"
+        folders = sum(kind != Kind.FILE for kind in missing)
+        strange = len(arrived.entries.keys() - self.entries.keys())
         counts = (
-            (missing, f"{missing} {total} missing"),
+            (len(missing) - folders, f"{len(missing) - folders} {total} missing"),
+            (folders, f"{folders} of {self.count(Kind.FOLDER)} folders missing"),
+            (other_kind, f"{other_kind} of {len(self.entries)} are of another kind"),
             (changed, f"{changed} {total} with other content"),
             (strange, f"{strange} more than were sent"),
         )
         return ", ".join(words for count, words in counts if count)
 
+    def unchanged(self, later: Manifest) -> bool:
+        """Whether the same site shows the same entries later: same files, none of them written to meanwhile."""
+        return {path: _stamp(each) for path, each in self.entries.items()} == {
+            path: _stamp(each) for path, each in later.entries.items()
+        }
 
-def command(path: str) -> list[str]:
-    """Words for a POSIX shell that print the manifest of a path. Links are followed, as the transfer follows them.
 
-    `sha256sum` writes a name with a newline or backslash in one line, with a backslash in front; so lines are files.
+def _content(entry: Entry) -> tuple[int, str]:
+    return entry.size, entry.sha256
+
+
+def _stamp(entry: Entry) -> tuple[object, ...]:
+    # A folder's own times change with what is made and removed in it, which its entries show.
+    return (entry.kind,) if entry.kind == Kind.FOLDER else (entry.kind, entry.size, entry.modified_s, entry.changed)
+
+
+def command(path: str, *, digests: bool = True) -> list[str]:
+    """Words for a POSIX shell that print the manifest of an absolute path. Links are followed, as the transfer follows them.
+
+    It needs `TOOLS`, of GNU or of busybox. What it prints is hexadecimal: the way back has no NUL, no byte that is no UTF-8, and
+    nothing to strip. Sections end with a NUL: the path, the entries, the digests, the end.
+
+    Args:
+        digests: without them, no file is read.
     """
-    quoted = shlex.quote(path)
-    size = "-exec stat -L -c %s {} + | awk '{ sum += $1 } END { printf \"bytes %.0f\\n\", sum }'"
-    folder = f"cd {quoted} && find -L . -type f -exec sha256sum {{}} + && find -L . -type f {size}"
-    file = f"sha256sum < {quoted} && find -L {quoted} -type f {size}"
-    return [f"if [ -d {quoted} ]; then {folder}; else {file}; fi"]
+    entry = "stat {follow} -c '%f %s %Y %z %n' {{}} +"
+    listing = f'find -L "$@" ! -type l -exec {entry.format(follow="-L")}'
+    # The path itself has been resolved: only below a folder can a link lead nowhere.
+    dangling = f'{{ [ ! -d "$root" ] || find -L "$@" -type l -exec {entry.format(follow="")}; }}'
+    hashing = ' && find -L "$@" -type f -exec sha256sum {} +' if digests else ""
+    # A name may end in a newline, which the shell would strip.
+    script = (
+        f"root=$(readlink -f {shlex.quote(path)} && echo .) || exit {_NOT_THERE}; root=${{root%??}}; "
+        f'[ -e "$root" ] || exit {_NOT_THERE}; printf \'%s\\0\' "$root"; '
+        'if [ -d "$root" ]; then cd "$root" && set -- .//; else cd "${root%/*}/" && set -- ".//${root##*/}"; fi && '
+        f"{listing} && {dangling} && printf '\\0'{hashing}"
+    )
+    whole = f"{{ ( {script} ) 2>&1; code=$?; printf '\\0end %s\\n' $code; }}"
+    lacks = f"for tool in {' '.join(TOOLS)}; do command -v $tool >/dev/null || {{ echo {_LACKS}$tool; exit 1; }}; done"
+    return [f"{_LOOK}( export LC_ALL=C; {lacks}; {whole} | od -An -v -tx1 )"]
 
 
-def parse(text: str) -> Manifest:
+def only_looks(words: Sequence[str]) -> bool:
+    """Whether words are those of `command`, which changes nothing and may be sent again."""
+    return words[0].startswith(_LOOK)
+
+
+def parse(text: str, *, digests: bool = True) -> Manifest:
     """Reads what `command` printed.
 
     Raises:
-        ValueError: the last line, which holds the sum, is not there, or a line is no digest.
+        Unlisted: it is cut, or is no listing, or the far end says why there is none.
     """
-    *lines, last = text.strip("\n").split("\n")
-    if not last.startswith(_BYTES):
-        raise ValueError("the listing of the files is cut")
-    digests: dict[str, str] = {}
-    for line in lines:
-        digest, separator, name = line.removeprefix("\\").partition("  ")
-        if len(digest) != 64 or not separator:
-            raise ValueError("a line of the listing is no SHA-256")
-        digests[_FILE if name == "-" else name.removeprefix("./")] = digest
-    return Manifest(digests, int(last.removeprefix(_BYTES)))
+    if lacks := next((tool for tool in TOOLS if f"{_LACKS}{tool}" in text), ""):
+        raise Unlisted(f"the site has no program `{lacks}`")
+    try:
+        *sections, end = bytes.fromhex(text).split(b"\0")
+    except ValueError:
+        raise Unlisted(reason_in(text) or "the listing of the files is no listing") from None
+    ended = _END.fullmatch(end)
+    if ended is None:
+        raise Unlisted("the listing of the files is cut")
+    if code := int(ended[1]):
+        told = "there is no such file or folder" if code == _NOT_THERE else ""
+        raise Unlisted(told or reason_in(b"".join(sections).decode(errors="replace")) or f"it ended with {code}")
+    if len(sections) != 3:
+        raise Unlisted("the listing of the files has not its three parts")
+    root, listing, hashes = sections
+    entries, first = {}, b""
+    sums = dict(_digests(hashes))
+    for name, entry in _entries(listing):
+        first = first or name
+        path = ROOT if name == first else os.fsdecode(name.removeprefix(first))
+        if path in entries:
+            raise Unlisted("the listing of the files has an entry twice")
+        entries[path] = _with_digest(entry, sums.pop(name, ""), digests)
+    if not entries or sums:
+        raise Unlisted("the entries of the listing are not those of its digests")
+    _check_tree(entries, first, root)
+    return Manifest(os.fsdecode(root), entries)
+
+
+def _check_tree(entries: Mapping[str, Entry], first: bytes, root: bytes) -> None:
+    """Each entry lies in a folder that is listed too; what is no folder is alone."""
+    named = _HEAD if entries[ROOT].kind == Kind.FOLDER else _HEAD + root.rpartition(b"/")[2]
+    parents = {path.rpartition("/")[0] or ROOT for path in entries if path != ROOT}
+    folders = {path for path, each in entries.items() if each.kind == Kind.FOLDER}
+    if first != named or not parents <= folders:
+        raise Unlisted("an entry of the listing has no folder")
+
+
+def _with_digest(entry: Entry, sha256: str, wanted: bool) -> Entry:
+    if bool(sha256) != (wanted and entry.kind == Kind.FILE):
+        raise Unlisted("the entries of the listing are not those of its digests")
+    return Entry(entry.kind, entry.size, entry.mode, entry.modified_s, entry.changed, sha256)
+
+
+def _records(section: bytes, head: re.Pattern[bytes]) -> Iterator[tuple[re.Match[bytes], bytes]]:
+    """Each record's beginning, and the name after it."""
+    found = list(head.finditer(section))
+    ends = [each.start() for each in found[1:]] + [len(section) - 1]
+    if section and (not found or found[0].start() != 0 or not section.endswith(b"\n")):
+        raise Unlisted("a line of the listing is no entry")
+    for each, end in zip(found, ends, strict=bool(found)):
+        yield each, section[each.end() : end]
+
+
+def _entries(section: bytes) -> Iterator[tuple[bytes, Entry]]:
+    for head, name in _records(section, _ENTRY):
+        mode = int(head[1], 16)
+        kind = _KINDS.get(stat.S_IFMT(mode), Kind.SPECIAL)
+        yield name, Entry(kind, int(head[2]), stat.S_IMODE(mode), int(head[3]), head[4].decode())
+
+
+def _digests(section: bytes) -> Iterator[tuple[bytes, str]]:
+    for head, name in _records(section, _DIGEST):
+        yield (_unescaped(name) if head[1] else name), head[2].decode()
+
+
+def _unescaped(name: bytes) -> bytes:
+    return _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[0]), name)

@@ -25,7 +25,6 @@ NOTHING_TO_CUT = "this machine is reached without a connection"
 class TestLocal(
     ConnectorContract,
     lacks={
-        "test_a_stream_that_breaks_off_is_an_error": "files are copied here without a stream",
         "test_a_command_whose_connection_is_cut_is_not_sent_again": NOTHING_TO_CUT,
         "test_a_job_whose_connection_is_lost_is_ended_and_not_taken_for_done": NOTHING_TO_CUT,
         "test_a_job_in_a_queue_outlives_the_connection": NOTHING_TO_CUT,

@@ -3,47 +3,151 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
+import socket
+import stat
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from medweave_connectors.transfer import manifest
-from medweave_connectors.transfer.manifest import Manifest
+from medweave_connectors.transfer import commands, manifest
+from medweave_connectors.transfer.manifest import ROOT, Entry, Kind, Manifest, Unlisted
 
 NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=40).filter(
     lambda name: name not in {".", ".."}
 )
+# Names that look like the beginning of another record.
+HEAD = f"81a4 5 1795386724 2026-11-22 22:32:04.972886566 +0000 {'.'}"
+TRAPS = {
+    "a\n": b"",
+    f"b\n{HEAD}": b"1",
+    f"c\n{'0' * 64}  .": b"2",
+    f"\\{'0' * 64}  .": b"3",
+    "d\\ne": b"4",
+    "d\ne": b"5",
+    "f\r": b"6",
+}
+
+
+def printed(path: Path, *, digests: bool = True, path_variable: str | None = None) -> str:
+    words = " ".join(manifest.command(str(path), digests=digests))
+    environment = os.environ | ({} if path_variable is None else {"PATH": path_variable})
+    done = subprocess.run(["/bin/sh", "-c", words], capture_output=True, text=True, check=False, env=environment)
+    return done.stdout.strip()
 
 
 def listed(path: Path) -> Manifest:
-    words = " ".join(manifest.command(str(path)))
-    done = subprocess.run(["sh", "-c", words], capture_output=True, text=True, check=True)
-    return manifest.parse(done.stdout)
+    return manifest.parse(printed(path))
 
 
 @settings(max_examples=40, deadline=None)
-@given(files=st.dictionaries(NAMES, st.binary(max_size=100), max_size=5))
-def test_every_file_is_listed_whatever_its_name(files: dict[str, bytes]) -> None:
+@given(
+    files=st.dictionaries(NAMES, st.binary(max_size=100), max_size=5),
+    folders=st.sets(NAMES, max_size=3),
+    data=st.data(),
+)
+@example(files=TRAPS, folders={f"g\n{HEAD}", "h"}, data=None)
+def test_every_entry_is_listed_whatever_its_name_and_no_part_of_a_listing_is_taken(
+    files: dict[str, bytes], folders: set[str], data: st.DataObject | None
+) -> None:
     with tempfile.TemporaryDirectory() as name:
-        below = Path(name, "a folder's name", "deeper")
+        top = Path(name, "a folder's name")
+        below = top / "deeper"
         below.mkdir(parents=True)
+        for folder in folders - files.keys():
+            (below / folder / "within").mkdir(parents=True)
         for file, content in files.items():
             (below / file).write_bytes(content)
-        seen = listed(below.parent)
-    assert sorted(seen.sha256.values()) == sorted(hashlib.sha256(content).hexdigest() for content in files.values())
+        text = printed(top)
+    seen = manifest.parse(text)
+    found = {path: each.sha256 for path, each in seen.entries.items() if each.kind == Kind.FILE}
+    assert found == {f"deeper/{name}": hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    made = {f"deeper/{name}{end}" for name in folders - files.keys() for end in ("", "/within")}
+    assert {path for path, each in seen.entries.items() if each.kind == Kind.FOLDER} == {ROOT, "deeper", *made}
     assert seen.num_bytes == sum(map(len, files.values()))
+    cuts = range(len(text)) if data is None else [data.draw(st.integers(0, len(text) - 1))]
+    for length in cuts:
+        with pytest.raises(Unlisted):
+            manifest.parse(text[:length].strip())
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.one_of(st.text(max_size=200), st.binary(max_size=200).map(bytes.hex)))
+def test_nothing_else_is_taken_for_a_listing(text: str) -> None:
+    with pytest.raises(Unlisted):
+        manifest.parse(text)
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_a_listing_with_a_line_missing_is_refused(data: st.DataObject) -> None:
+    entry = "{kind} 1 1 2026-11-22 22:32:04 +0000 .//{name}\n"
+    lines = [entry.format(kind=kind, name=name) for kind, name in (("41ed", ""), ("81a4", "a"), ("81a4", "b"))]
+    sums = [f"{'0' * 64}  .//{name}\n" for name in "ab"]
+    kept = data.draw(st.lists(st.booleans(), min_size=5, max_size=5).filter(lambda each: not all(each)))
+    parts = [line if keep else "" for line, keep in zip((*lines, *sums), kept, strict=True)]
+    text = "\0".join(("/x", "".join(parts[:3]), "".join(parts[3:]), "end 0\n"))
+    whole = "\0".join(("/x", "".join(lines), "".join(sums), "end 0\n"))
+    assert list(manifest.parse(whole.encode().hex()).entries) == [ROOT, "a", "b"]
+    if kept[1] == kept[3] and kept[2] == kept[4] and kept[0]:
+        return  # a file that was never there
+    with pytest.raises(Unlisted):
+        manifest.parse(text.encode().hex())
+
+
+def test_a_name_that_is_no_text(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe")).write_bytes(b"x")
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xff")).write_bytes(b"y")
+    assert list(map(os.fsencode, sorted(listed(tmp_path).entries))) == [b".", b"\xff\xfe", b"\xff\xff"]
+
+
+def test_a_name_of_255_bytes_and_a_deep_folder(tmp_path: Path) -> None:
+    names = ["ü" * 127 + "x", *(["d" * 200] * 12)]
+    Path(tmp_path, names[0]).touch()
+    folder = tmp_path
+    for name in names[1:]:
+        folder = folder / name
+        folder.mkdir()
+    assert set(listed(tmp_path).entries) == {ROOT, names[0], *("/".join(names[1 : n + 1]) for n in range(1, 13))}
+
+
+def test_what_is_known_of_each_entry(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir(mode=0o700)
+    (tmp_path / "tool").write_bytes(b"12345")
+    (tmp_path / "tool").chmod(0o4750)
+    os.utime(tmp_path / "tool", (1e9, 1e9))
+    (tmp_path / "again").hardlink_to(tmp_path / "tool")
+    with (tmp_path / "sparse").open("wb") as stream:
+        stream.truncate(10**6)
+    (tmp_path / "nowhere").symlink_to("missing")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+    seen = listed(tmp_path)
+    assert seen.real == str(tmp_path.resolve())
+    assert {path: str(each.kind) for path, each in seen.entries.items()} == {
+        ROOT: "folder", "empty": "folder", "tool": "file", "again": "file", "sparse": "file", "nowhere": "symlink",
+        "socket": "special",
+    }  # fmt: skip
+    tool = seen.entries["tool"]
+    assert (tool.size, tool.mode, tool.modified_s) == (5, 0o4750, 10**9)
+    assert seen.entries["again"] == tool
+    assert seen.entries["empty"].mode == 0o700
+    assert (seen.num_files, seen.num_bytes) == (3, 10**6 + 10)
 
 
 def test_a_file_and_its_copy_under_another_name_are_equal(tmp_path: Path) -> None:
     (tmp_path / "-one").write_bytes(b"12345")
-    (tmp_path / "two 2").write_bytes(b"12345")
-    one, two = listed(tmp_path / "-one"), listed(tmp_path / "two 2")
-    assert one == two
-    assert (one.num_bytes, list(one.sha256)) == (5, ["."])
+    (tmp_path / "two 2\n").write_bytes(b"12345")
+    one, two = listed(tmp_path / "-one"), listed(tmp_path / "two 2\n")
+    assert one.difference(two) == ""
+    assert (one.num_bytes, list(one.entries)) == (5, [ROOT])
+    assert two.real.endswith("/two 2\n")
 
 
 def test_links_are_followed(tmp_path: Path) -> None:
@@ -51,19 +155,160 @@ def test_links_are_followed(tmp_path: Path) -> None:
     (tmp_path / "real" / "x").write_bytes(b"abc")
     (tmp_path / "sent").mkdir()
     (tmp_path / "sent" / "x").symlink_to(tmp_path / "real" / "x")
-    assert listed(tmp_path / "sent") == listed(tmp_path / "real")
+    (tmp_path / "to it").symlink_to("sent")
+    assert listed(tmp_path / "to it").entries["x"] == listed(tmp_path / "real").entries["x"]
+    assert listed(tmp_path / "to it").real == str((tmp_path / "sent").resolve())
+
+
+def test_a_look_reads_no_file(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"abc")
+    seen = manifest.parse(printed(tmp_path, digests=False), digests=False)
+    assert (seen.entries["x"].size, seen.entries["x"].sha256) == (3, "")
+    assert seen.unchanged(listed(tmp_path))
+    with pytest.raises(Unlisted):
+        manifest.parse(printed(tmp_path, digests=False))
+
+
+@pytest.mark.parametrize("change", ["content", "new", "gone"])
+def test_a_source_that_was_written_to_is_another_one(tmp_path: Path, change: str) -> None:
+    for name in ("x", "y"):
+        (tmp_path / name).write_bytes(b"abc")
+    before = listed(tmp_path)
+    assert before.unchanged(listed(tmp_path))
+    if change == "content":  # of the same size, and with the same time of modification
+        (tmp_path / "x").write_bytes(b"abd")
+        os.utime(tmp_path / "x", (before.entries["x"].modified_s,) * 2)
+    elif change == "new":
+        (tmp_path / "z").mkdir()
+    else:
+        (tmp_path / "y").unlink()
+    assert not before.unchanged(listed(tmp_path))
 
 
 def test_the_difference_counts_and_names_nothing() -> None:
-    sent = Manifest({"patient-a": "0" * 64, "patient-b": "1" * 64, "c": "2" * 64}, 3)
-    assert sent.difference(sent) == ""
-    arrived = Manifest({"patient-a": "0" * 64, "c": "3" * 64, "d": "4" * 64}, 3)
+    def entry(digit: str, kind: Kind = Kind.FILE) -> Entry:
+        return Entry(kind, 1, 0o644, 5, "then", digit * 64 if kind == Kind.FILE else "")
+
+    folder = entry("", Kind.FOLDER)
+    sent = Manifest(
+        "/x",
+        {ROOT: folder, "patient-a": entry("0"), "patient-b": entry("1"), "c": entry("2"), "e": folder, "f": folder},
+    )
+    later = {path: replace(each, modified_s=3605, changed="now", mode=0o600) for path, each in sent.entries.items()}
+    assert sent.difference(Manifest("/y", later)) == "", "another clock, other rights"
+    arrived = Manifest("/y", {ROOT: folder, "patient-a": entry("0"), "c": entry("3"), "d": entry("4"), "f": entry("5")})
     told = sent.difference(arrived)
-    assert told == "1 of 3 files missing, 1 of 3 files with other content, 1 more than were sent"
+    assert told == (
+        "1 of 3 files missing, 1 of 3 folders missing, 1 of 6 are of another kind, 1 of 3 files with other content, "
+        "1 more than were sent"
+    )
     assert "patient" not in told
 
 
-@pytest.mark.parametrize("text", ["", f"{'0' * 64}  x\n", "no digest  x\nbytes 3\n"])
-def test_a_cut_listing_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="listing"):
+def test_why_there_is_no_listing_is_told_without_names(tmp_path: Path) -> None:
+    with pytest.raises(Unlisted, match=r"^there is no such file or folder$"):
+        listed(tmp_path / "patient")
+    (tmp_path / "patient").symlink_to("patient")
+    with pytest.raises(Unlisted, match=r"^there is no such file or folder$"):
+        listed(tmp_path / "patient")
+    told = f"sha256sum: {tmp_path}/patient: Input/output error\n".encode()
+    text = b"\0".join((b"/x", b"", told, b"end 1\n")).hex()
+    with pytest.raises(Unlisted, match=r"^Input/output error$"):
         manifest.parse(text)
+
+
+@pytest.mark.parametrize("lacks", manifest.TOOLS)
+def test_a_site_without_a_tool_is_told(tmp_path: Path, lacks: str) -> None:
+    for tool in (*manifest.TOOLS, "sh"):
+        if tool != lacks:
+            (tmp_path / tool).symlink_to(str(shutil.which(tool)))
+    with pytest.raises(Unlisted, match=rf"^the site has no program `{lacks}`$"):
+        manifest.parse(printed(tmp_path, path_variable=str(tmp_path)))
+
+
+def test_the_sums_of_a_busybox_that_escapes_nothing(tmp_path: Path) -> None:
+    # Older ones write a newline in a name as it is.
+    script = f"""#!{shutil.which("python3")}
+import hashlib, os, sys
+for name in map(os.fsencode, sys.argv[1:]):
+    sys.stdout.buffer.write(hashlib.sha256(open(name, "rb").read()).hexdigest().encode() + b"  " + name + b"\\n")
+"""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "sha256sum").write_text(script)
+    (tmp_path / "bin" / "sha256sum").chmod(0o755)
+    (tmp_path / "data").mkdir()
+    for name, content in TRAPS.items():
+        (tmp_path / "data" / name).write_bytes(content)
+    ours = listed(tmp_path / "data")
+    assert manifest.parse(printed(tmp_path / "data", path_variable=f"{tmp_path}/bin:{os.environ['PATH']}")) == ours
+
+
+# ---- what else is run at the far end
+
+
+def done(words: list[str], **keywords: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["/bin/sh", "-c", " ".join(words)], capture_output=True, text=True, check=False, env=os.environ | keywords
+    )
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_a_copy_is_put_together_aside_and_renamed(tmp_path: Path, below: bool) -> None:
+    destination = tmp_path / "not there yet" / 'it\'s "$HOME"'
+    if below:
+        destination.mkdir(parents=True)
+    told = commands.read_prepared(done(commands.prepare(str(destination), "t")).stdout)
+    assert told is not None
+    assert told.below == below
+    usage = shutil.disk_usage(tmp_path)
+    assert told.free_bytes is not None
+    assert abs(told.free_bytes - usage.free) < 2**30
+    place = commands.place_of(str(destination), "name", "t", below=below)
+    part = Path(place.part)
+    assert (part.parent, part.name) == (destination if below else destination.parent, ".medweave-t.part")
+    assert stat.S_IMODE(part.stat().st_mode) == 0o700
+    Path(place.inside("real")).mkdir(mode=0o500)
+    assert done(commands.keep(place, "real")).returncode == 0
+    assert Path(place.final) == (destination / "name" if below else destination)
+    assert stat.S_IMODE(Path(place.final).stat().st_mode) == 0o500
+    assert not part.exists()
+    assert done(commands.keep(place, "real")).returncode == 0, "by a second pod on the same volume"
+    Path(place.final).rmdir()
+    assert done(commands.keep(place, "real")).returncode == commands.REFUSED
+
+
+def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "input").mkdir()
+    (tmp_path / "link").symlink_to("input")
+    place = commands.Place(str(tmp_path / ".part"), str(tmp_path / "link"))
+    Path(place.part).mkdir()
+    Path(place.inside("x")).write_text("new")
+    assert done(commands.keep(place, "x")).returncode == 0
+    assert (tmp_path / "link").read_text() == "new"
+    assert list((tmp_path / "input").iterdir()) == []
+
+
+def test_what_is_not_whole_is_removed_whatever_its_rights(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "to"):
+        done(commands.prepare(str(folder / "to"), "t"))
+        (folder / ".medweave-t.part" / "x" / "y").mkdir(parents=True)
+        (folder / ".medweave-t.part" / "x").chmod(0)
+    assert done(commands.drop(str(tmp_path / "to"), "t")).returncode == 0
+    assert [each.name for each in tmp_path.rglob("*")] == ["to"]
+
+
+@pytest.mark.parametrize(
+    ("line", "free"),
+    [
+        ("/dev/sda1 1000 400 600 40% /", 600 * 1024),
+        ("//server/my share 50% off 1000 400 600 40% /mnt/my disk", 600 * 1024),
+        ("s3fs 0 0 0 - /bucket", None),
+        ("s3fs 0 0 0 0% /bucket", None),
+        ("odd", None),
+    ],
+)
+def test_the_free_bytes_of_a_file_system(tmp_path: Path, line: str, free: int | None) -> None:
+    (tmp_path / "df").write_text(f"#!/bin/sh\necho Filesystem 1024-blocks; echo '{line}'\n")
+    (tmp_path / "df").chmod(0o755)
+    told = done(commands.prepare(str(tmp_path / "to"), "t"), PATH=f"{tmp_path}:{os.environ['PATH']}").stdout
+    assert commands.read_prepared(told) == commands.Prepared(below=False, free_bytes=free)

@@ -1,0 +1,132 @@
+"""Streams to and from programs of this machine, which end when the program has ended, and fail when it failed.
+
+The stock ones drop the exit status, and a program that writes many errors waits for ever for someone who reads them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from streamflow.core.data import StreamWrapper
+
+from medweave_connectors.errors import StreamBroke
+
+READ_BYTES, TAIL_BYTES = 2**16, 2000
+
+
+class _Program(StreamWrapper):  # type: ignore[misc]
+    """A program whose errors are read while it runs, and told when it fails."""
+
+    def __init__(self, words: Sequence[str], what: str) -> None:
+        super().__init__(None)
+        self._words, self._what = words, what
+        self._process: asyncio.subprocess.Process
+        self._said = bytearray()
+        self._ended = False
+
+    async def _start(self, **streams: Any) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            *self._words,
+            **streams,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "LC_ALL": "C"},
+            start_new_session=True,
+        )
+        self._draining = asyncio.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        assert self._process.stderr is not None
+        while data := await self._process.stderr.read(READ_BYTES):
+            self._said += data
+            del self._said[:-TAIL_BYTES]
+
+    async def close(self) -> None:
+        """Waits for the program.
+
+        Raises:
+            StreamBroke: it failed.
+        """
+        if self._ended:
+            return
+        self._ended = True
+        await self._finish()
+        code = await self._process.wait()
+        await self._draining
+        if code:
+            told = self._said.decode(errors="replace").strip()
+            raise StreamBroke(f"{self._what} broke off: {told or 'no word'} (exit status {code})", told, code)
+
+    async def _finish(self) -> None:
+        raise NotImplementedError
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                await self.close()
+        finally:
+            if self._process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                await self._process.wait()
+            self._draining.cancel()
+
+
+class Reader(_Program):
+    """What a program writes to its standard output."""
+
+    async def __aenter__(self) -> Reader:
+        await self._start(stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE)
+        return self
+
+    async def read(self, size: int | None = None) -> bytes:
+        """Up to `size` bytes; none at the end."""
+        assert self._process.stdout is not None
+        return await self._process.stdout.read(-1 if size is None else size)
+
+    async def write(self, data: bytes) -> None:
+        """There is no way to write."""
+        raise TypeError("a reader")
+
+    async def _finish(self) -> None:
+        while await self.read(READ_BYTES):
+            pass
+
+
+class Writer(_Program):
+    """The standard input of a program."""
+
+    async def __aenter__(self) -> Writer:
+        await self._start(stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL)
+        return self
+
+    async def read(self, size: int | None = None) -> bytes:
+        """There is nothing to read."""
+        raise TypeError("a writer")
+
+    async def write(self, data: bytes) -> None:
+        """Sends.
+
+        Raises:
+            StreamBroke: the program has ended already, with an error.
+        """
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(data)
+            await self._process.stdin.drain()
+        except ConnectionError:
+            await self.close()
+            raise
+
+    async def _finish(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        with contextlib.suppress(ConnectionError):  # how it ended is looked at next
+            await self._process.stdin.wait_closed()

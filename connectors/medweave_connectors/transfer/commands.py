@@ -1,0 +1,172 @@
+"""What is run at both ends of a copy, for a POSIX shell and the tools that each site has. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+REFUSED = 46
+KEEP_S = 20  # for a rename by another place that sees the same files
+_PLACE = re.compile(r"^medweave-place (new|below) (\d+|unknown)\.$", re.MULTILINE)
+_KIB = 1024
+_C = "export LC_ALL=C; "  # reasons are known by their words
+# A far end whose stream was cut may still be writing.
+_REMOVE = (
+    'chmod -R u+rwx "$part" 2>/dev/null; rm -rf "$part" 2>/dev/null || { sleep 1; rm -rf "$part"; } 2>/dev/null || :;'
+)
+
+
+def _script(text: str, values: Mapping[str, str]) -> str:
+    """One line of a shell, whose variables have these values whatever stands in them."""
+    given = "".join(f"{name}={shlex.quote(value)}; " for name, value in values.items())
+    return _C + given + " ".join(line.strip() for line in text.strip().splitlines())
+
+
+def _aside(text: str, **values: str) -> list[str]:
+    """The same in a shell of its own: its `exit` is not that of the shell that runs it."""
+    return [f"( {_script(text, values)} )"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a copy is put together, and where it will stand.
+
+    Attributes:
+        part: a folder with a hidden name, in the folder of the destination: a rename from there is at once and costs nothing.
+        final: path of the copy once it is whole.
+    """
+
+    part: str
+    final: str
+
+    def inside(self, name: str) -> str:
+        """The path of the copy while it is not whole."""
+        return posixpath.join(self.part, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What `prepare` found.
+
+    Attributes:
+        below: the destination is a folder, and the copy will stand in it.
+        free_bytes: room there; None where the file system does not say.
+    """
+
+    below: bool
+    free_bytes: int | None
+
+
+def part_name(token: str) -> str:
+    """The hidden name of a copy that is not whole."""
+    return f".medweave-{token}.part"
+
+
+def place_of(destination: str, name: str, token: str, *, below: bool) -> Place:
+    """Where a copy goes, once it is known whether the destination is a folder already.
+
+    Args:
+        name: the source's own, which the copy bears in such a folder.
+    """
+    folder, final = (destination, posixpath.join(destination, name)) if below else _split(destination)
+    return Place(posixpath.join(folder, part_name(token)), final)
+
+
+def _split(destination: str) -> tuple[str, str]:
+    return posixpath.dirname(destination), destination
+
+
+def prepare(destination: str, token: str) -> list[str]:
+    """Words that make the folder for a copy and ask for the room, all in one: nothing is sent to where it cannot lie.
+
+    They end with `REFUSED`, after the reason, where nothing can be written; then nothing has been made but folders above it.
+
+    Args:
+        token: of this try; places that share a file system make the folder together.
+    """
+    numbers = "2s/.* \\([0-9][0-9]*\\)  *[0-9][0-9]*  *\\([0-9][0-9]*\\)  *[0-9]*% .*/\\1 \\2/p"
+    text = f"""
+        if [ -d "$to" ]; then at=below; else at=new; to=${{to%/*}}/; mkdir -p "$to" || exit {REFUSED}; fi;
+        part=${{to%/}}/{part_name(token)};
+        mkdir -m 700 "$part" || [ -d "$part" ] || exit {REFUSED};
+        df=$(df -Pk "$part" 2>/dev/null | sed -n '{numbers}');
+        all=${{df% *}}; free=${{df#* }}; [ "${{all:-0}}" != 0 ] || free=;
+        echo "medweave-place $at ${{free:-unknown}}."
+    """
+    return _aside(text, to=destination)
+
+
+def read_prepared(text: str) -> Prepared | None:
+    """What `prepare` printed; None where it did not come to its end."""
+    found = _PLACE.search(text)
+    if found is None:
+        return None
+    return Prepared(found[1] == "below", None if found[2] == "unknown" else int(found[2]) * _KIB)
+
+
+def keep(place: Place, name: str) -> list[str]:
+    """Words that put a copy into its place by a rename, and remove what was there before.
+
+    Places that share a file system may all do it: one renames, the others wait until it has.
+    """
+    # A folder that its owner may not write to cannot change its parent.
+    text = f"""
+        if [ -e "$new" ] && mkdir "$part/.medweave-keep" 2>/dev/null; then
+        old=; lock=; {{ [ ! -L "$to" ] || rm -f "$to"; }} &&
+        if [ -d "$to" ]; then old=$part/.medweave-old; mv "$to" "$old"; fi &&
+        if [ -d "$new" ] && [ ! -w "$new" ]; then lock=1; chmod u+w "$new"; fi &&
+        {{ mv -f "$new" "$to" || {{ [ -z "$old" ] || mv "$old" "$to"; false; }}; }} || exit {REFUSED};
+        [ -z "$lock" ] || chmod u-w "$to";
+        {_REMOVE}
+        else seconds=0;
+        while [ -d "$part/.medweave-keep" ] && [ $seconds -lt {KEEP_S} ]; do sleep 1; seconds=$((seconds + 1)); done;
+        [ ! -e "$part" ] && [ -e "$to" ] || exit {REFUSED}; fi
+    """
+    return _aside(text, part=place.part, new=place.inside(name), to=place.final)
+
+
+def drop(destination: str, token: str) -> list[str]:
+    """Words that remove a copy which is not whole, wherever `prepare` has put it."""
+    parts = (place_of(destination, "", token, below=below).part for below in (False, True))
+    return _aside(f"for part in {' '.join(map(shlex.quote, parts))}; do {_REMOVE} done")
+
+
+def pack(path: str) -> list[str]:
+    """Words that write an archive of a file or folder, by its own name, to standard output. Links are followed."""
+    folder, name = posixpath.split(path)
+    # Tar takes what begins with a dash for an option; and a connector that is not ours puts words into a line as they are.
+    return ["tar", "chf", "-", "-C", folder or "/", *(["--"] if name.startswith("-") else []), name]
+
+
+def unpack(name: str, destination: str, token: str, *, own: bool = False) -> list[str]:
+    """Words that read an archive of `name` from standard input: into the destination if that is a folder, else it gets that name.
+
+    It asks nothing beforehand, and what has not been read to its end is not there. What is put together aside already, in the
+    folder that `prepare` made, gets its name from `keep`; places that share a file system may all write there.
+
+    Args:
+        token: another one for each place.
+        own: the files belong to who unpacks them, not to the number of their owner elsewhere.
+    """
+    tar = f"tar {'xpof' if own else 'xpf'} - -C"
+    # Moved to the folder above, not to the name: nothing goes into a folder of that name that another place has made meanwhile.
+    text = f"""
+        if [ -d "$to" ]; then exec {tar} "$to"; fi;
+        case $to in */{part_name("*")}/"$name") exec {tar} "${{to%/*}}";; esac;
+        part=${{to%/*}}/{part_name(token)}; new=$part/${{to##*/}}; lock=;
+        mkdir -m 700 "$part" && {tar} "$part" && {{ [ "$part/$name" = "$new" ] || mv "$part/$name" "$new"; }} &&
+        if [ -d "$new" ] && [ ! -w "$new" ]; then lock=1; chmod u+w "$new"; fi &&
+        {{ mv -f "$new" "${{to%/*}}/" || [ -d "$to" ]; }} && {{ [ -z "$lock" ] || chmod u-w "$to"; }}; code=$?;
+        {_REMOVE}
+        exit $code
+    """
+    return ["sh", "-c", _script(text, {"to": destination, "name": name})]
+
+
+def link_or_copy(source: str, destination: str, *, read_only: bool) -> list[str]:
+    """Words that give a site's own file another name there, or copy it."""
+    how = ["ln", "-snf"] if read_only else ["cp", "-rf"]
+    return [*how, shlex.quote(source), shlex.quote(destination)]

@@ -1,0 +1,102 @@
+"""Copies through the driver as our connectors make them: one archive, complete or not there, and no failure is dropped.
+
+The stock ones ask what the destination is before they begin, drop tar's exit status, put names into shell lines as they are, and
+leave a part of a copy under its final name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import posixpath
+import secrets
+from collections.abc import MutableSequence, Sequence
+from typing import Any
+
+from streamflow.core.deployment import Connector, ExecutionLocation
+
+from medweave_connectors.local.streams import Reader, Writer
+from medweave_connectors.transfer import commands
+
+HERE = "this machine"
+
+
+async def pump(source: Any, targets: Sequence[Any], buffer_bytes: int) -> None:
+    """Sends what one stream gives to all others; the slowest sets the pace.
+
+    Args:
+        source, targets: contexts of streams, not opened yet.
+
+    Raises:
+        StreamBroke: one of the programs behind them failed.
+    """
+    async with contextlib.AsyncExitStack() as ends:
+        writers = [await ends.enter_async_context(each) for each in targets]
+        # The source's end is known before the targets are told that all has arrived.
+        async with source as reader:
+            while data := await reader.read(buffer_bytes):
+                await asyncio.gather(*(writer.write(data) for writer in writers))
+
+
+class TarCopies:
+    """The three copies of a connector whose streams fail when their command fails."""
+
+    deployment_name: str
+    transferBufferSize: int
+
+    async def copy_local_to_remote(
+        self, src: str, dst: str, locations: MutableSequence[ExecutionLocation], read_only: bool = False
+    ) -> None:
+        """Copies to each location: below the destination where that is a folder, under its name elsewhere.
+
+        Raises:
+            StreamBroke: tar failed, here or there; a copy that is not whole was removed.
+        """
+        source = Reader(commands.pack(src.rstrip("/")), f"a transfer from {HERE}")
+        await pump(source, await self._tar_writers(src, dst, locations), self.transferBufferSize)
+
+    async def copy_remote_to_local(
+        self, src: str, dst: str, location: ExecutionLocation, read_only: bool = False
+    ) -> None:
+        """Copies to this machine, in the same way."""
+        words = commands.unpack(_name(src), dst.rstrip("/"), secrets.token_hex(4), own=True)
+        await pump(
+            await self._tar_reader(self, src, location), [Writer(words, f"a transfer to {HERE}")], self._buffer(self)
+        )
+
+    async def copy_remote_to_remote(
+        self,
+        src: str,
+        dst: str,
+        locations: MutableSequence[ExecutionLocation],
+        source_location: ExecutionLocation,
+        source_connector: Connector | None = None,
+        read_only: bool = False,
+    ) -> None:
+        """Copies from another place, in the same way; at the same place it links what is only read."""
+        connector: Any = source_connector or self
+        here = (source_location.deployment, source_location.name)
+        others = [each for each in locations if (each.deployment, each.name) != here]
+        if len(others) < len(locations) and src != dst:
+            words = commands.link_or_copy(src, dst, read_only=read_only)
+            await self.run(location=source_location, command=words)  # type: ignore[attr-defined]
+        if others:
+            reader = await self._tar_reader(connector, src, source_location)
+            await pump(reader, await self._tar_writers(src, dst, others), self._buffer(connector))
+
+    @staticmethod
+    async def _tar_reader(connector: Any, src: str, location: ExecutionLocation) -> Any:
+        return await connector.get_stream_reader(commands.pack(src.rstrip("/")), location)
+
+    async def _tar_writers(self, src: str, dst: str, locations: Sequence[ExecutionLocation]) -> list[Any]:
+        connector: Any = self
+        words = [commands.unpack(_name(src), dst.rstrip("/"), secrets.token_hex(4)) for _ in locations]
+        return [await connector.get_stream_writer(*each) for each in zip(words, locations, strict=True)]
+
+    @staticmethod
+    def _buffer(connector: Any) -> int:
+        return int(connector.transferBufferSize)
+
+
+def _name(path: str) -> str:
+    return posixpath.basename(path.rstrip("/"))

@@ -1,0 +1,38 @@
+"""Why a far end could not do its part of a copy, told without the names that its programs write beside it. Pure."""
+
+from __future__ import annotations
+
+NO_ROOM = ("No space left on device", "Disk quota exceeded", "Quota exceeded")
+READ_ONLY = ("Read-only file system",)
+NOT_ALLOWED = ("Permission denied", "Operation not permitted")
+_OTHERS = (
+    "No such file or directory",
+    "Not a directory",
+    "Is a directory",
+    "File exists",
+    "Directory not empty",
+    "File name too long",
+    "File too large",
+    "Too many levels of symbolic links",
+    "File system loop detected",
+    "Too many open files",
+    "Input/output error",
+    "Stale file handle",
+    "Transport endpoint is not connected",
+    "file changed as we read it",
+    "File removed before we read it",
+    "File shrank",
+    "Unexpected EOF",
+    "This does not look like a tar archive",
+    "Cannot allocate memory",
+    "Argument list too long",
+    "not found",  # a shell's word for a program that is missing
+)
+
+
+def reason_in(text: str) -> str:
+    """The first reason that programs are known to give (in LC_ALL=C, of glibc or musl); empty where there is none.
+
+    Only the fixed words are returned, never the text: it names files, and names may tell about patients.
+    """
+    return next((words for words in (*NO_ROOM, *READ_ONLY, *NOT_ALLOWED, *_OTHERS) if words in text), "")

@@ -1,0 +1,134 @@
+"""The data manager at work in a test: this machine, and sites over real ssh whose programs a test can replace."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import shutil
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
+
+from streamflow.core.deployment import ExecutionLocation
+
+from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
+from medweave_connectors.local.connector import MedweaveLocalConnector
+from medweave_connectors.ssh.connector import MedweaveSSHConnector
+from medweave_connectors.transfer.manager import MedweaveDataManager
+from support.api_server import ApiServer, pod_document
+from support.ssh_server import SSHServer, ssh_server
+
+Route = Literal["from-driver", "to-driver", "through-driver"]
+ROUTES: tuple[Route, ...] = ("from-driver", "to-driver", "through-driver")
+LAPTOP = ExecutionLocation(name="__LOCAL__", deployment="laptop", local=True)
+ENDS: Mapping[Route, tuple[str, str]] = {
+    "from-driver": ("laptop", "site"),
+    "to-driver": ("site", "laptop"),
+    "through-driver": ("other", "site"),
+}
+
+
+class Places:
+    """A laptop and two sites, whose files all lie on this machine.
+
+    Attributes:
+        programs: a folder on the sites' PATH, before the others.
+        source, target: folders for what is sent, and for what arrives.
+        more: further connectors, by the name of their deployment.
+        asked: commands that each deployment ran, and streams that it opened.
+    """
+
+    def __init__(self, folder: Path, server: SSHServer) -> None:
+        self.programs, self.source, self.target = folder / "programs", folder / "source", folder / "target"
+        for each in (self.programs, self.source, self.target):
+            each.mkdir()
+        self.server = server
+        server.environment["PATH"] = f"{self.programs}:{os.environ['PATH']}"
+        self.asked: Counter[str] = Counter()
+        self.manager: Any = None
+        self.more: Callable[[], dict[str, Any]] = dict
+
+    def replace(self, program: str, script: str) -> None:
+        """Puts a script in the place of a site's program, which it can run as `$real`."""
+        file = self.programs / program
+        file.write_text(f"#!/bin/sh\nreal={shlex.quote(str(shutil.which(program)))}\n{script}\n")
+        file.chmod(0o755)
+
+    def places(self) -> dict[str, ExecutionLocation]:
+        """The location of each deployment."""
+        name = f"127.0.0.1:{self.server.port}"
+        sites = {each: ExecutionLocation(name=name, deployment=each) for each in ("site", "other")}
+        return {"laptop": LAPTOP, **sites}
+
+    def at_work(self, act: Callable[[Places], Awaitable[Any]], kind: type = MedweaveDataManager) -> Any:
+        """What is answered while the places are connected."""
+        return asyncio.run(asyncio.wait_for(self._used(act, kind), 60))
+
+    async def _used(self, act: Callable[[Places], Awaitable[Any]], kind: type) -> Any:
+        login = {
+            "nodes": [f"127.0.0.1:{self.server.port}"],
+            "username": "me",
+            "sshKey": str(self.server.key),
+            "knownHosts": str(self.server.known_hosts),
+        }
+        connectors: dict[str, Any] = {name: MedweaveSSHConnector(name, "/", **login) for name in ("site", "other")}
+        connectors |= {"laptop": MedweaveLocalConnector("laptop", "/"), **self.more()}
+        context = SimpleNamespace(
+            deployment_manager=SimpleNamespace(get_connector=connectors.__getitem__),
+            checkpoint_manager=SimpleNamespace(register=lambda _: None),
+        )
+        self.manager = context.data_manager = kind(context)
+        for name, connector in connectors.items():
+            await connector.deploy(False)
+            self._count(name, connector)
+        try:
+            return await act(self)
+        finally:
+            for connector in connectors.values():
+                await connector.undeploy(False)
+
+    def _count(self, name: str, connector: Any) -> None:
+        for method in ("run", "get_stream_reader", "get_stream_writer"):
+            setattr(connector, method, self._counting(name, getattr(connector, method)))
+
+    def _counting(self, name: str, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def counted(*arguments: Any, **keywords: Any) -> Any:
+            self.asked[name] += 1
+            return await method(*arguments, **keywords)
+
+        return counted
+
+    async def send(self, route: Route, name: str, to: str = "", *, writable: bool = False) -> None:
+        """Sends what lies below `source` under this name to `target`, where it gets another name if one is given."""
+        source, destination = (self.places()[each] for each in ENDS[route])
+        path = str(self.source / name)
+        self.manager.register_path(source, path)
+        await self.manager.transfer_data(source, path, [destination], str(self.target / (to or name)), writable)
+
+    def left(self) -> list[str]:
+        """What lies in `target`, hidden names too."""
+        return sorted(each.name for each in self.target.iterdir())
+
+
+@contextmanager
+def places(folder: Path) -> Iterator[Places]:
+    """The places, whose files lie in a folder of the test."""
+    with ssh_server(folder / "server") as server:
+        yield Places(folder, server)
+
+
+@contextmanager
+def with_pods(at: Places, folder: Path) -> Iterator[list[ExecutionLocation]]:
+    """The same with a deployment `pods`: two of them, which see the same files and do not say so."""
+    with ApiServer() as server:
+        for name in ("w-0", "w-1"):
+            server.add(pod_document(name))
+        server.write_kubeconfig(folder / "kubeconfig")
+        server.environment = {"PATH": at.server.environment["PATH"]}
+        config = {"kubeconfig": str(folder / "kubeconfig"), "selector": "app=w"}
+        at.more = lambda: {"pods": MedweaveKubernetesConnector("pods", "/", **config)}
+        yield [ExecutionLocation(name=f"{name}:worker", deployment="pods") for name in ("w-0", "w-1")]
