@@ -18,6 +18,7 @@ from streamflow.core.data import StreamWrapper
 from medweave_connectors.errors import StreamBroke
 
 READ_BYTES, TAIL_BYTES = 2**16, 2000
+GRACE_S = 5.0
 
 
 class _Program(StreamWrapper):  # type: ignore[misc]
@@ -65,6 +66,9 @@ class _Program(StreamWrapper):  # type: ignore[misc]
     async def _finish(self) -> None:
         raise NotImplementedError
 
+    async def _discard(self) -> None:
+        """Takes what is still written: a process has ended for asyncio when its pipes have been read."""
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -72,11 +76,17 @@ class _Program(StreamWrapper):  # type: ignore[misc]
             if kind is None:
                 await self.close()
         finally:
+            await asyncio.shield(self._end())
+            self._draining.cancel()
+
+    async def _end(self) -> None:
+        # What is not wanted any more may put away what it has begun, and is killed then.
+        for sign in (signal.SIGTERM, signal.SIGKILL):
             if self._process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
-                await self._process.wait()
-            self._draining.cancel()
+                    os.killpg(self._process.pid, sign)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(asyncio.gather(self._process.wait(), self._discard()), GRACE_S)
 
 
 class Reader(_Program):
@@ -96,6 +106,9 @@ class Reader(_Program):
         raise TypeError("a reader")
 
     async def _finish(self) -> None:
+        await self._discard()
+
+    async def _discard(self) -> None:
         while await self.read(READ_BYTES):
             pass
 

@@ -144,7 +144,7 @@ def pack(path: str) -> list[str]:
 def unpack(name: str, destination: str, token: str, *, own: bool = False) -> list[str]:
     """Words that read an archive of `name` from standard input: into the destination if that is a folder, else it gets that name.
 
-    It asks nothing beforehand, and what has not been read to its end is not there. What is put together aside already, in the
+    It asks nothing beforehand, and an archive that is no whole one is removed. What is put together aside already, in the
     folder that `prepare` made, gets its name from `keep`; places that share a file system may all write there.
 
     Args:
@@ -156,7 +156,7 @@ def unpack(name: str, destination: str, token: str, *, own: bool = False) -> lis
     text = f"""
         if [ -d "$to" ]; then exec {tar} "$to"; fi;
         case $to in */{part_name("*")}/"$name") exec {tar} "${{to%/*}}";; esac;
-        part=${{to%/*}}/{part_name(token)}; new=$part/${{to##*/}}; lock=;
+        trap : HUP INT TERM; part=${{to%/*}}/{part_name(token)}; new=$part/${{to##*/}}; lock=;
         mkdir -m 700 "$part" && {tar} "$part" && {{ [ "$part/$name" = "$new" ] || mv "$part/$name" "$new"; }} &&
         if [ -d "$new" ] && [ ! -w "$new" ]; then lock=1; chmod u+w "$new"; fi &&
         {{ mv -f "$new" "${{to%/*}}/" || [ -d "$to" ]; }} && {{ [ -z "$lock" ] || chmod u-w "$to"; }}; code=$?;

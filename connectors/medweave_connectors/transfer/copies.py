@@ -1,7 +1,7 @@
-"""Copies through the driver as our connectors make them: one archive, complete or not there, and no failure is dropped.
+"""Copies through the driver as our connectors make them: one archive, and no failure is dropped.
 
-The stock ones ask what the destination is before they begin, drop tar's exit status, put names into shell lines as they are, and
-leave a part of a copy under its final name.
+The stock ones ask what the destination is before they begin, drop tar's exit status, and put names into shell lines as they are.
+That what arrives is all of it, and what is not is removed, is the data manager's part.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TarCopies:
         """Copies to each location: below the destination where that is a folder, under its name elsewhere.
 
         Raises:
-            StreamBroke: tar failed, here or there; a copy that is not whole was removed.
+            StreamBroke: tar failed, here or there.
         """
         source = Reader(commands.pack(src.rstrip("/")), f"a transfer from {HERE}")
         await pump(source, await self._tar_writers(src, dst, locations), self.transferBufferSize)
