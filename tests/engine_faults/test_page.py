@@ -10,7 +10,8 @@ from support.scripts import module_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "explanation" / "engine-faults.md").read_text(encoding="utf-8")
-IDS = [f"{letter}{n}" for letter, last in (("Q", 12), ("N", 4), ("K", 13), ("C", 17)) for n in range(1, last + 1)]
+LAST = (("Q", 12), ("N", 4), ("K", 13), ("D", 9), ("C", 17))
+IDS = [f"{letter}{n}" for letter, last in LAST for n in range(1, last + 1)]
 REPORT = """<testsuites><testsuite>
 <testcase name="test_c1_a"/>
 <testcase name="test_q2_b[x]"><failure message="support.engine_faults.FaultIsGone: two lines&#10;more"/></testcase>
@@ -20,7 +21,7 @@ REPORT = """<testsuites><testsuite>
 
 
 def test_every_fault_is_listed() -> None:
-    assert re.findall(r"^\| ([QNKC]\d+) \|", PAGE, re.MULTILINE) == IDS
+    assert re.findall(r"^\| ([QNKDC]\d+) \|", PAGE, re.MULTILINE) == IDS
 
 
 def test_the_tests_that_the_page_names_exist() -> None:
@@ -31,7 +32,7 @@ def test_the_tests_that_the_page_names_exist() -> None:
     # And none of ours is left out.
     files = (*Path(__file__).parent.glob("test_*.py"), *(ROOT / "tests" / "hybrid").glob("test_engine_faults_*.py"))
     ours = "\n".join(path.read_text(encoding="utf-8") for path in files)
-    assert set(re.findall(r"def (test_[qnkc]\d+_\w+)", ours)) - named == set()
+    assert set(re.findall(r"def (test_[qnkdc]\d+_\w+)", ours)) - named == set()
 
 
 def test_each_fault_of_a_site_is_shown_there_or_the_page_says_why_not() -> None:
@@ -41,7 +42,7 @@ def test_each_fault_of_a_site_is_shown_there_or_the_page_says_why_not() -> None:
 
 
 def test_each_fault_is_shown_on_both_sides_or_the_page_says_why_not() -> None:
-    rows = dict(re.findall(r"^\| ([QNKC]\d+) \|(.*)$", PAGE, re.MULTILINE))
+    rows = dict(re.findall(r"^\| ([QNKDC]\d+) \|(.*)$", PAGE, re.MULTILINE))
     shown = {each for each in rows if re.search(rf"`test_{each.lower()}_\w+`", rows[each])}
     assert {each for each in rows if re.search(r"\| none: \w+", rows[each])} == rows.keys() - shown
 
@@ -55,9 +56,9 @@ def test_verdicts_about_another_version() -> None:
 def test_faults_that_only_a_site_shows_are_listed_with_the_others() -> None:
     module = module_of(Path(__file__).parent / "try_streamflow.py")
     told = {each.id: each.verdict for each in module.of_sites()}
-    rows = dict(re.findall(r"^\| ([QNKC]\d+) \|(.*)$", PAGE, re.MULTILINE))
+    rows = dict(re.findall(r"^\| ([QNKDC]\d+) \|(.*)$", PAGE, re.MULTILINE))
     shown = {each for each in rows if re.search(rf"`test_{each.lower()}_\w+`", rows[each])}
     files = Path(__file__).parent.glob("test_*.py")
-    tried = {each.upper() for file in files for each in re.findall(r"^def test_([qnkc]\d+)_", file.read_text(), re.M)}
+    tried = {each.upper() for file in files for each in re.findall(r"^def test_([qnkdc]\d+)_", file.read_text(), re.M)}
     assert told == dict.fromkeys(shown - tried, "needs the testbed")
     assert {"Q9", "N4"} <= told.keys()

@@ -77,7 +77,7 @@ def read_report(root: ElementTree.Element) -> Iterable[Fault]:
     """The verdicts in pytest's JUnit report: a test that passed has shown its fault."""
     for case in root.iter("testcase"):
         name = str(case.get("name"))
-        named = re.match(r"test_([qnkc]\d+)_", name)
+        named = re.match(r"test_([qnkdc]\d+)_", name)
         if named is None:
             continue
         verdict: Verdict = "still there"
@@ -92,7 +92,7 @@ def read_report(root: ElementTree.Element) -> Iterable[Fault]:
 def of_sites() -> list[Fault]:
     """The faults whose stock side runs on the testbed only, so that nothing is known of them here."""
     here, there = (
-        re.findall(r"^def (test_([qnkc]\d+)_\w+)", "\n".join(file.read_text("utf-8") for file in files), re.MULTILINE)
+        re.findall(r"^def (test_([qnkdc]\d+)_\w+)", "\n".join(file.read_text("utf-8") for file in files), re.MULTILINE)
         for files in (FAULTS.glob("test_*.py"), HYBRID.glob("test_engine_faults_*.py"))
     )
     tried = {number for _, number in here}

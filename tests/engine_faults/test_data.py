@@ -1,0 +1,152 @@
+"""Faults D1, D2 and D7 of the engine's copies: each is shown on stock StreamFlow, and is not there with medweave."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from streamflow.core.deployment import ExecutionLocation
+from streamflow.data.manager import DefaultDataManager
+from streamflow.deployment.connector.base import BaseConnector
+from streamflow.deployment.connector.local import LocalConnector
+
+from support.engine_faults import end, outcome, shown
+
+HERE = ExecutionLocation(name="__LOCAL__", deployment="laptop", local=True)
+THERE = ExecutionLocation(name="there", deployment="site")
+HANG_S = 3.0  # what is waited for takes milliseconds
+ERRORS_BYTES = 2**20  # a pipe holds 64 KiB
+DYING = """#!/bin/sh
+case "$1" in x*) exec {tar} "$@" ;; esac
+{tar} chf - -C "$4" --no-recursion "$5" "$5/1" "$5/2"
+exit 2
+"""
+
+
+def streams(kind: type[BaseConnector]) -> Any:
+    """A connector whose programs run here, and whose copies are those of its class for other machines."""
+    away = type("Away", (kind,), {name: getattr(kind, name) for name in ("get_stream_reader", "get_stream_writer")})
+    away.copy_remote_to_local = BaseConnector.copy_remote_to_local
+    return away("site", "/")
+
+
+def test_d1_a_tar_that_dies_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stock_only: bool) -> None:
+    programs, source = tmp_path / "programs", tmp_path / "source"
+    programs.mkdir()
+    (programs / "tar").write_text(DYING.format(tar=shutil.which("tar")))
+    (programs / "tar").chmod(0o755)
+    source.mkdir()
+    for n in range(8):
+        (source / str(n)).write_text(f"scan {n}")
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+
+    def copied(connector: Any, target: Path) -> tuple[Any, int]:
+        told = asyncio.run(outcome(connector.copy_remote_to_local(str(source), str(target), THERE)))
+        return told, len(list(target.iterdir())) if target.exists() else 0
+
+    told, count = copied(streams(LocalConnector), tmp_path / "stock")
+    shown(told is None and count == 2, (told, count))
+    if stock_only:
+        return
+    from medweave_connectors.errors import StreamBroke
+    from medweave_connectors.local.connector import MedweaveLocalConnector
+    from medweave_connectors.transfer.copies import TarCopies
+
+    class Away(TarCopies, MedweaveLocalConnector):
+        pass
+
+    told, _ = copied(Away("site", "/"), tmp_path / "ours")
+    assert isinstance(told, StreamBroke)
+    assert told.exit_status == 2
+    assert list(tmp_path.glob(".*")) == []
+
+
+class Breaking(LocalConnector):  # type: ignore[misc]
+    """Its first copy breaks off after a part of it was written."""
+
+    broken = False
+
+    async def copy_local_to_remote(self, src: str, dst: str, locations: Any, read_only: bool = False) -> None:
+        if not self.broken:
+            self.broken = True
+            Path(dst).write_text("ha")
+            await asyncio.sleep(0.2)
+            raise OSError("the connection was lost")
+        await super().copy_local_to_remote(src, dst, locations, False)
+
+
+def test_d2_who_waits_for_a_copy_that_breaks_does_not_wait_for_ever(tmp_path: Path, stock_only: bool) -> None:
+    (tmp_path / "scan").write_text("half")
+
+    async def act(kind: type[DefaultDataManager], target: Path) -> list[Any]:
+        target.mkdir()
+        connectors = {"laptop": LocalConnector("laptop", "/"), "site": Breaking("site", "/")}
+        context: Any = SimpleNamespace(
+            deployment_manager=SimpleNamespace(get_connector=connectors.__getitem__),
+            checkpoint_manager=SimpleNamespace(register=lambda _: None),
+        )
+        manager = context.data_manager = kind(context)
+        manager.register_path(HERE, str(tmp_path / "scan"))
+        # One that breaks, another that waits for it, and the first once more: a retry.
+        sent = [
+            manager.transfer_data(HERE, str(tmp_path / "scan"), [THERE], str(target / name))
+            for name in ("one", "two", "one")
+        ]
+        together = await asyncio.gather(*(outcome(asyncio.wait_for(each, HANG_S)) for each in sent[:2]))
+        told = [*together, await outcome(asyncio.wait_for(sent[2], HANG_S))]
+        for connector in connectors.values():
+            await connector.undeploy(False)
+        return told
+
+    first, second, again = asyncio.run(act(DefaultDataManager, tmp_path / "stock"))
+    shown(isinstance(first, OSError) and isinstance(again, TimeoutError), (first, second, again))
+    if stock_only:
+        return
+    from medweave_connectors.errors import TransferFailed
+    from medweave_connectors.transfer.manager import MedweaveDataManager
+
+    first, second, again = asyncio.run(act(MedweaveDataManager, tmp_path / "ours"))
+    assert isinstance(first, TransferFailed)
+    assert (second, again) == (None, None)
+    assert {each.name: each.read_text() for each in (tmp_path / "ours").iterdir()} == {"one": "half", "two": "half"}
+
+
+def test_d7_many_errors_of_a_program_hold_no_stream_up(tmp_path: Path, stock_only: bool) -> None:
+    script = tmp_path / "talks.py"
+    script.write_text(f"import sys; sys.stderr.write('x' * {ERRORS_BYTES}); print('content')")
+
+    async def read(connector: Any) -> bytes:
+        context = await connector.get_stream_reader([sys.executable, str(script)], THERE)
+        stream = await context.__aenter__()
+        try:
+            content = bytes(await asyncio.wait_for(stream.read(100), HANG_S))
+        except TimeoutError:
+            end_of(script)
+            context.proc._transport.close()
+            raise  # the stock stream waits for ever at its end too
+        await context.__aexit__(None, None, None)
+        return content
+
+    told = asyncio.run(outcome(read(streams(LocalConnector))))
+    shown(isinstance(told, TimeoutError), told)
+    if stock_only:
+        return
+    from medweave_connectors.local.connector import MedweaveLocalConnector
+
+    assert asyncio.run(read(MedweaveLocalConnector("site", "/"))) in (b"content", b"content\n")
+
+
+def end_of(script: Path) -> None:
+    """Kills what runs a script, for which the stock stream would wait."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if str(script).encode() in words:
+            end(int(process.name))
