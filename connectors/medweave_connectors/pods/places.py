@@ -30,6 +30,7 @@ from medweave_connectors.record import console
 from medweave_connectors.remote import SHELL_SIGNS, stream_line, utility_line
 from medweave_connectors.shells import ShellLost, Shells
 from medweave_connectors.transfer import manifest
+from medweave_connectors.transfer.commands import is_aside
 from medweave_connectors.transfer.copies import TarCopies
 from medweave_connectors.transfer.reasons import reason_in
 
@@ -259,7 +260,7 @@ class PodPlaces(TarCopies, BaseConnector):  # type: ignore[misc]
         for pause_s in (*AGAIN_S, None):
             try:
                 if is_new is None:
-                    is_new = not any(await self._exists(target, places))
+                    is_new = is_aside(target) or not any(await self._exists(target, places))
                 else:
                     await self._remove(target, places)
                 return await self._while_there(mine, copy())

@@ -12,6 +12,7 @@ REFUSED = 46
 KEEP_S = 20  # for a rename by another place that sees the same files
 _PLACE = re.compile(r"^medweave-place (new|below) (\d+|unknown)\.$", re.MULTILINE)
 _KIB = 1024
+_PART = ".part"
 _C = "export LC_ALL=C; "  # reasons are known by their words
 # A far end whose stream was cut may still be writing.
 _REMOVE = (
@@ -62,7 +63,13 @@ class Prepared:
 
 def part_name(token: str) -> str:
     """The hidden name of a copy that is not whole."""
-    return f".medweave-{token}.part"
+    return f".medweave-{token}{_PART}"
+
+
+def is_aside(path: str) -> bool:
+    """Whether a path lies in a folder that `prepare` made: nobody else has anything there."""
+    parent = posixpath.basename(posixpath.dirname(path))
+    return parent.startswith(part_name("")[: -len(_PART)]) and parent.endswith(_PART)
 
 
 def place_of(destination: str, name: str, token: str, *, below: bool) -> Place:

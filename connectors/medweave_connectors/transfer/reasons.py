@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "Quota exceeded")
+_SHORT = "Wrote only "  # GNU tar, of a disk that fills up within a file: "Wrote only 1536 of 10240 bytes"
 READ_ONLY = ("Read-only file system",)
 NOT_ALLOWED = ("Permission denied", "Operation not permitted")
 _OTHERS = (
@@ -35,4 +36,6 @@ def reason_in(text: str) -> str:
 
     Only the fixed words are returned, never the text: it names files, and names may tell about patients.
     """
+    if _SHORT in text:
+        return NO_ROOM[0]
     return next((words for words in (*NO_ROOM, *READ_ONLY, *NOT_ALLOWED, *_OTHERS) if words in text), "")

@@ -149,7 +149,7 @@ class Sending:
             try:
                 sent = await self._attempt(stream)
                 break
-            except (StreamBroke, OSError, _Differs) as error:
+            except (StreamBroke, OSError, SourceUnreadable, _Differs) as error:
                 now = await self.look()
                 if self.seen.unchanged(now) and not getattr(error, "source_moved", False):
                     raise await self._typed(error) from None  # the stream's own words name files
@@ -164,6 +164,7 @@ class Sending:
     async def _attempt(self, stream: Stream) -> Manifest:
         # The source is read for its digests while it is read to be sent: the second of them finds it in memory.
         reading = asyncio.ensure_future(self._sums())
+        reading.add_done_callback(_failed)  # where the stream breaks first, its error is told
         try:
             await stream(self.seen.real, self.place.inside(self.name))
             sent = await reading
@@ -219,7 +220,9 @@ class Sending:
         kind = NoRoom if reason in reasons.NO_ROOM else TargetRefused
         return kind(self.source.deployment, self.to, reason or f"the shell there ended with {code}")
 
-    async def _typed(self, error: StreamBroke | OSError | _Differs) -> TransferFailed:
+    async def _typed(self, error: StreamBroke | OSError | SourceUnreadable | _Differs) -> TransferFailed:
+        if isinstance(error, SourceUnreadable):
+            return error
         if isinstance(error, _Differs):
             return TransferFailed(self.source.deployment, self.to, str(error))
         reason = reasons.reason_in(error.told if isinstance(error, StreamBroke) else str(error))

@@ -211,10 +211,9 @@ def test_too_little_room_is_seen_before_anything_is_sent(at: Places) -> None:
     assert not (at.programs / "called").exists()
 
 
-def test_a_disk_that_fills_up_on_the_way(at: Places) -> None:
-    at.replace(
-        "tar", UNPACKING + f'head -c 9000 >/dev/null; echo "tar: {PATIENT}: No space left on device" >&2; exit 2'
-    )
+@pytest.mark.parametrize("word", ["Cannot write: No space left on device", "Wrote only 1536 of 10240 bytes"])
+def test_a_disk_that_fills_up_on_the_way(at: Places, word: str) -> None:
+    at.replace("tar", UNPACKING + f'head -c 9000 >/dev/null; echo "tar: {PATIENT}: {word}" >&2; exit 2')
     cohort(at)
     told = failed(at, NoRoom)
     assert "bytes are needed; the stream broke off: No space left on device (exit status 2)" in told
@@ -287,6 +286,16 @@ def test_a_source_that_changes_once_is_sent_again(at: Places) -> None:
     sent(at, "to-driver")
     assert tree(at.target / "cohort") == tree(folder)
     assert at.left() == ["cohort"]
+
+
+def test_a_file_that_goes_while_it_is_read(at: Places) -> None:
+    folder = cohort(at)
+    at.replace(
+        "sha256sum", f'if mkdir {at.programs}/first; then rm "{folder}/{PATIENT}_4"; fi 2>/dev/null; exec "$real" "$@"'
+    )
+    sent(at, "to-driver")
+    assert len(tree(folder)) == 10
+    assert tree(at.target / "cohort") == tree(folder)
 
 
 def test_a_source_that_changes_all_the_time_is_an_error(at: Places) -> None:
