@@ -17,10 +17,11 @@ import yaml
 from medweave_connectors.pods import owner
 from support.api_server import ApiServer, pod_of
 from support.engine import Run, run, start, write_workflow
-from support.engine_file import LOCAL, engine_file
+from support.engine_file import LOCAL, OURS, engine_file
 
 HELM = "medweave.helm"
 FAKES = Path(__file__).parents[2] / "fakes" / "bin"
+VERIFIED = {"dataManager": {"type": "medweave.transfer", "config": {}}}
 GOOD = "echo {} > run_report.json; echo $POD_NAME > result.txt"
 PROGRESS = """echo 'medweave-progress {"unit":"case","done":1,"total":2,"detail":"x"}' >&2\n"""
 GANG = {"hints": {"urn:medweave:cwl#Gang": {}}}
@@ -47,11 +48,20 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
 
 
 def write(
-    folder: Path, tools: dict[str, Any], *, kind: str = HELM, target: str = "", config: str = "timeout: 20", **keys: Any
+    folder: Path,
+    tools: dict[str, Any],
+    *,
+    kind: str = HELM,
+    target: str = "",
+    config: str = "timeout: 20",
+    managers: Any = OURS,
+    **keys: Any,
 ) -> None:
     settings = yaml.safe_load(f"{{kubeconfig: kubeconfig, chart: chart, {config}}}")
     cluster = {"type": kind, "workdir": f"{folder}/in-pods", "config": settings} | keys
-    file = engine_file({"cluster": cluster}, {"/": yaml.safe_load(f"{{deployment: cluster{target}}}")})
+    file = engine_file(
+        {"cluster": cluster}, {"/": yaml.safe_load(f"{{deployment: cluster{target}}}")}, managers=managers
+    )
     write_workflow(folder, tools, file=file)
 
 
@@ -252,8 +262,11 @@ def test_ddp_starts_the_command_in_every_worker(tmp_path: Path, server: ApiServe
     assert site["engine"] == "ddp"
 
 
-def test_folders_are_made_and_inputs_copied_on_every_pod(tmp_path: Path, server: ApiServer) -> None:
-    write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="engine: ddp")
+@pytest.mark.parametrize("managers", [OURS, OURS | VERIFIED], ids=["stock-data", "our-data"])
+def test_folders_are_made_and_inputs_copied_on_every_pod(
+    tmp_path: Path, server: ApiServer, managers: dict[str, Any]
+) -> None:
+    write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="engine: ddp", managers=managers)
     keys = json.loads((tmp_path / "tiny.cwl").read_text())
     keys["inputs"] = {"data": "File"}
     keys["steps"]["train"]["in"] = {"data": "data"}
@@ -266,6 +279,9 @@ def test_folders_are_made_and_inputs_copied_on_every_pod(tmp_path: Path, server:
     for pod in ("r-worker-0", "r-worker-1"):
         told = [" ".join(each) for each in server.commands[pod]]
         assert any(" tar xpf " in each for each in told), f"{pod} did not get the input"
+    places = [event["location"] for event in ended.of_type("transfer.ended") if event["deployment"] == "cluster"]
+    assert sorted(places) == ([] if managers == OURS else ["r-worker-0:worker", "r-worker-1:worker"])
+    assert not [*(tmp_path / "in-pods").rglob(".medweave-*.part"), *(tmp_path / "results").rglob(".*")]
 
 
 def test_without_the_hint_a_step_runs_on_one_pod(tmp_path: Path, server: ApiServer) -> None:
