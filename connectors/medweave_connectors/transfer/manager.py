@@ -20,7 +20,7 @@ from medweave_connectors.record import current
 from medweave_connectors.transfer.manifest import Manifest
 from medweave_connectors.transfer.sending import Digests, Sending, every
 
-LEAVE_S = 30.0  # for the removal of what did not arrive
+LEAVE_S = 10.0  # for the removal of what did not arrive
 
 
 class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]

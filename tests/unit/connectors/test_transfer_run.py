@@ -12,10 +12,12 @@ import pytest
 
 from support.engine import run, write_workflow
 from support.engine_file import LOCAL, OURS, engine_file, ssh_site
+from support.fake_cluster import fake_cluster
 from support.ssh_server import SSHServer, ssh_server
 
 MANAGERS = OURS | {"dataManager": {"type": "medweave.transfer", "config": {}}}
 FOLDER = {"outputs": {"result": {"type": "Directory", "outputBinding": {"glob": "result"}}}}
+AS_FILE, AS_FOLDER = '{"type": "File", "outputSource"', '{"type": "Directory", "outputSource"'
 MAKE = "echo {} > run_report.json; mkdir result; echo one > result/one; echo two > 'result/the second'"
 # Sends a folder without its last file, and says that all went well.
 LOSES_A_FILE = """#!/bin/sh
@@ -39,8 +41,7 @@ def write(folder: Path, server: SSHServer, script: str) -> None:
         file=engine_file({"there": ssh_site(server.port, "${SITE}")}, managers=MANAGERS),
     )
     document = folder / "tiny.cwl"
-    as_file, as_folder = '{"type": "File", "outputSource"', '{"type": "Directory", "outputSource"'
-    document.write_text(document.read_text(encoding="utf-8").replace(as_file, as_folder), encoding="utf-8")
+    document.write_text(document.read_text(encoding="utf-8").replace(AS_FILE, AS_FOLDER), encoding="utf-8")
 
 
 def test_what_arrives_is_counted(server: SSHServer, tmp_path: Path) -> None:
@@ -108,3 +109,30 @@ def test_a_folder_that_a_site_has_already_is_linked_and_stays_as_it_is(server: S
     assert [(tmp_path / "results" / name).read_text() for name in ("first", "second")] == [whole, whole]
     sent = [event["data"] for event in ended.of_type("transfer.ended") if event["data"]["route"] == "from-driver"]
     assert [facts["files"] for facts in sent] == [3], "once, as a whole"
+
+
+def test_a_folder_goes_to_a_slurm_site_and_another_one_comes_back(tmp_path: Path) -> None:
+    # Its connector wraps the login node's, which makes the copies.
+    with fake_cluster(tmp_path) as cluster:
+        login = ssh_site(cluster.server.port, f"{tmp_path}/site")
+        hpc = {"type": "medweave.slurm", "wraps": "login", "config": {}}
+        bound = engine_file({"login": login, "hpc": hpc}, {"/": {"deployment": "hpc"}}, managers=MANAGERS)
+        script = 'echo {} > run_report.json; cp -r "$1" result'
+        write_workflow(tmp_path, {"made": (script, FOLDER)}, file=bound)
+        document = json.loads((tmp_path / "tiny.cwl").read_text().replace(AS_FILE, AS_FOLDER))
+        document["inputs"] = {"data": "Directory"}
+        document["steps"]["made"]["in"] = {"data": "data"}
+        document["steps"]["made"]["run"]["inputs"] = {"data": {"type": "Directory", "inputBinding": {"position": 1}}}
+        (tmp_path / "tiny.cwl").write_text(json.dumps(document))
+        (tmp_path / "scans" / "empty").mkdir(parents=True)
+        (tmp_path / "scans" / "it's 1").write_text("scan")
+        (tmp_path / "job.yml").write_text(json.dumps({"data": {"class": "Directory", "path": "scans"}}))
+        ended = run(tmp_path)
+    assert ended.exit_code == 0, ended.stderr
+    facts = [
+        (event["deployment"], event["data"]["route"], event["data"]["bytes"])
+        for event in ended.of_type("transfer.ended")
+    ]
+    assert facts == [("hpc", "from-driver", 4), ("__LOCAL__", "to-driver", 4)]
+    assert (tmp_path / "results" / "result" / "it's 1").read_text() == "scan"
+    assert list((tmp_path / "results" / "result" / "empty").iterdir()) == []
