@@ -116,6 +116,13 @@ class StreamBroke(SiteUnreachable):
         self.told, self.exit_status = told, exit_status
 
 
+class StreamCut(StreamBroke):
+    """The connection to one end of a stream was lost: nobody said that anything failed there."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} broke off: the connection was lost", "the connection was lost", None)
+
+
 class CommandFailed(WorkflowExecutionException):  # type: ignore[misc]
     """A command of the engine's own (`mkdir`, `cp` …) failed, and nobody looks at its exit code."""
 

@@ -14,8 +14,11 @@ from typing import Any
 
 from medweave_connectors.record import current
 from medweave_connectors.record.run import REPORT_FILE, REPORT_FOLDER
+from medweave_connectors.transfer import manifest
 
 SHELL_SIGNS = frozenset({"|", ">", "<", "&&", ";"})
+_LOOKS = frozenset(("test", "readlink", "sha1sum", "stat", "find", "ls", "cat", "head", "du", "set", "printf"))
+_CHANGES = frozenset(("rm", "mv", "cp", "ln", "mkdir", "chmod", "tee", "tar", "-delete"))
 
 
 def shell_line(
@@ -54,6 +57,14 @@ def utility_line(
 def stream_line(command: Sequence[str]) -> str:
     """One line for a POSIX shell: the words of a copy as the engine gives them (`tar xpf - -O | tee /a path > /dev/null`)."""
     return " ".join(word if word in SHELL_SIGNS else shlex.quote(word) for word in command)
+
+
+def only_looks(command: Sequence[str]) -> bool:
+    """Whether a command of the engine's changes nothing: where its connection is cut it may be sent again."""
+    if manifest.only_looks(command):
+        return True
+    words = " ".join(command).replace("2>/dev/null", "").split()
+    return words[0] in _LOOKS and not _CHANGES.intersection(words) and not any(">" in word for word in words)
 
 
 def file_name(stream: int | str | None) -> str | None:

@@ -27,9 +27,8 @@ from medweave_connectors.pods.shell import COMMAND as SHELL
 from medweave_connectors.pods.shell import PodShell
 from medweave_connectors.pods.states import PodState, judge, silent_node
 from medweave_connectors.record import console
-from medweave_connectors.remote import SHELL_SIGNS, stream_line, utility_line
+from medweave_connectors.remote import SHELL_SIGNS, only_looks, stream_line, utility_line
 from medweave_connectors.shells import ShellLost, Shells
-from medweave_connectors.transfer import manifest
 from medweave_connectors.transfer.commands import is_aside
 from medweave_connectors.transfer.copies import TarCopies
 from medweave_connectors.transfer.reasons import reason_in
@@ -44,8 +43,6 @@ AGAIN_S = (
     8.0,
     15.0,
 )  # pauses between tries: a kubelet or an API server that is started again needs some seconds
-_LOOKS = frozenset(("test", "readlink", "sha1sum", "stat", "find", "ls", "cat", "head", "du", "set", "printf"))
-_CHANGES = frozenset(("rm", "mv", "cp", "ln", "mkdir", "chmod", "tee", "tar", "-delete"))
 Value = TypeVar("Value")
 # A copy that fails with these words was not cut, and would fail so again.
 _FINAL = (
@@ -127,7 +124,7 @@ class PodPlaces(TarCopies, BaseConnector):  # type: ignore[misc]
             PodLost: its end is not known, or did not come in time.
         """
         line, limit_s = utility_line(command, environment=environment or {}, workdir=workdir), timeout or UTILITY_S
-        for pause_s in (*(AGAIN_S if _only_looks(command) else ()), None):
+        for pause_s in (*(AGAIN_S if only_looks(command) else ()), None):
             try:
                 return await self._while_there([location.name], self._shells_at(location.name).execute(line, limit_s))
             except TimeoutError:
@@ -304,10 +301,3 @@ class PodPlaces(TarCopies, BaseConnector):  # type: ignore[misc]
         places = [(known[name.partition(":")[0]], name.partition(":")[2]) for name in by_place]
         first = source.name.partition(":")[0] if source is not None and source.name in by_place else ""
         return [by_place[f"{pod.name}:{container}"] for pod, container in volumes.distinct(places, path, first=first)]
-
-
-def _only_looks(command: Sequence[str]) -> bool:
-    if manifest.only_looks(command):
-        return True
-    words = " ".join(command).replace("2>/dev/null", "").split()
-    return words[0] in _LOOKS and not _CHANGES.intersection(words) and not any(">" in word for word in words)

@@ -27,6 +27,7 @@ from medweave_connectors.record.output import JobOutput
 from medweave_connectors.remote import (
     fetch_reports,
     file_name,
+    only_looks,
     shell_line,
     step_variables,
     stream_line,
@@ -37,7 +38,7 @@ from medweave_connectors.ssh.hardware import PROBE, parse_hardware
 from medweave_connectors.ssh.master import MasterConnection
 from medweave_connectors.ssh.streams import Reader, SessionShell, Writer
 from medweave_connectors.ssh.way import Target, connect
-from medweave_connectors.transfer.copies import TarCopies
+from medweave_connectors.transfer.copies import CUT_PAUSES_S, TarCopies
 from medweave_connectors.worker import read_environment
 
 SESSION_PAUSES_S = (0.3, 0.6, 1.2, 2.4)
@@ -169,7 +170,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
         timeout: int | None = None,
         job_name: str | None = None,
     ) -> tuple[str, int] | None:
-        """Runs a command, once: it is not known how far one had come whose connection was cut.
+        """Runs a command, once: it is not known how far one had come whose connection was cut. What only looks is sent again.
 
         Raises:
             SiteUnreachable: the connection could not be made, or was lost before the command's end was known.
@@ -192,12 +193,18 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
             lines = (*self._worker.lines(where=self._worker_setting), line)
             return await self._run_job(location, "\n".join(lines), workdir, timeout, job_name, key)
         line = utility_line(command, environment=environment or {}, workdir=workdir, stdin=file_name(stdin))
-        try:
-            told = await self._shells_at(location).execute(line, timeout)
-        except TimeoutError:
-            raise SiteUnreachable(f"{location.name}: a command did not end within {timeout} s") from None
-        except (ShellLost, asyncssh.Error, OSError) as error:
-            raise SiteUnreachable(f"{location.name}: {error}; how a command ended there is not known") from error
+        for pause_s in (*(CUT_PAUSES_S if only_looks(command) else ()), None):
+            try:
+                told = await self._shells_at(location).execute(line, timeout)
+                break
+            except TimeoutError:
+                raise SiteUnreachable(f"{location.name}: a command did not end within {timeout} s") from None
+            except (ShellLost, asyncssh.Error, OSError) as error:
+                if pause_s is None:
+                    raise SiteUnreachable(
+                        f"{location.name}: {error}; how a command ended there is not known"
+                    ) from error
+            await asyncio.sleep(pause_s)
         if told[1] and not capture_output:
             raise CommandFailed(command, location.name, told)
         return told if capture_output else None

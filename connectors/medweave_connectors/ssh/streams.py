@@ -12,9 +12,10 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any
 
+import asyncssh
 from streamflow.deployment.connector.ssh import SSHStreamReaderWrapper, SSHStreamWriterWrapper
 
-from medweave_connectors.errors import StreamBroke
+from medweave_connectors.errors import StreamBroke, StreamCut
 
 READ_BYTES = 2**16
 TAIL_PIECES = 4
@@ -48,6 +49,8 @@ class _Stream:
     async def _end(self) -> None:
         """Waits for the command; its failure is ours."""
         await self._process.wait_closed()
+        if self._process.exit_status is None and self._process.exit_signal is None:
+            raise StreamCut(self._what)
         if self._process.exit_status != 0:
             told = b"".join(self._errors).decode(errors="replace").strip()
             status = self._process.exit_status
@@ -59,10 +62,14 @@ class _Stream:
         try:
             if error is None:
                 await self._finish()
+        except (asyncssh.Error, OSError) as lost:
+            raise StreamCut(self._what) from lost
         finally:
             if self._draining is not None:
                 self._draining.cancel()
             await self._session.__aexit__(kind, error, trace)
+        if isinstance(error, asyncssh.Error | OSError):
+            raise StreamCut(self._what) from error
 
     async def _finish(self) -> None:
         raise NotImplementedError

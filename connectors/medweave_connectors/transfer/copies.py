@@ -10,15 +10,19 @@ import asyncio
 import contextlib
 import posixpath
 import secrets
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Awaitable, Callable, MutableSequence, Sequence
 from typing import Any
 
 from streamflow.core.deployment import Connector, ExecutionLocation
 
+from medweave_connectors.errors import StreamCut
 from medweave_connectors.local.streams import Reader, Writer
+from medweave_connectors.record import console
 from medweave_connectors.transfer import commands
 
 HERE = "this machine"
+CUT_PAUSES_S = (0.5, 3.0, 10.0)  # before a connection that was lost is made again
+Streams = Callable[[], Awaitable[tuple[Any, Sequence[Any]]]]
 
 
 async def pump(source: Any, targets: Sequence[Any], buffer_bytes: int) -> None:
@@ -52,17 +56,23 @@ class TarCopies:
         Raises:
             StreamBroke: tar failed, here or there.
         """
-        source = Reader(commands.pack(src.rstrip("/")), f"a transfer from {HERE}")
-        await pump(source, await self._tar_writers(src, dst, locations), self.transferBufferSize)
+
+        async def streams() -> tuple[Any, Sequence[Any]]:
+            source = Reader(commands.pack(src.rstrip("/")), f"a transfer from {HERE}")
+            return source, await self._tar_writers(src, dst, locations)
+
+        await self._pumped(streams, self.transferBufferSize)
 
     async def copy_remote_to_local(
         self, src: str, dst: str, location: ExecutionLocation, read_only: bool = False
     ) -> None:
         """Copies to this machine, in the same way."""
-        words = commands.unpack(_name(src), dst.rstrip("/"), secrets.token_hex(4), own=True)
-        await pump(
-            await self._tar_reader(self, src, location), [Writer(words, f"a transfer to {HERE}")], self._buffer(self)
-        )
+
+        async def streams() -> tuple[Any, Sequence[Any]]:
+            words = commands.unpack(_name(src), dst.rstrip("/"), secrets.token_hex(4), own=True)
+            return await self._tar_reader(self, src, location), [Writer(words, f"a transfer to {HERE}")]
+
+        await self._pumped(streams, self._buffer(self))
 
     async def copy_remote_to_remote(
         self,
@@ -81,8 +91,24 @@ class TarCopies:
             words = commands.link_or_copy(src, dst, read_only=read_only)
             await self.run(location=source_location, command=words)  # type: ignore[attr-defined]
         if others:
-            reader = await self._tar_reader(connector, src, source_location)
-            await pump(reader, await self._tar_writers(src, dst, others), self._buffer(connector))
+
+            async def streams() -> tuple[Any, Sequence[Any]]:
+                reader = await self._tar_reader(connector, src, source_location)
+                return reader, await self._tar_writers(src, dst, others)
+
+            await self._pumped(streams, self._buffer(connector))
+
+    async def _pumped(self, streams: Streams, buffer_bytes: int) -> None:
+        """Copies, and again where a connection was lost on the way: what has come by then is not whole, and goes."""
+        for pause_s in (*CUT_PAUSES_S, None):
+            try:
+                source, targets = await streams()
+                return await pump(source, targets, buffer_bytes)
+            except StreamCut as error:
+                if pause_s is None:
+                    raise
+                console.say(f"medweave: {self.deployment_name}: a copy was cut and is repeated: {error.told}")
+            await asyncio.sleep(pause_s)
 
     @staticmethod
     async def _tar_reader(connector: Any, src: str, location: ExecutionLocation) -> Any:

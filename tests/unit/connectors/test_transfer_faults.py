@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from streamflow.data.manager import DefaultDataManager
 
 from medweave_connectors.errors import (
     NoRoom,
+    SiteUnreachable,
     SourceChanged,
     SourceUnreadable,
     TargetRefused,
     TransferFailed,
 )
+from medweave_connectors.transfer.manager import MedweaveDataManager
 from support.transfers import ROUTES, Places, Route, places, with_pods
 
 ODD = ("-dash", "a blank", "quo'te\"s", "$HOME `id` \\n", "two\nlines", "ümläut", "x" * 255, "\udcff\udcfe", "tail\n")
@@ -376,3 +379,45 @@ def test_a_copy_takes_so_many_round_trips(at: Places, route: Route, most: dict[s
     cohort(at)
     sent(at, route, "cohort", "another name")
     assert dict(at.asked) == most
+
+
+# ---- connections that are lost
+
+HANGS_ONCE = 'if mkdir "{once}" 2>/dev/null; then sleep 60; exit 1; fi\nexec "$real" "$@"'
+
+
+async def cut_while(at: Places, once: Path, work: Coroutine[Any, Any, Any]) -> Any:
+    """What the work returns, whose connections are lost in the middle."""
+    task = asyncio.create_task(work)
+    while not once.exists():
+        assert not task.done(), task
+        await asyncio.sleep(0.01)
+    await asyncio.to_thread(at.server.cut)
+    return await task
+
+
+@pytest.mark.parametrize("manager", [MedweaveDataManager, DefaultDataManager])
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_copy_whose_connection_is_lost_is_made_again(at: Places, tmp_path: Path, route: Route, manager: type) -> None:
+    folder, once = cohort(at), tmp_path / "once"
+    at.replace("tar", HANGS_ONCE.format(once=once))
+    at.at_work(lambda each: cut_while(each, once, each.send(route, "cohort")), manager)
+    assert tree(at.target / "cohort") == tree(folder)
+    # The program of the lost connection is still there: without our manager, what it began goes when it ends.
+    assert [each for each in at.left() if manager is MedweaveDataManager or not each.startswith(".")] == ["cohort"]
+
+
+def test_a_question_whose_connection_is_lost_is_asked_again_and_a_change_is_not(at: Places, tmp_path: Path) -> None:
+    async def ask(each: Places, *words: str) -> Any:
+        site = each.places()["site"]
+        connector = each.manager.context.deployment_manager.get_connector("site")
+        return await cut_while(
+            each, tmp_path / words[0], connector.run(location=site, command=list(words), capture_output=True)
+        )
+
+    for program in ("stat", "touch"):
+        at.replace(program, HANGS_ONCE.format(once=tmp_path / program))
+    told = at.at_work(lambda each: ask(each, "stat", "-c", "%F", str(tmp_path)))
+    assert told == ("directory\n", 0) or told == ("directory", 0)
+    with pytest.raises(SiteUnreachable, match="how a command ended there is not known"):
+        at.at_work(lambda each: ask(each, "touch", str(tmp_path / "file")))
