@@ -19,6 +19,12 @@ _REMOVE = (
     'chmod -R u+rwx "$part" 2>/dev/null; rm -rf "$part" 2>/dev/null || { sleep 1; rm -rf "$part"; } 2>/dev/null || :;'
 )
 
+_OLD = ".medweave-old"
+_RESTORE = (
+    f'for old in "$part/{_OLD}"/* "$part/{_OLD}"/.[!.]* "$part/{_OLD}"/..?*; do there=${{part%/*}}/${{old##*/}}; '
+    'if { [ -e "$old" ] || [ -L "$old" ]; } && [ ! -e "$there" ] && [ ! -L "$there" ]; then mv "$old" "${part%/*}/"; fi; done;'
+)
+
 
 def _script(text: str, values: Mapping[str, str]) -> str:
     """One line of a shell, whose variables have these values whatever stands in them."""
@@ -117,28 +123,31 @@ def read_prepared(text: str) -> Prepared | None:
 def keep(place: Place, name: str) -> list[str]:
     """Words that put a copy into its place by a rename, and remove what was there before.
 
-    Places that share a file system may all do it: one renames, the others wait until it has.
+    Places that share a file system may all do it: one renames, the others wait until it has. Where it fails, or is cut off and
+    `drop` comes after it, what was there before is there again.
     """
-    # A folder that its owner may not write to cannot change its parent.
+    # A folder that its owner may not write to cannot change its parent. Moved to the folder above, not to the name: nothing goes
+    # into a folder of that name that another one has made meanwhile.
     text = f"""
+        trap : HUP INT TERM;
         if [ -e "$new" ] && mkdir "$part/.medweave-keep" 2>/dev/null; then
-        old=; lock=; {{ [ ! -L "$to" ] || rm -f "$to"; }} &&
-        if [ -d "$to" ]; then old=$part/.medweave-old; mv "$to" "$old"; fi &&
-        if [ -d "$new" ] && [ ! -w "$new" ]; then lock=1; chmod u+w "$new"; fi &&
-        {{ mv -f "$new" "$to" || {{ [ -z "$old" ] || mv "$old" "$to"; false; }}; }} || exit {REFUSED};
+        lock=; if [ -d "$new" ] && [ ! -w "$new" ]; then lock=1; chmod u+w "$new" || exit {REFUSED}; fi;
+        mkdir "$part/.medweave-new" "$part/{_OLD}" && mv "$new" "$part/.medweave-new/${{to##*/}}" || exit {REFUSED};
+        if [ -d "$to" ] || [ -L "$to" ]; then mv "$to" "$part/{_OLD}/" || exit {REFUSED}; fi;
+        mv -f "$part/.medweave-new/${{to##*/}}" "${{to%/*}}/" || {{ {_RESTORE} exit {REFUSED}; }};
         [ -z "$lock" ] || chmod u-w "$to";
         {_REMOVE}
         else seconds=0;
-        while [ -d "$part/.medweave-keep" ] && [ $seconds -lt {KEEP_S} ]; do sleep 1; seconds=$((seconds + 1)); done;
+        while [ -e "$part" ] && [ $seconds -lt {KEEP_S} ]; do sleep 1; seconds=$((seconds + 1)); done;
         [ ! -e "$part" ] && [ -e "$to" ] || exit {REFUSED}; fi
     """
     return _aside(text, part=place.part, new=place.inside(name), to=place.final)
 
 
 def drop(destination: str, token: str) -> list[str]:
-    """Words that remove a copy which is not whole, wherever `prepare` has put it."""
+    """Words that remove a copy which is not whole, wherever `prepare` has put it, and put back what `keep` had moved away."""
     parts = (place_of(destination, "", token, below=below).part for below in (False, True))
-    return _aside(f"for part in {' '.join(map(shlex.quote, parts))}; do {_REMOVE} done")
+    return _aside(f"for part in {' '.join(map(shlex.quote, parts))}; do {_RESTORE} {_REMOVE} done")
 
 
 def pack(path: str) -> list[str]:

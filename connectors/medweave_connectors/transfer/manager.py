@@ -107,17 +107,32 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
                     continue  # another one has begun meanwhile
                 links = [(place[0], place[1], each) for each, place in found if place is not None]
                 others = [each for each, place in found if place is None]
-                sending = self._sending(src_location, source, others, path) if others else None
-                try:
-                    paths = await self._destinations(sending, [each for _, _, each in links], path, source)
-                    for location, where in paths:
-                        made.append(self._registered(source, location, where, writable))
-                except BaseException:
-                    if sending is not None:
-                        with contextlib.suppress(TimeoutError):
-                            await asyncio.wait_for(asyncio.shield(sending.drop()), LEAVE_S)
-                    raise
-                return links, sending
+                if others:
+                    sending = self._sending(src_location, source, others, path)
+                    await self._register(made, sending, links, path, source, writable)
+                    return links, sending
+            # What is there already is not sent twice: many links are made side by side.
+            await self._register(made, None, links, path, source, writable)
+            return links, None
+
+    async def _register(
+        self,
+        made: list[DataLocation],
+        sending: Sending | None,
+        links: Sequence[tuple[ExecutionLocation, str, ExecutionLocation]],
+        path: str,
+        source: str,
+        writable: bool,
+    ) -> None:
+        try:
+            paths = await self._destinations(sending, [each for _, _, each in links], path, source)
+            for location, where in paths:
+                made.append(self._registered(source, location, where, writable))
+        except BaseException:
+            if sending is not None:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(asyncio.shield(sending.drop()), LEAVE_S)
+            raise
 
     def _sending(
         self, src_location: ExecutionLocation, source: str, others: Sequence[ExecutionLocation], path: str

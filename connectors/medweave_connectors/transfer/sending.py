@@ -157,7 +157,10 @@ class Sending:
                     seen = f"{len(now.entries)} files and folders, some of which are not as they were when it began"
                     raise SourceChanged(self.source.deployment, self.to, seen) from None
                 await self.drop()
+                final = self.place.final
                 await self.prepare()
+                if self.place.final != final:  # others know it by that path already
+                    raise TransferFailed(self.source.deployment, self.to, "a folder has come to its place") from None
         await every(self._keep(each) for each in self._distinct)
         return sent
 

@@ -288,6 +288,57 @@ def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     assert list((tmp_path / "input").iterdir()) == []
 
 
+def before(folder: Path, kind: str) -> commands.Place:
+    """A folder or link `data` of an earlier run, and a copy that would replace it."""
+    (folder / "old").mkdir()
+    (folder / "old" / "precious").touch()
+    if kind == "link":
+        (folder / "data").symlink_to("old")
+    else:
+        (folder / "old").rename(folder / "data")
+    done(commands.prepare(str(folder / "new"), "t"))
+    place = commands.Place(str(folder / ".medweave-t.part"), str(folder / "data"))
+    Path(place.inside("x")).mkdir()
+    return place
+
+
+def with_mv(folder: Path, script: str) -> str:
+    """PATH with another `mv`, which can run the real one as `$real`."""
+    (folder / "bin").mkdir()
+    (folder / "bin" / "mv").write_text(f"#!/bin/sh\nreal={shutil.which('mv')}\n{script}\n")
+    (folder / "bin" / "mv").chmod(0o755)
+    return f"{folder}/bin:{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_what_was_there_before_stays_where_the_copy_cannot_take_its_place(tmp_path: Path, kind: str) -> None:
+    path = with_mv(tmp_path, '[ "$1" != -f ] || exit 1; exec $real "$@"')
+    assert done(commands.keep(before(tmp_path, kind), "x"), PATH=path).returncode == commands.REFUSED
+    assert (tmp_path / "data" / "precious").exists()
+    assert (tmp_path / "data").is_symlink() == (kind == "link")
+
+
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_what_was_there_before_is_put_back_when_the_replacement_was_cut_off(tmp_path: Path, kind: str) -> None:
+    place = before(tmp_path, kind)
+    path = with_mv(tmp_path, '[ "$1" != -f ] || kill -KILL $PPID; exec $real "$@"')
+    done(commands.keep(place, "x"), PATH=path)
+    shutil.rmtree(tmp_path / "data", ignore_errors=True)  # the `mv` of a killed shell may still have come to its end
+    assert os.path.lexists(Path(place.part, ".medweave-old", "data"))
+    assert done(commands.drop(str(tmp_path / "data"), "t")).returncode == 0
+    assert (tmp_path / "data" / "precious").exists()
+    assert not Path(place.part).exists()
+
+
+def test_a_copy_does_not_go_into_a_folder_that_has_come_meanwhile(tmp_path: Path) -> None:
+    done(commands.prepare(str(tmp_path / "data"), "t"))
+    place = commands.Place(str(tmp_path / ".medweave-t.part"), str(tmp_path / "data"))
+    Path(place.inside("x")).mkdir()
+    path = with_mv(tmp_path, f'[ "$1" != -f ] || mkdir -p "{tmp_path}/data/of another"; exec $real "$@"')
+    assert done(commands.keep(place, "x"), PATH=path).returncode == commands.REFUSED
+    assert [each.name for each in (tmp_path / "data").iterdir()] == ["of another"]
+
+
 def test_what_is_not_whole_is_removed_whatever_its_rights(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "to"):
         done(commands.prepare(str(folder / "to"), "t"))
