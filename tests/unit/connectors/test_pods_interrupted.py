@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.pods.places import _only_looks
+from medweave_connectors.remote import only_looks
 from support.api_server import ApiServer
 from support.engine import start
 from support.small_cluster import DEPLOYMENT, PROGRESS, applied, failure, small_cluster, write
@@ -149,7 +149,7 @@ def test_outputs_come_home_when_the_api_server_is_back(tmp_path: Path, server: A
     ],
 )
 def test_only_what_looks_is_sent_again(command: list[str], looks: bool) -> None:
-    assert _only_looks(command) is looks
+    assert only_looks(command) is looks
 
 
 @pytest.mark.parametrize("status", [503, 403])
