@@ -162,7 +162,7 @@ def main() -> int:
     DEMO.mkdir(parents=True)
     run_id = time.strftime("demo-%Y%m%d-%H%M%S", time.gmtime())
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    environment = os.environ | {"PATH": path, "MEDWEAVE_RUN_ID": run_id}
+    environment = os.environ | {"PATH": path, "MEDWEAVE_RUN_ID": run_id, "MEDWEAVE_RUNS_DIR": str(ROOT / "runs")}
     make_cohort(environment)
     file = str(with_steps(steps).relative_to(ROOT)) if steps else "streamflow.yml"
     print(f"\nmake demo: streamflow run {file}", flush=True)
