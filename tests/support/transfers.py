@@ -32,6 +32,13 @@ ENDS: Mapping[Route, tuple[str, str]] = {
 }
 
 
+def replaced(folder: Path, program: str, script: str) -> None:
+    """Puts a script into a folder of a PATH, in the place of a program, which it can run as `$real`."""
+    file = folder / program
+    file.write_text(f"#!/bin/sh\nreal={shlex.quote(str(shutil.which(program)))}\n{script}\n")
+    file.chmod(0o755)
+
+
 class Places:
     """A laptop and two sites, whose files all lie on this machine.
 
@@ -54,9 +61,7 @@ class Places:
 
     def replace(self, program: str, script: str) -> None:
         """Puts a script in the place of a site's program, which it can run as `$real`."""
-        file = self.programs / program
-        file.write_text(f"#!/bin/sh\nreal={shlex.quote(str(shutil.which(program)))}\n{script}\n")
-        file.chmod(0o755)
+        replaced(self.programs, program, script)
 
     def places(self) -> dict[str, ExecutionLocation]:
         """The location of each deployment."""

@@ -29,7 +29,7 @@ from medweave_connectors.pods.states import PodState, judge, silent_node
 from medweave_connectors.record import console
 from medweave_connectors.remote import SHELL_SIGNS, only_looks, stream_line, utility_line
 from medweave_connectors.shells import ShellLost, Shells
-from medweave_connectors.transfer.commands import is_aside
+from medweave_connectors.transfer.commands import is_aside, link_or_copy
 from medweave_connectors.transfer.copies import TarCopies
 from medweave_connectors.transfer.reasons import reason_in
 
@@ -183,8 +183,7 @@ class PodPlaces(TarCopies, BaseConnector):  # type: ignore[misc]
             if (each.deployment, each.name) != (source_location.deployment, source_location.name):
                 others.append(each)
             elif src != dst:
-                how = ["ln", "-snf"] if read_only else ["cp", "-rf"]
-                text, code = await self.alone(each, [*how, shlex.quote(src), shlex.quote(dst)])
+                text, code = await self.alone(each, link_or_copy(src, dst, read_only=read_only))
                 if code:
                     raise PodLost(f"{src} could not be put at {dst} in {each.name}: {text}")
         if others:

@@ -18,8 +18,7 @@ _C = "export LC_ALL=C; "  # reasons are known by their words
 _REMOVE = (
     'chmod -R u+rwx "$part" 2>/dev/null; rm -rf "$part" 2>/dev/null || { sleep 1; rm -rf "$part"; } 2>/dev/null || :;'
 )
-
-_OLD = ".medweave-old"
+_OLD = ".medweave-old"  # what stood at the destination, until the copy stands there
 _RESTORE = (
     f'for old in "$part/{_OLD}"/* "$part/{_OLD}"/.[!.]* "$part/{_OLD}"/..?*; do there=${{part%/*}}/${{old##*/}}; '
     'if { [ -e "$old" ] || [ -L "$old" ]; } && [ ! -e "$there" ] && [ ! -L "$there" ]; then mv "$old" "${part%/*}/"; fi; done;'

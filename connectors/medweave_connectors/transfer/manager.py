@@ -66,9 +66,7 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
                 self._finish(place)
         except BaseException:
             _release(made)
-            if sending is not None:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(asyncio.shield(sending.drop()), LEAVE_S)
+            await _give_up(sending)
             raise
 
     @classmethod
@@ -129,9 +127,7 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
             for location, where in paths:
                 made.append(self._registered(source, location, where, writable))
         except BaseException:
-            if sending is not None:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(asyncio.shield(sending.drop()), LEAVE_S)
+            await _give_up(sending)
             raise
 
     def _sending(
@@ -256,6 +252,12 @@ def _record(sending: Sending, sent: Manifest, seconds: float) -> None:
             num_files=sent.num_files,
             seconds=seconds,
         )
+
+
+async def _give_up(sending: Sending | None) -> None:
+    if sending is not None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(sending.drop()), LEAVE_S)
 
 
 def _release(places: Iterable[DataLocation]) -> None:

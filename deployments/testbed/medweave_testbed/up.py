@@ -86,7 +86,7 @@ class Upbringing:
         self._tell(f"  … still working on {', '.join(working)}")
 
 
-def up(parts: Sequence[Part], testbed: Testbed, clean: Callable[[Sequence[Part]], None], *, state: str = "up") -> int:
+def up(parts: Sequence[Part], testbed: Testbed, clean: Callable[[Sequence[Part]], None], *, state: str) -> int:
     """Brings all parts up and prints a line for each; returns the exit code.
 
     Args:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from medweave_connectors.transfer import commands, manifest
 from medweave_connectors.transfer.manifest import ROOT, Entry, Kind, Manifest, Unlisted
+from support.transfers import replaced
 
 NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=40).filter(
     lambda name: name not in {".", ".."}
@@ -305,8 +306,7 @@ def before(folder: Path, kind: str) -> commands.Place:
 def with_mv(folder: Path, script: str) -> str:
     """PATH with another `mv`, which can run the real one as `$real`."""
     (folder / "bin").mkdir()
-    (folder / "bin" / "mv").write_text(f"#!/bin/sh\nreal={shutil.which('mv')}\n{script}\n")
-    (folder / "bin" / "mv").chmod(0o755)
+    replaced(folder / "bin", "mv", script)
     return f"{folder}/bin:{os.environ['PATH']}"
 
 
