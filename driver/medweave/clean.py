@@ -19,7 +19,7 @@ from medweave.documents import read_mapping, shown
 from medweave.history import LOG_FILE, Run, read_run
 from medweave.sites import wrapped
 from medweave_connectors.placement.bindings import targets
-from medweave_connectors.placement.folder_commands import folder_of, remove
+from medweave_connectors.placement.folder_commands import folder_of, remove_traces
 from medweave_connectors.placement.paths import expand
 from medweave_connectors.record.event_log import driver_lives
 from medweave_connectors.record.run import WORK
@@ -29,8 +29,9 @@ from medweave_steps.contracts.errors import UserInputError
 
 DESCRIPTION = (
     "Ends what a run has left in queues and clusters (Slurm's jobs, Kubernetes' Jobs, releases, pods), and removes its folders at\n"
-    "the sites and its scratch on this machine. Its event log and the reports of its steps stay. A site that cannot be reached,\n"
-    "and a folder that no pod sees any more, are told, and nothing is called clean then."
+    "the sites, what the sites' stores have and no other run uses, and its scratch on this machine. Its event log and the reports\n"
+    "of its steps stay. A site that cannot be reached, and a folder that no pod sees any more, are told, and nothing is called\n"
+    "clean then."
 )
 REACHED = ("medweave.local", "medweave.ssh")
 LIMIT_S = 600
@@ -145,7 +146,7 @@ def _base(name: str, deployments: Mapping[str, Any]) -> str | None:
 def _script(place: Place, run_id: str, keys: Sequence[str]) -> str:
     where = f"deployments.{place.deployment}.workdir"
     lines = [f"( {at_cluster(cluster, cancel_all(run_id, keys))} )" for cluster in place.clusters]
-    return "\n".join(("set -e", *lines, *(remove(expand(text, where=where), run_id) for text in place.workdirs)))
+    return "\n".join(("set -e", *lines, *(remove_traces(expand(text, where=where), run_id) for text in place.workdirs)))
 
 
 def _clean(

@@ -82,6 +82,8 @@ class Transfers:
     Attributes:
         source, destination: deployments.
         num_copies: transfers; a folder is one.
+        num_files, num_bytes: what was sent.
+        reused_bytes: what was there already.
         seconds: sum of their times, s; transfers may overlap.
     """
 
@@ -91,6 +93,7 @@ class Transfers:
     num_copies: int = 0
     num_files: int = 0
     num_bytes: int = 0
+    reused_bytes: int = 0
     seconds: float = 0.0
 
 
@@ -257,6 +260,7 @@ def _transfers(events: Iterable[Event]) -> tuple[Transfers, ...]:
             num_copies=so_far.num_copies + 1,
             num_files=so_far.num_files + int(data.get("files", 0)),
             num_bytes=so_far.num_bytes + int(data.get("bytes", 0)),
+            reused_bytes=so_far.reused_bytes + int(data.get("reused_bytes", 0)),
             seconds=so_far.seconds + float(data.get("seconds", 0.0)),
         )
     return tuple(found.values())

@@ -17,9 +17,9 @@ from medweave_connectors.record.run import WORK
 from medweave_steps.contracts.errors import TryAgainError, UsageError, UserInputError
 
 DESCRIPTION = (
-    "Removes what the runs of a folder keep about one case: their folders at the sites and their scratch here (of runs that did\n"
-    "not complete; the others have removed theirs), the case's part of the steps' reports, every file with its pictures, and its\n"
-    "name in event logs. The runs stay, and `medweave report` makes their pages again.\n"
+    "Removes what the runs of a folder keep about one case: their folders at the sites and their scratch here, what the sites'\n"
+    "stores have and no other run uses (it may be the case's), the case's part of the steps' reports, every file with its\n"
+    "pictures, and its name in event logs. The runs stay, and `medweave report` makes their pages again.\n"
     "Not touched: the cohort, and what runs have delivered (--outdir). Models that were trained with the case are named."
 )
 CASE = re.compile(r"case-[0-9a-f]{8}")
@@ -67,7 +67,7 @@ def run(namespace: argparse.Namespace) -> int:
     known = _knowing(records, case)
     for record, files in known:
         print(f"{record.run_id}:")
-        if record.state == "completed":
+        if record.state == "completed" and not record.transfers:
             shutil.rmtree(record.folder / WORK, ignore_errors=True)
         else:
             for line in clean(record, namespace.file or folder.parent / "streamflow.yml"):

@@ -1,6 +1,6 @@
-"""The shell lines about a run's own folder at a place. Pure.
+"""The shell lines about what lies in a `workdir`: a run's own folder, and the store of files that were copied there. Pure.
 
-A mark tells the folder of a run from anything else that lies in a `workdir`.
+A mark tells the folder of a run from anything else.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import posixpath
 import shlex
 
 MARK = ".medweave-run"
+STORE = ".medweave-store"
 
 
 def folder_of(workdir: str, run_id: str) -> str:
@@ -19,13 +20,14 @@ def folder_of(workdir: str, run_id: str) -> str:
 def make(workdir: str, run_id: str, *, keep_days: int) -> str:
     """A shell line that makes the run's folder, and removes those of earlier runs in which nothing has changed for so many days.
 
-    It prints what is free there then (`read_free`).
+    What nobody has used for so long goes from the store, too. It prints what is free there then (`read_free`).
     """
     above, (folder, mark) = shlex.quote(workdir), _quoted(workdir, run_id)
     old = f'[ -f "$mark" ] && [ -z "$(find "$old" -mtime -{keep_days} 2> /dev/null | head -n 1)" ] && rm -rf "$old"'
     return (
         f"umask 077; mkdir -p {folder} && : > {mark} || exit; "
         f'for mark in {above}/*/{MARK}; do old="${{mark%/*}}"; {old}; done; '
+        f"{_unused(workdir)} -ctime +{keep_days - 1} -exec rm -f {{}} + 2> /dev/null; "
         f"df -Pk {folder} 2> /dev/null | awk 'NR == 2 {{print $4}}'"
     )
 
@@ -40,6 +42,17 @@ def remove(workdir: str, run_id: str) -> str:
     """A shell line that removes the run's folder."""
     folder, mark = _quoted(workdir, run_id)
     return f"if [ -f {mark} ]; then rm -rf {folder}; fi"
+
+
+def remove_traces(workdir: str, run_id: str) -> str:
+    """The same, and with it what the store has and no other run uses: it may have come with this one."""
+    store = shlex.quote(posixpath.join(workdir, STORE))
+    return f"{remove(workdir, run_id)}; if [ -d {store} ]; then {_unused(workdir)} -exec rm -f {{}} +; fi"
+
+
+def _unused(workdir: str) -> str:
+    # A file that a run uses has a second name in its folder.
+    return f"find {shlex.quote(posixpath.join(workdir, STORE))} -type f -links 1"
 
 
 def _quoted(workdir: str, run_id: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.job_processes import kill_lines
-from medweave_connectors.placement.folder_commands import folder_of, remove
+from medweave_connectors.placement.folder_commands import folder_of, remove_traces
 from medweave_connectors.pods import owner, volumes
 from medweave_connectors.pods.cluster import Cluster
 from medweave_connectors.pods.pod import Pod
@@ -82,7 +82,7 @@ async def remove_folders(
             await connector.alone(_location(connector, pod, container), [end_commands(folder)])
         for pod, _ in volumes.distinct([(pod, container) for pod in kept], folder):
             location = _location(connector, pod, container)
-            said, code = await connector.alone(location, [remove(workdir, gone.run_id)])
+            said, code = await connector.alone(location, [remove_traces(workdir, gone.run_id)])
             if code:
                 cleaned.stays.append(f"{folder} in {location.name}: {said.strip() or f'exit code {code}'}")
             elif folder not in cleaned.removed:

@@ -241,15 +241,22 @@ class RunRecord:
         route: str,
         num_bytes: int,
         num_files: int,
+        reused_bytes: int,
         seconds: float,
     ) -> None:
-        """A copy between two deployments arrived and was verified. It has no path: paths may tell about patients."""
+        """A copy between two deployments arrived and was verified. It has no path: paths may tell about patients.
+
+        Args:
+            num_bytes, num_files: what was sent.
+            reused_bytes: what was there already.
+        """
         if self._log is not None:
             data = {
                 "from": source,
                 "route": route,
                 "bytes": num_bytes,
                 "files": num_files,
+                "reused_bytes": reused_bytes,
                 "seconds": round(seconds, 3),
             }
             self._log.append("transfer.ended", deployment=destination, location=location, data=data)

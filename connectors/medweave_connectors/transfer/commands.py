@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 REFUSED = 46
@@ -181,7 +181,18 @@ def unpack(name: str, destination: str, token: str, *, own: bool = False) -> lis
     return ["sh", "-c", _script(text, {"to": destination, "name": name})]
 
 
+def pack_files(folder: str, names: Sequence[str]) -> list[str]:
+    """Words that write an archive of some files, by paths relative to a folder, to standard output. Links are followed."""
+    return ["tar", "chf", "-", "-C", folder, "--", *names]
+
+
+def unpack_files(part: str) -> list[str]:
+    """Words that read such an archive from standard input, into the folder of a copy that is put together."""
+    return ["tar", "xpf", "-", "-C", part]
+
+
 def link_or_copy(source: str, destination: str, *, read_only: bool) -> list[str]:
     """Words that give a site's own file another name there, or copy it."""
-    how = ["ln", "-snf"] if read_only else ["cp", "-rf"]
-    return [*how, shlex.quote(source), shlex.quote(destination)]
+    paths = [shlex.quote(source), shlex.quote(destination)]
+    # What came from a site's store may not be written to; a copy of it may.
+    return ["ln", "-snf", *paths] if read_only else ["cp", "-rf", *paths, "&&", "chmod", "-R", "u+w", paths[1]]

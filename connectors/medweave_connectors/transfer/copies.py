@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import posixpath
 import secrets
-from collections.abc import Awaitable, Callable, MutableSequence, Sequence
+import shlex
+from collections.abc import Awaitable, Callable, Iterator, MutableSequence, Sequence
 from typing import Any
 
 from streamflow.core.deployment import Connector, ExecutionLocation
@@ -22,6 +24,7 @@ from medweave_connectors.transfer import commands
 
 HERE = "this machine"
 CUT_PAUSES_S = (0.5, 3.0, 10.0)  # before a connection that was lost is made again
+COMMAND_BYTES = 100_000  # Linux takes 128 KiB in one word, and a line that a remote shell gets is one
 Streams = Callable[[], Awaitable[tuple[Any, Sequence[Any]]]]
 
 
@@ -40,6 +43,51 @@ async def pump(source: Any, targets: Sequence[Any], buffer_bytes: int) -> None:
         async with source as reader:
             while data := await reader.read(buffer_bytes):
                 await asyncio.gather(*(writer.write(data) for writer in writers))
+
+
+async def send_files(
+    source: ExecutionLocation,
+    folder: str,
+    paths: Sequence[str],
+    part: str,
+    destinations: Sequence[ExecutionLocation],
+    connector_of: Callable[[str], Any],
+) -> None:
+    """Sends some files of a folder into the place of a copy whose other files are there.
+
+    Args:
+        folder: the source's own path.
+        paths: relative to it.
+        part: where the folder stands at each destination, under its own name.
+
+    Raises:
+        StreamBroke: tar failed, here or there.
+    """
+    above, name = posixpath.split(folder)
+    for some in _batches([posixpath.join(name, each) for each in paths]):
+        words = commands.pack_files(above or "/", some)
+        if source.local:
+            reader: Any = Reader(words, f"a transfer from {HERE}")
+        else:
+            reader = await connector_of(source.deployment).get_stream_reader(words, source)
+        connector = connector_of(destinations[0].deployment)
+        writers = [await connector.get_stream_writer(commands.unpack_files(part), each) for each in destinations]
+        await pump(reader, writers, int(connector.transferBufferSize))
+
+
+def _batches(names: Sequence[str]) -> Iterator[list[str]]:
+    """The names in groups that one command line takes."""
+    some: list[str] = []
+    num_bytes = 0
+    for name in names:
+        length = len(os.fsencode(shlex.quote(name))) + 1
+        if some and num_bytes + length > COMMAND_BYTES:
+            yield some
+            some, num_bytes = [], 0
+        some.append(name)
+        num_bytes += length
+    if some:
+        yield some
 
 
 class TarCopies:

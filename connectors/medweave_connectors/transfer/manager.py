@@ -19,7 +19,9 @@ from streamflow.data.remotepath import StreamFlowPath, get_inner_path
 from medweave_connectors.record import current
 from medweave_connectors.transfer.manifest import Manifest
 from medweave_connectors.transfer.sending import Digests, Sending, every
+from medweave_connectors.transfer.store import Store, store_at
 
+STORE_GIB = 50.0
 LEAVE_S = 10.0  # for the removal of what did not arrive
 
 
@@ -30,9 +32,11 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
     copy that broke waits for ever. Links to what a site has already are not copies, and are not counted.
     """
 
-    def __init__(self, context: StreamFlowContext) -> None:
+    def __init__(self, context: StreamFlowContext, storeGiB: float = STORE_GIB) -> None:
         super().__init__(context)
         self._digests = Digests()
+        self._store_gib = storeGiB
+        self._swept: set[tuple[str, ...]] = set()  # stores that have been looked through in this run
         # Two transfers of the same to the same deployment do not decide at once that it is not there yet.
         self._deciding: dict[tuple[str, str], asyncio.Lock] = {}
 
@@ -106,7 +110,7 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
                 links = [(place[0], place[1], each) for each, place in found if place is not None]
                 others = [each for each, place in found if place is None]
                 if others:
-                    sending = self._sending(src_location, source, others, path)
+                    sending = self._sending(src_location, source, others, path, writable)
                     await self._register(made, sending, links, path, source, writable)
                     return links, sending
             # What is there already is not sent twice: many links are made side by side.
@@ -131,10 +135,36 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
             raise
 
     def _sending(
-        self, src_location: ExecutionLocation, source: str, others: Sequence[ExecutionLocation], path: str
+        self,
+        src_location: ExecutionLocation,
+        source: str,
+        others: Sequence[ExecutionLocation],
+        path: str,
+        writable: bool,
     ) -> Sending:
         connector_of = self.context.deployment_manager.get_connector
-        return Sending(src_location, source, others, path, connector_of=connector_of, digests=self._digests)
+        at = None if writable else self._store(others, path)
+        sending = Sending(
+            src_location,
+            source,
+            others,
+            path,
+            connector_of=connector_of,
+            digests=self._digests,
+            at=at,
+            sweeps=at is not None and (key := (at.root, *(each.name for each in others))) not in self._swept,
+        )
+        if at is not None:
+            self._swept.add(key)
+        return sending
+
+    def _store(self, locations: Sequence[ExecutionLocation], path: str) -> Store | None:
+        """The store of the places that get a copy; this machine has none, nor have places that copy to others by themselves."""
+        run = current()
+        connector = self.context.deployment_manager.get_connector(locations[0].deployment)
+        if run is None or locations[0].local or hasattr(connector, "mirrors"):
+            return None
+        return store_at(path, run.run_id, self._store_gib)
 
     async def _arrivals(self, source: str, destinations: Sequence[ExecutionLocation]) -> None:
         wanted = {(each.deployment, each.name) for each in destinations}
@@ -242,14 +272,16 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
 def _record(sending: Sending, sent: Manifest, seconds: float) -> None:
     if (run := current()) is None:
         return
+    num_bytes, num_files = sending.moves
     for place in sending.verified_at():
         run.transfer_ended(
             source=sending.source.deployment,
             destination=sending.to,
             location=place.name,
             route=route(sending.source, place),
-            num_bytes=sent.num_bytes,
-            num_files=sent.num_files,
+            num_bytes=num_bytes,
+            num_files=num_files,
+            reused_bytes=sent.num_bytes - num_bytes,
             seconds=seconds,
         )
 

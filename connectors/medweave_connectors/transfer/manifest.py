@@ -13,7 +13,7 @@ from enum import StrEnum
 from medweave_connectors.transfer.reasons import reason_in
 
 ROOT = "."  # the path asked about
-_LOOK = ": medweave-look; "
+LOOK = ": medweave-look; "  # of words that change nothing
 # No path that `find` prints below `.//` has two slashes elsewhere: whatever a name holds, no record begins inside it.
 _HEAD = b".//"
 _ENTRY = re.compile(rb"(?:\A|\n)([0-9a-f]+) (\d+) (-?\d+) ([0-9:.+ -]+) (?=\.//)")
@@ -152,12 +152,12 @@ def command(path: str, *, digests: bool = True) -> list[str]:
     )
     whole = f"{{ ( {script} ) 2>&1; code=$?; printf '\\0end %s\\n' $code; }}"
     lacks = f"for tool in {' '.join(TOOLS)}; do command -v $tool >/dev/null || {{ echo {_LACKS}$tool; exit 1; }}; done"
-    return [f"{_LOOK}( export LC_ALL=C; {lacks}; {whole} | od -An -v -tx1 )"]
+    return [f"{LOOK}( export LC_ALL=C; {lacks}; {whole} | od -An -v -tx1 )"]
 
 
 def only_looks(words: Sequence[str]) -> bool:
-    """Whether words are those of `command`, which changes nothing and may be sent again."""
-    return words[0].startswith(_LOOK)
+    """Whether words only look, as those of `command` do, and may be sent again."""
+    return words[0].startswith(LOOK)
 
 
 def parse(text: str, *, digests: bool = True) -> Manifest:

@@ -18,9 +18,12 @@ from medweave_connectors.errors import (
     TargetRefused,
     TransferFailed,
 )
-from medweave_connectors.transfer import commands, manifest, reasons
+from medweave_connectors.transfer import commands, manifest, reasons, seal, store
 from medweave_connectors.transfer.commands import Place
+from medweave_connectors.transfer.copies import send_files
 from medweave_connectors.transfer.manifest import Kind, Manifest, Unlisted
+from medweave_connectors.transfer.reuse import Reuse, is_worth_it
+from medweave_connectors.transfer.store import State, Store
 
 ConnectorOf = Callable[[str], Any]
 Stream = Callable[[str, str], Awaitable[None]]
@@ -53,6 +56,10 @@ class Sending:
     Attributes:
         seen: the source as it looked before it was sent, without digests.
         place: where the copy will stand, the same at each of them.
+
+    Args:
+        at: the store of the destinations, if they have one.
+        sweeps: what is too much in there is removed first.
     """
 
     def __init__(
@@ -64,6 +71,8 @@ class Sending:
         *,
         connector_of: ConnectorOf,
         digests: Digests,
+        at: Store | None = None,
+        sweeps: bool = False,
     ) -> None:
         self.source, self.path = source, path
         self.destinations, self.destination = destinations, destination
@@ -72,6 +81,9 @@ class Sending:
         self._token = secrets.token_hex(6)
         self._connector_of, self._digests = connector_of, digests
         self._distinct: Sequence[ExecutionLocation] = destinations
+        self._store, self._sweeps = at, sweeps
+        self._reuse: Reuse | None = None
+        self._left: list[str] | None = None
 
     @property
     def to(self) -> str:
@@ -103,23 +115,55 @@ class Sending:
             self.seen = await looking
         finally:
             looking.cancel()
-        below, name = told[0].below, posixpath.basename(self.path)  # a copy has one path for all of them
+        below, name = told[0][0].below, posixpath.basename(self.path)  # a copy has one path for all of them
         self.place = commands.place_of(self.destination, name, self._token, below=below)
         self._refuse_what_cannot_be_sent()
-        needed = self.seen.num_bytes
-        for each in told:
-            if each.free_bytes is not None and each.free_bytes < needed:
-                raise NoRoom(self.source.deployment, self.to, f"{needed} bytes are needed, {each.free_bytes} are free")
+        self._reuse = self._left = None
+        states = {state for _, state in told}
+        if self._store is not None and State.NONE not in states:
+            self._reuse = Reuse(self._store, self.place, self.name, self._distinct, self._run)
+            if State.NEW not in states:
+                await self._take(self._reuse)
+        await self._make_sure_of_room([place for place, _ in told])
+
+    async def _take(self, reuse: Reuse) -> None:
+        """Links what the destinations have already."""
+        sent = await self._sums()
+        left = await reuse.take(sent)
+        if is_worth_it(sent, left):
+            self._left = left
+        else:
+            await reuse.leave()
+
+    async def _make_sure_of_room(self, places: Sequence[commands.Prepared]) -> None:
+        needed, _ = self.moves
+        if (free := _least(places)) is not None and free < needed and self._reuse is not None:
+            await self._reuse.make_room(needed - free)
+            free = _least([place for place, _ in await every(self._prepared(each) for each in self._distinct)])
+        if free is not None and free < needed:
+            raise NoRoom(self.source.deployment, self.to, f"{needed} bytes are needed, {free} are free")
+
+    @property
+    def moves(self) -> tuple[int, int]:
+        """What has to be sent: bytes, and files."""
+        if self._left is None:
+            return self.seen.num_bytes, self.seen.num_files
+        return sum(self.seen.entries[path].size for path in self._left), len(self._left)
 
     async def look(self) -> Manifest:
         """The source as it is now, without its digests."""
         return await self._manifest_of_source(digests=False)
 
-    async def _prepared(self, location: ExecutionLocation) -> commands.Prepared:
-        text, code = await self._run(location, commands.prepare(self.destination, self._token))
+    async def _prepared(self, location: ExecutionLocation) -> tuple[commands.Prepared, State]:
+        """What is there, and the state of the store."""
+        words = commands.prepare(self.destination, self._token)
+        if self._store is not None:
+            first = [store.evict(self._store)] if self._sweeps else []
+            words = ["; ".join((*first, store.make(self._store), *words))]
+        text, code = await self._run(location, words)
         if code or (told := commands.read_prepared(text)) is None:
             raise self._refused(text, code)
-        return told
+        return told, store.state_in(text)
 
     def _refuse_what_cannot_be_sent(self) -> None:
         counts = {kind: self.seen.count(kind) for kind in (Kind.SYMLINK, Kind.SPECIAL)}
@@ -165,6 +209,28 @@ class Sending:
         return sent
 
     async def _attempt(self, stream: Stream) -> Manifest:
+        if self._reuse is not None and self._left is not None:
+            try:
+                return await self._rest(self._left)
+            except (StreamBroke, OSError, _Differs):
+                self._left = None
+                await self._reuse.leave()
+        sent = await self._whole(stream)
+        if self._reuse is not None:
+            await self._reuse.keep(sent, (path for path, each in sent.entries.items() if each.kind == Kind.FILE))
+        return sent
+
+    async def _rest(self, left: list[str]) -> Manifest:
+        """Sends what the destinations do not have."""
+        assert self._reuse is not None
+        sent = await self._sums()
+        if left:  # else all of it was verified when it was linked
+            await send_files(self.source, self.seen.real, left, self.place.part, self._distinct, self._connector_of)
+            await self._verify(sent)
+        await self._reuse.keep(sent, left)
+        return sent
+
+    async def _whole(self, stream: Stream) -> Manifest:
         # The source is read for its digests while it is read to be sent: the second of them finds it in memory.
         reading = asyncio.ensure_future(self._sums())
         reading.add_done_callback(_failed)  # where the stream breaks first, its error is told
@@ -173,10 +239,22 @@ class Sending:
             sent = await reading
         finally:
             reading.cancel()
-        arrived = await every(self._arrived(each) for each in self.verified_at())
-        if wrong := next(filter(None, map(sent.difference, arrived)), ""):
-            raise _Differs(wrong, source_moved=not self.seen.unchanged(sent))
+        await self._verify(sent)
         return sent
+
+    async def _verify(self, sent: Manifest) -> None:
+        wanted = seal.of(sent)
+        found = await every(self._difference(each, sent, wanted) for each in self.verified_at())
+        if wrong := next(filter(None, found), ""):
+            raise _Differs(wrong, source_moved=not self.seen.unchanged(sent))
+
+    async def _difference(self, location: ExecutionLocation, sent: Manifest, wanted: str | None) -> str:
+        """What is wrong with the copy at a place; empty where nothing is."""
+        if wanted is not None:
+            text, _ = await self._run(location, seal.command(self.place.inside(self.name)))
+            if seal.read(text) == wanted:
+                return ""
+        return sent.difference(await self._arrived(location))
 
     async def _sums(self) -> Manifest:
         key = (self.source.deployment, self.source.name, self.seen.real)
@@ -251,6 +329,11 @@ async def every(work: Iterable[Coroutine[Any, Any, Value]]) -> list[Value]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _least(places: Iterable[commands.Prepared]) -> int | None:
+    """Free bytes where there are fewest; None where no place says it."""
+    return min((each.free_bytes for each in places if each.free_bytes is not None), default=None)
 
 
 class _Differs(Exception):

@@ -111,6 +111,31 @@ def test_a_folder_that_a_site_has_already_is_linked_and_stays_as_it_is(server: S
     assert [facts["files"] for facts in sent] == [3], "once, as a whole"
 
 
+def test_what_a_site_got_from_an_earlier_run_is_not_sent_again(server: SSHServer, tmp_path: Path) -> None:
+    script = 'echo {} > run_report.json; cp -r "$1" result'
+    deployments = {"here": LOCAL, "there": ssh_site(server.port, "${SITE}")}
+    bound = engine_file(deployments, {"/": {"deployment": "there"}}, managers=MANAGERS)
+    write_workflow(tmp_path, {"made": (script, FOLDER)}, file=bound)
+    document = json.loads((tmp_path / "tiny.cwl").read_text().replace(AS_FILE, AS_FOLDER))
+    document["inputs"] = {"data": "Directory"}
+    document["steps"]["made"]["in"] = {"data": "data"}
+    document["steps"]["made"]["run"]["inputs"] = {"data": {"type": "Directory", "inputBinding": {"position": 1}}}
+    (tmp_path / "tiny.cwl").write_text(json.dumps(document))
+    (tmp_path / "scans").mkdir()
+    (tmp_path / "scans" / "one").write_text("scan")
+    (tmp_path / "job.yml").write_text(json.dumps({"data": {"class": "Directory", "path": "scans"}}))
+    site = tmp_path / "site"
+    for sent, reused in ((4, 0), (0, 4)):
+        shutil.rmtree(tmp_path / "runs", ignore_errors=True)
+        shutil.rmtree(tmp_path / "results", ignore_errors=True)
+        ended = run(tmp_path, environment={"SITE": str(site)})
+        assert ended.exit_code == 0, ended.stderr
+        (facts,) = [event["data"] for event in ended.of_type("transfer.ended") if event["deployment"] == "there"]
+        assert (facts["bytes"], facts["reused_bytes"]) == (sent, reused)
+        assert (tmp_path / "results" / "result" / "one").read_text() == "scan"
+        assert [each.name for each in site.iterdir()] == [".medweave-store"], "the run's own folder is removed"
+
+
 def test_a_folder_goes_to_a_slurm_site_and_another_one_comes_back(tmp_path: Path) -> None:
     # Its connector wraps the login node's, which makes the copies.
     with fake_cluster(tmp_path) as cluster:

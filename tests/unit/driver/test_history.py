@@ -78,15 +78,17 @@ def test_copies_are_added_up_per_pair_of_places_and_route(tmp_path: Path) -> Non
     for num_bytes, num_files in ((100, 2), (50, 1)):
         record.transfer_ended(
             source="laptop", destination="hpc", location="login", route="from-driver",
-            num_bytes=num_bytes, num_files=num_files, seconds=0.5,
+            num_bytes=num_bytes, num_files=num_files, reused_bytes=5, seconds=0.5,
         )  # fmt: skip
     record.transfer_ended(
-        source="hpc", destination="pods", location="pod-0", route="through-driver", num_bytes=7, num_files=1, seconds=2
-    )
+        source="hpc", destination="pods", location="pod-0", route="through-driver",
+        num_bytes=7, num_files=1, reused_bytes=0, seconds=2,
+    )  # fmt: skip
     record.finish()
     first, second = read_run(record.folder).transfers
     assert (first.source, first.destination, first.route) == ("laptop", "hpc", "from-driver")
     assert (first.num_copies, first.num_files, first.num_bytes, first.seconds) == (2, 3, 150, 1.0)
+    assert (first.reused_bytes, second.reused_bytes) == (10, 0)
     assert (second.destination, second.num_bytes) == ("pods", 7)
     html = render(read_run(record.folder), None)
     assert "What moved between places" in html

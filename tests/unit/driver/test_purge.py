@@ -10,9 +10,11 @@ import pytest
 
 from medweave.cli import main
 from medweave.purge import PURGED, without
-from support.engine import wait_until
+from support.engine import wait_until, write_workflow
+from support.engine_file import engine_file, ssh_site
 from support.fake_cluster import fake_cluster
 from support.recorded import Recorder, failed_run
+from support.ssh_server import ssh_server
 
 CASE, OTHER = "case-0000000a", "case-0000000b"
 
@@ -70,6 +72,28 @@ def test_a_failed_run_loses_its_folders_at_the_site(tmp_path: Path, capsys: pyte
         assert CASE.encode() not in everything(cluster.folder / "site") + everything(going.record.parent)
         assert cluster.word() == "CANCELLED"
         assert f"1 of 1 runs knew {CASE}" in capsys.readouterr().out
+
+
+def test_a_run_that_did_well_loses_what_it_has_brought_to_a_site(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Recorder(tmp_path / "runs" / "one")
+    run.job("/check/0", 1, 20)
+    sent = {"from": "laptop", "route": "from-driver", "bytes": 4}
+    run.event(21, "transfer.ended", deployment="there", **sent)
+    run.event(22, "notice", text=f"{CASE}: 3 mm slices every 2 mm")
+    run.end(30)
+    blobs = [tmp_path / "site" / ".medweave-store" / "00" / name for name in ("unused", "of another run")]
+    blobs[0].parent.mkdir(parents=True)
+    for blob in blobs:
+        blob.write_text("scan")
+    (tmp_path / "site" / "used").hardlink_to(blobs[1])
+    with ssh_server(tmp_path / "server") as server:
+        deployments = {"there": ssh_site(server.port, str(tmp_path / "site"))}
+        write_workflow(tmp_path, {"first": "true"}, file=engine_file(deployments, {"/": {"deployment": "there"}}))
+        assert main(["purge", CASE, "--runs", str(tmp_path / "runs")]) == 0
+    assert [blob.exists() for blob in blobs] == [False, True]
+    assert "there: " in capsys.readouterr().out
 
 
 def test_a_run_that_goes_on_is_not_purged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

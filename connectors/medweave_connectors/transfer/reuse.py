@@ -1,0 +1,86 @@
+"""What a site's store gives to a copy before anything is sent, and what the store gets of it once it is verified."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import shlex
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+
+from streamflow.core.deployment import ExecutionLocation
+
+from medweave_connectors.transfer import manifest, seal, store
+from medweave_connectors.transfer.commands import Place
+from medweave_connectors.transfer.manifest import ROOT, Manifest, Unlisted
+from medweave_connectors.transfer.store import Store
+
+Run = Callable[[ExecutionLocation, list[str]], Awaitable[tuple[str, int]]]
+
+
+class Reuse:
+    """The stores of the places that get one copy."""
+
+    def __init__(self, at: Store, place: Place, name: str, locations: Sequence[ExecutionLocation], run: Run) -> None:
+        self._store, self._part, self._name = at, place.part, name
+        self._locations, self._run = locations, run
+
+    async def take(self, sent: Manifest) -> list[str]:
+        """Links what all of the places have.
+
+        Returns:
+            The files that have to be sent.
+        """
+        left: set[str] = set()
+        for each in self._locations:
+            left |= set(await self._taken(each, sent))
+        return [path for path in sent.entries if path in left]
+
+    async def _taken(self, location: ExecutionLocation, sent: Manifest) -> list[str]:
+        wanted, paths, left = seal.of(sent), store.files_of(sent), [""]
+        for is_last in (False, True):
+            text = await self._all(location, store.link(self._store, self._part, sent, self._name, paths))
+            if wanted is not None and seal.read(text) == wanted:
+                return []
+            there = await self._there(location)
+            if wrong := store.wrong(sent, there):
+                await self._run(location, store.forget(self._store, self._part, self._name, wrong))
+            left = store.missing(sent, there)
+            if is_last or not left or not store.gave_up(text):
+                break
+            known = set((await self._all(location, store.ask(self._store, self._part, sent, left))).split())
+            paths = [path for path in left if store.key(sent.entries[path]) in known]
+        return left
+
+    async def _there(self, location: ExecutionLocation) -> Manifest:
+        text, _ = await self._run(location, manifest.command(posixpath.join(self._part, self._name)))
+        with contextlib.suppress(Unlisted):
+            return manifest.parse(text)
+        return Manifest("", {})
+
+    async def keep(self, sent: Manifest, paths: Iterable[str]) -> None:
+        """Puts files of a verified copy into the stores. What cannot be kept is sent again, another time."""
+        wanted = list(paths)
+        for each in self._locations:
+            await self._all(each, store.keep(self._store, self._part, sent, self._name, wanted))
+
+    async def leave(self) -> None:
+        """Takes back what the stores gave: the whole copy is sent."""
+        words = [f"rm -rf {shlex.quote(posixpath.join(self._part, self._name))}"]
+        for each in self._locations:
+            await self._run(each, words)
+
+    async def make_room(self, needed_bytes: int) -> None:
+        """Removes as much as nobody uses."""
+        for each in self._locations:
+            await self._run(each, [store.evict(self._store, needed_bytes=needed_bytes)])
+
+    async def _all(self, location: ExecutionLocation, words: Iterator[list[str]]) -> str:
+        text = ""
+        for each in words:
+            text, _ = await self._run(location, each)
+        return text
+
+
+def is_worth_it(sent: Manifest, left: Sequence[str]) -> bool:
+    """Whether the rest is sent alone, and not all of it."""
+    return (len(left) < sent.num_files and sent.entries[ROOT].kind == manifest.Kind.FOLDER) or not left
