@@ -85,11 +85,13 @@ class Transfers:
         num_files, num_bytes: what was sent.
         reused_bytes: what was there already.
         seconds: sum of their times, s; transfers may overlap.
+        reasons: why they went by that route, each once.
     """
 
     source: str
     destination: str
     route: str
+    reasons: tuple[str, ...] = ()
     num_copies: int = 0
     num_files: int = 0
     num_bytes: int = 0
@@ -257,6 +259,7 @@ def _transfers(events: Iterable[Event]) -> tuple[Transfers, ...]:
         so_far = found.get(key) or Transfers(source=key[0], destination=key[1], route=key[2])
         found[key] = dataclasses.replace(
             so_far,
+            reasons=tuple(dict.fromkeys([*so_far.reasons, *filter(None, [str(data.get("reason", ""))])])),
             num_copies=so_far.num_copies + 1,
             num_files=so_far.num_files + int(data.get("files", 0)),
             num_bytes=so_far.num_bytes + int(data.get("bytes", 0)),

@@ -187,6 +187,7 @@ def _transfer_row(moved: Transfers) -> dict[str, str]:
         "source": moved.source,
         "destination": moved.destination,
         "route": moved.route,
+        "why": "; ".join(moved.reasons),
         "copies": str(moved.num_copies),
         "files": f"{moved.num_files:,}",
         "mib": f"{moved.num_bytes / 2**20:,.1f}",

@@ -31,6 +31,7 @@ from medweave_connectors.remote import SHELL_SIGNS, only_looks, stream_line, uti
 from medweave_connectors.shells import ShellLost, Shells
 from medweave_connectors.transfer.commands import is_aside, link_or_copy
 from medweave_connectors.transfer.copies import TarCopies
+from medweave_connectors.transfer.direct.ends import End
 from medweave_connectors.transfer.reasons import reason_in
 
 BUFFER_BYTES = 2**20
@@ -152,6 +153,19 @@ class PodPlaces(TarCopies, BaseConnector):  # type: ignore[misc]
         if SHELL_SIGNS.intersection(words):
             words = ["sh", "-c", stream_line(words)]
         return StreamContext(self._execute(location.name, words, takes_input=True), Writer, command)
+
+    async def far_end(self, location: ExecutionLocation) -> End:
+        """A container as one end of a direct copy, at its pod's own address.
+
+        Raises:
+            PodLost: the pod is gone.
+        """
+        address = (await self.pod_at(location.name)).ip
+
+        async def begin(words: Sequence[str]) -> PodShell:
+            return PodShell(await self._execute(location.name, words, takes_input=True))
+
+        return End(f"{self.deployment_name}/{location.name}", [address], address, begin)
 
     async def copy_local_to_remote(
         self, src: str, dst: str, locations: MutableSequence[ExecutionLocation], read_only: bool = False

@@ -239,6 +239,7 @@ class RunRecord:
         destination: str,
         location: str,
         route: str,
+        reason: str,
         num_bytes: int,
         num_files: int,
         reused_bytes: int,
@@ -247,6 +248,7 @@ class RunRecord:
         """A copy between two deployments arrived and was verified. It has no path: paths may tell about patients.
 
         Args:
+            route, reason: the way that it took, and why that one.
             num_bytes, num_files: what was sent.
             reused_bytes: what was there already.
         """
@@ -254,6 +256,7 @@ class RunRecord:
             data = {
                 "from": source,
                 "route": route,
+                "reason": reason,
                 "bytes": num_bytes,
                 "files": num_files,
                 "reused_bytes": reused_bytes,

@@ -32,6 +32,7 @@ from medweave_connectors.slurm.site_look import Look, look, read_look, refuse_wh
 from medweave_connectors.slurm.states import state_of
 from medweave_connectors.slurm.watch import Pace, Watch
 from medweave_connectors.slurm.words import unanswered
+from medweave_connectors.transfer.direct.ends import End, end_of
 from medweave_connectors.worker import read_environment
 
 ASK_S = 60.0
@@ -217,6 +218,10 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
                 self._open.discard(job)
 
         return await SlurmAttempts(job_name, step, self._site_of(location), self._reactions, submit).run()
+
+    async def far_end(self, location: ExecutionLocation) -> End | None:
+        """The login node as one end of a direct copy; None where Slurm is this machine's."""
+        return await end_of(self.connector, location.wraps)
 
     @classmethod
     def get_schema(cls) -> str:

@@ -8,7 +8,7 @@ import secrets
 import shlex
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, MutableMapping, MutableSequence
+from collections.abc import AsyncIterator, Callable, MutableMapping, MutableSequence, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -36,9 +36,11 @@ from medweave_connectors.remote import (
 from medweave_connectors.shells import SHELLS, ShellLost, Shells
 from medweave_connectors.ssh.hardware import PROBE, parse_hardware
 from medweave_connectors.ssh.master import MasterConnection
+from medweave_connectors.ssh.openssh import look_up
 from medweave_connectors.ssh.streams import Reader, SessionShell, Writer
 from medweave_connectors.ssh.way import Target, connect
 from medweave_connectors.transfer.copies import CUT_PAUSES_S, TarCopies
+from medweave_connectors.transfer.direct.ends import End
 from medweave_connectors.worker import read_environment
 
 SESSION_PAUSES_S = (0.3, 0.6, 1.2, 2.4)
@@ -216,6 +218,20 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
     async def get_stream_writer(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """The input of a command at the machine; a failure of the command is an error when the stream ends."""
         return Writer(self._limited_session(location, stream_line(command)), f"a transfer to {location.name}")
+
+    async def far_end(self, location: ExecutionLocation) -> End:
+        """The machine as one end of a direct copy: it listens at all of its addresses.
+
+        Raises:
+            SiteConfigError: ssh's configuration cannot be read.
+        """
+        target = self.nodes[location.name].target
+        settings = await look_up(target.host, target.user, target.port, where=f"{target.where}.nodes")
+
+        async def begin(words: Sequence[str]) -> SessionShell:
+            return await SessionShell(self._limited_session(location, stream_line(words))).open()
+
+        return End(f"{self.deployment_name}/{location.name}", [settings.hostname], "", begin)
 
     @classmethod
     def get_schema(cls) -> str:

@@ -16,7 +16,10 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.data.manager import DefaultDataManager, _copy
 from streamflow.data.remotepath import StreamFlowPath, get_inner_path
 
+from medweave_connectors.errors import of_the_file
 from medweave_connectors.record import current
+from medweave_connectors.transfer.direct.commands import PORTS, read_ports
+from medweave_connectors.transfer.direct.routes import Routes, Way
 from medweave_connectors.transfer.manifest import Manifest
 from medweave_connectors.transfer.sending import Digests, Sending, every
 from medweave_connectors.transfer.store import Store, store_at
@@ -32,10 +35,19 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
     copy that broke waits for ever. Links to what a site has already are not copies, and are not counted.
     """
 
-    def __init__(self, context: StreamFlowContext, storeGiB: float = STORE_GIB) -> None:
+    def __init__(
+        self,
+        context: StreamFlowContext,
+        storeGiB: float = STORE_GIB,
+        direct: bool = True,
+        directPorts: Sequence[int] = PORTS,
+    ) -> None:
         super().__init__(context)
         self._digests = Digests()
         self._store_gib = storeGiB
+        with of_the_file():
+            ports = read_ports(directPorts)
+        self._routes = Routes(context, direct=direct, ports=ports)
         self._swept: set[tuple[str, ...]] = set()  # stores that have been looked through in this run
         # Two transfers of the same to the same deployment do not decide at once that it is not there yet.
         self._deciding: dict[tuple[str, str], asyncio.Lock] = {}
@@ -231,18 +243,23 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
     async def _send(self, sending: Sending, started: float) -> None:
         connector_of = self.context.deployment_manager.get_connector
 
-        async def stream(source: str, target: str) -> None:
-            await _copy(
-                src_connector=connector_of(sending.source.deployment),
-                src_location=sending.source,
-                src=source,
-                dst_connector=connector_of(sending.to),
-                dst_locations=list(sending.destinations),
-                dst=target,
-                writable=True,
-            )
+        way = self._routes.way(sending.source, sending.destinations, num_bytes=sending.moves[0])
 
-        _record(sending, await sending.send(stream), time.monotonic() - started)
+        async def stream(source: str, target: str) -> None:
+            async def pump(places: Sequence[ExecutionLocation]) -> None:
+                await _copy(
+                    src_connector=connector_of(sending.source.deployment),
+                    src_location=sending.source,
+                    src=source,
+                    dst_connector=connector_of(sending.to),
+                    dst_locations=list(places),
+                    dst=target,
+                    writable=True,
+                )
+
+            await way.send(source, target, pump)
+
+        _record(sending, await sending.send(stream), time.monotonic() - started, way)
 
     async def _judge(self, place: DataLocation) -> None:
         path = StreamFlowPath(place.path, context=self.context, location=place.location)
@@ -269,16 +286,18 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
         place.available.set()
 
 
-def _record(sending: Sending, sent: Manifest, seconds: float) -> None:
+def _record(sending: Sending, sent: Manifest, seconds: float, way: Way) -> None:
     if (run := current()) is None:
         return
     num_bytes, num_files = sending.moves
     for place in sending.verified_at():
+        route, reason = way.told(place)
         run.transfer_ended(
             source=sending.source.deployment,
             destination=sending.to,
             location=place.name,
-            route=route(sending.source, place),
+            route=route,
+            reason=reason,
             num_bytes=num_bytes,
             num_files=num_files,
             reused_bytes=sent.num_bytes - num_bytes,
@@ -297,12 +316,3 @@ def _release(places: Iterable[DataLocation]) -> None:
     for place in places:
         place.data_type = DataType.INVALID
         place.available.set()
-
-
-def route(source: ExecutionLocation, destination: ExecutionLocation) -> str:
-    """How the bytes went: `local`, `from-driver`, `to-driver`, or `through-driver` between two other sites."""
-    if source.local and destination.local:
-        return "local"
-    if source.local:
-        return "from-driver"
-    return "to-driver" if destination.local else "through-driver"

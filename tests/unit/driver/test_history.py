@@ -77,11 +77,11 @@ def test_copies_are_added_up_per_pair_of_places_and_route(tmp_path: Path) -> Non
     record.begin()
     for num_bytes, num_files in ((100, 2), (50, 1)):
         record.transfer_ended(
-            source="laptop", destination="hpc", location="login", route="from-driver",
+            source="laptop", destination="hpc", location="login", route="from-driver", reason="it is here",
             num_bytes=num_bytes, num_files=num_files, reused_bytes=5, seconds=0.5,
         )  # fmt: skip
     record.transfer_ended(
-        source="hpc", destination="pods", location="pod-0", route="through-driver",
+        source="hpc", destination="pods", location="pod-0", route="through-driver", reason="connection refused",
         num_bytes=7, num_files=1, reused_bytes=0, seconds=2,
     )  # fmt: skip
     record.finish()
@@ -93,6 +93,8 @@ def test_copies_are_added_up_per_pair_of_places_and_route(tmp_path: Path) -> Non
     html = render(read_run(record.folder), None)
     assert "What moved between places" in html
     assert "through-driver" in html
+    assert first.reasons == ("it is here",)
+    assert "connection refused" in html
 
 
 def test_a_job_that_was_tried_again_is_no_failure(tmp_path: Path) -> None:

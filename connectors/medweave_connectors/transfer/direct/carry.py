@@ -1,0 +1,121 @@
+"""One direct copy: two programs at two ends, brought together. No streamflow in here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from medweave_connectors.transfer.direct import commands
+from medweave_connectors.transfer.direct.dialogue import START_S, Dialogue, EndFailed
+from medweave_connectors.transfer.direct.ends import End
+from medweave_connectors.transfer.direct.identity import make_identity
+
+OTHER_S = 5.0  # for what the other end says of a failure
+
+
+class Listener(StrEnum):
+    """Which end waits for the other to connect."""
+
+    TARGET = "destination"
+    SOURCE = "source"
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """One end with its command.
+
+    Attributes:
+        words: their output is sent; or they get what arrives.
+    """
+
+    end: End
+    words: Sequence[str]
+
+
+class Unreached(Exception):
+    """The two were not brought together; nothing was sent. Its words name no file."""
+
+
+class Broke(Exception):
+    """The stream broke off.
+
+    Attributes:
+        told: tar's last words, which may name files; empty where it was not tar.
+        exit_status: tar's.
+    """
+
+    def __init__(self, why: str, told: str = "", exit_status: int | None = None) -> None:
+        super().__init__(why)
+        self.told, self.exit_status = told, exit_status
+
+
+async def carry(
+    source: Half, target: Half, listener: Listener, *, ports: tuple[int, int], connected: Callable[[], None]
+) -> int:
+    """Sends what the source's command writes to the target's command; the bytes of it.
+
+    Args:
+        ports: first and last of those at which an end may listen.
+        connected: called when the two have proved to each other who they are, before the first byte.
+
+    Raises:
+        Unreached: they did not come together; another `listener` may help.
+        Broke: something failed later.
+    """
+    async with contextlib.AsyncExitStack() as open_ends:
+        try:
+            first, second = await _opened(open_ends, source.end, target.end)
+            await _together(first, second, source, target, listener, ports)
+        except EndFailed as error:
+            raise Unreached(error.why) from None
+        connected()
+        try:
+            return await _ended(first, second)
+        except EndFailed as error:
+            tar = error.tar or {}
+            told = commands.last_words(tar) if tar else ""
+            raise Broke(error.why, told, tar.get("exit_status")) from None
+
+
+async def _opened(open_ends: contextlib.AsyncExitStack, *ends: End) -> list[Dialogue]:
+    # A site gives so many sessions at a time: two copies that go opposite ways do not each hold what the other waits for.
+    opened = {}
+    for end in sorted(ends, key=lambda each: each.name):
+        opened[end.name] = await open_ends.enter_async_context(Dialogue(end))
+    return [opened[end.name] for end in ends]
+
+
+async def _together(
+    first: Dialogue, second: Dialogue, source: Half, target: Half, listener: Listener, ports: tuple[int, int]
+) -> None:
+    calling, waiting = (first, second) if listener == Listener.TARGET else (second, first)
+    callers, waiters = (source, target) if listener == Listener.TARGET else (target, source)
+    own, other = make_identity(), make_identity()
+    listening = commands.to_listen(bind=waiting.end.bind, own=own, peer=other, ports=ports)
+    await waiting.begin(listening, waiters.words, sends=waiting is first)
+    told = await waiting.hear("listening", within_s=START_S)
+    hosts = [*waiting.end.hosts, *told["addresses"]]
+    connecting = commands.to_connect(hosts=hosts, port=told["listening"], own=other, peer=own)
+    await calling.begin(connecting, callers.words, sends=calling is first)
+    await calling.hear("connected", within_s=START_S)
+
+
+async def _ended(*ends: Dialogue) -> int:
+    """The bytes, once both have ended well."""
+    tasks = [asyncio.ensure_future(each.hear("ended")) for each in ends]
+    try:
+        told = await asyncio.gather(*tasks)
+        return int(told[0]["ended"])
+    except EndFailed:
+        # One of them knows why, and the other one only that the stream was cut.
+        await asyncio.wait(tasks, timeout=OTHER_S)
+        failures = [each.exception() for each in tasks if each.done() and not each.cancelled()]
+        failed = [each for each in failures if isinstance(each, EndFailed)]
+        raise max(failed, key=lambda each: each.tar is not None) from None
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,112 @@
+"""Ends of direct copies on this machine: the far end's own program, without ssh, and what may come between two of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from medweave_connectors.transfer.direct.ends import End
+
+
+class Program:
+    """A process with pipes, as connectors give one."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    @property
+    def usable(self) -> bool:
+        return self.process.returncode is None
+
+    async def write(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+        await self.process.stdin.drain()
+
+    async def read(self) -> bytes:
+        assert self.process.stdout is not None
+        return await self.process.stdout.read(65536)
+
+    async def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        await self.process.wait()
+
+
+class LocalEnd:
+    """This machine as an end.
+
+    Attributes:
+        programs: what was started, in order.
+    """
+
+    def __init__(self, name: str, environment: Mapping[str, str] | None = None) -> None:
+        self.programs: list[Program] = []
+        self._environment = os.environ | (environment or {})
+        self.end = End(name, ["127.0.0.1"], "127.0.0.1", self._open)
+
+    async def _open(self, words: Sequence[str]) -> Program:
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            *words, stdin=pipe, stdout=pipe, env=self._environment, start_new_session=True
+        )
+        self.programs.append(Program(process))
+        return self.programs[-1]
+
+
+def pass_all(data: bytes) -> bytes | None:
+    return data
+
+
+@contextlib.contextmanager
+def between(port: int, change: Callable[[bytes], bytes | None]) -> Iterator[int]:
+    """The port of a machine in the middle, which changes what comes for `port`, or, where that gives None, cuts it."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def pump(source: socket.socket, target: socket.socket, by: Callable[[bytes], bytes | None]) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                changed = by(data)
+                if changed is None:
+                    break
+                target.sendall(changed)
+        for each in (source, target):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = listener.accept()
+                far = socket.create_connection(("127.0.0.1", port))
+                for ends in ((near, far, change), (far, near, pass_all)):
+                    threading.Thread(target=pump, args=ends, daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield int(listener.getsockname()[1])
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+class Recorded:
+    """Stands in for a run's record; no folder of a run, and so no store, is known by its name."""
+
+    run_id = "a-run"
+
+    def __init__(self) -> None:
+        self.transfers: list[dict[str, Any]] = []
+        self.notices: list[str] = []
+
+    def transfer_ended(self, **facts: Any) -> None:
+        self.transfers.append(facts)
+
+    def deployment_notice(self, _deployment: str, text: str) -> None:
+        self.notices.append(text)

@@ -1,0 +1,295 @@
+"""Two far ends, brought together: who is let in, and what is noticed of a stream that is not whole. Real processes, real TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from medweave_connectors.transfer.direct import carry as carry_module
+from medweave_connectors.transfer.direct import commands
+from medweave_connectors.transfer.direct.carry import Broke, Half, Listener, Unreached, carry
+from medweave_connectors.transfer.direct.identity import make_identity
+from support.direct_ends import LocalEnd, between
+
+SIZE = 3 * 2**20 + 17
+Hook = Callable[[dict[str, Any]], None]
+
+
+@pytest.fixture
+def blob(tmp_path: Path) -> Path:
+    file = tmp_path / "blob"
+    file.write_bytes(os.urandom(SIZE))
+    return file
+
+
+def hooked(monkeypatch: pytest.MonkeyPatch, name: str, hook: Hook) -> None:
+    """Lets a test change what one end is told."""
+    real = getattr(commands, name)
+
+    def told(**facts: Any) -> Any:
+        settings = real(**facts)
+        hook(settings)
+        return settings
+
+    monkeypatch.setattr(carry_module.commands, name, told)
+
+
+def carried(
+    blob: Path,
+    *,
+    listener: Listener = Listener.TARGET,
+    send: str = "cat {blob}",
+    get: str = "cat > {blob}.copy",
+    at: LocalEnd | None = None,
+) -> int:
+    """The bytes that were carried, by two commands of this machine's shell."""
+    words = (["sh", "-c", each.format(blob=blob)] for each in (send, get))
+    ends = (LocalEnd("a"), at or LocalEnd("b"))
+    source, target = (Half(end.end, word) for end, word in zip(ends, words, strict=True))
+
+    async def act() -> int:
+        return await carry(source, target, listener, ports=commands.PORTS, connected=lambda: None)
+
+    count = asyncio.run(asyncio.wait_for(act(), 40))
+    assert all(not each.usable for end in ends for each in end.programs)
+    return count
+
+
+@pytest.mark.parametrize("listener", Listener)
+def test_what_one_command_writes_another_gets(blob: Path, listener: Listener) -> None:
+    assert carried(blob, listener=listener) == SIZE
+    assert blob.with_name("blob.copy").read_bytes() == blob.read_bytes()
+
+
+def test_nothing_at_all_can_be_carried(blob: Path) -> None:
+    assert carried(blob, send="true") == 0
+    assert blob.with_name("blob.copy").read_bytes() == b""
+
+
+def test_a_command_that_stops_reading_and_is_content_loses_nothing(blob: Path) -> None:
+    assert carried(blob, get="head -c 1000 > {blob}.copy") == SIZE  # as tar does with its padding
+    assert blob.with_name("blob.copy").read_bytes() == blob.read_bytes()[:1000]
+
+
+# ---- who is let in
+
+
+def strangers(settings: dict[str, Any], kept: list[socket.socket]) -> None:
+    """Three of them, before the right one: silent, talkative, and with a certificate of its own."""
+    for data in (b"", b"GET / HTTP/1.1\r\n\r\n", None):
+        link = socket.create_connection((settings["hosts"][0], settings["port"]))
+        kept.append(link)
+        if data is not None:
+            link.sendall(data)
+            continue
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        with contextlib.suppress(OSError):
+            secured = context.wrap_socket(link)
+            assert secured.recv(1) == b""
+
+
+def test_strangers_that_connect_first_do_not_end_it(blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[socket.socket] = []
+    hooked(monkeypatch, "to_connect", lambda settings: strangers(settings, kept))
+    assert carried(blob) == SIZE
+    assert len(kept) == 3
+
+
+@pytest.mark.parametrize("key", ["own", "peer"])
+@pytest.mark.parametrize("listener", Listener)
+def test_another_certificate_is_refused(
+    blob: Path, monkeypatch: pytest.MonkeyPatch, key: str, listener: Listener
+) -> None:
+    def change(settings: dict[str, Any]) -> None:
+        other = make_identity()
+        settings[key] = other.certificate + (other.key if key == "own" else "")
+
+    hooked(monkeypatch, "to_connect", change)
+    with pytest.raises(Unreached, match="another one answers"):
+        carried(blob, listener=listener)
+    assert not blob.with_name("blob.copy").exists(), "no command was started"
+
+
+def test_a_certificate_that_another_copy_used_is_refused(blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def change(settings: dict[str, Any]) -> None:
+        seen.append(settings["own"])
+        settings["own"] = seen[0]
+
+    hooked(monkeypatch, "to_connect", change)
+    assert carried(blob) == SIZE
+    with pytest.raises(Unreached, match="another one answers"):
+        carried(blob)
+
+
+def test_tls_1_2_is_not_spoken(blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: list[str] = []
+
+    def older(settings: dict[str, Any]) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        link = socket.create_connection((settings["hosts"][0], settings["port"]))
+        try:
+            context.wrap_socket(link)
+        except ssl.SSLError as error:
+            refused.append(error.reason)
+
+    hooked(monkeypatch, "to_connect", older)
+    assert carried(blob) == SIZE
+    assert refused
+
+
+# ---- who is not reached
+
+
+def closed_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def test_a_refused_connection_has_its_reason(blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hooked(monkeypatch, "to_connect", lambda settings: settings.update(port=closed_port()))
+    with pytest.raises(Unreached, match=r"^connection refused"):
+        carried(blob)
+
+
+def test_a_name_that_only_others_know_is_passed_over(blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hooked(monkeypatch, "to_connect", lambda settings: settings["hosts"].insert(0, "nowhere.invalid"))
+    assert carried(blob) == SIZE
+
+
+def test_who_waits_gives_up(blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hooked(monkeypatch, "to_listen", lambda settings: settings.update(wait_s=0.2))
+    hooked(monkeypatch, "to_connect", lambda settings: settings.update(hosts=[]))
+    with pytest.raises(Unreached, match="no address is known"):
+        carried(blob)
+
+
+def test_a_place_without_python(blob: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "sh").symlink_to(shutil.which("sh") or "")
+    with pytest.raises(Unreached, match="it has no python3"):
+        carried(blob, at=LocalEnd("b", {"PATH": str(tmp_path / "bin")}))
+
+
+@pytest.mark.parametrize(
+    ("script", "why"), [("echo hello; exit 3", "ended without a word"), ("sleep 60", "not heard of any more")]
+)
+def test_a_python_that_does_not_work(
+    blob: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
+) -> None:
+    monkeypatch.setattr(carry_module, "START_S", 0.5)
+    file = tmp_path / "python3"
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    with pytest.raises(Unreached, match=why):
+        carried(blob, at=LocalEnd("b", {"PATH": f"{tmp_path}:{os.environ['PATH']}"}))
+
+
+# ---- what is not whole
+
+
+@pytest.mark.parametrize(
+    ("commands_of", "why", "told", "status"),
+    [
+        ({"send": "head -c 2000000 {blob}; echo gone >&2; exit 3"}, "where the files are", "gone", 3),
+        ({"get": "head -c 1000 > {blob}.copy; echo full >&2; exit 4"}, "where they should go", "full", 4),
+        ({"get": "cat > {blob}.copy; echo full >&2; exit 4"}, "where they should go", "full", 4),
+        ({"send": "head -c 2000000 {blob}; kill -9 $PPID; sleep 1"}, "ended without a word", "", None),
+        ({"get": "head -c 2000000 > {blob}.copy; kill -9 $PPID; sleep 1"}, "ended without a word", "", None),
+    ],
+)
+def test_a_command_that_fails_is_told(
+    blob: Path, commands_of: dict[str, str], why: str, told: str, status: int | None
+) -> None:
+    with pytest.raises(Broke) as raised:
+        carried(blob, **commands_of)  # type: ignore[arg-type]
+    assert why in str(raised.value) or str(raised.value) == "the stream was cut"
+    assert (raised.value.told, raised.value.exit_status) == (told, status)
+
+
+@pytest.mark.parametrize("flips", [True, False])
+def test_a_stream_that_is_changed_or_cut_on_the_wire(blob: Path, monkeypatch: pytest.MonkeyPatch, flips: bool) -> None:
+    seen = 0
+
+    def change(data: bytes) -> bytes | None:
+        nonlocal seen
+        seen += len(data)
+        if seen < 2**20:
+            return data
+        return bytes([data[0] ^ 1, *data[1:]]) if flips else None
+
+    with contextlib.ExitStack() as middle:
+        hooked(
+            monkeypatch,
+            "to_connect",
+            lambda told: told.update(port=middle.enter_context(between(told["port"], change))),
+        )
+        with pytest.raises(Broke, match="the stream was cut"):
+            carried(blob)
+
+
+# ---- what is left
+
+
+async def _waiting(end: LocalEnd) -> Any:
+    own, peer = make_identity(), make_identity()
+    shell = await end.end.open(commands.start())
+    settings = commands.to_listen(bind="127.0.0.1", own=own, peer=peer)
+    await shell.write(commands.program() + commands.line(settings, ["cat"], sends=True))
+    told = commands.read(await shell.read())
+    assert told is not None
+    assert "listening" in told
+    return shell, own.key.splitlines()[1]
+
+
+@pytest.mark.parametrize("last", [b"stop\n", None])
+def test_an_end_ends_with_who_started_it(last: bytes | None) -> None:
+    async def act() -> None:
+        shell, _ = await _waiting(LocalEnd("a"))
+        if last is None:
+            shell.process.stdin.close()
+        else:
+            await shell.write(last)
+        await asyncio.wait_for(shell.process.wait(), 10)
+
+    asyncio.run(act())
+
+
+def test_no_process_list_and_no_file_shows_a_key(tmp_path: Path) -> None:
+    async def act() -> None:
+        end = LocalEnd("a", {"TMPDIR": str(tmp_path), "HOME": str(tmp_path)})
+        shell, line = await _waiting(end)
+        pid = shell.process.pid
+        for file in ("cmdline", "environ"):
+            text = Path(f"/proc/{pid}/{file}").read_bytes()
+            assert text
+            assert line.encode() not in text
+            assert b"CERTIFICATE" not in text
+        open_files = subprocess.run(["ls", "-l", f"/proc/{pid}/fd"], capture_output=True, text=True, check=True).stdout
+        assert str(tmp_path) not in open_files
+        assert "deleted" not in open_files
+        assert list(tmp_path.iterdir()) == []
+        await shell.close()
+
+    asyncio.run(act())
+
+
+@pytest.mark.parametrize("given", [[1, 2], [5000, 4000], [5000], [5000, 70000]])
+def test_a_range_of_ports_that_is_none(given: list[int]) -> None:
+    with pytest.raises(Exception, match="directPorts"):
+        commands.read_ports(given)
