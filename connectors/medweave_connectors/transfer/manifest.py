@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import shlex
 import stat
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,7 +24,8 @@ _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
 _ESCAPED = {b"n": b"\n", b"r": b"\r", b"\\": b"\\"}
 _END = re.compile(rb"end (\d+)\n")
 _NOT_THERE = 44
-TOOLS = ("readlink", "find", "stat", "od", "sha256sum")
+TOOLS = ("readlink", "find", "stat", "sha256sum", "gzip", "base64")
+MOST_BYTES = 2**30  # of a listing; ten million files have less
 _LACKS = "medweave-lacks-"
 
 
@@ -132,8 +135,8 @@ def _stamp(entry: Entry) -> tuple[object, ...]:
 def command(path: str, *, digests: bool = True) -> list[str]:
     """Words for a POSIX shell that print the manifest of an absolute path. Links are followed, as the transfer follows them.
 
-    It needs `TOOLS`, of GNU or of busybox. What it prints is hexadecimal: the way back has no NUL, no byte that is no UTF-8, and
-    nothing to strip. Sections end with a NUL: the path, the entries, the digests, the end.
+    It needs `TOOLS`, of GNU or of busybox. What it prints is compressed and in base64: the way back has no NUL, no byte that is no
+    UTF-8, and nothing to strip. Sections end with a NUL: the path, the entries, the digests, the end.
 
     Args:
         digests: without them, no file is read.
@@ -152,7 +155,7 @@ def command(path: str, *, digests: bool = True) -> list[str]:
     )
     whole = f"{{ ( {script} ) 2>&1; code=$?; printf '\\0end %s\\n' $code; }}"
     lacks = f"for tool in {' '.join(TOOLS)}; do command -v $tool >/dev/null || {{ echo {_LACKS}$tool; exit 1; }}; done"
-    return [f"{LOOK}( export LC_ALL=C; {lacks}; {whole} | od -An -v -tx1 )"]
+    return [f"{LOOK}( export LC_ALL=C; {lacks}; {whole} | gzip -1 | base64 )"]
 
 
 def only_looks(words: Sequence[str]) -> bool:
@@ -169,8 +172,8 @@ def parse(text: str, *, digests: bool = True) -> Manifest:
     if lacks := next((tool for tool in TOOLS if f"{_LACKS}{tool}" in text), ""):
         raise Unlisted(f"the site has no program `{lacks}`")
     try:
-        *sections, end = bytes.fromhex(text).split(b"\0")
-    except ValueError:
+        *sections, end = _unpacked(text).split(b"\0")
+    except (ValueError, zlib.error):
         raise Unlisted(reason_in(text) or "the listing of the files is no listing") from None
     ended = _END.fullmatch(end)
     if ended is None:
@@ -193,6 +196,14 @@ def parse(text: str, *, digests: bool = True) -> Manifest:
         raise Unlisted("the entries of the listing are not those of its digests")
     _check_tree(entries, first, root)
     return Manifest(os.fsdecode(root), entries)
+
+
+def _unpacked(text: str) -> bytes:
+    unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    listing = unpacking.decompress(base64.b64decode(text, validate=False), MOST_BYTES)
+    if not unpacking.eof or unpacking.unused_data:
+        raise ValueError
+    return listing
 
 
 def _check_tree(entries: Mapping[str, Entry], first: bytes, root: bytes) -> None:

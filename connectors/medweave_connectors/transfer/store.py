@@ -180,16 +180,21 @@ def _beside(name: str, path: str) -> str:
 def _archive(folders: Mapping[str, int], links: Mapping[str, str]) -> bytes:
     """A compressed archive without any content: folders with their modes, and links."""
     held = io.BytesIO()
-    with tarfile.open(fileobj=held, mode="w:gz", compresslevel=3, format=tarfile.GNU_FORMAT) as archive:
-        for name, mode in sorted(folders.items()):  # a folder before what lies in it
-            entry = tarfile.TarInfo(name)
-            entry.type, entry.mode = tarfile.DIRTYPE, mode
-            archive.addfile(entry)
-        for name, linkname in links.items():
-            entry = tarfile.TarInfo(name)
-            entry.type, entry.linkname = tarfile.LNKTYPE, linkname
-            archive.addfile(entry)
+    with gzip.GzipFile(fileobj=held, mode="wb", compresslevel=1, mtime=0) as packed:
+        entry = tarfile.TarInfo()
+        entry.type = tarfile.DIRTYPE
+        for entry.name, entry.mode in sorted(folders.items()):  # a folder before what lies in it
+            packed.write(_header(entry))
+        entry = tarfile.TarInfo()
+        entry.type = tarfile.LNKTYPE
+        for entry.name, entry.linkname in links.items():
+            packed.write(_header(entry))
+        packed.write(bytes(2 * tarfile.BLOCKSIZE))  # the end of an archive
     return held.getvalue()
+
+
+def _header(entry: tarfile.TarInfo) -> bytes:
+    return entry.tobuf(tarfile.GNU_FORMAT, errors="surrogateescape")
 
 
 def _delivered(part: str, archive: bytes, last: str) -> Iterator[list[str]]:

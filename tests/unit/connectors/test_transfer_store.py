@@ -37,7 +37,7 @@ BUSYBOX = (
     "mkdir",
     "df",
     "sed",
-    "od",
+    "gzip",
 )
 NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
     lambda name: name not in {".", ".."}

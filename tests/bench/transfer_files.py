@@ -1,0 +1,170 @@
+"""20,000 files of 8 KiB to a site over ssh: beside `scp -r` and `rsync -a`, and what a second run sends of them.
+
+    python tests/bench/transfer_files.py [--files 20000] [--pairs 7]
+
+Both ends are on this machine, and OpenSSH's server is the site's. Each figure has its connection and, for ours, all of a transfer:
+listing, digests, copy, verification, store. Writes build/bench/transfer_files_*.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import harness
+
+sys.path.insert(0, str(harness.ROOT / "tests"))
+SIZE = 8192
+PER_FOLDER = 200
+
+
+@dataclass
+class Site:
+    """A folder on this machine that is reached by ssh.
+
+    Attributes:
+        told: what the last transfer of ours was recorded with.
+    """
+
+    folder: Path
+    port: int
+    key: Path
+    known_hosts: Path
+    told: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def cohort(self) -> Path:
+        return self.folder / "cohort"
+
+    def fresh(self) -> Path:
+        """An empty folder for a copy."""
+        shutil.rmtree(self.folder / "target", ignore_errors=True)
+        (self.folder / "target").mkdir()
+        return self.folder / "target"
+
+    def by_program(self, *words: str) -> None:
+        """A copy by scp or rsync."""
+        ssh = ["-o", "BatchMode=yes", "-o", f"UserKnownHostsFile={self.known_hosts}", "-i", str(self.key)]
+        target = f"127.0.0.1:{self.fresh()}/"
+        if words[0] == "scp":
+            line = [*words, "-q", "-P", str(self.port), *ssh, str(self.cohort), target]
+        else:
+            line = [*words, "-e", f"ssh -p {self.port} {' '.join(ssh)}", str(self.cohort), target]
+        subprocess.run(line, check=True)
+
+    def by_medweave(self, run_id: str, *, port: int | None = None) -> None:
+        """A copy of ours in a run."""
+        asyncio.run(self._sent(run_id, port or self.port))
+
+    async def _sent(self, run_id: str, port: int) -> None:
+        from streamflow.core.deployment import ExecutionLocation
+
+        from medweave_connectors.local.connector import MedweaveLocalConnector
+        from medweave_connectors.ssh.connector import MedweaveSSHConnector
+        from medweave_connectors.transfer import manager
+
+        run = SimpleNamespace(run_id=run_id, transfer_ended=lambda **facts: self.told.update(facts))
+        manager.current = lambda: run  # type: ignore[assignment]
+        login = {"nodes": [f"127.0.0.1:{port}"], "username": "root", "sshKey": str(self.key)}
+        site = MedweaveSSHConnector("site", "/", **login, knownHosts=str(self.known_hosts))
+        connectors: dict[str, Any] = {"laptop": MedweaveLocalConnector("laptop", "/"), "site": site}
+        context: Any = SimpleNamespace(
+            deployment_manager=SimpleNamespace(get_connector=connectors.__getitem__),
+            checkpoint_manager=SimpleNamespace(register=lambda _: None),
+        )
+        data = context.data_manager = manager.MedweaveDataManager(context)
+        laptop = ExecutionLocation(name="laptop", deployment="laptop", local=True)
+        there = ExecutionLocation(name=f"127.0.0.1:{port}", deployment="site")
+        for each in connectors.values():
+            await each.deploy(False)
+        try:
+            data.register_path(laptop, str(self.cohort))
+            target = self.folder / "work" / run_id / "job" / "cohort"
+            await data.transfer_data(laptop, str(self.cohort), [there], str(target))
+        finally:
+            for each in connectors.values():
+                await each.undeploy(False)
+
+    def cold(self) -> None:
+        """Ours, into an empty store."""
+        shutil.rmtree(self.folder / "work", ignore_errors=True)
+        self.by_medweave("run-1")
+
+    def again(self) -> None:
+        """Ours in a later run; nothing has changed."""
+        self.by_medweave(f"run-{secrets.token_hex(4)}")
+
+
+@contextlib.contextmanager
+def site(num_files: int) -> Iterator[Site]:
+    """The cohort, and a server."""
+    from support.sshd import make_key, sshd
+
+    with tempfile.TemporaryDirectory(prefix="medweave-files-") as name:
+        folder = Path(name)
+        for number in range(num_files):
+            path = folder / "cohort" / f"case-{number // PER_FOLDER:03}" / f"{number:06}.dcm"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(os.urandom(SIZE))
+        key = make_key(folder / "key")
+        with sshd(folder / "server", [key], "Subsystem sftp internal-sftp") as server:
+            (folder / "known_hosts").write_text(server.known_host)
+            yield Site(folder, server.port, key, folder / "known_hosts")
+
+
+def counted_bytes(at: Site, run_id: str) -> int:
+    """What crosses the connection in a copy of ours, both ways, as a proxy in the middle sees it."""
+    from support.counting_proxy import counting_proxy
+
+    with counting_proxy(at.port) as proxy:
+        known = at.known_hosts.read_text()
+        at.known_hosts.write_text(known + known.replace(f":{at.port} ", f":{proxy.port} "))
+        at.by_medweave(run_id, port=proxy.port)
+        return proxy.num_bytes
+
+
+def main() -> None:
+    """Measures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--files", type=int, default=20_000, help="number of files of 8 KiB (default 20000)")
+    parser.add_argument("--pairs", type=int, default=7, help="alternating pairs (default 7)")
+    given = parser.parse_args()
+    notes = {"files": given.files, "bytes": given.files * SIZE}
+    with site(given.files) as at:
+        rsync = subprocess.run(["rsync", "--version"], capture_output=True, text=True, check=True).stdout.split()[2]
+        openssh = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=True).stderr.split(",")[0]
+        against = {
+            "scp": (["scp", "-r"], f"scp -r, {openssh}", 5.0),
+            "rsync": (["rsync", "-a"], f"rsync -a {rsync}", 1.0),
+        }
+        for name, (words, tool, bar) in against.items():
+            harness.run_pairs(
+                f"transfer_files_{name}",
+                at.cold,
+                lambda words=words: at.by_program(*words),  # type: ignore[misc]
+                reference_tool=tool, pairs=given.pairs, bar=bar, notes=notes,
+            )  # fmt: skip
+        harness.run_pairs(
+            "transfer_files_unchanged", at.again, at.cold, reference_tool="the first run",
+            pairs=given.pairs, bar=10.0, notes=notes,
+        )  # fmt: skip
+        shutil.rmtree(at.folder / "work")
+        counted = {run_id: counted_bytes(at, run_id) for run_id in ("first", "second")}
+        told = ", ".join(f"{name} run {100 * num / notes['bytes']:.2f} %" for name, num in counted.items())
+        harness.say("transfer_files", f"of the files' bytes crossed the connection: {told}")
+
+
+if __name__ == "__main__":
+    main()
