@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -21,10 +19,11 @@ from support.connector_contract import ENDS_BY_ITSELF, NO_QUEUE, ConnectorContra
 from support.connector_runs import Site, text_of
 from support.cwl_files import ROOT
 from support.fake_cluster import NEVER_AGAIN
-from support.helm_release import Tenant, release, until
+from support.helm_release import Tenant, release
 from support.hybrid_runs import SMALL, laptop
 from support.pod_runs import BASE_IMAGE, WORKDIR, pods_of, pods_on_claim
 from support.testbed import Sites, unique
+from support.testbed_ends import login_of, standing
 
 # Of a real cluster (proctrack/cgroup) nothing escapes. That jobs end, test_slurm, test_faults_end and the campaign look at.
 ESCAPES = "a process that ignores TERM and has lost its parent escapes the testbed's Slurm (proctrack/linuxproc)"
@@ -35,17 +34,6 @@ VALUES: dict[str, Any] = {
     "requiredModules": ["json"],
     "terminationGracePeriodSeconds": 5,
 }
-
-
-def login_of(testbed: Sites) -> dict[str, Any]:
-    """The way to the login node, as the laptop's user has it."""
-    facts, home = laptop(testbed), testbed.layout.laptop_home
-    return {
-        "nodes": [f"{facts['MEDWEAVE_TESTBED_LOGIN_HOST']}:{facts['MEDWEAVE_TESTBED_LOGIN_PORT']}"],
-        "username": facts["MEDWEAVE_TESTBED_LOGIN_USER"],
-        "sshKey": str(home / ".ssh" / "id_ed25519"),
-        "knownHosts": str(home / ".ssh" / "known_hosts"),
-    }
 
 
 def cut_login(login: Mapping[str, Any]) -> None:
@@ -134,19 +122,6 @@ def site_in(tenant: Tenant, kind: Any, pod: str, **config: Any) -> Site:
         gone_s=20,
         patience_s=120,
     )
-
-
-@contextmanager
-def standing(tenant: Tenant, document: Mapping[str, Any]) -> Iterator[str]:
-    """The first pod of a StatefulSet, while the block runs."""
-    name = document["metadata"]["name"]
-    tenant.call("kubectl", "apply", "-f", "-", stdin=json.dumps(document))
-    try:
-        words = ("kubectl", "wait", "--for=condition=Ready", f"pod/{name}-0", "--timeout=30s")
-        until(lambda: tenant.ended(*words).returncode == 0, limit_s=90, what="the pod")
-        yield f"{name}-0"
-    finally:
-        tenant.ended("kubectl", "delete", f"statefulset/{name}", "--wait=false")
 
 
 class TestPods(ConnectorContract, lacks=NO_QUEUE):

@@ -7,11 +7,16 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from medweave_connectors.transfer.direct.ends import End
+
+# A python3 that is a script of some version manager takes half a second to begin.
+PATH = f"{Path(sys.executable).resolve().parent}:{os.environ['PATH']}"
 
 
 class Program:
@@ -48,7 +53,7 @@ class LocalEnd:
 
     def __init__(self, name: str, environment: Mapping[str, str] | None = None) -> None:
         self.programs: list[Program] = []
-        self._environment = os.environ | (environment or {})
+        self._environment = os.environ | {"PATH": PATH} | (environment or {})
         self.end = End(name, ["127.0.0.1"], "127.0.0.1", self._open)
 
     async def _open(self, words: Sequence[str]) -> Program:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from medweave_connectors.transfer.direct import carry as carry_module
-from medweave_connectors.transfer.direct import commands
+from medweave_connectors.transfer.direct import commands, dialogue
 from medweave_connectors.transfer.direct.carry import Broke, Half, Listener, Unreached, carry
 from medweave_connectors.transfer.direct.identity import make_identity
 from support.direct_ends import LocalEnd, between
@@ -193,6 +193,7 @@ def test_a_python_that_does_not_work(
     blob: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
 ) -> None:
     monkeypatch.setattr(carry_module, "START_S", 0.5)
+    monkeypatch.setattr(dialogue, "LEAVE_S", 0.5)
     file = tmp_path / "python3"
     file.write_text(f"#!/bin/sh\n{script}\n")
     file.chmod(0o755)

@@ -18,7 +18,7 @@ from medweave_connectors.transfer import manager as manager_module
 from medweave_connectors.transfer.direct import carry as carry_module
 from medweave_connectors.transfer.direct import commands, routes
 from medweave_connectors.transfer.manager import MedweaveDataManager
-from support.direct_ends import Recorded
+from support.direct_ends import PATH, Recorded
 from support.transfers import Places, places, with_pods
 
 ODD = ("-dash", "a blank", "quo'te\"s", "$HOME `id` \\n", "two\nlines", "ümläut", "x" * 255, "\udcff\udcfe", "tail\n")
@@ -31,6 +31,7 @@ PACKING, UNPACKING = (f'case "$1" in {letter}*) ;; *) exec "$real" "$@" ;; esac\
 @pytest.fixture
 def at(tmp_path: Path) -> Iterator[Places]:
     with places(tmp_path) as made:
+        made.server.environment["PATH"] = f"{made.programs}:{PATH}"
         yield made
 
 
