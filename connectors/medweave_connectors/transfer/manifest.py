@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from medweave_connectors.transfer import digest
 from medweave_connectors.transfer.reasons import reason_in
 
 ROOT = "."  # the path asked about
@@ -145,7 +146,9 @@ def command(path: str, *, digests: bool = True) -> list[str]:
     listing = f'find -L "$@" ! -type l -exec {entry.format(follow="-L")}'
     # The path itself has been resolved: only below a folder can a link lead nowhere.
     dangling = f'{{ [ ! -d "$root" ] || find -L "$@" -type l -exec {entry.format(follow="")}; }}'
-    hashing = ' && find -L "$@" -type f -exec sha256sum {} +' if digests else ""
+    hashing = (
+        f""" && {{ {digest.choose('"$@"')}; find -L "$@" -type f -exec {digest.SUMS} {{}} +; }}""" if digests else ""
+    )
     # A name may end in a newline, which the shell would strip.
     script = (
         f"root=$(readlink -f {shlex.quote(path)} && echo .) || exit {_NOT_THERE}; root=${{root%??}}; "

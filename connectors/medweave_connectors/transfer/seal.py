@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 
+from medweave_connectors.transfer import digest
 from medweave_connectors.transfer.manifest import LOOK, ROOT, Kind, Manifest
 
 _SEAL = re.compile(r"^medweave-seal ([0-9a-f]{64})\.$", re.MULTILINE)
@@ -34,9 +35,11 @@ def command(path: str) -> list[str]:
 
     A program that fails or is missing there makes it another digest: it can only be too careful.
     """
+    large = digest.choose('"$at"')
     script = (
-        f'at={shlex.quote(path)}; if [ -d "$at" ]; then cd "$at" && {{ find . ! -type f ! -type d | sort; echo /; '
-        'find . -type d | sort; echo /; find . -type f -exec sha256sum {} + | sort; }; else sha256sum < "$at"; fi'
+        f"at={shlex.quote(path)}; {large}; "
+        'if [ -d "$at" ]; then cd "$at" && { find . ! -type f ! -type d | sort; echo /; '
+        f'find . -type d | sort; echo /; find . -type f -exec {digest.SUMS} {{}} + | sort; }}; else {digest.SUMS} < "$at"; fi'
     )
     return [
         f'{LOOK}( export LC_ALL=C; seal=$( ( {script} ) 2>/dev/null | sha256sum ); echo "medweave-seal ${{seal%% *}}." )'

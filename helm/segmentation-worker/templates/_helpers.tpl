@@ -73,11 +73,23 @@ ingress:
       - podSelector:
           matchLabels:
             {{- include "medweave.selector" . | nindent 12 }}
+  {{- with .Values.networkPolicy.direct }}
+  - from:
+      {{- toYaml . | nindent 6 }}
+    ports:
+      - {port: 47000, endPort: 47099, protocol: TCP}
+  {{- end }}
 egress:
   - to:
       - podSelector:
           matchLabels:
             {{- include "medweave.selector" . | nindent 12 }}
+  {{- with .Values.networkPolicy.direct }}
+  - to:
+      {{- toYaml . | nindent 6 }}
+    ports:
+      - {port: 47000, endPort: 47099, protocol: TCP}
+  {{- end }}
   - to:
       {{- toYaml .Values.networkPolicy.dns | nindent 6 }}
     ports:

@@ -10,6 +10,7 @@ import shutil
 import socket
 import stat
 import subprocess
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from medweave_connectors.transfer import commands, manifest
+from medweave_connectors.transfer import commands, manifest, seal
 from medweave_connectors.transfer.manifest import ROOT, Entry, Kind, Manifest, Unlisted
 from support.transfers import replaced
 
@@ -106,6 +107,35 @@ def test_a_listing_with_a_line_missing_is_refused(data: st.DataObject) -> None:
         return  # a file that was never there
     with pytest.raises(Unlisted):
         manifest.parse(as_printed(text.encode()))
+
+
+@pytest.mark.parametrize("python", ["", "exit 1", None], ids=["works", "fails", "is quick"])
+def test_large_files_have_the_same_digests_whoever_makes_them(tmp_path: Path, python: str | None) -> None:
+    folder, programs = tmp_path / "folder", tmp_path / "programs"
+    folder.mkdir(), programs.mkdir()
+    for name, content in {**TRAPS, "\udcff": b"7"}.items():
+        (folder / name).write_bytes(content)
+    with (folder / "large\n").open("wb") as stream:
+        stream.truncate(9 * 2**20)
+    usual = listed(folder)
+    if python is None:
+        (programs / "python3").symlink_to(Path(sys.executable).resolve())
+    else:
+        replaced(programs, "python3", python or f'touch {tmp_path}/used; exec "$real" "$@"')
+    path = f"{programs}:{os.environ['PATH']}"
+    found = manifest.parse(printed(folder, path_variable=path))
+    assert found == usual
+    for name, entry in found.entries.items():
+        if entry.kind == Kind.FILE:
+            assert entry.sha256 == hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    assert (tmp_path / "used").exists() == (python == "")
+    for below in (folder, folder / "large\n"):
+        shell = subprocess.run(
+            ["/bin/sh", "-c", " ".join(seal.command(str(below)))], capture_output=True, text=True, check=True,
+            env=os.environ | {"PATH": path},
+        )  # fmt: skip
+        wanted = seal.of(listed(below))
+        assert wanted is None or seal.read(shell.stdout) == wanted
 
 
 def test_a_name_that_is_no_text(tmp_path: Path) -> None:
