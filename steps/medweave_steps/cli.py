@@ -16,6 +16,7 @@ from medweave_steps.runtime.verb import Verb, add_verb_options, execute
 VERBS = {
     "phantom": "write a synthetic cohort: chest CT as DICOM series, DICOM SEG and MSD folder",
     "check": "say what is in a cohort and what is wrong with it",
+    "deidentify": "turn identified data into de-identified data, and keep the way back at home",
     "preprocess": "orient, resample, crop to the lungs and split a cohort",
     "train": "train the segmentation network",
     "train-distributed": "train a model further: replicas on several nodes, averaged in rounds",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,17 +11,23 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from medweave_steps.check.cases import Examined, NiftiCase, examine_dicom, examine_nifti
-from medweave_steps.check.splits import SPLITS_FILE, find_leaks, join_same_scans, read_splits
+from medweave_steps.check.splits import find_leaks, join_same_scans, read_splits
 from medweave_steps.contracts.cohort import CohortIndex, Finding
+from medweave_steps.io.cohort_files import (
+    CARD_FILE,
+    DATASET_FILE,
+    SPLITS_FILE,
+    case_id_of_stem,
+    listed_volumes,
+    paired_volumes,
+)
 from medweave_steps.io.dicom_series import SeriesName
 from medweave_steps.io.discovery import FoundDicom, FoundSeries, case_id_of_path, discover_dicom, walk
 from medweave_steps.io.findings import FindingError, notice, refuse
-from medweave_steps.io.nifti import is_nifti, stem
+from medweave_steps.io.nifti import is_nifti
 from medweave_steps.io.prepared import INDEX_FILE
 from medweave_steps.runtime.verb import REPORT_NAME, StepContext
 
-DATASET_FILE = "dataset.json"
-CARD_FILE = "cohort_card.json"
 Layout = Literal["dicom", "nifti", "msd"]
 
 # What describes a cohort, and what `check` writes where a user points it into the cohort's own folder: no strangers.
@@ -202,16 +207,14 @@ def _read_msd(cohort: Path) -> _Listed:
             expected="CT",
             do="use a CT data set, such as MSD Task06 (lung)",
         )
-    listed: list[tuple[str, str | None]] = []
     try:
-        listed += [(_inside(item["image"]), _inside(item["label"])) for item in data.get("training", [])]
-        listed += [(_inside(item if isinstance(item, str) else item["image"]), None) for item in data.get("test", [])]
+        training, test = listed_volumes(data)
         labels = {str(int(key)): str(text) for key, text in dict(data.get("labels", {})).items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _bad_json("the data set", DATASET_FILE, "'training', 'test' or 'labels' in another form") from error
     cases = [
-        NiftiCase(name=SeriesName(case_id=_case_id_of_stem(image), ordinal=ordinal), image=image, mask=mask)
-        for ordinal, (image, mask) in enumerate(listed, start=1)
+        NiftiCase(name=SeriesName(case_id=case_id_of_stem(image), ordinal=ordinal), image=image, mask=mask)
+        for ordinal, (image, mask) in enumerate([*training, *test], start=1)
     ]
     findings = []
     unlabelled = sum(case.mask is None for case in cases)
@@ -220,29 +223,11 @@ def _read_msd(cohort: Path) -> _Listed:
     return _Listed(cases=tuple(cases), labels=labels or {"0": "background", "1": "lesion"}, findings=tuple(findings))
 
 
-def _case_id_of_stem(image: str) -> str:
-    """The file's stem, since names in a public data set are public, where it can name a folder."""
-    return stem(image) if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", stem(image)) else case_id_of_path(image)
-
-
-def _inside(path: str) -> str:
-    """A path of dataset.json, which may begin with `./` and must not leave the cohort."""
-    relative = PurePosixPath(path)
-    if relative.is_absolute() or ".." in relative.parts:
-        raise ValueError("a path that leaves the data set")
-    return relative.as_posix()
-
-
 def _pair_nifti(names: Sequence[str]) -> tuple[list[NiftiCase], list[Finding]]:
-    """Volumes and masks of a plain folder: a file below `labels/` is the mask of the volume of the same name."""
-    is_mask = {name: any(part.startswith("labels") for part in name.split("/")[:-1]) for name in names}
-    masks = {stem(name): name for name in names if is_mask[name]}
-    images = [name for name in names if not is_mask[name]]
+    pairs, orphans = paired_volumes(names)
     cases = [
-        NiftiCase(
-            name=SeriesName(case_id=case_id_of_path(image), ordinal=ordinal), image=image, mask=masks.get(stem(image))
-        )
-        for ordinal, image in enumerate(images, start=1)
+        NiftiCase(name=SeriesName(case_id=case_id_of_path(image), ordinal=ordinal), image=image, mask=mask)
+        for ordinal, (image, mask) in enumerate(pairs, start=1)
     ]
     findings = [
         notice(
@@ -251,8 +236,6 @@ def _pair_nifti(names: Sequence[str]) -> tuple[list[NiftiCase], list[Finding]]:
             do="name the splits in splits.json if a patient has several volumes",
         )
     ]
-    used = {stem(image) for image in images}
-    orphans = sum(name not in used for name in masks)
     if orphans:
         findings.append(notice("orphan-mask", f"{orphans} masks have no volume of the same name: left aside."))
     return cases, findings

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from medweave_steps.contracts.cohort import CaseEntry, Finding, Split
+from medweave_steps.io.cohort_files import SPLITS_FILE
 from medweave_steps.io.findings import notice, refuse
-
-SPLITS_FILE = "splits.json"
 
 
 def read_splits(cohort: Path, known: Iterable[str]) -> tuple[dict[str, Split], list[Finding]]:

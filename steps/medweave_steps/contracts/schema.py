@@ -11,6 +11,7 @@ from typing import Any
 
 from medweave_steps.contracts.codec import hints_of
 from medweave_steps.contracts.cohort import CohortIndex, PreparedCohort
+from medweave_steps.contracts.deidentification import Deidentification, WayBack
 from medweave_steps.contracts.evaluation import Evaluation
 from medweave_steps.contracts.event import Event
 from medweave_steps.contracts.gate import GateDecision
@@ -22,6 +23,7 @@ from medweave_steps.contracts.volume import VolumeInfo
 
 PUBLISHED: Mapping[str, type] = {
     "cohort-index": CohortIndex,
+    "deidentification": Deidentification,
     "evaluation": Evaluation,
     "event": Event,
     "gate-decision": GateDecision,
@@ -31,6 +33,7 @@ PUBLISHED: Mapping[str, type] = {
     "run-report": RunReport,
     "segmentations": Segmentations,
     "volume-info": VolumeInfo,
+    "way-back": WayBack,
 }
 
 _SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}

@@ -1,0 +1,240 @@
+"""A whole cohort: which layout it has, its cases one after the other or side by side, and what describes it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from medweave_steps.contracts.cohort import Finding
+from medweave_steps.contracts.deidentification import PatientAtHome
+from medweave_steps.deidentify.describe import (
+    bad_description,
+    read_description,
+    write_card,
+    write_dataset,
+    write_splits,
+)
+from medweave_steps.deidentify.dicom_case import SeriesDone, SeriesJob, deidentify_series, remove_empty_folders
+from medweave_steps.deidentify.dicom_cohort import FoundSeries, find_series
+from medweave_steps.deidentify.nifti_case import NiftiJob, deidentify_nifti
+from medweave_steps.deidentify.pseudonyms import Pseudonyms
+from medweave_steps.io.cohort_files import (
+    CARD_FILE,
+    DATASET_FILE,
+    SPLITS_FILE,
+    case_id_of_stem,
+    listed_volumes,
+    paired_volumes,
+)
+from medweave_steps.io.dicom_series import SeriesName
+from medweave_steps.io.discovery import case_id_of_path, case_id_of_series, walk
+from medweave_steps.io.findings import FindingError
+from medweave_steps.io.nifti import is_nifti
+from medweave_steps.io.prepared import INDEX_FILE
+from medweave_steps.runtime.pool import finished_cases
+from medweave_steps.runtime.verb import REPORT_NAME, StepContext
+
+_ABOUT_THE_COHORT = {CARD_FILE, SPLITS_FILE, DATASET_FILE, INDEX_FILE, REPORT_NAME}
+
+
+@dataclass(slots=True, kw_only=True)
+class Deidentified:
+    """What was done with a cohort.
+
+    Attributes:
+        case_ids: of what was written, new ones, in their order, with the number of files of each.
+        structured: True where structured content was cleaned.
+        findings: errors; with one or more of them the output is not complete.
+    """
+
+    patients: list[PatientAtHome] = field(default_factory=list)
+    uids: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    actions: Counter[str] = field(default_factory=Counter)
+    left_aside: Counter[str] = field(default_factory=Counter)
+    case_ids: dict[str, int] = field(default_factory=dict)
+    num_patients: int = 0
+    structured: bool = False
+    findings: list[Finding] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What is asked for."""
+
+    cohort: Path
+    output: Path
+    key: bytes
+    retain_patient_characteristics: bool
+
+
+def deidentify_cohort(task: Task, context: StepContext) -> Deidentified:
+    """Writes a cohort into a folder that is there and empty.
+
+    Raises:
+        FindingError: a file that describes the cohort cannot be used.
+    """
+    everything = list(walk(task.cohort))
+    names = [name for name in everything if name.rpartition("/")[2] not in _ABOUT_THE_COHORT]
+    dataset = read_description(task.cohort / DATASET_FILE)
+    if (task.cohort / DATASET_FILE).is_file():
+        try:
+            training, test = listed_volumes(dataset)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise bad_description(DATASET_FILE, "'training' or 'test' in another form") from error
+        done = _nifti(task, context, {"imagesTr": training, "imagesTs": test}, dataset)
+    else:
+        done = _dicom(task, context, [name for name in names if not is_nifti(name)])
+        nifti = [name for name in names if is_nifti(name)]
+        if nifti and not done.case_ids and not done.findings:
+            aside = done.left_aside
+            pairs, orphans = paired_volumes(nifti)
+            done = _nifti(task, context, {"images": pairs}, None)
+            done.left_aside += aside
+            done.left_aside["mask-without-volume"] += orphans
+        elif nifti:
+            done.left_aside["nifti-beside-dicom"] += len(nifti)
+    write_card(task.cohort, everything, task.output)
+    return done
+
+
+def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentified:
+    pseudonyms = Pseudonyms(task.key)
+    found = find_series(task.cohort, names)
+    refused = {ordinal for ordinal, _ in found.findings}
+    series = {one.ordinal: one for one in found.series if one.ordinal not in refused}
+    result = Deidentified(left_aside=found.left_aside, findings=[finding for _, finding in found.findings])
+    jobs = [
+        SeriesJob(
+            cohort=task.cohort, ordinal=one.ordinal, series_uid=one.series_uid, files=tuple(one.files),
+            identity=one.identity, output=task.output, key=task.key,
+            retain_patient_characteristics=task.retain_patient_characteristics,
+        )
+        for one in series.values()
+    ]  # fmt: skip
+    _load_libraries("pydicom", "scipy.ndimage") if jobs else None
+    progress = context.progress(unit="case", total=len(jobs))
+    finished: list[SeriesDone] = []
+    for done in finished_cases(deidentify_series, jobs, num_processes=context.num_threads):
+        finished.append(done)
+        told = done.finding.code if done.finding else f"{len(done.files)} files"
+        progress.step(f"{case_id_of_series(done.series_uid)}, {told}")
+    new_ids = {case_id_of_series(one.series_uid): "" for one in found.series}
+    for done in sorted(finished, key=lambda done: done.ordinal):
+        if done.finding:
+            result.findings.append(done.finding)
+            continue
+        case_id = case_id_of_series(done.series_uid)
+        new_ids[case_id_of_series(series[done.ordinal].series_uid)] = case_id
+        if done.is_image:
+            result.case_ids[case_id] = len(done.files)
+        result.structured |= done.structured
+        result.uids |= done.uids
+        result.files |= done.files
+        result.actions += done.actions
+    result.patients = _patients([series[d.ordinal] for d in finished if not d.finding], pseudonyms)
+    result.num_patients = len(result.patients)
+    remove_empty_folders(task.output)
+    if result.case_ids:
+        write_splits(task.cohort, task.output, new_ids)
+    return result
+
+
+def _patients(series: Sequence[FoundSeries], pseudonyms: Pseudonyms) -> list[PatientAtHome]:
+    table = {
+        one.identity: PatientAtHome(
+            patient_id=one.patient_id,
+            issuer=one.issuer,
+            pseudonym=pseudonyms.patient(one.identity),
+            date_shift_days=pseudonyms.date_shift_days(one.identity),
+        )
+        for one in series
+    }
+    return sorted(table.values(), key=lambda patient: patient.pseudonym)
+
+
+def _nifti(
+    task: Task,
+    context: StepContext,
+    folders: Mapping[str, Sequence[tuple[str, str | None]]],
+    dataset: Mapping[str, object] | None,
+) -> Deidentified:
+    """Volumes by the folder that they go to; `dataset` where the cohort has a dataset.json."""
+    jobs = _nifti_jobs(task, folders)
+    _load_libraries("nibabel", "scipy.ndimage")
+    result = Deidentified()
+    progress = context.progress(unit="case", total=len(jobs))
+    good: set[int] = set()
+    refused: dict[int, Finding] = {}
+    for done in finished_cases(deidentify_nifti, jobs, num_processes=context.num_threads):
+        if done.finding:
+            refused[done.name.ordinal] = done.finding
+        else:
+            good.add(done.name.ordinal)
+        progress.step(f"{done.name.case_id}{', ' + done.finding.code if done.finding else ''}")
+    result.findings = [refused[ordinal] for ordinal in sorted(refused)]
+    kept = [job for job in jobs if job.name.ordinal in good]
+    for job in kept:
+        pairs = [pair for pair in (job.image, job.mask) if pair is not None]
+        result.files |= dict(pairs)
+        result.case_ids[job.name.case_id] = len(pairs)
+        result.actions["header-cleared"] += len(pairs)
+    result.num_patients = len(kept)
+    case_id = case_id_of_path if dataset is None else case_id_of_stem
+    write_splits(
+        task.cohort, task.output,
+        {case_id(job.image[0]): case_id(job.image[1]) if job in kept else "" for job in jobs},
+    )  # fmt: skip
+    if dataset is not None:
+        with_mask = [(job.image[1], job.mask[1]) for job in kept if job.mask is not None]
+        write_dataset(task.output, dataset, with_mask, [job.image[1] for job in kept if job.mask is None])
+    return result
+
+
+def _nifti_jobs(task: Task, folders: Mapping[str, Sequence[tuple[str, str | None]]]) -> list[NiftiJob]:
+    pseudonyms = Pseudonyms(task.key)
+    jobs: list[NiftiJob] = []
+    for folder, pairs in folders.items():
+        for image, mask in pairs:
+            name = f"case-{pseudonyms.token('nifti', image, digits=12)}"
+            labels = folder.replace("images", "labels")
+            jobs.append(
+                NiftiJob(
+                    cohort=task.cohort,
+                    output=task.output,
+                    name=SeriesName(case_id=name, ordinal=len(jobs) + 1),
+                    image=(image, f"{folder}/{name}{_suffix(image)}"),
+                    mask=None if mask is None else (mask, f"{labels}/{name}{_suffix(mask)}"),
+                )
+            )
+    return jobs
+
+
+def _suffix(name: str) -> str:
+    return ".nii.gz" if name.endswith(".gz") else ".nii"
+
+
+def _load_libraries(*modules: str) -> None:
+    """Says early what is not installed; processes forked later have all of it loaded."""
+    from medweave_steps.runtime.imports import require
+
+    for module in modules:
+        require(module, extra="deidentify")
+
+
+def left_out(findings: Sequence[Finding]) -> list[Finding]:
+    """Errors as notices, where the user asked to leave such cases out."""
+    return [dataclasses.replace(finding, severity="notice", what=f"left out: {finding.what}") for finding in findings]
+
+
+def refusal(findings: Sequence[Finding]) -> FindingError:
+    """All errors as one."""
+    if len(findings) == 1:
+        return FindingError(findings[0])
+    told = "\n".join(str(FindingError(finding)) for finding in findings)
+    return FindingError(
+        Finding(severity="error", code="several", what=f"the cohort has {len(findings)} errors.\n{told}")
+    )

@@ -1,0 +1,170 @@
+"""`medweave-step deidentify`: turns identified data into de-identified data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave_steps.runtime.options import option
+from medweave_steps.runtime.verb import StepContext, Verb
+
+if TYPE_CHECKING:
+    from medweave_steps.deidentify.cohort import Deidentified
+
+DESCRIPTION = """\
+Turns an identified cohort into a de-identified one: DICOM PS3.15 Basic Application Level Confidentiality Profile (Table
+E.1-1, 2026c), with modified dates. Pixels stay byte for byte.
+
+Reads: DICOM series (CT, MR, PET images), DICOM SEG and SR; or NIfTI volumes and masks (plain, or a data set with
+dataset.json).
+Writes: OUTPUT, with folders, files, UIDs and patients under pseudonyms, every date of a patient moved by one number of whole
+days, private and unknown attributes, overlays and free text removed; and HOME (mode 0700), which stays where the source is:
+way_back.json (who is who, UIDs, date shifts, files) and, where --key names no file, the key. With the same key the same
+source becomes the same output, byte for byte. The run report names nobody.
+Left aside, with a notice: secondary captures, other objects, files that are not DICOM.
+Refuses: images whose header says that text is burned in, or whose pixels look so; pixels that cannot be read; overlays in
+the pixels' unused bits; several patients in a study. What is refused is not written.
+It cannot see everything: text of low contrast, handwriting, a face in a head scan, names in codes or segment labels that the
+header does not name elsewhere. Look at the result before it leaves."""
+
+WAY_BACK, KEY_NAME = "way_back.json", "pseudonym.key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeidentifyConfig:
+    """Options of `deidentify`."""
+
+    cohort: Path = option("folder with the identified data", metavar="DIR")
+    output: Path = option("folder for the de-identified data; must not exist", metavar="DIR")
+    home: Path = option("folder for what leads back to the patients; must not exist, stays at home", metavar="DIR")
+    key: Path | None = option(
+        "file with the key of the pseudonyms; made (32 random bytes, mode 0600) if absent. Default: pseudonym.key in --home",
+        default=None,
+        metavar="FILE",
+    )
+    retain_patient_characteristics: bool = option(
+        "keep sex, age (above 89 years: 90), size, weight, ethnic group, smoking and pregnancy status", default=False
+    )
+    on_error: Literal["stop", "skip"] = option("bad cases: stop with all errors, or leave them out", default="stop")
+
+    def __post_init__(self) -> None:
+        _check_places(self)
+
+
+def _check_places(config: DeidentifyConfig) -> None:
+    """What stays at home must not lie in what leaves it, and no output in what is read."""
+    cohort, output, home = (path.resolve() for path in (config.cohort, config.output, config.home))
+    key = home if config.key is None else config.key.resolve()
+    if not config.cohort.is_dir():
+        raise UsageError("--cohort is not a folder.", expected="a folder with the data", do="correct the path")
+    wrong = {
+        "--output lies in --cohort, or the other way round.": _nested(output, cohort) or _nested(cohort, output),
+        "--home lies in --output, or the other way round.": _nested(home, output) or _nested(output, home),
+        "--home lies in --cohort, or the other way round.": _nested(home, cohort) or _nested(cohort, home),
+        "--key lies in --output.": _nested(key, output),
+        "--key lies in --cohort.": _nested(key, cohort),
+    }
+    for what, is_wrong in wrong.items():
+        if is_wrong:
+            raise UsageError(what, expected="folders apart from one another", do="choose another folder")
+
+
+def _nested(inner: Path, outer: Path) -> bool:
+    return inner == outer or outer in inner.parents
+
+
+def run(config: DeidentifyConfig, context: StepContext) -> Mapping[str, Any]:
+    """Writes the de-identified cohort and what leads back from it; returns the figures of the run report."""
+    from medweave_steps.deidentify.cohort import Task, deidentify_cohort, left_out, refusal
+    from medweave_steps.deidentify.pseudonyms import new_key, write_private
+    from medweave_steps.runtime.write import atomic_directory
+
+    key = _given_key(config, context)
+    secret = new_key() if key is None else key
+    # HOME is renamed first: nothing is de-identified before the way back is on the disk.
+    with atomic_directory(config.output) as output, atomic_directory(config.home) as home:
+        home.chmod(0o700)
+        task = Task(
+            cohort=config.cohort, output=output, key=secret,
+            retain_patient_characteristics=config.retain_patient_characteristics,
+        )  # fmt: skip
+        done = deidentify_cohort(task, context)
+        codes = Counter(finding.code for finding in done.findings)
+        if done.findings and config.on_error == "stop":
+            raise refusal(done.findings)
+        for finding in left_out(done.findings):
+            context.notice(finding.what)
+        if not done.case_ids:
+            raise _nothing(done)
+        write_private(home / WAY_BACK, codec.dumps(_way_back(done)).encode())
+        if key is None:
+            if config.key is None:
+                write_private(home / KEY_NAME, secret)
+            else:
+                config.key.parent.mkdir(parents=True, exist_ok=True)
+                write_private(config.key, secret)
+    return _told(config, context, done, codes)
+
+
+def _given_key(config: DeidentifyConfig, context: StepContext) -> bytes | None:
+    """The key in the file that --key names; None where a new one is to be made."""
+    from medweave_steps.deidentify.pseudonyms import is_open_to_others, read_key
+
+    if config.key is None or not config.key.exists():
+        return None
+    if is_open_to_others(config.key):
+        context.notice("others than its owner may read the file of --key: chmod 600 closes it.")
+    return read_key(config.key)
+
+
+def _way_back(done: Deidentified) -> Any:
+    from medweave_steps.contracts.deidentification import WayBack
+
+    return WayBack(patients=tuple(done.patients), uids=dict(sorted(done.uids.items())), files=done.files)
+
+
+def _nothing(done: Deidentified) -> UserInputError:
+    aside = ", ".join(f"{number} {reason}" for reason, number in sorted(done.left_aside.items()))
+    return UserInputError(
+        "there is no case to de-identify.",
+        seen=f"{len(done.findings)} cases left out" if done.findings else aside or "an empty folder",
+        expected="DICOM images, NIfTI volumes, or a data set with dataset.json",
+        do="give the folder above the series as --cohort",
+    )
+
+
+def _told(config: DeidentifyConfig, context: StepContext, done: Deidentified, codes: Counter[str]) -> Mapping[str, Any]:
+    from medweave_steps.contracts.deidentification import Deidentification
+    from medweave_steps.deidentify.dicom_case import options_of
+    from medweave_steps.deidentify.profile import PROFILE
+
+    for reason, number in sorted(done.left_aside.items()):
+        if number:
+            context.notice(f"{number} {'file' if number == 1 else 'files'} left aside and not written: {reason}.")
+    for case_id, number in done.case_ids.items():
+        context.add_case(case_id, num_files=number)
+    options = options_of(
+        retain_patient_characteristics=config.retain_patient_characteristics, structured=done.structured
+    )
+    told: Mapping[str, Any] = codec.to_json(
+        Deidentification(
+            profile=PROFILE,
+            options=tuple(meaning for _, meaning in options),
+            num_patients=done.num_patients,
+            num_cases=len(done.case_ids),
+            num_files=len(done.files),
+            num_uids=len(done.uids),
+            actions=dict(sorted(done.actions.items())),
+            left_aside={reason: number for reason, number in sorted(done.left_aside.items()) if number},
+            left_out=dict(sorted(codes.items())),
+        )
+    )
+    return told
+
+
+VERB = Verb(name="deidentify", description=DESCRIPTION, config=DeidentifyConfig, run=run)

@@ -1,0 +1,107 @@
+"""The files that describe a cohort, written anew: only what a later step reads, and no free text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from medweave_steps.io.cohort_files import CARD_FILE, DATASET_FILE, SPLITS_FILE
+from medweave_steps.io.findings import FindingError, refuse
+
+_LONGEST_LABEL = 64
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """A JSON object of the cohort; empty where there is none.
+
+    Raises:
+        FindingError: it is no JSON object.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise bad_description(path.name, "text that is not JSON") from error
+    if not isinstance(data, dict):
+        raise bad_description(path.name, "JSON that is not an object")
+    return data
+
+
+def bad_description(file: str, seen: str) -> FindingError:
+    """The error for a describing file in another form."""
+    return refuse(
+        "bad-json",
+        f"{file} cannot be used.",
+        seen=seen,
+        expected="a JSON object in its usual form",
+        do=f"correct {file}",
+    )
+
+
+def write_card(cohort: Path, names: Sequence[str], output: Path) -> None:
+    """`cohort_card.json` with the labels of the cohort's own, and `synthetic` where any card in the cohort says so."""
+    cards = [read_description(cohort / name) for name in names if name.rpartition("/")[2] == CARD_FILE]
+    if not cards:
+        return
+    card: dict[str, Any] = {"synthetic": any(bool(card.get("synthetic")) for card in cards)}
+    labels = _labels(read_description(cohort / CARD_FILE).get("labels"))
+    _write(output / CARD_FILE, card | ({"labels": labels} if labels else {}))
+
+
+def write_splits(cohort: Path, output: Path, case_ids: Mapping[str, str]) -> None:
+    """`splits.json` under the new case ids.
+
+    Args:
+        case_ids: case id in the source to case id in the output, of every case; empty for one that was left out.
+    """
+    splits = read_description(cohort / SPLITS_FILE)
+    if not splits:
+        return
+    if not all(isinstance(ids, list) and all(isinstance(one, str) for one in ids) for ids in splits.values()):
+        raise bad_description(SPLITS_FILE, "another form than lists of case ids")
+    if not set(splits) <= {"train", "validation", "test"}:
+        raise bad_description(SPLITS_FILE, "a split that is not train, validation or test")
+    unknown = {one for ids in splits.values() for one in ids} - set(case_ids)
+    if unknown:
+        raise refuse(
+            "splits-file",
+            "splits.json names cases that the cohort does not hold.",
+            seen=f"{len(unknown)} unknown case ids",
+            expected="case ids as check prints them",
+            do="correct splits.json, or add the series",
+        )
+    _write(
+        output / SPLITS_FILE,
+        {name: sorted(case_ids[one] for one in ids if case_ids[one]) for name, ids in splits.items()},
+    )
+
+
+def write_dataset(
+    output: Path, source: Mapping[str, Any], training: Sequence[tuple[str, str]], test: Sequence[str]
+) -> None:
+    """`dataset.json` of the Medical Segmentation Decathlon, with new names and without who made the data set."""
+    described = {
+        "name": "de-identified",
+        "tensorImageSize": "3D",
+        "modality": {"0": "CT"},
+        "labels": _labels(source.get("labels")),
+        "numTraining": len(training),
+        "numTest": len(test),
+        "training": [{"image": f"./{image}", "label": f"./{mask}"} for image, mask in training],
+        "test": [f"./{image}" for image in test],
+    }
+    _write(output / DATASET_FILE, described)
+
+
+def _labels(labels: Any) -> dict[str, str]:
+    """Label values and their names, without what is too long to be a name of a structure."""
+    if not isinstance(labels, Mapping):
+        return {}
+    return {str(int(key)): str(text)[:_LONGEST_LABEL] for key, text in labels.items() if str(key).isdecimal()}
+
+
+def _write(path: Path, data: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")

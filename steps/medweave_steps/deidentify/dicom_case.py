@@ -1,0 +1,269 @@
+"""One DICOM series: every file read, looked at, cleaned and written under its new name."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from medweave_steps import __version__
+from medweave_steps.contracts.cohort import Finding
+from medweave_steps.deidentify.burned_in import TextSearch
+from medweave_steps.deidentify.header import HeaderCleaner
+from medweave_steps.deidentify.identifiers import identifiers_of
+from medweave_steps.deidentify.pixels import UnreadablePixelsError, planes_of
+from medweave_steps.deidentify.pseudonyms import Pseudonyms
+from medweave_steps.io.dicom_header import SEGMENTATION, load_pydicom
+from medweave_steps.io.findings import FindingError, refuse
+from medweave_steps.runtime.imports import require
+
+IMPLICIT, EXPLICIT = "1.2.840.10008.1.2", "1.2.840.10008.1.2.1"
+
+# DICOM PS3.16, CID 7050.
+_BASIC = ("113100", "Basic Application Confidentiality Profile")
+_STRUCTURED = ("113104", "Clean Structured Content Option")
+_MODIFIED_DATES = ("113107", "Retain Longitudinal Temporal Information Modified Dates Option")
+_PATIENT_CHARACTERISTICS = ("113108", "Retain Patient Characteristics Option")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesJob:
+    """What is to be done with one series.
+
+    Attributes:
+        ordinal: 1-based place in the cohort, for messages.
+        files: paths relative to the cohort.
+        identity: whose it is, for pseudonym and date shift.
+        output: folder of the de-identified cohort.
+    """
+
+    cohort: Path
+    ordinal: int
+    series_uid: str
+    files: tuple[str, ...]
+    identity: str
+    output: Path
+    key: bytes
+    retain_patient_characteristics: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class SeriesDone:
+    """What came of it; with a finding nothing was written.
+
+    Attributes:
+        series_uid: the new one.
+        files: source path to new path, both relative.
+    """
+
+    ordinal: int
+    series_uid: str
+    pseudonym: str
+    is_image: bool = False
+    structured: bool = False
+    uids: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    actions: Counter[str] = field(default_factory=Counter)
+    finding: Finding | None = None
+
+
+def options_of(*, retain_patient_characteristics: bool, structured: bool) -> list[tuple[str, str]]:
+    """Codes and meanings of the profile and the options that were applied."""
+    codes = [_BASIC, _MODIFIED_DATES]
+    if structured:
+        codes.append(_STRUCTURED)
+    if retain_patient_characteristics:
+        codes.append(_PATIENT_CHARACTERISTICS)
+    return sorted(codes)
+
+
+def deidentify_series(job: SeriesJob) -> SeriesDone:
+    """Writes one series; what is wrong with it is returned as a finding, and then none of its files is left.
+
+    Raises:
+        OSError: reading or writing failed; it names no file, since a file's name may be a person's.
+    """
+    pseudonyms = Pseudonyms(job.key)
+    pseudonym = pseudonyms.patient(job.identity)
+    cleaner = HeaderCleaner(
+        pseudonyms=pseudonyms,
+        pseudonym=pseudonym,
+        shift_days=pseudonyms.date_shift_days(job.identity),
+        retain_patient_characteristics=job.retain_patient_characteristics,
+    )
+    done = SeriesDone(ordinal=job.ordinal, series_uid=cleaner.uid(job.series_uid), pseudonym=pseudonym)
+    below = Path(pseudonym) / f"series-{pseudonyms.token('series', job.series_uid, digits=12)}"
+    folder = job.output / below
+    search = TextSearch()
+    try:
+        folder.mkdir(parents=True)
+        for name in job.files:
+            dataset, syntax = _read(job.cohort / name, job.ordinal)
+            _check(dataset, job)
+            done.is_image |= _look_at_pixels(dataset, syntax, search, job.ordinal)
+            instance = str(dataset.get("SOPInstanceUID", "")).strip()
+            path = below / f"{pseudonyms.token('instance', instance, digits=16)}.dcm"
+            _refuse_twice(job, instance, (job.output / path).exists())
+            (job.output / path).write_bytes(_cleaned(dataset, syntax, cleaner, job.ordinal))
+            done.structured |= cleaner.structured
+            done.files[name] = path.as_posix()
+        if search.finish():
+            raise _text_in_pixels(job.ordinal)
+    except FindingError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        return SeriesDone(ordinal=job.ordinal, series_uid=done.series_uid, pseudonym=pseudonym, finding=error.finding)
+    done.uids, done.actions = cleaner.uids, cleaner.actions
+    return done
+
+
+def read_private(path: Path) -> bytes:
+    """A file's bytes; an error that names no file, since its name may be a person's."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror) from None
+
+
+def _read(path: Path, ordinal: int) -> tuple[Any, str]:
+    pydicom = load_pydicom()
+    content = io.BytesIO(read_private(path))
+    try:
+        dataset = pydicom.dcmread(content, force=True)
+        implicit, little = dataset.original_encoding
+    except Exception as error:  # pydicom raises many kinds for damaged files; their texts may quote values
+        raise _unreadable(ordinal) from error
+    syntax = str(dataset.file_meta.get("TransferSyntaxUID", ""))
+    if not syntax:
+        if not little:
+            raise _unreadable(ordinal)
+        syntax = IMPLICIT if implicit else EXPLICIT
+    return dataset, syntax
+
+
+def _check(dataset: Any, job: SeriesJob) -> None:
+    """Refuses what its own header says to hold text, or cannot be named."""
+    if str(dataset.get("BurnedInAnnotation") or "").strip().upper() == "YES":
+        raise refuse(
+            "burned-in-annotation",
+            f"series {job.ordinal}: its header says that text is burned into its pixels.",
+            seen="BurnedInAnnotation (0028,0301) YES",
+            expected="images without text in their pixels",
+            do="remove the series from the cohort, blank the text, or leave it out: --on-error skip",
+        )
+    for group in range(0x6000, 0x6020, 2):
+        if dataset.get((group, 0x0102)) is not None and (group, 0x3000) not in dataset:
+            raise refuse(
+                "overlay-in-pixels",
+                f"series {job.ordinal}: an overlay lies in unused bits of its pixels, and pixels are not changed.",
+                seen="an overlay plane (60xx) without data of its own",
+                expected="overlays apart from the pixels, where they can be removed",
+                do="have the overlay removed or exported apart, or leave the series out: --on-error skip",
+            )
+
+
+def _look_at_pixels(dataset: Any, syntax: str, search: TextSearch, ordinal: int) -> bool:
+    """True for an image; a segmentation has pixels that a person or program drew, and is none."""
+    if "PixelData" not in dataset or str(dataset.get("SOPClassUID", "")) in SEGMENTATION:
+        return False
+    words = dataset.get("ImageType") or ()
+    kind = str(words if isinstance(words, str) else "\\".join(map(str, words)))
+    try:
+        for plane in planes_of(dataset, syntax):
+            search.add(plane, kind)
+    except UnreadablePixelsError as error:
+        raise refuse(
+            "pixels-not-checked",
+            f"series {ordinal}: its pixels cannot be looked at, so nobody knows whether there is text in them.",
+            seen=str(error),
+            expected="complete pixels in a transfer syntax that can be read here",
+            do="export the series again, or convert it to Explicit VR Little Endian, or leave it out: --on-error skip",
+        ) from error
+    if search.found:
+        raise _text_in_pixels(ordinal)
+    return True
+
+
+def _text_in_pixels(ordinal: int) -> FindingError:
+    return refuse(
+        "text-in-pixels",
+        f"series {ordinal}: its pixels look as if text were burned into them.",
+        seen="a line of small flat shapes of like height",
+        expected="images without text in their pixels",
+        do="look at the series: blank the text or remove the series from the cohort, or leave it out: --on-error skip",
+    )
+
+
+def _refuse_twice(job: SeriesJob, instance: str, exists: bool) -> None:
+    if exists or not instance:
+        raise refuse(
+            "same-instance-twice" if instance else "no-instance-uid",
+            f"series {job.ordinal}: {'two of its files are the same instance' if instance else 'a file has no SOPInstanceUID'}.",
+            seen="the same SOPInstanceUID (0008,0018) twice" if instance else "an empty SOPInstanceUID (0008,0018)",
+            expected="one file for each SOPInstanceUID",
+            do="remove the copies" if instance else "export the series again",
+        )
+
+
+def _unreadable(ordinal: int) -> FindingError:
+    return refuse(
+        "unreadable-file",
+        f"series {ordinal}: a file cannot be read or written as DICOM.",
+        seen="a file that is cut off, or not to the standard",
+        expected="complete DICOM files",
+        do="copy or export the series again, or leave it out: --on-error skip",
+    )
+
+
+def _cleaned(dataset: Any, syntax: str, cleaner: HeaderCleaner, ordinal: int) -> bytes:
+    """The whole new file. By way of memory: what a full disk says is lost in pydicom's own errors."""
+    cleaner.structured = False
+    cleaner.identifiers = identifiers_of(dataset)
+    try:
+        cleaner.clean(dataset)
+        _mark(dataset, cleaner)
+        _new_meta(dataset, syntax)
+        buffer = io.BytesIO()
+        require("pydicom", extra="deidentify").dcmwrite(buffer, dataset, enforce_file_format=True)
+    except Exception as error:  # a sequence that breaks off, a value that cannot be encoded
+        raise _unreadable(ordinal) from error
+    return buffer.getvalue()
+
+
+def _mark(dataset: Any, cleaner: HeaderCleaner) -> None:
+    """Says in the header what was done (DICOM PS3.15, E.1.1)."""
+    pydicom = require("pydicom", extra="deidentify")
+    dataset.PatientID = dataset.PatientName = cleaner.pseudonym
+    dataset.PatientIdentityRemoved = "YES"
+    dataset.DeidentificationMethod = [f"medweave {__version__}", "DICOM PS3.15 2026c Table E.1-1"]
+    dataset.LongitudinalTemporalInformationModified = "MODIFIED"
+    items = []
+    for value, meaning in options_of(
+        retain_patient_characteristics=cleaner.retain_patient_characteristics, structured=cleaner.structured
+    ):
+        item = pydicom.Dataset()
+        item.CodeValue, item.CodingSchemeDesignator, item.CodeMeaning = value, "DCM", meaning
+        items.append(item)
+    dataset.DeidentificationMethodCodeSequence = items
+    if "PixelData" in dataset:
+        dataset.BurnedInAnnotation = "NO"
+
+
+def _new_meta(dataset: Any, syntax: str) -> None:
+    """A file meta header of our own: the old one names applications, and perhaps holds private information."""
+    pydicom = require("pydicom", extra="deidentify")
+    meta = pydicom.dataset.FileMetaDataset()
+    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = dataset.SOPClassUID, dataset.SOPInstanceUID
+    meta.TransferSyntaxUID = syntax
+    dataset.file_meta, dataset.preamble = meta, bytes(128)
+
+
+def remove_empty_folders(output: Path) -> None:
+    """Folders of patients of whom nothing is left."""
+    for folder in output.iterdir():
+        if folder.is_dir() and not os.listdir(folder):  # noqa: PTH208 (a name is not needed)
+            folder.rmdir()

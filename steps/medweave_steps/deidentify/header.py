@@ -1,0 +1,272 @@
+"""The profile applied to one header, in place and with all that is nested in it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from medweave_steps.deidentify import dates
+from medweave_steps.deidentify.codes import REMOVED, is_code, is_public, replace_code
+from medweave_steps.deidentify.identifiers import Identifiers
+from medweave_steps.deidentify.profile import BINARY_KEPT, Action, Rule, rules
+from medweave_steps.deidentify.pseudonyms import Pseudonyms, is_standard_uid
+
+_NUMBERS = frozenset(["AT", "FD", "FL", "SL", "SS", "SV", "UL", "US", "UV"])
+_DECIMALS = frozenset(("DS", "IS"))
+_BINARY = frozenset(["OB", "OD", "OF", "OL", "OV", "OW", "UN"])
+_FREE_TEXT = frozenset(["LT", "ST", "UC", "UR", "UT"])
+_SHORT_TEXT = frozenset(["AE", "AS", "CS", "LO", "SH"])
+_DECIMAL_BYTES = re.compile(rb"[0-9+\-.eE \\\0]*")
+
+_PATIENT_NAME, _PATIENT_ID, _PATIENT_AGE, _TRACKING_ID = 0x00100010, 0x00100020, 0x00101010, 0x00620020
+_CODING_SCHEME_UID = 0x0008010C
+# Character set, kinds of image and frame, modality, body part: words of the standard, which are also somebody's name.
+_STANDARD_WORDS = frozenset((0x00080005, 0x00080008, 0x00089007, 0x00080060, 0x00180015))
+_CODE_TEXT = frozenset((0x00080119, 0x00080120))  # Long Code Value and URN Code Value, of public codes
+_OLDEST_TOLD = 89  # years; whoever is older is rare enough to be found (US HIPAA, 45 CFR 164.514)
+
+_DUMMIES: dict[str, Any] = {
+    "AS": "000Y", "DA": "19000101", "DT": "19000101000000", "TM": "000000", "DS": "0", "IS": "0", "UR": "urn:removed",
+    **dict.fromkeys(_BINARY, b"\0\0"), **dict.fromkeys(_NUMBERS, 0),
+}  # fmt: skip
+
+
+@dataclass(slots=True, kw_only=True)
+class HeaderCleaner:
+    """Applies the profile to the headers of one patient.
+
+    Attributes:
+        pseudonym: new PatientID and PatientName.
+        shift_days: added to every date.
+        identifiers: words that may stand nowhere; set anew for each file.
+        uids: source UID to new UID, filled while headers are cleaned.
+        actions: how often what was done.
+        structured: True once a tree of structured content was cleaned.
+    """
+
+    pseudonyms: Pseudonyms
+    pseudonym: str
+    shift_days: int
+    retain_patient_characteristics: bool
+    identifiers: Identifiers = field(default_factory=lambda: Identifiers(()))
+    uids: dict[str, str] = field(default_factory=dict)
+    actions: Counter[str] = field(default_factory=Counter)
+    structured: bool = False
+
+    def clean(self, dataset: Any) -> None:
+        """Cleans a pydicom Dataset and all sequences in it; see the module `profile` for the rules."""
+        table = rules(self.retain_patient_characteristics)
+        if is_code(dataset) and not is_public(dataset):
+            replace_code(dataset, self.pseudonyms)
+            self.actions["code-replaced"] += 1
+        for tag in list(dataset.keys()):
+            number = int(tag)
+            if self._must_go(dataset, number):
+                continue
+            rule = table.get(number)
+            if rule is None and self._stays_as_it_is(dataset, tag):
+                continue
+            element = self._element(dataset, tag)
+            if element is None:
+                continue
+            if number == 0x0040A730:
+                self.structured = True
+            self._apply(dataset, element, rule or _rule_by_type(element.VR, number))
+
+    def uid(self, uid: str) -> str:
+        """The new UID for a UID of the source; UIDs of DICOM itself stay."""
+        uid = uid.strip(" \0")
+        if not uid or is_standard_uid(uid):
+            return uid
+        if uid not in self.uids:
+            self.uids[uid] = self.pseudonyms.uid(uid)
+        return self.uids[uid]
+
+    def _must_go(self, dataset: Any, number: int) -> bool:
+        group = number >> 16
+        if group % 2:
+            reason = "private-removed"
+        elif number & 0xFFFF == 0:  # group lengths: wrong from now on
+            reason = "removed"
+        elif 0x5000 <= group <= 0x501E or 0x6000 <= group <= 0x601E:
+            reason = "overlay-removed"
+        else:
+            return False
+        del dataset[number]
+        self.actions[reason] += 1
+        return True
+
+    def _stays_as_it_is(self, dataset: Any, tag: Any) -> bool:
+        """True for numbers and pixels of attributes that the standard knows; their bytes are not even looked into."""
+        from pydicom.datadict import dictionary_has_tag, dictionary_VR
+
+        number = int(tag)
+        if not dictionary_has_tag(number):
+            self._remove(dataset, tag, "unknown-removed")
+            return True
+        known = dictionary_VR(number)
+        raw = dataset.get_item(tag)
+        vr = str(raw.VR or known).split(" or ")[0]
+        if vr == "UN" and known != "UN":
+            return False
+        if not _same_kind(vr, known):  # a name may stand where the standard has a number
+            self._remove(dataset, tag, "unknown-removed")
+            return True
+        if vr in _BINARY:
+            if number not in BINARY_KEPT:
+                self._remove(dataset, tag, "removed")
+            return True
+        if vr in _DECIMALS and isinstance(raw.value, bytes):
+            if not _DECIMAL_BYTES.fullmatch(raw.value):
+                self._remove(dataset, tag, "removed")
+            return True
+        return vr in _NUMBERS
+
+    def _element(self, dataset: Any, tag: Any) -> Any:
+        """The element with its value decoded; None (and gone) where that cannot be done: nobody knows what it says."""
+        try:
+            return dataset[tag]
+        except Exception:  # pydicom raises many kinds; their texts quote values
+            self._remove(dataset, tag, "unknown-removed")
+            return None
+
+    def _apply(self, dataset: Any, element: Any, rule: Rule) -> None:
+        action = rule.action
+        if action == "date" and not self._move(element):
+            action = rule.otherwise
+        if element.VR == "SQ" and action in ("keep", "uid", "date"):
+            action = "clean"
+        doing: dict[Action, Callable[[], None]] = {
+            "remove": lambda: self._remove(dataset, element.tag, "removed"),
+            "empty": lambda: self._empty(element),
+            "dummy": lambda: self._dummy(element),
+            "uid": lambda: self._replace_uids(element),
+            "keep": lambda: self._keep(element),
+            "clean": lambda: self._clean_items(element),
+            "date": lambda: None,
+        }
+        doing[action]()
+
+    def _remove(self, dataset: Any, tag: Any, reason: str) -> None:
+        del dataset[tag]
+        self.actions[reason] += 1
+
+    def _empty(self, element: Any) -> None:
+        if int(element.tag) == _PATIENT_NAME:
+            element.value = self.pseudonym
+        else:
+            element.value = [] if element.VR == "SQ" else None
+        self.actions["emptied"] += 1
+
+    def _dummy(self, element: Any) -> None:
+        number = int(element.tag)
+        if element.VR == "SQ":
+            self._dummy_items(element)
+        elif element.VR == "UI":
+            self._replace_uids(element)
+            return
+        elif number == _PATIENT_ID:
+            element.value = self.pseudonym
+        elif number == _TRACKING_ID:  # items with equal tracking are one thing, and stay so
+            element.value = f"tracking-{self.pseudonyms.token('tracking', str(element.value), digits=12)}"
+        elif not element.is_empty:
+            element.value = _DUMMIES.get(element.VR, REMOVED)
+        self.actions["replaced"] += 1
+
+    def _dummy_items(self, element: Any) -> None:
+        """Every text of the items says nothing any more; codes become those of no scheme."""
+        for item in element.value:
+            if is_code(item):
+                replace_code(item, self.pseudonyms)
+            self.clean(item)
+            for inner in item:
+                if inner.VR in _SHORT_TEXT | _FREE_TEXT and not is_code(item) and not inner.is_empty:
+                    inner.value = _DUMMIES.get(inner.VR, REMOVED)
+
+    def _replace_uids(self, element: Any) -> None:
+        if element.VR != "UI":  # a UID in the wrong form is still one person's
+            element.value = None
+            self.actions["emptied"] += 1
+            return
+        values = _values(element)
+        keep = int(element.tag) == _CODING_SCHEME_UID
+        moved = [uid if keep and _is_registered_scheme(uid) else self.uid(uid) for uid in values]
+        if moved != values:
+            element.value = moved if len(moved) != 1 else moved[0]
+            self.actions["uid-replaced"] += 1
+
+    def _move(self, element: Any) -> bool:
+        """Moves a date; False where the element holds something else, and nothing was done."""
+        values = _values(element)
+        if element.VR == "TM":
+            return all(dates.is_time(value) for value in values if value)
+        move = {"DA": dates.shifted_date, "DT": dates.shifted_date_time}.get(element.VR)
+        if move is None:
+            return False
+        moved = [move(value, self.shift_days) if value.strip(" \0") else "" for value in values]
+        if None in moved:
+            return False
+        if moved:
+            element.value = moved if len(moved) != 1 else moved[0]
+            self.actions["date-shifted"] += 1
+        return True
+
+    def _keep(self, element: Any) -> None:
+        if int(element.tag) == _PATIENT_AGE:
+            self._keep_age(element)
+        elif int(element.tag) in _STANDARD_WORDS:
+            return
+        elif element.VR in _SHORT_TEXT | _FREE_TEXT and self.identifiers.in_text("\\".join(_values(element))):
+            element.value = _DUMMIES.get(element.VR, REMOVED)
+            self.actions["identifier-replaced"] += 1
+
+    def _keep_age(self, element: Any) -> None:
+        found = re.fullmatch(r"(\d{3})([DWMY])", str(element.value or ""))
+        if found is None:
+            self._empty(element)
+        elif found[2] == "Y" and int(found[1]) > _OLDEST_TOLD:
+            element.value = f"{_OLDEST_TOLD + 1:03d}Y"
+            self.actions["replaced"] += 1
+
+    def _clean_items(self, element: Any) -> None:
+        if element.VR != "SQ":
+            self._empty(element)
+            return
+        for item in element.value:
+            self.clean(item)
+
+
+def _rule_by_type(vr: str, number: int) -> Rule:
+    """For attributes of the standard that the table does not name: what their kind may hold decides."""
+    if vr == "SQ":
+        return Rule("clean", "clean")
+    if vr == "UI":
+        return Rule("uid", "uid")
+    if vr in ("DA", "DT", "TM"):
+        return Rule("date", "empty")
+    if vr == "PN":
+        return Rule("empty", "empty")
+    if (vr in _FREE_TEXT and number not in _CODE_TEXT) or vr in _BINARY:
+        return Rule("remove", "remove")
+    return Rule("keep", "keep")
+
+
+def _same_kind(vr: str, known: str) -> bool:
+    kinds = (_NUMBERS, _DECIMALS, _BINARY, _FREE_TEXT | _SHORT_TEXT | {"PN", "UI", "DA", "DT", "TM"}, {"SQ"})
+    return any(vr in kind and any(word in kind for word in known.split(" or ")) for kind in kinds) or (
+        {vr, *known.split(" or ")} <= _NUMBERS | _BINARY  # pixel paddings and look-up tables: US, SS or OW
+    )
+
+
+def _is_registered_scheme(uid: str) -> bool:
+    return uid.startswith("2.16.840.1.113883.6.")  # HL7's register of coding systems
+
+
+def _values(element: Any) -> list[str]:
+    value = element.value
+    if value is None or value == "":
+        return []
+    return [str(value)] if isinstance(value, str | bytes) or not hasattr(value, "__iter__") else [str(v) for v in value]

@@ -1,0 +1,67 @@
+"""Words of a header that name somebody, looked for in all text that the profile lets stay."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+# Shorter words are found by chance in text that says nothing about anybody; short ones count only where they stand alone
+# ("Gina" is no part of "ORIGINAL").
+FEWEST_LETTERS = 4
+STANDS_ALONE_BELOW = 6
+
+_NUMBERS = (
+    "PatientID", "OtherPatientIDs", "AccessionNumber", "StudyID", "PatientBirthDate", "AdmissionID", "RequestedProcedureID",
+    "PatientTelephoneNumbers", "MedicalRecordLocator", "PatientAddress", "CountryOfResidence", "InstitutionName",
+    "InstitutionAddress", "InstitutionalDepartmentName", "StationName", "DeviceSerialNumber", "IssuerOfPatientID",
+)  # fmt: skip
+
+
+class Identifiers:
+    """The words by which one file names people and places."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        patterns = []
+        for word in sorted({word.casefold() for word in words if len(word) >= FEWEST_LETTERS}):
+            exact = re.escape(word)
+            patterns.append(rf"(?<![^\W_]){exact}(?![^\W_])" if len(word) < STANDS_ALONE_BELOW else exact)
+        self._pattern = re.compile("|".join(patterns)) if patterns else None
+
+    def in_text(self, text: str) -> bool:
+        """True where the text holds one of the words, in letters of any case."""
+        return self._pattern is not None and self._pattern.search(text.casefold()) is not None
+
+
+def identifiers_of(dataset: Any) -> Identifiers:
+    """Parts of every name and every number by which a header's top level names the patient and where they were."""
+    return Identifiers(_words(dataset))
+
+
+def _words(dataset: Any) -> Iterator[str]:
+    for tag in list(dataset.keys()):
+        raw = dataset.get_item(tag)
+        if raw.VR == "PN" or (raw.VR is None and _is_name(tag)):
+            yield from _parts(_text(dataset, tag), r"[\^=\\\s,;]+")
+    for keyword in _NUMBERS:
+        if keyword in dataset:
+            yield from _parts(_text(dataset, keyword), r"\\")
+
+
+def _is_name(tag: Any) -> bool:
+    from pydicom.datadict import dictionary_has_tag, dictionary_VR
+
+    return bool(dictionary_has_tag(tag)) and str(dictionary_VR(tag)) == "PN"
+
+
+def _text(dataset: Any, key: Any) -> str:
+    try:
+        value = dataset[key].value
+    except Exception:  # a value that pydicom cannot read names nobody that we could look for
+        return ""
+    values = [value] if isinstance(value, str) or not hasattr(value, "__iter__") else value
+    return "\\".join(str(item) for item in values if item is not None)
+
+
+def _parts(text: str, separators: str) -> Iterator[str]:
+    yield from (part.strip() for part in re.split(separators, text))

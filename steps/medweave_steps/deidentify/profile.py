@@ -1,0 +1,102 @@
+"""The rules: DICOM PS3.15 Annex E, Table E.1-1, the Basic Application Level Confidentiality Profile, and what we add to it.
+
+`basic_profile.csv` holds the facts of that table: the action of the basic profile, the action under the option "Retain
+Longitudinal Temporal Information With Modified Dates" and that under "Retain Patient Characteristics", of the edition 2024e,
+and the attributes that editions up to 2026c have added.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Literal
+
+PROFILE = "DICOM PS3.15 2026c, Table E.1-1, Basic Application Level Confidentiality Profile"
+
+Action = Literal["remove", "empty", "dummy", "uid", "date", "keep", "clean"]
+
+# What a type 1 or type 2 attribute needs so that the object stays valid: where the table leaves the choice to the IOD, the
+# value that every type allows.
+_ACTIONS: Mapping[str, Action] = {
+    "X": "remove",
+    "Z": "empty",
+    "D": "dummy",
+    "U": "uid",
+    "X/Z": "empty",
+    "X/D": "dummy",
+    "Z/D": "dummy",
+    "X/Z/D": "dummy",
+    "X/Z/U*": "clean",
+}
+
+# Where we go beyond the table, or choose among what it allows.
+_OWN: Mapping[int, Action] = {
+    0x00081110: "remove",  # Referenced Study Sequence: empty is not allowed where it is optional
+    0x00080110: "remove",  # Coding Scheme Identification Sequence: names of a hospital's own schemes, and who is responsible
+    0x0040A730: "clean",  # Content Sequence: option "Clean Structured Content", so that references and measurements stay
+    0x0040A160: "dummy",  # Text Value, of that content
+    0x0040A073: "clean",  # Verifying Observer Sequence: each of its attributes has a rule of its own
+    0x00620020: "dummy",  # Tracking ID: required beside a Tracking UID, and free text
+    0x006A0003: "uid",  # Annotation Group UID
+    0x04000500: "remove",  # Encrypted Attributes Sequence: the original values, for whoever has that key
+    0x04000520: "remove",  # Encrypted Content
+    # What many patients share (a machine's calibration, the version of a code list) is not moved: the same true date under two
+    # shifts, or a published one under any, would give the shifts away.
+    0x00080106: "dummy", 0x00080107: "dummy",  # Context Group Version, and its Local Version
+    0x00181200: "remove", 0x00181201: "remove",  # Date and Time of Last Calibration
+    0x00181202: "remove", 0x00181203: "empty",  # DateTime of Last Calibration, Calibration DateTime
+    0x00181204: "remove", 0x00181205: "remove",  # Date of Manufacture, Date of Installation
+    0x0018700C: "dummy", 0x0018700E: "dummy",  # Date and Time of Last Detector Calibration
+    0x00686226: "dummy", 0x00686270: "dummy",  # Effective and Information Issue DateTime, of implant templates
+    0xFFFAFFFA: "remove",  # Digital Signatures Sequence: no signature holds any more
+    0xFFFCFFFC: "remove",  # Data Set Trailing Padding: bytes that nobody looks at
+}  # fmt: skip
+
+# Pixels, tables and waveforms: binary values that an image needs. Any other binary value is removed.
+BINARY_KEPT = frozenset(
+    {
+        0x7FE00010,  # Pixel Data
+        0x7FE00008,  # Float Pixel Data
+        0x7FE00009,  # Double Float Pixel Data
+        0x7FE00001,  # Extended Offset Table
+        0x7FE00002,  # Extended Offset Table Lengths
+        0x00280120, 0x00280121,  # Pixel Padding Value and its range limit
+        0x00283006,  # LUT Data
+        0x00281201, 0x00281202, 0x00281203, 0x00281204,  # Palette Color Lookup Table Data
+        0x00281221, 0x00281222, 0x00281223,  # segmented ones
+        0x00660016,  # Point Coordinates Data
+        0x00660040, 0x00660041, 0x00660042, 0x00660043,  # Primitive Point Index Lists, of surfaces
+        0x00020001,  # File Meta Information Version
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What the profile says about one attribute.
+
+    Attributes:
+        action: what is done to it.
+        otherwise: what is done where a date cannot be moved.
+    """
+
+    action: Action
+    otherwise: Action
+
+
+@functools.cache
+def rules(retain_patient_characteristics: bool) -> Mapping[int, Rule]:
+    """Tag to rule, for every attribute that the table or we name."""
+    table: dict[int, Rule] = {}
+    source = resources.files("medweave_steps.deidentify").joinpath("basic_profile.csv")
+    for row in csv.DictReader(source.read_text(encoding="utf-8").splitlines()):
+        basic = _ACTIONS[row["basic_profile"]]
+        action: Action = "date" if row["modified_dates"] == "C" else basic
+        # "C" of that option means free text to be read by a person: without one, the basic profile holds.
+        if retain_patient_characteristics and row["patient_characteristics"] == "K":
+            action = "keep"
+        table[int(row["tag"], 16)] = Rule(action, basic)
+    return table | {tag: Rule(action, action) for tag, action in _OWN.items()}

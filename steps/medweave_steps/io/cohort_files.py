@@ -1,0 +1,56 @@
+"""The files that describe a cohort, and how NIfTI volumes and their masks are told apart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from medweave_steps.io.discovery import case_id_of_path
+from medweave_steps.io.nifti import stem
+
+DATASET_FILE = "dataset.json"
+CARD_FILE = "cohort_card.json"
+SPLITS_FILE = "splits.json"
+
+Pairs = list[tuple[str, str | None]]
+
+
+def listed_volumes(dataset: Mapping[str, Any]) -> tuple[Pairs, Pairs]:
+    """Volumes and masks of a `dataset.json` of the Medical Segmentation Decathlon: those with a mask, and those of `test`.
+
+    Raises:
+        AttributeError, KeyError, TypeError, ValueError: the lists have another form, or name a path outside of the data set.
+    """
+    training: Pairs = [(_inside(item["image"]), _inside(item["label"])) for item in dataset.get("training", [])]
+    test: Pairs = [
+        (_inside(item if isinstance(item, str) else item["image"]), None) for item in dataset.get("test", [])
+    ]
+    return training, test
+
+
+def paired_volumes(names: Sequence[str]) -> tuple[Pairs, int]:
+    """Volumes and masks of a plain folder: a file below `labels/` is the mask of the volume of the same name.
+
+    Returns:
+        volume and mask, in the order of the names, and the number of masks without a volume.
+    """
+    is_mask = {name: any(part.startswith("labels") for part in name.split("/")[:-1]) for name in names}
+    masks = {stem(name): name for name in names if is_mask[name]}
+    images = [name for name in names if not is_mask[name]]
+    used = {stem(image) for image in images}
+    return [(image, masks.get(stem(image))) for image in images], sum(name not in used for name in masks)
+
+
+def case_id_of_stem(image: str) -> str:
+    """The file's stem, since names in a public data set are public, where it can name a folder."""
+    return stem(image) if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", stem(image)) else case_id_of_path(image)
+
+
+def _inside(path: str) -> str:
+    """A path of dataset.json, which may begin with `./` and must not leave the cohort."""
+    relative = PurePosixPath(path)
+    if relative.is_absolute() or ".." in relative.parts:
+        raise ValueError("a path that leaves the data set")
+    return relative.as_posix()
