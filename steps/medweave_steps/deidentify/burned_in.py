@@ -1,9 +1,11 @@
 """Looks for text that somebody burned into the pixels. A heuristic on the stored values; it reads no word.
 
-Two marks tell text from anatomy. Burned-in text is *constant*: over the images of a series it stands at the same pixels with the
-same stored values, where a scanner's noise changes every value. Or it is *saturated*: written with the highest value of an
-image, flat and with sharp edges. Either mark counts only where the pixels look like a line of glyphs: several small pieces
-of like height, side by side. What is burned in at low contrast, in one image only, or as handwriting is not found.
+Three marks tell text from anatomy. Burned-in text is *constant*: over the images of a series it stands at the same pixels with
+the same stored values, where a scanner's noise changes every value. It is *lasting*: small soft letters mix with what lies
+below, but stay brighter than it in every image. Or it is *saturated*: written with the highest value of an image, flat. Lasting
+and saturated pixels must have sharp edges. Each mark counts only where the pixels look like a line of glyphs: several small
+pieces of like height, side by side. What is burned in at low contrast, in one image below its highest value, or as handwriting is
+not found.
 """
 
 from __future__ import annotations
@@ -21,16 +23,20 @@ Mask = npt.NDArray[np.bool_]
 FEWEST_IMAGES = 3  # fewer images have too much in common by chance
 FEWEST_CONSTANT_GLYPHS = 4
 FEWEST_SATURATED_GLYPHS = 5
+FEWEST_LASTING_GLYPHS = 6
 FEWEST_SATURATED_PIXELS = 10
 GLYPH_HEIGHT = 5, 64  # pixels
 LARGEST_SHARE = 0.25  # of the image's side: what is larger in both directions is background, no glyph
 MOST_PIECES = 4000  # more is noise
+MOST_INK = 0.1  # share of an image that lines of text cover; more is noise, or a picture
+CLIPPED_SHARE = 0.05  # of an image in its lowest value: air below the scale, no dark words
 
 
 @dataclass(slots=True)
 class _Constant:
     first: npt.NDArray[Any]
     same: Mask
+    lowest: npt.NDArray[Any]
     images: int = 1
 
 
@@ -57,48 +63,57 @@ class TextSearch:
         self.found = saturated_text(stored_JI)
         known = self._by_kind.get((stored_JI.shape, kind))
         if known is None:
-            self._by_kind[stored_JI.shape, kind] = _Constant(stored_JI.copy(), np.ones(stored_JI.shape, dtype=bool))
+            self._by_kind[stored_JI.shape, kind] = _Constant(
+                first=stored_JI.copy(), same=np.ones(stored_JI.shape, dtype=bool), lowest=stored_JI.copy()
+            )
         else:
             known.same &= stored_JI == known.first
+            np.minimum(known.lowest, stored_JI, out=known.lowest)
             known.images += 1
 
     def finish(self) -> bool:
         """True where the images show text."""
         return self.found or any(
-            _constant_text(known.first, known.same)
+            _constant_text(known.first, known.same) or _lasting_text(known.lowest)
             for known in self._by_kind.values()
-            if known.images >= FEWEST_IMAGES and known.same.any()
+            if known.images >= FEWEST_IMAGES
         )
 
 
 def saturated_text(stored_JI: npt.NDArray[Any]) -> bool:
     """True where one image shows a line of flat, sharp glyphs in its highest value."""
-    top = stored_JI.max()
-    if np.count_nonzero(stored_JI == top) < FEWEST_SATURATED_PIXELS:
+    if np.count_nonzero(stored_JI == stored_JI.max()) < FEWEST_SATURATED_PIXELS:
         return False
-    middle = float(np.median(stored_JI))
-    if float(top) <= middle:
+    return _bright_text(stored_JI, 0.75, FEWEST_SATURATED_GLYPHS)
+
+
+def _lasting_text(lowest_JI: npt.NDArray[Any]) -> bool:
+    """Text that is brighter than all else in every image; how bright its soft edges are depends on what lies below."""
+    return any(_bright_text(lowest_JI, share, FEWEST_LASTING_GLYPHS) for share in (0.5, 0.6, 0.7, 0.8))
+
+
+def _bright_text(values_JI: npt.NDArray[Any], share: float, fewest: int) -> bool:
+    """Sharp glyphs among the pixels above that share of the way from the median to the highest value."""
+    top, middle = float(values_JI.max()), float(np.median(values_JI))
+    if not top > middle:
         return False
-    bright = stored_JI >= float(top) - 0.25 * (float(top) - middle)
-    line = _line_of_glyphs(bright, FEWEST_SATURATED_GLYPHS)
-    return line is not None and _is_sharp(stored_JI, line, (float(top) + middle) / 2)
+    line = _line_of_glyphs(values_JI >= middle + share * (top - middle), fewest)
+    return line is not None and _is_sharp(values_JI, line, (top + middle) / 2)
 
 
 def _constant_text(first: npt.NDArray[Any], same: Mask) -> bool:
     """Text among pixels that never change; what is constant because nothing was measured there is taken away first."""
+    if not same.any():
+        return False
     candidates = same & ~_background(first, same)
-    if _line_of_glyphs(candidates, FEWEST_CONSTANT_GLYPHS) is not None:
-        return True
-    # Soft edges mix with what lies below and change with it: strokes fall apart into pieces above one another.
-    ndimage = require("scipy.ndimage", extra="deidentify")
-    joined: Mask = ndimage.binary_closing(candidates, np.ones((5, 1), dtype=bool))
-    return _line_of_glyphs(joined, FEWEST_CONSTANT_GLYPHS) is not None
+    return _line_of_glyphs(candidates, FEWEST_CONSTANT_GLYPHS) is not None
 
 
 def _background(first: npt.NDArray[Any], same: Mask) -> Mask:
     """Constant pixels of the lowest value (air below the scale) or of one value over a large region (padding)."""
     ndimage = require("scipy.ndimage", extra="deidentify")
-    background: Mask = same & (first == first.min())
+    lowest = first == first.min()
+    background: Mask = same & lowest if lowest.mean() > CLIPPED_SHARE else np.zeros_like(same)
     values, counts = np.unique(first[same], return_counts=True)
     for value in values[counts > 0.002 * first.size]:
         mask = same & (first == value)
@@ -112,7 +127,7 @@ def _background(first: npt.NDArray[Any], same: Mask) -> Mask:
 
 def _line_of_glyphs(mask: Mask, fewest: int) -> Mask | None:
     """The pixels of a line of glyphs, or None."""
-    if np.count_nonzero(mask) < 5 * fewest:
+    if not 5 * fewest <= np.count_nonzero(mask) <= MOST_INK * mask.size:
         return None
     ndimage = require("scipy.ndimage", extra="deidentify")
     labels, number = ndimage.label(mask, np.ones((3, 3), dtype=bool))

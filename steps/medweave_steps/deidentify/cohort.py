@@ -109,14 +109,14 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentifi
     result = Deidentified(left_aside=found.left_aside, findings=[finding for _, finding in found.findings])
     jobs = [
         SeriesJob(
-            cohort=task.cohort, ordinal=one.ordinal, series_uid=one.series_uid, files=tuple(one.files),
+            cohort=task.cohort, ordinal=one.ordinal, study_uid=one.study_uid, series_uid=one.series_uid, files=tuple(one.files),
             identity=one.identity, output=task.output, key=task.key,
             retain_patient_characteristics=task.retain_patient_characteristics,
         )
         for one in series.values()
     ]  # fmt: skip
     _load_libraries("pydicom", "scipy.ndimage") if jobs else None
-    progress = context.progress(unit="case", total=len(jobs))
+    progress = context.progress(unit="series", total=len(jobs))
     finished: list[SeriesDone] = []
     for done in finished_cases(deidentify_series, jobs, num_processes=context.num_threads):
         finished.append(done)

@@ -6,7 +6,7 @@ import datetime
 import re
 
 _DATE = re.compile(r"(\d{4})(\.?)(\d{2})\2(\d{2})")
-_DATE_TIME = re.compile(r"(\d{8})((?:\d{2}){0,3}(?:(?<=\d{6})\.\d{1,6})?(?:[+-]\d{4})?)")
+_DATE_TIME = re.compile(r"(\d{8})((?:\d{2}(?:\d{2}(?:\d{2}(?:\.\d{1,6})?)?)?)?(?:[+-]\d{4})?)")
 _TIME = re.compile(r"\d{2}(?::?\d{2}(?::?\d{2}(?:\.\d{1,6})?)?)?")
 
 

@@ -43,6 +43,7 @@ class SeriesJob:
 
     cohort: Path
     ordinal: int
+    study_uid: str
     series_uid: str
     files: tuple[str, ...]
     identity: str
@@ -96,7 +97,7 @@ def deidentify_series(job: SeriesJob) -> SeriesDone:
         retain_patient_characteristics=job.retain_patient_characteristics,
     )
     done = SeriesDone(ordinal=job.ordinal, series_uid=cleaner.uid(job.series_uid), pseudonym=pseudonym)
-    below = Path(pseudonym) / f"series-{pseudonyms.token('series', job.series_uid, digits=12)}"
+    below = Path(pseudonym) / f"series-{pseudonyms.token('series', f'{job.study_uid} {job.series_uid}', digits=12)}"
     folder = job.output / below
     search = TextSearch()
     try:

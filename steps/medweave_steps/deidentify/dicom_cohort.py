@@ -29,7 +29,7 @@ _PICTURES_OF_TEXT = {"SCREEN SAVE", "SCREEN_SAVE", "DOSE_INFO", "DOSE INFO", "PA
 
 @dataclass(slots=True, kw_only=True)
 class FoundSeries:
-    """Files of one SeriesInstanceUID.
+    """Files of one series of one study.
 
     Attributes:
         ordinal: 1-based, in the order of the paths.
@@ -45,7 +45,6 @@ class FoundSeries:
     patient_id: str = ""
     issuer: str = ""
     files: list[str] = field(default_factory=list)
-    study_uids: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,7 +68,7 @@ def find_series(cohort: Path, names: Sequence[str]) -> FoundCohort:
         names: paths relative to the cohort, sorted.
     """
     found = FoundCohort()
-    by_uid: dict[str, FoundSeries] = {}
+    by_uid: dict[tuple[str, str], FoundSeries] = {}  # some writers use one series UID in several studies
     identities: dict[str, set[tuple[str, str]]] = {}
     unreadable: list[int] = []
     for number, name in enumerate(names, start=1):
@@ -85,7 +84,7 @@ def find_series(cohort: Path, names: Sequence[str]) -> FoundCohort:
         if file is None or reason:
             found.left_aside[reason] += 1
             continue
-        series = by_uid.get(file.series_uid)
+        series = by_uid.get((file.study_uid, file.series_uid))
         if series is None:
             series = FoundSeries(
                 ordinal=len(by_uid) + 1,
@@ -93,9 +92,8 @@ def find_series(cohort: Path, names: Sequence[str]) -> FoundCohort:
                 study_uid=file.study_uid,
                 is_image=file.sop_class in _IMAGES,
             )
-            by_uid[file.series_uid] = series
+            by_uid[file.study_uid, file.series_uid] = series
         series.files.append(name)
-        series.study_uids.add(file.study_uid)
         identities.setdefault(file.study_uid, set()).add((file.patient_id, file.issuer))
     found.series = list(by_uid.values())
     if unreadable:
@@ -126,7 +124,7 @@ def _not_delivered(file: DicomFile | None) -> str:
 def _name_patients(found: FoundCohort, identities: dict[str, set[tuple[str, str]]]) -> None:
     """A study has one patient; where only some of its headers say who, they say it for all."""
     for series in found.series:
-        named = {pair for study in series.study_uids for pair in identities[study] if pair[0]}
+        named = {pair for pair in identities[series.study_uid] if pair[0]}
         if len({patient for patient, _ in named}) > 1:
             found.findings.append((series.ordinal, _mixed(series.ordinal)))
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, MutableSequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,7 +89,9 @@ class HeaderCleaner:
         group = number >> 16
         if group % 2:
             reason = "private-removed"
-        elif number & 0xFFFF == 0:  # group lengths: wrong from now on
+        elif (
+            group < 0x0008 or number & 0xFFFF == 0
+        ):  # of a message or a file, not of an object; group lengths: wrong from now on
             reason = "removed"
         elif 0x5000 <= group <= 0x501E or 0x6000 <= group <= 0x601E:
             reason = "overlay-removed"
@@ -269,4 +271,4 @@ def _values(element: Any) -> list[str]:
     value = element.value
     if value is None or value == "":
         return []
-    return [str(value)] if isinstance(value, str | bytes) or not hasattr(value, "__iter__") else [str(v) for v in value]
+    return [str(item) for item in value] if isinstance(value, MutableSequence) else [str(value)]

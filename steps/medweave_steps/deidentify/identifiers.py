@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, MutableSequence
 from typing import Any
 
 # Shorter words are found by chance in text that says nothing about anybody; short ones count only where they stand alone
@@ -59,7 +59,7 @@ def _text(dataset: Any, key: Any) -> str:
         value = dataset[key].value
     except Exception:  # a value that pydicom cannot read names nobody that we could look for
         return ""
-    values = [value] if isinstance(value, str) or not hasattr(value, "__iter__") else value
+    values = value if isinstance(value, MutableSequence) else [value]  # a person's name can be iterated over, too
     return "\\".join(str(item) for item in values if item is not None)
 
 

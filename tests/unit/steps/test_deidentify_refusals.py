@@ -1,0 +1,296 @@
+"""What `deidentify` refuses, what it says then, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pydicom
+import pytest
+from PIL import Image, ImageDraw
+from pydicom.dataset import Dataset
+
+from medweave_steps.cli import main
+from medweave_steps.deidentify.dicom_case import read_private
+from medweave_steps.deidentify.dicom_cohort import _read
+from medweave_steps.runtime.verb import as_step_error
+from support.chest_cohort import write_msd
+from support.dicom_builder import CtSeries, write_datasets
+from support.identified import NAME, SECRETS, deidentify, identified_series, results, tree, words_of, write_identified
+from support.processes import interrupted, names_below, started, wait_for_line
+
+Change = Callable[[list[Dataset]], None]
+
+
+def write_text(datasets: list[Dataset]) -> None:
+    """Burns a name into every image, as a workstation does."""
+    page = Image.new("1", (datasets[0].Columns, datasets[0].Rows), 0)
+    ImageDraw.Draw(page).text((4, 4), NAME, fill=1)
+    for dataset in datasets:
+        pixels = np.frombuffer(dataset.PixelData, "<i2").reshape(dataset.Rows, dataset.Columns).copy()
+        pixels[np.asarray(page)] = 3071
+        dataset.PixelData = pixels.tobytes()
+
+
+def say_burned_in(datasets: list[Dataset]) -> None:
+    datasets[2].BurnedInAnnotation = "YES"
+
+
+def put_overlay_into_pixels(datasets: list[Dataset]) -> None:
+    for tag, vr, value in ((0x60020010, "US", 8), (0x60020102, "US", 15)):
+        datasets[0].add_new(tag, vr, value)
+
+
+def use_instance_twice(datasets: list[Dataset]) -> None:
+    datasets[1].SOPInstanceUID = datasets[0].SOPInstanceUID
+
+
+def cut_pixels(datasets: list[Dataset]) -> None:
+    datasets[1].PixelData = datasets[1].PixelData[:100]
+
+
+def mix_patients(datasets: list[Dataset]) -> None:
+    datasets[0].PatientID = "somebody else"
+
+
+REFUSED = {
+    "text-in-pixels": write_text,
+    "burned-in-annotation": say_burned_in,
+    "overlay-in-pixels": put_overlay_into_pixels,
+    "same-instance-twice": use_instance_twice,
+    "pixels-not-checked": cut_pixels,
+    "mixed-patients": mix_patients,
+}
+
+
+def large_series(key: str) -> list[Dataset]:
+    """Room for words."""
+    datasets = CtSeries(key=key, patient=f"patient-{key}", shape=(4, 96, 160)).datasets()
+    for dataset, named in zip(datasets, identified_series(key), strict=False):
+        dataset.PatientName, dataset.InstitutionName = named.PatientName, named.InstitutionName
+    return datasets
+
+
+def cohort_with(folder: Path, change: Change) -> Path:
+    """Two series, the first of them changed."""
+    bad = large_series("bad")
+    change(bad)
+    write_datasets(bad, folder / NAME / "1")
+    write_datasets(large_series("good"), folder / NAME / "2")
+    return folder
+
+
+def names_nobody(text: str, folder: Path) -> bool:
+    uids = [pydicom.dcmread(path, stop_before_pixels=True).SOPInstanceUID for path in folder.rglob("*.dcm")]
+    return not any(word.lower() in text.lower() for word in (*SECRETS, *uids, str(folder), "patient-bad"))
+
+
+@pytest.mark.parametrize("code", REFUSED)
+def test_a_bad_series_ends_the_run_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], code: str
+) -> None:
+    folder = cohort_with(tmp_path / "cohort", REFUSED[code])
+    assert deidentify(folder) == 65
+    told = capsys.readouterr().err
+    assert "series 1" in told
+    assert all(part in told for part in ("seen:", "expected:", "do:"))
+    assert names_nobody(told, folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["cohort"]
+
+
+@pytest.mark.parametrize("code", REFUSED)
+def test_a_bad_series_is_left_out_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str], code: str) -> None:
+    folder = cohort_with(tmp_path / "cohort", REFUSED[code])
+    assert deidentify(folder, "--on-error", "skip") == 0
+    told = capsys.readouterr().err
+    assert "left out: series 1" in told
+    assert names_nobody(told + (tmp_path / "out.json").read_text(), folder)
+    assert results(folder)["left_out"] == {code: 1}
+    assert len(tree(tmp_path / "out")) == 4
+    assert len({name.split("/")[0] for name in tree(tmp_path / "out")}) == 1
+
+
+def test_all_errors_are_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = cohort_with(tmp_path / "cohort", say_burned_in)
+    more = large_series("more")
+    write_text(more)
+    write_datasets(more, folder / "3")
+    assert deidentify(folder) == 65
+    told = capsys.readouterr().err
+    assert "the cohort has 2 errors" in told
+    assert "text is burned into its pixels" in told
+    assert "look as if text were burned into them" in told
+
+
+def test_text_in_compressed_pixels_is_seen(tmp_path: Path) -> None:
+    datasets = large_series("a")
+    write_text(datasets)
+    write_datasets(datasets, tmp_path / "cohort", syntax="jpeg2000")
+    assert deidentify(tmp_path / "cohort") == 65
+
+
+def test_secondary_captures_and_other_objects_stay_at_home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "cohort"
+    write_datasets(large_series("a"), folder)
+    capture, document, page, directory = (large_series(key)[0] for key in "bcde")
+    capture.SOPClassUID = "1.2.840.10008.5.1.4.1.1.7"
+    document.SOPClassUID = "1.2.840.10008.5.1.4.1.1.104.1"
+    page.ImageType = ["DERIVED", "SECONDARY", "SCREEN SAVE"]
+    directory.SOPClassUID = "1.2.840.10008.1.3.10"
+    for name, dataset in (("b", capture), ("c", document), ("d", page), ("e", directory)):
+        write_datasets([dataset], folder, names=[f"{name}.dcm" if name != "e" else "DICOMDIR"])
+    assert deidentify(folder) == 0
+    assert results(folder)["left_aside"] == {"not-dicom": 1, "other-object": 1, "secondary-capture": 2}
+    assert "2 files left aside and not written: secondary-capture." in capsys.readouterr().err
+    assert len(tree(tmp_path / "out")) == 4
+
+
+def test_damaged_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_identified(tmp_path / "cohort")
+    whole = next(folder.rglob("*.dcm")).read_bytes()
+    (folder / f"{NAME}.dcm").write_bytes(whole[:400])
+    (folder / f"{NAME}2.dcm").write_bytes(b"nothing of DICOM")
+    assert deidentify(folder) == 65
+    told = capsys.readouterr().err
+    assert "2 of 16 files cannot be read as DICOM" in told
+    assert names_nobody(told, folder / "none")
+    assert deidentify(folder, "--on-error", "skip") == 0
+    assert results(folder)["left_aside"] == {"not-dicom": 1, "unreadable": 2}
+
+
+def test_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "cohort").mkdir()
+    assert deidentify(tmp_path / "cohort") == 65
+    assert "an empty folder" in capsys.readouterr().err
+    (tmp_path / "cohort" / f"{NAME}.txt").write_text("words")
+    assert deidentify(tmp_path / "cohort") == 65
+    told = capsys.readouterr().err
+    assert "1 not-dicom" in told
+    assert NAME not in told
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"--cohort": "nowhere"}, "--cohort is not a folder"),
+        ({"--output": "cohort/out"}, "--output lies in --cohort"),
+        ({"--output": "home/out"}, "--home lies in --output, or the other way round"),
+        ({"--home": "out/home"}, "--home lies in --output"),
+        ({"--home": "cohort/home"}, "--home lies in --cohort"),
+        ({"--key": "out/key"}, "--key lies in --output"),
+        ({"--key": "cohort/key"}, "--key lies in --cohort"),
+        ({"--key": "short"}, "--key does not hold a key"),
+        ({"--output": "full"}, "exists already"),
+        ({"--home": "full"}, "exists already"),
+    ],
+)
+def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, str], told: str) -> None:
+    CtSeries().write(tmp_path / "cohort")
+    (tmp_path / "short").write_bytes(b"1234")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    options = {"--cohort": "cohort", "--output": "out", "--home": "home", "--key": "key"} | change
+    words = [word for option, value in options.items() for word in (option, str(tmp_path / value))]
+    before = names_below(tmp_path)
+    code = main(["deidentify", *words, "--run-report", str(tmp_path / "report.json")])
+    assert code == (65 if told.startswith("--key does") else 2)
+    assert told in capsys.readouterr().err
+    assert names_below(tmp_path) == before
+
+
+def test_a_key_that_others_may_read_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    CtSeries().write(tmp_path / "cohort")
+    (tmp_path / "key").write_bytes(bytes(range(32)))
+    (tmp_path / "key").chmod(0o644)
+    assert deidentify(tmp_path / "cohort") == 0
+    assert "chmod 600" in capsys.readouterr().err
+
+
+def test_without_a_key_one_is_made_at_home(tmp_path: Path) -> None:
+    folder = tmp_path / "cohort"
+    CtSeries().write(folder)
+    words = [str(w) for w in ("--cohort", folder, "--output", tmp_path / "out", "--home", tmp_path / "home")]
+    assert main(["deidentify", *words, "--run-report", str(tmp_path / "r.json")]) == 0
+    key = tmp_path / "home" / "pseudonym.key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert deidentify(folder, "--key", str(key), name="again") == 0
+    assert tree(tmp_path / "again") == tree(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "told"),
+    [
+        ("splits.json", "{", "splits.json cannot be used"),
+        ("splits.json", '{"test": "case"}', "lists of case ids"),
+        ("splits.json", f'{{"{NAME}": []}}', "a split that is not train"),
+        ("splits.json", f'{{"test": ["{NAME}"]}}', "names cases that the cohort does not hold"),
+        ("cohort_card.json", "[]", "cohort_card.json cannot be used"),
+        ("dataset.json", '{"training": [{"image": "../x.nii"}]}', "dataset.json cannot be used"),
+    ],
+)
+def test_descriptions_that_cannot_be_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, content: str, told: str
+) -> None:
+    CtSeries().write(tmp_path / "cohort")
+    (tmp_path / "cohort" / file).write_text(content)
+    assert deidentify(tmp_path / "cohort") == 65
+    error = capsys.readouterr().err
+    assert told in error
+    assert NAME not in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_nifti_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "cohort"
+    write_msd(folder, 3)
+    first, second = folder / "imagesTr" / "lung_000.nii.gz", folder / "labelsTr" / "lung_001.nii.gz"
+    capsys.readouterr()
+    first.write_bytes(first.read_bytes()[:5000])
+    second.unlink()
+    assert deidentify(folder) == 65
+    told = capsys.readouterr().err
+    assert "is cut off or damaged" in told
+    assert "the mask is listed, and not there" in told
+    assert "lung_00" not in told
+    assert deidentify(folder, "--on-error", "skip") == 0
+    assert results(folder)["left_out"] == {"missing-file": 1, "truncated-file": 1}
+    assert len(tree(tmp_path / "out")) == 3
+    assert len(json.loads((tmp_path / "out" / "dataset.json").read_text())["training"]) == 1
+
+
+def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "cohort"
+    for key in "abcdefgh":
+        write_datasets(large_series(key), folder / key)
+    blocked = next((folder / "h").iterdir())
+    code = "import time, medweave_steps.deidentify.dicom_case as d; look = d._look_at_pixels; n = []\n"
+    code += "def slow(*a): n.append(1); len(n) > 6 and time.sleep(60); return look(*a)\nd._look_at_pixels = slow"
+    assert blocked.exists()
+    (tmp_path / "here").mkdir()
+    words = words_of(folder)[:-2]
+    process = started(words, folder=tmp_path / "here", before=code)
+    wait_for_line(process, "series 1/8")
+    ended, told = interrupted(process)
+    assert ended == 130
+    assert "interrupted" in told
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cohort", "here"]
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    folder = write_identified(tmp_path / "cohort")
+    (tmp_path / "here").mkdir()
+    process = started(words_of(folder)[:-2], folder=tmp_path / "here", largest_file=2000)
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == 74, told
+    assert names_nobody(told, folder)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cohort", "here"]
+
+
+@pytest.mark.parametrize("read", [lambda path: read_private(path), lambda path: _read(path.parent, path.name)])
+def test_a_file_that_cannot_be_read_is_not_named(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    with pytest.raises(OSError, match="No such file") as caught:
+        read(tmp_path / f"scan.{NAME}")
+    assert caught.value.filename is None
+    assert NAME not in str(as_step_error(caught.value))
