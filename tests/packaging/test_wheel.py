@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 VERBS = (
     "phantom",
     "check",
+    "deidentify",
     "preprocess",
     "train",
     "train-distributed",
