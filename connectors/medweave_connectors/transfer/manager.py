@@ -244,6 +244,7 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
         connector_of = self.context.deployment_manager.get_connector
 
         way = self._routes.way(sending.source, sending.destinations, num_bytes=sending.moves[0])
+        sending.send_files = way.send_files
 
         async def stream(source: str, target: str) -> None:
             async def pump(places: Sequence[ExecutionLocation]) -> None:

@@ -56,6 +56,7 @@ class Sending:
     Attributes:
         seen: the source as it looked before it was sent, without digests.
         place: where the copy will stand, the same at each of them.
+        send_files: sends some files of a folder.
 
     Args:
         at: the store of the destinations, if they have one.
@@ -84,6 +85,7 @@ class Sending:
         self._store, self._sweeps = at, sweeps
         self._reuse: Reuse | None = None
         self._left: list[str] | None = None
+        self.send_files: Callable[..., Awaitable[None]] = send_files
 
     @property
     def to(self) -> str:
@@ -225,7 +227,9 @@ class Sending:
         assert self._reuse is not None
         sent = await self._sums()
         if left:  # else all of it was verified when it was linked
-            await send_files(self.source, self.seen.real, left, self.place.part, self._distinct, self._connector_of)
+            await self.send_files(
+                self.source, self.seen.real, left, self.place.part, self._distinct, self._connector_of
+            )
             await self._verify(sent)
         await self._reuse.keep(sent, left)
         return sent

@@ -165,6 +165,49 @@ def test_pods_get_it_from_a_machine_reached_by_ssh(at: Places, tmp_path: Path, r
     ]
 
 
+def test_what_a_store_lacks_goes_straight_too(at: Places, run: Recorded) -> None:
+    folder = cohort(at)
+    at.target = at.target / run.run_id / "job"
+    at.target.mkdir(parents=True)
+
+    async def act(each: Places) -> None:
+        await each.send("through-driver", "cohort")
+        each.manager.path_mapper = type(each.manager.path_mapper)(each.manager.context)  # a later run
+        (folder / "new").write_bytes(os.urandom(2**20 + 7))
+        each.asked.clear()
+        await each.send("through-driver", "cohort", "again")
+
+    at.at_work(act)
+    assert same(folder, at.target / "again")
+    assert [(each["route"], each["num_files"]) for each in run.transfers] == [("direct", 3), ("direct", 1)]
+    assert sum("command -v python3" in each for each in at.server.commands) == 4
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_all_pods_of_a_cluster_get_it(at: Places, tmp_path: Path, run: Recorded, breaks: bool) -> None:
+    folder = cohort(at)
+    if breaks:  # at one of them
+        broken = 'if tr "\\0" " " < /proc/$PPID/cmdline | grep -q "python3 -I"; then exit 1; fi'
+        at.replace("tar", UNPACKING + ONCE.format(once=tmp_path / "once", broken=broken))
+
+    async def act(each: Places) -> None:
+        connector = each.manager.context.deployment_manager.get_connector("pods")
+        connector.mirrors = lambda location: [pods[1]]
+        other = each.places()["other"]
+        each.manager.register_path(other, str(folder))
+        await each.manager.transfer_data(other, str(folder), pods[:1], str(each.target / "sent"))
+
+    with with_pods(at, tmp_path) as pods:
+        at.at_work(act)
+    assert same(folder, at.target / "sent")
+    assert at.left() == ["sent"]
+    route = "through-driver" if breaks else "direct"
+    assert [(each["location"], each["route"]) for each in run.transfers] == [
+        ("w-0:worker", route),
+        ("w-1:worker", route),
+    ]
+
+
 # ---- not straight
 
 

@@ -113,11 +113,6 @@ def last_words(tar: Mapping[str, Any]) -> str:
     return base64.b64decode(tar["told"]).decode(errors="replace").strip()
 
 
-def unpack_aside(folder: str) -> list[str]:
-    """Words that unpack an archive into a folder that nobody else uses; places that share it may all do so."""
-    return ["tar", "xpf", "-", "-C", folder]
-
-
 def clear(path: str) -> list[str]:
     """Words that remove what a copy has left which is tried again in another way."""
     quoted = shlex.quote(path)

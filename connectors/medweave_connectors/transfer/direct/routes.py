@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import posixpath
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from medweave_connectors.errors import StreamBroke
 from medweave_connectors.record import console, current
 from medweave_connectors.transfer import commands as tar
 from medweave_connectors.transfer import reasons
+from medweave_connectors.transfer.copies import send_files
 from medweave_connectors.transfer.direct import commands
 from medweave_connectors.transfer.direct.carry import Broke, Half, Listener, Unreached, carry
 from medweave_connectors.transfer.direct.ends import end_of
@@ -30,7 +32,9 @@ MOST_BREAKS = 2  # of streams, one after the other: then the pair is left alone
 CLEAR_S = 60.0
 _FINAL = (*reasons.NO_ROOM, *reasons.READ_ONLY, *reasons.NOT_ALLOWED)  # so it would be on any way
 _PART = "only files that it lacked were sent"
+_NAMES = 2**20  # bytes of them that one command takes: Linux has 2 MiB for them and the environment
 ConnectorOf = Callable[[str], Any]
+_Words = tuple[Sequence[str], Sequence[str]]  # of the command that writes, and of the one that reads
 Pump = Callable[[Sequence[ExecutionLocation]], Awaitable[None]]
 
 
@@ -111,6 +115,27 @@ class Way:
         if left:
             await pump(left)
 
+    async def send_files(
+        self,
+        source: ExecutionLocation,
+        folder: str,
+        paths: Sequence[str],
+        part: str,
+        destinations: Sequence[ExecutionLocation],
+        connector_of: ConnectorOf,
+    ) -> None:
+        """Sends some files of a folder, by the best way: see `copies.send_files`."""
+        left: Sequence[ExecutionLocation] = destinations
+        above, name = posixpath.split(folder)
+        names = [posixpath.join(name, each) for each in paths]
+        if self._driver == THROUGH and not self._why_not and sum(len(os.fsencode(each)) + 9 for each in names) < _NAMES:
+            self._reasons, self._begun = {}, []
+            left = await self._each(destinations, (tar.pack_files(above or "/", names), tar.unpack_files(part)))
+            if not left:
+                self._arrived(self._destinations)
+        if left:
+            await send_files(source, folder, paths, part, left, connector_of)
+
     # ---- directly
 
     async def _directly(self, path: str, target: str) -> Sequence[ExecutionLocation]:
@@ -124,15 +149,22 @@ class Way:
         everywhere = wanted
         if distinct is not None:  # some pods share a volume
             wanted = await distinct(wanted, target)
-        failed = [each for each in await every(self._one(each, path, target) for each in wanted) if each is not None]
+        failed = await self._each(wanted, (tar.pack(path), tar.unpack_files(posixpath.dirname(target))))
         if failed and mirrors is not None:  # the connector copies to all of a cluster
             self._reasons, failed = {}, wanted
         elif not failed:  # who shares a volume has it, too
-            self._reasons = {each.name: next(iter(self._reasons.values())) for each in everywhere}
+            self._arrived(everywhere)
         await every(self._clear(each, target) for each in failed if each in self._begun)
         return self._destinations if failed and mirrors is not None else failed
 
-    async def _one(self, place: ExecutionLocation, path: str, target: str) -> ExecutionLocation | None:
+    def _arrived(self, places: Sequence[ExecutionLocation]) -> None:
+        self._reasons = {each.name: next(iter(self._reasons.values())) for each in places}
+
+    async def _each(self, places: Sequence[ExecutionLocation], words: _Words) -> list[ExecutionLocation]:
+        """Sends to each place; those that did not get it."""
+        return [each for each in await every(self._one(each, words) for each in places) if each is not None]
+
+    async def _one(self, place: ExecutionLocation, words: _Words) -> ExecutionLocation | None:
         """Sends to one place, which is returned if it did not get it."""
         pair = self._pair
         with contextlib.ExitStack() as deciding:
@@ -142,9 +174,9 @@ class Way:
             if pair.refused:
                 self._reason = pair.refused
                 return place
-            return None if await self._tried(place, path, target, deciding.close) else place
+            return None if await self._tried(place, words, deciding.close) else place
 
-    async def _tried(self, place: ExecutionLocation, path: str, target: str, decided: Callable[[], None]) -> bool:
+    async def _tried(self, place: ExecutionLocation, words: _Words, decided: Callable[[], None]) -> bool:
         pair, refusals = self._pair, []
         for listener in (pair.listener,) if pair.listener is not None else tuple(Listener):
 
@@ -154,7 +186,7 @@ class Way:
                 decided()
 
             try:
-                await self._carried(place, path, target, listener, connected)
+                await self._carried(place, words, listener, connected)
             except Unreached as error:
                 if pair.listener is not None:  # it has worked before
                     self._broke(Broke(str(error)))
@@ -171,7 +203,7 @@ class Way:
         return False
 
     async def _carried(
-        self, place: ExecutionLocation, path: str, target: str, listener: Listener, connected: Callable[[], None]
+        self, place: ExecutionLocation, words: _Words, listener: Listener, connected: Callable[[], None]
     ) -> None:
         ends = []
         for each in (self._source, place):
@@ -182,7 +214,6 @@ class Way:
             if end is None:
                 raise Unreached(f"no program can be started at {each.deployment}")
             ends.append(end)
-        words = tar.pack(path), commands.unpack_aside(posixpath.dirname(target))
         source, there = (Half(*each) for each in zip(ends, words, strict=True))
         await carry(source, there, listener, ports=self._ports, connected=connected)
 
