@@ -17,7 +17,7 @@ from medweave_steps.deidentify.header import HeaderCleaner
 from medweave_steps.deidentify.identifiers import identifiers_of
 from medweave_steps.deidentify.pixels import UnreadablePixelsError, planes_of
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
-from medweave_steps.io.dicom_header import SEGMENTATION, load_pydicom
+from medweave_steps.io.dicom_header import NATIVE, SEGMENTATION, load_pydicom
 from medweave_steps.io.findings import FindingError, refuse
 from medweave_steps.runtime.imports import require
 
@@ -105,6 +105,8 @@ def deidentify_series(job: SeriesJob) -> SeriesDone:
         for name in job.files:
             dataset, syntax = _read(job.cohort / name, job.ordinal)
             _check(dataset, job)
+            cleaner.identifiers = identifiers_of(dataset)
+            _refuse_comments(dataset, syntax, cleaner, job.ordinal)
             done.is_image |= _look_at_pixels(dataset, syntax, search, job.ordinal)
             instance = str(dataset.get("SOPInstanceUID", "")).strip()
             path = below / f"{pseudonyms.token('instance', instance, digits=16)}.dcm"
@@ -189,6 +191,18 @@ def _look_at_pixels(dataset: Any, syntax: str, search: TextSearch, ordinal: int)
     return True
 
 
+def _refuse_comments(dataset: Any, syntax: str, cleaner: HeaderCleaner, ordinal: int) -> None:
+    """Compressed images may carry comments, which stay as the pixels do."""
+    if syntax not in NATIVE and "PixelData" in dataset and cleaner.identifiers.in_bytes(bytes(dataset.PixelData)):
+        raise refuse(
+            "identifier-in-pixel-data",
+            f"series {ordinal}: its compressed pixels hold words by which its header names somebody, perhaps as a comment.",
+            seen="a name, number or UID of the header in PixelData (7FE0,0010)",
+            expected="code streams without comments about people",
+            do="convert the series to Explicit VR Little Endian, or leave it out: --on-error skip",
+        )
+
+
 def _text_in_pixels(ordinal: int) -> FindingError:
     return refuse(
         "text-in-pixels",
@@ -223,7 +237,6 @@ def _unreadable(ordinal: int) -> FindingError:
 def _cleaned(dataset: Any, syntax: str, cleaner: HeaderCleaner, ordinal: int) -> bytes:
     """The whole new file. By way of memory: what a full disk says is lost in pydicom's own errors."""
     cleaner.structured = False
-    cleaner.identifiers = identifiers_of(dataset)
     try:
         cleaner.clean(dataset)
         _mark(dataset, cleaner)

@@ -11,7 +11,7 @@ from typing import Any
 from medweave_steps.deidentify import dates
 from medweave_steps.deidentify.codes import REMOVED, is_code, is_public, replace_code
 from medweave_steps.deidentify.identifiers import Identifiers
-from medweave_steps.deidentify.profile import BINARY_KEPT, Action, Rule, rules
+from medweave_steps.deidentify.profile import BINARY_KEPT, Action, Rule, rules, text_kept
 from medweave_steps.deidentify.pseudonyms import Pseudonyms, is_standard_uid
 
 _NUMBERS = frozenset(["AT", "FD", "FL", "SL", "SS", "SV", "UL", "US", "UV"])
@@ -19,6 +19,7 @@ _DECIMALS = frozenset(("DS", "IS"))
 _BINARY = frozenset(["OB", "OD", "OF", "OL", "OV", "OW", "UN"])
 _FREE_TEXT = frozenset(["LT", "ST", "UC", "UR", "UT"])
 _SHORT_TEXT = frozenset(["AE", "AS", "CS", "LO", "SH"])
+_CODE_STRING = re.compile(r"[A-Z0-9 _\0]{0,16}")
 _DECIMAL_BYTES = re.compile(rb"[0-9+\-.eE \\\0]*")
 
 _PATIENT_NAME, _PATIENT_ID, _PATIENT_AGE, _TRACKING_ID = 0x00100010, 0x00100020, 0x00101010, 0x00620020
@@ -221,9 +222,18 @@ class HeaderCleaner:
             self._keep_age(element)
         elif int(element.tag) in _STANDARD_WORDS:
             return
-        elif element.VR in _SHORT_TEXT | _FREE_TEXT and self.identifiers.in_text("\\".join(_values(element))):
+        elif element.VR in _BINARY and int(element.tag) not in BINARY_KEPT:  # of unknown form
+            self._empty(element)
+        elif element.VR in _SHORT_TEXT | _FREE_TEXT and self._tells(element):
             element.value = _DUMMIES.get(element.VR, REMOVED)
             self.actions["identifier-replaced"] += 1
+
+    def _tells(self, element: Any) -> bool:
+        """True for text that names the patient, and for a code string that is none."""
+        values = _values(element)
+        if element.VR == "CS" and not all(_CODE_STRING.fullmatch(value) for value in values):
+            return True
+        return self.identifiers.in_text("\\".join(values))
 
     def _keep_age(self, element: Any) -> None:
         found = re.fullmatch(r"(\d{3})([DWMY])", str(element.value or ""))
@@ -247,10 +257,10 @@ def _rule_by_type(vr: str, number: int) -> Rule:
         return Rule("clean", "clean")
     if vr == "UI":
         return Rule("uid", "uid")
-    if vr in ("DA", "DT", "TM"):
-        return Rule("date", "empty")
-    if vr == "PN":
+    if vr in ("DA", "DT", "TM", "PN"):  # a date that the table does not name may be one that patients share
         return Rule("empty", "empty")
+    if vr in ("AE", "AS", "LO", "SH") and number not in text_kept():
+        return Rule("dummy", "dummy")
     if (vr in _FREE_TEXT and number not in _CODE_TEXT) or vr in _BINARY:
         return Rule("remove", "remove")
     return Rule("keep", "keep")

@@ -15,6 +15,7 @@ _NUMBERS = (
     "PatientID", "OtherPatientIDs", "AccessionNumber", "StudyID", "PatientBirthDate", "AdmissionID", "RequestedProcedureID",
     "PatientTelephoneNumbers", "MedicalRecordLocator", "PatientAddress", "CountryOfResidence", "InstitutionName",
     "InstitutionAddress", "InstitutionalDepartmentName", "StationName", "DeviceSerialNumber", "IssuerOfPatientID",
+    "StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID",
 )  # fmt: skip
 
 
@@ -22,15 +23,22 @@ class Identifiers:
     """The words by which one file names people and places."""
 
     def __init__(self, words: Iterable[str]) -> None:
+        self.long_words: tuple[bytes, ...] = ()
         patterns = []
         for word in sorted({word.casefold() for word in words if len(word) >= FEWEST_LETTERS}):
             exact = re.escape(word)
+            self.long_words += (word.encode(),) if len(word) >= STANDS_ALONE_BELOW else ()
             patterns.append(rf"(?<![^\W_]){exact}(?![^\W_])" if len(word) < STANDS_ALONE_BELOW else exact)
         self._pattern = re.compile("|".join(patterns)) if patterns else None
 
     def in_text(self, text: str) -> bool:
         """True where the text holds one of the words, in letters of any case."""
         return self._pattern is not None and self._pattern.search(text.casefold()) is not None
+
+    def in_bytes(self, content: bytes) -> bool:
+        """True where compressed pixels hold one of the longer words, as their comments do; by chance they do not."""
+        lower = content.lower()
+        return any(word in lower for word in self.long_words)
 
 
 def identifiers_of(dataset: Any) -> Identifiers:

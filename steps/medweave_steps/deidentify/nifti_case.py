@@ -154,7 +154,7 @@ def _write(
             raise EOFError
         target.write(data)
         if search is not None:
-            search.add(np.frombuffer(data, volume.dtype).reshape((rows, columns), order="F"))
+            search.add(np.frombuffer(data, volume.dtype).reshape((columns, rows)))  # the first axis runs along a line
 
 
 def _cut_off(name: SeriesName, role: str) -> FindingError:

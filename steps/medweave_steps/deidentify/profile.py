@@ -74,6 +74,22 @@ BINARY_KEPT = frozenset(
 )  # fmt: skip
 
 
+# Text about machines, algorithms and units that the table does not name and later steps or readers need. Any other text that
+# it does not name says nothing any more: the standard knows some that do name people (a birth date in another calendar).
+_TEXT_KEPT = (
+    "Manufacturer", "ManufacturerModelName", "ManufacturerRelatedModelGroup", "SoftwareVersions",
+    "CodeValue", "CodingSchemeDesignator", "CodingSchemeVersion", "CodeMeaning", "MappingResourceName",
+    "SequenceName", "PulseSequenceName", "ImagedNucleus", "ReceiveCoilName", "TransmitCoilName", "AcquisitionMode",
+    "Radionuclide", "Radiopharmaceutical", "RadiopharmaceuticalRoute", "ContrastBolusRoute", "TriggerSourceOrType",
+    "CardiacFramingType", "PVCRejection", "FilterType", "TypeOfFilters", "CollimatorGridName", "DoseModeName",
+    "ConvolutionKernel", "ImageFilter", "ApplicationName", "ApplicationVersion", "ApplicationManufacturer",
+    "DetectorManufacturerName", "DetectorManufacturerModelName", "ReconstructionMethod", "AttenuationCorrectionMethod",
+    "ScatterCorrectionMethod", "StackID", "DimensionDescriptionLabel", "PositionReferenceIndicator", "RescaleType",
+    "WindowCenterWidthExplanation", "LUTExplanation", "LUTLabel", "ModalityLUTType", "SegmentLabel",
+    "SegmentAlgorithmName", "AlgorithmName", "AlgorithmVersion", "AlgorithmSource",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What the profile says about one attribute.
@@ -100,3 +116,11 @@ def rules(retain_patient_characteristics: bool) -> Mapping[int, Rule]:
             action = "keep"
         table[int(row["tag"], 16)] = Rule(action, basic)
     return table | {tag: Rule(action, action) for tag, action in _OWN.items()}
+
+
+@functools.cache
+def text_kept() -> frozenset[int]:
+    """Tags of short text that stays although the table does not name it."""
+    from pydicom.datadict import tag_for_keyword
+
+    return frozenset(int(tag_for_keyword(keyword)) for keyword in _TEXT_KEPT)

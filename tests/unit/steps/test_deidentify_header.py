@@ -16,7 +16,7 @@ from pydicom.sequence import Sequence as DicomSequence
 import medweave_steps.deidentify
 from medweave_steps.deidentify.header import HeaderCleaner
 from medweave_steps.deidentify.identifiers import identifiers_of
-from medweave_steps.deidentify.profile import rules
+from medweave_steps.deidentify.profile import rules, text_kept
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
 
 TABLE = Path(medweave_steps.deidentify.__file__).with_name("basic_profile.csv")
@@ -92,6 +92,30 @@ def test_nothing_of_an_attribute_of_the_profile_is_left(row: dict[str, str], nes
         assert inner[tag].value.startswith("20160607")
     if action == "date" and vr == "TM":
         assert inner[tag].value == "101500"
+
+
+def test_text_that_the_table_does_not_name_stays_only_if_it_is_about_machines() -> None:
+    short = [
+        tag
+        for tag, (vr, *_) in pydicom.datadict.DicomDictionary.items()
+        if vr in (*TEXT, "UR", "DA", "DT") and tag not in rules(False) and tag not in text_kept() and tag > 0x0008FFFF
+    ]
+    assert len(short) > 300
+    for tag in short:
+        dataset = header(tag)
+        if dictionary_VR(tag) == "CS":
+            dataset[tag].value = SECRET.lower()  # in capitals it could be a word of the standard
+        cleaner().clean(dataset)
+        found = as_bytes(dataset)
+        if tag not in (0x00180015,):
+            assert SECRET.encode() not in found.upper().replace(b"REMOVED", b""), hex(tag)
+        assert b"20190304" not in found
+
+
+def test_what_text_stays() -> None:
+    known = {pydicom.datadict.keyword_for_tag(tag) for tag in text_kept()}
+    assert {"CodeMeaning", "ConvolutionKernel", "SegmentLabel", "SoftwareVersions"} <= known
+    assert not text_kept() & set(rules(False))
 
 
 def test_every_row_has_a_rule_and_the_options_differ_where_they_should() -> None:
