@@ -1,4 +1,4 @@
-"""Other objects than plain CT slices: structured reports, enhanced CT, rare encodings. They stay valid and keep their references."""
+"""Other objects than plain CT slices: structured reports, enhanced CT, rare encodings. They stay valid, references lead on."""
 
 from __future__ import annotations
 
