@@ -13,9 +13,7 @@ import pytest
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.transfer import copies
-from medweave_connectors.transfer import manager as manager_module
-from medweave_connectors.transfer.direct import routes
-from support.direct_ends import Recorded
+from support.direct_ends import Recorded, recorded
 from support.helm_release import Tenant
 from support.pod_runs import WORKDIR, pods_of
 from support.testbed import Sites, unique
@@ -38,10 +36,7 @@ def pods(tenant: Tenant) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Recorded:
-    recorded = Recorded()
-    for module in (manager_module, routes):
-        monkeypatch.setattr(module, "current", lambda: recorded)
-    return recorded
+    return recorded(monkeypatch)
 
 
 @pytest.fixture

@@ -13,6 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from medweave_connectors.transfer import manager
+from medweave_connectors.transfer.direct import routes
 from medweave_connectors.transfer.direct.ends import End
 
 # A python3 that is a script of some version manager takes half a second to begin.
@@ -115,3 +119,11 @@ class Recorded:
 
     def deployment_notice(self, _deployment: str, text: str) -> None:
         self.notices.append(text)
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    """What a run's record is told by data managers, from now on."""
+    made = Recorded()
+    for module in (manager, routes):
+        monkeypatch.setattr(module, "current", lambda: made)
+    return made

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from medweave_connectors.errors import NoRoom
-from medweave_connectors.transfer import manager as manager_module
 from medweave_connectors.transfer.direct import carry as carry_module
-from medweave_connectors.transfer.direct import commands, routes
+from medweave_connectors.transfer.direct import commands
 from medweave_connectors.transfer.manager import MedweaveDataManager
-from support.direct_ends import PATH, Recorded
+from support.direct_ends import PATH, Recorded, recorded
 from support.transfers import Places, places, with_pods
 
 ODD = ("-dash", "a blank", "quo'te\"s", "$HOME `id` \\n", "two\nlines", "ümläut", "x" * 255, "\udcff\udcfe", "tail\n")
@@ -38,10 +37,7 @@ def at(tmp_path: Path) -> Iterator[Places]:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     """What a run's record would be told."""
-    recorded = Recorded()
-    for module in (manager_module, routes):
-        monkeypatch.setattr(module, "current", lambda: recorded)
-    return recorded
+    return recorded(monkeypatch)
 
 
 def cohort(at: Places, name: str = "cohort") -> Path:
@@ -270,6 +266,23 @@ def test_what_breaks_in_the_middle_arrives_through_the_driver(
     at.replace("tar", which + ONCE.format(once=tmp_path / "once", broken=broken))
     folder = cohort(at)
     sent(at, "cohort")
+    fell_back(at, run, folder, "a direct stream broke off: ")
+
+
+def test_connections_that_are_lost_in_the_middle(at: Places, run: Recorded, tmp_path: Path) -> None:
+    hangs = f'"$real" "$@" | head -c 1500000; touch {tmp_path}/begun; sleep 30; exit 1'
+    at.replace("tar", PACKING + ONCE.format(once=tmp_path / "once", broken=hangs))
+    folder = cohort(at)
+
+    async def act(each: Places) -> None:
+        task = asyncio.create_task(each.send("through-driver", "cohort"))
+        while not (tmp_path / "begun").exists():
+            assert not task.done(), task
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(each.server.cut)
+        await task
+
+    at.at_work(act)
     fell_back(at, run, folder, "a direct stream broke off: ")
 
 
