@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, MutableSequence
 from typing import Any
@@ -23,22 +24,27 @@ class Identifiers:
     """The words by which one file names people and places."""
 
     def __init__(self, words: Iterable[str]) -> None:
-        self.long_words: tuple[bytes, ...] = ()
-        patterns = []
-        for word in sorted({word.casefold() for word in words if len(word) >= FEWEST_LETTERS}):
-            exact = re.escape(word)
-            self.long_words += (word.encode(),) if len(word) >= STANDS_ALONE_BELOW else ()
-            patterns.append(rf"(?<![^\W_]){exact}(?![^\W_])" if len(word) < STANDS_ALONE_BELOW else exact)
-        self._pattern = re.compile("|".join(patterns)) if patterns else None
+        folded = {word.casefold() for word in words if len(word) >= FEWEST_LETTERS}
+        self._long = tuple(word for word in folded if len(word) >= STANDS_ALONE_BELOW)
+        self._short = _pattern(frozenset(word for word in folded if len(word) < STANDS_ALONE_BELOW))
 
     def in_text(self, text: str) -> bool:
         """True where the text holds one of the words, in letters of any case."""
-        return self._pattern is not None and self._pattern.search(text.casefold()) is not None
+        folded = text.casefold()
+        return any(word in folded for word in self._long) or (
+            self._short is not None and self._short.search(folded) is not None
+        )
 
     def in_bytes(self, content: bytes) -> bool:
         """True where compressed pixels hold one of the longer words, as their comments do; by chance they do not."""
         lower = content.lower()
-        return any(word in lower for word in self.long_words)
+        return any(word.encode() in lower for word in self._long)
+
+
+@functools.lru_cache(maxsize=64)  # the images of a series have the same short words
+def _pattern(words: frozenset[str]) -> re.Pattern[str] | None:
+    exact = "|".join(re.escape(word) for word in sorted(words))
+    return re.compile(rf"(?<![^\W_])(?:{exact})(?![^\W_])") if words else None
 
 
 def identifiers_of(dataset: Any) -> Identifiers:

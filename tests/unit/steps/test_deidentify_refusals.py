@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pydicom
 import pytest
@@ -275,6 +276,18 @@ def test_bad_nifti_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert results(folder)["left_out"] == {"missing-file": 1, "truncated-file": 1}
     assert len(tree(tmp_path / "out")) == 3
     assert len(json.loads((tmp_path / "out" / "dataset.json").read_text())["training"]) == 1
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["as shown", "mirrored"])
+def test_text_in_a_nifti_volume_is_seen(tmp_path: Path, turned: bool) -> None:
+    page = Image.new("1", (160, 96), 0)
+    ImageDraw.Draw(page).text((4, 4), NAME, fill=1)
+    ink = np.asarray(page).T  # the first axis of a NIfTI volume runs along a line
+    values = np.random.default_rng(1).integers(0, 900, (160, 96, 5)).astype("i2")
+    values[ink[:, ::-1] if turned else ink] = 1500
+    (tmp_path / "cohort").mkdir()
+    nibabel.Nifti1Image(values, np.eye(4)).to_filename(tmp_path / "cohort" / "scan.nii")
+    assert deidentify(tmp_path / "cohort") == 65
 
 
 def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
