@@ -22,7 +22,7 @@ DATA_RULES = "data-rules"  # name of the filter
 MANAGERS = """\
 scheduling:
   scheduler: {type: medweave.scheduler, config: {}}
-dataManager: {type: medweave.transfer, config: {}}
+dataManager: {type: medweave.transfer, config: TRANSFERS}
 database: {type: medweave.database, config: {}}
 """
 
@@ -67,7 +67,7 @@ def render(binding: Binding, schemas: Mapping[str, Mapping[str, Any]]) -> str:
         *blocks,
         "# The same at every site. The event log and the reports of a run lie in runs/<run-id>/ beside this file.",
     ]
-    return "\n".join(lines) + "\n" + MANAGERS
+    return "\n".join(lines) + "\n" + MANAGERS.replace("TRANSFERS", json.dumps(dict(binding.site.transfers)))
 
 
 def used_deployments(binding: Binding) -> list[str]:

@@ -62,6 +62,7 @@ class Site:
     Attributes:
         text: the file as it stands.
         may_hold: classes of data that may lie at a deployment, by its name; empty where the site has no data rules.
+        transfers: settings of the data manager.
         options: what the command line said about a role's place, by role.
         deployments: its deployments as data.
         entries: the same, as they stand in the text.
@@ -73,6 +74,7 @@ class Site:
     roles: Mapping[str, Place]
     inputs: Mapping[str, Place]
     may_hold: Mapping[str, Sequence[str]]
+    transfers: Mapping[str, Any]
     deployments: Mapping[str, Mapping[str, Any]]
     entries: Sequence[Entry]
     options: Mapping[str, str] = field(default_factory=dict)
@@ -126,9 +128,11 @@ def read_site(path: Path) -> Site:
         roles={role: Place(**place) for role, place in document["roles"].items()},
         inputs={name: Place(**place) for name, place in (document.get("inputs") or {}).items()},
         may_hold=document.get("mayHold") or {},
+        transfers=document.get("transfers") or {},
         deployments=deployments,
         entries=_entries(text, path),
     )
+    check(site.transfers, _schema_of_transfers(), path, ("transfers",))
     for name in site.may_hold:
         if name not in deployments:
             raise _at(path, ("mayHold", name), _unknown("deployment", name, deployments))
@@ -144,6 +148,12 @@ def read_site(path: Path) -> Site:
 def schema() -> dict[str, Any]:
     """The JSON Schema of a site file."""
     document: dict[str, Any] = json.loads(files("medweave").joinpath("site.schema.json").read_text("utf-8"))
+    return document
+
+
+def _schema_of_transfers() -> dict[str, Any]:
+    text = files("medweave_connectors").joinpath("transfer", "schema.json").read_text("utf-8")
+    document: dict[str, Any] = json.loads(text)
     return document
 
 

@@ -79,6 +79,16 @@ def change(project: Path, old: str, new: str) -> None:
     path.write_text(path.read_text().replace(old, new))
 
 
+def test_settings_of_transfers_are_the_sites(project: Path) -> None:
+    site = project / "deployments" / "sites" / "two.yml"
+    site.write_text(SITE + "transfers: {direct: false, directPorts: [50000, 50019]}\n")
+    settings = {"direct": False, "directPorts": [50000, 50019]}
+    assert loaded(bound(project))["dataManager"] == {"type": "medweave.transfer", "config": settings}
+    site.write_text(SITE + "transfers: {dirct: false}\n")
+    with pytest.raises(UserInputError, match="transfers"):
+        bound(project)
+
+
 def test_the_bound_file_holds_what_the_workflow_needs_and_says_where_it_came_from(project: Path) -> None:
     assert bound(project) == BOUND
 
