@@ -24,8 +24,11 @@ _DECIMAL_BYTES = re.compile(rb"[0-9+\-.eE \\\0]*")
 
 _PATIENT_NAME, _PATIENT_ID, _PATIENT_AGE, _TRACKING_ID = 0x00100010, 0x00100020, 0x00101010, 0x00620020
 _CODING_SCHEME_UID = 0x0008010C
-# Character set, kinds of image and frame, modality, body part: words of the standard, which are also somebody's name.
-_STANDARD_WORDS = frozenset((0x00080005, 0x00080008, 0x00089007, 0x00080060, 0x00180015))
+_CHARACTER_SET, _BODY_PART = 0x00080005, 0x00180015
+_IMAGE_KINDS = frozenset(
+    (0x00080008, 0x00089007)
+)  # Image Type and Frame Type; their first two values are the standard's
+_CHARACTER_SETS = re.compile(r"(ISO[ _](2022 )?IR ?\d{1,3}|GB18030|GBK|) *")
 _CODE_TEXT = frozenset((0x00080119, 0x00080120))  # Long Code Value and URN Code Value, of public codes
 _OLDEST_TOLD = 89  # years; whoever is older is rare enough to be found (US HIPAA, 45 CFR 164.514)
 
@@ -220,20 +223,34 @@ class HeaderCleaner:
     def _keep(self, element: Any) -> None:
         if int(element.tag) == _PATIENT_AGE:
             self._keep_age(element)
-        elif int(element.tag) in _STANDARD_WORDS:
-            return
+        elif int(element.tag) == _CHARACTER_SET:
+            if not all(_CHARACTER_SETS.fullmatch(value) for value in _values(element)):
+                self._empty(element)
         elif element.VR in _BINARY and int(element.tag) not in BINARY_KEPT:  # of unknown form
             self._empty(element)
-        elif element.VR in _SHORT_TEXT | _FREE_TEXT and self._tells(element):
-            element.value = _DUMMIES.get(element.VR, REMOVED)
+        elif element.VR in _SHORT_TEXT | _FREE_TEXT:
+            self._keep_text(element)
+
+    def _keep_text(self, element: Any) -> None:
+        values = _values(element)
+        kept = [REMOVED if self._tells(element, place, value) else value for place, value in enumerate(values)]
+        if kept != values:
+            element.value = kept if len(kept) != 1 else _DUMMIES.get(element.VR, REMOVED)
             self.actions["identifier-replaced"] += 1
 
-    def _tells(self, element: Any) -> bool:
-        """True for text that names the patient, and for a code string that is none."""
-        values = _values(element)
-        if element.VR == "CS" and not all(_CODE_STRING.fullmatch(value) for value in values):
+    def _tells(self, element: Any, place: int, value: str) -> bool:
+        """True for text that names the patient, and for a code string that is none: some scanners put words there."""
+        number = int(element.tag)
+        if number in _IMAGE_KINDS and place < 2:
+            return not _CODE_STRING.fullmatch(value)
+        if (
+            element.VR == "CS"
+            and number != _BODY_PART
+            and number not in _IMAGE_KINDS
+            and not _CODE_STRING.fullmatch(value)
+        ):
             return True
-        return self.identifiers.in_text("\\".join(values))
+        return self.identifiers.in_text(value)
 
     def _keep_age(self, element: Any) -> None:
         found = re.fullmatch(r"(\d{3})([DWMY])", str(element.value or ""))

@@ -8,11 +8,13 @@ from pathlib import Path
 import highdicom
 import pydicom
 import pytest
+from pydicom.dataelem import RawDataElement
+from pydicom.tag import Tag
 from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRBigEndian
 
 from support.checked import cases_of
 from support.dicom_builder import CtSeries
-from support.identified import deidentify, results, way_back
+from support.identified import deidentify, identified_series, results, tree, way_back
 from support.segmented import Run, series_with
 from support.validators import dciodvfy_errors
 
@@ -125,3 +127,35 @@ def test_text_in_another_character_set(tmp_path: Path) -> None:
         text = path.read_bytes().decode("utf-8", "replace").casefold()
         assert "müller" not in text
         assert "łódź" not in text
+
+
+def test_values_against_the_standard(tmp_path: Path) -> None:
+    folder = tmp_path / "cohort"
+    planted = (
+        (0x00080020, "DA", b"Rosamund"), (0x00101010, "AS", b"of Rosamund "), (0x00080008, "CS", b"ORIGINAL\\PRIMARY\\rosamund"),
+        (0x00080050, "SH", b"Rosamund" * 10), (0x00180022, "CS", b"scan of Rosamund Quillfeather!"),
+        (0x00281050, "DS", b"fifty Rosamund"), (0x00200013, "IS", b"Rosamund"), (0x0020000D, "UI", b"1.2.Rosamund.4"),
+        (0x00080090, "PN", b"\xff\xfeRosamund^A^B^C^D^E^F"), (0x00081090, "LO", b"\xe9\xff Rosamund\xff "),
+    )  # fmt: skip
+    (dataset, *_) = identified_series()
+    for number, vr, value in planted:
+        tag = Tag(number)
+        dataset._dict[tag] = RawDataElement(tag, vr, len(value), value, 0, False, True)
+    folder.mkdir()
+    pydicom.dcmwrite(folder / "scan.dcm", dataset, enforce_file_format=True)
+    assert b"Rosamund" in (folder / "scan.dcm").read_bytes()
+    assert deidentify(folder) == 0
+    content = new(folder, "scan.dcm").read_bytes()
+    assert b"rosamund" not in content.lower()
+    assert pydicom.dcmread(new(folder, "scan.dcm")).PixelData == dataset.PixelData
+
+
+def test_a_patient_who_comes_later_changes_no_other_file(tmp_path: Path) -> None:
+    folder = tmp_path / "cohort"
+    CtSeries(key="b", patient="patient-b").write(folder / "b")
+    assert deidentify(folder, name="first") == 0
+    CtSeries(key="a", patient="patient-a").write(folder / "a")
+    assert deidentify(folder, name="second") == 0
+    first, second = tree(tmp_path / "first"), tree(tmp_path / "second")
+    assert len(second) == 2 * len(first)
+    assert first.items() <= second.items()
