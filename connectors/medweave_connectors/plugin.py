@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from streamflow.ext.plugin import StreamFlowPlugin
 
+from medweave_connectors import quoting
 from medweave_connectors.compss.connector import MedweaveCompssConnector
 from medweave_connectors.helm.connector import MedweaveHelmConnector
 from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
@@ -39,4 +40,5 @@ class MedweavePlugin(StreamFlowPlugin):  # type: ignore[misc]
         translator.install()
         deployments.install()
         transfer_step.install()
+        quoting.install()
         partial.install()
