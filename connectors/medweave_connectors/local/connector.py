@@ -16,6 +16,7 @@ from streamflow.deployment.connector.local import LocalConnector
 
 from medweave_connectors.errors import CommandFailed, TimeLimitExceeded
 from medweave_connectors.local import utility
+from medweave_connectors.local.links import link
 from medweave_connectors.local.process import Command, Ended, end_all_now
 from medweave_connectors.local.streams import Reader, Writer
 from medweave_connectors.record import current
@@ -30,7 +31,7 @@ SETTLE_S = 3.0
 class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
     """StreamFlow's local connector, with commands that report, cost and end as they should.
 
-    Copies on this machine stay StreamFlow's own.
+    Copies on this machine stay StreamFlow's own; links to what is only read do not.
     """
 
     def __init__(self, deployment_name: str, config_dir: str, transferBufferSize: int = 2**16) -> None:
@@ -111,6 +112,36 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
         if ended.timed_out:
             raise TimeLimitExceeded(f"{job_name}: {outcome.cause}")
         return outcome.cause, outcome.exit_code
+
+    async def copy_local_to_remote(
+        self, src: str, dst: str, locations: MutableSequence[ExecutionLocation], read_only: bool = False
+    ) -> None:
+        """Copies here, or links what is only read."""
+        if read_only:
+            link(src, dst, self.deployment_name)
+        else:
+            await super().copy_local_to_remote(src, dst, locations, False)
+
+    async def copy_remote_to_local(
+        self, src: str, dst: str, location: ExecutionLocation, read_only: bool = False
+    ) -> None:
+        """The same."""
+        await self.copy_local_to_remote(src, dst, [location], read_only)
+
+    async def copy_remote_to_remote(
+        self,
+        src: str,
+        dst: str,
+        locations: MutableSequence[ExecutionLocation],
+        source_location: ExecutionLocation,
+        source_connector: Any = None,
+        read_only: bool = False,
+    ) -> None:
+        """The same, and from another place by that place's connector."""
+        if source_location.local:
+            await self.copy_local_to_remote(src, dst, locations, read_only)
+        else:
+            await super().copy_remote_to_remote(src, dst, locations, source_location, source_connector, read_only)
 
     async def get_stream_reader(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """What a program writes; its failure is an error when the stream ends."""

@@ -11,10 +11,11 @@ from collections.abc import MutableMapping
 from typing import Any
 
 import streamflow.cwl.main
-from streamflow.cwl.translator import CWLTranslator
+from streamflow.cwl.translator import CWLTranslator, _inject_value
 
 from medweave_connectors import requests
 from medweave_connectors.errors import of_the_file
+from medweave_connectors.placement.addresses import refuse_addresses
 from medweave_connectors.placement.filter import check_placement
 from medweave_connectors.placement.names import check_paths
 from medweave_connectors.placement.scheduler import MedweaveScheduler
@@ -54,6 +55,9 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
 
     def _inject_inputs(self, workflow: Any) -> None:
         """The engine calls it when it has seen all steps, and before it warns of bindings that match none."""
+        with of_the_file():
+            inputs = {name: _inject_value(value) for name, value in self.cwl_inputs.items()}
+            refuse_addresses(inputs, file=posixpath.basename(self.cwl_inputs_path or ""))
         if isinstance(self.context.scheduler, MedweaveScheduler):
             ports = {port for port in self.input_ports if posixpath.dirname(port) == posixpath.sep}
             ports |= {port for port in self.output_ports if posixpath.dirname(port) in self._tools}

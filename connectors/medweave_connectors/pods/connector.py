@@ -40,11 +40,11 @@ from medweave_connectors.reactions.table import STANDING, read_table
 from medweave_connectors.record import current
 from medweave_connectors.record.output import JobOutput
 from medweave_connectors.remote import file_name, shell_line, step_variables
+from medweave_connectors.transfer import looking
 
 NO_PODS_S = 60.0
 SETTLE_S = 3.0
 RENDEZVOUS_PORT = 29500
-_SEARCH = ["set", "--"]  # how the engine lists what a pattern matches
 
 
 def streams_of(stdin: int | str | None, stdout: int | str, stderr: int | str) -> dict[str, str | None]:
@@ -268,10 +268,10 @@ class PodsConnector(PodPlaces):
 
         The engine searches every place of a job, and takes what places on a shared volume all see for that many outputs.
         """
-        if list(command[:2]) == _SEARCH and len(command) > 2:
-            writer = next((at for folder, at in self._writers.items() if command[2].startswith(folder)), location.name)
+        if searched := looking.searched(command):
+            writer = next((at for folder, at in self._writers.items() if searched.startswith(folder)), location.name)
             if writer != location.name:
-                return "", 0
+                return looking.nothing(), 0
         return await super().utility(location, command, environment, workdir, timeout)
 
     def places_of(self, job_name: str, location: ExecutionLocation) -> list[str]:

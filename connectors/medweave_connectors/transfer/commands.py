@@ -153,7 +153,7 @@ def pack(path: str) -> list[str]:
     """Words that write an archive of a file or folder, by its own name, to standard output. Links are followed."""
     folder, name = posixpath.split(path)
     # Tar takes what begins with a dash for an option; and a connector that is not ours puts words into a line as they are.
-    return ["tar", "chf", "-", "-C", folder or "/", *(["--"] if name.startswith("-") else []), name]
+    return [*_tar([name]), "chf", "-", "-C", folder or "/", *(["--"] if name.startswith("-") else []), name]
 
 
 def unpack(name: str, destination: str, token: str, *, own: bool = False) -> list[str]:
@@ -183,7 +183,12 @@ def unpack(name: str, destination: str, token: str, *, own: bool = False) -> lis
 
 def pack_files(folder: str, names: Sequence[str]) -> list[str]:
     """Words that write an archive of some files, by paths relative to a folder, to standard output. Links are followed."""
-    return ["tar", "chf", "-", "-C", folder, "--", *names]
+    return [*_tar(names), "chf", "-", "-C", folder, "--", *names]
+
+
+def _tar(names: Sequence[str]) -> list[str]:
+    # GNU tar takes a backslash and what follows for one sign, also in the names of its command line; others do not look here.
+    return ["env", "TAR_OPTIONS=--no-unquote", "tar"] if any("\\" in name for name in names) else ["tar"]
 
 
 def unpack_files(part: str) -> list[str]:

@@ -209,8 +209,9 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
             place = StreamFlowPath(path, context=self.context, location=each)
             if not self.get_data_locations(posixpath.dirname(path), each.deployment, each.name):
                 await place.parent.mkdir(mode=0o777, parents=True, exist_ok=True)
-            # A link into an existing folder lies below it, under the source's own name.
-            final.append((each, posixpath.join(path, posixpath.basename(source)) if await place.is_dir() else path))
+            # A link into an existing folder lies below it, under the source's own name; another link is replaced.
+            below = await place.is_dir() and not await place.is_symlink()
+            final.append((each, posixpath.join(path, posixpath.basename(source)) if below else path))
         return final
 
     def _registered(self, source: str, location: ExecutionLocation, path: str, writable: bool) -> DataLocation:

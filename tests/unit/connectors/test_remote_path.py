@@ -1,0 +1,219 @@
+"""StreamFlow's path at a site, asked through a real shell: any name will do, and no message holds one."""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Coroutine
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from streamflow.core.deployment import ExecutionLocation
+from streamflow.core.exception import WorkflowExecutionException
+from streamflow.data.manager import DefaultDataManager
+
+from medweave_connectors.transfer.looking import NotTold, answer
+from medweave_connectors.transfer.remote_path import MedweaveRemotePath
+
+# All that a file system takes: what is no UTF-8 comes as `os.fsdecode` has it.
+NAMES = st.binary(min_size=1, max_size=30).map(lambda name: os.fsdecode(name.replace(b"/", b"%").replace(b"\0", b"*")))
+NAMES = NAMES.filter(lambda name: name not in {".", ".."})
+TRAP = "a b\n$(touch harm)`touch harm`'\"\\;#*[!x]-é \udcff"
+PATIENT = "Mustermann_Erika"
+
+
+class Site:
+    """A site whose files lie on this machine.
+
+    Attributes:
+        path: the folders of its programs.
+    """
+
+    deployment_name = "site"
+    path = os.environ["PATH"]
+
+    async def run(self, location: Any, command: list[str], **keywords: Any) -> tuple[str, int]:
+        done = subprocess.run(
+            ["/bin/sh", "-c", " ".join(command)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+            env=os.environ | {"PATH": self.path},
+        )
+        return done.stdout.decode(errors="replace").strip(), done.returncode
+
+
+def at(path: Path | str, site: Site | None = None) -> Any:
+    connector = site or Site()
+    context: Any = SimpleNamespace(deployment_manager=SimpleNamespace(get_connector=lambda _: connector))
+    context.data_manager = DefaultDataManager(context)
+    return MedweaveRemotePath(str(path), context=context, location=ExecutionLocation(name="there", deployment="site"))
+
+
+def told(asked: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(asked)
+
+
+def matching(path: Any, pattern: str) -> list[str]:
+    async def all_of_them() -> list[str]:
+        return [str(each) async for each in path.glob(pattern)]
+
+    return sorted(asyncio.run(all_of_them()))
+
+
+def found_here(folder: Any, pattern: str) -> list[str]:
+    """The same on this machine, as the engine does it: `Path.glob` finds hidden names too."""
+    return [os.path.normpath(each) for each in glob.glob(f"{glob.escape(str(folder))}/{pattern}")]  # noqa: PTH207
+
+
+@pytest.fixture(params=["gnu", "busybox"])
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
+    """A site with the tools of GNU, and one with those of busybox."""
+    made = Site()
+    if request.param == "busybox":
+        busybox = shutil.which("busybox")
+        if busybox is None:
+            pytest.skip("no busybox here (apt-get install busybox)")
+        (tmp_path / "programs").mkdir()
+        for program in (
+            "sh",
+            "od",
+            "readlink",
+            "find",
+            "stat",
+            "awk",
+            "head",
+            "cat",
+            "sha1sum",
+            "mkdir",
+            "rm",
+            "ln",
+            "chmod",
+        ):
+            (tmp_path / "programs" / program).symlink_to(busybox)
+        made.path = str(tmp_path / "programs")
+    return made
+
+
+@settings(max_examples=6, deadline=None)
+@given(name=NAMES, content=st.text(max_size=50).map(str.encode))
+@example(name=TRAP, content=b" \n\ttwo\r\n\n")
+@example(name="tail \n", content=b"")
+@example(name="-rf", content=b"x")
+def test_whatever_a_name_is_it_stays_a_name(name: str, content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as top:
+        folder, inner = at(top) / f"{name[:20]}.d", f"x{name[:20]}"
+        told(folder.mkdir(parents=True))
+        file = folder / name
+        Path(file).write_bytes(content)
+        assert told(file.read_text()) == content.decode()
+        assert told(file.checksum()) == hashlib.sha1(content, usedforsecurity=False).hexdigest()
+        assert told(folder.size()) == told(file.size()) == len(content)
+        assert str(told(file.resolve())) == os.path.realpath(file)
+        told((folder / inner).symlink_to(str(file)))
+        assert str(told((folder / inner).resolve())) == os.path.realpath(file)
+        told((folder / f"y{inner}").hardlink_to(str(file)))
+        assert matching(folder, "*") == sorted(found_here(folder, "*"))
+        told(folder.rmtree())
+        assert told(folder.resolve()) is None
+        assert list(Path(top).iterdir()) == []
+
+
+PATTERNS = (
+    "*",
+    "*.txt",
+    "?",
+    "[ab]*",
+    "[!a]*",
+    "a b",
+    "sub/*",
+    "*/deep",
+    ".",
+    "none",
+    "$(touch harm)",
+    "a;b",
+    "[a",
+    "-*",
+)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_pattern_finds_what_it_finds_on_this_machine(site: Site, tmp_path: Path, pattern: str) -> None:
+    top = tmp_path / "a folder's name"
+    (top / "sub" / "deep").mkdir(parents=True)
+    for name in ("a b", "a", "b.txt", "c d.txt", ".hidden", "$(touch harm)", "a;b", "[a", "-x", "two\nlines.txt", "üb"):
+        (top / name).touch()
+    (top / "leads nowhere.txt").symlink_to("missing")
+    truth = found_here(top, pattern)
+    assert matching(at(top, site), pattern) == sorted(truth)
+    assert not Path("harm").exists()
+
+
+def test_a_site_is_asked_about_everything_there(site: Site, tmp_path: Path) -> None:
+    top = tmp_path / TRAP
+    (top / "sub").mkdir(parents=True)
+    (top / "sub" / f"one\n{TRAP}").write_bytes(b"12345")
+    (top / "two").write_bytes(b"678")
+    path = at(top, site)
+    told((path / "three").mkdir())
+    told((path / "link").symlink_to("sub"))
+
+    async def walked() -> list[Any]:
+        return [(str(folder), set(folders), set(names)) async for folder, folders, names in path.walk()]
+
+    assert sorted(asyncio.run(walked())) == [
+        (str(top), {"sub", "three"}, {"two"}),
+        (f"{top}/sub", set(), {f"one\n{TRAP}"}),
+        (f"{top}/three", set(), set()),
+    ]
+    assert told(path.size()) == 13, "links are followed"
+    assert told((path / "two").read_text(2)) == "67"
+    assert told((path / "sub").checksum()) is None
+    assert told((path / "missing").resolve()) is None
+    assert str(told((path / "link").resolve())).endswith("/sub")
+    told((path / "two").chmod(0o600))
+    assert (top / "two").stat().st_mode & 0o777 == 0o600
+    assert not Path("harm").exists()
+
+
+def test_no_message_has_a_name(site: Site, tmp_path: Path) -> None:
+    path = at(tmp_path / PATIENT, site)
+    for ask in (
+        lambda: path.read_text(),
+        lambda: path.chmod(0o600),
+        lambda: (path / "below").mkdir(),
+        lambda: (path / "below").symlink_to("x"),
+        lambda: path.size(),
+    ):
+        with pytest.raises(WorkflowExecutionException) as raised:
+            told(ask())
+        assert PATIENT not in str(raised.value)
+        assert "No such file or directory" in str(raised.value)
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.one_of(st.text(max_size=80), st.binary(max_size=80).map(bytes.hex)))
+def test_what_is_no_answer_is_not_taken_for_one(text: str) -> None:
+    with pytest.raises(NotTold):
+        answer(text)
+
+
+@given(content=st.binary(max_size=40), code=st.integers(0, 255), data=st.data())
+def test_of_an_answer_no_part_is_taken(content: bytes, code: int, data: st.DataObject) -> None:
+    whole = (content + b"\0medweave-end %d\n" % code).hex()
+    if code == 0:
+        assert answer(whole) == content
+    else:
+        with pytest.raises(NotTold):
+            answer(whole)
+    with pytest.raises(NotTold):
+        answer(whole[: data.draw(st.integers(0, len(whole) - 1))])
