@@ -204,6 +204,7 @@ def prepare(folder: Path) -> Path:
     index.write_text(codec.dumps(check(folder).index))
     output = folder.with_name(f"{folder.name}-prepared")
     words = ["preprocess", "--cohort", folder, "--cohort-index", index, "--output", output, "--purpose", "inference"]
+    words += ["--spacing-mm", "4", "4", "4"]
     assert main([*map(str, words), "--num-threads", "1", "--run-report", str(output) + ".json"]) == 0
     return output
 
