@@ -54,6 +54,14 @@ class SourceUnreadable(TransferFailed):
     do = "look at the rights and the links of the folder at {source}, and run again"
 
 
+class SourceRefused(TransferFailed):
+    """What the source sent is no archive of what was asked for: its tar is broken, or somebody else's. It was let go no further."""
+
+    what = "was stopped"
+    expected = "an archive of files and folders below what was asked for, as tar makes it"
+    do = "look at the tar of {source}, and ask those who run it whether the machine is still theirs"
+
+
 class NoRoom(TransferFailed):
     """The destination has too little room; nothing was sent where that was known beforehand."""
 
@@ -121,6 +129,13 @@ class StreamCut(StreamBroke):
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} broke off: the connection was lost", "the connection was lost", None)
+
+
+class StreamRefused(StreamBroke):
+    """What came through a stream was not what was asked for, and was let go no further."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"an archive was refused: {reason}", reason, None)
 
 
 class CommandFailed(WorkflowExecutionException):  # type: ignore[misc]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 REFUSED = 46
 KEEP_S = 20  # for a rename by another place that sees the same files
-_PLACE = re.compile(r"^medweave-place (new|below) (\d+|unknown)\.$", re.MULTILINE)
+_PLACE = re.compile(r"^medweave-place (new|below) ([0-9]{1,19}|unknown)\.$", re.MULTILINE)
 _KIB = 1024
 _PART = ".part"
 _C = "export LC_ALL=C; "  # reasons are known by their words

@@ -17,10 +17,11 @@ from typing import Any
 
 from streamflow.core.deployment import Connector, ExecutionLocation
 
-from medweave_connectors.errors import StreamCut
+from medweave_connectors.errors import StreamCut, StreamRefused
 from medweave_connectors.local.streams import Reader, Writer
 from medweave_connectors.record import console
 from medweave_connectors.transfer import commands
+from medweave_connectors.transfer.archive import ArchiveRefused, Guard
 
 HERE = "this machine"
 CUT_PAUSES_S = (0.5, 3.0, 10.0)  # before a connection that was lost is made again
@@ -28,21 +29,36 @@ COMMAND_BYTES = 100_000  # Linux takes 128 KiB in one word, and a line that a re
 Streams = Callable[[], Awaitable[tuple[Any, Sequence[Any]]]]
 
 
-async def pump(source: Any, targets: Sequence[Any], buffer_bytes: int) -> None:
+async def pump(source: Any, targets: Sequence[Any], buffer_bytes: int, guard: Guard | None = None) -> None:
     """Sends what one stream gives to all others; the slowest sets the pace.
 
     Args:
         source, targets: contexts of streams, not opened yet.
+        guard: of the archive that the stream is; without one, everything passes.
 
     Raises:
         StreamBroke: one of the programs behind them failed.
+        StreamRefused: the archive is not what was asked for.
     """
     async with contextlib.AsyncExitStack() as ends:
         writers = [await ends.enter_async_context(each) for each in targets]
         # The source's end is known before the targets are told that all has arrived.
         async with source as reader:
             while data := await reader.read(buffer_bytes):
-                await asyncio.gather(*(writer.write(data) for writer in writers))
+                with _refusing():
+                    passed = data if guard is None else guard.passed(data)
+                await asyncio.gather(*(writer.write(passed) for writer in writers))
+        if guard is not None:
+            with _refusing():
+                guard.end()
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
+    except ArchiveRefused as error:
+        raise StreamRefused(str(error)) from None
 
 
 async def send_files(
@@ -72,7 +88,7 @@ async def send_files(
             reader = await connector_of(source.deployment).get_stream_reader(words, source)
         connector = connector_of(destinations[0].deployment)
         writers = [await connector.get_stream_writer(commands.unpack_files(part), each) for each in destinations]
-        await pump(reader, writers, int(connector.transferBufferSize))
+        await pump(reader, writers, int(connector.transferBufferSize), None if source.local else Guard(name))
 
 
 def _batches(names: Sequence[str]) -> Iterator[list[str]]:
@@ -120,7 +136,7 @@ class TarCopies:
             words = commands.unpack(_name(src), dst.rstrip("/"), secrets.token_hex(4), own=True)
             return await self._tar_reader(self, src, location), [Writer(words, f"a transfer to {HERE}")]
 
-        await self._pumped(streams, self._buffer(self))
+        await self._pumped(streams, self._buffer(self), _name(src))
 
     async def copy_remote_to_remote(
         self,
@@ -144,14 +160,18 @@ class TarCopies:
                 reader = await self._tar_reader(connector, src, source_location)
                 return reader, await self._tar_writers(src, dst, others)
 
-            await self._pumped(streams, self._buffer(connector))
+            await self._pumped(streams, self._buffer(connector), _name(src))
 
-    async def _pumped(self, streams: Streams, buffer_bytes: int) -> None:
-        """Copies, and again where a connection was lost on the way: what has come by then is not whole, and goes."""
+    async def _pumped(self, streams: Streams, buffer_bytes: int, elsewhere: str = "") -> None:
+        """Copies, and again where a connection was lost on the way: what has come by then is not whole, and goes.
+
+        Args:
+            elsewhere: the name of what another site sends, which is not trusted.
+        """
         for pause_s in (*CUT_PAUSES_S, None):
             try:
                 source, targets = await streams()
-                return await pump(source, targets, buffer_bytes)
+                return await pump(source, targets, buffer_bytes, Guard(elsewhere) if elsewhere else None)
             except StreamCut as error:
                 if pause_s is None:
                     raise

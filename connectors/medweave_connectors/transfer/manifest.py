@@ -19,12 +19,13 @@ ROOT = "."  # the path asked about
 LOOK = ": medweave-look; "  # of words that change nothing
 # No path that `find` prints below `.//` has two slashes elsewhere: whatever a name holds, no record begins inside it.
 _HEAD = b".//"
-_ENTRY = re.compile(rb"(?:\A|\n)([0-9a-f]+) (\d+) (-?\d+) ([0-9:.+ -]+) (?=\.//)")
+_ENTRY = re.compile(rb"(?:\A|\n)([0-9a-f]{1,8}) (\d{1,19}) (-?\d{1,19}) ([0-9:.+ -]+) (?=\.//)")
 _DIGEST = re.compile(rb"(?:\A|\n)(\\?)([0-9a-f]{64}) [ *](?=\.//)")  # a backslash in front: the name is escaped
 _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
 _ESCAPED = {b"n": b"\n", b"r": b"\r", b"\\": b"\\"}
-_END = re.compile(rb"end (\d+)\n")
+_END = re.compile(rb"end (\d{1,3})\n")
 _NOT_THERE = 44
+_STEPS = frozenset(("", ".", ".."))  # no names, in a path
 TOOLS = ("readlink", "find", "stat", "sha256sum", "gzip", "base64")
 MOST_BYTES = 2**30  # of a listing; ten million files have less
 _LACKS = "medweave-lacks-"
@@ -210,12 +211,23 @@ def _unpacked(text: str) -> bytes:
 
 
 def _check_tree(entries: Mapping[str, Entry], first: bytes, root: bytes) -> None:
-    """Each entry lies in a folder that is listed too; what is no folder is alone."""
+    """Each entry lies in a folder that is listed too; what is no folder is alone. No path leads out of its folder.
+
+    They become paths at the other end: a listing is as little to be trusted as the site that made it.
+    """
+    if any(_STEPS.intersection(path.split("/")) for path in entries if path != ROOT) or not _is_plain(
+        os.fsdecode(root)
+    ):
+        raise Unlisted("an entry of the listing leads out of its folder")
     named = _HEAD if entries[ROOT].kind == Kind.FOLDER else _HEAD + root.rpartition(b"/")[2]
     parents = {path.rpartition("/")[0] or ROOT for path in entries if path != ROOT}
     folders = {path for path, each in entries.items() if each.kind == Kind.FOLDER}
     if first != named or not parents <= folders:
         raise Unlisted("an entry of the listing has no folder")
+
+
+def _is_plain(path: str) -> bool:
+    return path.startswith("/") and path != "/" and not _STEPS.intersection(path.split("/")[1:])
 
 
 def _with_digest(entry: Entry, sha256: str, wanted: bool) -> Entry:

@@ -13,12 +13,14 @@ from streamflow.core.deployment import ExecutionLocation
 from medweave_connectors.errors import (
     NoRoom,
     SourceChanged,
+    SourceRefused,
     SourceUnreadable,
     StreamBroke,
+    StreamRefused,
     TargetRefused,
     TransferFailed,
 )
-from medweave_connectors.transfer import commands, manifest, reasons, seal, store
+from medweave_connectors.transfer import archive, commands, manifest, reasons, seal, store
 from medweave_connectors.transfer.commands import Place
 from medweave_connectors.transfer.copies import send_files
 from medweave_connectors.transfer.manifest import Kind, Manifest, Unlisted
@@ -193,7 +195,8 @@ class Sending:
         """
         for is_last in (False, True):
             try:
-                sent = await self._attempt(stream)
+                with archive.expecting(self.seen.num_bytes):
+                    sent = await self._attempt(stream)
                 break
             except (StreamBroke, OSError, SourceUnreadable, _Differs) as error:
                 now = await self.look()
@@ -308,6 +311,8 @@ class Sending:
     async def _typed(self, error: StreamBroke | OSError | SourceUnreadable | _Differs) -> TransferFailed:
         if isinstance(error, SourceUnreadable):
             return error
+        if isinstance(error, StreamRefused):
+            return SourceRefused(self.source.deployment, self.to, error.told)
         if isinstance(error, _Differs):
             return TransferFailed(self.source.deployment, self.to, str(error))
         reason = reasons.reason_in(error.told if isinstance(error, StreamBroke) else str(error))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import hashlib
 import os
+import shlex
 import shutil
 import socket
 import stat
@@ -14,9 +16,10 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from medweave_connectors.transfer import commands, manifest, seal
@@ -107,6 +110,82 @@ def test_a_listing_with_a_line_missing_is_refused(data: st.DataObject) -> None:
         return  # a file that was never there
     with pytest.raises(Unlisted):
         manifest.parse(as_printed(text.encode()))
+
+
+LINES = (
+    "41ed 4096 1 2026-11-22 22:32:04 +0000 .//\n",
+    "81a4 5 1 2026-11-22 22:32:04 +0000 .//a\n",
+    "41ed 4096 1 2026-11-22 22:32:04 +0000 .//b\n",
+    "81a4 7 1 2026-11-22 22:32:04 +0000 .//b/c d\n",
+)
+SUMS = (f"{'0' * 64}  .//a\n", f"{'1' * 64}  .//b/c d\n")
+WHOLE = "\0".join(("/x y", "".join(LINES), "".join(SUMS), "end 0\n")).encode()
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.data())
+def test_a_listing_that_was_tampered_with_is_refused_or_another_one(data: st.DataObject) -> None:
+    """Whoever writes a listing says of his own files what he likes; but no path of it leads elsewhere, and nothing breaks."""
+    changed = bytearray(WHOLE)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(changed) - 1))
+        piece = data.draw(
+            st.sampled_from([b"", b"/", b"..", b"/../", b"\n", b"\0", b".//", b"9" * 30, b"f" * 20])
+            | st.binary(max_size=3)
+        )
+        changed[at : at + data.draw(st.integers(0, 2))] = piece
+    truth = manifest.parse(as_printed(WHOLE))
+    try:
+        seen = manifest.parse(as_printed(bytes(changed)))
+    except Unlisted:
+        return
+    assert seen.real.startswith("/")
+    assert os.path.normpath(seen.real) == seen.real
+    for path in seen.entries.keys() - {ROOT}:
+        assert os.path.normpath(f"/part/{path}") == f"/part/{path}"
+    facts = [{name: (each.kind, each.size, each.sha256) for name, each in one.entries.items()} for one in (truth, seen)]
+    assert (truth.difference(seen) == "") == (facts[0] == facts[1] or _only_folders_differ(*facts))
+
+
+def _only_folders_differ(one: dict[str, tuple[Kind, int, str]], other: dict[str, tuple[Kind, int, str]]) -> bool:
+    """A folder has no size of its own."""
+    return all(
+        mine == other[name] or mine[0] == other[name][0] == Kind.FOLDER for name, mine in one.items() if name in other
+    ) and (one.keys() == other.keys())
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_of_what_is_damaged_on_the_way_nothing_is_taken(data: st.DataObject) -> None:
+    text = list(as_printed(WHOLE))
+    for _ in range(data.draw(st.integers(1, 3))):
+        text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.characters())
+    with contextlib.suppress(Unlisted):
+        assert manifest.parse("".join(text)) == manifest.parse(as_printed(WHOLE))
+
+
+@pytest.mark.parametrize("path", ["..", "../x", "a/../../x", "a//x", "a/./x", "/x", "a/"])
+def test_a_listing_whose_paths_lead_out_of_the_folder_is_refused(path: str) -> None:
+    # They become paths of links and archives at another site.
+    parents = {path[:n] for n in range(1, len(path)) if path[n] == "/"}
+    lines = "".join(f"41ed 1 1 2026-11-22 22:32:04 +0000 .//{name}\n" for name in ("", *sorted(parents), path))
+    with pytest.raises(Unlisted, match=r"leads out of its folder|an entry twice"):
+        manifest.parse(as_printed("\0".join(("/x", lines, "", "end 0\n")).encode()))
+
+
+@pytest.mark.parametrize("real", ["", "/", "x", "/x/..", "/x/.", "//x", "/x/"])
+def test_a_listing_of_no_name_is_refused(real: str) -> None:
+    # The name is that of the copy.
+    line = "41ed 1 1 2026-11-22 22:32:04 +0000 .//\n"
+    with pytest.raises(Unlisted, match="leads out of its folder"):
+        manifest.parse(as_printed("\0".join((real, line, "", "end 0\n")).encode()))
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text(max_size=60) | st.from_regex(r"medweave-place (new|below) (\d{1,6000}|unknown)\.", fullmatch=True))
+def test_what_a_site_says_of_its_room_never_breaks(text: str) -> None:
+    told = commands.read_prepared(text)
+    assert told is None or told.free_bytes is None or told.free_bytes >= 0
 
 
 @pytest.mark.parametrize("python", ["", "exit 1", None], ids=["works", "fails", "is quick"])
@@ -278,6 +357,66 @@ for name in map(os.fsencode, sys.argv[1:]):
         (tmp_path / "data" / name).write_bytes(content)
     ours = listed(tmp_path / "data")
     assert manifest.parse(printed(tmp_path / "data", path_variable=f"{tmp_path}/bin:{os.environ['PATH']}")) == ours
+
+
+# ---- any folder arrives as it is
+
+RAW = st.binary(min_size=1, max_size=20).map(lambda name: os.fsdecode(name.replace(b"/", b"\\").replace(b"\0", b"%")))
+RAW = RAW.filter(lambda name: name not in {".", ".."})
+TREES = st.recursive(
+    st.binary(max_size=1500), lambda below: st.dictionaries(RAW, below, max_size=4), max_leaves=8
+).filter(lambda tree: isinstance(tree, dict))
+
+
+def grow(at: Path, tree: bytes | dict[str, Any]) -> None:
+    if isinstance(tree, bytes):
+        at.write_bytes(tree)
+        return
+    at.mkdir()
+    for name, below in tree.items():
+        grow(at / name, below)
+
+
+@pytest.fixture(scope="module", params=["gnu", "busybox"])
+def tools(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """PATH of a site with the tools of GNU, and of one with those of busybox."""
+    if request.param == "gnu":
+        return os.environ["PATH"]
+    folder, busybox = tmp_path_factory.mktemp("programs"), shutil.which("busybox")
+    if busybox is None:
+        pytest.skip("no busybox here (apt-get install busybox)")
+    for name in ("sh", "env", "tar", "mkdir", "mv", "rm", "chmod", "sleep"):
+        (folder / name).symlink_to(busybox)
+    return str(folder)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(name=RAW, tree=TREES, data=st.data())
+@example(name="\\a", tree={"\\n": b"1", "n": b"2", "-C": {"--": b"3"}, "\n": b"4", "\udcff": {}}, data=None)
+def test_any_folder_is_packed_and_unpacked_as_it_is(
+    tools: str, name: str, tree: dict[str, Any], data: st.DataObject | None
+) -> None:
+    def through(*lines: list[str]) -> None:
+        pack, unpack = (" ".join(map(shlex.quote, words)) for words in lines)
+        done = subprocess.run(
+            ["sh", "-c", f"{pack} | {unpack}"], env=os.environ | {"PATH": tools}, capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+    with tempfile.TemporaryDirectory() as top:
+        source, part = Path(top, name), Path(top, "to the", "part")
+        grow(source, tree)
+        part.mkdir(parents=True)
+        truth = listed(source)
+        through(commands.pack(str(source)), commands.unpack(name, str(part / "other"), "t"))
+        assert truth.difference(listed(part / "other")) == ""
+        files = [each for each in truth.entries if truth.entries[each].kind == Kind.FILE]
+        some = files if data is None else [each for each in files if data.draw(st.booleans())]
+        if some:
+            through(commands.pack_files(top, [f"{name}/{each}" for each in some]), commands.unpack_files(str(part)))
+            arrived = listed(part / name).entries
+            assert {each for each in arrived if arrived[each].kind == Kind.FILE} == set(some)
+            assert all(arrived[each].sha256 == truth.entries[each].sha256 for each in some)
 
 
 # ---- what else is run at the far end

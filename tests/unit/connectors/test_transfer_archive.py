@@ -1,0 +1,243 @@
+"""Archives of a far end that is broken or somebody else's: nothing of them lies where it should not, here or at sites."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import stat
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from medweave_connectors.errors import SourceRefused
+from medweave_connectors.transfer import commands
+from medweave_connectors.transfer.archive import ArchiveRefused, Guard, Refused, expecting
+from support.transfers import Places, Route, places
+
+PATIENT = "Mustermann_Erika_1970"
+DEVICE = (1, 3)  # /dev/null
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> Iterator[Places]:
+    with places(tmp_path) as made:
+        yield made
+
+
+def entry(name: str, kind: bytes = tarfile.REGTYPE, content: bytes = b"", link: str = "", mode: int = 0o644) -> bytes:
+    """One entry, as its bytes in an archive."""
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.mode = kind, link, mode
+    info.size = len(content)
+    if kind in (tarfile.CHRTYPE, tarfile.BLKTYPE):
+        info.devmajor, info.devminor = DEVICE
+    return info.tobuf(tarfile.GNU_FORMAT) + content + bytes(-len(content) % 512)
+
+
+TOP = entry("cohort", tarfile.DIRTYPE, mode=0o755)
+END = bytes(1024)
+
+
+def pax(records: dict[str, str], name: str = "cohort/a", content: bytes = b"x") -> list[bytes]:
+    lines = []
+    for key, value in records.items():
+        text = f" {key}={value}\n".encode()
+        length = len(text) + 2
+        lines.append(f"{length + (len(str(length)) > 2)}".encode() + text)
+    return [TOP, entry("PaxHeaders/a", tarfile.XHDTYPE, b"".join(lines)), entry(name, content=content)]
+
+
+def hostile(outside: str = "/outside") -> dict[str, tuple[Refused, list[bytes]]]:
+    """What a far end may send in the place of a folder `cohort`: each would leave something outside, or worse."""
+    return {
+        "absolute": (Refused.NAME, [TOP, entry(f"{outside}/harm", content=b"x")]),
+        "above": (Refused.NAME, [TOP, entry("cohort/../../harm", content=b"x")]),
+        "beside": (Refused.NAME, [TOP, entry("harm", content=b"x")]),
+        "the store beside": (Refused.NAME, [TOP, entry(".medweave-blobs/aa/harm", content=b"x")]),
+        "a longer name": (Refused.NAME, [TOP, entry("cohort-2/harm", content=b"x")]),
+        "a long name above": (Refused.NAME, [TOP, entry("cohort/" + "y/" * 60 + "../" * 63 + "harm", content=b"x")]),
+        "symlink": (Refused.KIND, [TOP, entry("cohort/link", tarfile.SYMTYPE, link=outside)]),
+        "through a symlink": (
+            Refused.KIND,
+            [TOP, entry("cohort/link", tarfile.SYMTYPE, link="../../outside"), entry("cohort/link/harm", content=b"x")],
+        ),
+        "the folder is a symlink": (
+            Refused.KIND,
+            [entry("cohort", tarfile.SYMTYPE, link=outside), entry("cohort/harm", content=b"x")],
+        ),
+        "hard link": (Refused.LINK, [TOP, entry("cohort/link", tarfile.LNKTYPE, link=f"{outside}/secret")]),
+        "hard link above": (Refused.LINK, [TOP, entry("cohort/link", tarfile.LNKTYPE, link="../outside/secret")]),
+        "written through a hard link": (
+            Refused.LINK,
+            [TOP, entry("cohort/a", tarfile.LNKTYPE, link=f"{outside}/secret"), entry("cohort/a", content=b"harm")],
+        ),
+        "device": (Refused.KIND, [TOP, entry("cohort/null", tarfile.CHRTYPE)]),
+        "block device": (Refused.KIND, [TOP, entry("cohort/disk", tarfile.BLKTYPE)]),
+        "fifo": (Refused.KIND, [TOP, entry("cohort/fifo", tarfile.FIFOTYPE)]),
+        "sparse": (Refused.KIND, [TOP, entry("cohort/sparse", tarfile.GNUTYPE_SPARSE)]),
+        "twice": (Refused.TWICE, [TOP, entry("cohort/a", content=b"x"), entry("cohort/a", content=b"harm")]),
+        "more than there was": (Refused.SIZE, [TOP, entry("cohort/a", content=bytes(20_000))]),
+        "after its end": (Refused.FORM, [TOP, END, entry(f"{outside}/harm", content=b"x")]),
+        "no archive": (Refused.FORM, [b"harm" * 512]),
+        "cut": (Refused.CUT, [TOP, entry("cohort/a", content=bytes(5000))[:2000]]),
+        "no end": (Refused.CUT, [TOP]),
+        "named above by a header of POSIX": (Refused.NAME, pax({"path": "cohort/../../harm"})),
+        "named well by a header that not all read": (Refused.NAME, pax({"path": "cohort/a"}, name="../harm")),
+        "sparse by a header of POSIX": (Refused.KIND, pax({"GNU.sparse.realsize": "99999999999"})),
+        "another size in a header of POSIX": (Refused.FORM, pax({"size": "512"})),
+        "named twice": (Refused.FORM, [*pax({"path": "cohort/a"})[:2], *pax({"path": "../harm"})[1:]]),
+    }
+
+
+HOSTILE = hostile()
+
+
+def guarded(parts: list[bytes], *, end: bool = True, chunk_bytes: int = 700) -> bytes:
+    guard, data, out = Guard("cohort"), b"".join(parts) + (END if end else b""), b""
+    with expecting(10_000):
+        guard = Guard("cohort")
+    for first in range(0, len(data), chunk_bytes):
+        out += guard.passed(data[first : first + chunk_bytes])
+    guard.end()
+    return out
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_what_is_no_archive_of_what_was_asked_for_is_refused(case: str) -> None:
+    reason, parts = HOSTILE[case]
+    with pytest.raises(ArchiveRefused) as raised:
+        guarded(parts, end=case not in {"cut", "no end"})
+    assert raised.value.reason == reason
+
+
+def everything(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("route", ["to-driver", "through-driver"])
+def test_nothing_of_it_lies_anywhere(at: Places, tmp_path: Path, route: Route) -> None:
+    """By the way that copies go, with a tar at the far end that sends it."""
+    outside, archive = tmp_path / "outside", at.programs / "archive"
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    (at.source / "cohort").mkdir()
+    (at.source / "cohort" / PATIENT).write_bytes(bytes(10_000))
+    at.replace("tar", f'case "$1" in c*) cat "{archive}" ;; *) exec "$real" "$@" ;; esac')
+    archive.touch()
+    before = everything(tmp_path)
+
+    async def send_all(each: Places) -> None:
+        for case, (reason, parts) in hostile(str(outside)).items():
+            archive.write_bytes(b"".join(parts) + (b"" if case in {"cut", "no end"} else END))
+            with pytest.raises(SourceRefused, match=str(reason)) as raised:
+                await each.send(route, "cohort")
+            assert PATIENT not in str(raised.value)
+            assert "harm" not in str(raised.value)
+            assert everything(tmp_path) == before, case
+            assert (outside / "secret").read_text() == "secret", case
+            assert (outside / "secret").stat().st_nlink == 1, case
+
+    at.at_work(send_all)
+
+
+def test_no_file_comes_with_the_rights_of_its_owner(at: Places) -> None:
+    folder = at.source / "cohort"
+    folder.mkdir(mode=0o2770)
+    folder.chmod(0o2770)
+    (folder / "tool").touch()
+    (folder / "tool").chmod(0o6755)
+    at.at_work(lambda each: each.send("to-driver", "cohort"))
+    copy = at.target / "cohort"
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (copy, copy / "tool")] == [0o770, 0o755]
+
+
+# ---- what tar makes of a folder passes as it is
+
+
+def made_by(tool: str, folder: Path, *arguments: str) -> bytes:
+    program = shutil.which("busybox" if tool == "busybox" else "tar")
+    if program is None:
+        pytest.skip(f"no {tool} here")
+    _, letters, out, *others = commands.pack(str(folder))
+    words = [program, *(["tar"] if tool == "busybox" else []), letters, out, *arguments, *others]
+    return subprocess.run(words, check=True, capture_output=True).stdout
+
+
+@pytest.mark.parametrize("how", ["gnu", "busybox", "posix", "ustar", "v7"])
+def test_what_tar_writes_passes(tmp_path: Path, how: str) -> None:
+    folder = tmp_path / "-cohort"
+    (folder / "empty").mkdir(parents=True)
+    deep = folder / ("d" * 30) / ("e" * 50)
+    deep.mkdir(parents=True)
+    for n, name in enumerate(("a", "two\nlines", "ümläut", *([] if how in {"ustar", "v7"} else ["x" * 255]))):
+        (folder / name).write_bytes(os.urandom(400 * n))
+    (deep / "f").write_bytes(bytes(1024))
+    (folder / "again").hardlink_to(folder / "two\nlines")
+    (folder / "tool").write_text("x")
+    (folder / "tool").chmod(0o750)
+    data = made_by(
+        "busybox" if how == "busybox" else "tar", folder, *([] if how in {"gnu", "busybox"} else [f"--format={how}"])
+    )
+    guard, passed = Guard("-cohort"), b""
+    for first in range(0, len(data), 513):
+        passed += guard.passed(data[first : first + 513])
+    guard.end()
+    with tarfile.open(fileobj=io.BytesIO(passed)) as arrived, tarfile.open(fileobj=io.BytesIO(data)) as sent:
+        for mine, other in zip(arrived, sent, strict=True):
+            assert (mine.name, mine.size, mine.mode, mine.type, mine.linkname) == (
+                other.name,
+                other.size,
+                other.mode,
+                other.type,
+                other.linkname,
+            )
+            if mine.isreg():
+                read: list[Callable[[], bytes]] = [
+                    each.extractfile(one).read for each, one in ((arrived, mine), (sent, other))
+                ]  # type: ignore[union-attr]
+                assert read[0]() == read[1]()
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_a_mutation_passes_only_where_it_stays_inside(data: st.DataObject) -> None:
+    """Bytes of headers are changed, their sums made right again: what passes is unpacked, and lies below its folder."""
+    blocks = [TOP, entry("cohort/a", content=b"12345"), entry("cohort/b", tarfile.LNKTYPE, link="cohort/a")]
+    which = data.draw(st.integers(0, 2))
+    block = bytearray(blocks[which])
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(
+            st.sampled_from([*range(12), *range(100, 108), *range(124, 136), 156, *range(157, 170), *range(345, 350)])
+        )
+        block[place] = data.draw(st.sampled_from(b"./0127LKxSg\0\x80\xff 5") | st.integers(0, 255))
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block[:512])
+    blocks[which] = bytes(block)
+    try:
+        passed = guarded(blocks)
+    except ArchiveRefused:
+        return
+    with tempfile.TemporaryDirectory() as name:
+        inside = Path(name, "part")
+        inside.mkdir()
+        done = subprocess.run(commands.unpack_files(str(inside)), input=passed, capture_output=True, check=False)
+        assert done.returncode in (0, 2)
+        assert [each.name for each in Path(name).iterdir()] == ["part"]
+        assert {each.name for each in inside.iterdir()} <= {"cohort"}
+        for each in inside.rglob("*"):
+            assert stat.S_IFMT(each.lstat().st_mode) in (stat.S_IFREG, stat.S_IFDIR)
+            assert each.stat().st_mode & 0o7000 == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(noise=st.binary(max_size=1500))
+def test_noise_is_no_archive(noise: bytes) -> None:
+    with pytest.raises(ArchiveRefused):
+        guarded([noise] if any(noise) else [b"x"], end=False)
