@@ -1,7 +1,8 @@
-"""What is asked of a site about names and short texts: the answer is hexadecimal, so any name arrives as it is. Pure."""
+"""What is asked of a site about names and short texts: the answer is in base64, so any name arrives as it is. Pure."""
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import shlex
@@ -24,8 +25,8 @@ class NotTold(ValueError):
 
 def _asked(script: str) -> list[str]:
     """Words for a POSIX shell that change nothing, and tell how they ended: what a cut left of an answer is none."""
-    # The program `od` is one of those that copies need, too.
-    return [f"{LOOK}{{ ( {script} ) 2>&1; printf '\\0medweave-end %s\\n' $?; }} | od -An -v -tx1"]
+    # The program `base64` is one of those that copies need, too.
+    return [f"{LOOK}{{ ( {script} ) 2>&1; printf '\\0medweave-end %s\\n' $?; }} | base64"]
 
 
 def answer(text: str) -> bytes:
@@ -35,8 +36,8 @@ def answer(text: str) -> bytes:
         NotTold: they failed, or the answer is not whole.
     """
     try:
-        found = _END.fullmatch(bytes.fromhex(text))
-    except ValueError:
+        found = _END.fullmatch(base64.b64decode(text, validate=False))
+    except ValueError:  # of binascii, too
         found = None
     if found is None:
         raise NotTold(reason_in(text) or "the answer is cut")
@@ -70,7 +71,7 @@ def searched(command: Sequence[str]) -> str:
 
 def nothing() -> str:
     """What such a command prints where it finds nothing."""
-    return (_END_TEXT % 0).encode().hex()
+    return base64.b64encode((_END_TEXT % 0).encode()).decode()
 
 
 def _quoted(sign: str) -> str:
