@@ -46,6 +46,7 @@ class Places:
         programs: a folder on the sites' PATH, before the others.
         source, target: folders for what is sent, and for what arrives.
         more: further connectors, by the name of their deployment.
+        pods: the API server of those of `with_pods`.
         asked: commands that each deployment ran, and streams that it opened.
     """
 
@@ -58,6 +59,7 @@ class Places:
         self.asked: Counter[str] = Counter()
         self.manager: Any = None
         self.more: Callable[[], dict[str, Any]] = dict
+        self.pods: Any = None
 
     def replace(self, program: str, script: str) -> None:
         """Puts a script in the place of a site's program, which it can run as `$real`."""
@@ -132,6 +134,7 @@ def with_pods(at: Places, folder: Path) -> Iterator[list[ExecutionLocation]]:
     with ApiServer() as server:
         for name in ("w-0", "w-1"):
             server.add(pod_document(name))
+        at.pods = server
         server.write_kubeconfig(folder / "kubeconfig")
         server.environment = {"PATH": at.server.environment["PATH"]}
         config = {"kubeconfig": str(folder / "kubeconfig"), "selector": "app=w"}

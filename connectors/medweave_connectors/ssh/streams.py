@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any
@@ -18,7 +17,7 @@ from streamflow.deployment.connector.ssh import SSHStreamReaderWrapper, SSHStrea
 from medweave_connectors.errors import StreamBroke, StreamCut
 
 READ_BYTES = 2**16
-TAIL_PIECES = 4
+TAIL_BYTES = 4000
 
 
 class _Input(SSHStreamWriterWrapper):  # type: ignore[misc]
@@ -33,7 +32,7 @@ class _Stream:
 
     def __init__(self, session: AbstractAsyncContextManager[Any], what: str) -> None:
         self._session, self._what = session, what
-        self._errors: deque[bytes] = deque(maxlen=TAIL_PIECES)
+        self._errors = bytearray()
         self._process: Any = None
         self._draining: asyncio.Task[None] | None = None
 
@@ -44,7 +43,8 @@ class _Stream:
 
     async def _drain(self) -> None:
         while data := await self._process.stderr.read(READ_BYTES):
-            self._errors.append(data)
+            self._errors += data  # a line may come in many pieces: the last of them say nothing of the cause
+            del self._errors[:-TAIL_BYTES]
 
     async def _end(self) -> None:
         """Waits for the command; its failure is ours."""
@@ -52,7 +52,9 @@ class _Stream:
         if self._process.exit_status is None and self._process.exit_signal is None:
             raise StreamCut(self._what)
         if self._process.exit_status != 0:
-            told = b"".join(self._errors).decode(errors="replace").strip()
+            assert self._draining is not None
+            await self._draining  # what it said last may come after its end
+            told = self._errors.decode(errors="replace").strip()
             status = self._process.exit_status
             raise StreamBroke(f"{self._what} broke off: {told or 'no word'} (exit status {status})", told, status)
 

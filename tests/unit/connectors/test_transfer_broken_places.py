@@ -1,0 +1,194 @@
+"""Copies to and from places that are really full, really read-only, really somebody else's, or really gone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from medweave_connectors.errors import NoRoom, SourceUnreadable, TargetRefused, TransferFailed
+from support.engine import run, start, wait_until, write_workflow
+from support.engine_file import LOCAL, OURS, engine_file, ssh_site
+from support.ssh_server import ssh_server
+from support.transfers import Places, Route, places, replaced, with_pods
+
+PATIENT = "Mustermann_Erika_1970"
+MIB = 2**20
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> Iterator[Places]:
+    with places(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def small(at: Places) -> Iterator[Places]:
+    """The same, whose target is a disk of 1 MiB."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", at.target], check=True)
+    try:
+        yield at
+    finally:
+        subprocess.run(["umount", at.target], check=True)
+
+
+def cohort(at: Places, size: int = 2 * MIB) -> Path:
+    folder = at.source / "cohort"
+    folder.mkdir()
+    for n in range(4):
+        (folder / f"{PATIENT}_{n}").write_bytes(os.urandom(size // 4))
+    return folder
+
+
+def failed(at: Places, kind: type[TransferFailed], route: Route) -> str:
+    with pytest.raises(kind) as raised:
+        at.at_work(lambda each: each.send(route, "cohort"))
+    assert type(raised.value) is kind
+    assert PATIENT not in str(raised.value)
+    assert at.left() == []
+    return str(raised.value)
+
+
+# ---- full
+
+
+@pytest.mark.parametrize("route", ["from-driver", "to-driver"])
+def test_a_disk_that_is_too_small(small: Places, route: Route) -> None:
+    cohort(small)
+    small.replace("tar", f'touch {small.programs}/called; exec "$real" "$@"')
+    told = failed(small, NoRoom, route)
+    assert f"{2 * MIB} bytes are needed, {MIB} are free" in told
+    assert not (small.programs / "called").exists()
+
+
+def test_a_disk_that_somebody_else_fills_meanwhile(small: Places) -> None:
+    cohort(small, MIB // 2)
+    other = small.target / "of another"
+    small.replace("tar", f'case "$1" in x*) head -c {MIB} /dev/zero > "{other}" 2>/dev/null ;; esac; exec "$real" "$@"')
+    with pytest.raises(NoRoom, match=rf"{MIB // 2} bytes are needed; .*No space left on device"):
+        small.at_work(lambda each: each.send("from-driver", "cohort"))
+    assert small.left() == ["of another"]
+    (small.programs / "tar").unlink()
+    other.unlink()
+    small.at_work(lambda each: each.send("from-driver", "cohort"))
+    assert len(list((small.target / "cohort").iterdir())) == 4
+
+
+# ---- read-only, and somebody else's
+
+
+@pytest.mark.parametrize("route", ["from-driver", "to-driver"])
+def test_a_disk_that_is_read_only(small: Places, route: Route) -> None:
+    cohort(small, 1000)
+    subprocess.run(["mount", "-o", "remount,ro", small.target], check=True)
+    assert "seen:     Read-only file system\n" in failed(small, TargetRefused, route)
+
+
+def test_a_disk_that_becomes_read_only_on_the_way(small: Places) -> None:
+    cohort(small, 1000)
+    small.replace("tar", f'case "$1" in x*) mount -o remount,ro "{small.target}" ;; esac; exec "$real" "$@"')
+    with pytest.raises(TargetRefused, match="Read-only file system"):
+        small.at_work(lambda each: each.send("from-driver", "cohort"))
+    subprocess.run(["mount", "-o", "remount,rw", small.target], check=True)
+    assert [each for each in small.left() if not each.endswith(".part")] == [], "nothing that looks whole"
+
+
+def as_nobody(at: Places, *programs: str) -> None:
+    """These programs of the sites run for another user."""
+    for program in programs:
+        at.replace(program, 'exec setpriv --reuid=65534 --regid=65534 --clear-groups "$real" "$@"')
+
+
+def test_a_folder_of_somebody_else(at: Places) -> None:
+    cohort(at, 1000)
+    as_nobody(at, "mkdir")
+    assert "seen:     Permission denied\n" in failed(at, TargetRefused, "from-driver")
+
+
+@pytest.mark.parametrize("which", ["file", "folder"])
+def test_files_of_somebody_else(at: Places, which: str) -> None:
+    folder = cohort(at, 1000)
+    (folder / "below").mkdir()
+    (folder / "below" / PATIENT).touch()
+    (folder / "below" if which == "folder" else folder / f"{PATIENT}_2").chmod(0o700)
+    as_nobody(at, "tar", "find", "stat", "sha256sum")
+    assert "Permission denied" in failed(at, SourceUnreadable, "to-driver")
+
+
+# ---- gone
+
+
+def test_a_pod_that_is_deleted_in_the_middle(at: Places, tmp_path: Path) -> None:
+    cohort(at)
+    begun = at.programs / "begun"
+
+    async def act(each: Places) -> None:
+        laptop = each.places()["laptop"]
+        each.manager.register_path(laptop, str(each.source / "cohort"))
+        going = asyncio.create_task(
+            each.manager.transfer_data(laptop, str(each.source / "cohort"), pods[:1], str(each.target / "sent"))
+        )
+        while not begun.exists():
+            assert not going.done(), going
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(each.pods.remove, "w-0")
+        with pytest.raises(TransferFailed) as raised:
+            await going
+        assert PATIENT not in str(raised.value)
+        assert not (each.target / "sent").exists()
+
+    at.replace("tar", f'touch "{begun}"; head -c 1000 > /dev/null; sleep 30')
+    with with_pods(at, tmp_path) as pods:
+        at.at_work(act)
+
+
+def test_a_driver_that_is_killed_in_the_middle_and_started_again(tmp_path: Path) -> None:
+    programs, hangs = tmp_path / "programs", tmp_path / "hangs"
+    programs.mkdir()
+    hangs.touch()
+    unpack = f'head -c 2000 | "$real" "$@"; touch "{tmp_path}/begun"; sleep 20; exit 2'
+    replaced(programs, "tar", f'case "$1" in x*) if [ -e "{hangs}" ]; then {unpack}; fi ;; esac; exec "$real" "$@"')
+    with ssh_server(tmp_path / "server", {"PATH": f"{programs}:{os.environ['PATH']}"}) as server:
+        managers = OURS | {"dataManager": {"type": "medweave.transfer", "config": {}}}
+        deployments = {"here": LOCAL, "there": ssh_site(server.port, f"{tmp_path}/site")}
+        tool = {"inputs": {"scan": {"type": "File", "inputBinding": {"position": 1}}}}
+        write_workflow(
+            tmp_path,
+            {"first": ('cat "$1" > result.txt', tool)},
+            job={"scan": {"class": "File", "path": "scan"}},
+            file=engine_file(deployments, {"/": {"deployment": "there"}}, managers=managers),
+        )
+        document = (
+            (tmp_path / "tiny.cwl")
+            .read_text()
+            .replace('"inputs": {}, "outputs": {"first', '"inputs": {"scan": "File"}, "outputs": {"first')
+        )
+        (tmp_path / "tiny.cwl").write_text(document.replace('"in": {}', '"in": {"scan": "scan"}'))
+        content = os.urandom(100_000).hex()
+        (tmp_path / "scan").write_text(content)
+        killed = start(tmp_path)
+        wait_until((tmp_path / "begun").exists, 60)
+        killed.signal(signal.SIGKILL)
+        killed.process.join(20)
+        left = [each for each in (tmp_path / "site").rglob("*") if each.name in {"scan", "result.txt"}]
+        assert all(".part/" in str(each) for each in left), "what is not whole has no name of its own"
+        hangs.unlink()
+        ended = run(tmp_path)
+    assert ended.exit_code == 0, ended.stderr
+    assert (tmp_path / "results" / "result.txt").read_text() == content
+
+
+def test_the_cause_is_told_in_however_many_pieces_it_comes(at: Places) -> None:
+    # Found on a full disk: of what tar said, the last four pieces were kept, which were its last line.
+    cohort(at, 1000)
+    slow = 'for word in "tar: " "x" ": Cannot write: " "No space left on device" "\n" "tar: " "Exiting" " with" " failure" "\n"; do'
+    at.replace(
+        "tar",
+        f'case "$1" in x*) cat > /dev/null; {slow} printf %s "$word" >&2; sleep 0.05; done; exit 2 ;; esac; exec "$real" "$@"',
+    )
+    assert "1000 bytes are needed" in failed(at, NoRoom, "from-driver")
