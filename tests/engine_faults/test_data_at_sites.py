@@ -287,25 +287,38 @@ def test_d5_what_is_not_fetched_well_does_not_pass(
     assert list((ours / "results").glob("*")) == []
 
 
-# Each transfer of the scattered step waits for another one, or says that none has begun.
+# Each transfer of the scattered step waits for another one, or says that none has begun; the first one ends last. Whoever gets
+# the input of another job says so.
 TOGETHER = """
 import asyncio, pathlib
 from streamflow.cwl.step import CWLTransferStep
+from streamflow.workflow.step import ExecuteStep
 
-begun, real = [], CWLTransferStep.transfer
+begun, ended, transfer, run_job = [], [], CWLTransferStep.transfer, ExecuteStep._run_job
 
-async def transfer(self, job, token):
+async def waited(for_them, count):
+    for _ in range(30):
+        if len(for_them) >= count:
+            return True
+        await asyncio.sleep(0.1)
+
+async def together(self, job, token):
     if self.name.startswith("/each"):
         begun.append(job.name)
-        for _ in range(30):
-            if len(begun) > 1:
-                break
-            await asyncio.sleep(0.1)
-        else:
+        if not await waited(begun, 2):
             pathlib.Path("alone").touch()
-    return await real(self, job, token)
+        elif job.name.endswith("0.0"):
+            await waited(ended, 1)
+    sent = await transfer(self, job, token)
+    ended.append(job.name)
+    return sent
 
-CWLTransferStep.transfer = transfer
+async def paired(self, job, inputs, connectors):
+    if any(job.name != f"{self.name}/{token.tag}" for token in inputs.values()):
+        pathlib.Path("of another").touch()
+    return await run_job(self, job, inputs, connectors)
+
+CWLTransferStep.transfer, ExecuteStep._run_job = together, paired
 """
 
 
@@ -343,6 +356,7 @@ def test_d6_inputs_of_a_scatter_are_sent_at_the_same_time(stock: Path, ours: Pat
         ended = run(folder, preload=folder / "together.py") if is_ours else run_stock(folder, preload=TOGETHER)
         assert ended.exit_code == 0, ended.stderr
         assert [(folder / "results" / f"scan{n}.out").read_text() for n in range(2)] == ["scan 0", "scan 1"]
+        assert not (folder / "of another").exists()
         return (folder / "alone").exists()
 
     shown(alone(stock, is_ours=False))
