@@ -35,6 +35,7 @@ ENDS: Mapping[Route, tuple[str, str]] = {
 def replaced(folder: Path, program: str, script: str) -> None:
     """Puts a script into a folder of a PATH, in the place of a program, which it can run as `$real`."""
     file = folder / program
+    file.unlink(missing_ok=True)  # it may be a link to the machine's own busybox, which is not to be written to
     file.write_text(f"#!/bin/sh\nreal={shlex.quote(str(shutil.which(program)))}\n{script}\n")
     file.chmod(0o755)
 

@@ -14,9 +14,10 @@ _PLACE = re.compile(r"^medweave-place (new|below) ([0-9]{1,19}|unknown)\.$", re.
 _KIB = 1024
 _PART = ".part"
 _C = "export LC_ALL=C; "  # reasons are known by their words
-# A far end whose stream was cut may still be writing.
+# Only folders get rights: a file may be one of the store's, which others use. A far end whose stream was cut may still be writing.
 _REMOVE = (
-    'chmod -R u+rwx "$part" 2>/dev/null; rm -rf "$part" 2>/dev/null || { sleep 1; rm -rf "$part"; } 2>/dev/null || :;'
+    'find "$part" -type d ! -perm -700 -exec chmod u+rwx {} \\; 2>/dev/null; '
+    'rm -rf "$part" 2>/dev/null || { sleep 1; rm -rf "$part"; } 2>/dev/null || :;'
 )
 _OLD = ".medweave-old"  # what stood at the destination, until the copy stands there
 _RESTORE = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 import time
@@ -286,6 +287,30 @@ def test_where_the_rest_does_not_come_alone_all_of_it_is_sent(runs: Runs) -> Non
     runs.next()
     assert runs.send("cohort") == (size(folder), 11, 0)
     assert tree(runs.at.target / "cohort") == tree(folder)
+
+
+def test_a_copy_that_is_given_up_leaves_what_others_use_read_only(runs: Runs) -> None:
+    # It had names of the store's files already, and was removed with the rights to do so: those of the files, too.
+    folder = cohort(runs.at)
+    runs.send("cohort")
+    before = [stat.S_IMODE(each.stat().st_mode) for each in runs.blobs()]
+    assert {mode & 0o222 for mode in before} == {0}
+    (folder / "new").write_bytes(b"new")
+    begun = runs.at.programs / "begun"
+    runs.at.replace("tar", f'case "$1" in xpf) touch "{begun}"; sleep 30; exit 2;; esac; exec "$real" "$@"')
+    runs.next()
+
+    async def given_up(each: Places) -> None:
+        going = asyncio.create_task(each.send("from-driver", "cohort"))
+        while not begun.exists():
+            await asyncio.sleep(0.01)
+        going.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await going
+
+    runs.at.at_work(given_up)
+    assert runs.at.left() == []
+    assert [stat.S_IMODE(each.stat().st_mode) for each in runs.blobs()] == before
 
 
 @pytest.mark.parametrize("spoiled", ["somebody's", "a link", "a file"])

@@ -116,4 +116,6 @@ def last_words(tar: Mapping[str, Any]) -> str:
 def clear(path: str) -> list[str]:
     """Words that remove what a copy has left which is tried again in another way."""
     quoted = shlex.quote(path)
-    return [f"{{ chmod -R u+rwx {quoted} 2>/dev/null; rm -rf {quoted}; }}"]
+    # Only folders get rights: a file may be one of the store's, which others use.
+    rights = f"find {quoted} -type d ! -perm -700 -exec chmod u+rwx {{}} \\; 2>/dev/null"
+    return [f"{{ {rights}; rm -rf {quoted}; }}"]
