@@ -85,7 +85,7 @@ def test_d2_who_waits_for_a_copy_that_breaks_does_not_wait_for_ever(tmp_path: Pa
 
     async def act(kind: type[DefaultDataManager], target: Path) -> list[Any]:
         target.mkdir()
-        connectors = {"laptop": LocalConnector("laptop", "/"), "site": Breaking("site", "/")}
+        connectors: dict[str, Any] = {"laptop": LocalConnector("laptop", "/"), "site": Breaking("site", "/")}
         context: Any = SimpleNamespace(
             deployment_manager=SimpleNamespace(get_connector=connectors.__getitem__),
             checkpoint_manager=SimpleNamespace(register=lambda _: None),
@@ -97,7 +97,10 @@ def test_d2_who_waits_for_a_copy_that_breaks_does_not_wait_for_ever(tmp_path: Pa
             manager.transfer_data(HERE, str(tmp_path / "scan"), [THERE], str(target / name))
             for name in ("one", "two", "one")
         ]
-        together = await asyncio.gather(*(outcome(asyncio.wait_for(each, HANG_S)) for each in sent[:2]))
+        first = asyncio.create_task(outcome(asyncio.wait_for(sent[0], HANG_S)))
+        while not connectors["site"].broken:  # else the second one may be first on a busy machine
+            await asyncio.sleep(0.01)
+        together = await asyncio.gather(first, outcome(asyncio.wait_for(sent[1], HANG_S)))
         told = [*together, await outcome(asyncio.wait_for(sent[2], HANG_S))]
         for connector in connectors.values():
             await connector.undeploy(False)
