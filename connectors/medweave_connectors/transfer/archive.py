@@ -3,6 +3,8 @@
 What tar makes of a file or folder whose links it follows is files, folders, and further names of files. Nothing else passes, and
 nothing that lies elsewhere than below the name that was asked for; so neither this machine nor the site that gets it has to trust
 its own tar with what another site wrote.
+
+The far end of a direct copy runs this text by its own python3, of 3.8 or later: see `for_far_end`.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from enum import StrEnum
+from enum import Enum
+from pathlib import Path
+from typing import Any
 
 BLOCK_BYTES = 512
 NAME_BYTES = 2**16  # of a name that has a header of its own; Linux has 4096
@@ -27,9 +31,10 @@ _MAGICS = (_USTAR, b"ustar  \0", bytes(8))  # of POSIX, GNU and what came before
 _expected: ContextVar[int | None] = ContextVar("expected", default=None)
 
 
-class Refused(StrEnum):
+class Refused(str, Enum):  # noqa: UP042 (3.8)
     """What is wrong with an archive; the words name no file."""
 
+    __str__ = str.__str__
     NAME = "an entry lies elsewhere than below what was asked for"
     KIND = "an entry is neither a file nor a folder"
     LINK = "an entry is another name of a file that was not sent before"
@@ -61,16 +66,22 @@ def expecting(num_bytes: int) -> Iterator[None]:
         _expected.reset(token)
 
 
+def for_far_end(root: str) -> dict[str, Any]:
+    """What a far end needs for a guard of its own, as JSON: this text, the name, and how much is expected."""
+    return {"program": Path(__file__).read_text("utf-8"), "root": root, "num_bytes": _expected.get()}
+
+
 class Guard:
     """Looks through one archive.
 
     Args:
         root: the only name on top of it.
+        num_bytes: what it may hold; None for what is `expecting`.
     """
 
-    def __init__(self, root: str | bytes) -> None:
+    def __init__(self, root: str | bytes, num_bytes: int | None = None) -> None:
         self._root = root if isinstance(root, bytes) else root.encode(errors="surrogateescape")
-        self._left_bytes = _expected.get()
+        self._left_bytes = _expected.get() if num_bytes is None else num_bytes
         self._held = bytearray()  # the beginning of a header, or a name with a header of its own
         self._skip = 0  # content that passes as it is
         self._named: dict[bytes, bytes] = {}  # what special headers say of the entry after them
@@ -165,23 +176,22 @@ class Guard:
         link = self._named_or(block, b"K", b"linkpath", _text(block[_LINK]))
         size = self._sized(size)
         if kind == b"5":
-            name = name.removesuffix(b"/")
+            name = _folder(name)
         self._check_name(name)
         if name in self._files or name in self._others:
             raise ArchiveRefused(Refused.TWICE)
-        match kind:
-            case b"0" | b"\0":
-                self._take(size)
-                self._files.add(name)
-                self._skip = _padded(size)
-            case b"1" if size == 0 and link in self._files:
-                self._files.add(name)
-            case b"1":
+        if kind in (b"0", b"\0"):
+            self._take(size)
+            self._files.add(name)
+            self._skip = _padded(size)
+        elif kind == b"1":
+            if size or link not in self._files:
                 raise ArchiveRefused(Refused.LINK)
-            case b"5" if size == 0:
-                self._others.add(name)
-            case _:
-                raise ArchiveRefused(Refused.KIND)
+            self._files.add(name)
+        elif kind == b"5" and size == 0:
+            self._others.add(name)
+        else:
+            raise ArchiveRefused(Refused.KIND)
 
     def _named_or(self, block: bytes, gnu: bytes, posix: bytes, plain: bytes) -> bytes:
         """A name, from the header before where it is too long for its own; some tars read no headers of POSIX."""
@@ -189,7 +199,7 @@ class Guard:
         if len(found) > 1 or any(b"\0" in each for each in found):
             raise ArchiveRefused(Refused.FORM)
         if b"path" in self._named and posix == b"path" and not self._root.startswith(plain):  # cut off where it is long
-            self._check_name(plain.removesuffix(b"/"))
+            self._check_name(_folder(plain))
         return found[0] if found else plain
 
     def _sized(self, size: int) -> int:
@@ -214,6 +224,10 @@ class Guard:
 
 def _padded(size: int) -> int:
     return -(-size // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def _folder(name: bytes) -> bytes:
+    return name[:-1] if name.endswith(b"/") else name
 
 
 def _text(field: bytes) -> bytes:

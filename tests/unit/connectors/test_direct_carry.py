@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import os
@@ -9,12 +10,13 @@ import shutil
 import socket
 import ssl
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from medweave_connectors.transfer import archive
 from medweave_connectors.transfer.direct import carry as carry_module
 from medweave_connectors.transfer.direct import commands, dialogue
 from medweave_connectors.transfer.direct.carry import Broke, Half, Listener, Unreached, carry
@@ -51,11 +53,12 @@ def carried(
     send: str = "cat {blob}",
     get: str = "cat > {blob}.copy",
     at: LocalEnd | None = None,
+    guard: Mapping[str, Any] | None = None,
 ) -> int:
     """The bytes that were carried, by two commands of this machine's shell."""
     words = (["sh", "-c", each.format(blob=blob)] for each in (send, get))
     ends = (LocalEnd("a"), at or LocalEnd("b"))
-    source, target = (Half(end.end, word) for end, word in zip(ends, words, strict=True))
+    source, target = (Half(end.end, word, each) for end, word, each in zip(ends, words, (None, guard), strict=True))
 
     async def act() -> int:
         return await carry(source, target, listener, ports=commands.PORTS, connected=lambda: None)
@@ -69,6 +72,30 @@ def carried(
 def test_what_one_command_writes_another_gets(blob: Path, listener: Listener) -> None:
     assert carried(blob, listener=listener) == SIZE
     assert blob.with_name("blob.copy").read_bytes() == blob.read_bytes()
+
+
+def test_an_archive_is_looked_through_before_it_is_unpacked(blob: Path) -> None:
+    target = blob.parent / "target"
+    target.mkdir()
+    (blob.parent / "link").symlink_to("/etc")
+    pack, unpack = f"tar cPf - -C {blob.parent} ", f"tar xPf - -C {target}"
+    for send, why in (
+        (f"{pack} --transform s,^,../, blob", "an entry lies elsewhere"),
+        (f"{pack} --transform s,link,blob, link", "neither a file nor a folder"),
+        (f"{pack} blob | head -c 5120", "ends too soon"),
+        ("true", "ends too soon"),
+    ):
+        with pytest.raises(Broke, match=why):
+            carried(blob, send=send, get=unpack, guard=archive.for_far_end("blob"))
+        assert not any(each.is_symlink() for each in target.iterdir())
+    carried(blob, send=f"{pack} blob", get=unpack, guard=archive.for_far_end("blob"))
+    assert (target / "blob").read_bytes() == blob.read_bytes()
+
+
+def test_what_is_sent_to_a_far_end_is_python_of_its_version() -> None:
+    text = commands.program().partition(b"\n")[2].decode()
+    for each in (text, archive.for_far_end("blob")["program"]):
+        ast.parse(each, feature_version=(3, 8))
 
 
 def test_nothing_at_all_can_be_carried(blob: Path) -> None:

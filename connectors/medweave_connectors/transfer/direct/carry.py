@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from medweave_connectors.transfer.direct import commands
 from medweave_connectors.transfer.direct.dialogue import START_S, Dialogue, EndFailed
 from medweave_connectors.transfer.direct.ends import End
+from medweave_connectors.transfer.direct.far_end import CUT
 from medweave_connectors.transfer.direct.identity import make_identity
 
 OTHER_S = 5.0  # for what the other end says of a failure
@@ -29,10 +31,12 @@ class Half:
 
     Attributes:
         words: their output is sent; or they get what arrives.
+        guard: of the archive that arrives, as `archive.for_far_end` has it; without one, everything passes.
     """
 
     end: End
     words: Sequence[str]
+    guard: Mapping[str, Any] | None = None
 
 
 class Unreached(Exception):
@@ -95,11 +99,11 @@ async def _together(
     callers, waiters = (source, target) if listener == Listener.TARGET else (target, source)
     own, other = make_identity(), make_identity()
     listening = commands.to_listen(bind=waiting.end.bind, own=own, peer=other, ports=ports)
-    await waiting.begin(listening, waiters.words, sends=waiting is first)
+    await waiting.begin(listening | {"guard": waiters.guard}, waiters.words, sends=waiting is first)
     told = await waiting.hear("listening", within_s=START_S)
     hosts = [*waiting.end.hosts, *told["addresses"]]
     connecting = commands.to_connect(hosts=hosts, port=told["listening"], own=other, peer=own)
-    await calling.begin(connecting, callers.words, sends=calling is first)
+    await calling.begin(connecting | {"guard": callers.guard}, callers.words, sends=calling is first)
     await calling.hear("connected", within_s=START_S)
 
 
@@ -114,7 +118,7 @@ async def _ended(*ends: Dialogue) -> int:
         await asyncio.wait(tasks, timeout=OTHER_S)
         failures = [each.exception() for each in tasks if each.done() and not each.cancelled()]
         failed = [each for each in failures if isinstance(each, EndFailed)]
-        raise max(failed, key=lambda each: each.tar is not None) from None
+        raise max(failed, key=lambda each: (each.tar is not None, each.why != CUT)) from None
     finally:
         for task in tasks:
             task.cancel()

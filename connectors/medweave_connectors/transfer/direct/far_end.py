@@ -26,9 +26,10 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, NoReturn
+from typing import Any, Callable, NoReturn  # noqa: UP035 (3.8)
 
 MARK = "medweave-direct "
+CUT = "the stream was cut"  # which tells nothing of why
 BLOCK = 2**20
 GREETING = b"medweave-direct 1\n"
 GREET_S, IDLE_S, BEAT_S = 5.0, 120.0, 5.0
@@ -227,7 +228,7 @@ def _fill(source: ssl.SSLSocket, view: memoryview) -> None:
     while done < len(view):
         count = source.recv_into(view[done:])
         if not count:
-            raise Failed("the stream was cut")
+            raise Failed(CUT)
         done += count
 
 
@@ -284,8 +285,25 @@ def send(link: ssl.SSLSocket, command: list[str]) -> None:
         raise Failed("tar failed at the other end")
 
 
-def receive(link: ssl.SSLSocket, command: list[str]) -> None:
-    """Gives what comes to a command."""
+def _guard(given: dict[str, Any] | None) -> Callable[[bytes], bytes]:
+    """What may be unpacked of an archive: given a piece, what passes of it; given nothing, it must have come to its end."""
+    if not given:
+        return lambda piece: piece
+    module: dict[str, Any] = {"__name__": "archive"}
+    exec(compile(given["program"], "archive", "exec"), module)
+    guard = module["Guard"](given["root"], given["num_bytes"])
+
+    def passed(piece: bytes) -> bytes:
+        try:
+            return bytes(guard.passed(piece) if piece else guard.end() or b"")
+        except module["ArchiveRefused"] as error:
+            raise Failed("an archive was refused: " + str(error)) from None
+
+    return passed
+
+
+def receive(link: ssl.SSLSocket, command: list[str], passed: Callable[[bytes], bytes]) -> None:
+    """Gives what comes, and may pass, to a command."""
     tar = _tar(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     words, target = _last_words(tar), tar.stdin
     view = memoryview(bytearray(BLOCK))
@@ -298,7 +316,7 @@ def receive(link: ssl.SSLSocket, command: list[str]) -> None:
             raise Failed("the stream is none")
         _fill(link, view[:length])
         _moved[0] += length
-        rest = view[:length]
+        rest = memoryview(passed(bytes(view[:length])))
         try:
             while rest:
                 rest = rest[os.write(target.fileno(), rest) :]
@@ -307,7 +325,8 @@ def receive(link: ssl.SSLSocket, command: list[str]) -> None:
                 raise Failed("tar failed where they should go", _told(code, words)) from None
     count, sent = _END.unpack(_exactly(link, _END.size))
     if sent or count != _moved[0]:
-        raise Failed("tar failed at the other end" if sent else "the stream was cut")
+        raise Failed("tar failed at the other end" if sent else CUT)
+    passed(b"")
     target.close()
     code = tar.wait()
     link.sendall(struct.pack(">i", code))
@@ -325,13 +344,16 @@ def main() -> None:
             link = (listened if settings["listen"] else connected)(settings)
             say(connected=True)
             link.settimeout(IDLE_S)
-            (send if settings["send"] else receive)(link, settings["words"])
+            if settings["send"]:
+                send(link, settings["words"])
+            else:
+                receive(link, settings["words"], _guard(settings["guard"]))
         except Failed as error:
             say(failed=str(error), tar=error.tar)
         except socket.timeout:  # noqa: UP041 (before 3.10 it was no TimeoutError)
             say(failed="the other end has stopped", tar=None)
         except OSError:  # ssl's are such
-            say(failed="the stream was cut", tar=None)
+            say(failed=CUT, tar=None)
         else:
             say(ended=_moved[0])
     except BrokenPipeError:

@@ -16,8 +16,8 @@ from streamflow.core.exception import WorkflowExecutionException
 
 from medweave_connectors.errors import StreamBroke
 from medweave_connectors.record import console, current
+from medweave_connectors.transfer import archive, reasons
 from medweave_connectors.transfer import commands as tar
-from medweave_connectors.transfer import reasons
 from medweave_connectors.transfer.copies import send_files
 from medweave_connectors.transfer.direct import commands
 from medweave_connectors.transfer.direct.carry import Broke, Half, Listener, Unreached, carry
@@ -34,7 +34,9 @@ _FINAL = (*reasons.NO_ROOM, *reasons.READ_ONLY, *reasons.NOT_ALLOWED)  # so it w
 _PART = "only files that it lacked were sent"
 _NAMES = 2**20  # bytes of them that one command takes: Linux has 2 MiB for them and the environment
 ConnectorOf = Callable[[str], Any]
-_Words = tuple[Sequence[str], Sequence[str]]  # of the command that writes, and of the one that reads
+_Words = tuple[
+    Sequence[str], Sequence[str], str
+]  # of the command that writes, of the one that reads, and the archive's root
 Pump = Callable[[Sequence[ExecutionLocation]], Awaitable[None]]
 
 
@@ -130,7 +132,7 @@ class Way:
         names = [posixpath.join(name, each) for each in paths]
         if self._driver == THROUGH and not self._why_not and sum(len(os.fsencode(each)) + 9 for each in names) < _NAMES:
             self._reasons, self._begun = {}, []
-            left = await self._each(destinations, (tar.pack_files(above or "/", names), tar.unpack_files(part)))
+            left = await self._each(destinations, (tar.pack_files(above or "/", names), tar.unpack_files(part), name))
             if not left:
                 self._arrived(self._destinations)
         if left:
@@ -149,7 +151,8 @@ class Way:
         everywhere = wanted
         if distinct is not None:  # some pods share a volume
             wanted = await distinct(wanted, target)
-        failed = await self._each(wanted, (tar.pack(path), tar.unpack_files(posixpath.dirname(target))))
+        words = tar.pack(path), tar.unpack_files(posixpath.dirname(target)), posixpath.basename(path)
+        failed = await self._each(wanted, words)
         if failed and mirrors is not None:  # the connector copies to all of a cluster
             self._reasons, failed = {}, wanted
         elif not failed:  # who shares a volume has it, too
@@ -214,8 +217,9 @@ class Way:
             if end is None:
                 raise Unreached(f"no program can be started at {each.deployment}")
             ends.append(end)
-        source, there = (Half(*each) for each in zip(ends, words, strict=True))
-        await carry(source, there, listener, ports=self._ports, connected=connected)
+        packing, unpacking, root = words
+        there = Half(ends[1], unpacking, archive.for_far_end(root))
+        await carry(Half(ends[0], packing), there, listener, ports=self._ports, connected=connected)
 
     def _broke(self, error: Broke) -> None:
         if (reason := reasons.reason_in(error.told)) in _FINAL:
