@@ -17,7 +17,7 @@ import numpy.typing as npt
 from medweave_steps.contracts.errors import InternalError
 from medweave_steps.io.openvino_ir import save_ir
 from medweave_steps.runtime.environment import on_cpus
-from medweave_steps.runtime.imports import require
+from medweave_steps.runtime.imports import require, without
 
 FloatArray = npt.NDArray[np.float32]
 Preset = Literal["mixed", "performance"]
@@ -88,7 +88,7 @@ def quantize(
         return windows_BCIJK[number]
 
     # NNCF compiles models of its own and cannot be told a number of threads.
-    with quiet(), on_cpus(num_threads):
+    with quiet(), on_cpus(num_threads), without("nncf"):
         quantized = nncf.quantize(
             model,
             nncf.Dataset(range(len(windows_BCIJK)), feed),
