@@ -128,10 +128,10 @@ def measured(copies: Copies, pairs: int, mib: int) -> None:
     with asyncio.Runner() as runner:
         stack = ExitStack()
         with stack:
-            direct = managed(copies.connectors)
+            direct = managed(copies.connectors, sameFileSystem=False)
             manager = runner.run(direct.__aenter__())
             stack.callback(lambda: runner.run(direct.__aexit__(None, None, None)))
-            other = type(manager)(manager.context, direct=False)
+            other = type(manager)(manager.context, sameFileSystem=False, direct=False)
             runner.run(copies.make())
             notes = {
                 "mib": mib,

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 from streamflow.core.deployment import ExecutionLocation
+from streamflow.data.manager import DefaultDataManager
 
 from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
 from medweave_connectors.local.connector import MedweaveLocalConnector
@@ -48,6 +49,7 @@ class Places:
         source, target: folders for what is sent, and for what arrives.
         more: further connectors, by the name of their deployment.
         pods: the API server of those of `with_pods`.
+        settings: of the data manager. All of these sites' files lie on one machine: unless a test wants so, nobody looks for that.
         asked: commands that each deployment ran, and streams that it opened.
     """
 
@@ -61,6 +63,7 @@ class Places:
         self.manager: Any = None
         self.more: Callable[[], dict[str, Any]] = dict
         self.pods: Any = None
+        self.settings: dict[str, Any] = {"sameFileSystem": False}
 
     def replace(self, program: str, script: str) -> None:
         """Puts a script in the place of a site's program, which it can run as `$real`."""
@@ -72,11 +75,11 @@ class Places:
         sites = {each: ExecutionLocation(name=name, deployment=each) for each in ("site", "other")}
         return {"laptop": LAPTOP, **sites}
 
-    def at_work(self, act: Callable[[Places], Awaitable[Any]], kind: type = MedweaveDataManager) -> Any:
+    def at_work(self, act: Callable[[Places], Awaitable[Any]], kind: Any = MedweaveDataManager) -> Any:
         """What is answered while the places are connected."""
         return asyncio.run(asyncio.wait_for(self._used(act, kind), 60))
 
-    async def _used(self, act: Callable[[Places], Awaitable[Any]], kind: type) -> Any:
+    async def _used(self, act: Callable[[Places], Awaitable[Any]], kind: Any) -> Any:
         login = {
             "nodes": [f"127.0.0.1:{self.server.port}"],
             "username": "me",
@@ -89,7 +92,8 @@ class Places:
             deployment_manager=SimpleNamespace(get_connector=connectors.__getitem__),
             checkpoint_manager=SimpleNamespace(register=lambda _: None),
         )
-        self.manager = context.data_manager = kind(context)
+        settings = self.settings if kind is not DefaultDataManager else {}
+        self.manager = context.data_manager = kind(context, **settings)
         for name, connector in connectors.items():
             await connector.deploy(False)
             self._count(name, connector)

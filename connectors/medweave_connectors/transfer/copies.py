@@ -80,7 +80,7 @@ async def send_files(
         StreamBroke: tar failed, here or there.
     """
     above, name = posixpath.split(folder)
-    for some in _batches([posixpath.join(name, each) for each in paths]):
+    for some in batches([posixpath.join(name, each) for each in paths]):
         words = commands.pack_files(above or "/", some)
         if source.local:
             reader: Any = Reader(words, f"a transfer from {HERE}")
@@ -91,8 +91,8 @@ async def send_files(
         await pump(reader, writers, int(connector.transferBufferSize), None if source.local else Guard(name))
 
 
-def _batches(names: Sequence[str]) -> Iterator[list[str]]:
-    """The names in groups that one command line takes."""
+def batches(names: Sequence[str]) -> Iterator[list[str]]:
+    """Names in groups that one command line takes."""
     some: list[str] = []
     num_bytes = 0
     for name in names:

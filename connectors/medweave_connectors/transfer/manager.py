@@ -39,6 +39,7 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
         self,
         context: StreamFlowContext,
         storeGiB: float = STORE_GIB,
+        sameFileSystem: bool = True,
         direct: bool = True,
         directPorts: Sequence[int] = PORTS,
     ) -> None:
@@ -47,7 +48,7 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
         self._store_gib = storeGiB
         with of_the_file():
             ports = read_ports(directPorts)
-        self._routes = Routes(context, direct=direct, ports=ports)
+        self._routes = Routes(context, same=sameFileSystem, direct=direct, ports=ports)
         self._swept: set[tuple[str, ...]] = set()  # stores that have been looked through in this run
         # Two transfers of the same to the same deployment do not decide at once that it is not there yet.
         self._deciding: dict[tuple[str, str], asyncio.Lock] = {}
@@ -73,7 +74,7 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
             links, sending = await self._begin(made, src_location, source, dst_locations, dst_path, writable)
             work = [self._link(*each, dst_path, writable) for each in links]
             if sending is not None:
-                work.append(self._send(sending, started))
+                work.append(self._send(sending, started, writable))
             await every(work)
             linked = {wanted.name for _, _, wanted in links}
             for place in made:
@@ -241,10 +242,12 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
             writable=writable,
         )
 
-    async def _send(self, sending: Sending, started: float) -> None:
+    async def _send(self, sending: Sending, started: float, writable: bool) -> None:
         connector_of = self.context.deployment_manager.get_connector
 
-        way = self._routes.way(sending.source, sending.destinations, num_bytes=sending.moves[0])
+        way = self._routes.way(
+            sending.source, sending.destinations, num_bytes=sending.moves[0], seen=sending.seen, writable=writable
+        )
         sending.send_files = way.send_files
 
         async def stream(source: str, target: str) -> None:

@@ -369,13 +369,6 @@ def test_those_go_first_whose_last_use_is_longest_ago_and_never_what_is_used(
     assert "".join(names()) == left
 
 
-class Limited(manager.MedweaveDataManager):  # type: ignore[misc]
-    """With stores of 1.5 MiB."""
-
-    def __init__(self, context: Any) -> None:
-        super().__init__(context, storeGiB=1.5 / 1024)
-
-
 def test_a_run_begins_with_a_store_within_its_limit(runs: Runs) -> None:
     for n in range(3):
         (runs.at.source / f"scan{n}").write_bytes(os.urandom(2**20))
@@ -385,7 +378,8 @@ def test_a_run_begins_with_a_store_within_its_limit(runs: Runs) -> None:
         runs.end(number)
         time.sleep(0.02)  # a file system tells times of some milliseconds
     assert len(runs.blobs()) == 3
-    runs.at.at_work(lambda each: each.send("from-driver", "scan2"), Limited)
+    runs.at.settings["storeGiB"] = 1.5 / 1024
+    runs.at.at_work(lambda each: each.send("from-driver", "scan2"))
     assert runs.told[-1]["num_bytes"] == 0
     assert [each.stat().st_nlink for each in runs.blobs()] == [2]
 

@@ -1,4 +1,5 @@
-"""Which way a copy between two sites goes, and why: straight where the two reach each other, through the driver otherwise."""
+"""Which way a copy between two sites goes, and why: not at all where the two see the same files, straight where they reach each
+other, through the driver otherwise."""
 
 from __future__ import annotations
 
@@ -16,28 +17,49 @@ from streamflow.core.exception import WorkflowExecutionException
 
 from medweave_connectors.errors import StreamBroke
 from medweave_connectors.record import console, current
-from medweave_connectors.transfer import archive, reasons
+from medweave_connectors.transfer import archive, reasons, same_files
 from medweave_connectors.transfer import commands as tar
-from medweave_connectors.transfer.copies import send_files
+from medweave_connectors.transfer.copies import batches, send_files
 from medweave_connectors.transfer.direct import commands
 from medweave_connectors.transfer.direct.carry import Broke, Half, Listener, Unreached, carry
 from medweave_connectors.transfer.direct.ends import end_of
+from medweave_connectors.transfer.manifest import Manifest
+from medweave_connectors.transfer.same_files import How, Seen
 from medweave_connectors.transfer.sending import every
 
-DIRECT, THROUGH = "direct", "through-driver"
+SAME, DIRECT, THROUGH = "same-file-system", "direct", "through-driver"
 SMALL_BYTES = (
     2**20
 )  # two programs take a third of a second to start; a driver at a link of 25 Mbit/s sends these in that time
 MOST_BREAKS = 2  # of streams, one after the other: then the pair is left alone
 CLEAR_S = 60.0
-_FINAL = (*reasons.NO_ROOM, *reasons.READ_ONLY, *reasons.NOT_ALLOWED)  # so it would be on any way
+_FULL = (*reasons.NO_ROOM, *reasons.READ_ONLY)  # so it would be on any way
+_FINAL = (*_FULL, *reasons.NOT_ALLOWED)
 _PART = "only files that it lacked were sent"
 _NAMES = 2**20  # bytes of them that one command takes: Linux has 2 MiB for them and the environment
 ConnectorOf = Callable[[str], Any]
-_Words = tuple[
-    Sequence[str], Sequence[str], str
-]  # of the command that writes, of the one that reads, and the archive's root
+_TAKEN = {How.LINKED: "it was linked there", How.COPIED: "it was copied there", How.SHARED: "it was put there once"}
 Pump = Callable[[Sequence[ExecutionLocation]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What one copy takes.
+
+    Attributes:
+        path: what is copied, at the source.
+        part: the folder at the destination in which it is put together.
+        packing, unpacking: words of the command that writes an archive, and of the one that reads it.
+        root: the only name on top of that archive.
+        taking: words by which a destination takes it that sees what the source sees.
+    """
+
+    path: str
+    part: str
+    packing: Sequence[str]
+    unpacking: Sequence[str]
+    root: str
+    taking: Callable[[Seen], Sequence[list[str]]]
 
 
 @dataclass(slots=True)
@@ -45,11 +67,13 @@ class _Pair:
     """What is known of two deployments in this run.
 
     Attributes:
+        apart: the source does not see the destination's folders.
         listener: which end has to listen; None before it is known.
         refused: why there is no direct way; empty while there may be one.
         breaks: streams that broke since the last that did not.
     """
 
+    apart: bool = False
     listener: Listener | None = None
     refused: str = ""
     breaks: int = 0
@@ -59,16 +83,33 @@ class _Pair:
 class Routes:
     """The ways between deployments, each tried once in a run and remembered."""
 
-    def __init__(self, context: StreamFlowContext, *, direct: bool, ports: tuple[int, int]) -> None:
-        """`direct` is false where the site's file switches direct copies off; `ports`: see `carry`."""
-        self._context, self._direct, self._ports = context, direct, ports
+    def __init__(self, context: StreamFlowContext, *, same: bool, direct: bool, ports: tuple[int, int]) -> None:
+        """`same` and `direct` are false where the site's file switches these ways off; `ports`: see `carry`."""
+        self._context, self._same, self._direct, self._ports = context, same, direct, ports
         self._pairs: dict[tuple[str, str], _Pair] = {}
 
-    def way(self, source: ExecutionLocation, destinations: Sequence[ExecutionLocation], *, num_bytes: int) -> Way:
-        """The way of one copy."""
-        pair = self._pairs.setdefault((source.deployment, destinations[0].deployment), _Pair())
+    def way(
+        self,
+        source: ExecutionLocation,
+        destinations: Sequence[ExecutionLocation],
+        *,
+        num_bytes: int,
+        seen: Manifest,
+        writable: bool,
+    ) -> Way:
+        """The way of one copy.
+
+        Args:
+            num_bytes: that have to be sent.
+            seen: the source as it looks now.
+            writable: somebody will write to the copy.
+        """
+        new = _Pair(apart=not self._same)
+        pair = self._pairs.setdefault((source.deployment, destinations[0].deployment), new)
         connector_of = self._context.deployment_manager.get_connector
-        return Way(connector_of, pair, source, destinations, self._why_not(num_bytes), self._ports)
+        way = Way(connector_of, pair, source, destinations, self._why_not(num_bytes), self._ports)
+        way.holds, way.links = (seen.num_files, seen.num_bytes), not writable
+        return way
 
     def _why_not(self, num_bytes: int) -> str:
         if not self._direct:
@@ -77,7 +118,15 @@ class Routes:
 
 
 class Way:
-    """The way of one copy, to places of one deployment."""
+    """The way of one copy, to places of one deployment.
+
+    Attributes:
+        holds: files, and their bytes, of the whole source.
+        links: whether a file may be one that others have.
+    """
+
+    holds: tuple[int, int]
+    links: bool
 
     def __init__(
         self,
@@ -91,15 +140,14 @@ class Way:
         self._connector_of, self._pair, self._why_not, self._ports = connector_of, pair, why_not, ports
         self._source, self._destinations = source, list(destinations)
         self._driver = by_driver(source, destinations[0])
-        self._reasons: dict[str, str] = {}  # of places that have it directly
+        self._reasons: dict[str, tuple[str, str]] = {}  # routes too, of places that have it without the driver
+        self._taking = asyncio.Lock()  # places may have one folder: what the first of them has taken is there for all
         self._reason = (why_not or _PART) if self._driver == THROUGH else "one of its ends is this machine"
         self._begun: list[ExecutionLocation] = []  # some bytes may be there
 
     def told(self, place: ExecutionLocation) -> tuple[str, str]:
         """The route by which a place got its copy, and why by that one."""
-        if place.name in self._reasons:
-            return DIRECT, self._reasons[place.name]
-        return self._driver, self._reason
+        return self._reasons.get(place.name, (self._driver, self._reason))
 
     async def send(self, path: str, target: str, pump: Pump) -> None:
         """Copies a path to the places, by the best way; what did not arrive directly goes through the driver.
@@ -112,8 +160,8 @@ class Way:
             StreamBroke: tar failed for a reason that it would have on any way.
         """
         left: Sequence[ExecutionLocation] = self._destinations
-        if self._driver == THROUGH and not self._why_not:
-            left = await self._directly(path, target)
+        if self._driver == THROUGH:
+            left = await self._without_driver(path, target)
         if left:
             await pump(left)
 
@@ -130,17 +178,25 @@ class Way:
         left: Sequence[ExecutionLocation] = destinations
         above, name = posixpath.split(folder)
         names = [posixpath.join(name, each) for each in paths]
-        if self._driver == THROUGH and not self._why_not and sum(len(os.fsencode(each)) + 9 for each in names) < _NAMES:
+        if self._driver == THROUGH and sum(len(os.fsencode(each)) + 9 for each in names) < _NAMES:
             self._reasons, self._begun = {}, []
-            left = await self._each(destinations, (tar.pack_files(above or "/", names), tar.unpack_files(part), name))
+            work = _Work(
+                path=folder,
+                part=part,
+                packing=tar.pack_files(above or "/", names),
+                unpacking=tar.unpack_files(part),
+                root=name,
+                taking=lambda seen: [same_files.take_some(seen, above or "/", some, part) for some in batches(names)],
+            )
+            left = await self._each(destinations, work)
             if not left:
                 self._arrived(self._destinations)
         if left:
             await send_files(source, folder, paths, part, left, connector_of)
 
-    # ---- directly
+    # ---- without the driver
 
-    async def _directly(self, path: str, target: str) -> Sequence[ExecutionLocation]:
+    async def _without_driver(self, path: str, target: str) -> Sequence[ExecutionLocation]:
         """Sends; the places that did not get it."""
         self._reasons, self._begun = {}, []
         connector = self._connector_of(self._destinations[0].deployment)
@@ -151,8 +207,19 @@ class Way:
         everywhere = wanted
         if distinct is not None:  # some pods share a volume
             wanted = await distinct(wanted, target)
-        words = tar.pack(path), tar.unpack_files(posixpath.dirname(target)), posixpath.basename(path)
-        failed = await self._each(wanted, words)
+        part = posixpath.dirname(target)
+        run = current()
+        # Elsewhere lie the user's own files, which they may change.
+        links = self.links and run is not None and f"/{run.run_id}/" in path
+        work = _Work(
+            path=path,
+            part=part,
+            packing=tar.pack(path),
+            unpacking=tar.unpack_files(part),
+            root=posixpath.basename(path),
+            taking=lambda seen: [same_files.take(seen, path, target, holds=self.holds, links=links)],
+        )
+        failed = await self._each(wanted, work)
         if failed and mirrors is not None:  # the connector copies to all of a cluster
             self._reasons, failed = {}, wanted
         elif not failed:  # who shares a volume has it, too
@@ -161,15 +228,20 @@ class Way:
         return self._destinations if failed and mirrors is not None else failed
 
     def _arrived(self, places: Sequence[ExecutionLocation]) -> None:
-        self._reasons = {each.name: next(iter(self._reasons.values())) for each in places}
+        shared = next(iter(self._reasons.values()))
+        self._reasons = {each.name: self._reasons.get(each.name, shared) for each in places}
 
-    async def _each(self, places: Sequence[ExecutionLocation], words: _Words) -> list[ExecutionLocation]:
+    async def _each(self, places: Sequence[ExecutionLocation], work: _Work) -> list[ExecutionLocation]:
         """Sends to each place; those that did not get it."""
-        return [each for each in await every(self._one(each, words) for each in places) if each is not None]
+        return [each for each in await every(self._one(each, work) for each in places) if each is not None]
 
-    async def _one(self, place: ExecutionLocation, words: _Words) -> ExecutionLocation | None:
+    async def _one(self, place: ExecutionLocation, work: _Work) -> ExecutionLocation | None:
         """Sends to one place, which is returned if it did not get it."""
         pair = self._pair
+        if not pair.apart and await self._taken(place, work):
+            return None
+        if self._why_not:
+            return place
         with contextlib.ExitStack() as deciding:
             if pair.listener is None and not pair.refused:
                 await pair.deciding.acquire()  # the first one tries, and the others wait for what it finds
@@ -177,9 +249,30 @@ class Way:
             if pair.refused:
                 self._reason = pair.refused
                 return place
-            return None if await self._tried(place, words, deciding.close) else place
+            return None if await self._tried(place, work, deciding.close) else place
 
-    async def _tried(self, place: ExecutionLocation, words: _Words, decided: Callable[[], None]) -> bool:
+    async def _taken(self, place: ExecutionLocation, work: _Work) -> bool:
+        """Whether a place that sees the source's files has taken a copy of them.
+
+        Raises:
+            StreamBroke: its disk is full or read-only, which it would be on any way.
+        """
+        async with self._taking:
+            seen = same_files.read_seen((await self._run(self._source, same_files.ask(work.path, work.part)))[0])
+            if seen is None:
+                self._pair.apart = True
+                return False
+            for words in work.taking(seen):
+                text, code = await self._run(place, words)
+                if (reason := reasons.reason_in(text)) in _FULL:
+                    raise StreamBroke(f"a copy at {place.deployment} broke off: {reason}", text, code)
+                if code or (how := same_files.read_taken(text)) == How.APART:
+                    self._pair.apart = code != 0  # rights that it lacks, it will lack again
+                    return False
+            self._reasons[place.name] = SAME, f"the two see the same files; {_TAKEN[how]}"
+            return True
+
+    async def _tried(self, place: ExecutionLocation, work: _Work, decided: Callable[[], None]) -> bool:
         pair, refusals = self._pair, []
         for listener in (pair.listener,) if pair.listener is not None else tuple(Listener):
 
@@ -189,7 +282,7 @@ class Way:
                 decided()
 
             try:
-                await self._carried(place, words, listener, connected)
+                await self._carried(place, work, listener, connected)
             except Unreached as error:
                 if pair.listener is not None:  # it has worked before
                     self._broke(Broke(str(error)))
@@ -200,13 +293,13 @@ class Way:
                 return False
             else:
                 pair.breaks = 0
-                self._reasons[place.name] = f"the two reach each other; the {listener} listens"
+                self._reasons[place.name] = DIRECT, f"the two reach each other; the {listener} listens"
                 return True
         self._refused(f"there is no direct way ({'; '.join(dict.fromkeys(refusals))})")
         return False
 
     async def _carried(
-        self, place: ExecutionLocation, words: _Words, listener: Listener, connected: Callable[[], None]
+        self, place: ExecutionLocation, work: _Work, listener: Listener, connected: Callable[[], None]
     ) -> None:
         ends = []
         for each in (self._source, place):
@@ -217,9 +310,8 @@ class Way:
             if end is None:
                 raise Unreached(f"no program can be started at {each.deployment}")
             ends.append(end)
-        packing, unpacking, root = words
-        there = Half(ends[1], unpacking, archive.for_far_end(root))
-        await carry(Half(ends[0], packing), there, listener, ports=self._ports, connected=connected)
+        there = Half(ends[1], work.unpacking, archive.for_far_end(work.root))
+        await carry(Half(ends[0], work.packing), there, listener, ports=self._ports, connected=connected)
 
     def _broke(self, error: Broke) -> None:
         if (reason := reasons.reason_in(error.told)) in _FINAL:
@@ -248,9 +340,11 @@ class Way:
             console.say(f"medweave: {to}: {text}")
 
     async def _clear(self, place: ExecutionLocation, target: str) -> None:
-        connector = self._connector_of(place.deployment)
-        words = commands.clear(target)
-        await asyncio.wait_for(connector.run(location=place, command=words, capture_output=True), CLEAR_S)
+        await asyncio.wait_for(self._run(place, commands.clear(target)), CLEAR_S)
+
+    async def _run(self, place: ExecutionLocation, words: list[str]) -> tuple[str, int]:
+        told = await self._connector_of(place.deployment).run(location=place, command=words, capture_output=True)
+        return str(told[0]), int(told[1])
 
 
 def by_driver(source: ExecutionLocation, destination: ExecutionLocation) -> str:
