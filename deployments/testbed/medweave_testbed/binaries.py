@@ -96,6 +96,8 @@ def make(layout: Layout, commands: Commands, environment: Mapping[str, str]) -> 
         file.replace(layout.bin / file.name)
     aside.rmdir()
     (layout.bin / ".made").write_text(wanted(environment), encoding="utf-8")
+    # 3.5 GB that only other sources, or a purge, would ask for again; the modules stay.
+    shutil.rmtree(layout.cache / "go-build", ignore_errors=True)
 
 
 def _copy(ready: Path, output: Path) -> None:

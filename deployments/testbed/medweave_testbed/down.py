@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import control_groups, tenants
+from . import control_groups, images, tenants
 from .errors import TestbedError
 from .layout import TENANTS, Layout
 from .part import Part, Testbed
@@ -54,6 +54,8 @@ def down(testbed: Testbed, *, purge: bool) -> None:
     if purge:
         remove_users(testbed)
         testbed.commands.run(["rm", "-rf", "--one-file-system", layout.folder])
+    else:
+        images.forget_old(testbed)
 
 
 def leave_cluster(testbed: Testbed) -> None:
