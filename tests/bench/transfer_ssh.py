@@ -2,8 +2,9 @@
 
     python tests/bench/transfer_ssh.py [--mib 1024] [--pairs 7]
 
-Both sites are servers of OpenSSH on this machine, and so is the driver. Ours is a whole copy: room is asked for, both ends are listed
-with SHA-256, and the copy is renamed into its place. `scp` is started where the file is, without a first login, and verifies nothing.
+Both sites are servers of OpenSSH on this machine, where the driver is, too. Ours is a whole copy: room is asked for, both ends are
+listed with SHA-256, and the copy is renamed into its place. `scp` is started where the file is, without a first login, and verifies
+nothing.
 Writes build/bench/transfer_ssh.json and build/bench/transfer_ssh_driver.json.
 """
 
