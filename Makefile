@@ -17,6 +17,7 @@
 #          TESTS='tests/hybrid/test_slurm.py …'   some of test-hybrid's files, or tests/hybrid/alone, which break parts of the testbed
 #          LONG=1              test-hybrid with the tests that wait minutes for Slurm's own clocks
 #          SEED=1 JOBS_PER_KIND=5   of faults
+#          BENCH='slurm_array transfer_direct transfer_pod'   of bench: those that need the testbed up
 #          COMPSS_HOME=/path   an installation of COMPSs that hybrid's distributed training runs on, instead of torch.distributed
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
@@ -55,8 +56,9 @@ test: check
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 || \
 	  { [ $$? = 1 ] && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
 
+BENCH ?= preprocess segment inference int8 quality overhead transfer_files transfer_ssh
 bench: $(INSTALLED)
-	@for name in preprocess segment inference int8 quality overhead; do \
+	@for name in $(BENCH); do \
 	  echo "== $$name"; $(BIN)/python tests/bench/$$name.py; done
 
 testbed: $(INSTALLED)
