@@ -89,6 +89,7 @@ class Places:
         connectors: dict[str, Any] = {name: MedweaveSSHConnector(name, "/", **login) for name in ("site", "other")}
         connectors |= {"laptop": MedweaveLocalConnector("laptop", "/"), **self.more()}
         context = SimpleNamespace(
+            config={},
             deployment_manager=SimpleNamespace(get_connector=connectors.__getitem__),
             checkpoint_manager=SimpleNamespace(register=lambda _: None),
         )

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import posixpath
 import time
-from collections.abc import Iterable, MutableSequence, Sequence
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
 from streamflow.core.context import StreamFlowContext
 from streamflow.core.data import DataLocation, DataType
@@ -18,6 +20,7 @@ from streamflow.data.remotepath import StreamFlowPath, get_inner_path
 
 from medweave_connectors.errors import of_the_file
 from medweave_connectors.record import current
+from medweave_connectors.transfer.bucket.settings import read_bucket
 from medweave_connectors.transfer.direct.commands import PORTS, read_ports
 from medweave_connectors.transfer.direct.routes import Routes, Way
 from medweave_connectors.transfer.manifest import Manifest
@@ -42,13 +45,16 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
         sameFileSystem: bool = True,
         direct: bool = True,
         directPorts: Sequence[int] = PORTS,
+        bucket: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(context)
         self._digests = Digests()
         self._store_gib = storeGiB
         with of_the_file():
             ports = read_ports(directPorts)
-        self._routes = Routes(context, same=sameFileSystem, direct=direct, ports=ports)
+            folder = Path(context.config.get("path") or ".").parent if bucket else Path()
+            way_by = read_bucket(bucket, folder=folder) if bucket else None
+        self._routes = Routes(context, same=sameFileSystem, direct=direct, ports=ports, bucket=way_by)
         self._swept: set[tuple[str, ...]] = set()  # stores that have been looked through in this run
         # Two transfers of the same to the same deployment do not decide at once that it is not there yet.
         self._deciding: dict[tuple[str, str], asyncio.Lock] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,19 @@ def test_settings_of_transfers_are_the_sites(project: Path) -> None:
     site.write_text(SITE + "transfers: {dirct: false}\n")
     with pytest.raises(UserInputError, match="transfers"):
         bound(project)
+
+
+def test_a_bucket_is_declared_as_the_guide_says(project: Path) -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "how-to" / "declare-a-route-or-a-bucket.md").read_text()
+    (declared,) = re.findall(r"^```yaml\n(.*?)^```", guide, re.DOTALL | re.MULTILINE)
+    site = project / "deployments" / "sites" / "two.yml"
+    site.write_text(SITE + declared)
+    assert loaded(bound(project))["dataManager"]["config"]["bucket"]["credentials"] == "~/.config/medweave/bucket"
+    for right, wrong in (("https://", "http://"), ("bucket: between", "bucket: Between"), ("region:", "secretKey:")):
+        assert right in declared
+        site.write_text(SITE + declared.replace(right, wrong))
+        with pytest.raises(UserInputError, match="transfers"):
+            bound(project)
 
 
 def test_the_bound_file_holds_what_the_workflow_needs_and_says_where_it_came_from(project: Path) -> None:

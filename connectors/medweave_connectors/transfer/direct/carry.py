@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from medweave_connectors.transfer.direct import commands
 from medweave_connectors.transfer.direct.dialogue import START_S, Dialogue, EndFailed
@@ -15,6 +15,7 @@ from medweave_connectors.transfer.direct.ends import End
 from medweave_connectors.transfer.direct.far_end import CUT
 from medweave_connectors.transfer.direct.identity import make_identity
 
+Value = TypeVar("Value")
 OTHER_S = 5.0  # for what the other end says of a failure
 
 
@@ -71,25 +72,34 @@ async def carry(
     """
     async with contextlib.AsyncExitStack() as open_ends:
         try:
-            first, second = await _opened(open_ends, source.end, target.end)
+            first, second = await opened(open_ends, source.end, target.end, program=commands.program())
             await _together(first, second, source, target, listener, ports)
         except EndFailed as error:
             raise Unreached(error.why) from None
         connected()
         try:
-            return await _ended(first, second)
+            return int((await all_ended(*(each.hear("ended") for each in (first, second))))[0]["ended"])
         except EndFailed as error:
-            tar = error.tar or {}
-            told = commands.last_words(tar) if tar else ""
-            raise Broke(error.why, told, tar.get("exit_status")) from None
+            raise broke(error) from None
 
 
-async def _opened(open_ends: contextlib.AsyncExitStack, *ends: End) -> list[Dialogue]:
+def broke(error: EndFailed) -> Broke:
+    """The same, of what was begun."""
+    tar = error.tar or {}
+    return Broke(error.why, commands.last_words(tar) if tar else "", tar.get("exit_status"))
+
+
+async def opened(open_ends: contextlib.AsyncExitStack, *ends: End, program: bytes) -> list[Dialogue]:
+    """A program at each of the ends.
+
+    Raises:
+        EndFailed: at one of them it does not start.
+    """
     # A site gives so many sessions at a time: two copies that go opposite ways do not each hold what the other waits for.
-    opened = {}
+    there = {}
     for end in sorted(ends, key=lambda each: each.name):
-        opened[end.name] = await open_ends.enter_async_context(Dialogue(end))
-    return [opened[end.name] for end in ends]
+        there[end.name] = await open_ends.enter_async_context(Dialogue(end, program))
+    return [there[end.name] for end in ends]
 
 
 async def _together(
@@ -107,12 +117,15 @@ async def _together(
     await calling.hear("connected", within_s=START_S)
 
 
-async def _ended(*ends: Dialogue) -> int:
-    """The bytes, once both have ended well."""
-    tasks = [asyncio.ensure_future(each.hear("ended")) for each in ends]
+async def all_ended(*work: Coroutine[Any, Any, Value]) -> list[Value]:
+    """What each of the ends tells, once all have ended well.
+
+    Raises:
+        EndFailed: of those that one failure has made, the one that says most.
+    """
+    tasks = [asyncio.ensure_future(each) for each in work]
     try:
-        told = await asyncio.gather(*tasks)
-        return int(told[0]["ended"])
+        return list(await asyncio.gather(*tasks))
     except EndFailed:
         # One of them knows why, and the other one only that the stream was cut.
         await asyncio.wait(tasks, timeout=OTHER_S)

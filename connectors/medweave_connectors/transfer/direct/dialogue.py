@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -34,8 +35,8 @@ class EndFailed(Exception):
 class Dialogue:
     """The program at one end, for a `with`: it has ended after it, and its tar with it, where the place can be reached."""
 
-    def __init__(self, end: End) -> None:
-        self.end = end
+    def __init__(self, end: End, program: bytes) -> None:
+        self.end, self._program = end, program
         self._shell: OpenShell
         self._held = b""
 
@@ -45,7 +46,7 @@ class Dialogue:
         except Exception:  # the connector's own: its words may be anything
             raise EndFailed("no session was given there") from None
         try:
-            await self._write(commands.program())  # it loads while the other end is asked
+            await self._write(self._program)  # it loads while the other end is asked
         except BaseException:
             await self._shell.close()
             raise
@@ -54,6 +55,15 @@ class Dialogue:
     async def begin(self, settings: Mapping[str, Any], words: Sequence[str], *, sends: bool) -> None:
         """Tells it what to do."""
         await self._write(commands.line(settings, words, sends=sends))
+
+    async def tell(self, **facts: Any) -> None:
+        """Tells it more, in one line; another one may hear it meanwhile, and learns why where it does not listen.
+
+        Raises:
+            EndFailed: the connection was lost.
+        """
+        with _losses():
+            await self._shell.write(json.dumps(facts).encode() + b"\n")
 
     async def hear(self, what: str, *, within_s: float = SILENCE_S) -> Any:
         """What it says of this, once it does.

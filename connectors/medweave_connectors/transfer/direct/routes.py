@@ -1,5 +1,5 @@
 """Which way a copy between two sites goes, and why: not at all where the two see the same files, straight where they reach each
-other, through the driver otherwise."""
+other, by way of a bucket that both reach, through the driver otherwise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import contextlib
 import os
 import posixpath
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from streamflow.core.context import StreamFlowContext
@@ -19,15 +18,20 @@ from medweave_connectors.errors import StreamBroke
 from medweave_connectors.record import console, current
 from medweave_connectors.transfer import archive, reasons, same_files
 from medweave_connectors.transfer import commands as tar
+from medweave_connectors.transfer.bucket.depot import Depot
+from medweave_connectors.transfer.bucket.settings import Bucket
 from medweave_connectors.transfer.copies import batches, send_files
 from medweave_connectors.transfer.direct import commands
 from medweave_connectors.transfer.direct.carry import Broke, Half, Listener, Unreached, carry
 from medweave_connectors.transfer.direct.ends import end_of
+from medweave_connectors.transfer.direct.work import Pair, Work
 from medweave_connectors.transfer.manifest import Manifest
-from medweave_connectors.transfer.same_files import How, Seen
+from medweave_connectors.transfer.same_files import How
 from medweave_connectors.transfer.sending import every
 
-SAME, DIRECT, THROUGH = "same-file-system", "direct", "through-driver"
+SAME, DIRECT, BUCKET, THROUGH = "same-file-system", "direct", "bucket", "through-driver"
+OFF = "direct copies are switched off in dataManager.config"
+SMALL = "less than 1 MiB costs less so"
 SMALL_BYTES = (
     2**20
 )  # two programs take a third of a second to start; a driver at a link of 25 Mbit/s sends these in that time
@@ -42,51 +46,16 @@ _TAKEN = {How.LINKED: "it was linked there", How.COPIED: "it was copied there", 
 Pump = Callable[[Sequence[ExecutionLocation]], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
-    """What one copy takes.
-
-    Attributes:
-        path: what is copied, at the source.
-        part: the folder at the destination in which it is put together.
-        packing, unpacking: words of the command that writes an archive, and of the one that reads it.
-        root: the only name on top of that archive.
-        taking: words by which a destination takes it that sees what the source sees.
-    """
-
-    path: str
-    part: str
-    packing: Sequence[str]
-    unpacking: Sequence[str]
-    root: str
-    taking: Callable[[Seen], Sequence[list[str]]]
-
-
-@dataclass(slots=True)
-class _Pair:
-    """What is known of two deployments in this run.
-
-    Attributes:
-        apart: the source does not see the destination's folders.
-        listener: which end has to listen; None before it is known.
-        refused: why there is no direct way; empty while there may be one.
-        breaks: streams that broke since the last that did not.
-    """
-
-    apart: bool = False
-    listener: Listener | None = None
-    refused: str = ""
-    breaks: int = 0
-    deciding: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-
 class Routes:
     """The ways between deployments, each tried once in a run and remembered."""
 
-    def __init__(self, context: StreamFlowContext, *, same: bool, direct: bool, ports: tuple[int, int]) -> None:
+    def __init__(
+        self, context: StreamFlowContext, *, same: bool, direct: bool, ports: tuple[int, int], bucket: Bucket | None
+    ) -> None:
         """`same` and `direct` are false where the site's file switches these ways off; `ports`: see `carry`."""
         self._context, self._same, self._direct, self._ports = context, same, direct, ports
-        self._pairs: dict[tuple[str, str], _Pair] = {}
+        self._depot = None if bucket is None else Depot(bucket, lambda text: _say("the bucket", text))
+        self._pairs: dict[tuple[str, str], Pair] = {}
 
     def way(
         self,
@@ -104,34 +73,32 @@ class Routes:
             seen: the source as it looks now.
             writable: somebody will write to the copy.
         """
-        new = _Pair(apart=not self._same)
+        new = Pair(apart=not self._same, refused="" if self._direct else OFF)
         pair = self._pairs.setdefault((source.deployment, destinations[0].deployment), new)
         connector_of = self._context.deployment_manager.get_connector
-        way = Way(connector_of, pair, source, destinations, self._why_not(num_bytes), self._ports)
+        way = Way(connector_of, pair, source, destinations, SMALL if num_bytes < SMALL_BYTES else "", self._ports)
+        way.depot = self._depot
         way.holds, way.links = (seen.num_files, seen.num_bytes), not writable
         return way
-
-    def _why_not(self, num_bytes: int) -> str:
-        if not self._direct:
-            return "direct copies are switched off in dataManager.config"
-        return "less than 1 MiB costs less so" if num_bytes < SMALL_BYTES else ""
 
 
 class Way:
     """The way of one copy, to places of one deployment.
 
     Attributes:
+        depot: the bucket, where the file has one.
         holds: files, and their bytes, of the whole source.
         links: whether a file may be one that others have.
     """
 
+    depot: Depot | None
     holds: tuple[int, int]
     links: bool
 
     def __init__(
         self,
         connector_of: ConnectorOf,
-        pair: _Pair,
+        pair: Pair,
         source: ExecutionLocation,
         destinations: Sequence[ExecutionLocation],
         why_not: str,
@@ -180,12 +147,13 @@ class Way:
         names = [posixpath.join(name, each) for each in paths]
         if self._driver == THROUGH and sum(len(os.fsencode(each)) + 9 for each in names) < _NAMES:
             self._reasons, self._begun = {}, []
-            work = _Work(
+            work = Work(
                 path=folder,
                 part=part,
                 packing=tar.pack_files(above or "/", names),
                 unpacking=tar.unpack_files(part),
                 root=name,
+                clears="",
                 taking=lambda seen: [same_files.take_some(seen, above or "/", some, part) for some in batches(names)],
             )
             left = await self._each(destinations, work)
@@ -211,12 +179,13 @@ class Way:
         run = current()
         # Elsewhere lie the user's own files, which they may change.
         links = self.links and run is not None and f"/{run.run_id}/" in path
-        work = _Work(
+        work = Work(
             path=path,
             part=part,
             packing=tar.pack(path),
             unpacking=tar.unpack_files(part),
             root=posixpath.basename(path),
+            clears=target,
             taking=lambda seen: [same_files.take(seen, path, target, holds=self.holds, links=links)],
         )
         failed = await self._each(wanted, work)
@@ -231,27 +200,72 @@ class Way:
         shared = next(iter(self._reasons.values()))
         self._reasons = {each.name: self._reasons.get(each.name, shared) for each in places}
 
-    async def _each(self, places: Sequence[ExecutionLocation], work: _Work) -> list[ExecutionLocation]:
+    async def _each(self, places: Sequence[ExecutionLocation], work: Work) -> list[ExecutionLocation]:
         """Sends to each place; those that did not get it."""
         return [each for each in await every(self._one(each, work) for each in places) if each is not None]
 
-    async def _one(self, place: ExecutionLocation, work: _Work) -> ExecutionLocation | None:
+    async def _one(self, place: ExecutionLocation, work: Work) -> ExecutionLocation | None:
         """Sends to one place, which is returned if it did not get it."""
-        pair = self._pair
-        if not pair.apart and await self._taken(place, work):
+        if not self._pair.apart and await self._taken(place, work):
             return None
         if self._why_not:
             return place
+        if await self._straight(place, work):
+            return None
+        by_bucket = self.depot is not None and self._pair.refused != ""
+        return None if by_bucket and await self._by_bucket(place, work) else place
+
+    async def _straight(self, place: ExecutionLocation, work: Work) -> bool:
+        """Whether a place got it from the source itself."""
+        pair = self._pair
         with contextlib.ExitStack() as deciding:
             if pair.listener is None and not pair.refused:
                 await pair.deciding.acquire()  # the first one tries, and the others wait for what it finds
                 deciding.callback(pair.deciding.release)
             if pair.refused:
                 self._reason = pair.refused
-                return place
-            return None if await self._tried(place, work, deciding.close) else place
+                return False
+            return await self._tried(place, work, deciding.close)
 
-    async def _taken(self, place: ExecutionLocation, work: _Work) -> bool:
+    async def _by_bucket(self, place: ExecutionLocation, work: Work) -> bool:
+        """Whether a place got it by way of the bucket."""
+        pair = self._pair
+        assert self.depot is not None
+        if pair.no_bucket:
+            self._no_bucket(pair.no_bucket)
+            return False
+        if place in self._begun and work.clears:
+            await self._clear(place, work.clears)
+        self._begun.append(place)
+        try:
+            source, target = await self._halves(place, work)
+            await self.depot.carry(source, target)
+        except Unreached as error:
+            self._no_bucket(f"there is no way by the bucket ({error})")
+        except Broke as error:
+            if (reason := reasons.reason_in(error.told)) in _FINAL:
+                text = f"a copy to {place.deployment} broke off: {reason}"
+                raise StreamBroke(text, error.told, error.exit_status) from None
+            pair.bucket_breaks += 1
+            if pair.bucket_breaks >= MOST_BREAKS:
+                self._no_bucket(f"{MOST_BREAKS} copies by the bucket broke off, the last one because {error}")
+            else:
+                self._reason = f"a copy by the bucket broke off: {error}"
+                self._tell(self._reason)
+        else:
+            pair.bucket_breaks = 0
+            self._reasons[place.name] = BUCKET, f"{pair.refused}; both reach the bucket"
+            return True
+        return False
+
+    def _no_bucket(self, why: str) -> None:
+        """No way by the bucket between the two in this run; said once."""
+        self._reason = f"{self._pair.refused}; {why}"
+        if not self._pair.no_bucket:
+            self._pair.no_bucket = why
+            self._tell(self._reason)
+
+    async def _taken(self, place: ExecutionLocation, work: Work) -> bool:
         """Whether a place that sees the source's files has taken a copy of them.
 
         Raises:
@@ -272,7 +286,7 @@ class Way:
             self._reasons[place.name] = SAME, f"the two see the same files; {_TAKEN[how]}"
             return True
 
-    async def _tried(self, place: ExecutionLocation, work: _Work, decided: Callable[[], None]) -> bool:
+    async def _tried(self, place: ExecutionLocation, work: Work, decided: Callable[[], None]) -> bool:
         pair, refusals = self._pair, []
         for listener in (pair.listener,) if pair.listener is not None else tuple(Listener):
 
@@ -299,8 +313,17 @@ class Way:
         return False
 
     async def _carried(
-        self, place: ExecutionLocation, work: _Work, listener: Listener, connected: Callable[[], None]
+        self, place: ExecutionLocation, work: Work, listener: Listener, connected: Callable[[], None]
     ) -> None:
+        source, there = await self._halves(place, work)
+        await carry(source, there, listener, ports=self._ports, connected=connected)
+
+    async def _halves(self, place: ExecutionLocation, work: Work) -> tuple[Half, Half]:
+        """The two ends with their commands.
+
+        Raises:
+            Unreached: no program can be started at one of them.
+        """
         ends = []
         for each in (self._source, place):
             try:
@@ -311,7 +334,7 @@ class Way:
                 raise Unreached(f"no program can be started at {each.deployment}")
             ends.append(end)
         there = Half(ends[1], work.unpacking, archive.for_far_end(work.root))
-        await carry(Half(ends[0], work.packing), there, listener, ports=self._ports, connected=connected)
+        return Half(ends[0], work.packing), there
 
     def _broke(self, error: Broke) -> None:
         if (reason := reasons.reason_in(error.told)) in _FINAL:
@@ -325,19 +348,16 @@ class Way:
             self._tell(self._reason)
 
     def _refused(self, why: str) -> None:
-        """No direct way between the two in this run; said once."""
+        """No direct way between the two in this run; said once, unless the bucket is tried."""
         if not self._pair.refused:
             self._pair.refused = why
-            self._tell(why)
+            if self.depot is None:
+                self._tell(why)
         self._reason = why
 
     def _tell(self, why: str) -> None:
         source, to = self._source.deployment, self._destinations[0].deployment
-        text = f"what it gets from {source} goes through this machine: {why}"
-        if (run := current()) is not None:
-            run.deployment_notice(to, text)
-        else:
-            console.say(f"medweave: {to}: {text}")
+        _say(to, f"what it gets from {source} goes through this machine: {why}")
 
     async def _clear(self, place: ExecutionLocation, target: str) -> None:
         await asyncio.wait_for(self._run(place, commands.clear(target)), CLEAR_S)
@@ -345,6 +365,13 @@ class Way:
     async def _run(self, place: ExecutionLocation, words: list[str]) -> tuple[str, int]:
         told = await self._connector_of(place.deployment).run(location=place, command=words, capture_output=True)
         return str(told[0]), int(told[1])
+
+
+def _say(about: str, text: str) -> None:
+    if (run := current()) is not None:
+        run.deployment_notice(about, text)
+    else:
+        console.say(f"medweave: {about}: {text}")
 
 
 def by_driver(source: ExecutionLocation, destination: ExecutionLocation) -> str:

@@ -1,0 +1,133 @@
+"""Signed URLs, sealed pieces, and where an account for a bucket comes from."""
+
+from __future__ import annotations
+
+import ast
+import datetime
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from medweave_connectors.transfer.bucket import commands
+from medweave_connectors.transfer.bucket.far_end import Sealing
+from medweave_connectors.transfer.bucket.settings import read_bucket
+from medweave_connectors.transfer.bucket.signing import Credentials, presigned
+from medweave_connectors.transfer.direct.far_end import Failed
+from medweave_steps.contracts.errors import UsageError
+
+GIVEN = {"endpoint": "https://s3.example.org/", "bucket": "between"}
+ACCOUNT = {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_SECRET_ACCESS_KEY": "secret%with(signs"}
+FILE = (
+    "[default]\naws_access_key_id = one\naws_secret_access_key = secret%with(signs\n[other]\naws_access_key_id = two\n"
+)
+
+
+def test_a_url_is_signed_as_in_the_example_of_aws() -> None:
+    account = Credentials(access_key="AKIAIOSFODNN7EXAMPLE", secret_key="wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
+    now = datetime.datetime(2013, 5, 24, tzinfo=datetime.UTC)
+    url = presigned(
+        "GET", "https://examplebucket.s3.amazonaws.com/test.txt", account, region="us-east-1", now=now, valid_s=86400
+    )
+    assert url.endswith("&X-Amz-Signature=aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404")
+    assert "wJalr" not in repr(account)
+
+
+def test_the_usual_port_is_not_signed() -> None:
+    account, now = Credentials(access_key="a", secret_key="b", token="t/1"), datetime.datetime.now(datetime.UTC)
+    with_port, without = (
+        presigned("PUT", f"https://s3.example.org{port}/b/k", account, region="r", now=now, valid_s=9)
+        for port in (":443", "")
+    )
+    assert with_port == without
+    assert "X-Amz-Security-Token=t%2F1&" in without
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("size", [0, 1, 100_000])
+def test_pieces_are_sealed_by_aes_256_gcm(size: int, last: bool) -> None:
+    key, data = os.urandom(32), os.urandom(size)
+    sealed = Sealing(key).seal(5, last, data)
+    beside = b"last" if last else b"more"
+    assert AESGCM(key).decrypt((5).to_bytes(12, "big"), sealed, beside) == data
+    assert Sealing(key).open(5, last, sealed) == data
+
+
+@pytest.mark.parametrize("change", ["number", "last", "bit", "tag", "cut", "short", "key"])
+def test_a_piece_that_is_another_is_not_opened(change: str) -> None:
+    key = os.urandom(32)
+    sealed = Sealing(key).seal(5, False, b"content")
+    number, last = (6 if change == "number" else 5), change == "last"
+    if change == "key":
+        key = os.urandom(32)
+    flipped = {"bit": 0, "tag": -1}
+    if change in flipped:
+        held = bytearray(sealed)
+        held[flipped[change]] ^= 1
+        sealed = bytes(held)
+    sealed = {"cut": sealed[:-1], "short": sealed[:3]}.get(change, sealed)
+    with pytest.raises(Failed, match="not what was stored"):
+        Sealing(key).open(number, last, sealed)
+
+
+def test_what_is_sent_to_a_far_end_is_python_of_its_version() -> None:
+    text = commands.program().partition(b"\n")[2].decode()
+    ast.parse(text, feature_version=(3, 8))
+    assert "import medweave" not in text.replace("from medweave_connectors.transfer.direct import far_end\\n", "")
+
+
+# ---- where the account comes from
+
+
+@pytest.fixture
+def account(tmp_path: Path) -> Path:
+    file = tmp_path / "account"
+    file.write_text(FILE)
+    file.chmod(0o600)
+    return file
+
+
+def test_an_account_of_the_environment(tmp_path: Path) -> None:
+    found = read_bucket(GIVEN, folder=tmp_path, environment=ACCOUNT)
+    assert (found.credentials.access_key, found.credentials.secret_key) == tuple(ACCOUNT.values())
+    assert found.url_of("k") == "https://s3.example.org/between/medweave/k"
+    names = {"accessKey": "MY_KEY", "secretKey": "MY_SECRET"}
+    given = {**GIVEN, "credentials": names, "prefix": "/a/b/"}
+    found = read_bucket(given, folder=tmp_path, environment={"MY_KEY": "x", "MY_SECRET": "y"})
+    assert (found.credentials.access_key, found.credentials.secret_key) == ("x", "y")
+    assert found.url_of("k") == "https://s3.example.org/between/a/b/k"
+
+
+@pytest.mark.parametrize("path", ["account", "${WHERE}/account"])
+def test_an_account_of_a_file(account: Path, path: str) -> None:
+    environment = {"WHERE": str(account.parent)}
+    found = read_bucket({**GIVEN, "credentials": path}, folder=account.parent, environment=environment)
+    assert (found.credentials.access_key, found.credentials.secret_key) == ("one", "secret%with(signs")
+    assert "secret" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({}, "no AWS_ACCESS_KEY_ID and no AWS_SECRET_ACCESS_KEY"),
+        ({"credentials": {"accessKey": "MY_KEY"}}, "no MY_KEY and no AWS_SECRET_ACCESS_KEY"),
+        ({"credentials": "nowhere"}, "No such file"),
+        ({"credentials": "open"}, "can be read by others"),
+        ({"credentials": "none"}, "not in the form"),
+        ({"credentials": "empty"}, "no aws_access_key_id and no aws_secret_access_key"),
+        ({"ca": "nowhere"}, r"bucket.ca: .*nowhere cannot be read"),
+        ({"ca": "none"}, r"bucket.ca: .*none has no certificate"),
+    ],
+)
+def test_an_account_that_is_not_there(account: Path, given: dict[str, Any], why: str) -> None:
+    for name, text, mode in (("open", FILE, 0o640), ("none", "a secret line", 0o600), ("empty", "", 0o600)):
+        file = account.with_name(name)
+        file.write_text(text)
+        file.chmod(mode)
+    environment = ACCOUNT if "ca" in given else {}
+    with pytest.raises(UsageError, match=why) as raised:
+        read_bucket({**GIVEN, **given}, folder=account.parent, environment=environment)
+    assert "secret line" not in str(raised.value)
+    assert raised.value.__cause__ is None
