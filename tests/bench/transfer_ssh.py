@@ -95,10 +95,10 @@ def measured(copies: Copies, pairs: int, mib: int) -> None:
 
     openssh = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=True).stderr.split(",")[0]
     with asyncio.Runner() as runner, ExitStack() as stack:
-        opened = managed(copies.connectors)
+        opened = managed(copies.connectors, sameFileSystem=False)  # both lie on this machine
         manager = runner.run(opened.__aenter__())
         stack.callback(lambda: runner.run(opened.__aexit__(None, None, None)))
-        other = type(manager)(manager.context, direct=False)
+        other = type(manager)(manager.context, sameFileSystem=False, direct=False)
         harness.run_pairs(
             "transfer_ssh",
             lambda: runner.run(copies.managed(manager, "direct")),
