@@ -120,7 +120,7 @@ def build(testbed: Testbed, name: str, file: Path, context: Path, arguments: Map
 
 
 def forget_old(testbed: Testbed) -> None:
-    """Removes what earlier builds left in buildah's storage: half a gigabyte for each change of the step package. Not during builds."""
+    """Removes what earlier builds left in buildah's storage: half a gigabyte for each change of the steps. Not during builds."""
     if (testbed.layout.cache / "buildah" / "root").exists():
         testbed.commands.outcome(buildah_words(testbed.layout, "rmi", "--prune"))
 
