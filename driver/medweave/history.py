@@ -84,6 +84,7 @@ class Transfers:
         num_copies: transfers; a folder is one.
         num_files, num_bytes: what was sent.
         reused_bytes: what was there already.
+        wire_bytes: what was sent as it was encoded; of what does not tell, `num_bytes`.
         seconds: sum of their times, s; transfers may overlap.
         reasons: why they went by that route, each once.
     """
@@ -96,6 +97,7 @@ class Transfers:
     num_files: int = 0
     num_bytes: int = 0
     reused_bytes: int = 0
+    wire_bytes: int = 0
     seconds: float = 0.0
 
 
@@ -264,6 +266,7 @@ def _transfers(events: Iterable[Event]) -> tuple[Transfers, ...]:
             num_files=so_far.num_files + int(data.get("files", 0)),
             num_bytes=so_far.num_bytes + int(data.get("bytes", 0)),
             reused_bytes=so_far.reused_bytes + int(data.get("reused_bytes", 0)),
+            wire_bytes=so_far.wire_bytes + int(data.get("wire_bytes", data.get("bytes", 0))),
             seconds=so_far.seconds + float(data.get("seconds", 0.0)),
         )
     return tuple(found.values())

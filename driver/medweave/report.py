@@ -191,6 +191,7 @@ def _transfer_row(moved: Transfers) -> dict[str, str]:
         "copies": str(moved.num_copies),
         "files": f"{moved.num_files:,}",
         "mib": f"{moved.num_bytes / 2**20:,.1f}",
+        "wire_mib": f"{moved.wire_bytes / 2**20:,.1f}" if moved.wire_bytes < 0.95 * moved.num_bytes else "",
         "reused_mib": f"{moved.reused_bytes / 2**20:,.1f}",
         "took": short_duration(moved.seconds),
     }

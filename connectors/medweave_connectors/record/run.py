@@ -243,6 +243,7 @@ class RunRecord:
         num_bytes: int,
         num_files: int,
         reused_bytes: int,
+        wire_bytes: int | None,
         seconds: float,
     ) -> None:
         """A copy between two deployments arrived and was verified. It has no path: paths may tell about patients.
@@ -251,6 +252,7 @@ class RunRecord:
             route, reason: the way that it took, and why that one.
             num_bytes, num_files: what was sent.
             reused_bytes: what was there already.
+            wire_bytes: what was sent as it was encoded; None where that is not counted.
         """
         if self._log is not None:
             data = {
@@ -260,6 +262,7 @@ class RunRecord:
                 "bytes": num_bytes,
                 "files": num_files,
                 "reused_bytes": reused_bytes,
+                **({} if wire_bytes is None else {"wire_bytes": wire_bytes}),
                 "seconds": round(seconds, 3),
             }
             self._log.append("transfer.ended", deployment=destination, location=location, data=data)

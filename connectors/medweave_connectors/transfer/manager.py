@@ -312,6 +312,7 @@ def _record(sending: Sending, sent: Manifest, seconds: float, way: Way) -> None:
             num_bytes=num_bytes,
             num_files=num_files,
             reused_bytes=sent.num_bytes - num_bytes,
+            wire_bytes=way.wire_bytes(place),
             seconds=seconds,
         )
 

@@ -18,7 +18,7 @@ import pytest
 
 from medweave_connectors.transfer import archive
 from medweave_connectors.transfer.direct import carry as carry_module
-from medweave_connectors.transfer.direct import commands, dialogue
+from medweave_connectors.transfer.direct import commands, dialogue, encoding
 from medweave_connectors.transfer.direct.carry import Broke, Half, Listener, Unreached, carry
 from medweave_connectors.transfer.direct.identity import make_identity
 from support.direct_ends import LocalEnd, between
@@ -61,7 +61,7 @@ def carried(
     source, target = (Half(end.end, word, each) for end, word, each in zip(ends, words, (None, guard), strict=True))
 
     async def act() -> int:
-        return await carry(source, target, listener, ports=commands.PORTS, connected=lambda: None)
+        return (await carry(source, target, listener, ports=commands.PORTS, connected=lambda: None)).num_bytes
 
     count = asyncio.run(asyncio.wait_for(act(), 40))
     assert all(not each.usable for end in ends for each in end.programs)
@@ -94,7 +94,7 @@ def test_an_archive_is_looked_through_before_it_is_unpacked(blob: Path) -> None:
 
 def test_what_is_sent_to_a_far_end_is_python_of_its_version() -> None:
     text = commands.program().partition(b"\n")[2].decode()
-    for each in (text, archive.for_far_end("blob")["program"]):
+    for each in (text, archive.for_far_end("blob")["program"], encoding.for_far_end()):
         ast.parse(each, feature_version=(3, 8))
 
 

@@ -93,8 +93,17 @@ def test_a_copy_between_two_sites_goes_straight(at: Places, run: Recorded) -> No
     assert dict(at.asked) == STRAIGHT
     (told,) = run.transfers
     assert (told["route"], told["reason"]) == ("direct", "the two reach each other; the destination listens")
-    assert told["num_bytes"] > 3 * 2**20
+    assert 3 * 2**20 < told["num_bytes"] < told["wire_bytes"], "noise is sent as it is"
     assert run.notices == []
+
+
+def test_what_becomes_smaller_is_sent_so(at: Places, run: Recorded) -> None:
+    folder = cohort(at)
+    for each in folder.iterdir():
+        each.write_bytes(bytes(2**20))
+    sent(at, "cohort")
+    assert same(folder, at.target / "cohort")
+    assert run.transfers[0]["wire_bytes"] < 2**16
 
 
 def test_many_at_once_ask_once_who_listens(at: Places, run: Recorded) -> None:
@@ -119,7 +128,7 @@ def test_what_is_small_or_unwanted_goes_through_the_driver(at: Places, run: Reco
             each.write_bytes(b"small")
     sent(at, "cohort", kind=kind or MedweaveDataManager)
     (told,) = run.transfers
-    assert told["route"] == "through-driver"
+    assert (told["route"], told["wire_bytes"]) == ("through-driver", None)
     assert why in told["reason"]
     assert run.notices == [], "nobody is told what was wanted so"
 

@@ -78,20 +78,22 @@ def test_copies_are_added_up_per_pair_of_places_and_route(tmp_path: Path) -> Non
     for num_bytes, num_files in ((100, 2), (50, 1)):
         record.transfer_ended(
             source="laptop", destination="hpc", location="login", route="from-driver", reason="it is here",
-            num_bytes=num_bytes, num_files=num_files, reused_bytes=5, seconds=0.5,
+            num_bytes=num_bytes, num_files=num_files, reused_bytes=5, wire_bytes=num_bytes // 2, seconds=0.5,
         )  # fmt: skip
     record.transfer_ended(
         source="hpc", destination="pods", location="pod-0", route="through-driver", reason="connection refused",
-        num_bytes=7, num_files=1, reused_bytes=0, seconds=2,
+        num_bytes=7, num_files=1, reused_bytes=0, wire_bytes=None, seconds=2,
     )  # fmt: skip
     record.finish()
     first, second = read_run(record.folder).transfers
     assert (first.source, first.destination, first.route) == ("laptop", "hpc", "from-driver")
     assert (first.num_copies, first.num_files, first.num_bytes, first.seconds) == (2, 3, 150, 1.0)
     assert (first.reused_bytes, second.reused_bytes) == (10, 0)
+    assert (first.wire_bytes, second.wire_bytes) == (75, 7)
     assert (second.destination, second.num_bytes) == ("pods", 7)
     html = render(read_run(record.folder), None)
     assert "What moved between places" in html
+    assert html.count("on the wire") == 1
     assert "through-driver" in html
     assert first.reasons == ("it is here",)
     assert "connection refused" in html

@@ -40,6 +40,18 @@ class Half:
     guard: Mapping[str, Any] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What went from one end to the other.
+
+    Attributes:
+        wire_bytes: what `num_bytes` took on the wire, before it was encrypted.
+    """
+
+    num_bytes: int
+    wire_bytes: int
+
+
 class Unreached(Exception):
     """The two were not brought together; nothing was sent. Its words name no file."""
 
@@ -59,8 +71,8 @@ class Broke(Exception):
 
 async def carry(
     source: Half, target: Half, listener: Listener, *, ports: tuple[int, int], connected: Callable[[], None]
-) -> int:
-    """Sends what the source's command writes to the target's command; the bytes of it.
+) -> Carried:
+    """Sends what the source's command writes to the target's command.
 
     Args:
         ports: first and last of those at which an end may listen.
@@ -78,7 +90,8 @@ async def carry(
             raise Unreached(error.why) from None
         connected()
         try:
-            return int((await all_ended(*(each.hear("ended") for each in (first, second))))[0]["ended"])
+            told, _ = await all_ended(*(each.hear("ended") for each in (first, second)))
+            return Carried(int(told["ended"]), int(told["wire"]))
         except EndFailed as error:
             raise broke(error) from None
 

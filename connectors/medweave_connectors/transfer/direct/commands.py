@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from medweave_connectors.transfer.direct import encoding
 from medweave_connectors.transfer.direct.far_end import MARK
 from medweave_steps.contracts.errors import UsageError
 
@@ -93,7 +94,8 @@ def _identities(own: Identity, peer: Identity) -> dict[str, str]:
 
 def line(settings: Mapping[str, Any], words: Sequence[str], *, sends: bool) -> bytes:
     """The line that begins the work: `words` are a command whose output is sent, or that gets what arrives."""
-    return json.dumps({**settings, "words": list(words), "send": sends}).encode() + b"\n"
+    told = {**settings, "words": list(words), "send": sends, "encoding": encoding.for_far_end()}
+    return json.dumps(told).encode() + b"\n"
 
 
 def read(text: bytes) -> dict[str, Any] | None:

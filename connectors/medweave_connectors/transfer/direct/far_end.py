@@ -4,9 +4,10 @@ Nothing of medweave is imported, nothing is written but what tar unpacks. Standa
 holds the certificates; whatever comes after it, also its end, ends this program and its tar. Standard output has lines for the
 driver, each behind a mark, and no name of a file but in the last words of tar.
 
-On the wire, within TLS 1.3: a greeting of each side, blocks with their length in front, one of no length that tells the number of
-bytes and tar's exit status, and an answer that tells the status of the other tar. TLS authenticates each byte, and a stream that
-ends without that last block was cut; so the stream has no digest of its own. Each file's is compared afterwards, by the driver.
+On the wire, within TLS 1.3: a greeting of each side, the codecs of who gets it, blocks (see `encoding`), one of no length that
+tells the number of bytes and tar's exit status, and an answer that tells the status of the other tar. TLS authenticates each
+byte, and a stream that ends without that last block was cut; so the stream has no digest of its own. Each file's is compared
+afterwards, by the driver.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import json
 import os
 import queue
 import random
+import select
 import signal
 import socket
 import ssl
@@ -26,20 +28,22 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, Callable, NoReturn  # noqa: UP035 (3.8)
+from typing import Any, Callable, Iterator, NoReturn  # noqa: UP035 (3.8)
 
 MARK = "medweave-direct "
 CUT = "the stream was cut"  # which tells nothing of why
 BLOCK = 2**20
-GREETING = b"medweave-direct 1\n"
+GREETING = b"medweave-direct 2\n"
 GREET_S, IDLE_S, BEAT_S = 5.0, 120.0, 5.0
 MOST_STRANGERS = 16  # that may be greeted at the same time
 TRY_S = 2.0  # one of several addresses
 TAIL = 2000
 _F_SETPIPE_SZ = 1031  # fcntl names it from 3.10 on
-_LENGTH, _END = struct.Struct(">I"), struct.Struct(">Qi")
+_END = struct.Struct(">Qi")
+FILL_S = 0.05  # what a command writes in this time goes in one block
 _output = threading.Lock()
 _moved = [0]  # bytes so far
+_wire = [0]  # and those of blocks on the wire
 _tars: list[subprocess.Popen[bytes]] = []
 
 
@@ -263,34 +267,55 @@ def _told(code: int, words: tuple[threading.Thread, bytearray]) -> dict[str, Any
     return {"exit_status": code, "told": base64.b64encode(bytes(words[1])).decode()}
 
 
-def send(link: ssl.SSLSocket, command: list[str]) -> None:
+def _pieces(source: int) -> Iterator[bytearray]:
+    """What comes, in full blocks where it comes quickly."""
+    while True:
+        piece = bytearray(BLOCK)
+        view, count = memoryview(piece), 0
+        while count < BLOCK:
+            if count and not select.select([source], [], [], FILL_S)[0]:
+                break
+            got = os.readv(source, [view[count:]])
+            if not got:
+                break
+            count += got
+        view.release()
+        del piece[count:]
+        if not piece:
+            return
+        yield piece
+
+
+def send(link: ssl.SSLSocket, command: list[str], encoding: dict[str, Any]) -> None:
     """Sends what a command writes."""
+    known = _exactly(link, _exactly(link, 1)[0])
     tar = _tar(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     words, source = _last_words(tar), tar.stdout
-    buffer = bytearray(_LENGTH.size + BLOCK)
-    view = memoryview(buffer)
     assert source is not None
-    while True:
-        count = os.readv(source.fileno(), [view[_LENGTH.size :]])
-        if not count:
-            break
-        _LENGTH.pack_into(buffer, 0, count)
-        link.sendall(view[: _LENGTH.size + count])
-        _moved[0] += count
+    for head, body, size in encoding["Encoder"](known).blocks(_pieces(source.fileno())):
+        link.sendall(head)
+        link.sendall(body)
+        _moved[0] += size
+        _wire[0] += len(head) + len(body)
     code = tar.wait()
-    link.sendall(_LENGTH.pack(0) + _END.pack(_moved[0], code))
+    link.sendall(encoding["HEAD"].pack(0, 0, 0) + _END.pack(_moved[0], code))
     if code:
         raise Failed("tar failed where the files are", _told(code, words))
     if struct.unpack(">i", _exactly(link, 4))[0]:
         raise Failed("tar failed at the other end")
 
 
+def _module(name: str, text: str) -> dict[str, Any]:
+    module: dict[str, Any] = {"__name__": name}
+    exec(compile(text, name, "exec"), module)
+    return module
+
+
 def _guard(given: dict[str, Any] | None) -> Callable[[bytes], bytes]:
     """What may be unpacked of an archive: given a piece, what passes of it; given nothing, it must have come to its end."""
     if not given:
         return lambda piece: piece
-    module: dict[str, Any] = {"__name__": "archive"}
-    exec(compile(given["program"], "archive", "exec"), module)
+    module = _module("archive", given["program"])
     guard = module["Guard"](given["root"], given["num_bytes"])
 
     def passed(piece: bytes) -> bytes:
@@ -302,21 +327,32 @@ def _guard(given: dict[str, Any] | None) -> Callable[[bytes], bytes]:
     return passed
 
 
-def receive(link: ssl.SSLSocket, command: list[str], passed: Callable[[bytes], bytes]) -> None:
+def _contents(link: ssl.SSLSocket, encoding: dict[str, Any]) -> Iterator[bytes]:
+    """What comes, decoded, up to its end."""
+    decoder, head = encoding["Decoder"](), encoding["HEAD"]
+    link.sendall(bytes([len(decoder.known)]) + decoder.known)
+    while True:
+        try:
+            how, length, size = decoder.head(_exactly(link, head.size))
+            if not length:
+                return
+            content = decoder.content(how, _exactly(link, length), size)
+        except encoding["NotDecoded"] as error:
+            raise Failed(str(error)) from None
+        _moved[0] += size
+        _wire[0] += head.size + length
+        yield content
+
+
+def receive(
+    link: ssl.SSLSocket, command: list[str], passed: Callable[[bytes], bytes], encoding: dict[str, Any]
+) -> None:
     """Gives what comes, and may pass, to a command."""
     tar = _tar(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     words, target = _last_words(tar), tar.stdin
-    view = memoryview(bytearray(BLOCK))
     assert target is not None
-    while True:
-        (length,) = _LENGTH.unpack(_exactly(link, _LENGTH.size))
-        if not length:
-            break
-        if length > BLOCK:
-            raise Failed("the stream is none")
-        _fill(link, view[:length])
-        _moved[0] += length
-        rest = memoryview(passed(bytes(view[:length])))
+    for content in _contents(link, encoding):
+        rest = memoryview(passed(content))
         try:
             while rest:
                 rest = rest[os.write(target.fileno(), rest) :]
@@ -344,10 +380,11 @@ def main() -> None:
             link = (listened if settings["listen"] else connected)(settings)
             say(connected=True)
             link.settimeout(IDLE_S)
+            encoding = _module("encoding", settings["encoding"])
             if settings["send"]:
-                send(link, settings["words"])
+                send(link, settings["words"], encoding)
             else:
-                receive(link, settings["words"], _guard(settings["guard"]))
+                receive(link, settings["words"], _guard(settings["guard"]), encoding)
         except Failed as error:
             say(failed=str(error), tar=error.tar)
         except socket.timeout:  # noqa: UP041 (before 3.10 it was no TimeoutError)
@@ -355,7 +392,7 @@ def main() -> None:
         except OSError:  # ssl's are such
             say(failed=CUT, tar=None)
         else:
-            say(ended=_moved[0])
+            say(ended=_moved[0], wire=_wire[0])
     except BrokenPipeError:
         pass  # nobody listens
     leave()

@@ -110,11 +110,16 @@ class Way:
         self._reasons: dict[str, tuple[str, str]] = {}  # routes too, of places that have it without the driver
         self._taking = asyncio.Lock()  # places may have one folder: what the first of them has taken is there for all
         self._reason = (why_not or _PART) if self._driver == THROUGH else "one of its ends is this machine"
+        self._wire_bytes: dict[str, int] = {}
         self._begun: list[ExecutionLocation] = []  # some bytes may be there
 
     def told(self, place: ExecutionLocation) -> tuple[str, str]:
         """The route by which a place got its copy, and why by that one."""
         return self._reasons.get(place.name, (self._driver, self._reason))
+
+    def wire_bytes(self, place: ExecutionLocation) -> int | None:
+        """What a place's copy took on the wire; None where that is not counted."""
+        return self._wire_bytes.get(place.name) if self.told(place)[0] == DIRECT else None
 
     async def send(self, path: str, target: str, pump: Pump) -> None:
         """Copies a path to the places, by the best way; what did not arrive directly goes through the driver.
@@ -316,7 +321,8 @@ class Way:
         self, place: ExecutionLocation, work: Work, listener: Listener, connected: Callable[[], None]
     ) -> None:
         source, there = await self._halves(place, work)
-        await carry(source, there, listener, ports=self._ports, connected=connected)
+        told = await carry(source, there, listener, ports=self._ports, connected=connected)
+        self._wire_bytes[place.name] = told.wire_bytes
 
     async def _halves(self, place: ExecutionLocation, work: Work) -> tuple[Half, Half]:
         """The two ends with their commands.

@@ -1,0 +1,362 @@
+"""The blocks of a direct stream: as they are, or smaller where that pays. Pure, but for the system's libzstd.
+
+The far end runs this text by its own python3, of 3.8 or later: see `for_far_end`. Nothing is installed for it: libzstd comes by
+ctypes where the system has it (dpkg, rpm and systemd are built on it), and zlib with Python.
+
+Numbers of two bytes, as CT has them, become two planes first: the upper bytes are nearly all the same, the lower ones noise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import queue
+import struct
+import threading
+import time
+import zlib
+from pathlib import Path
+from typing import Any, Callable, Iterable, Iterator  # noqa: UP035 (3.8)
+
+BLOCK = 2**20
+HEAD = struct.Struct(">BII")  # how it is encoded, bytes that follow, bytes that they stand for
+AHEAD = 4  # blocks that wait for the link
+RAW, ZSTD, ZLIB = 0, 1, 2  # a block tells its codec in the upper four bits, and the bytes of a number in the lower ones
+WIDTHS = (1, 2, 4)
+PIECES, PIECE = 4, 2**14  # of a block, to see whether it pays
+SMALLEST = 2**12
+PAYS = 0.9  # of its size; more is sent as it is
+TRUST = 16  # blocks that are encoded as the last that was looked at; or, in the end, left alone
+WINDOW = 16 * 2**20  # bytes in which a speed is measured
+REST = 512 * 2**20  # bytes for which what was measured holds; the next time twice as many
+BUSY = 0.7  # share of its time in which the encoder works: then the link may wait for it
+SLOW = 50e6  # bytes in a second; less is the link's doing, or the source's
+QUICKER = 1.2
+
+
+class NotDecoded(ValueError):
+    """A block is none that was asked for; the words name no file."""
+
+
+def for_far_end() -> str:
+    """This text."""
+    return Path(__file__).read_text("utf-8")
+
+
+# ---- codecs
+
+
+class Zlib:
+    """Runs and Huffman's code only: after the planes, what else it looks for costs much and finds little."""
+
+    codec = ZLIB
+
+    @staticmethod
+    def encoded(data: bytearray, *, thorough: bool) -> bytes:
+        """At the only level that is quick."""
+        work = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS, 9, zlib.Z_RLE)
+        return work.compress(data) + work.flush()
+
+    @staticmethod
+    def decoded(data: bytes, size: int) -> bytearray:
+        """Never more than one byte too many."""
+        work = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            found = work.decompress(data, size + 1)
+        except zlib.error:
+            raise NotDecoded("a block is damaged") from None
+        if len(found) != size or not work.eof or work.unused_data:
+            raise NotDecoded("a block is damaged")
+        return bytearray(found)
+
+
+class Zstd:
+    """The system's libzstd.
+
+    Raises:
+        OSError: there is none.
+    """
+
+    codec = ZSTD
+
+    def __init__(self) -> None:
+        self._library = library = ctypes.CDLL("libzstd.so.1")
+        size, pointer = ctypes.c_size_t, ctypes.c_void_p
+        try:
+            for name, takes, gives in (
+                ("isError", [size], ctypes.c_uint),
+                ("compressBound", [size], size),
+                ("createCCtx", [], pointer),
+                ("createDCtx", [], pointer),
+                ("compressCCtx", [pointer, pointer, size, pointer, size, ctypes.c_int], size),
+                ("decompressDCtx", [pointer, pointer, size, pointer, size], size),
+            ):
+                function = getattr(library, "ZSTD_" + name)
+                function.argtypes, function.restype = takes, gives
+        except AttributeError:  # an older one
+            raise OSError("another libzstd") from None
+        self._packing, self._unpacking = library.ZSTD_createCCtx(), library.ZSTD_createDCtx()
+        if not self._packing or not self._unpacking:
+            raise OSError("no memory")
+        self._room = bytearray(library.ZSTD_compressBound(BLOCK))
+
+    def encoded(self, data: bytearray, *, thorough: bool) -> bytes:
+        """At level -1 or 1: noise is left alone, or Huffman's code takes a tenth of it, for twice the time."""
+        source, target = _address(data), _address(self._room)
+        size = self._library.ZSTD_compressCCtx(
+            self._packing, target, len(self._room), source, len(data), 1 if thorough else -1
+        )
+        if self._library.ZSTD_isError(size):
+            raise MemoryError
+        return bytes(memoryview(self._room)[:size])
+
+    def decoded(self, data: bytes, size: int) -> bytearray:
+        """Nothing is written behind its room, whatever the block says of its size."""
+        found = bytearray(size)
+        count = self._library.ZSTD_decompressDCtx(self._unpacking, _address(found), size, data, len(data))
+        if self._library.ZSTD_isError(count) or count != size:
+            raise NotDecoded("a block is damaged")
+        return found
+
+
+def _address(data: bytearray) -> Any:
+    return ctypes.byref(ctypes.c_char.from_buffer(data))
+
+
+def codecs() -> dict[int, Any]:
+    """Those of this machine, the best first."""
+    found: dict[int, Any] = {}
+    with contextlib.suppress(OSError):
+        found[ZSTD] = Zstd()
+    found[ZLIB] = Zlib()
+    return found
+
+
+# ---- planes
+
+
+def planes(data: bytearray, width: int) -> bytearray:
+    """First bytes of all numbers, then second ones; what is left of a number stays at the end."""
+    if width == 1:
+        return data
+    count = len(data) // width
+    found = bytearray(data)
+    for n in range(width):  # between bytearrays this is six times as quick as by views
+        found[n * count : (n + 1) * count] = data[n : count * width : width]
+    return found
+
+
+def numbers(data: bytearray, width: int) -> bytearray:
+    """What `planes` were made of."""
+    if width == 1:
+        return data
+    count = len(data) // width
+    found = bytearray(data)
+    for n in range(width):
+        found[n : count * width : width] = data[n * count : (n + 1) * count]
+    return found
+
+
+# ---- what pays
+
+
+class Looking:
+    """Whether a block would become smaller, and by which planes, seen from pieces of some blocks."""
+
+    def __init__(self, codec: Any) -> None:
+        self._codec, self._width = codec, 0
+        self._blocks, self._rest = 0, 1
+
+    def width(self, block: bytearray) -> int:
+        """Bytes of a number; 0: it stays as it is."""
+        if self._blocks:
+            self._blocks -= 1
+        else:
+            self._look(block)
+        return self._width
+
+    def _look(self, block: bytearray) -> None:
+        step = len(block) // PIECES // 16 * 16
+        some = block
+        if step > PIECE:
+            some = bytearray().join(block[n * step : n * step + PIECE] for n in range(PIECES))
+        size, width = min((len(self._codec.encoded(planes(some, each), thorough=False)), each) for each in WIDTHS)
+        if size <= PAYS * len(some):
+            self._width, self._blocks, self._rest = width, TRUST, 1
+        else:
+            self.in_vain()
+
+    def in_vain(self) -> None:
+        """It did not become smaller; some are left alone, and each time more."""
+        self._width, self._blocks = 0, self._rest - 1
+        self._rest = min(2 * self._rest, TRUST)
+
+
+class Pace:
+    """Whether encoding keeps up with the link: a quick stream is tried without it, and measured, and a slow one is not.
+
+    Where neither the link nor the source is slow, a processor of one end may be: that is seen in how long it takes.
+
+    Attributes:
+        thorough: there is time to take more of a block.
+
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._rest = clock, REST
+        self._encoded_speed, self.thorough = 0.0, False
+        self._begin("filling encoded", 2 * WINDOW)  # what the two ends' kernels hold is filled first, in no time
+
+    @property
+    def encodes(self) -> bool:
+        """Whether the next block may be encoded."""
+        return self._now.endswith("encoded")
+
+    def _begin(self, what: str, left: int) -> None:
+        self._now, self._left, self._window = what, left, left
+        self._since, self._busy_s = self._clock(), 0.0
+
+    def passed(self, num_bytes: int, busy_s: float) -> None:
+        """A block has left, after so much work on it."""
+        self._left -= num_bytes
+        self._busy_s += busy_s
+        if self._left > 0:
+            return
+        seconds = max(self._clock() - self._since, 1e-9)
+        speed = (self._window - self._left) / seconds
+        if self._now == "encoded":
+            self._judge(speed, self._busy_s / seconds)
+        elif self._now == "filling raw":
+            self._begin("raw", WINDOW)
+        elif self._now == "raw":
+            quicker = speed > QUICKER * self._encoded_speed
+            self._begin("for now raw" if quicker else "for now encoded", self._rest)
+            self._rest *= 2
+        elif self._now == "for now raw":
+            self._begin("filling encoded", 2 * WINDOW)
+        else:
+            self._begin("encoded", WINDOW)
+
+    def _judge(self, speed: float, busy: float) -> None:
+        if busy <= BUSY and speed < SLOW:
+            self.thorough = self.thorough or busy < BUSY / 2
+            self._begin("encoded", WINDOW)
+        elif self.thorough:
+            self.thorough = False
+            self._begin("encoded", WINDOW)
+        else:
+            self._encoded_speed = speed
+            self._begin("filling raw", WINDOW)
+
+
+# ---- both sides of the wire
+
+
+class Encoder:
+    """Makes blocks for the wire.
+
+    Args:
+        known: codecs of the other end.
+        pace: None for a new one.
+    """
+
+    def __init__(self, known: Iterable[int], pace: Pace | None = None) -> None:
+        self._codec = next((codec for each, codec in codecs().items() if each in known), None)
+        self._looking, self._pace = Looking(self._codec), pace or Pace()
+
+    def blocks(self, pieces: Iterable[bytearray]) -> Iterator[tuple[bytes, bytes, int]]:
+        """Head, body and size of each piece, of BLOCK at most; made ahead, in a thread of its own."""
+        return ahead(self._made(each) for each in pieces)
+
+    def _made(self, piece: bytearray) -> tuple[bytes, bytes, int]:
+        began = time.perf_counter()
+        body, how = self._body(piece)
+        self._pace.passed(len(piece), time.perf_counter() - began)
+        return HEAD.pack(how, len(body), len(piece)), body, len(piece)
+
+    def _body(self, piece: bytearray) -> tuple[bytes, int]:
+        if self._codec is None or len(piece) < SMALLEST or not self._pace.encodes:
+            return bytes(piece), RAW
+        width = self._looking.width(piece)
+        if width:
+            body: bytes = self._codec.encoded(planes(piece, width), thorough=self._pace.thorough)
+            if len(body) <= PAYS * len(piece):
+                return body, self._codec.codec << 4 | width
+            self._looking.in_vain()
+        return bytes(piece), RAW
+
+
+class Decoder:
+    """Reads such blocks.
+
+    Attributes:
+        known: its codecs.
+    """
+
+    def __init__(self) -> None:
+        self._codecs = codecs()
+        self.known = bytes(self._codecs)
+
+    def head(self, data: bytes) -> tuple[int, int, int]:
+        """How a block is encoded, bytes that follow, bytes that they stand for; none of them for the end.
+
+        Raises:
+            NotDecoded: no sender of ours says so.
+        """
+        how, length, size = HEAD.unpack(data)
+        if how == RAW:
+            right = length == size <= BLOCK
+        else:
+            right = how >> 4 in self._codecs and how & 15 in WIDTHS and 0 < length < size <= BLOCK
+        if not right:
+            raise NotDecoded("the stream is none")
+        return how, length, size
+
+    def content(self, how: int, body: bytes, size: int) -> bytes:
+        """What a block stands for.
+
+        Raises:
+            NotDecoded: it is damaged, or holds something else than so many bytes.
+        """
+        if how == RAW:
+            return body
+        return bytes(numbers(self._codecs[how >> 4].decoded(body, size), how & 15))
+
+
+_END = object()
+
+
+def ahead(items: Iterable[Any]) -> Iterator[Any]:
+    """The same, made in a thread before they are asked for: a few, and no more until they are taken."""
+    made: queue.Queue[Any] = queue.Queue(AHEAD)
+    left = threading.Event()
+
+    def put(item: Any) -> bool:
+        while not left.is_set():
+            try:
+                made.put(item, timeout=1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def make() -> None:
+        try:
+            if all(put((each, None)) for each in items):
+                put((_END, None))
+        except BaseException as error:
+            put((_END, error))
+
+    threading.Thread(target=make, daemon=True).start()
+    try:
+        while True:
+            item, error = made.get()
+            if error is not None:
+                raise error
+            if item is _END:
+                return
+            yield item
+    finally:
+        left.set()
