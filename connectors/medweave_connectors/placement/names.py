@@ -63,7 +63,7 @@ def check_paths(
     Raises:
         UsageError: the first such binding.
     """
-    known = {"step": _with_parents(steps), "port": _with_parents(ports)}
+    known = {"step": _with_parents(steps) | {"/"}, "port": _with_parents(ports)}  # `/`: what there is, be it nothing
     listed = {"step": sorted(known["step"] - {"/"}) or ["/"], "port": sorted(ports)}
     for number, binding in enumerate(config["workflows"][workflow].get("bindings") or []):
         kind = "step" if "step" in binding else "port"

@@ -43,6 +43,13 @@ def test_what_there_is_may_be_bound(kind: str, path: str) -> None:
     look({kind: path, "target": {"deployment": "here"}})
 
 
+def test_the_root_may_be_bound_where_there_is_no_tool() -> None:
+    # CWL's own suite has a workflow without steps.
+    check_paths(
+        config({"step": "/", "target": {"deployment": "here"}}), "lung", steps=(), ports=PORTS, document="train.cwl"
+    )
+
+
 @pytest.mark.parametrize("path", ["/trai", "/train/model", "/segment", "/infer/train"])
 def test_a_step_that_there_is_not_is_told_with_its_place(path: str) -> None:
     # The engine takes the beginning of a name for a step, and says nothing of the first two.
