@@ -9,6 +9,7 @@
 #   make hybrid          one run over Slurm, a COMPSs release and pods, and the same on this machine alone; needs root, as testbed
 #   make test-hybrid     the tests that need the testbed
 #   make faults          breaks real jobs on the testbed in 21 ways, and compares what the sites say with what medweave says
+#   make conformance     CWL's own test suite with everything bound to one site: what passes with StreamFlow's local connector passes
 #   make docs            generated reference pages and schemas
 #   make constraints     resolve the dependencies anew and pin them with hashes
 # Options: PYTHON=python3.12   another interpreter (3.11 or newer)
@@ -18,6 +19,7 @@
 #          LONG=1              test-hybrid with the tests that wait minutes for Slurm's own clocks
 #          SEED=1 JOBS_PER_KIND=5   of faults
 #          BENCH='slurm_array transfer_direct transfer_pod'   of bench: those that need the testbed up
+#          SUITE=/path/of/cwl-v1.2 SITES='stock local slurm helm'   of conformance (stock local); the last two need the testbed
 #          COMPSS_HOME=/path   an installation of COMPSs that hybrid's distributed training runs on, instead of torch.distributed
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
@@ -28,9 +30,9 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 TESTBED := deployments/testbed/testbed.py
 
-.PHONY: help env demo test check bench docs constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults
+.PHONY: help env demo test check bench docs constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults conformance
 help:
-	@sed -n '2,20p' Makefile | cut -c3-
+	@sed -n '2,23p' Makefile | cut -c3-
 
 env: $(INSTALLED)
 
@@ -85,6 +87,15 @@ SEED ?= 1
 JOBS_PER_KIND ?= 5
 faults: $(INSTALLED)
 	$(BIN)/python tests/faults/campaign.py --seed $(SEED) --jobs-per-kind $(JOBS_PER_KIND)
+
+CWLTEST := build/conformance/cwltest/bin/cwltest
+conformance: $(INSTALLED) $(CWLTEST)
+	$(BIN)/python tests/conformance/conformance.py $(SUITE) --cwltest $(abspath $(CWLTEST)) \
+	  $(if $(SITES),--sites $(SITES)) $(if $(CASES),--cases $(CASES)) $(if $(KEEP),--keep)
+
+$(CWLTEST): # on its own: it only calls
+	$(PYTHON) -m venv build/conformance/cwltest
+	build/conformance/cwltest/bin/pip install --quiet cwltest==2.7.20260814150058
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py

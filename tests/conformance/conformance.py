@@ -1,0 +1,190 @@
+"""The public CWL v1.2 conformance suite, by `cwl-runner --streamflow-file` with everything bound to one site.
+
+    git clone https://github.com/common-workflow-language/cwl-v1.2
+    make conformance SUITE=$PWD/cwl-v1.2 [SITES='stock local slurm helm'] [CASES=id,id…] [KEEP=1]
+
+A site is sites/<site>.yml beside this file; `stock` is StreamFlow's own local connector without our plug-in. `slurm` and `helm` are
+those of the testbed (`make testbed`), as its laptop's user. Each writes build/conformance/<site>.json; KEEP=1 puts them together
+as docs/reference/conformance.json, which `make docs` makes a page of. The exit code is 0 where all that passes with `stock` passes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+BUILD = ROOT / "build" / "conformance"
+KEPT = ROOT / "docs" / "reference" / "conformance.json"
+RUNNER = HERE / "runner.py"
+ENDS = ("passed", "failed", "unsupported")
+SITES = ("stock", "local", "slurm", "helm")
+CHART = ROOT / "helm" / "segmentation-worker"
+IMAGE, RELEASE = "localhost/medweave-conformance:1", "conformance"
+sys.path.insert(0, str(ROOT / "tests"))
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suite", type=Path, metavar="SUITE", help="a checkout of common-workflow-language/cwl-v1.2")
+    parser.add_argument("--sites", nargs="+", choices=SITES, default=SITES[:2], metavar="SITE", help="(stock local)")
+    parser.add_argument(
+        "--cases", default="", metavar="ID,ID", help="of these tests only: their ends take the place of those before"
+    )
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="tests at once (2)")
+    parser.add_argument("--timeout", type=int, default=180, metavar="S", help="of one test, in s (180)")
+    parser.add_argument("--cwltest", default="cwltest", metavar="PROGRAM", help="(cwltest)")
+    parser.add_argument("--keep", action="store_true", help=f"put the results together as {KEPT.relative_to(ROOT)}")
+    return parser.parse_args()
+
+
+@contextmanager
+def runner(site: str, environment: Mapping[str, str]) -> Iterator[list[str]]:
+    """The words of a command that is cwl-runner, while the block lasts."""
+    place = BUILD / site / "runner.sock"
+    words = [sys.executable, str(RUNNER), "serve", str(place), *(["--stock"] if site == "stock" else [])]
+    server = subprocess.Popen(words, env=dict(environment))
+    try:
+        while not place.exists():
+            if server.poll() is not None:
+                sys.exit(f"conformance: {site}: cwl-runner could not be imported")
+            time.sleep(0.2)
+        yield [sys.executable, "-I", "-S", str(RUNNER), "call", str(place)]
+    finally:
+        server.terminate()
+        server.wait()
+
+
+@contextmanager
+def environment_of(site: str) -> Iterator[dict[str, str]]:
+    """What the site's runs inherit; for `helm`, the release stands while the block lasts."""
+    folder = BUILD / site
+    own = {"TMPDIR": str(folder), "MEDWEAVE_RUNS_DIR": str(folder / "runs"), "OMP_WAIT_POLICY": "passive"}
+    if site not in ("slurm", "helm"):
+        yield {**os.environ, **own}
+        return
+    from support.hybrid_runs import laptop
+    from support.testbed import call, sites
+
+    testbed = {**os.environ, **laptop(sites()), **own}
+    if site == "slurm":
+        yield testbed
+        return
+    made = call("image", IMAGE, "--file", str(HERE / "Containerfile"), timeout_s=600)
+    if made.returncode:
+        sys.exit(f"conformance: helm: the image could not be made:\n{made.stderr}")
+    access = ["--kubeconfig", f"{testbed['HOME']}/.kube/tenant-a.kubeconfig"]
+    values = ["--values", str(HERE / "sites" / "helm-values.yml"), "--wait"]
+    subprocess.run(["helm", *access, "upgrade", "--install", RELEASE, str(CHART), *values], env=testbed, check=True)
+    try:
+        yield testbed
+    finally:
+        subprocess.run(["helm", *access, "uninstall", RELEASE], env=testbed, check=False)
+
+
+def try_site(site: str, given: argparse.Namespace) -> dict[str, Any]:
+    """Runs the suite, and writes what came out."""
+    shutil.rmtree(BUILD / site, ignore_errors=True)
+    (BUILD / site).mkdir(parents=True)
+    xml, log = BUILD / site / "junit.xml", BUILD / f"{site}.log"
+    with environment_of(site) as environment, runner(site, environment) as command, log.open("w") as output:
+        words = [given.cwltest, "--test", "conformance_tests.yaml", "--tool", command[0], "-j", str(given.jobs)]
+        words += [
+            "--timeout",
+            str(given.timeout),
+            "--junit-xml",
+            str(xml),
+            *(["-s", given.cases] if given.cases else []),
+        ]
+        words += ["--", *command[1:], "--streamflow-file", str(HERE / "sites" / f"{site}.yml")]
+        subprocess.run(words, cwd=given.suite, env=environment, stdout=output, stderr=output, check=False)
+    cases = given.cases.split(",") if given.cases else []
+    result = {**read(xml, cases), "suite": commit(given.suite), "streamflow": version("streamflow")}
+    kept = BUILD / f"{site}.json"
+    if cases and kept.exists():
+        result = merged(json.loads(kept.read_text(encoding="utf-8")), result)
+    kept.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    shutil.rmtree(BUILD / site)
+    return result
+
+
+def read(xml: Path, cases: Sequence[str] = ()) -> dict[str, Any]:
+    """The ids of the tests by how they ended, from cwltest's report; where it was told which `cases` to try, it has wrong names."""
+    ended: dict[str, list[str]] = {how: [] for how in ENDS}
+    found = list(ElementTree.parse(xml).iter("testcase"))
+    for name, case in zip(cases or [case.attrib["file"] for case in found], found, strict=True):
+        how = (
+            "unsupported"
+            if case.find("skipped") is not None
+            else "passed"
+            if case.find("failure") is None
+            else "failed"
+        )
+        ended[how].append(name)
+    return {how: sorted(ids) for how, ids in ended.items()}
+
+
+def merged(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of a whole run with the tests that were tried once more."""
+    again = {name for how in ENDS for name in now[how]}
+    return {**now, **{how: sorted({*before[how]} - again | {*now[how]}) for how in ENDS}}
+
+
+def commit(suite: Path) -> str:
+    """Of the checkout."""
+    words = ["git", "-C", str(suite), "rev-parse", "HEAD"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def keep(results: Mapping[str, Mapping[str, Any]]) -> None:
+    """Writes the results of all sites as one table: numbers, and the ids of what did not pass."""
+    first = next(iter(results.values()))
+    sites = {
+        site: {"passed": len(each["passed"]), "failed": each["failed"], "unsupported": each["unsupported"]}
+        for site, each in results.items()
+    }
+    table = {"suite": first["suite"], "streamflow": first["streamflow"], "sites": sites}
+    KEPT.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+
+
+def main() -> int:
+    """Tries each site, and says what passes with the stock connector only."""
+    given = options()
+    for site in given.sites:
+        ended = try_site(site, given)
+        print(
+            f"{site}: " + ", ".join(f"{len(ended[how])} {how}" for how in ENDS),
+            flush=True,
+        )
+    results = {
+        site: json.loads((BUILD / f"{site}.json").read_text(encoding="utf-8"))
+        for site in SITES
+        if (BUILD / f"{site}.json").exists()
+    }
+    lost = {
+        site: sorted({*results.get("stock", each)["passed"]} & {*each["failed"], *each["unsupported"]})
+        for site, each in results.items()
+    }
+    for site, ids in lost.items():
+        if ids:
+            print(f"{site}: fails, and passes with the stock connector: {', '.join(ids)}")
+    if given.keep:
+        keep(results)
+    return 1 if any(lost.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
