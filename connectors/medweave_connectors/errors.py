@@ -107,6 +107,10 @@ class PlacementForbidden(SiteConfigError):
     """The data rules of the file keep a step's data away from a deployment it is bound to; nothing of it was copied there."""
 
 
+class TransferForbidden(SiteConfigError):
+    """The data rules of the file keep a file away from a deployment; nothing of it was sent, and the deployment was not asked."""
+
+
 class SiteUnreachable(WorkflowExecutionException):  # type: ignore[misc]
     """The way to a site was lost; another try may succeed."""
 

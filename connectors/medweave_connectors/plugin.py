@@ -17,7 +17,7 @@ from medweave_connectors.placement.scheduler import MedweaveScheduler
 from medweave_connectors.reactions import partial
 from medweave_connectors.slurm.connector import MedweaveSlurmConnector
 from medweave_connectors.ssh.connector import MedweaveSSHConnector
-from medweave_connectors.transfer import remote_path
+from medweave_connectors.transfer import origin, remote_path
 from medweave_connectors.transfer import step as transfer_step
 from medweave_connectors.transfer.manager import MedweaveDataManager
 
@@ -41,6 +41,7 @@ class MedweavePlugin(StreamFlowPlugin):  # type: ignore[misc]
         translator.install()
         deployments.install()
         transfer_step.install()
+        origin.install()
         remote_path.install()
         quoting.install()
         partial.install()

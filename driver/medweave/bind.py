@@ -79,7 +79,7 @@ def bind(
         job_is_default=job is None,
         output=_normal(output),
         role_options=tuple(role_options),
-        held=None if held is None else held.roles,
+        held=held,
     )
     text = render(binding, connector_schemas())
     _check_copy(text, binding)

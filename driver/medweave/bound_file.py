@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from medweave.data_rules import Held
 from medweave.documents import FieldPath
 from medweave.pipelines import Pipeline
 from medweave.sites import SITES, Place, Site, wrapped
@@ -22,7 +23,7 @@ DATA_RULES = "data-rules"  # name of the filter
 MANAGERS = """\
 scheduling:
   scheduler: {type: medweave.scheduler, config: {}}
-dataManager: {type: medweave.transfer, config: TRANSFERS}
+TRANSFERS
 database: {type: medweave.database, config: {}}
 """
 
@@ -36,7 +37,7 @@ class Binding:
         job_is_default: it is the one that `bind` takes when none is named.
         role_options: places that the command line gave in the stead of the site's, as they were written.
         output: the bound file; relative paths in its text start at its folder.
-        held: classes of the data that the steps of each role read and write; None where the site has no data rules.
+        held: what the workflow's inputs and outputs, and those of its steps, hold; None where the site has no data rules.
     """
 
     pipeline: Pipeline
@@ -45,7 +46,7 @@ class Binding:
     job_is_default: bool
     output: Path
     role_options: tuple[str, ...] = ()
-    held: Mapping[str, Sequence[str]] | None = None
+    held: Held | None = None
 
 
 def render(binding: Binding, schemas: Mapping[str, Mapping[str, Any]]) -> str:
@@ -67,7 +68,7 @@ def render(binding: Binding, schemas: Mapping[str, Mapping[str, Any]]) -> str:
         *blocks,
         "# The same at every site. The event log and the reports of a run lie in runs/<run-id>/ beside this file.",
     ]
-    return "\n".join(lines) + "\n" + MANAGERS.replace("TRANSFERS", json.dumps(dict(binding.site.transfers)))
+    return "\n".join(lines) + "\n" + MANAGERS.replace("TRANSFERS", "\n".join(_transfers(binding)))
 
 
 def used_deployments(binding: Binding) -> list[str]:
@@ -137,12 +138,39 @@ def _data_rules(binding: Binding, site_path: str) -> Iterator[str]:
     yield "    config:"
     yield "      holds:"
     for step in binding.pipeline.steps:
-        yield f"        {step.path}: [{', '.join(binding.held[step.role])}]"
+        yield f"        {step.path}: [{', '.join(binding.held.of_step(step.path))}]"
     yield "      mayHold:"
+    yield from (f"        {line}" for line in _may_hold(binding))
+
+
+def _may_hold(binding: Binding) -> Iterator[str]:
     used = used_deployments(binding)
     for name, classes in binding.site.may_hold.items():
         if name in used:
-            yield f"        {name}: [{', '.join(classes)}]"
+            yield f"{name}: [{', '.join(classes)}]"
+
+
+def _transfers(binding: Binding) -> Iterator[str]:
+    """The data manager, which is asked for each copy whether it may go where it is to go."""
+    settings = dict(binding.site.transfers)
+    if binding.held is None:
+        yield f"dataManager: {{type: medweave.transfer, config: {json.dumps(settings)}}}"
+        return
+    yield "dataManager:"
+    yield "  type: medweave.transfer"
+    yield "  config:"
+    yield from (f"    {name}: {json.dumps(value)}" for name, value in settings.items())
+    yield "    dataRules: # asked for each copy, before anything of it is sent"
+    yield "      carries: # what each input and output carries; / are those of the workflow"
+    for step, ports in binding.held.carries.items():
+        yield f"        {step}: {{{', '.join(f'{name}: {_classes(classes)}' for name, classes in ports.items())}}}"
+    yield "      mayHold:"
+    yield from (f"        {line}" for line in _may_hold(binding))
+    yield f"      driver: [{', '.join(binding.held.driver)}] # this machine, which gets the results"
+
+
+def _classes(classes: Sequence[str]) -> str:
+    return classes[0] if len(classes) == 1 else f"[{', '.join(classes)}]"
 
 
 def _target_line(step: str, place: Place, held: object) -> str:

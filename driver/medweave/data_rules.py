@@ -1,54 +1,60 @@
-"""Classes of data: what a workflow says that its steps hold, held against what a site may hold."""
+"""Classes of data: what a workflow says of its inputs and outputs, held against what a site may hold."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from medweave.carried import AS_READ, Ports, Said, carried, held
 from medweave.documents import FieldPath, shown
 from medweave.field_faults import check, fault_at
 from medweave.pipelines import ROLES_FILE, Pipeline
 from medweave.sites import Site
 from medweave_connectors.closest import closest
 from medweave_connectors.placement.data_rules import CLASSES, able, too_sensitive
+from medweave_connectors.transfer.classes import WORKFLOW, in_order
 from medweave_steps.contracts.errors import UsageError, UserInputError
 
 HOLDS, IDENTIFIED = "holds", "identified"
-_CLASS = {"enum": list(CLASSES)}
+DRIVER_TYPE = "medweave.local"  # deployments of this type are on the machine that drives the run
+_CLASS, _WRITTEN = {"enum": list(CLASSES)}, {"enum": [*CLASSES, AS_READ]}
 _SCHEMA = {
     "type": "object",
     "properties": {
         "inputs": {"type": "object", "additionalProperties": _CLASS, "description": "class of each input that is data"},
-        "roles": {
+        "outputs": {
             "type": "object",
-            "additionalProperties": {"type": "array", "items": _CLASS, "minItems": 1},
-            "description": "classes of what the steps of each role read and write",
+            "additionalProperties": {"anyOf": [_WRITTEN, {"type": "object", "additionalProperties": _WRITTEN}]},
+            "description": "by role: one class for all that its steps write, or one by name of the output",
         },
     },
-    "required": ["inputs", "roles"],
+    "required": ["inputs", "outputs"],
     "additionalProperties": False,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What a workflow's steps and inputs hold at a site.
+    """What a workflow holds at a site.
 
     Attributes:
-        inputs: class by name of input.
-        roles: classes by role.
+        carries: classes by step and name of its input or output; the workflow's own under `/`.
+        driver: what the machine that drives the run may hold.
     """
 
-    inputs: Mapping[str, str]
-    roles: Mapping[str, Sequence[str]]
+    carries: Mapping[str, Ports]
+    driver: Sequence[str]
+
+    def of_step(self, path: str) -> list[str]:
+        """Classes of all that a step reads and writes."""
+        return held(self.carries[path])
 
 
 def held_at(pipeline: Pipeline, site: Site) -> Held | None:
     """What the steps hold at the site, after checking that they may be where it puts them; None where it has no data rules.
-
-    Where all identified inputs are said to lie there de-identified, what steps make of them is de-identified too.
 
     Raises:
         UserInputError: the data rules forbid a place, or the workflow does not say what its steps hold.
@@ -58,50 +64,68 @@ def held_at(pipeline: Pipeline, site: Site) -> Held | None:
         return None
     said = _said(pipeline)
     inputs = {name: _class_of_input(name, said, site) for name in said.inputs if name in pipeline.inputs}
-    of_people = [name for name in inputs if said.inputs[name] == IDENTIFIED]
-    known_to_be_safe = of_people and all(inputs[name] != IDENTIFIED for name in of_people)
-    roles = {role: _deidentified(held) if known_to_be_safe else held for role, held in said.roles.items()}
-    held = Held(inputs=inputs, roles=roles)
+    local = [name for name, deployment in site.deployments.items() if deployment["type"] == DRIVER_TYPE]
+    found = Held(
+        carries=carried(pipeline, dataclasses.replace(said, inputs=inputs)),
+        driver=in_order(each for name in local for each in site.may_hold.get(name, ())),
+    )
     for name, place in site.inputs.items():
-        if name in pipeline.inputs:
-            _check_input(name, place.deployment, held, site)
+        if name in inputs:
+            _check_input(name, inputs[name], place.deployment, site)
     for step in pipeline.steps:
-        _check_role(step.path, step.role, held.roles[step.role], site)
-    return held
+        _check_role(step.path, step.role, found, site)
+    _check_outputs(pipeline, found, site)
+    return found
 
 
-def _said(pipeline: Pipeline) -> Held:
-    """The block `holds` of roles.yml."""
+def _said(pipeline: Pipeline) -> Said:
+    """The block `holds` of roles.yml, which has to say something of all data."""
     file = pipeline.path.parent / ROLES_FILE
     if pipeline.holds is None:
         raise fault_at(
             file, (), "nothing says which data the steps read and write, and the site has data rules.",
-            seen="no block 'holds'", expected="holds: {inputs: {…}, roles: {…}} with classes of data",
+            seen="no block 'holds'", expected="holds: {inputs: {…}, outputs: {…}} with classes of data",
             do="add it as in workflows/lung-nodule-segmentation/roles.yml",
         )  # fmt: skip
     check(pipeline.holds, _SCHEMA, file, (HOLDS,))
-    said = Held(inputs=pipeline.holds["inputs"], roles=pipeline.holds["roles"])
-    _check_names(file, "inputs", said.inputs, pipeline.inputs_beside)
-    _check_names(file, "roles", said.roles, pipeline.roles_beside)
-    missing = next((step.role for step in pipeline.steps if step.role not in said.roles), None)
-    if missing is not None:
-        raise fault_at(
-            file, (HOLDS, "roles"), f"nothing says which data the steps of role '{missing}' read and write.",
-            seen=", ".join(said.roles), expected=f"{missing}: a list out of {', '.join(CLASSES)}", do="add that line",
-        )  # fmt: skip
+    said = Said(inputs=pipeline.holds["inputs"], outputs=pipeline.holds["outputs"])
+    _check_names(file, ("inputs",), said.inputs, pipeline.inputs_beside)
+    _check_names(file, ("outputs",), said.outputs, pipeline.written_beside)
+    for role, outputs in said.outputs.items():
+        if isinstance(outputs, Mapping):
+            _check_names(file, ("outputs", role), outputs, pipeline.written_beside[role])
+    for name in sorted(pipeline.data_inputs - set(said.inputs)):
+        raise _unsaid(file, ("inputs",), f"the input '{name}'", name, said.inputs, CLASSES)
+    for step in pipeline.steps:
+        for name in step.writes:
+            if said.written(step.role, name) is None:
+                of_role = said.outputs.get(step.role, {})
+                raise _unsaid(
+                    file, ("outputs", step.role), f"the output '{name}' of role '{step.role}'", name,
+                    of_role if isinstance(of_role, Mapping) else (), (*CLASSES, AS_READ),
+                )  # fmt: skip
     return said
 
 
-def _check_names(file: Path, section: str, names: Iterable[str], known: Iterable[str]) -> None:
+def _unsaid(
+    file: Path, field: FieldPath, what: str, name: str, seen: Iterable[str], known: Iterable[str]
+) -> UserInputError:
+    return fault_at(
+        file, (HOLDS, *field), f"nothing says which data {what} is.", seen=", ".join(seen) or "nothing",
+        expected=f"{name}: one of {', '.join(known)}", do="add that line",
+    )  # fmt: skip
+
+
+def _check_names(file: Path, section: FieldPath, names: Iterable[str], known: Iterable[str]) -> None:
     for name in names:
         if name not in known:
             raise fault_at(
-                file, (HOLDS, section, name), "the workflows beside have none of this name.", seen=f"'{name}'",
+                file, (HOLDS, *section, name), "the workflows beside have none of this name.", seen=f"'{name}'",
                 expected=f"one of {', '.join(sorted(known))}", do=closest(name, sorted(known)) or "take the line away",
             )  # fmt: skip
 
 
-def _class_of_input(name: str, said: Held, site: Site) -> str:
+def _class_of_input(name: str, said: Said, site: Site) -> str:
     place = site.inputs.get(name)
     if place is None or place.holds is None:
         return said.inputs[name]
@@ -114,31 +138,41 @@ def _class_of_input(name: str, said: Held, site: Site) -> str:
     return place.holds
 
 
-def _deidentified(classes: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys("de-identified" if each == IDENTIFIED else each for each in classes))
-
-
-def _check_input(name: str, deployment: str, held: Held, site: Site) -> None:
-    if name in held.inputs and too_sensitive([held.inputs[name]], deployment, site.may_hold):
+def _check_input(name: str, its_class: str, deployment: str, site: Site) -> None:
+    if too_sensitive([its_class], deployment, site.may_hold):
         raise _fault(
             site, ("inputs", name, "deployment"), f"this input must not lie at '{deployment}', by the site's own rules.",
-            seen=f"{held.inputs[name]} data", held=[held.inputs[name]], deployment=deployment,
+            seen=f"{its_class} data", held=[its_class], deployment=deployment,
             do=f"correct mayHold.{deployment}, or say what the input holds there",
         )  # fmt: skip
 
 
-def _check_role(step: str, role: str, classes: Sequence[str], site: Site) -> None:
-    deployment = site.roles[role].deployment
+def _check_role(step: str, role: str, found: Held, site: Site) -> None:
+    deployment, classes = site.roles[role].deployment, found.of_step(step)
     forbidden = too_sensitive(classes, deployment, site.may_hold)
     if not forbidden:
         return
+    ports = [name for name, of_it in found.carries[step].items() if set(of_it) & set(forbidden)]
     places = able(classes, site.may_hold)
     raise _fault(
         site, ("roles", role, "deployment"), f"step {step} must not run at '{deployment}', for what it reads and writes.",
-        seen=f"{', '.join(forbidden)} data ({HOLDS}.roles.{role} of {ROLES_FILE})", held=classes, deployment=deployment,
+        seen=f"{', '.join(forbidden)} data ({', '.join(ports)})", held=classes, deployment=deployment,
         do=f"place '{role}' at {' or '.join(places)}" if places else f"correct mayHold.{deployment}, if it is wrong",
         option=site.options.get(role),
     )  # fmt: skip
+
+
+def _check_outputs(pipeline: Pipeline, found: Held, site: Site) -> None:
+    """The results come to the machine that drives the run."""
+    for name in pipeline.outputs:
+        classes = found.carries[WORKFLOW].get(name, ())
+        if forbidden := in_order(set(classes) - set(found.driver)):
+            raise fault_at(
+                site.path, ("mayHold",), f"the output '{name}' must not come to this machine, which gets the results.",
+                seen=f"{', '.join(forbidden)} data; this machine may hold {', '.join(found.driver) or 'nothing'}",
+                expected=f"a deployment of type {DRIVER_TYPE} with a line that has {', '.join(classes)}",
+                do="run it on a machine that may hold them and say so in its line, or leave the output out of the workflow",
+            )  # fmt: skip
 
 
 def _fault(

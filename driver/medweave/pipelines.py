@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -21,11 +21,15 @@ class Step:
     Attributes:
         path: as bindings name it (`/train`).
         gang: its tool says that the same command may be started once per node.
+        reads: what each of its inputs is bound to: names of the workflow's inputs, and outputs of steps (`train/model`).
+        writes: its outputs.
     """
 
     path: str
     role: str
     gang: bool
+    reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    writes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +39,10 @@ class Pipeline:
     Attributes:
         path: absolute.
         inputs: names of its inputs.
+        data_inputs: of these, the files and folders.
+        outputs: what each of its outputs is bound to, as for the inputs of a step.
         inputs_beside: names of the inputs of all workflows in its folder.
-        roles_beside: roles of the steps of all workflows in its folder.
+        written_beside: outputs of the steps of all workflows in its folder, by role.
         holds: what roles.yml says of the data that the steps read and write, as it stands there; None where it says nothing.
     """
 
@@ -44,7 +50,9 @@ class Pipeline:
     steps: tuple[Step, ...]
     inputs: frozenset[str]
     inputs_beside: frozenset[str]
-    roles_beside: frozenset[str] = frozenset()
+    data_inputs: frozenset[str] = frozenset()
+    outputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    written_beside: Mapping[str, frozenset[str]] = field(default_factory=dict)
     holds: Any = None
 
     @property
@@ -74,16 +82,28 @@ def read_pipeline(path: Path) -> Pipeline:
     roles = _roles(path, list(steps))
     said = read_mapping(path.parent / ROLES_FILE, "file of roles")
     beside = {file.name for file in path.parent.glob("*.cwl")} & set(said)
-    others = [read_mapping(path.parent / name, "CWL workflow") for name in sorted(beside - {path.name})]
+    others = {name: read_mapping(path.parent / name, "CWL workflow") for name in sorted(beside - {path.name})}
+    all_of_them = {path.name: document, **others}
+    inputs = _named(document.get("inputs") or {})
     return Pipeline(
         path=path,
         steps=tuple(
-            Step(path=f"/{name}", role=roles[f"/{name}"], gang=_is_gang(path, document, step))
+            Step(
+                path=f"/{name}",
+                role=roles[f"/{name}"],
+                gang=_is_gang(path, document, step),
+                reads={port: _sources(bound, "source") for port, bound in _named(step.get("in") or {}).items()},
+                writes=tuple(_written(step)),
+            )
             for name, step in steps.items()
         ),
-        inputs=frozenset(_named(document.get("inputs") or {})),
-        inputs_beside=frozenset(name for other in [document, *others] for name in _named(other.get("inputs") or {})),
-        roles_beside=frozenset(role for name in beside for role in said[name].values()),
+        inputs=frozenset(inputs),
+        data_inputs=frozenset(name for name, described in inputs.items() if _is_data(described)),
+        outputs={
+            name: _sources(bound, "outputSource") for name, bound in _named(document.get("outputs") or {}).items()
+        },
+        inputs_beside=frozenset(name for other in all_of_them.values() for name in _named(other.get("inputs") or {})),
+        written_beside=_written_by_role(all_of_them, said),
         holds=said.get("holds"),
     )
 
@@ -148,6 +168,36 @@ def _named(section: Any) -> dict[str, Any]:
     if isinstance(section, Mapping):
         return dict(section)
     return {str(item["id"]).lstrip("#"): item for item in section}
+
+
+def _sources(bound: Any, key: str) -> tuple[str, ...]:
+    """What an input of a step, or an output of the workflow, is bound to: `cohort`, `[train/model, …]` or `{source: …}`."""
+    found = bound.get(key) if isinstance(bound, Mapping) else bound
+    listed = [found] if isinstance(found, str) else found or []
+    return tuple(str(each).lstrip("#") for each in listed)
+
+
+def _written(step: Mapping[str, Any]) -> list[str]:
+    return [str(each["id"] if isinstance(each, Mapping) else each) for each in step.get("out") or []]
+
+
+def _written_by_role(documents: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+    found: dict[str, frozenset[str]] = {}
+    for name, document in documents.items():
+        for step, described in _named(document.get("steps") or {}).items():
+            role = said[name].get(f"/{step}")
+            found[role] = found.get(role, frozenset()) | frozenset(_written(described))
+    return found
+
+
+def _is_data(described: Any) -> bool:
+    """Whether an input is files or folders, by its type; a type that stands in another document is taken for none."""
+    kind = described.get("type") if isinstance(described, Mapping) else described
+    if isinstance(kind, str):
+        return kind.rstrip("[]?") in ("File", "Directory")
+    if isinstance(kind, Mapping):
+        return any(_is_data({"type": each}) for each in (kind.get("items"), *_named(kind.get("fields") or {}).values()))
+    return any(_is_data({"type": each}) for each in kind or [])
 
 
 def _roles(path: Path, steps: list[str]) -> dict[str, str]:

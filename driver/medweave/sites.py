@@ -152,8 +152,10 @@ def schema() -> dict[str, Any]:
 
 
 def _schema_of_transfers() -> dict[str, Any]:
+    """Settings of the data manager, without the data rules, which `bind` makes."""
     text = files("medweave_connectors").joinpath("transfer", "schema.json").read_text("utf-8")
     document: dict[str, Any] = json.loads(text)
+    del document["properties"]["dataRules"]
     return document
 
 

@@ -10,8 +10,8 @@ class: Workflow
 inputs: {cohort: Directory, seed: int?}
 outputs: {}
 steps:
-  prepare: {run: tools/prepare.cwl, in: {cohort: cohort}, out: []}
-  train: {run: tools/train.cwl, in: {seed: seed}, out: []}
+  prepare: {run: tools/prepare.cwl, in: {cohort: cohort}, out: [set]}
+  train: {run: tools/train.cwl, in: {seed: seed, set: prepare/set}, out: [model]}
 """
 INFER = """\
 cwlVersion: v1.2

@@ -21,8 +21,10 @@ from streamflow.data.remotepath import StreamFlowPath, get_inner_path
 from medweave_connectors.errors import of_the_file
 from medweave_connectors.record import current
 from medweave_connectors.transfer.bucket.settings import read_bucket
+from medweave_connectors.transfer.classes import wraps_of
 from medweave_connectors.transfer.direct.commands import PORTS, read_ports
 from medweave_connectors.transfer.direct.routes import Routes, Way
+from medweave_connectors.transfer.guard import Guard
 from medweave_connectors.transfer.manifest import Manifest
 from medweave_connectors.transfer.sending import Digests, Sending, every
 from medweave_connectors.transfer.store import Store, store_at
@@ -36,6 +38,9 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
 
     The stock manager drops tar's exit status and never looks at folders: a cut stream passes for a whole copy. And who waits for a
     copy that broke waits for ever. Links to what a site has already are not copies, and are not counted.
+
+    Attributes:
+        guard: the data rules, which are asked before anything is sent.
     """
 
     def __init__(
@@ -46,8 +51,10 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
         direct: bool = True,
         directPorts: Sequence[int] = PORTS,
         bucket: Mapping[str, Any] | None = None,
+        dataRules: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(context)
+        self.guard = Guard(dataRules, wraps_of(context.config) if dataRules is not None else {})
         self._digests = Digests()
         self._store_gib = storeGiB
         with of_the_file():
@@ -70,14 +77,18 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
         """Copies, or links where the site has it.
 
         Raises:
+            TransferForbidden: the data rules keep it away from a destination, which has not been asked for anything.
             TransferFailed: a copy was not made; nothing of it is left. Its kind says why.
         """
         started = time.monotonic()
         source = await self._resolved(src_location, src_path)
+        known = [(each.location, each.path) for each in self.get_data_locations(source)]
+        classes = self.guard.admit([(src_location, src_path), (src_location, source), *known], dst_locations)
         made: list[DataLocation] = []
         sending: Sending | None = None
         try:
             links, sending = await self._begin(made, src_location, source, dst_locations, dst_path, writable)
+            self.guard.note([(place.location, place.path) for place in made], classes)
             work = [self._link(*each, dst_path, writable) for each in links]
             if sending is not None:
                 work.append(self._send(sending, started, writable))

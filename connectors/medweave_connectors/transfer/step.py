@@ -18,6 +18,9 @@ from streamflow.workflow.utils import check_termination
 from medweave_connectors.errors import SiteConfigError
 from medweave_connectors.placement.addresses import scheme_of
 from medweave_connectors.quoting import location_of
+from medweave_connectors.transfer.classes import port_of
+from medweave_connectors.transfer.guard import carrying
+from medweave_connectors.transfer.manager import MedweaveDataManager
 
 AT_ONCE = 8  # jobs of a step whose input is on its way; each connector has a limit of its own
 
@@ -59,7 +62,8 @@ class MedweaveTransferStep(CWLTransferStep):  # type: ignore[misc]
     async def transfer(self, job: Any, token: Any) -> Any:
         """Sends an input, unless that has begun."""
         begun = self._begun.pop(job.name, None)
-        return await (super().transfer(job, token) if begun is None else begun)
+        with carrying(port_of(self.name)):
+            return await (super().transfer(job, token) if begun is None else begun)
 
     async def _take(self, waiting: asyncio.Queue[tuple[Any, Any, str] | None]) -> Status:
         """Begins the transfer of each input, and tells how there came to be no more."""
@@ -68,7 +72,8 @@ class MedweaveTransferStep(CWLTransferStep):  # type: ignore[misc]
 
         async def sent(job: Any, token: Any) -> Any:
             async with places:
-                return await super(MedweaveTransferStep, self).transfer(job, token)
+                with carrying(port_of(self.name)):
+                    return await super(MedweaveTransferStep, self).transfer(job, token)
 
         try:
             while True:
@@ -89,6 +94,9 @@ class MedweaveTransferStep(CWLTransferStep):  # type: ignore[misc]
                 expected="a file or folder that an earlier step made, or that an input of the workflow names",
                 do="fetch it beforehand, or in a step that holds it against its SHA-256",
             )
+        manager, places = self.workflow.context.data_manager, self.workflow.context.scheduler.get_locations(job.name)
+        if "path" not in token_value and isinstance(manager, MedweaveDataManager):
+            manager.guard.admit([], places)  # its content is in the token, and is written there by no copy
         token = await super()._update_file_token(job, token_value, dst_path)
         # The engine takes `%41` in the name of a file for a letter.
         return {**token, "location": location_of(token["path"])} if "path" in token else token

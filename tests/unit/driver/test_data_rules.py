@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
@@ -15,9 +18,9 @@ from support.sites import ROLES, SITE, write_project
 HOLDS = """\
 holds:
   inputs: {cohort: identified, model: model}
-  roles:
-    preprocess: [identified, derived]
-    train: [derived, model]
+  outputs:
+    preprocess: {set: derived}
+    train: model
 """
 MAY_HOLD = """\
 mayHold:
@@ -65,10 +68,48 @@ def test_the_bound_file_has_the_rules_for_the_run(project: Path) -> None:
     assert [binding["filters"] for binding in workflow["bindings"]] == [["data-rules"]] * 2
 
 
+def test_the_bound_file_says_what_each_input_and_output_carries(project: Path) -> None:
+    change(
+        project / "workflows/lung/train.cwl", "outputs: {}", "outputs: {best: {type: File, outputSource: train/model}}"
+    )
+    change(site_of(project), "desk: [identified, derived]", "desk: [identified, derived, model]")
+    change(site_of(project), "title:", "transfers: {direct: false}\ntitle:")
+    config = bound(project)["dataManager"]["config"]
+    assert config["direct"] is False
+    assert config["dataRules"] == {
+        "carries": {
+            "/": {"cohort": "identified", "best": "model"},
+            "/prepare": {"cohort": "identified", "set": "derived"},
+            "/train": {"set": "derived", "model": "model"},
+        },
+        "mayHold": {"desk": ["identified", "derived", "model"], "cluster": ["de-identified", "derived", "model"]},
+        "driver": ["identified", "derived", "model"],
+    }
+    jsonschema.validate(config, json.loads(files("medweave_connectors").joinpath("transfer/schema.json").read_text()))
+
+
+def test_a_result_that_this_machine_may_not_hold_is_refused(project: Path) -> None:
+    change(
+        project / "workflows/lung/train.cwl", "outputs: {}", "outputs: {best: {type: File, outputSource: train/model}}"
+    )
+    with pytest.raises(UserInputError, match=r"mayHold: the output 'best' must not come to this machine") as told:
+        bound(project)
+    assert told.value.seen == "model data; this machine may hold identified, derived"
+    assert "medweave.local with a line that has model" in told.value.expected
+
+
+def test_data_rules_for_copies_are_not_written_by_hand_into_a_site_file(project: Path) -> None:
+    change(site_of(project), "title:", "transfers: {dataRules: {}}\ntitle:")
+    with pytest.raises(UserInputError, match=r"transfers"):
+        bound(project)
+
+
 def test_a_site_without_rules_restricts_nothing(project: Path) -> None:
     site_of(project).write_text(SITE)
     (project / "workflows/lung/roles.yml").write_text(ROLES)
-    assert "bindingFilters" not in bound(project)
+    document = bound(project)
+    assert "bindingFilters" not in document
+    assert document["dataManager"]["config"] == {}
 
 
 @pytest.mark.parametrize(
@@ -88,6 +129,7 @@ def test_a_forbidden_place_is_refused_with_its_field(project: Path, new: str, al
         "for what it reads and writes."
     )
     assert "identified" in told.value.seen
+    assert "data (cohort" in told.value.seen, "the input or output that it is about"
     assert allowed in told.value.seen
     if "idle" in new:
         assert told.value.expected.endswith("has identified, derived: idle")
@@ -111,6 +153,7 @@ def test_a_cohort_that_was_de_identified_makes_the_steps_of_it_so(project: Path)
     change(site_of(project), "  cluster: [de-", "  login: [de-identified]\n  cluster: [de-")
     held = bound(project)["bindingFilters"]["data-rules"]["config"]["holds"]
     assert held == {"/prepare": ["de-identified", "derived"], "/train": ["derived", "model"]}
+    assert bound(project)["dataManager"]["config"]["dataRules"]["carries"]["/prepare"]["cohort"] == "de-identified"
     change(site_of(project), ", holds: de-identified", "")
     with pytest.raises(UserInputError, match=r"inputs\.cohort\.deployment: this input must not lie at 'login'") as told:
         bound(project)
@@ -124,8 +167,11 @@ FAULTS = [
     ("site", "# Who does", "inputs:\n  model: {deployment: desk, workdir: /m, holds: model}\n# Who does",
      "deployments/sites/two.yml: inputs.model.holds: ", "de-identified"),
     ("roles", "holds:", "hold:", "workflows/lung/roles.yml: nothing says which data", "no block 'holds'"),
-    ("roles", "    train: [derived, model]\n", "", "workflows/lung/roles.yml: holds.roles: ", "role 'train'"),
-    ("roles", "train: [derived", "trian: [derived", "workflows/lung/roles.yml: holds.roles.trian: ", "write 'train'"),
+    ("roles", "    train: model\n", "", "workflows/lung/roles.yml: holds.outputs.train: ", "'model' of role 'train'"),
+    ("roles", "{set: derived}", "{}", "workflows/lung/roles.yml: holds.outputs.preprocess: ", "the output 'set'"),
+    ("roles", "train: model", "trian: model", "workflows/lung/roles.yml: holds.outputs.trian: ", "write 'train'"),
+    ("roles", "set: derived", "sett: derived", "workflows/lung/roles.yml: holds.outputs.preprocess.sett: ", "'set'"),
+    ("roles", "cohort: identified, ", "", "workflows/lung/roles.yml: holds.inputs: ", "the input 'cohort'"),
     ("roles", "cohort: identified", "cohrt: identified", "workflows/lung/roles.yml: holds.inputs.cohrt: ", "'cohort'"),
     ("roles", "cohort: identified", "cohort: secret", "workflows/lung/roles.yml: holds.inputs.cohort: ", "identified"),
 ]  # fmt: skip
