@@ -72,7 +72,7 @@ def decoded(blocks: list[tuple[bytes, bytes, int]]) -> bytes:
     for head, body, size in blocks:
         how, length, told = decoder.head(head)
         assert (length, told) == (len(body), size)
-        out.append(decoder.content(how, body, size))
+        out.append(decoder.content(how, bytearray(body), size))
     return b"".join(out)
 
 
@@ -240,7 +240,7 @@ def refused(data: bytes) -> None:
             how, length, size = decoder.head(data[: HEAD.size])
             body = data[HEAD.size :][:length]
             if len(body) == length and length:
-                assert len(decoder.content(how, body, size)) == size <= BLOCK
+                assert len(decoder.content(how, bytearray(body), size)) == size <= BLOCK
     finally:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
@@ -291,7 +291,7 @@ def test_a_block_cannot_hold_more_than_it_says(codec: int) -> None:
     decoder = Decoder()
     how, _, size = decoder.head(block[: HEAD.size])
     with pytest.raises(NotDecoded, match="a block is damaged"):
-        decoder.content(how, block[HEAD.size :], size)
+        decoder.content(how, bytearray(block[HEAD.size :]), size)
     refused(block)
 
 

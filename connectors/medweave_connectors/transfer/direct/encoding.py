@@ -16,7 +16,7 @@ import threading
 import time
 import zlib
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator  # noqa: UP035 (3.8)
+from typing import Any, Callable, Iterable, Iterator, Union  # noqa: UP035 (3.8)
 
 BLOCK = 2**20
 HEAD = struct.Struct(">BII")  # how it is encoded, bytes that follow, bytes that they stand for
@@ -32,6 +32,7 @@ REST = 512 * 2**20  # bytes for which what was measured holds; the next time twi
 BUSY = 0.7  # share of its time in which the encoder works: then the link may wait for it
 SLOW = 50e6  # bytes in a second; less is the link's doing, or the source's
 QUICKER = 1.2
+Bytes = Union[bytes, bytearray]  # noqa: UP007 (3.8)
 
 
 class NotDecoded(ValueError):
@@ -58,7 +59,7 @@ class Zlib:
         return work.compress(data) + work.flush()
 
     @staticmethod
-    def decoded(data: bytes, size: int) -> bytearray:
+    def decoded(data: bytearray, size: int) -> bytearray:
         """Never more than one byte too many."""
         work = zlib.decompressobj(-zlib.MAX_WBITS)
         try:
@@ -110,10 +111,10 @@ class Zstd:
             raise MemoryError
         return bytes(memoryview(self._room)[:size])
 
-    def decoded(self, data: bytes, size: int) -> bytearray:
+    def decoded(self, data: bytearray, size: int) -> bytearray:
         """Nothing is written behind its room, whatever the block says of its size."""
         found = bytearray(size)
-        count = self._library.ZSTD_decompressDCtx(self._unpacking, _address(found), size, data, len(data))
+        count = self._library.ZSTD_decompressDCtx(self._unpacking, _address(found), size, _address(data), len(data))
         if self._library.ZSTD_isError(count) or count != size:
             raise NotDecoded("a block is damaged")
         return found
@@ -266,26 +267,26 @@ class Encoder:
         self._codec = next((codec for each, codec in codecs().items() if each in known), None)
         self._looking, self._pace = Looking(self._codec), pace or Pace()
 
-    def blocks(self, pieces: Iterable[bytearray]) -> Iterator[tuple[bytes, bytes, int]]:
+    def blocks(self, pieces: Iterable[bytearray]) -> Iterator[tuple[bytes, Bytes, int]]:
         """Head, body and size of each piece, of BLOCK at most; made ahead, in a thread of its own."""
         return ahead(self._made(each) for each in pieces)
 
-    def _made(self, piece: bytearray) -> tuple[bytes, bytes, int]:
+    def _made(self, piece: bytearray) -> tuple[bytes, Bytes, int]:
         began = time.perf_counter()
         body, how = self._body(piece)
         self._pace.passed(len(piece), time.perf_counter() - began)
         return HEAD.pack(how, len(body), len(piece)), body, len(piece)
 
-    def _body(self, piece: bytearray) -> tuple[bytes, int]:
+    def _body(self, piece: bytearray) -> tuple[Bytes, int]:
         if self._codec is None or len(piece) < SMALLEST or not self._pace.encodes:
-            return bytes(piece), RAW
+            return piece, RAW
         width = self._looking.width(piece)
         if width:
             body: bytes = self._codec.encoded(planes(piece, width), thorough=self._pace.thorough)
             if len(body) <= PAYS * len(piece):
                 return body, self._codec.codec << 4 | width
             self._looking.in_vain()
-        return bytes(piece), RAW
+        return piece, RAW
 
 
 class Decoder:
@@ -314,7 +315,7 @@ class Decoder:
             raise NotDecoded("the stream is none")
         return how, length, size
 
-    def content(self, how: int, body: bytes, size: int) -> bytes:
+    def content(self, how: int, body: bytearray, size: int) -> bytearray:
         """What a block stands for.
 
         Raises:
@@ -322,7 +323,7 @@ class Decoder:
         """
         if how == RAW:
             return body
-        return bytes(numbers(self._codecs[how >> 4].decoded(body, size), how & 15))
+        return numbers(self._codecs[how >> 4].decoded(body, size), how & 15)
 
 
 _END = object()

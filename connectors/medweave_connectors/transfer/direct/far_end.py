@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import ctypes
 import fcntl
 import json
 import os
@@ -38,6 +39,8 @@ GREET_S, IDLE_S, BEAT_S = 5.0, 120.0, 5.0
 MOST_STRANGERS = 16  # that may be greeted at the same time
 TRY_S = 2.0  # one of several addresses
 TAIL = 2000
+HELD = 2**25
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _F_SETPIPE_SZ = 1031  # fcntl names it from 3.10 on
 _END = struct.Struct(">Qi")
 FILL_S = 0.05  # what a command writes in this time goes in one block
@@ -221,19 +224,15 @@ def _why(error: OSError) -> str:
 # ---- what is sent
 
 
-def _exactly(source: ssl.SSLSocket, size: int) -> bytes:
-    data = bytearray(size)
-    _fill(source, memoryview(data))
-    return bytes(data)
-
-
-def _fill(source: ssl.SSLSocket, view: memoryview) -> None:
-    done = 0
-    while done < len(view):
-        count = source.recv_into(view[done:])
-        if not count:
-            raise Failed(CUT)
-        done += count
+def _exactly(source: ssl.SSLSocket, size: int) -> bytearray:
+    data, done = bytearray(size), 0
+    with memoryview(data) as view:
+        while done < size:
+            count = source.recv_into(view[done:])
+            if not count:
+                raise Failed(CUT)
+            done += count
+    return data
 
 
 def _tar(words: list[str], **pipe: int) -> subprocess.Popen[bytes]:
@@ -267,6 +266,13 @@ def _told(code: int, words: tuple[threading.Thread, bytearray]) -> dict[str, Any
     return {"exit_status": code, "told": base64.b64encode(bytes(words[1])).decode()}
 
 
+def _hold_memory() -> None:
+    """What a block has taken is for the next one: else the system clears it each time, for as long as it takes to decode it."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library than GNU's
+        for each in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
+            ctypes.CDLL(None).mallopt(each, HELD)
+
+
 def _pieces(source: int) -> Iterator[bytearray]:
     """What comes, in full blocks where it comes quickly."""
     while True:
@@ -288,6 +294,7 @@ def _pieces(source: int) -> Iterator[bytearray]:
 
 def send(link: ssl.SSLSocket, command: list[str], encoding: dict[str, Any]) -> None:
     """Sends what a command writes."""
+    _hold_memory()
     known = _exactly(link, _exactly(link, 1)[0])
     tar = _tar(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     words, source = _last_words(tar), tar.stdout
@@ -311,24 +318,25 @@ def _module(name: str, text: str) -> dict[str, Any]:
     return module
 
 
-def _guard(given: dict[str, Any] | None) -> Callable[[bytes], bytes]:
+def _guard(given: dict[str, Any] | None) -> Callable[[Any], Any]:
     """What may be unpacked of an archive: given a piece, what passes of it; given nothing, it must have come to its end."""
     if not given:
         return lambda piece: piece
     module = _module("archive", given["program"])
     guard = module["Guard"](given["root"], given["num_bytes"])
 
-    def passed(piece: bytes) -> bytes:
+    def passed(piece: Any) -> Any:
         try:
-            return bytes(guard.passed(piece) if piece else guard.end() or b"")
+            return guard.passed(piece) if piece else guard.end()
         except module["ArchiveRefused"] as error:
             raise Failed("an archive was refused: " + str(error)) from None
 
     return passed
 
 
-def _contents(link: ssl.SSLSocket, encoding: dict[str, Any]) -> Iterator[bytes]:
+def _contents(link: ssl.SSLSocket, encoding: dict[str, Any]) -> Iterator[bytearray]:
     """What comes, decoded, up to its end."""
+    _hold_memory()
     decoder, head = encoding["Decoder"](), encoding["HEAD"]
     link.sendall(bytes([len(decoder.known)]) + decoder.known)
     while True:
@@ -344,9 +352,7 @@ def _contents(link: ssl.SSLSocket, encoding: dict[str, Any]) -> Iterator[bytes]:
         yield content
 
 
-def receive(
-    link: ssl.SSLSocket, command: list[str], passed: Callable[[bytes], bytes], encoding: dict[str, Any]
-) -> None:
+def receive(link: ssl.SSLSocket, command: list[str], passed: Callable[[Any], Any], encoding: dict[str, Any]) -> None:
     """Gives what comes, and may pass, to a command."""
     tar = _tar(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     words, target = _last_words(tar), tar.stdin
