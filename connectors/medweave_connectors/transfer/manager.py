@@ -87,7 +87,7 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
         made: list[DataLocation] = []
         sending: Sending | None = None
         try:
-            links, sending = await self._begin(made, src_location, source, dst_locations, dst_path, writable)
+            links, sending = await self._begin(made, src_location, source, dst_locations, dst_path, writable, classes)
             self.guard.note([(place.location, place.path) for place in made], classes)
             work = [self._link(*each, dst_path, writable) for each in links]
             if sending is not None:
@@ -124,6 +124,7 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
         destinations: Sequence[ExecutionLocation],
         path: str,
         writable: bool,
+        classes: frozenset[str],
     ) -> tuple[list[tuple[ExecutionLocation, str, ExecutionLocation]], Sending | None]:
         """Decides for each destination, and registers what will be there: who wants the same waits for it from now on.
 
@@ -140,7 +141,9 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
                 links = [(place[0], place[1], each) for each, place in found if place is not None]
                 others = [each for each, place in found if place is None]
                 if others:
-                    sending = self._sending(src_location, source, others, path, writable)
+                    sending = self._sending(
+                        src_location, source, others, path, self._store(others, path, writable, classes)
+                    )
                     await self._register(made, sending, links, path, source, writable)
                     return links, sending
             # What is there already is not sent twice: many links are made side by side.
@@ -170,10 +173,9 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
         source: str,
         others: Sequence[ExecutionLocation],
         path: str,
-        writable: bool,
+        at: Store | None,
     ) -> Sending:
         connector_of = self.context.deployment_manager.get_connector
-        at = None if writable else self._store(others, path)
         sending = Sending(
             src_location,
             source,
@@ -188,13 +190,15 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
             self._swept.add(key)
         return sending
 
-    def _store(self, locations: Sequence[ExecutionLocation], path: str) -> Store | None:
+    def _store(
+        self, locations: Sequence[ExecutionLocation], path: str, writable: bool, classes: frozenset[str]
+    ) -> Store | None:
         """The store of the places that get a copy; this machine has none, nor have places that copy to others by themselves."""
         run = current()
         connector = self.context.deployment_manager.get_connector(locations[0].deployment)
-        if run is None or locations[0].local or hasattr(connector, "mirrors"):
+        if writable or run is None or locations[0].local or hasattr(connector, "mirrors"):
             return None
-        return store_at(path, run.run_id, self._store_gib)
+        return store_at(path, run.run_id, self._store_gib, classes)
 
     async def _arrivals(self, source: str, destinations: Sequence[ExecutionLocation]) -> None:
         wanted = {(each.deployment, each.name) for each in destinations}

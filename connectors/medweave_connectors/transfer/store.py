@@ -3,6 +3,9 @@
 A blob is a file that arrived and was verified, under its SHA-256; a copy made of it is one more name of the same file (a hard
 link). So a blob that only one name has left is used by nobody, and a blob that is removed stays whole for those who use it.
 
+What is of one data class lies in a folder of its own, and is never given to a copy of another class: whoever sends a model cannot
+find out by it which scans are there. What has no class (a site without data rules) has a folder, too.
+
 Links are made by an archive that holds nothing but links: one `tar`, which every site has, makes thousands at once.
 """
 
@@ -20,12 +23,14 @@ from enum import StrEnum
 
 from medweave_connectors.placement.folder_commands import STORE
 from medweave_connectors.transfer import seal
+from medweave_connectors.transfer.classes import in_order
 from medweave_connectors.transfer.manifest import ROOT, Entry, Kind, Manifest
 
 _BLOBS = ".medweave-blobs"  # a name of the store's folder, beside a copy that is put together
 _LINKS = ".medweave-links"
 # Names are parts of digests, so that an archive of many links is small. Content is always verified by the whole digest.
 _KEY_CHARACTERS = 32
+NO_CLASS = "unclassified"
 _CHUNK_BYTES = 45_000  # of one command: Linux takes 128 KiB in one word, and base64 makes 4 of 3
 _GIB = 2**30
 _EXECUTABLE = 0o111
@@ -46,17 +51,30 @@ class Store:
 
     Attributes:
         root: its folder, mode 0700.
-        limit_gib: what it may hold when a run begins, GiB.
+        limit_gib: what it may hold when a run begins, GiB, of all classes together.
+        kind: the data class of what is looked for and kept; several are one of their own.
     """
 
     root: str
     limit_gib: float
+    kind: str = NO_CLASS
+
+    @property
+    def blobs(self) -> str:
+        """The folder of this class, mode 0700."""
+        return posixpath.join(self.root, self.kind)
 
 
-def store_at(path: str, run_id: str, limit_gib: float) -> Store | None:
-    """The store for a path in the folder of a run; None where it lies elsewhere, or nothing is to be stored."""
+def store_at(path: str, run_id: str, limit_gib: float, classes: Iterable[str] = ()) -> Store | None:
+    """The store for a path in the folder of a run; None where it lies elsewhere, or nothing is to be stored.
+
+    Args:
+        classes: of the data; none where they are not known.
+    """
     workdir, found, _ = path.partition(f"/{run_id}/")
-    return Store(posixpath.join(workdir, STORE), limit_gib) if found and limit_gib > 0 else None
+    if not found or limit_gib <= 0:
+        return None
+    return Store(posixpath.join(workdir, STORE), limit_gib, "+".join(in_order(classes)) or NO_CLASS)
 
 
 def key(entry: Entry) -> str:
@@ -88,11 +106,14 @@ def evict(store: Store, *, needed_bytes: int = 0) -> str:
 
 
 def make(store: Store) -> str:
-    """A line that makes the store's folder, and prints its state (`state_in`)."""
-    root = shlex.quote(store.root)
+    """A line that makes the store's folders, and prints its state (`state_in`)."""
+    folders, blobs = [store.root, store.blobs], shlex.quote(store.blobs)
+    made = " && ".join(
+        f"mkdir -p -m 700 {each} && [ ! -L {each} ] && [ -O {each} ]" for each in map(shlex.quote, folders)
+    )
     return (
-        f"mkdir -p -m 700 {root} && [ ! -L {root} ] && [ -O {root} ] && "
-        f'{{ state=new; for each in {root}/??; do [ ! -d "$each" ] || state=used; done; echo "medweave-store $state."; }}'
+        f"{made} && "
+        f'{{ state=new; for each in {blobs}/??; do [ ! -d "$each" ] || state=used; done; echo "medweave-store $state."; }}'
     )
 
 
@@ -105,7 +126,7 @@ def ask(store: Store, part: str, sent: Manifest, paths: Iterable[str]) -> Iterat
     """Commands of which the last one prints the keys of files that the store has."""
     keys = gzip.compress("".join(f"{key(sent.entries[path])}\n" for path in paths).encode(), mtime=0)
     there = f"gzip -dc < {shlex.quote(posixpath.join(part, _LINKS))} | xargs ls -d 2>/dev/null"
-    yield from _delivered(part, keys, f"cd {shlex.quote(store.root)} && {there}")
+    yield from _delivered(part, keys, f"cd {shlex.quote(store.blobs)} && {there}")
 
 
 def link(store: Store, part: str, sent: Manifest, name: str, paths: Iterable[str]) -> Iterator[list[str]]:
@@ -139,7 +160,7 @@ def keep(store: Store, part: str, sent: Manifest, name: str, paths: Iterable[str
 def forget(store: Store, part: str, name: str, wrong: Mapping[str, Entry]) -> list[str]:
     """Words that remove blobs whose content is not what their name says, and the names that a copy has of them."""
     names = [posixpath.join(part, name, path) if path != ROOT else posixpath.join(part, name) for path in wrong]
-    blobs = [posixpath.join(store.root, key(each)) for each in wrong.values()]
+    blobs = [posixpath.join(store.blobs, key(each)) for each in wrong.values()]
     return [f"rm -f -- {' '.join(shlex.quote(each) for each in (*names, *blobs))}"]
 
 
@@ -210,6 +231,6 @@ def _unpack(store: Store, part: str) -> str:
     """A line that makes the links of an archive, all that can be made."""
     folder, blobs = shlex.quote(part), shlex.quote(posixpath.join(part, _BLOBS))
     return (
-        f"{{ [ -L {blobs} ] || ln -s {shlex.quote(store.root)} {blobs}; }}; "
+        f"{{ [ -L {blobs} ] || ln -s {shlex.quote(store.blobs)} {blobs}; }}; "
         f"tar xzpf {folder}/{_LINKS} -C {folder} 2>/dev/null; echo medweave-tar $?.; rm -f {folder}/{_LINKS}"
     )

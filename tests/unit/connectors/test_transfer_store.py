@@ -19,8 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medweave_connectors.errors import NoRoom
+from medweave_connectors.placement.data_rules import CLASSES
 from medweave_connectors.placement.folder_commands import STORE, make, remove_traces
 from medweave_connectors.transfer import manager, manifest, seal, store
+from medweave_connectors.transfer.classes import Port
+from medweave_connectors.transfer.guard import carrying
 from medweave_connectors.transfer.store import Store
 from support.transfers import Places, Route, places
 
@@ -82,7 +85,7 @@ class Runs:
         return self.workdir / STORE
 
     def blobs(self) -> list[Path]:
-        return sorted(each for each in self.root.glob("*/*") if each.is_file())
+        return sorted(each for each in self.root.glob("*/*/*") if each.is_file())
 
 
 @pytest.fixture
@@ -194,6 +197,37 @@ def test_of_a_cohort_that_grew_only_what_is_new_is_sent(each_kind: Runs) -> None
     assert tree(runs.at.target / "cohort") == tree(folder)
     runs.next()
     assert runs.send("cohort")[0] == 0
+
+
+def test_nothing_is_given_to_a_copy_of_another_class(each_kind: Runs) -> None:
+    runs, port = each_kind, Port("/step", "input")
+    folder = cohort(runs.at)
+
+    def sent(*classes: str) -> tuple[int, int, int]:
+        rules = {"carries": {"/step": {"input": list(classes)}}, "mayHold": {"site": CLASSES}, "driver": []}
+        runs.at.settings["dataRules"] = rules
+        runs.next()
+        with carrying(port):
+            return runs.send("cohort")
+
+    whole, nothing = (size(folder), 10, 0), (0, 0, size(folder))
+    assert [sent("identified"), sent("derived"), sent("derived", "model")] == [whole, whole, whole]
+    assert [sent("derived"), sent("identified"), sent("model", "derived")] == [nothing, nothing, nothing]
+    assert tree(runs.at.target / "cohort") == tree(folder)
+    folders = {each.name: each.stat().st_mode & 0o777 for each in runs.root.iterdir()}
+    assert folders == {"identified": 0o700, "derived": 0o700, "derived+model": 0o700}
+    inodes = [{each.stat().st_ino for each in (runs.root / name).rglob("*") if each.is_file()} for name in folders]
+    assert sum(map(len, inodes)) == len(set().union(*inodes)), "no file is shared"
+
+
+def test_the_limit_is_that_of_all_classes_together(tmp_path: Path) -> None:
+    for number, kind in enumerate(("identified", "derived")):
+        folder = tmp_path / kind / "00"
+        folder.mkdir(parents=True)
+        (folder / str(number)).write_bytes(bytes(2**20))
+        time.sleep(0.02)
+    evict(Store(str(tmp_path), 1.5 / 1024, "identified"))
+    assert [each.name for each in tmp_path.rglob("?")] == ["1"]
 
 
 def test_many_new_files_take_several_commands(runs: Runs) -> None:
