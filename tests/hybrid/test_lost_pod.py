@@ -1,0 +1,95 @@
+"""A pod that is deleted while a copy is on its way to it: a typed error, and the next pod gets a whole one."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamflow.core.deployment import ExecutionLocation
+from streamflow.core.exception import WorkflowExecutionException
+
+from medweave_connectors.local.connector import MedweaveLocalConnector
+from support.direct_ends import Recorded, recorded
+from support.helm_release import Tenant, until
+from support.pod_runs import WORKDIR, pods_of
+from support.testbed import unique
+from support.testbed_ends import managed, pod_place, pods_connector, standing
+
+MIB = 2**20
+LAPTOP = ExecutionLocation(name="laptop", deployment="laptop", local=True)
+ARRIVED = f"find {WORKDIR} -name blob -size +{8 * 2048} | grep -q ."  # blocks of 512 bytes
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    return recorded(monkeypatch)
+
+
+async def deleted_in_the_middle(tenant: Tenant, pod: str) -> None:
+    """Deletes the pod at once when some of the file is there."""
+    while (await asyncio.to_thread(tenant.within, pod, ARRIVED)).returncode != 0:
+        await asyncio.sleep(0.02)
+    await asyncio.to_thread(tenant.call, "kubectl", "delete", f"pod/{pod}", "--grace-period=0", "--force")
+
+
+async def sent(connectors: dict[str, Any], source: ExecutionLocation, path: str, name: str, *, loses: Any) -> None:
+    """Sends a file to the first pod of a workload; its pod is lost meanwhile if `loses` says so."""
+    async with managed(connectors) as manager:
+        manager.register_path(source, path)
+        losing = asyncio.ensure_future(loses()) if loses is not None else None
+        try:
+            await manager.transfer_data(source, path, [pod_place(name)], f"{WORKDIR}/copy/blob")
+        finally:
+            if losing is not None:
+                await asyncio.wait_for(losing, 60)
+
+
+def whole(tenant: Tenant, pod: str) -> str:
+    return tenant.within(pod, f"sha256sum < {WORKDIR}/copy/blob").stdout.split()[0]
+
+
+def next_pod(tenant: Tenant, pod: str) -> None:
+    """Waits for the one that the StatefulSet makes in its place."""
+    words = ("kubectl", "wait", "--for=condition=Ready", f"pod/{pod}", "--timeout=20s")
+    until(lambda: tenant.ended(*words).returncode == 0, limit_s=90, what="the next pod")
+
+
+def test_a_pod_that_goes_while_it_gets_a_file_from_here(tenant: Tenant, tmp_path: Path, run: Recorded) -> None:
+    blob = tmp_path / "blob"
+    blob.write_bytes(os.urandom(256 * MIB))
+    name = unique("lost")
+    with standing(tenant, pods_of(name, kind="StatefulSet", replicas=1)) as pod:
+        ends = {"laptop": MedweaveLocalConnector("laptop", "/"), name: pods_connector(tenant, name)}
+        with pytest.raises(WorkflowExecutionException):
+            asyncio.run(sent(ends, LAPTOP, str(blob), name, loses=lambda: deleted_in_the_middle(tenant, pod)))
+        assert run.transfers == []
+        next_pod(tenant, pod)
+        ends = {"laptop": MedweaveLocalConnector("laptop", "/"), name: pods_connector(tenant, name)}
+        asyncio.run(sent(ends, LAPTOP, str(blob), name, loses=None))
+        assert whole(tenant, pod) == hashlib.sha256(blob.read_bytes()).hexdigest()
+        assert len(run.transfers) == 1
+
+
+def test_a_pod_that_goes_while_another_one_sends_to_it(tenant: Tenant, run: Recorded) -> None:
+    names = unique("lost-a"), unique("lost-b")
+    with (
+        standing(tenant, pods_of(names[0], kind="StatefulSet", replicas=1)) as source,
+        standing(tenant, pods_of(names[1], kind="StatefulSet", replicas=1)) as pod,
+    ):
+        assert tenant.within(source, f"head -c {256 * MIB} /dev/urandom > {WORKDIR}/blob").returncode == 0
+        path = f"{WORKDIR}/blob"
+        ends = {name: pods_connector(tenant, name) for name in names}
+        with pytest.raises(WorkflowExecutionException):
+            asyncio.run(
+                sent(ends, pod_place(names[0]), path, names[1], loses=lambda: deleted_in_the_middle(tenant, pod))
+            )
+        assert run.transfers == []
+        next_pod(tenant, pod)
+        ends = {name: pods_connector(tenant, name) for name in names}
+        asyncio.run(sent(ends, pod_place(names[0]), path, names[1], loses=None))
+        assert whole(tenant, pod) == tenant.within(source, f"sha256sum < {path}").stdout.split()[0]
+        assert [each["route"] for each in run.transfers] == ["direct"]
