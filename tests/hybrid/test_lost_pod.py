@@ -1,4 +1,4 @@
-"""A pod that is deleted while a copy is on its way to it: a typed error, and the next pod gets a whole one."""
+"""A pod that is deleted, or whose tar ends, while a copy is on its way to it: a typed error, and the next copy is whole."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from streamflow.core.deployment import ExecutionLocation
 from streamflow.core.exception import WorkflowExecutionException
 
+from medweave_connectors.errors import StreamBroke
 from medweave_connectors.local.connector import MedweaveLocalConnector
 from support.direct_ends import Recorded, recorded
 from support.helm_release import Tenant, until
@@ -93,3 +94,31 @@ def test_a_pod_that_goes_while_another_one_sends_to_it(tenant: Tenant, run: Reco
         asyncio.run(sent(ends, pod_place(names[0]), path, names[1], loses=None))
         assert whole(tenant, pod) == tenant.within(source, f"sha256sum < {path}").stdout.split()[0]
         assert [each["route"] for each in run.transfers] == ["direct"]
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [("head -c 1000000 && echo No space left on device >&2 && exit 2", 2), ("head -c 1000000", 0)],
+)
+def test_a_command_that_ends_early_says_why_whatever_is_still_on_its_way(
+    tenant: Tenant, command: str, status: int
+) -> None:
+    name = unique("early")
+
+    async def send() -> None:
+        async with managed({name: pods_connector(tenant, name)}) as manager:
+            connector = manager.context.deployment_manager.get_connector(name)
+            async with await connector.get_stream_writer(
+                ["sh", "-c", f"exec > /dev/null; {command}"], pod_place(name)
+            ) as to:
+                for _ in range(64):
+                    await to.write(bytes(MIB))
+
+    with standing(tenant, pods_of(name, kind="StatefulSet", replicas=1)):
+        if status:
+            # The API server alone would tell it after a minute, as a connection that was lost.
+            with pytest.raises(StreamBroke, match="No space left on device") as caught:
+                asyncio.run(send())
+            assert caught.value.exit_status == status
+        else:
+            asyncio.run(send())

@@ -7,7 +7,7 @@ import contextlib
 import json
 import secrets
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -21,6 +21,7 @@ STDIN, STDOUT, STDERR, STATUS = 0, 1, 2, 3
 _PROTOCOL = {"sec-websocket-protocol": "v5.channel.k8s.io"}  # the version that can say "no more input"
 _CLOSE_STDIN = bytes((255, STDIN))
 _TAIL_BYTES = 2000
+_FAREWELL_S = 2.0  # for who reads no more
 
 
 class Execution:
@@ -28,6 +29,8 @@ class Execution:
 
     Attributes:
         exit_code: None until it is known; it stays None when the connection broke first.
+        over: set when the command has ended, or can no longer be heard. The API server may tell it a minute later where
+            input is still on its way.
         message: what the kubelet says about a command that could not be started.
     """
 
@@ -36,20 +39,27 @@ class Execution:
         self._socket, self._place = socket, place
         self._own_end = OwnEnd(mark)
         self.exit_code: int | None = None
+        self.over = asyncio.Event()
         self.message = ""
 
     async def output(self) -> AsyncIterator[tuple[int, bytes]]:
         """Each piece of its output: (STDOUT or STDERR, bytes), until it ends."""
-        async for message in self._socket:
-            if message.type != aiohttp.WSMsgType.BINARY or not message.data:
-                continue
-            channel, data = message.data[0], message.data[1:]
-            if channel == STATUS:
-                code, self.message = read_status(data)
-                # The API server calls the end of a stream a success, also where a killed kubelet has cut it.
-                self.exit_code = code or self._own_end.exit_code
-            elif piece := self._own_end.feed(data) if channel == STDERR else data:
-                yield channel, piece
+        try:
+            async for message in self._socket:
+                if message.type != aiohttp.WSMsgType.BINARY or not message.data:
+                    continue
+                channel, data = message.data[0], message.data[1:]
+                if channel == STATUS:
+                    code, self.message = read_status(data)
+                    # The API server calls the end of a stream a success, also where a killed kubelet has cut it.
+                    self.exit_code = code or self._own_end.exit_code
+                    self.over.set()
+                elif piece := self._own_end.feed(data) if channel == STDERR else data:
+                    yield channel, piece
+                if self._own_end.exit_code is not None:
+                    self.over.set()
+        finally:
+            self.over.set()
 
     async def collect(self) -> tuple[bytes, int]:
         """Standard output and error together, and the exit code.
@@ -74,13 +84,15 @@ class Execution:
         Raises:
             PodLost: it is not known, because the connection broke.
         """
-        if self.exit_code is None:
+        code = self._own_end.exit_code if self.exit_code is None else self.exit_code
+        if code is None:
             raise PodLost(f"the connection to {self._place} broke before the command had ended. {self.message}".strip())
-        return self.exit_code
+        return code
 
     async def close(self) -> None:
         """Hangs up. A command that still runs goes on."""
-        await self._socket.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._socket.close(), _FAREWELL_S)
 
 
 class OwnEnd:
@@ -241,28 +253,42 @@ class Writer(_Stream):
     def __init__(self, execution: Execution, command: Sequence[str]) -> None:
         super().__init__(execution, command)
         self._listener = asyncio.create_task(self._listen())
+        self._listener.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it is over, then
 
     async def read(self, size: int | None = None) -> bytes:
         """There is nothing to read."""
         raise TypeError("a writer")
 
     async def write(self, data: bytes) -> None:
-        """Sends.
+        """Sends; to a command that has ended well (an archive's padding) there is nothing to send.
 
         Raises:
-            PodLost: the command has ended already (a full disk), or the connection broke.
+            PodLost: the command has failed (a full disk), or the connection broke.
         """
-        try:
-            await self._execution.write(data)
-        except (ConnectionError, aiohttp.ClientError):
-            await self._listener
+        await self._unless_over(lambda: self._execution.write(data))
+        if self._execution.over.is_set():
             self._check()
-            raise
 
     async def _finish(self) -> None:
-        with contextlib.suppress(ConnectionError, aiohttp.ClientError):  # it has ended, and how is looked at next
-            await self._execution.close_input()
-        await self._listener
+        await self._unless_over(self._execution.close_input)
+        await self._execution.over.wait()
+
+    async def _unless_over(self, send: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Sends until the command is over: nobody reads on then, and a full connection would wait for its time limit."""
+        if self._execution.over.is_set():
+            return
+        work, over = asyncio.ensure_future(send()), asyncio.ensure_future(self._execution.over.wait())
+        try:
+            await asyncio.wait({work, over}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                with contextlib.suppress(ConnectionError, aiohttp.ClientError):  # how it ended is looked at next
+                    work.result()
+                    return
+                await self._execution.over.wait()
+        finally:
+            for each in (work, over):
+                each.cancel()
+            await asyncio.gather(work, over, return_exceptions=True)
 
     async def _listen(self) -> None:
         async for _, data in self._execution.output():
