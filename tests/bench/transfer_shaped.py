@@ -120,10 +120,10 @@ def made(folder: Path, cases: int, syntax: str) -> Path:
 
 def measured(copies: Copies, options: argparse.Namespace) -> None:
     """Times of pairs, and the share of bytes of all of them."""
-    name = "transfer_shaped" if options.syntax == "explicit" else f"transfer_shaped_{options.syntax}"
+    bars = options.syntax == "explicit" and options.mbit == 1000
+    name = "transfer_shaped" if bars else f"transfer_shaped_{options.syntax}_{options.mbit}"
     size = sum(each.stat().st_size for each in copies.source.rglob("*") if each.is_file())
     notes = {"mib": round(size / 2**20), "mbit": options.mbit, "syntax": options.syntax}
-    bars = options.syntax == "explicit" and options.mbit == 1000
     harness.run_pairs(
         name,
         lambda: copies.send(encoded=True),
