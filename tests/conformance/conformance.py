@@ -111,6 +111,8 @@ def try_site(site: str, given: argparse.Namespace) -> dict[str, Any]:
         ]
         words += ["--", *command[1:], "--streamflow-file", str(HERE / "sites" / f"{site}.yml")]
         subprocess.run(words, cwd=given.suite, env=environment, stdout=output, stderr=output, check=False)
+    if not xml.exists():
+        sys.exit(f"conformance: {site}: cwltest made no report, and says why in {log}")
     cases = given.cases.split(",") if given.cases else []
     result = {**read(xml, cases), "suite": commit(given.suite), "streamflow": version("streamflow")}
     kept = BUILD / f"{site}.json"

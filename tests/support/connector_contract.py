@@ -293,6 +293,23 @@ class ConnectorContract:
         assert os.access(back / "run", os.X_OK)
         assert site.read(f"{site.folder}/my file.txt") == (tmp_path / "home.txt").read_text() == "one"
 
+    def test_what_a_site_copies_at_itself_may_be_written_to(self, site: Site) -> None:
+        # Inputs come from a site's store, which nobody may write to; a step may ask for one that it can change.
+        name = f"{site.folder}/of the store"
+
+        async def act(connector: Any, place: ExecutionLocation) -> None:
+            await connector.run(place, ["mkdir", "-p", site.folder])
+            await connector.run(
+                place, ["echo", "kept", ">", shlex.quote(name), "&&", "chmod", "a-w", shlex.quote(name)]
+            )
+            await connector.copy_remote_to_remote(name, f"{site.folder}/a link", [place], place, read_only=True)
+            await connector.copy_remote_to_remote(name, f"{site.folder}/a copy", [place], place)
+            look = ["ls", "-l", shlex.quote(f"{site.folder}/a copy"), shlex.quote(f"{site.folder}/a link")]
+            told, _ = await connector.run(place, look, capture_output=True)
+            assert [line.split()[0][:3] for line in told.splitlines()] == ["-rw", "lrw"], told
+
+        using(site, act)
+
     def test_a_copy_that_cannot_be_made_is_an_error(self, site: Site, tmp_path: Path) -> None:
         (tmp_path / "source").mkdir()
         (tmp_path / "source" / "a").write_text("a")

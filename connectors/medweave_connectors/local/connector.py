@@ -16,7 +16,7 @@ from streamflow.deployment.connector.local import LocalConnector
 
 from medweave_connectors.errors import CommandFailed, TimeLimitExceeded
 from medweave_connectors.local import utility
-from medweave_connectors.local.links import link
+from medweave_connectors.local.links import let_write, link
 from medweave_connectors.local.process import Command, Ended, end_all_now
 from medweave_connectors.local.streams import Reader, Writer
 from medweave_connectors.record import current
@@ -116,11 +116,12 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
     async def copy_local_to_remote(
         self, src: str, dst: str, locations: MutableSequence[ExecutionLocation], read_only: bool = False
     ) -> None:
-        """Copies here, or links what is only read."""
+        """Copies here, or links what is only read. A copy may be written to."""
         if read_only:
             link(src, dst, self.deployment_name)
         else:
             await super().copy_local_to_remote(src, dst, locations, False)
+            let_write(src, dst)
 
     async def copy_remote_to_local(
         self, src: str, dst: str, location: ExecutionLocation, read_only: bool = False

@@ -1,10 +1,11 @@
-"""Links on this machine to what it has already, in the place of copies."""
+"""Links on this machine to what it has already, in the place of copies; and what a real copy needs besides."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import secrets
+import stat
 from pathlib import Path
 
 from medweave_connectors.errors import TargetRefused
@@ -32,3 +33,18 @@ def link(source: str, destination: str, deployment: str) -> None:
         with contextlib.suppress(OSError):
             part.unlink()
         raise TargetRefused(deployment, deployment, os.strerror(error.errno or 0)) from None
+
+
+def let_write(source: str, destination: str) -> None:
+    """Lets the owner write to a copy of what nobody, or only somebody else, may write to.
+
+    Args:
+        destination: as it was said when the copy was made; a file that was copied to a folder lies below it.
+    """
+    place = Path(destination)
+    if place.is_dir() and not Path(source).is_dir():
+        place /= Path(source).name
+    for each in (place, *place.rglob("*")):
+        mode = each.lstat().st_mode
+        if not stat.S_ISLNK(mode) and not mode & stat.S_IWUSR:
+            each.chmod(stat.S_IMODE(mode) | stat.S_IWUSR)

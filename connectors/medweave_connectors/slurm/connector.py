@@ -32,6 +32,7 @@ from medweave_connectors.slurm.site_look import Look, look, read_look, refuse_wh
 from medweave_connectors.slurm.states import state_of
 from medweave_connectors.slurm.watch import Pace, Watch
 from medweave_connectors.slurm.words import unanswered
+from medweave_connectors.transfer.commands import link_or_copy
 from medweave_connectors.transfer.direct.ends import End, end_of
 from medweave_connectors.worker import read_environment
 
@@ -44,7 +45,7 @@ LOOK_PAUSE_S = 0.5
 class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
     """Submits each job once, watches all of them by one query, and believes nothing but COMPLETED.
 
-    Transfers, streams and locations stay StreamFlow's own.
+    Transfers between sites, streams and locations stay StreamFlow's own.
     """
 
     CHECKED_AT_START = True
@@ -218,6 +219,23 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
                 self._open.discard(job)
 
         return await SlurmAttempts(job_name, step, self._site_of(location), self._reactions, submit).run()
+
+    async def copy_remote_to_remote(
+        self,
+        src: str,
+        dst: str,
+        locations: MutableSequence[ExecutionLocation],
+        source_location: ExecutionLocation,
+        source_connector: Any = None,
+        read_only: bool = False,
+    ) -> None:
+        """Copies from another place; at the cluster itself it links what is only read, and a copy may be written to."""
+        here = (source_location.deployment, source_location.name)
+        others = [each for each in locations if (each.deployment, each.name) != here]
+        if len(others) < len(locations) and src != dst:
+            await self.run(source_location, link_or_copy(src, dst, read_only=read_only))
+        if others:
+            await super().copy_remote_to_remote(src, dst, others, source_location, source_connector, read_only)
 
     async def far_end(self, location: ExecutionLocation) -> End | None:
         """The login node as one end of a direct copy; None where Slurm is this machine's."""
