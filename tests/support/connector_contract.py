@@ -236,6 +236,11 @@ class ConnectorContract:
             using(site, job(site, script, timeout=site.shortest_limit_s))
         assert gone(site)
 
+    def test_a_job_that_does_well_after_its_time_limit_has_failed(self, site: Site, record: RunRecord) -> None:
+        # Slurm counts minutes, and lets it.
+        with pytest.raises(TimeLimitExceeded, match=r"limit|longer than its tool may"):
+            using(site, job(site, "sleep 4; echo done", timeout=2))
+
     def test_a_process_that_left_its_session_ends_with_a_job_past_its_time_limit(
         self, site: Site, record: RunRecord
     ) -> None:

@@ -30,7 +30,7 @@ from medweave_connectors.slurm.journal import Submission
 from medweave_connectors.slurm.patience import Patience, SiteSilent, reason_of, until_answered
 from medweave_connectors.slurm.script import JobFiles, StepCommand, gang_script, node_script, single_script
 from medweave_connectors.slurm.service import Allocation, Service, allocation, refuse_if_too_large
-from medweave_connectors.slurm.states import JobState, Told, failure_kind, judge, shell_exit_code
+from medweave_connectors.slurm.states import JobState, Told, failure_kind, held_to_limit, judge, shell_exit_code
 from medweave_connectors.slurm.watch import NeverStarts, Watch, WatchedJob
 
 END_KNOWN_S, END_PAUSE_S = 180.0, 1.0
@@ -113,6 +113,7 @@ class SlurmJob:
             self.job_id = await self._submit(wanted)
             self._notice(f"Slurm job {self.job_id}" + (f" on {self._allocation.num_nodes} nodes" if self._gang else ""))
         end, told = await self._until_known()
+        told = held_to_limit(told, end.exit_file, time_limit_s)
         self.over = told.state.ended
         if left is not None and self.over:
             await self._take_outputs(left)

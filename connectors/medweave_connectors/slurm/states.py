@@ -6,7 +6,7 @@ Words as Slurm 22.05 to 24.11 print them (`man squeue`, `man sacct`, JOB STATE C
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from medweave_connectors.reactions.table import FailureKind
@@ -165,6 +165,19 @@ _KINDS: Mapping[JobState, FailureKind] = {
     JobState.NODE_FAIL: FailureKind.NODE_FAIL,
     JobState.CANCELLED: FailureKind.CANCELLED,
 }
+
+
+def held_to_limit(told: Told, exit_file: Told | None, limit_s: int | None) -> Told:
+    """The word that counts where the command has its own limit: Slurm's are minutes, and it lets a job run on for one more.
+
+    Args:
+        exit_file: knows how long the command ran.
+        limit_s: of the tool (ToolTimeLimit), in s; 0 or None for none.
+    """
+    ran_s = exit_file.seconds if exit_file is not None else None
+    if not limit_s or ran_s is None or ran_s <= limit_s or told.state not in (JobState.COMPLETED, JobState.FAILED):
+        return told
+    return replace(told, source="exit file", word="TIMEOUT", seconds=ran_s, time_limit=f"{limit_s} s", reason="")
 
 
 def failure_kind(told: Told, *, out_of_memory: bool) -> FailureKind:

@@ -135,6 +135,8 @@ def _what_and_do(told: Told, asked: Allocation, place: Place, *, out_of_memory: 
             f"ran out of memory ({asked.memory_mib} MiB on each node)",
             "ask for more in the tool's ResourceRequirement (ramMin), or make the step smaller",
         )
+    if told.state is JobState.TIMEOUT and told.source == "exit file":  # Slurm's own limit is whole minutes
+        return "took longer than its tool may", "raise the tool's ToolTimeLimit"
     return {
         JobState.TIMEOUT: (
             f"hit its time limit of {asked.minutes} min" if asked.minutes else "hit the time limit of its partition",

@@ -6,7 +6,7 @@ import pytest
 
 from medweave_connectors.slurm import answers
 from medweave_connectors.slurm.commands import END
-from medweave_connectors.slurm.states import JobState, Told, judge, shell_exit_code, state_of
+from medweave_connectors.slurm.states import JobState, Told, held_to_limit, judge, shell_exit_code, state_of
 from support.slurm_words import told
 
 SACCT_TIMEOUT = """\
@@ -80,6 +80,25 @@ def test_exit_codes_as_a_shell_tells_them() -> None:
     assert shell_exit_code(told("sacct", "COMPLETED")) == 0
     assert shell_exit_code(told("sacct", "FAILED", 70)) == 70
     assert shell_exit_code(told("sacct", "FAILED", 0, 9)) == 137
+
+
+@pytest.mark.parametrize(
+    ("word", "ran_s", "limit_s", "expected"),
+    [
+        ("COMPLETED", 4, 3, "TIMEOUT"),
+        ("FAILED", 4, 3, "TIMEOUT"),
+        ("COMPLETED", 3, 3, "COMPLETED"),
+        ("COMPLETED", 4, 0, "COMPLETED"),  # no limit, in CWL
+        ("COMPLETED", 4, None, "COMPLETED"),
+        ("COMPLETED", None, 3, "COMPLETED"),
+        ("NODE_FAIL", 4, 3, "NODE_FAIL"),
+    ],
+)
+def test_a_tool_is_held_to_its_own_limit(word: str, ran_s: float | None, limit_s: int | None, expected: str) -> None:
+    ran = Told(source="exit file", word="COMPLETED", seconds=ran_s)
+    seen = held_to_limit(Told(source="sacct", word=word, seconds=9.0), ran, limit_s)
+    assert seen.word == expected
+    assert held_to_limit(seen, None, limit_s) == seen
 
 
 def test_sacct_is_read() -> None:
