@@ -73,7 +73,7 @@ async def submit(
             patience.silent(refusal)
             await _quietly(ask, commands.open_claim(files))
         elif (unknown := unknown + 1) == UNKNOWN_LOOKS:
-            raise NotTaken(said)
+            raise NotTaken(said or "its files could not be written there, or sbatch does not end")
 
 
 async def look_up(ask: Ask, key: str, patience: Patience, said: str = "") -> str:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.slurm import patience, words
+from medweave_connectors.slurm import patience, submission, words
+from medweave_connectors.slurm.commands import END
 from medweave_connectors.slurm.patience import Patience, SiteSilent, until_answered
+from medweave_connectors.slurm.script import JobFiles
 from support.engine import Run, wait_until
 from support.fake_cluster import Cluster, fake_cluster, interrupted
 
@@ -213,3 +215,18 @@ def test_what_is_no_silence_is_raised() -> None:
     with pytest.raises(KeyError):
         asyncio.run(until_answered(ask, Patience(tries.append), silences=(TimeoutError,)))
     assert len(tries) == 1
+
+
+def test_a_submission_whose_files_cannot_be_written_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The login node answers, Slurm too, and there is no job: an output folder that only root may make, say.
+    monkeypatch.setattr(patience, "SHORTEST_PAUSE_S", 0.001)
+    monkeypatch.setattr(submission, "LOOK_PAUSE_S", 0.001)
+
+    async def ask(line: str) -> str:
+        return f"squeue 0\n{END}" if "squeue" in line else f"code \n{END}"
+
+    going = submission.submit(
+        ask, ["sbatch"], JobFiles("/other.slurm-aa"), {}, "key", patience=Patience(print), may_have_it=lambda _: None
+    )
+    with pytest.raises(submission.NotTaken, match="its files could not be written there"):
+        asyncio.run(going)
