@@ -121,7 +121,10 @@ class StreamBroke(SiteUnreachable):
     Attributes:
         told: the end of what it wrote to its standard error; it may name files.
         exit_status: its own; None after a signal.
+        may_be_cut: it may have failed only because its connection was lost.
     """
+
+    may_be_cut = False
 
     def __init__(self, text: str, told: str, exit_status: int | None) -> None:
         super().__init__(text)
@@ -129,9 +132,16 @@ class StreamBroke(SiteUnreachable):
 
 
 class StreamCut(StreamBroke):
-    """The connection to one end of a stream was lost: nobody said that anything failed there."""
+    """The connection to one end of a stream was lost: nobody said that anything failed there.
 
-    def __init__(self, what: str) -> None:
+    Attributes:
+        why: in words that name no file; empty where nothing is known.
+    """
+
+    may_be_cut = True
+
+    def __init__(self, what: str, why: str = "") -> None:
+        self.why = why
         super().__init__(f"{what} broke off: the connection was lost", "the connection was lost", None)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.transfer import manager
+from medweave_connectors.transfer import going_on, manager
 from medweave_connectors.transfer.direct import routes
 from medweave_connectors.transfer.direct.ends import End
 
@@ -112,10 +112,14 @@ class Recorded:
 
     def __init__(self) -> None:
         self.transfers: list[dict[str, Any]] = []
+        self.progress: list[dict[str, Any]] = []
         self.notices: list[str] = []
 
     def transfer_ended(self, **facts: Any) -> None:
         self.transfers.append(facts)
+
+    def transfer_progress(self, **facts: Any) -> None:
+        self.progress.append(facts)
 
     def deployment_notice(self, _deployment: str, text: str) -> None:
         self.notices.append(text)
@@ -124,6 +128,6 @@ class Recorded:
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     """What a run's record is told by data managers, from now on."""
     made = Recorded()
-    for module in (manager, routes):
+    for module in (manager, routes, going_on):
         monkeypatch.setattr(module, "current", lambda: made)
     return made

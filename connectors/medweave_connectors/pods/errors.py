@@ -17,4 +17,6 @@ class PodLost(SiteUnreachable):
 
 
 class StreamLost(StreamBroke, PodLost):
-    """The command at the pod's end of a stream failed."""
+    """The command at the pod's end of a stream failed; it does, too, when the stream is cut: its input ends."""
+
+    may_be_cut = True

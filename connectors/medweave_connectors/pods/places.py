@@ -127,7 +127,7 @@ class PodPlaces(TarCopies, BaseConnector):  # type: ignore[misc]
         line, limit_s = utility_line(command, environment=environment or {}, workdir=workdir), timeout or UTILITY_S
         for pause_s in (*(AGAIN_S if only_looks(command) else ()), None):
             try:
-                return await self._while_there([location.name], self._shells_at(location.name).execute(line, limit_s))
+                return await self.while_there([location.name], self._shells_at(location.name).execute(line, limit_s))
             except TimeoutError:
                 raise PodLost(f"{location.name}: a command did not end within {limit_s} s") from None
             except (ShellLost, aiohttp.ClientError, OSError) as error:
@@ -231,7 +231,7 @@ class PodPlaces(TarCopies, BaseConnector):  # type: ignore[misc]
             return pod is None or judge(pod)[0] == PodState.GONE or bool(silent_node(pod))
         return False
 
-    async def _while_there(self, places: Sequence[str], work: Coroutine[Any, Any, Value]) -> Value:
+    async def while_there(self, places: Sequence[str], work: Coroutine[Any, Any, Value]) -> Value:
         """What the work returns. A node that is lost breaks no connection: who waits for an answer from there waits for ever.
 
         Raises:
@@ -265,15 +265,17 @@ class PodPlaces(TarCopies, BaseConnector):  # type: ignore[misc]
             target: where it goes, on this machine if there are no places.
             ends: places whose pods it needs.
         """
-        is_new: bool | None = None
         mine = [each.name for each in ends if each.deployment == self.deployment_name]
+        if is_aside(target):  # the data manager's, which keeps what has arrived
+            return await self.while_there(mine, copy())
+        is_new: bool | None = None
         for pause_s in (*AGAIN_S, None):
             try:
                 if is_new is None:
-                    is_new = is_aside(target) or not any(await self._exists(target, places))
+                    is_new = not any(await self._exists(target, places))
                 else:
                     await self._remove(target, places)
-                return await self._while_there(mine, copy())
+                return await self.while_there(mine, copy())
             except (WorkflowExecutionException, ConnectionError) as error:
                 if pause_s is None or is_new is False or any(words in str(error) for words in _FINAL):
                     raise

@@ -232,6 +232,21 @@ class RunRecord:
         self._append("job.ended", job, data)
         console.tell(job.label, _end_text(job, state))
 
+    def transfer_progress(
+        self, *, source: str, destination: str, num_bytes: int, total_bytes: int, rate: float, text: str
+    ) -> None:
+        """How far a copy is that takes long.
+
+        Args:
+            num_bytes, total_bytes: what has been sent, and what there is to be sent.
+            rate: bytes/s, of late.
+            text: the same for people.
+        """
+        console.tell(destination, f"copy from {source}: {text}")
+        if self._log is not None:
+            data = {"from": source, "bytes": num_bytes, "total_bytes": total_bytes, "rate": round(rate), "text": text}
+            self._log.append("transfer.progress", deployment=destination, data=data)
+
     def transfer_ended(
         self,
         *,
@@ -245,6 +260,7 @@ class RunRecord:
         reused_bytes: int,
         wire_bytes: int | None,
         seconds: float,
+        again_bytes: int = 0,
     ) -> None:
         """A copy between two deployments arrived and was verified. It has no path: paths may tell about patients.
 
@@ -252,6 +268,7 @@ class RunRecord:
             route, reason: the way that it took, and why that one.
             num_bytes, num_files: what was sent.
             reused_bytes: what was there already.
+            again_bytes: what was sent more than once, since a connection was lost.
             wire_bytes: what was sent as it was encoded; None where that is not counted.
         """
         if self._log is not None:
@@ -262,6 +279,7 @@ class RunRecord:
                 "bytes": num_bytes,
                 "files": num_files,
                 "reused_bytes": reused_bytes,
+                "again_bytes": again_bytes,
                 **({} if wire_bytes is None else {"wire_bytes": wire_bytes}),
                 "seconds": round(seconds, 3),
             }

@@ -18,6 +18,7 @@ from medweave_connectors.errors import StreamBroke, StreamCut
 
 READ_BYTES = 2**16
 TAIL_BYTES = 4000
+LAST_WORDS_S = 2.0
 
 
 class _Input(SSHStreamWriterWrapper):  # type: ignore[misc]
@@ -51,6 +52,9 @@ class _Stream:
         await self._process.wait_closed()
         if self._process.exit_status is None and self._process.exit_signal is None:
             raise StreamCut(self._what)
+        await self._check()
+
+    async def _check(self) -> None:
         if self._process.exit_status != 0:
             assert self._draining is not None
             await self._draining  # what it said last may come after its end
@@ -64,6 +68,8 @@ class _Stream:
         try:
             if error is None:
                 await self._finish()
+            elif isinstance(error, asyncssh.Error | OSError):
+                await self._ended_early()
         except (asyncssh.Error, OSError) as lost:
             raise StreamCut(self._what) from lost
         finally:
@@ -72,6 +78,14 @@ class _Stream:
             await self._session.__aexit__(kind, error, trace)
         if isinstance(error, asyncssh.Error | OSError):
             raise StreamCut(self._what) from error
+
+    async def _ended_early(self) -> None:
+        """A command that fails takes no more input: its own words are told, where they still come."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                await self._process.wait_closed()
+        if self._process.exit_status:
+            await self._check()
 
     async def _finish(self) -> None:
         raise NotImplementedError

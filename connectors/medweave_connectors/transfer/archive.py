@@ -66,9 +66,41 @@ def expecting(num_bytes: int) -> Iterator[None]:
         _expected.reset(token)
 
 
-def for_far_end(root: str) -> dict[str, Any]:
-    """What a far end needs for a guard of its own, as JSON: this text, the name, and how much is expected."""
-    return {"program": Path(__file__).read_text("utf-8"), "root": root, "num_bytes": _expected.get()}
+def for_far_end(root: str | None, num_bytes: int | None = None) -> dict[str, Any]:
+    """What a far end needs for a guard of its own, as JSON: this text, the name, and how much is expected.
+
+    Args:
+        root: None for a part of a file, of `num_bytes`.
+    """
+    expected = _expected.get() if num_bytes is None else num_bytes
+    return {"program": Path(__file__).read_text("utf-8"), "root": root, "num_bytes": expected}
+
+
+class Exactly:
+    """Lets so many bytes pass, no more and no fewer: what a file lacks whose beginning is there."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self._left_bytes = num_bytes
+
+    def passed(self, data: bytes) -> bytes:
+        """All of it.
+
+        Raises:
+            ArchiveRefused: there is too much of it.
+        """
+        self._left_bytes -= len(data)
+        if self._left_bytes < 0:
+            raise ArchiveRefused(Refused.SIZE)
+        return data
+
+    def end(self) -> None:
+        """It has ended.
+
+        Raises:
+            ArchiveRefused: too soon.
+        """
+        if self._left_bytes:
+            raise ArchiveRefused(Refused.CUT)
 
 
 class Guard:
@@ -148,7 +180,7 @@ class Guard:
             if not 0 < size <= NAME_BYTES or kind in self._named:
                 raise ArchiveRefused(Refused.FORM)
             self._special, self._special_size = kind, size
-            self._special_bytes = _padded(size)
+            self._special_bytes = padded(size)
             return block
         self._entry(block, kind, size)
         self._named.clear()
@@ -183,7 +215,7 @@ class Guard:
         if kind in (b"0", b"\0"):
             self._take(size)
             self._files.add(name)
-            self._skip = _padded(size)
+            self._skip = padded(size)
         elif kind == b"1":
             if size or link not in self._files:
                 raise ArchiveRefused(Refused.LINK)
@@ -222,7 +254,8 @@ class Guard:
                 raise ArchiveRefused(Refused.SIZE)
 
 
-def _padded(size: int) -> int:
+def padded(size: int) -> int:
+    """What a file's content takes in an archive."""
     return -(-size // BLOCK_BYTES) * BLOCK_BYTES
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 REFUSED = 46
 KEEP_S = 20  # for a rename by another place that sees the same files
+BLOCK_BYTES = 2**16  # in which the end of a file is counted whose beginning is there
 _PLACE = re.compile(r"^medweave-place (new|below) ([0-9]{1,19}|unknown)\.$", re.MULTILINE)
 _KIB = 1024
 _PART = ".part"
+_LINE_CHARACTERS = 25_000  # of at most four bytes each: Linux takes 128 KiB in one word
 _C = "export LC_ALL=C; "  # reasons are known by their words
 # Only folders get rights: a file may be one of the store's, which others use. A far end whose stream was cut may still be writing.
 _REMOVE = (
@@ -44,14 +47,29 @@ class Place:
     Attributes:
         part: a folder with a hidden name, in the folder of the destination: a rename from there is at once and costs nothing.
         final: path of the copy once it is whole.
+        tries: how often its stream was cut: what had arrived by then stands in another folder inside of `part` each time.
     """
 
     part: str
     final: str
+    tries: int = 0
+
+    @property
+    def folder(self) -> str:
+        """Where it is put together now."""
+        return posixpath.join(self.part, part_name(str(self.tries))) if self.tries else self.part
 
     def inside(self, name: str) -> str:
         """The path of the copy while it is not whole."""
-        return posixpath.join(self.part, name)
+        return posixpath.join(self.folder, name)
+
+    def next(self) -> Place:
+        """The same after another cut."""
+        return replace(self, tries=self.tries + 1)
+
+    def earlier(self, name: str) -> list[str]:
+        """Where the copy may stand that was put together before, the latest path first."""
+        return [replace(self, tries=tries).inside(name) for tries in reversed(range(self.tries))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +188,8 @@ def unpack(name: str, destination: str, token: str, *, own: bool = False) -> lis
     tar = f"tar {'xpof' if own else 'xpf'} - -C"
     # Moved to the folder above, not to the name: nothing goes into a folder of that name that another place has made meanwhile.
     text = f"""
-        if [ -d "$to" ]; then exec {tar} "$to"; fi;
         case $to in */{part_name("*")}/"$name") exec {tar} "${{to%/*}}";; esac;
+        if [ -d "$to" ]; then exec {tar} "$to"; fi;
         trap : HUP INT TERM; part=${{to%/*}}/{part_name(token)}; new=$part/${{to##*/}}; lock=;
         mkdir -m 700 "$part" && {tar} "$part" && {{ [ "$part/$name" = "$new" ] || mv "$part/$name" "$new"; }} &&
         if [ -d "$new" ] && [ ! -w "$new" ]; then lock=1; chmod u+w "$new"; fi &&
@@ -192,9 +210,75 @@ def _tar(names: Sequence[str]) -> list[str]:
     return ["env", "TAR_OPTIONS=--no-unquote", "tar"] if any("\\" in name for name in names) else ["tar"]
 
 
-def unpack_files(part: str) -> list[str]:
-    """Words that read such an archive from standard input, into the folder of a copy that is put together."""
-    return ["tar", "xpf", "-", "-C", part]
+def unpack_files(part: str, *, own: bool = False) -> list[str]:
+    """Words that read such an archive from standard input, into the folder of a copy that is put together; `own`: see `unpack`."""
+    return ["tar", "xpof" if own else "xpf", "-", "-C", part]
+
+
+# ---- a copy whose stream was cut
+
+
+def stand_aside(place: Place, name: str, *, keeps: bool) -> list[str]:
+    """Words that move what has arrived into the place's new folder; or remove it.
+
+    A program whose connection was cut may still write. Its paths lead to the folder before, which is looked at no more; and to a
+    file that it has open it can only write what belongs there: the same bytes at the same places, while the source is unchanged.
+
+    Places that share a file system may all do it: one moves, the others wait until it has.
+    """
+    # A folder that its owner may not write to cannot change its parent.
+    do = f'mv "$old" "$new/" || exit {REFUSED}; break;' if keeps else 'rm -rf "$old";'
+    text = f"""
+        if mkdir -m 700 "$new" 2>/dev/null; then
+        for old in {" ".join(map(shlex.quote, place.earlier(name)))}; do if [ -e "$old" ]; then
+        find "$old" -type d ! -perm -700 -exec chmod u+rwx {{}} \\; 2>/dev/null;
+        {do} fi; done; mkdir "$new.moved";
+        elif [ ! -d "$new" ]; then mkdir "$new"; exit {REFUSED};
+        else seconds=0;
+        while [ ! -e "$new.moved" ] && [ $seconds -lt {KEEP_S} ]; do sleep 1; seconds=$((seconds + 1)); done;
+        [ -e "$new.moved" ] || exit {REFUSED}; fi
+    """
+    return _aside(text, new=place.folder)
+
+
+# A file that has more names may be one of the store's, which others use.
+_STAMP = 'stamp() { [ "$(stat -c %h "$3")" = 1 ] || return 0; chmod "$1" "$3"; TZ=UTC0 touch -m -t "$2" "$3"; }; '
+
+
+def each_done(steps: Iterable[tuple[str, str]]) -> Iterator[list[str]]:
+    """Words, in as many commands as are needed, that do something to each path. What is refused is no error.
+
+    Args:
+        steps: a command and a path; `stamp MODE TIME` gives a file its mode and time.
+    """
+    lines: list[str] = []
+    num_characters = 0
+    for command, group in groupby(steps, key=lambda step: step[0]):
+        for number, path in enumerate(shlex.quote(path) for _, path in group):
+            if num_characters + len(path) > _LINE_CHARACTERS:
+                yield [f"( {_C}{_STAMP}{'; '.join(lines)}; : ) 2>/dev/null"]
+                lines, num_characters = [], 0
+            if number == 0 or not lines or command.startswith("stamp"):
+                lines.append(command)
+            lines[-1] += f" {path}"
+            num_characters += len(command) + len(path)
+    if lines:
+        yield [f"( {_C}{_STAMP}{'; '.join(lines)}; : ) 2>/dev/null"]
+
+
+def read_from(path: str, begins: int) -> list[str]:
+    """Words that write a file to standard output, without its first blocks."""
+    return ["dd", f"if={path}", f"bs={BLOCK_BYTES}", f"skip={begins // BLOCK_BYTES}"]
+
+
+def write_from(path: str, begins: int) -> list[str]:
+    """Words that write standard input into a file which has its first blocks; others of its names are not written to."""
+    # Short pieces from a pipe are written as they are, one after the other.
+    text = f"""
+        [ "$(stat -c %h "$file")" = 1 ] || exit {REFUSED}; chmod u+rw "$file" 2>/dev/null;
+        exec dd of="$file" bs={BLOCK_BYTES} seek={begins // BLOCK_BYTES} conv=notrunc
+    """
+    return ["sh", "-c", _script(text, {"file": path})]
 
 
 def link_or_copy(source: str, destination: str, *, read_only: bool) -> list[str]:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import posixpath
 import secrets
-import shlex
 from collections.abc import Awaitable, Callable, Iterator, MutableSequence, Sequence
 from typing import Any
 
@@ -21,15 +19,18 @@ from medweave_connectors.errors import StreamCut, StreamRefused
 from medweave_connectors.local.streams import Reader, Writer
 from medweave_connectors.record import console
 from medweave_connectors.transfer import commands
-from medweave_connectors.transfer.archive import ArchiveRefused, Guard
+from medweave_connectors.transfer.archive import ArchiveRefused, Exactly, Guard
+from medweave_connectors.transfer.commands import is_aside
+from medweave_connectors.transfer.direct.ends import behind
+from medweave_connectors.transfer.flow import current
+from medweave_connectors.transfer.pieces import Piece
 
 HERE = "this machine"
 CUT_PAUSES_S = (0.5, 3.0, 10.0)  # before a connection that was lost is made again
-COMMAND_BYTES = 100_000  # Linux takes 128 KiB in one word, and a line that a remote shell gets is one
 Streams = Callable[[], Awaitable[tuple[Any, Sequence[Any]]]]
 
 
-async def pump(source: Any, targets: Sequence[Any], buffer_bytes: int, guard: Guard | None = None) -> None:
+async def pump(source: Any, targets: Sequence[Any], buffer_bytes: int, guard: Guard | Exactly | None = None) -> None:
     """Sends what one stream gives to all others; the slowest sets the pace.
 
     Args:
@@ -40,14 +41,18 @@ async def pump(source: Any, targets: Sequence[Any], buffer_bytes: int, guard: Gu
         StreamBroke: one of the programs behind them failed.
         StreamRefused: the archive is not what was asked for.
     """
+    flow = current()
     async with contextlib.AsyncExitStack() as ends:
         writers = [await ends.enter_async_context(each) for each in targets]
+        share = ends.enter_context(flow.limit.share())
         # The source's end is known before the targets are told that all has arrived.
         async with source as reader:
             while data := await reader.read(buffer_bytes):
                 with _refusing():
                     passed = data if guard is None else guard.passed(data)
                 await asyncio.gather(*(writer.write(passed) for writer in writers))
+                flow.passed(len(data))
+                await share.spend(len(data))
         if guard is not None:
             with _refusing():
                 guard.end()
@@ -61,49 +66,34 @@ def _refusing() -> Iterator[None]:
         raise StreamRefused(str(error)) from None
 
 
-async def send_files(
+async def send_piece(
     source: ExecutionLocation,
-    folder: str,
-    paths: Sequence[str],
-    part: str,
+    piece: Piece,
     destinations: Sequence[ExecutionLocation],
     connector_of: Callable[[str], Any],
 ) -> None:
-    """Sends some files of a folder into the place of a copy whose other files are there.
-
-    Args:
-        folder: the source's own path.
-        paths: relative to it.
-        part: where the folder stands at each destination, under its own name.
+    """Sends a piece of a copy through this machine.
 
     Raises:
-        StreamBroke: tar failed, here or there.
+        StreamBroke: a program failed, here or there, or the connection to it was lost.
+        SiteUnreachable: there is no connection.
     """
-    above, name = posixpath.split(folder)
-    for some in batches([posixpath.join(name, each) for each in paths]):
-        words = commands.pack_files(above or "/", some)
+    origin, connector = connector_of(source.deployment), connector_of(destinations[0].deployment)
+
+    async def sent() -> None:
         if source.local:
-            reader: Any = Reader(words, f"a transfer from {HERE}")
+            reader: Any = Reader(piece.packing, f"a transfer from {HERE}")
         else:
-            reader = await connector_of(source.deployment).get_stream_reader(words, source)
-        connector = connector_of(destinations[0].deployment)
-        writers = [await connector.get_stream_writer(commands.unpack_files(part), each) for each in destinations]
-        await pump(reader, writers, int(connector.transferBufferSize), None if source.local else Guard(name))
+            reader = await origin.get_stream_reader(list(piece.packing), source)
+        writers = [await connector.get_stream_writer(list(piece.unpacking), each) for each in destinations]
+        await pump(reader, writers, int(connector.transferBufferSize), piece.guard(trusted=source.local))
 
-
-def batches(names: Sequence[str]) -> Iterator[list[str]]:
-    """Names in groups that one command line takes."""
-    some: list[str] = []
-    num_bytes = 0
-    for name in names:
-        length = len(os.fsencode(shlex.quote(name))) + 1
-        if some and num_bytes + length > COMMAND_BYTES:
-            yield some
-            some, num_bytes = [], 0
-        some.append(name)
-        num_bytes += length
-    if some:
-        yield some
+    work = sent()
+    for each, places in ((origin, [source]), (connector, destinations)):
+        # Pods are looked at meanwhile: a node that is lost breaks no connection.
+        if (while_there := getattr(behind(each), "while_there", None)) is not None:
+            work = while_there([place.name for place in places], work)
+    await work
 
 
 class TarCopies:
@@ -125,7 +115,7 @@ class TarCopies:
             source = Reader(commands.pack(src.rstrip("/")), f"a transfer from {HERE}")
             return source, await self._tar_writers(src, dst, locations)
 
-        await self._pumped(streams, self.transferBufferSize)
+        await self._pumped(dst, streams, self.transferBufferSize)
 
     async def copy_remote_to_local(
         self, src: str, dst: str, location: ExecutionLocation, read_only: bool = False
@@ -136,7 +126,7 @@ class TarCopies:
             words = commands.unpack(_name(src), dst.rstrip("/"), secrets.token_hex(4), own=True)
             return await self._tar_reader(self, src, location), [Writer(words, f"a transfer to {HERE}")]
 
-        await self._pumped(streams, self._buffer(self), _name(src))
+        await self._pumped(dst, streams, self._buffer(self), _name(src))
 
     async def copy_remote_to_remote(
         self,
@@ -160,15 +150,17 @@ class TarCopies:
                 reader = await self._tar_reader(connector, src, source_location)
                 return reader, await self._tar_writers(src, dst, others)
 
-            await self._pumped(streams, self._buffer(connector), _name(src))
+            await self._pumped(dst, streams, self._buffer(connector), _name(src))
 
-    async def _pumped(self, streams: Streams, buffer_bytes: int, elsewhere: str = "") -> None:
+    async def _pumped(self, target: str, streams: Streams, buffer_bytes: int, elsewhere: str = "") -> None:
         """Copies, and again where a connection was lost on the way: what has come by then is not whole, and goes.
+
+        What is put together aside is the data manager's, which keeps it and goes on.
 
         Args:
             elsewhere: the name of what another site sends, which is not trusted.
         """
-        for pause_s in (*CUT_PAUSES_S, None):
+        for pause_s in (None,) if is_aside(target) else (*CUT_PAUSES_S, None):
             try:
                 source, targets = await streams()
                 return await pump(source, targets, buffer_bytes, Guard(elsewhere) if elsewhere else None)

@@ -7,6 +7,7 @@ import contextlib
 import posixpath
 import time
 from collections.abc import Iterable, Mapping, MutableSequence, Sequence
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,12 @@ from medweave_connectors.transfer.bucket.settings import read_bucket
 from medweave_connectors.transfer.classes import wraps_of
 from medweave_connectors.transfer.direct.commands import PORTS, read_ports
 from medweave_connectors.transfer.direct.routes import Routes, Way
+from medweave_connectors.transfer.flow import Flow, Progress
 from medweave_connectors.transfer.guard import Guard
+from medweave_connectors.transfer.known import Digests
+from medweave_connectors.transfer.limit import Limit, read_limit
 from medweave_connectors.transfer.manifest import Manifest
-from medweave_connectors.transfer.sending import Digests, Sending, every
+from medweave_connectors.transfer.sending import Sending, every
 from medweave_connectors.transfer.store import Store, store_at
 
 STORE_GIB = 50.0
@@ -50,6 +54,7 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
         sameFileSystem: bool = True,
         direct: bool = True,
         directPorts: Sequence[int] = PORTS,
+        limitMiBps: float | None = None,
         bucket: Mapping[str, Any] | None = None,
         dataRules: Mapping[str, Any] | None = None,
     ) -> None:
@@ -58,10 +63,11 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
         self._digests = Digests()
         self._store_gib = storeGiB
         with of_the_file():
-            ports = read_ports(directPorts)
+            ports, limit = read_ports(directPorts), read_limit(limitMiBps)
             folder = Path(context.config.get("path") or ".").parent if bucket else Path()
             way_by = read_bucket(bucket, folder=folder) if bucket else None
         self._routes = Routes(context, same=sameFileSystem, direct=direct, ports=ports, bucket=way_by)
+        self._limit = Limit(limit)
         self._swept: set[tuple[str, ...]] = set()  # stores that have been looked through in this run
         # Two transfers of the same to the same deployment do not decide at once that it is not there yet.
         self._deciding: dict[tuple[str, str], asyncio.Lock] = {}
@@ -183,6 +189,7 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
             path,
             connector_of=connector_of,
             digests=self._digests,
+            flow=Flow(self._limit),
             at=at,
             sweeps=at is not None and (key := (at.root, *(each.name for each in others))) not in self._swept,
         )
@@ -269,7 +276,8 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
         way = self._routes.way(
             sending.source, sending.destinations, num_bytes=sending.moves[0], seen=sending.seen, writable=writable
         )
-        sending.send_files = way.send_files
+        sending.carrier = way
+        sending.flow.tell = partial(_tell, sending)
 
         async def stream(source: str, target: str) -> None:
             async def pump(places: Sequence[ExecutionLocation]) -> None:
@@ -312,6 +320,18 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
         place.available.set()
 
 
+def _tell(sending: Sending, progress: Progress) -> None:
+    if (run := current()) is not None:
+        run.transfer_progress(
+            source=sending.source.deployment,
+            destination=sending.to,
+            num_bytes=progress.sent_bytes,
+            total_bytes=progress.total_bytes,
+            rate=progress.rate,
+            text=str(progress),
+        )
+
+
 def _record(sending: Sending, sent: Manifest, seconds: float, way: Way) -> None:
     if (run := current()) is None:
         return
@@ -328,6 +348,7 @@ def _record(sending: Sending, sent: Manifest, seconds: float, way: Way) -> None:
             num_files=num_files,
             reused_bytes=sent.num_bytes - num_bytes,
             wire_bytes=way.wire_bytes(place),
+            again_bytes=sending.flow.again_bytes,
             seconds=seconds,
         )
 

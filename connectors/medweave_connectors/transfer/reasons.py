@@ -6,9 +6,9 @@ NO_ROOM = ("No space left on device", "Disk quota exceeded", "Quota exceeded")
 _SHORT = "Wrote only "  # GNU tar, of a disk that fills up within a file: "Wrote only 1536 of 10240 bytes"
 READ_ONLY = ("Read-only file system",)
 NOT_ALLOWED = ("Permission denied", "Operation not permitted")
+GONE = ("No such file or directory", "Not a directory", "file changed as we read it")
 _OTHERS = (
-    "No such file or directory",
-    "Not a directory",
+    *GONE,
     "Is a directory",
     "File exists",
     "Directory not empty",
@@ -20,7 +20,6 @@ _OTHERS = (
     "Input/output error",
     "Stale file handle",
     "Transport endpoint is not connected",
-    "file changed as we read it",
     "File removed before we read it",
     "File shrank",
     "Unexpected EOF",

@@ -21,8 +21,12 @@ class Reuse:
     """The stores of the places that get one copy."""
 
     def __init__(self, at: Store, place: Place, name: str, locations: Sequence[ExecutionLocation], run: Run) -> None:
-        self._store, self._part, self._name = at, place.part, name
+        self._store, self._part, self._name = at, place.folder, name
         self._locations, self._run = locations, run
+
+    def stands_at(self, place: Place) -> None:
+        """The copy has another folder now."""
+        self._part = place.folder
 
     async def take(self, sent: Manifest) -> list[str]:
         """Links what all of the places have.

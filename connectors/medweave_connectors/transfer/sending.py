@@ -12,6 +12,7 @@ from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.errors import (
     NoRoom,
+    SiteUnreachable,
     SourceChanged,
     SourceRefused,
     SourceUnreadable,
@@ -22,7 +23,9 @@ from medweave_connectors.errors import (
 )
 from medweave_connectors.transfer import archive, commands, manifest, reasons, seal, store
 from medweave_connectors.transfer.commands import Place
-from medweave_connectors.transfer.copies import send_files
+from medweave_connectors.transfer.flow import Flow, counted_by
+from medweave_connectors.transfer.going_on import Carrier, GoingOn
+from medweave_connectors.transfer.known import Digests, failed
 from medweave_connectors.transfer.manifest import Kind, Manifest, Unlisted
 from medweave_connectors.transfer.reuse import Reuse, is_worth_it
 from medweave_connectors.transfer.store import State, Store
@@ -32,33 +35,14 @@ Stream = Callable[[str, str], Awaitable[None]]
 Value = TypeVar("Value")
 
 
-class Digests:
-    """Manifests with digests, of sources: what is sent to several places is read once, as long as it does not change."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, str, str], tuple[Manifest, asyncio.Task[Manifest]]] = {}
-
-    async def of(self, key: tuple[str, str, str], seen: Manifest, read: Callable[[], Awaitable[Manifest]]) -> Manifest:
-        """The manifest of a source that looks as `seen` now."""
-        known = self._known.get(key)
-        if known is None or not known[0].unchanged(seen) or _failed(known[1]):
-            known = seen, asyncio.ensure_future(read())
-            known[1].add_done_callback(_failed)  # who asked may have given up
-            self._known[key] = known
-        return await asyncio.shield(known[1])
-
-
-def _failed(task: asyncio.Future[Manifest]) -> bool:
-    return task.done() and (task.cancelled() or task.exception() is not None)
-
-
 class Sending:
     """A file or folder on its way from one place to others, of one deployment.
 
     Attributes:
         seen: the source as it looked before it was sent, without digests.
         place: where the copy will stand, the same at each of them.
-        send_files: sends some files of a folder.
+        carrier: sends parts of it.
+        flow: what has been sent until now.
 
     Args:
         at: the store of the destinations, if they have one.
@@ -74,6 +58,7 @@ class Sending:
         *,
         connector_of: ConnectorOf,
         digests: Digests,
+        flow: Flow,
         at: Store | None = None,
         sweeps: bool = False,
     ) -> None:
@@ -87,7 +72,9 @@ class Sending:
         self._store, self._sweeps = at, sweeps
         self._reuse: Reuse | None = None
         self._left: list[str] | None = None
-        self.send_files: Callable[..., Awaitable[None]] = send_files
+        self._gone_on = False
+        self.carrier: Carrier
+        self.flow = flow
 
     @property
     def to(self) -> str:
@@ -206,6 +193,7 @@ class Sending:
                     seen = f"{len(now.entries)} files and folders, some of which are not as they were when it began"
                     raise SourceChanged(self.source.deployment, self.to, seen) from None
                 await self.drop()
+                self._all_again()
                 final = self.place.final
                 await self.prepare()
                 if self.place.final != final:  # others know it by that path already
@@ -219,10 +207,17 @@ class Sending:
                 return await self._rest(self._left)
             except (StreamBroke, OSError, _Differs):
                 self._left = None
-                await self._reuse.leave()
-        sent = await self._whole(stream)
+                await self._start_anew()
+        try:
+            sent = await self._whole(stream)
+        except _Differs as error:
+            # What was sent in pieces is sent once more, in one: a file that was cut may hold anything.
+            if error.source_moved or not self._gone_on:
+                raise
+            await self._start_anew()
+            sent = await self._whole(stream)
         if self._reuse is not None:
-            await self._reuse.keep(sent, (path for path, each in sent.entries.items() if each.kind == Kind.FILE))
+            await self._reuse.keep(sent, store.files_of(sent))
         return sent
 
     async def _rest(self, left: list[str]) -> Manifest:
@@ -230,9 +225,11 @@ class Sending:
         assert self._reuse is not None
         sent = await self._sums()
         if left:  # else all of it was verified when it was linked
-            await self.send_files(
-                self.source, self.seen.real, left, self.place.part, self._distinct, self._connector_of
-            )
+
+            async def files(place: Place) -> None:
+                await self.carrier.send_files(self.seen.real, left, place.folder, self._distinct)
+
+            await self._carried(files)
             await self._verify(sent)
         await self._reuse.keep(sent, left)
         return sent
@@ -240,14 +237,60 @@ class Sending:
     async def _whole(self, stream: Stream) -> Manifest:
         # The source is read for its digests while it is read to be sent: the second of them finds it in memory.
         reading = asyncio.ensure_future(self._sums())
-        reading.add_done_callback(_failed)  # where the stream breaks first, its error is told
+        reading.add_done_callback(failed)  # where the stream breaks first, its error is told
+
+        async def all_of_it(place: Place) -> None:
+            await stream(self.seen.real, place.inside(self.name))
+
         try:
-            await stream(self.seen.real, self.place.inside(self.name))
-            sent = await reading
+            await self._carried(all_of_it)
+            try:
+                sent = await reading
+            except SiteUnreachable:  # its connection was lost, too
+                sent = await self._sums()
         finally:
             reading.cancel()
         await self._verify(sent)
         return sent
+
+    async def _carried(self, first: Callable[[Place], Awaitable[None]]) -> None:
+        """Sends, and goes on where the stream is cut."""
+        going_on = self._going_on()
+        try:
+            with counted_by(self.flow):
+                await going_on.carry(first)
+        finally:
+            self._stands_at(going_on)
+
+    def _going_on(self) -> GoingOn:
+        mirrors = [each for each in self.verified_at() if each not in self.destinations]
+        return GoingOn(
+            self.seen,
+            store.files_of(self.seen) if self._left is None else self._left,
+            self.place,
+            to=self.to,
+            places=[*self._distinct, *mirrors],
+            run=self._run,
+            look=self.look,
+            carrier=self.carrier,
+            flow=self.flow,
+        )
+
+    async def _start_anew(self) -> None:
+        going_on = self._going_on()
+        await going_on.start_anew()
+        self._stands_at(going_on)
+        self._all_again()
+
+    def _all_again(self) -> None:
+        """What was sent until now is sent once more."""
+        self._gone_on = False
+        self.flow.again_bytes = self.flow.sent_bytes
+
+    def _stands_at(self, going_on: GoingOn) -> None:
+        self.place, self._gone_on = going_on.place, self._gone_on or going_on.has_gone_on
+        if self._reuse is not None:
+            self._reuse.stands_at(self.place)
 
     async def _verify(self, sent: Manifest) -> None:
         wanted = seal.of(sent)

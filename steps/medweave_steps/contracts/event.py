@@ -15,6 +15,7 @@ EventType = Literal[
     "job.ended",
     "job.report",
     "job.reaction",
+    "transfer.progress",
     "transfer.ended",
     "notice",
 ]

@@ -82,8 +82,8 @@ def change(project: Path, old: str, new: str) -> None:
 
 def test_settings_of_transfers_are_the_sites(project: Path) -> None:
     site = project / "deployments" / "sites" / "two.yml"
-    site.write_text(SITE + "transfers: {direct: false, directPorts: [50000, 50019]}\n")
-    settings = {"direct": False, "directPorts": [50000, 50019]}
+    site.write_text(SITE + "transfers: {direct: false, directPorts: [50000, 50019], limitMiBps: 20}\n")
+    settings = {"direct": False, "directPorts": [50000, 50019], "limitMiBps": 20}
     assert loaded(bound(project))["dataManager"] == {"type": "medweave.transfer", "config": settings}
     site.write_text(SITE + "transfers: {dirct: false}\n")
     with pytest.raises(UserInputError, match="transfers"):

@@ -14,6 +14,8 @@ from medweave_connectors.transfer.direct.dialogue import START_S, Dialogue, EndF
 from medweave_connectors.transfer.direct.ends import End
 from medweave_connectors.transfer.direct.far_end import CUT
 from medweave_connectors.transfer.direct.identity import make_identity
+from medweave_connectors.transfer.flow import Flow
+from medweave_connectors.transfer.limit import Share
 
 Value = TypeVar("Value")
 OTHER_S = 5.0  # for what the other end says of a failure
@@ -70,30 +72,52 @@ class Broke(Exception):
 
 
 async def carry(
-    source: Half, target: Half, listener: Listener, *, ports: tuple[int, int], connected: Callable[[], None]
+    source: Half,
+    target: Half,
+    listener: Listener,
+    *,
+    ports: tuple[int, int],
+    connected: Callable[[], None],
+    flow: Flow | None = None,
 ) -> Carried:
     """Sends what the source's command writes to the target's command.
 
     Args:
         ports: first and last of those at which an end may listen.
         connected: called when the two have proved to each other who they are, before the first byte.
+        flow: told how many more bytes have been sent, every few seconds; its limit counts.
 
     Raises:
         Unreached: they did not come together; another `listener` may help.
         Broke: something failed later.
     """
+    flow = flow or Flow()
     async with contextlib.AsyncExitStack() as open_ends:
         try:
             first, second = await opened(open_ends, source.end, target.end, program=commands.program())
-            await _together(first, second, source, target, listener, ports)
+            first.heard, share = flow.passed, open_ends.enter_context(flow.limit.share())
+            await _together(first, second, source, target, listener, ports, share)
         except EndFailed as error:
             raise Unreached(error.why) from None
         connected()
+        pacing = asyncio.create_task(_paced(first, share))
         try:
             told, _ = await all_ended(*(each.hear("ended") for each in (first, second)))
             return Carried(int(told["ended"]), int(told["wire"]))
         except EndFailed as error:
             raise broke(error) from None
+        finally:
+            pacing.cancel()
+
+
+async def _paced(sender: Dialogue, share: Share) -> None:
+    """Tells the end that sends what it may take, whenever that changes."""
+    has_changed = asyncio.Event()
+    share.changed = has_changed.set
+    with contextlib.suppress(EndFailed):  # it is heard of elsewhere
+        while await has_changed.wait():
+            has_changed.clear()
+            await sender.tell(rate=share.rate)
 
 
 def broke(error: EndFailed) -> Broke:
@@ -116,17 +140,24 @@ async def opened(open_ends: contextlib.AsyncExitStack, *ends: End, program: byte
 
 
 async def _together(
-    first: Dialogue, second: Dialogue, source: Half, target: Half, listener: Listener, ports: tuple[int, int]
+    first: Dialogue,
+    second: Dialogue,
+    source: Half,
+    target: Half,
+    listener: Listener,
+    ports: tuple[int, int],
+    share: Share,
 ) -> None:
     calling, waiting = (first, second) if listener == Listener.TARGET else (second, first)
     callers, waiters = (source, target) if listener == Listener.TARGET else (target, source)
     own, other = make_identity(), make_identity()
     listening = commands.to_listen(bind=waiting.end.bind, own=own, peer=other, ports=ports)
-    await waiting.begin(listening | {"guard": waiters.guard}, waiters.words, sends=waiting is first)
+    rate = {"rate": share.rate}
+    await waiting.begin(listening | {"guard": waiters.guard} | rate, waiters.words, sends=waiting is first)
     told = await waiting.hear("listening", within_s=START_S)
     hosts = [*waiting.end.hosts, *told["addresses"]]
     connecting = commands.to_connect(hosts=hosts, port=told["listening"], own=other, peer=own)
-    await calling.begin(connecting | {"guard": callers.guard}, callers.words, sends=calling is first)
+    await calling.begin(connecting | {"guard": callers.guard} | rate, callers.words, sends=calling is first)
     await calling.hear("connected", within_s=START_S)
 
 

@@ -113,11 +113,3 @@ def read(text: bytes) -> dict[str, Any] | None:
 def last_words(tar: Mapping[str, Any]) -> str:
     """What tar has said; it may name files."""
     return base64.b64decode(tar["told"]).decode(errors="replace").strip()
-
-
-def clear(path: str) -> list[str]:
-    """Words that remove what a copy has left which is tried again in another way."""
-    quoted = shlex.quote(path)
-    # Only folders get rights: a file may be one of the store's, which others use.
-    rights = f"find {quoted} -type d ! -perm -700 -exec chmod u+rwx {{}} \\; 2>/dev/null"
-    return [f"{{ {rights}; rm -rf {quoted}; }}"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -37,6 +37,8 @@ class Dialogue:
 
     def __init__(self, end: End, program: bytes) -> None:
         self.end, self._program = end, program
+        self.heard: Callable[[int], None] = lambda _: None  # told how many more bytes of the stream have passed there
+        self.moved = 0  # bytes of the stream, as it has told last
         self._shell: OpenShell
         self._held = b""
 
@@ -78,10 +80,17 @@ class Dialogue:
             while True:
                 async with asyncio.timeout(within_s):
                     told = await self._next()
+                self._note(told)
                 if "failed" in told:
                     raise EndFailed(str(told["failed"]), told.get("tar"))
                 if what in told:
                     return told
+
+    def _note(self, told: Mapping[str, Any]) -> None:
+        moved = next((told[each] for each in ("beat", "moved", "ended") if isinstance(told.get(each), int)), 0)
+        if moved > self.moved:
+            self.heard(moved - self.moved)
+            self.moved = moved
 
     async def _write(self, data: bytes) -> None:
         try:

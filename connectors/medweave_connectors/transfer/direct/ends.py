@@ -28,7 +28,10 @@ class End:
 
 async def end_of(connector: Any, location: Any) -> End | None:
     """The place as an end; None where its connector has no such thing (a container over ssh, the laptop)."""
-    # A deployment that comes up at its first use has a connector behind the one that the engine knows.
-    behind = getattr(connector, "_connector", None) or connector
-    far_end = getattr(behind, "far_end", None)
+    far_end = getattr(behind(connector), "far_end", None)
     return None if far_end is None else await far_end(location)
+
+
+def behind(connector: Any) -> Any:
+    """A deployment that comes up at its first use has a connector behind the one that the engine knows."""
+    return getattr(connector, "_connector", None) or connector

@@ -1,7 +1,8 @@
 """One end of a direct copy. It runs at a site, by a bare python3 (3.8 or later) with ssl: `program` sends it there as text.
 
 Nothing of medweave is imported, nothing is written but what tar unpacks. Standard input gives one line of JSON (see `words`), and
-holds the certificates; whatever comes after it, also its end, ends this program and its tar. Standard output has lines for the
+holds the certificates. After it may come lines with the `rate` at which to send; whatever else comes, also its end, ends this
+program and its tar. Standard output has lines for the
 driver, each behind a mark, and no name of a file but in the last words of tar.
 
 On the wire, within TLS 1.3: a greeting of each side, the codecs of who gets it, blocks (see `encoding`), one of no length that
@@ -47,6 +48,7 @@ FILL_S = 0.05  # what a command writes in this time goes in one block
 _output = threading.Lock()
 _moved = [0]  # bytes so far
 _wire = [0]  # and those of blocks on the wire
+_rate = [0.0]  # what may go over the wire, bytes/s; 0 for all there is
 _tars: list[subprocess.Popen[bytes]] = []
 
 
@@ -75,8 +77,9 @@ def leave() -> NoReturn:
 
 
 def _watch() -> None:
-    with contextlib.suppress(OSError, ValueError):
-        sys.stdin.buffer.readline()
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        while True:
+            _rate[0] = json.loads(sys.stdin.buffer.readline())["rate"] or 0.0
     leave()
 
 
@@ -299,11 +302,15 @@ def send(link: ssl.SSLSocket, command: list[str], encoding: dict[str, Any]) -> N
     tar = _tar(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     words, source = _last_words(tar), tar.stdout
     assert source is not None
+    free_at = 0.0
     for head, body, size in encoding["Encoder"](known).blocks(_pieces(source.fileno())):
         link.sendall(head)
         link.sendall(body)
         _moved[0] += size
         _wire[0] += len(head) + len(body)
+        if _rate[0]:
+            free_at = max(free_at, time.monotonic()) + (len(head) + len(body)) / _rate[0]
+            time.sleep(max(free_at - time.monotonic(), 0.0))
     code = tar.wait()
     link.sendall(encoding["HEAD"].pack(0, 0, 0) + _END.pack(_moved[0], code))
     if code:
@@ -323,7 +330,8 @@ def _guard(given: dict[str, Any] | None) -> Callable[[Any], Any]:
     if not given:
         return lambda piece: piece
     module = _module("archive", given["program"])
-    guard = module["Guard"](given["root"], given["num_bytes"])
+    root, num_bytes = given["root"], given["num_bytes"]
+    guard = module["Exactly"](num_bytes) if root is None else module["Guard"](root, num_bytes)
 
     def passed(piece: Any) -> Any:
         try:
@@ -379,6 +387,7 @@ def receive(link: ssl.SSLSocket, command: list[str], passed: Callable[[Any], Any
 def main() -> None:
     """Does what the line of standard input says."""
     settings: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+    _rate[0] = settings.get("rate") or 0.0
     for work in (_watch, _beat):
         threading.Thread(target=work, daemon=True).start()
     try:
@@ -392,11 +401,11 @@ def main() -> None:
             else:
                 receive(link, settings["words"], _guard(settings["guard"]), encoding)
         except Failed as error:
-            say(failed=str(error), tar=error.tar)
+            say(failed=str(error), tar=error.tar, moved=_moved[0])
         except socket.timeout:  # noqa: UP041 (before 3.10 it was no TimeoutError)
-            say(failed="the other end has stopped", tar=None)
+            say(failed="the other end has stopped", tar=None, moved=_moved[0])
         except OSError:  # ssl's are such
-            say(failed=CUT, tar=None)
+            say(failed=CUT, tar=None, moved=_moved[0])
         else:
             say(ended=_moved[0], wire=_wire[0])
     except BrokenPipeError:

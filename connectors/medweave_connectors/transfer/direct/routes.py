@@ -5,38 +5,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import posixpath
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from streamflow.core.context import StreamFlowContext
 from streamflow.core.deployment import ExecutionLocation
 from streamflow.core.exception import WorkflowExecutionException
 
-from medweave_connectors.errors import StreamBroke
+from medweave_connectors.errors import StreamBroke, StreamCut
 from medweave_connectors.record import console, current
-from medweave_connectors.transfer import archive, reasons, same_files
-from medweave_connectors.transfer import commands as tar
+from medweave_connectors.transfer import pieces, reasons, same_files
 from medweave_connectors.transfer.bucket.depot import Depot
 from medweave_connectors.transfer.bucket.settings import Bucket
-from medweave_connectors.transfer.copies import batches, send_files
-from medweave_connectors.transfer.direct import commands
+from medweave_connectors.transfer.copies import send_piece
 from medweave_connectors.transfer.direct.carry import Broke, Half, Listener, Unreached, carry
 from medweave_connectors.transfer.direct.ends import end_of
-from medweave_connectors.transfer.direct.work import Pair, Work
+from medweave_connectors.transfer.direct.work import BUCKET, DIRECT, SAME, THROUGH, Pair, Work, by_driver
+from medweave_connectors.transfer.flow import current as current_flow
 from medweave_connectors.transfer.manifest import Manifest
+from medweave_connectors.transfer.pieces import Piece
 from medweave_connectors.transfer.same_files import How
 from medweave_connectors.transfer.sending import every
 
-SAME, DIRECT, BUCKET, THROUGH = "same-file-system", "direct", "bucket", "through-driver"
 OFF = "direct copies are switched off in dataManager.config"
 SMALL = "less than 1 MiB costs less so"
-SMALL_BYTES = (
-    2**20
-)  # two programs take a third of a second to start; a driver at a link of 25 Mbit/s sends these in that time
+# Two programs take a third of a second to start; a driver at a link of 25 Mbit/s sends these in that time.
+SMALL_BYTES = 2**20
 MOST_BREAKS = 2  # of streams, one after the other: then the pair is left alone
-CLEAR_S = 60.0
 _FULL = (*reasons.NO_ROOM, *reasons.READ_ONLY)  # so it would be on any way
 _FINAL = (*_FULL, *reasons.NOT_ALLOWED)
 _PART = "only files that it lacked were sent"
@@ -112,102 +108,129 @@ class Way:
         self._reason = (why_not or _PART) if self._driver == THROUGH else "one of its ends is this machine"
         self._wire_bytes: dict[str, int] = {}
         self._begun: list[ExecutionLocation] = []  # some bytes may be there
+        self._by_driver = False  # some bytes have gone through it
+        self._broken = False  # some bytes were not counted
 
     def told(self, place: ExecutionLocation) -> tuple[str, str]:
         """The route by which a place got its copy, and why by that one."""
-        return self._reasons.get(place.name, (self._driver, self._reason))
+        # Without a word of its own it may see the files of one that has them.
+        other = next(iter(self._reasons.values()), None) if not self._by_driver else None
+        return self._reasons.get(place.name) or other or (self._driver, self._reason)
 
     def wire_bytes(self, place: ExecutionLocation) -> int | None:
         """What a place's copy took on the wire; None where that is not counted."""
-        return self._wire_bytes.get(place.name) if self.told(place)[0] == DIRECT else None
+        return self._wire_bytes.get(place.name) if self.told(place)[0] == DIRECT and not self._broken else None
 
     async def send(self, path: str, target: str, pump: Pump) -> None:
-        """Copies a path to the places, by the best way; what did not arrive directly goes through the driver.
+        """Copies a path to the places, by the best way; what cannot go directly goes through the driver.
 
         Args:
             target: its path there, in a folder that belongs to this copy.
             pump: sends to some of the places through the driver.
 
         Raises:
+            StreamCut: a stream without the driver broke off on the way: some of it is there.
             StreamBroke: tar failed for a reason that it would have on any way.
         """
         left: Sequence[ExecutionLocation] = self._destinations
         if self._driver == THROUGH:
-            left = await self._without_driver(path, target)
+            left = await self._without_driver([self._whole(path, target)], await self._distinct(target))
+            if left and len(self._everywhere) > len(self._destinations):  # the connector copies to all of a cluster
+                self._reasons, left = {}, self._destinations
         if left:
+            self._by_driver = True
             await pump(left)
 
     async def send_files(
-        self,
-        source: ExecutionLocation,
-        folder: str,
-        paths: Sequence[str],
-        part: str,
-        destinations: Sequence[ExecutionLocation],
-        connector_of: ConnectorOf,
+        self, folder: str, paths: Sequence[str], part: str, destinations: Sequence[ExecutionLocation]
     ) -> None:
-        """Sends some files of a folder, by the best way: see `copies.send_files`."""
-        left: Sequence[ExecutionLocation] = destinations
-        above, name = posixpath.split(folder)
-        names = [posixpath.join(name, each) for each in paths]
-        if self._driver == THROUGH and sum(len(os.fsencode(each)) + 9 for each in names) < _NAMES:
-            self._reasons, self._begun = {}, []
-            work = Work(
-                path=folder,
-                part=part,
-                packing=tar.pack_files(above or "/", names),
-                unpacking=tar.unpack_files(part),
-                root=name,
-                clears="",
-                taking=lambda seen: [same_files.take_some(seen, above or "/", some, part) for some in batches(names)],
-            )
-            left = await self._each(destinations, work)
-            if not left:
-                self._arrived(self._destinations)
+        """Sends some files of a folder, by the best way: see `pieces.files`."""
+        left = destinations
+        if self._driver == THROUGH:
+            several = pieces.files(folder, paths, part, most_bytes=_NAMES)
+            left = await self._without_driver((self._some(folder, piece, part) for piece in several), destinations)
         if left:
-            await send_files(source, folder, paths, part, left, connector_of)
+            own = self._destinations[0].local
+            await self._through_driver(pieces.files(folder, paths, part, own=own), left)
+
+    async def send_end(
+        self, path: str, target: str, destinations: Sequence[ExecutionLocation], *, begins: int, size: int
+    ) -> None:
+        """Sends what a large file lacks, by the best way: see `pieces.end`."""
+        left, end = destinations, pieces.end(path, target, begins=begins, size=size)
+        if self._driver == THROUGH:
+            work = Work(path=path, part=posixpath.dirname(target), piece=end, taking=None)
+            left = await self._without_driver([work], destinations)
+        if left:
+            await self._through_driver([end], left)
+
+    def brought_more(self) -> None:
+        """A stream that broke off was not in vain: the next one may go the same way."""
+        self._pair.breaks = self._pair.bucket_breaks = 0
+
+    async def _through_driver(self, several: Iterable[Piece], places: Sequence[ExecutionLocation]) -> None:
+        self._by_driver = True
+        for piece in several:
+            await send_piece(self._source, piece, places, self._connector_of)
 
     # ---- without the driver
 
-    async def _without_driver(self, path: str, target: str) -> Sequence[ExecutionLocation]:
-        """Sends; the places that did not get it."""
-        self._reasons, self._begun = {}, []
-        connector = self._connector_of(self._destinations[0].deployment)
-        mirrors, distinct = (getattr(connector, name, None) for name in ("mirrors", "distinct"))
-        wanted = list(self._destinations)
-        if mirrors is not None:
-            wanted += [other for each in self._destinations for other in mirrors(each)]
-        everywhere = wanted
-        if distinct is not None:  # some pods share a volume
-            wanted = await distinct(wanted, target)
-        part = posixpath.dirname(target)
+    def _whole(self, path: str, target: str) -> Work:
         run = current()
         # Elsewhere lie the user's own files, which they may change.
         links = self.links and run is not None and f"/{run.run_id}/" in path
-        work = Work(
+        return Work(
             path=path,
-            part=part,
-            packing=tar.pack(path),
-            unpacking=tar.unpack_files(part),
-            root=posixpath.basename(path),
-            clears=target,
+            part=posixpath.dirname(target),
+            piece=pieces.whole(path, target),
             taking=lambda seen: [same_files.take(seen, path, target, holds=self.holds, links=links)],
         )
-        failed = await self._each(wanted, work)
-        if failed and mirrors is not None:  # the connector copies to all of a cluster
-            self._reasons, failed = {}, wanted
-        elif not failed:  # who shares a volume has it, too
-            self._arrived(everywhere)
-        await every(self._clear(each, target) for each in failed if each in self._begun)
-        return self._destinations if failed and mirrors is not None else failed
 
-    def _arrived(self, places: Sequence[ExecutionLocation]) -> None:
-        shared = next(iter(self._reasons.values()))
-        self._reasons = {each.name: self._reasons.get(each.name, shared) for each in places}
+    def _some(self, folder: str, piece: Piece, part: str) -> Work:
+        above, names = posixpath.dirname(folder), list(piece.packing[piece.packing.index("--") + 1 :])
+        return Work(
+            path=folder,
+            part=part,
+            piece=piece,
+            taking=lambda seen: [same_files.take_some(seen, above, some, part) for some in pieces.batches(names)],
+        )
 
-    async def _each(self, places: Sequence[ExecutionLocation], work: Work) -> list[ExecutionLocation]:
-        """Sends to each place; those that did not get it."""
-        return [each for each in await every(self._one(each, work) for each in places) if each is not None]
+    @property
+    def _everywhere(self) -> list[ExecutionLocation]:
+        """The destinations, and the places that get a copy of what they get."""
+        mirrors = self._of_the_connector("mirrors")
+        more = [other for each in self._destinations for other in mirrors(each)] if mirrors is not None else []
+        return [*self._destinations, *more]
+
+    async def _distinct(self, target: str) -> list[ExecutionLocation]:
+        """Of these, one for each volume: some pods share one."""
+        distinct = self._of_the_connector("distinct")
+        return self._everywhere if distinct is None else list(await distinct(self._everywhere, target))
+
+    def _of_the_connector(self, name: str) -> Any:
+        return getattr(self._connector_of(self._destinations[0].deployment), name, None)
+
+    async def _without_driver(
+        self, several: Iterable[Work], places: Sequence[ExecutionLocation]
+    ) -> Sequence[ExecutionLocation]:
+        """Sends; the places of which nothing is known to have come to them.
+
+        Raises:
+            StreamCut: another one broke off.
+        """
+        for each in places:
+            self._reasons.pop(each.name, None)
+        self._begun = []
+        for work in several:
+            left = [each for each in await every(self._one(each, work) for each in places) if each is not None]
+            if any(each in self._begun for each in left):
+                raise StreamCut(f"a copy to {self._destinations[0].deployment}", self._reason)
+            if left:
+                return left
+        if self._reasons:  # who shares a volume has it, too
+            shared = next(iter(self._reasons.values()))
+            self._reasons = {each.name: self._reasons.get(each.name, shared) for each in self._everywhere}
+        return []
 
     async def _one(self, place: ExecutionLocation, work: Work) -> ExecutionLocation | None:
         """Sends to one place, which is returned if it did not get it."""
@@ -217,6 +240,8 @@ class Way:
             return place
         if await self._straight(place, work):
             return None
+        if place in self._begun:  # some of it is there: what is missing goes on
+            return place
         by_bucket = self.depot is not None and self._pair.refused != ""
         return None if by_bucket and await self._by_bucket(place, work) else place
 
@@ -239,9 +264,6 @@ class Way:
         if pair.no_bucket:
             self._no_bucket(pair.no_bucket)
             return False
-        if place in self._begun and work.clears:
-            await self._clear(place, work.clears)
-        self._begun.append(place)
         try:
             source, target = await self._halves(place, work)
             await self.depot.carry(source, target)
@@ -276,6 +298,8 @@ class Way:
         Raises:
             StreamBroke: its disk is full or read-only, which it would be on any way.
         """
+        if work.taking is None:
+            return False
         async with self._taking:
             seen = same_files.read_seen((await self._run(self._source, same_files.ask(work.path, work.part)))[0])
             if seen is None:
@@ -304,7 +328,7 @@ class Way:
                 await self._carried(place, work, listener, connected)
             except Unreached as error:
                 if pair.listener is not None:  # it has worked before
-                    self._broke(Broke(str(error)))
+                    self._broke(Broke(str(error)), nothing_sent=True)
                     return False
                 refusals.append(f"at the {listener}: {error}")
             except Broke as error:
@@ -321,8 +345,8 @@ class Way:
         self, place: ExecutionLocation, work: Work, listener: Listener, connected: Callable[[], None]
     ) -> None:
         source, there = await self._halves(place, work)
-        told = await carry(source, there, listener, ports=self._ports, connected=connected)
-        self._wire_bytes[place.name] = told.wire_bytes
+        told = await carry(source, there, listener, ports=self._ports, connected=connected, flow=current_flow())
+        self._wire_bytes[place.name] = self._wire_bytes.get(place.name, 0) + told.wire_bytes
 
     async def _halves(self, place: ExecutionLocation, work: Work) -> tuple[Half, Half]:
         """The two ends with their commands.
@@ -339,18 +363,19 @@ class Way:
             if end is None:
                 raise Unreached(f"no program can be started at {each.deployment}")
             ends.append(end)
-        there = Half(ends[1], work.unpacking, archive.for_far_end(work.root))
-        return Half(ends[0], work.packing), there
+        there = Half(ends[1], work.piece.unpacking, work.piece.for_far_end())
+        return Half(ends[0], work.piece.packing), there
 
-    def _broke(self, error: Broke) -> None:
+    def _broke(self, error: Broke, *, nothing_sent: bool = False) -> None:
         if (reason := reasons.reason_in(error.told)) in _FINAL:
             text = f"a direct copy to {self._destinations[0].deployment} broke off: {reason}"
             raise StreamBroke(text, error.told, error.exit_status)
+        self._broken = True
         self._pair.breaks += 1
         self._reason = f"a direct stream broke off: {error}"
         if self._pair.breaks >= MOST_BREAKS:
             self._refused(f"{MOST_BREAKS} direct streams broke off, the last one because {error}")
-        else:
+        elif nothing_sent:  # else the next one may be direct
             self._tell(self._reason)
 
     def _refused(self, why: str) -> None:
@@ -365,9 +390,6 @@ class Way:
         source, to = self._source.deployment, self._destinations[0].deployment
         _say(to, f"what it gets from {source} goes through this machine: {why}")
 
-    async def _clear(self, place: ExecutionLocation, target: str) -> None:
-        await asyncio.wait_for(self._run(place, commands.clear(target)), CLEAR_S)
-
     async def _run(self, place: ExecutionLocation, words: list[str]) -> tuple[str, int]:
         told = await self._connector_of(place.deployment).run(location=place, command=words, capture_output=True)
         return str(told[0]), int(told[1])
@@ -378,12 +400,3 @@ def _say(about: str, text: str) -> None:
         run.deployment_notice(about, text)
     else:
         console.say(f"medweave: {about}: {text}")
-
-
-def by_driver(source: ExecutionLocation, destination: ExecutionLocation) -> str:
-    """How bytes go that this machine handles: `local`, `from-driver`, `to-driver`, or `through-driver` between other sites."""
-    if source.local and destination.local:
-        return "local"
-    if source.local:
-        return "from-driver"
-    return "to-driver" if destination.local else THROUGH

@@ -6,8 +6,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from streamflow.core.deployment import ExecutionLocation
+
 from medweave_connectors.transfer.direct.carry import Listener
+from medweave_connectors.transfer.pieces import Piece
 from medweave_connectors.transfer.same_files import Seen
+
+SAME, DIRECT, BUCKET, THROUGH = "same-file-system", "direct", "bucket", "through-driver"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,19 +22,14 @@ class Work:
     Attributes:
         path: what is copied, at the source.
         part: the folder at the destination in which it is put together.
-        packing, unpacking: words of the command that writes an archive, and of the one that reads it.
-        root: the only name on top of that archive.
-        clears: what a copy that broke has left there, and goes; empty where it lies among other files.
-        taking: words by which a destination takes it that sees what the source sees.
+        piece: the stream that carries it.
+        taking: words by which a destination takes it that sees what the source sees; None where it gets a part of a file.
     """
 
     path: str
     part: str
-    packing: Sequence[str]
-    unpacking: Sequence[str]
-    root: str
-    clears: str
-    taking: Callable[[Seen], Sequence[list[str]]]
+    piece: Piece
+    taking: Callable[[Seen], Sequence[list[str]]] | None
 
 
 @dataclass(slots=True)
@@ -52,3 +52,12 @@ class Pair:
     breaks: int = 0
     bucket_breaks: int = 0
     deciding: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+def by_driver(source: ExecutionLocation, destination: ExecutionLocation) -> str:
+    """How bytes go that this machine handles: `local`, `from-driver`, `to-driver`, or `through-driver` between other sites."""
+    if source.local and destination.local:
+        return "local"
+    if source.local:
+        return "from-driver"
+    return "to-driver" if destination.local else THROUGH

@@ -1,0 +1,233 @@
+"""What of a copy is still to be sent after a cut, and the commands that bring it, with GNU's tools and busybox's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medweave_connectors.transfer import commands, manifest, pieces
+from medweave_connectors.transfer.archive import ArchiveRefused, Exactly
+from medweave_connectors.transfer.commands import BLOCK_BYTES, Place
+from medweave_connectors.transfer.manifest import ROOT, Entry, Kind, Manifest
+from medweave_connectors.transfer.rest import WORTH_BYTES, Rest, finishing, removing, rest_of
+
+NAMES = ("a", "b", "sub/a", "sub/b", "sub/deep/a", "it's $HOME")
+FOLDERS = (ROOT, "sub", "sub/deep", "empty")
+Run = Callable[..., bytes]
+
+
+def file(size: int, mode: int = 0o644, modified_s: int = 10**9) -> Entry:
+    return Entry(Kind.FILE, size, mode, modified_s, "")
+
+
+def folder(mode: int = 0o755) -> Entry:
+    return Entry(Kind.FOLDER, 4096, mode, 10**9, "")
+
+
+sizes = st.one_of(st.integers(0, 3), st.integers(0, 5 * WORTH_BYTES), st.sampled_from([WORTH_BYTES, 2 * WORTH_BYTES]))
+
+
+@st.composite
+def sources(draw: st.DrawFn) -> Manifest:
+    files = {name: file(draw(sizes)) for name in draw(st.sets(st.sampled_from(NAMES), min_size=1))}
+    return Manifest(
+        "/data/cohort", {**{name: folder(draw(st.sampled_from([0o755, 0o500]))) for name in FOLDERS}, **files}
+    )
+
+
+@st.composite
+def places(draw: st.DrawFn, sent: Manifest) -> Manifest:
+    """What may lie there: anything up to all of it, and what does not belong to it."""
+    entries = {}
+    for path, mine in sent.entries.items():
+        what = draw(st.sampled_from(["all", "part", "none", "more", "other"]))
+        parents = {above for above in (path.rpartition("/")[0],) if above}
+        if what == "none" or any(entries.get(above, folder()).kind != Kind.FOLDER for above in parents):
+            continue
+        if parents - entries.keys():
+            continue
+        if what == "other" and path != ROOT:
+            entries[path] = folder() if mine.kind == Kind.FILE else file(7)
+        elif mine.kind == Kind.FILE and what == "part":
+            entries[path] = replace(mine, size=draw(st.integers(0, mine.size)), mode=0o600)
+        elif mine.kind == Kind.FILE and what == "more":
+            entries[path] = replace(mine, size=mine.size + 1)
+        else:
+            entries[path] = mine
+    if draw(st.booleans()) and entries:
+        entries["stranger"] = file(1)
+    return Manifest("/part/cohort", entries)
+
+
+def after(sent: Manifest, rest: Rest, there: Manifest) -> dict[str, tuple[Kind, int]]:
+    """What lies there once it has been done: kinds, and the sizes of files."""
+    gone = {path for path in there.entries for wrong in rest.wrong if path == wrong or path.startswith(f"{wrong}/")}
+    found = {path: (each.kind, each.size) for path, each in there.entries.items() if path not in gone}
+    for path, begins in rest.ends.items():
+        kind, size = found[path]
+        assert kind == Kind.FILE
+        assert size >= begins, "no hole is left"
+        assert begins % BLOCK_BYTES == 0
+        found[path] = (Kind.FILE, sent.entries[path].size)
+    for path in rest.files:
+        found[path] = (Kind.FILE, sent.entries[path].size)
+    for path in rest.new_folders:
+        found[path] = (Kind.FOLDER, 0)
+    return {path: (kind, size if kind == Kind.FILE else 0) for path, (kind, size) in found.items()}
+
+
+@given(st.data())
+def test_what_is_missing_makes_each_place_whole(data: st.DataObject) -> None:
+    sent = data.draw(sources())
+    wanted = [path for path, each in sent.entries.items() if each.kind == Kind.FILE]
+    there = data.draw(st.lists(places(sent), min_size=1, max_size=3))
+    rest = rest_of(sent, wanted, there)
+    whole = {path: (each.kind, each.size if each.kind == Kind.FILE else 0) for path, each in sent.entries.items()}
+    for each in there:
+        assert after(sent, rest, each) == whole
+    assert set(rest.files).isdisjoint(rest.ends)
+
+
+@given(st.data())
+def test_nothing_is_sent_that_each_place_has(data: st.DataObject) -> None:
+    sent = data.draw(sources())
+    wanted = [path for path, each in sent.entries.items() if each.kind == Kind.FILE]
+    there = data.draw(places(sent))
+    rest = rest_of(sent, wanted, [there])
+    for path in wanted:
+        mine, other = sent.entries[path], there.entries.get(path)
+        if other is not None and other.kind == Kind.FILE and other.size == mine.size:
+            assert path not in rest.files
+            assert path not in rest.ends
+    assert rest_of(sent, wanted, [sent]) == Rest((), {}, (), (), (), {}, 0, nothing_there=False)
+    assert rest.nothing_there or rest.left_bytes < rest_of(sent, wanted, [Manifest("", {})]).left_bytes
+
+
+def test_what_came_from_a_store_is_left_alone() -> None:
+    sent = Manifest("/data/cohort", {ROOT: folder(), "stored": file(9), "new": file(9)})
+    there = Manifest("", {ROOT: folder(), "stored": file(9, mode=0o444, modified_s=1)})
+    rest = rest_of(sent, ["new"], [there])
+    assert (rest.files, rest.unstamped, rest.wrong) == (("new",), (), ())
+
+
+@pytest.mark.parametrize("pieces_of", [[5], [2, 3], [6], [5, 1], [4], []])
+def test_the_end_of_a_file_has_exactly_so_many_bytes(pieces_of: list[int]) -> None:
+    guard = Exactly(5)
+
+    def act() -> None:
+        for count in pieces_of:
+            assert guard.passed(bytes(count)) == bytes(count)
+        guard.end()
+
+    if sum(pieces_of) == 5:
+        return act()
+    with pytest.raises(ArchiveRefused):
+        act()
+
+
+@pytest.fixture(params=["gnu", "busybox"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    """Runs words as a site's shell does."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    if request.param == "busybox":
+        busybox = shutil.which("busybox")
+        if busybox is None:
+            pytest.skip("no busybox here (apt-get install busybox)")
+        for name in ["sh", "dd", "stat", "chmod", "touch", "mkdir", "rm", "mv", "find", "sleep", "tar", "env"]:
+            (programs / name).symlink_to(busybox)
+        path = str(programs)
+    else:
+        path = os.environ["PATH"]
+
+    def ran(words: list[str], given: bytes = b"") -> bytes:
+        line = words if len(words) > 1 else ["sh", "-c", words[0]]
+        return subprocess.run(line, input=given, capture_output=True, check=True, env={"PATH": path}).stdout
+
+    return ran
+
+
+def listed(path: Path) -> Manifest:
+    words = manifest.command(str(path), digests=False)
+    told = subprocess.run(["sh", "-c", words[0]], capture_output=True, text=True, check=True).stdout
+    return manifest.parse(told, digests=False)
+
+
+def content(path: Path) -> dict[str, tuple[int, int, bytes]]:
+    found = {}
+    for each in (path, *path.rglob("*")):
+        told = each.stat()
+        is_file = each.is_file()
+        name = str(each.relative_to(path))
+        found[name] = (told.st_mode, int(told.st_mtime) if is_file else 0, each.read_bytes() if is_file else b"")
+    return found
+
+
+def test_what_was_cut_is_made_whole(run: Run, tmp_path: Path) -> None:
+    source, part = tmp_path / "cohort", tmp_path / ".medweave-x.part"
+    for name in (*NAMES, "stored", "two\nlines"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(os.urandom(3 * WORTH_BYTES + 77 if name == "sub/b" else 5000))
+        os.utime(source / name, (10**9, 10**9))
+    (source / "sub" / "b").chmod(0o440)
+    (source / "empty").mkdir()
+    (source / "empty").chmod(0o500)
+    (source / "sub" / "deep").chmod(0o500)
+    here = part / "cohort"
+    (here / "sub" / "deep").mkdir(parents=True)
+    shutil.copy2(source / "a", here / "a")
+    (here / "b").write_bytes((source / "b").read_bytes())  # all its bytes, and neither mode nor time
+    (here / "b").chmod(0o600)
+    (here / "sub" / "b").write_bytes((source / "sub" / "b").read_bytes()[: 2 * WORTH_BYTES + 5])
+    (here / "sub" / "b").chmod(0o400)
+    (here / "sub" / "a").mkdir()  # of another kind
+    (here / "stranger").write_text("x")
+    (here / "sub" / "deep").chmod(0o500)
+    (tmp_path / "store").write_bytes((source / "stored").read_bytes())
+    (here / "stored").hardlink_to(tmp_path / "store")
+
+    place = Place(str(part), str(tmp_path / "final")).next()
+    for _ in range(2):  # places that share a file system do it both
+        run(commands.stand_aside(place, "cohort", keeps=True))
+    assert not here.exists()
+    copy = Path(place.inside("cohort"))
+    sent = listed(source)
+    rest = rest_of(sent, [path for path in sent.entries if path != "stored"], [listed(copy)])
+    assert rest.ends == {"sub/b": 2 * WORTH_BYTES}
+    for words in commands.each_done(removing(rest, str(copy))):
+        run(words)
+    for path, begins in rest.ends.items():
+        end = pieces.end(str(source / path), str(copy / path), begins=begins, size=sent.entries[path].size)
+        run(list(end.unpacking), run(list(end.packing)))
+    for piece in pieces.files(str(source), rest.files, place.folder):
+        run(list(piece.unpacking), run(list(piece.packing)))
+    for words in commands.each_done(finishing(sent, rest, str(copy))):
+        run(words)
+    assert content(copy) == content(source) | {"stored": content(copy)["stored"]}
+    assert (tmp_path / "store").read_bytes() == (source / "stored").read_bytes()
+    (copy / "sub" / "b").unlink()
+    run(commands.stand_aside(place.next(), "cohort", keeps=False))
+    assert not copy.exists()
+
+
+def test_no_other_name_of_a_file_is_written_to(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "store").write_bytes(bytes(2 * WORTH_BYTES))
+    (tmp_path / "copy").hardlink_to(tmp_path / "store")
+    with pytest.raises(subprocess.CalledProcessError):
+        run(commands.write_from(str(tmp_path / "copy"), WORTH_BYTES), b"other")
+    assert (tmp_path / "store").read_bytes() == bytes(2 * WORTH_BYTES)
+
+
+@given(st.lists(st.text("ab'", min_size=1, max_size=9), max_size=30), st.integers(20, 400))
+def test_names_are_sent_in_groups_that_a_command_takes(names: list[str], most_bytes: int) -> None:
+    several = list(pieces.files("/data/cohort", names, "/part", most_bytes=most_bytes))
+    given_names = [name for piece in several for name in piece.packing[piece.packing.index("--") + 1 :]]
+    assert given_names == [f"cohort/{name}" for name in names]
