@@ -1,0 +1,59 @@
+"""By how much a driver's memory grows over one copy: a process of its own, since a test's own holds the servers too.
+
+`python -m support.driver_growth FACTS`, in JSON: `folder` (free), `port`, `key`, `known_hosts`, `kubeconfig`, `from` and `to`
+(`laptop`, `site` or `pods`), `path`, `target`. It prints MiB, as the last line.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from streamflow.core.deployment import ExecutionLocation
+
+from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
+from support.transfers import Places
+
+KIB, MIB = 2**10, 2**20
+RESET_PEAK = "5"  # see proc(5), clear_refs
+
+
+def memory_bytes(key: str) -> int:
+    """What the kernel says of this process: VmRSS now, VmHWM at most."""
+    lines = Path("/proc/self/status").read_text("utf-8").splitlines()
+    return next(int(each.split()[1]) * KIB for each in lines if each.startswith(f"{key}:"))
+
+
+async def grown(at: Places, facts: dict[str, Any]) -> float:
+    """The growth over the copy, in MiB, after one that is small."""
+    ends = at.places() | {"pods": ExecutionLocation(name="w-0:worker", deployment="pods")}
+    source, target = ends[facts["from"]], ends[facts["to"]]
+
+    async def send(path: str, name: str) -> None:
+        at.manager.register_path(source, path)
+        await at.manager.transfer_data(source, path, [target], str(Path(facts["target"], name)))
+
+    await send(str(Path(facts["path"]).with_name("small")), "small")
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text(RESET_PEAK, "utf-8")
+    before = memory_bytes("VmRSS")
+    await send(facts["path"], "copy")
+    return (memory_bytes("VmHWM") - before) / MIB
+
+
+def main() -> None:
+    """Connects, copies, and prints the growth."""
+    facts = json.loads(sys.argv[1])
+    login = {key: Path(facts[key]) for key in ("key", "known_hosts")}
+    at = Places(Path(facts["folder"]), SimpleNamespace(port=facts["port"], environment={}, **login))  # type: ignore[arg-type]
+    config = {"kubeconfig": facts["kubeconfig"], "selector": "app=w"}
+    at.more = lambda: {"pods": MedweaveKubernetesConnector("pods", "/", **config)}
+    print(at.at_work(lambda each: grown(each, facts)))
+
+
+if __name__ == "__main__":
+    main()
