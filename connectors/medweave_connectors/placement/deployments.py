@@ -9,6 +9,7 @@ A deployment that comes up at its first use, and cannot even be built, fails for
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import streamflow.deployment
 import streamflow.deployment.manager
@@ -27,6 +28,12 @@ class MedweaveFutureConnector(FutureConnector):  # type: ignore[misc]
             await super().deploy(external)
         finally:
             self.deploy_event.set()
+
+    def __getattr__(self, name: str) -> Any:
+        """What only our connectors have (which pods share a volume, how large a place is), as soon as there is one."""
+        if (connector := self.__dict__.get("_connector")) is None:
+            raise AttributeError(f"'{name}' of a deployment that has not come up yet")
+        return getattr(connector, name)
 
 
 class MedweaveDeploymentManager(DefaultDeploymentManager):  # type: ignore[misc]

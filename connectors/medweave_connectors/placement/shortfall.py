@@ -9,7 +9,6 @@ from typing import Any
 from streamflow.core.deployment import DeploymentManager, Target
 from streamflow.core.scheduling import AvailableLocation, Hardware
 from streamflow.data.utils import get_mount_point
-from streamflow.deployment.future import FutureConnector
 
 from medweave_connectors.errors import ImpossibleRequest
 from medweave_connectors.requests import Size
@@ -98,7 +97,7 @@ async def look(
     for target, wanted in places:
         name = target.deployment.name
         found = await deployments.get_connector(name).get_available_locations(service=target.service)
-        connector = _in_person(deployments, name)
+        connector: Any = deployments.get_connector(name)
         most = connector.most_locations(target.service) if hasattr(connector, "most_locations") else None
         if most is not None and target.locations > most:
             few.append(f"locations: {target.locations}, and {name} has {most}")
@@ -141,12 +140,6 @@ async def _full(
 
 async def sizes_at(deployments: DeploymentManager, name: str, service: str | None) -> dict[str, Size]:
     """The most that a job can have in each location of a deployment; empty where that is not known, or not yet."""
-    connector = _in_person(deployments, name)
+    connector: Any = deployments.get_connector(name)
     sizes: dict[str, Size] = await connector.sizes(service) if hasattr(connector, "sizes") else {}
     return sizes
-
-
-def _in_person(deployments: DeploymentManager, name: str) -> Any:
-    connector: Any = deployments.get_connector(name)
-    # Until its first use, another one stands in for it.
-    return connector._connector if isinstance(connector, FutureConnector) else connector

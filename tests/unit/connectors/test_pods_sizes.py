@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
+from medweave_connectors.placement.deployments import MedweaveFutureConnector
 from medweave_connectors.pods.pod import parse_pod, size_of
 from medweave_connectors.requests import Size
 from support.api_server import ApiServer, pod_document
@@ -86,3 +89,23 @@ def test_a_step_that_says_nothing_runs_in_a_small_pod(tmp_path: Path, server: Ap
     del server.pods["w-1"]
     ended = go(tmp_path)
     assert ended.exit_code == 0, ended.stderr
+
+
+def test_a_deployment_that_comes_up_at_its_first_use_tells_the_same(tmp_path: Path, server: ApiServer) -> None:
+    # The transfers ask it which pods share a volume, too: two copies into one volume destroy each other.
+    config = {"kubeconfig": str(tmp_path / "kubeconfig"), "selector": "app=w"}
+    late = MedweaveFutureConnector("pods", "/", MedweaveKubernetesConnector, True, **config)
+    assert not hasattr(late, "sizes")
+    assert not hasattr(late, "distinct")
+
+    async def come_up() -> tuple[dict[str, Size], int]:
+        places = [each.location for each in (await late.get_available_locations("worker")).values()]
+        try:
+            return await late.sizes("worker"), len(await late.distinct(places, "/"))
+        finally:
+            await late.undeploy(True)
+
+    sizes, count = asyncio.run(come_up())
+    assert sorted(size.gpus or 0 for size in sizes.values()) == [0, 1]
+    assert count == 2
+    assert not hasattr(late, "mirrors"), "that of a COMPSs release"
