@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from medweave.bound_file import Binding, render, used_deployments
 from medweave.data_rules import held_at
@@ -70,8 +71,7 @@ def bind(
     for option in role_options:
         site = with_role(site, option)
     chosen = _normal(job) if job is not None else default_job(pipeline)
-    _check_fit(pipeline, site, chosen)
-    held = held_at(pipeline, site)
+    held = held_at(pipeline, site, _check_fit(pipeline, site, chosen))
     binding = Binding(
         pipeline=pipeline,
         site=site,
@@ -91,7 +91,8 @@ def _normal(path: Path) -> Path:
     return path.resolve()
 
 
-def _check_fit(pipeline: Pipeline, site: Site, job: Path) -> None:
+def _check_fit(pipeline: Pipeline, site: Site, job: Path) -> dict[str, Any]:
+    """The inputs in the job file, which fit the workflow, as the site does."""
     for step in pipeline.steps:
         if step.role not in site.roles:
             raise fault_at(
@@ -115,6 +116,7 @@ def _check_fit(pipeline: Pipeline, site: Site, job: Path) -> None:
             )  # fmt: skip
         if name in pipeline.inputs:
             check_path_at_site(job, inputs, name, place.workdir or "")
+    return inputs
 
 
 def _check_copy(text: str, binding: Binding) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from medweave.pipelines import Pipeline, Step
 from medweave_connectors.transfer.classes import WORKFLOW, in_order
@@ -36,14 +37,26 @@ class Said:
 class _Walk:
     pipeline: Pipeline
     said: Said
-    reads: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    values: Mapping[str, Any]
+    reads: dict[str, Ports] = field(default_factory=dict)
 
-    def of_source(self, source: str) -> list[str]:
-        step, _, output = source.partition("/")
+    def runs(self, step: Step) -> bool | None:
+        """Whether a step runs; None where that is not known before."""
+        if step.when is None:
+            return True
+        value = self.values.get(step.when)
+        return value if isinstance(value, bool) else None
+
+    def of_source(self, source: str) -> tuple[list[str], bool]:
+        """The classes of a source, and whether it has a value in any case."""
+        name, _, output = source.partition("/")
         if not output:
-            return [self.said.inputs[source]] if source in self.said.inputs else []
-        found = next(each for each in self.pipeline.steps if each.path == f"/{step}")
-        return [self.of_output(found, output)]
+            return ([self.said.inputs[source]] if source in self.said.inputs else []), self.values.get(
+                source
+            ) is not None
+        step = next(each for each in self.pipeline.steps if each.path == f"/{name}")
+        runs = self.runs(step)
+        return ([] if runs is False else [self.of_output(step, output)]), runs is True
 
     def of_output(self, step: Step, output: str) -> str:
         said = self.said.written(step.role, output)
@@ -52,29 +65,37 @@ class _Walk:
             as_read(each for classes in self.of_inputs(step).values() for each in classes) if said == AS_READ else said
         )
 
-    def of_inputs(self, step: Step) -> dict[str, tuple[str, ...]]:
+    def of_inputs(self, step: Step) -> Ports:
         if step.path not in self.reads:
-            self.reads[step.path] = self.bound(step.reads)
+            self.reads[step.path] = self.bound(step.reads, step.firsts)
         return self.reads[step.path]
 
-    def bound(self, ports: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
-        found = {
-            name: [each for source in sources for each in self.of_source(source)] for name, sources in ports.items()
-        }
-        return {name: tuple(in_order(classes)) for name, classes in found.items() if classes}
+    def bound(self, ports: Mapping[str, Iterable[str]], firsts: Container[str]) -> Ports:
+        found = {}
+        for name, sources in ports.items():
+            classes: list[str] = []
+            for more, is_sure in map(self.of_source, sources):
+                classes += more
+                if is_sure and name in firsts:
+                    break  # the others are not asked
+            if classes:
+                found[name] = tuple(in_order(classes))
+        return found
 
 
-def carried(pipeline: Pipeline, said: Said) -> dict[str, Ports]:
+def carried(pipeline: Pipeline, said: Said, values: Mapping[str, Any] | None = None) -> dict[str, Ports]:
     """Classes by step and port, those of the workflow's own inputs and outputs under `/`. A port without data has none.
 
     Args:
         said: for each output of each step, and for each input with data.
+        values: of the workflow's inputs, as far as they are known; they say which steps run. One that does not carries nothing.
     """
-    walk = _Walk(pipeline, said)
+    walk = _Walk(pipeline, said, dict(pipeline.defaults) | dict(values or {}))
     inputs = {name: (said.inputs[name],) for name in said.inputs if name in pipeline.inputs}
-    found = {WORKFLOW: _joined(inputs, walk.bound(pipeline.outputs))}
+    found = {WORKFLOW: _joined(inputs, walk.bound(pipeline.outputs, pipeline.firsts))}
     for step in pipeline.steps:
-        found[step.path] = _joined(walk.of_inputs(step), {name: (walk.of_output(step, name),) for name in step.writes})
+        writes = {name: (walk.of_output(step, name),) for name in step.writes}
+        found[step.path] = {} if walk.runs(step) is False else _joined(walk.of_inputs(step), writes)
     return found
 
 

@@ -53,8 +53,11 @@ class Held:
         return held(self.carries[path])
 
 
-def held_at(pipeline: Pipeline, site: Site) -> Held | None:
+def held_at(pipeline: Pipeline, site: Site, values: Mapping[str, Any]) -> Held | None:
     """What the steps hold at the site, after checking that they may be where it puts them; None where it has no data rules.
+
+    Args:
+        values: of the workflow's inputs, by the job file: some of them say which steps run.
 
     Raises:
         UserInputError: the data rules forbid a place, or the workflow does not say what its steps hold.
@@ -66,7 +69,7 @@ def held_at(pipeline: Pipeline, site: Site) -> Held | None:
     inputs = {name: _class_of_input(name, said, site) for name in said.inputs if name in pipeline.inputs}
     local = [name for name, deployment in site.deployments.items() if deployment["type"] == DRIVER_TYPE]
     found = Held(
-        carries=carried(pipeline, dataclasses.replace(said, inputs=inputs)),
+        carries=carried(pipeline, dataclasses.replace(said, inputs=inputs), values),
         driver=in_order(each for name in local for each in site.may_hold.get(name, ())),
     )
     for name, place in site.inputs.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -23,6 +24,8 @@ class Step:
         gang: its tool says that the same command may be started once per node.
         reads: what each of its inputs is bound to: names of the workflow's inputs, and outputs of steps (`train/model`).
         writes: its outputs.
+        firsts: of its inputs, those that take the first source that has a value (`pickValue: first_non_null`).
+        when: the workflow's input that says whether it runs; None where it always does, empty for another condition.
     """
 
     path: str
@@ -30,6 +33,8 @@ class Step:
     gang: bool
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     writes: tuple[str, ...] = ()
+    firsts: frozenset[str] = frozenset()
+    when: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +45,9 @@ class Pipeline:
         path: absolute.
         inputs: names of its inputs.
         data_inputs: of these, the files and folders.
+        defaults: values of inputs that a job file may leave out.
         outputs: what each of its outputs is bound to, as for the inputs of a step.
+        firsts: of its outputs, as for the inputs of a step.
         inputs_beside: names of the inputs of all workflows in its folder.
         written_beside: outputs of the steps of all workflows in its folder, by role.
         holds: what roles.yml says of the data that the steps read and write, as it stands there; None where it says nothing.
@@ -51,7 +58,9 @@ class Pipeline:
     inputs: frozenset[str]
     inputs_beside: frozenset[str]
     data_inputs: frozenset[str] = frozenset()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     outputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    firsts: frozenset[str] = frozenset()
     written_beside: Mapping[str, frozenset[str]] = field(default_factory=dict)
     holds: Any = None
 
@@ -88,17 +97,15 @@ def read_pipeline(path: Path) -> Pipeline:
     return Pipeline(
         path=path,
         steps=tuple(
-            Step(
-                path=f"/{name}",
-                role=roles[f"/{name}"],
-                gang=_is_gang(path, document, step),
-                reads={port: _sources(bound, "source") for port, bound in _named(step.get("in") or {}).items()},
-                writes=tuple(_written(step)),
-            )
+            _step(name, step, role=roles[f"/{name}"], gang=_is_gang(path, document, step))
             for name, step in steps.items()
         ),
         inputs=frozenset(inputs),
         data_inputs=frozenset(name for name, described in inputs.items() if _is_data(described)),
+        defaults={
+            name: each["default"] for name, each in inputs.items() if isinstance(each, Mapping) and "default" in each
+        },
+        firsts=_firsts(document.get("outputs")),
         outputs={
             name: _sources(bound, "outputSource") for name, bound in _named(document.get("outputs") or {}).items()
         },
@@ -168,6 +175,30 @@ def _named(section: Any) -> dict[str, Any]:
     if isinstance(section, Mapping):
         return dict(section)
     return {str(item["id"]).lstrip("#"): item for item in section}
+
+
+def _step(name: str, step: Mapping[str, Any], *, role: str, gang: bool) -> Step:
+    reads = {port: _sources(bound, "source") for port, bound in _named(step.get("in") or {}).items()}
+    condition = step.get("when")
+    named = re.fullmatch(r"\$\(inputs\.(\w+)\)", str(condition))
+    decides = reads.get(named[1], ()) if named else ()
+    return Step(
+        path=f"/{name}",
+        role=role,
+        gang=gang,
+        reads=reads,
+        writes=tuple(_written(step)),
+        firsts=_firsts(step.get("in")),
+        when=None if condition is None else decides[0] if len(decides) == 1 else "",
+    )
+
+
+def _firsts(section: Any) -> frozenset[str]:
+    return frozenset(
+        name
+        for name, bound in _named(section or {}).items()
+        if isinstance(bound, Mapping) and bound.get("pickValue") == "first_non_null"
+    )
 
 
 def _sources(bound: Any, key: str) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ def prepare() -> None:
     for series in sorted((DEMO / "cohort").glob("series-h*"))[:NUM_CASES]:
         shutil.copytree(series, DATA / "cohort" / series.name)
     job = {
+        "identified": False,
         "cohort": {"class": "Directory", "path": str(DATA / "cohort")},
         "segmentation_model": {"class": "Directory", "path": str(DEMO / "output" / "accepted_model")},
     }

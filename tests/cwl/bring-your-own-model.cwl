@@ -3,6 +3,7 @@ cwlVersion: v1.2
 class: Workflow
 label: Segment with a model that medweave did not train
 doc: Takes a MONAI Bundle with weights, exports it, and runs the inference pipeline with it.
+$namespaces: {edam: "http://edamontology.org/"}
 requirements:
   SubworkflowFeatureRequirement: {}
 inputs:
@@ -12,6 +13,10 @@ inputs:
   cohort:
     doc: folder with chest CT
     type: Directory
+  pseudonym_key:
+    doc: key of an earlier run, for the same pseudonyms
+    type: File?
+    format: edam:format_2333  # binary
   spacing_mm:
     doc: voxel size along I, J, K that the network was trained on, mm
     type: float[]?
@@ -61,5 +66,6 @@ steps:
     run: ../../workflows/lung-nodule-segmentation/infer.cwl
     in:
       cohort: cohort
+      pseudonym_key: pseudonym_key
       segmentation_model: export/exported_model
     out: [segmentations]

@@ -60,6 +60,12 @@ def run_both(
     return {name: digests(folder / f"by-{name}") for name in commands}
 
 
+def key(folder: Path) -> dict[str, str]:
+    """A key for pseudonyms: with keys of their own, two runs draw other patients into their splits."""
+    (folder / "some.key").write_bytes(bytes(range(32)))
+    return {"class": "File", "path": "some.key", "format": "http://edamontology.org/format_2333"}
+
+
 def digests(folder: Path) -> dict[str, str]:
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -93,6 +99,7 @@ def test_training_pipeline_hands_the_same_to_every_step(tmp_path: Path, fake_coh
         "accepted_model/model_card.json",
         "evaluation/metrics.json",
         "gate_decision.json",
+        "home/way_back.json",
         "report/fragment.html",
         "report/summary.json",
         "training_log/curves.json",
@@ -102,7 +109,7 @@ def test_training_pipeline_hands_the_same_to_every_step(tmp_path: Path, fake_coh
     (run,) = (tmp_path / "runs").iterdir()
     ends = [event for event in engine.valid_events(run / "events.jsonl") if event["type"] == "job.ended"]
     assert {event["data"]["state"] for event in ends} == {"completed"}
-    assert [event["job"] for event in ends[:4]] == ["/check/0", "/preprocess/0", "/train/0", "/export/0"]
+    assert [event["job"] for event in ends[:4]] == ["/deidentify/0", "/check/0", "/preprocess/0", "/train/0"]
     assert {event["job"] for event in ends if event["step"] == "/segment"} == {"/segment/0.0", "/segment/0.1"}
     kept = {path.relative_to(run / "reports").as_posix() for path in (run / "reports").rglob("*.*") if path.is_file()}
     assert {"segment.0/run_report.json", "report/report/fragment.html"} <= kept
@@ -111,6 +118,7 @@ def test_training_pipeline_hands_the_same_to_every_step(tmp_path: Path, fake_coh
 def test_distributed_training_takes_the_place_of_the_first_one(tmp_path: Path, fake_cohort: Path) -> None:
     job = {
         "cohort": {"class": "Directory", "path": fake_cohort.name},
+        "identified": False,
         "training_strategy": "ddp",
         "training_ranks": 2,
         "training_threads": 1,
@@ -124,6 +132,8 @@ def test_distributed_training_takes_the_place_of_the_first_one(tmp_path: Path, f
     (run,) = (tmp_path / "runs").iterdir()
     ends = [event for event in engine.valid_events(run / "events.jsonl") if event["type"] == "job.ended"]
     assert [event["job"] for event in ends[2:5]] == ["/train/0", "/train_distributed/0", "/export/0"]
+    assert ends[0]["job"] == "/check/0", "a cohort that names nobody is not de-identified"
+    assert not any("home/" in name for name in found["cwltool"])
     # The log that is delivered is the second training's, which was told of the first one's.
     told = (tmp_path / "by-cwltool" / "training_log" / "curves.json").read_text()
     assert told.startswith('curves.json ["train-distributed"')
@@ -141,6 +151,7 @@ def test_inference_gives_bit_identical_masks(tmp_path: Path) -> None:
     write_tiny_model(tmp_path / "model", input=contract)
     job = {
         "cohort": {"class": "Directory", "path": "cohort"},
+        "pseudonym_key": key(tmp_path),
         "segmentation_model": {"class": "Directory", "path": "model"},
         "cases_per_batch": 2,
     }
@@ -159,6 +170,7 @@ def test_training_gives_bit_identical_models_and_masks(tmp_path: Path) -> None:
     (tmp_path / "cohort" / "splits.json").write_text(json.dumps({"test": test_cases}), encoding="utf-8")
     job = {
         "cohort": {"class": "Directory", "path": "cohort"},
+        "pseudonym_key": key(tmp_path),
         "spacing_mm": [5.0, 5.0, 5.0],
         "training_steps": 3,
         "cases_per_batch": 1,
@@ -186,6 +198,7 @@ def test_a_bundle_that_says_nothing_is_segmented_with_by_what_the_job_says(tmp_p
     job = {
         "monai_bundle": {"class": "Directory", "path": "bundle"},
         "cohort": {"class": "Directory", "path": "cohort"},
+        "pseudonym_key": key(tmp_path),
         **said,
         # Random weights: about the highest probability they give, and the largest of the many blobs.
         "threshold": 0.55,

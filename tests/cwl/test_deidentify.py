@@ -9,10 +9,42 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from support import engine
 from support.cwl_files import ROOT
-from support.identified import write_identified
+from support.engine_file import LOCAL, OURS, engine_file, ssh_site
+from support.identified import SECRETS, write_identified
+from support.ssh_server import ssh_server
 
 BESIDE = Path(sys.executable).parent
+
+
+WORKFLOW = f"""
+cwlVersion: v1.2
+class: Workflow
+inputs: {{cohort: Directory}}
+outputs:
+  seen: {{type: File, outputSource: look/seen}}
+  home: {{type: Directory, outputSource: deidentify/home}}
+steps:
+  deidentify: {{run: {ROOT}/workflows/tools/deidentify.cwl, in: {{cohort: cohort}}, out: [deidentified_cohort, home]}}
+  look:
+    run:
+      class: CommandLineTool
+      baseCommand: [sh, -c, 'find "$0"/ > seen; find "$0"/ -type f -exec cat {{}} + | base64 >> seen']
+      inputs: {{cohort: {{type: Directory, inputBinding: {{}}}}}}
+      outputs: {{seen: {{type: File, outputBinding: {{glob: seen}}}}}}
+    in: {{cohort: deidentify/deidentified_cohort}}
+    out: [seen]
+"""
+RULES = {
+    "carries": {
+        "/": {"cohort": "identified", "seen": "de-identified", "home": "identified"},
+        "/deidentify": {"cohort": "identified", "deidentified_cohort": "de-identified", "home": "identified"},
+        "/look": {"cohort": "de-identified", "seen": "de-identified"},
+    },
+    "mayHold": {"there": ["de-identified"], "here": ["identified", "de-identified"]},
+    "driver": ["identified", "de-identified"],
+}
 
 
 def run(folder: Path, name: str, job: dict[str, Any]) -> Path:
@@ -42,3 +74,33 @@ def test_the_key_of_the_first_run_gives_the_second_the_same_names(tmp_path: Path
     assert names(second / "home") == {"way_back.json"}
     assert names(second / "de-identified") == names(first / "de-identified")
     assert json.loads((second / "run_report.json").read_text())["config"]["retain_patient_characteristics"] is True
+
+
+def test_a_folder_named_after_a_patient_reaches_no_other_site(tmp_path: Path) -> None:
+    write_identified(tmp_path / f"{SECRETS[0]} scans")
+    (tmp_path / "streamflow").mkdir()
+    with ssh_server(tmp_path / "streamflow" / "server") as server:
+        folder = tmp_path / "streamflow"
+        managers = OURS | {"dataManager": {"type": "medweave.transfer", "config": {"dataRules": RULES}}}
+        targets = {"/deidentify": {"deployment": "here"}, "/look": {"deployment": "there"}}
+        deployments = {"here": LOCAL, "there": ssh_site(server.port, "${SITE}")}
+        (folder / "tiny.cwl").write_text(WORKFLOW)
+        (folder / "job.yml").write_text(
+            json.dumps({"cohort": {"class": "Directory", "path": f"../{SECRETS[0]} scans"}})
+        )
+        (folder / "streamflow.yml").write_text(engine_file(deployments, targets, managers=managers))
+        path = f"{BESIDE}{os.pathsep}{os.environ['PATH']}"
+        ended = engine.run(
+            folder, environment={"SITE": str(tmp_path / "site"), "PATH": path, "MEDWEAVE_KEEP_WORK": "1"}
+        )
+    assert ended.exit_code == 0, ended.stderr
+    kept = list((tmp_path / "site").rglob("*"))
+    assert kept, "the store has what was sent"
+    told = "\n".join(str(each.relative_to(tmp_path)) for each in kept).lower()
+    content = b"".join(each.read_bytes() for each in kept if each.is_file()).lower()
+    for secret in SECRETS:
+        assert secret.lower() not in told
+        assert secret.lower().encode() not in content
+    home = folder / "results" / "home"
+    assert names(home) == {"pseudonym.key", "way_back.json"}
+    assert {each.stat().st_mode & 0o077 for each in (home, *home.iterdir())} == {0}, "nobody else may read it"

@@ -48,7 +48,10 @@ def run_at(folder: Path, testbed: Sites, model: Path, cohort: Path, place: str) 
     site["roles"] |= dict.fromkeys(("segment", "gate"), PLACES[place])  # a site measures a model where it segments
     (folder / "site.yml").write_text(yaml.safe_dump(site))
     inputs = {"cohort": cohort, "segmentation_model": model}
-    job = {name: {"class": "Directory", "path": str(path)} for name, path in inputs.items()} | {"cases_per_batch": 1}
+    job = {name: {"class": "Directory", "path": str(path)} for name, path in inputs.items()} | {
+        "cases_per_batch": 1,
+        "identified": False,  # without a key, each run would give the cases other names
+    }
     (folder / "job.yml").write_text(json.dumps(job))
     bound = folder / "streamflow.yml"
     bound.write_text(bind(INFER, str(folder / "site.yml"), bound, folder / "job.yml"))

@@ -103,3 +103,8 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
     }
+
+
+def data(folder: Path) -> dict[str, bytes]:
+    """The same without the cohort's card, which every de-identified cohort has."""
+    return {name: content for name, content in tree(folder).items() if name != "cohort_card.json"}

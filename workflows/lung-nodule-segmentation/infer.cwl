@@ -2,10 +2,11 @@
 cwlVersion: v1.2
 class: Workflow
 label: Segment lung nodules with a model that exists
-doc: From a folder of chest CT, without masks, to nodules as DICOM SEG, NIfTI and tables. The model's card says how the CT is prepared.
-$namespaces: {medweave: "urn:medweave:cwl#"}
+doc: From a folder of chest CT, without masks, de-identified first, to nodules as DICOM SEG, NIfTI and tables. The model's card says how the CT is prepared.
+$namespaces: {edam: "http://edamontology.org/", medweave: "urn:medweave:cwl#"}
 requirements:
   ScatterFeatureRequirement: {}
+  MultipleInputFeatureRequirement: {}
 inputs:
   cohort:
     doc: folder with chest CT (DICOM series or NIfTI)
@@ -13,6 +14,14 @@ inputs:
   segmentation_model:
     doc: model folder that gate accepted, or export wrote
     type: Directory
+  identified:
+    doc: whether the cohort names people; it is de-identified first, then, and the later steps get the result
+    type: boolean
+    default: true
+  pseudonym_key:
+    doc: key of an earlier run, for the same pseudonyms, dates and draw of patients; without it each run makes its own
+    type: File?
+    format: edam:format_2333  # binary
   on_error:
     doc: stop at bad cases after all findings were told, or skip these cases
     type: {type: enum, symbols: [stop, skip]}
@@ -30,17 +39,34 @@ outputs:
     doc: masks (NIfTI, DICOM SEG) and lesion tables (CSV, DICOM SR) of all cases, one folder per batch
     type: Directory[]
     outputSource: segment/segmentations
+  home:
+    doc: who is who, and a new key; identified data, for those who hold the cohort, and for nobody else
+    type: Directory?
+    outputSource: deidentify/home
 steps:
+  deidentify:
+    run: ../tools/deidentify.cwl
+    when: $(inputs.identified)
+    in:
+      identified: identified
+      cohort: cohort
+      pseudonym_key: pseudonym_key
+      on_error: on_error
+    out: [deidentified_cohort, home, run_report]
   check:
     run: ../tools/check.cwl
     in:
-      cohort: cohort
+      cohort:
+        source: [deidentify/deidentified_cohort, cohort]
+        pickValue: first_non_null
       on_error: on_error
     out: [cohort_index, run_report]
   preprocess:
     run: ../tools/preprocess.cwl
     in:
-      cohort: cohort
+      cohort:
+        source: [deidentify/deidentified_cohort, cohort]
+        pickValue: first_non_null
       cohort_index: check/cohort_index
       purpose: {default: inference}
       cases_per_batch: cases_per_batch

@@ -3,7 +3,7 @@ cwlVersion: v1.2
 class: Workflow
 label: Train a lung nodule segmentation model, and segment and judge the held-out cases with it
 doc: |
-  From a folder of chest CT with masks to a model that is accepted for this kind of machine, the nodules of the test split as
+  From a folder of chest CT with masks, de-identified first, to a model that is accepted for this kind of machine, the nodules of the test split as
   DICOM SEG, their comparison with the ground truth, and a report. With `distributed` the first weights are trained further by
   replicas that are averaged, where the site file puts that step. Inputs that are left out take the defaults of the verbs.
 $namespaces: {edam: "http://edamontology.org/"}
@@ -14,6 +14,14 @@ inputs:
   cohort:
     doc: folder with chest CT and masks (DICOM series with DICOM SEG, an MSD data set, or NIfTI)
     type: Directory
+  identified:
+    doc: whether the cohort names people; it is de-identified first, then, and the later steps get the result
+    type: boolean
+    default: true
+  pseudonym_key:
+    doc: key of an earlier run, for the same pseudonyms, dates and draw of patients; without it each run makes its own
+    type: File?
+    format: edam:format_2333  # binary
   on_error:
     doc: stop at bad cases after all findings were told, or skip these cases
     type: {type: enum, symbols: [stop, skip]}
@@ -97,17 +105,34 @@ outputs:
     doc: the report's deterministic part
     type: Directory
     outputSource: report/report
+  home:
+    doc: who is who, and a new key; identified data, for those who hold the cohort, and for nobody else
+    type: Directory?
+    outputSource: deidentify/home
 steps:
+  deidentify:
+    run: ../tools/deidentify.cwl
+    when: $(inputs.identified)
+    in:
+      identified: identified
+      cohort: cohort
+      pseudonym_key: pseudonym_key
+      on_error: on_error
+    out: [deidentified_cohort, home, run_report]
   check:
     run: ../tools/check.cwl
     in:
-      cohort: cohort
+      cohort:
+        source: [deidentify/deidentified_cohort, cohort]
+        pickValue: first_non_null
       on_error: on_error
     out: [cohort_index, run_report]
   preprocess:
     run: ../tools/preprocess.cwl
     in:
-      cohort: cohort
+      cohort:
+        source: [deidentify/deidentified_cohort, cohort]
+        pickValue: first_non_null
       cohort_index: check/cohort_index
       purpose: {default: training}
       spacing_mm: spacing_mm
@@ -174,7 +199,9 @@ steps:
   evaluate:
     run: ../tools/evaluate.cwl
     in:
-      cohort: cohort
+      cohort:
+        source: [deidentify/deidentified_cohort, cohort]
+        pickValue: first_non_null
       cohort_index: check/cohort_index
       segmentations: segment/segmentations
       case_batches: preprocess/inference_batches
@@ -190,6 +217,7 @@ steps:
         pickValue: first_non_null
       run_reports:
         source:
+          - deidentify/run_report
           - check/run_report
           - preprocess/run_report
           - train/run_report
@@ -200,5 +228,5 @@ steps:
           - segment/run_report
           - evaluate/run_report
         linkMerge: merge_flattened
-        pickValue: all_non_null  # train_distributed may not have run
+        pickValue: all_non_null  # deidentify and train_distributed may not have run
     out: [report, run_report]

@@ -16,6 +16,7 @@ from medweave_steps.contracts.cohort import CohortIndex, Finding
 from medweave_steps.io.cohort_files import (
     CARD_FILE,
     DATASET_FILE,
+    DEIDENTIFIED,
     SPLITS_FILE,
     case_id_of_stem,
     listed_volumes,
@@ -74,6 +75,7 @@ def check_cohort(cohort: Path, context: StepContext, *, skip: bool) -> Checked:
         labels=labels,
         cases=tuple(cases),
         findings=tuple(findings),
+        data_class="de-identified" if card.get("data_class") == DEIDENTIFIED else "identified",
     )
     return Checked(index=index, examined=tuple(examined))
 

@@ -68,6 +68,7 @@ class CohortIndex:
         layout: how the folder was understood.
         synthetic: True where the cohort says that a generator made it; every result then says so.
         labels: label value to name, as declared.
+        data_class: de-identified where the cohort's card says so, as `deidentify` writes it.
     """
 
     layout: Literal["dicom", "nifti", "msd"]

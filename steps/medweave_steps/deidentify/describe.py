@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from medweave_steps.io.cohort_files import CARD_FILE, DATASET_FILE, SPLITS_FILE
+from medweave_steps.io.cohort_files import CARD_FILE, DATASET_FILE, DEIDENTIFIED, SPLITS_FILE
 from medweave_steps.io.findings import FindingError, refuse
 
 _LONGEST_LABEL = 64
@@ -42,11 +42,9 @@ def bad_description(file: str, seen: str) -> FindingError:
 
 
 def write_card(cohort: Path, names: Sequence[str], output: Path) -> None:
-    """`cohort_card.json` with the labels of the cohort's own, and `synthetic` where any card in the cohort says so."""
+    """`cohort_card.json`: the class of the data now, the cohort's own labels, and `synthetic` where any card in it says so."""
     cards = [read_description(cohort / name) for name in names if name.rpartition("/")[2] == CARD_FILE]
-    if not cards:
-        return
-    card: dict[str, Any] = {"synthetic": any(bool(card.get("synthetic")) for card in cards)}
+    card: dict[str, Any] = {"data_class": DEIDENTIFIED, "synthetic": any(bool(card.get("synthetic")) for card in cards)}
     labels = _labels(read_description(cohort / CARD_FILE).get("labels"))
     _write(output / CARD_FILE, card | ({"labels": labels} if labels else {}))
 

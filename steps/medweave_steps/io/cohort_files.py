@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Final
 
 from medweave_steps.io.discovery import case_id_of_path
 from medweave_steps.io.nifti import stem
 
 DATASET_FILE = "dataset.json"
 CARD_FILE = "cohort_card.json"
+DEIDENTIFIED: Final = "de-identified"  # data_class of the card of a cohort that names nobody
 SPLITS_FILE = "splits.json"
 
 Pairs = list[tuple[str, str | None]]

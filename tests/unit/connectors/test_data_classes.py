@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from streamflow.core.deployment import ExecutionLocation
 
@@ -26,6 +26,8 @@ SETTINGS = {
 GUARD = {"settings": SETTINGS, "wraps": {"slurm": "login"}}
 NAMES = st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map(lambda parts: "/" + "/".join(parts))
 NOTES = st.lists(st.tuples(st.sampled_from(["here", "there"]), NAMES, st.sampled_from(CLASSES)), max_size=8)
+
+PURE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a machine may be busy
 
 
 @pytest.mark.parametrize(
@@ -48,6 +50,7 @@ def test_who_wraps_whom_stands_in_the_file() -> None:
     assert wraps_of({}) == {}
 
 
+@PURE
 @given(NOTES, st.sampled_from(["here", "there"]), NAMES)
 def test_a_path_has_the_classes_of_all_that_it_lies_in_and_holds(
     notes: list[tuple[str, str, str]], place: str, path: str
@@ -62,6 +65,7 @@ def test_a_path_has_the_classes_of_all_that_it_lies_in_and_holds(
     assert known.of(place, path) == {each[2] for each in notes if each[0] == place and on_one_branch(each[1])}
 
 
+@PURE
 @given(st.sets(st.sampled_from(CLASSES)), st.sets(st.sampled_from(CLASSES)))
 def test_a_place_gets_what_it_may_hold_all_of(classes: set[str], may_hold: set[str]) -> None:
     rules = Rules(carries={}, may_hold={"site": may_hold})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from medweave.carried import AS_READ, Said, as_read, carried, held
@@ -31,6 +31,8 @@ steps:
     out: [{id: found}]
   - {id: join, run: tool.cwl, in: {all: {source: [look/found, others]}, seed: {default: 1}}, out: [sum, model]}
 """
+
+PURE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a machine may be busy
 
 
 @pytest.fixture
@@ -72,6 +74,50 @@ def test_an_input_and_an_output_of_one_name_carry_both(tmp_path: Path) -> None:
     assert carried(pipeline, said)["/x"] == {"same": ("identified", "aggregate")}
 
 
+CONDITIONAL = """\
+class: Workflow
+inputs: {cohort: Directory, identified: {type: boolean, default: true}, other: boolean}
+outputs:
+  kept: {type: "Directory?", outputSource: hide/hidden}
+  all: {type: "Directory[]", outputSource: [hide/hidden, cohort], pickValue: all_non_null}
+steps:
+  hide: {run: tool.cwl, when: $(inputs.identified), in: {identified: identified, cohort: cohort}, out: [hidden]}
+  look:
+    run: tool.cwl
+    in: {cohort: {source: [hide/hidden, cohort], pickValue: first_non_null}}
+    out: [found]
+  maybe: {run: tool.cwl, when: "$(inputs.a && inputs.b)", in: {a: other, cohort: cohort}, out: [hidden]}
+  last: {run: tool.cwl, in: {cohort: {source: [maybe/hidden, look/found], pickValue: first_non_null}}, out: []}
+"""
+
+
+@pytest.mark.parametrize(
+    ("job", "looks_at"),
+    [({}, "de-identified"), ({"identified": False}, "identified"), ({"identified": True}, "de-identified")],
+)
+def test_a_step_that_does_not_run_gives_nothing_and_one_that_does_is_the_first(
+    tmp_path: Path, job: dict[str, bool], looks_at: str
+) -> None:
+    (tmp_path / "flow.cwl").write_text(CONDITIONAL)
+    (tmp_path / "tool.cwl").write_text("class: CommandLineTool\n")
+    (tmp_path / "roles.yml").write_text(
+        "flow.cwl: {/hide: deidentify, /look: check, /maybe: deidentify, /last: check}\n"
+    )
+    said = Said(inputs={"cohort": "identified"}, outputs={"deidentify": "de-identified", "check": AS_READ})
+    classes = carried(read_pipeline(tmp_path / "flow.cwl"), said, job)
+    assert classes["/look"] == {"cohort": (looks_at,), "found": (looks_at,)}
+    assert classes["/last"]["cohort"] == tuple(dict.fromkeys([looks_at, "de-identified"])), (
+        "whether it runs is not known"
+    )
+    if job.get("identified", True):
+        assert classes["/hide"] == {"cohort": ("identified",), "hidden": ("de-identified",)}
+        assert (classes["/"]["kept"], classes["/"]["all"]) == (("de-identified",), ("identified", "de-identified"))
+    else:
+        assert classes["/hide"] == {}
+        assert "kept" not in classes["/"]
+
+
+@PURE
 @given(st.sets(st.sampled_from(CLASSES)), st.sets(st.sampled_from(CLASSES)))
 def test_what_is_of_people_tells_no_less_than_anything_that_was_read(some: set[str], more: set[str]) -> None:
     def rank(found: str) -> int:

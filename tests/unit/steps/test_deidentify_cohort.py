@@ -23,6 +23,7 @@ from support.identified import (
     NAME,
     PATIENT,
     SECRETS,
+    data,
     deidentify,
     identified_series,
     results,
@@ -72,7 +73,7 @@ def test_the_same_key_makes_the_same_bytes_and_another_makes_others(cohort: Path
     assert deidentify(cohort, name="second") == 0
     assert tree(cohort.parent / "second") == tree(cohort.parent / "out")
     assert deidentify(cohort, "--key", str(cohort.parent / "other-key"), name="other") == 0
-    assert not set(tree(cohort.parent / "other")) & set(tree(cohort.parent / "out"))
+    assert not set(data(cohort.parent / "other")) & set(data(cohort.parent / "out"))
     assert (cohort.parent / "other-key").stat().st_mode & 0o777 == 0o600
 
 
@@ -139,7 +140,7 @@ def test_what_stays_at_home(cohort: Path) -> None:
     kept = codec.from_json(WayBack, way_back(cohort), where="")
     assert {patient.patient_id for patient in kept.patients} == {PATIENT, "HOSP-774412"}
     assert set(kept.files) == {path.relative_to(cohort).as_posix() for path in cohort.rglob("*.dcm")}
-    assert set(kept.files.values()) == set(tree(cohort.parent / "out"))
+    assert set(kept.files.values()) == set(data(cohort.parent / "out"))
 
 
 def test_the_report_counts(cohort: Path) -> None:
@@ -225,6 +226,7 @@ def test_splits_and_card_are_written_anew(tmp_path: Path) -> None:
     assert deidentify(folder) == 0
     index: CohortIndex = check(tmp_path / "out").index
     assert index.synthetic
+    assert index.data_class == "de-identified"
     assert index.labels == card["labels"]
     (fixed,) = [case for case in index.cases if case.fixed_split == "test"]
     assert fixed.content_sha256 == first.content_sha256
@@ -305,7 +307,7 @@ def test_plain_nifti_files_of_both_versions_and_byte_orders(tmp_path: Path, kind
     (folder / "labels").mkdir()
     mask.to_filename(folder / "labels" / f"{NAME}.nii")
     assert deidentify(folder) == 0
-    found = tree(tmp_path / "out")
+    found = data(tmp_path / "out")
     assert len(found) == 3
     assert all(NAME.encode() not in content and NAME not in name for name, content in found.items())
     assert {case.content_sha256 for case in cases_of(folder)} == {

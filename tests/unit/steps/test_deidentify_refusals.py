@@ -19,7 +19,17 @@ from medweave_steps.deidentify.dicom_cohort import _read
 from medweave_steps.runtime.verb import as_step_error
 from support.chest_cohort import write_msd
 from support.dicom_builder import CtSeries, write_datasets
-from support.identified import NAME, SECRETS, deidentify, identified_series, results, tree, words_of, write_identified
+from support.identified import (
+    NAME,
+    SECRETS,
+    data,
+    deidentify,
+    identified_series,
+    results,
+    tree,
+    words_of,
+    write_identified,
+)
 from support.processes import interrupted, names_below, started, wait_for_line
 
 Change = Callable[[list[Dataset]], None]
@@ -109,8 +119,8 @@ def test_a_bad_series_is_left_out_on_demand(tmp_path: Path, capsys: pytest.Captu
     assert "left out: series 1" in told
     assert names_nobody(told + (tmp_path / "out.json").read_text(), folder)
     assert results(folder)["left_out"] == {code: 1}
-    assert len(tree(tmp_path / "out")) == 4
-    assert len({name.split("/")[0] for name in tree(tmp_path / "out")}) == 1
+    assert len(data(tmp_path / "out")) == 4
+    assert len({name.split("/")[0] for name in data(tmp_path / "out")}) == 1
 
 
 def test_all_errors_are_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,7 +172,7 @@ def test_secondary_captures_and_other_objects_stay_at_home(tmp_path: Path, capsy
     assert deidentify(folder) == 0
     assert results(folder)["left_aside"] == {"not-dicom": 1, "other-object": 1, "secondary-capture": 2}
     assert "2 files left aside and not written: secondary-capture." in capsys.readouterr().err
-    assert len(tree(tmp_path / "out")) == 4
+    assert len(data(tmp_path / "out")) == 4
 
 
 def test_damaged_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -274,7 +284,7 @@ def test_bad_nifti_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "lung_00" not in told
     assert deidentify(folder, "--on-error", "skip") == 0
     assert results(folder)["left_out"] == {"missing-file": 1, "truncated-file": 1}
-    assert len(tree(tmp_path / "out")) == 3
+    assert len(data(tmp_path / "out")) == 3
     assert len(json.loads((tmp_path / "out" / "dataset.json").read_text())["training"]) == 1
 
 
