@@ -320,7 +320,7 @@ DockerRequirement is mapped to nothing at every site: a tool gets what the machi
 ```bash
 git clone {SUITE}
 make conformance SUITE=$PWD/cwl-v1.2                            # stock and local
-make conformance SUITE=$PWD/cwl-v1.2 SITES='slurm helm'         # held against the last result of stock
+make conformance SUITE=$PWD/cwl-v1.2 SITES='slurm helm'         # held against the line of stock above
 ```
 
 The ids of each site are in `build/conformance/<site>.json`. The command fails where more passes with `stock` only

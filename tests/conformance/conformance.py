@@ -4,9 +4,9 @@
     make conformance SUITE=$PWD/cwl-v1.2 [SITES='stock local slurm helm'] [CASES=id,id…] [KEEP=1]
 
 A site is sites/<site>.yml beside this file; `stock` is StreamFlow's own local connector without our plug-in. `slurm` and `helm` are
-those of the testbed (`make testbed`), as its laptop's user. Each writes build/conformance/<site>.json; KEEP=1 puts them together
-as docs/reference/conformance.json, which `make docs` makes a page of. The exit code is 0 where all passes that passes with
-`stock`, but for what reasons.yml explains.
+those of the testbed (`make testbed`), as its laptop's user. Each writes build/conformance/<site>.json; KEEP=1 puts its line into
+docs/reference/conformance.json, which `make docs` makes a page of; a site that is not tried keeps its line there. The exit
+code is 0 where all passes that passes with `stock`, but for what reasons.yml explains.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="tests at once (2)")
     parser.add_argument("--timeout", type=int, default=180, metavar="S", help="of one test, in s (180)")
     parser.add_argument("--cwltest", default="cwltest", metavar="PROGRAM", help="(cwltest)")
-    parser.add_argument("--keep", action="store_true", help=f"put the results together as {KEPT.relative_to(ROOT)}")
+    parser.add_argument("--keep", action="store_true", help=f"put the results into {KEPT.relative_to(ROOT)}")
     return parser.parse_args()
 
 
@@ -154,40 +154,49 @@ def commit(suite: Path) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def keep(results: Mapping[str, Mapping[str, Any]]) -> None:
-    """Writes the results of all sites as one table: numbers, and the ids of what did not pass."""
-    first = next(iter(results.values()))
-    sites = {
-        site: {"passed": len(each["passed"]), "failed": each["failed"], "unsupported": each["unsupported"]}
-        for site, each in results.items()
-    }
-    table = {"suite": first["suite"], "streamflow": first["streamflow"], "sites": sites}
-    KEPT.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+def row(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A site's line of the kept table: a number, and the ids of what did not pass."""
+    return {"passed": len(result["passed"]), "failed": result["failed"], "unsupported": result["unsupported"]}
+
+
+def known(suite: str) -> dict[str, dict[str, Any]]:
+    """The lines of the kept table, where it is of this suite and this StreamFlow."""
+    table = json.loads(KEPT.read_text(encoding="utf-8"))
+    same = (table["suite"], table["streamflow"]) == (suite, version("streamflow"))
+    return dict(table["sites"]) if same else {}
+
+
+def not_passed(line: Mapping[str, Any]) -> set[str]:
+    """The ids of a line."""
+    return {*line["failed"], *line["unsupported"]}
 
 
 def main() -> int:
     """Tries each site, and says what passes with the stock connector only."""
     given = options()
+    suite = commit(given.suite)
+    lines = known(suite)
     for site in given.sites:
         ended = try_site(site, given)
+        lines[site] = row(ended)
+        print(f"{site}: " + ", ".join(f"{len(ended[how])} {how}" for how in ENDS), flush=True)
+    stock = not_passed(lines["stock"]) if "stock" in lines else None
+    if stock is None:
         print(
-            f"{site}: " + ", ".join(f"{len(ended[how])} {how}" for how in ENDS),
-            flush=True,
+            "nothing is known of the stock connector with this suite: try it too, with SITES='stock …'", file=sys.stderr
         )
-    results = {
-        site: json.loads((BUILD / f"{site}.json").read_text(encoding="utf-8"))
-        for site in SITES
-        if (BUILD / f"{site}.json").exists()
-    }
-    lost = {
-        site: sorted({*results.get("stock", each)["passed"]} & {*each["failed"], *each["unsupported"]})
-        for site, each in results.items()
-    }
+        return 1
+    lost = {site: sorted(not_passed(line) - stock) for site, line in lines.items()}
     for site, ids in lost.items():
         if ids:
             print(f"{site}: fails, and passes with the stock connector: {', '.join(ids)}")
     if given.keep:
-        keep(results)
+        table = {
+            "suite": suite,
+            "streamflow": version("streamflow"),
+            "sites": {name: lines[name] for name in SITES if name in lines},
+        }
+        KEPT.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
     explained = yaml.safe_load(REASONS.read_text(encoding="utf-8"))["with_ours"]
     return 1 if any(set(ids) - set(explained) for ids in lost.values()) else 0
 
