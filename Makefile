@@ -1,7 +1,8 @@
 # One environment, .venv/, at the root; every target makes it if it is missing.
 #   make demo            phantom CT series -> nodules as DICOM SEG and one HTML report, on this machine
 #   make test            everything CI runs without real sites (includes `make check`)
-#   make check           formatting, lint, types, import streets
+#   make check           formatting, lint, types, import streets, `medweave validate`
+#   make validate-seeded  mistakes in a copy of the repository, one after the other: `medweave validate` must tell each once
 #   make bench           each figure of docs/benchmarks.md, measured again on this machine
 #   make testbed         a real Slurm, Kubernetes and login node on this machine (Debian, root); what is up is left alone
 #   make testbed-status  which part of it is up, which is not, and why
@@ -30,9 +31,9 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 TESTBED := deployments/testbed/testbed.py
 
-.PHONY: help env demo test check bench docs constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults conformance
+.PHONY: help env demo test check validate-seeded bench docs constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults conformance
 help:
-	@sed -n '2,23p' Makefile | cut -c3-
+	@sed -n '2,24p' Makefile | cut -c3-
 
 env: $(INSTALLED)
 
@@ -50,6 +51,10 @@ check: $(INSTALLED)
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/medweave validate
+
+validate-seeded: $(INSTALLED)
+	$(BIN)/python tests/validate/seeded.py
 
 # Side by side on a slow machine a test may miss a deadline: what fails is run again, one after the other. A test process that dies ends
 # the run: with another in its place, pytest-xdist 3.8 waits for ever. In the order of the folders, the slow files come first: pytest-xdist's

@@ -19,6 +19,7 @@ COMMANDS = {
     "purge": "remove all that runs keep about one case",
     "provision": "make the worker environments of a site there, without a network",
     "report": "join a run's event log and its steps' reports into one HTML file that opens offline",
+    "validate": "find what is wrong in workflows, bindings, sites, jobs and charts, without running anything",
 }
 INTERRUPTED = 130
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 from medweave_steps.contracts.errors import BackendMissingError, UserInputError
 
 FieldPath = tuple[str | int, ...]
+_PARSED: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +95,8 @@ def read_text(path: Path, what: str) -> str:
 
 def parse_mapping(text: str, path: Path, what: str) -> dict[str, Any]:
     """The document in a text; see `read_mapping`."""
-    yaml = _yaml("safe")
     try:
-        document = yaml.load(text)
+        document = copy.deepcopy(_loaded(text))
     except Exception as error:  # ruamel.yaml's errors, and ValueError for odd scalars such as an impossible date
         mark = getattr(error, "problem_mark", None)
         problem = " ".join(str(getattr(error, "problem", None) or error).split())
@@ -114,7 +116,18 @@ def parse_mapping(text: str, path: Path, what: str) -> dict[str, Any]:
     return document
 
 
-def entries(text: str, section: str) -> list[Entry]:
+@functools.lru_cache(maxsize=256)
+def _loaded(text: str) -> Any:
+    return _PARSED[text] if text in _PARSED else _yaml("safe").load(text)
+
+
+def remember(text: str, document: Any) -> None:
+    """Spares `parse_mapping` a text that was parsed already: `validate` reads each file once, and faster."""
+    _PARSED[text] = document
+
+
+@functools.lru_cache(maxsize=16)
+def entries(text: str, section: str) -> Sequence[Entry]:
     """The entries of a top-level section that is written in block style, one entry below the other.
 
     Raises:

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from medweave.documents import FieldPath, shown, spelled
 from medweave_connectors.closest import closest
 from medweave_steps.contracts.errors import BackendMissingError, UserInputError
+
+
+@dataclass(slots=True)
+class FieldFault(UserInputError):
+    """A fault at a place of a file.
+
+    Attributes:
+        path: the file.
+        field: where it is in it.
+        told: what is wrong, without the place.
+    """
+
+    path: Path = Path()
+    field: FieldPath = ()
+    told: str = ""
 
 
 def check(value: Any, schema: Mapping[str, Any], path: Path, field: FieldPath) -> None:
@@ -21,8 +37,14 @@ def check(value: Any, schema: Mapping[str, Any], path: Path, field: FieldPath) -
         field: where the value stands in it.
 
     Raises:
-        UserInputError: the first fault, with the path to its field.
+        FieldFault: the first fault, with the path to its field.
     """
+    for fault in faults(value, schema, path, field):
+        raise fault
+
+
+def faults(value: Any, schema: Mapping[str, Any], path: Path, field: FieldPath) -> Iterator[FieldFault]:
+    """All faults of a value, as `check` tells the first: one of the whole comes before one inside it, which it may have caused."""
     try:
         import jsonschema
     except ImportError as error:
@@ -32,40 +54,39 @@ def check(value: Any, schema: Mapping[str, Any], path: Path, field: FieldPath) -
             expected="medweave installed with its extra 'driver'",
             do="pip install 'medweave[driver]'",
         ) from error
-    faults = jsonschema.Draft202012Validator(schema).iter_errors(value)
-    # A fault of the whole comes before one inside it, which it may have caused.
-    fault = min(faults, key=lambda found: (len(found.absolute_path), str(found.absolute_path)), default=None)
-    if fault is not None:
-        raise _told(fault, path, field)
+    found = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)(schema).iter_errors(value)
+    for fault in sorted(found, key=lambda each: (len(each.absolute_path), str(each.absolute_path))):
+        yield from _told(fault, path, field)
 
 
-def fault_at(path: Path, field: FieldPath, what: str, **parts: str) -> UserInputError:
+def fault_at(path: Path, field: FieldPath, what: str, **parts: str) -> FieldFault:
     """`deployments/sites/x.yml: roles.train.service: WHAT` with its further lines."""
     where = f"{shown(path)}: {spelled(field)}" if field else shown(path)
-    return UserInputError(f"{where}: {what}", **parts)
+    return FieldFault(f"{where}: {what}", **parts, path=path, field=field, told=what)
 
 
-def _told(fault: Any, path: Path, field: FieldPath) -> UserInputError:
-    """What a person needs to know of a fault that jsonschema found."""
+def _told(fault: Any, path: Path, field: FieldPath) -> Iterator[FieldFault]:
+    """What a person needs to know of a fault that jsonschema found; a fault for each key that is unknown or missing."""
     where, rule, limit = (*field, *fault.absolute_path), fault.validator, fault.validator_value
     known: Mapping[str, Any] = fault.schema.get("properties", {})
     if rule in ("additionalProperties", "unevaluatedProperties"):
         patterns = fault.schema.get("patternProperties", {})
-        unknown = next(
-            str(key) for key in fault.instance if key not in known and not any(re.search(p, str(key)) for p in patterns)
-        )
-        return fault_at(
-            path,
-            (*where, unknown),
-            "there is no such key.",
-            seen=f"'{unknown}'",
-            expected=f"one of {', '.join(sorted(known))}" if known else "no keys here",
-            do=closest(unknown, list(known)) or f"take '{unknown}' away",
-        )
+        for unknown in map(str, fault.instance):
+            if unknown not in known and not any(re.search(p, unknown) for p in patterns):
+                yield fault_at(
+                    path,
+                    (*where, unknown),
+                    "there is no such key.",
+                    seen=f"'{unknown}'",
+                    expected=f"one of {', '.join(sorted(known))}" if known else "no keys here",
+                    do=closest(unknown, list(known)) or f"take '{unknown}' away",
+                )
+        return
     if rule == "required":
-        missing = next(key for key in limit if key not in fault.instance)
+        # jsonschema tells of each missing key by itself; the message begins with it.
+        missing = next(key for key in limit if fault.message.startswith(repr(key)))
         meaning = known.get(missing, {}).get("description", "")
-        return fault_at(
+        yield fault_at(
             path,
             where,
             f"the key '{missing}' is missing.",
@@ -73,6 +94,7 @@ def _told(fault: Any, path: Path, field: FieldPath) -> UserInputError:
             expected=f"{missing}: {meaning}" if meaning else f"{missing}: …",
             do=f"write '{missing}:' there",
         )
+        return
     if rule == "type":
         expected = " or ".join([limit] if isinstance(limit, str) else limit)
     elif rule == "enum":
@@ -80,11 +102,12 @@ def _told(fault: Any, path: Path, field: FieldPath) -> UserInputError:
     else:
         expected = fault.message
     meaning = fault.schema.get("description", "")
-    return fault_at(
+    near = closest(str(fault.instance), [str(each) for each in limit]) if rule == "enum" else ""
+    yield fault_at(
         path,
         where,
         "this value cannot be used.",
         seen=json.dumps(fault.instance, default=str)[:120],
         expected=f"{expected} ({meaning})" if meaning else expected,
-        do="write such a value",
+        do=near or "write such a value",
     )

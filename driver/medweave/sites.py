@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from medweave.documents import Entry, FieldPath, entries, parse_mapping, read_text, shown, spelled
-from medweave.field_faults import check, fault_at
+from medweave.field_faults import FieldFault, fault_at, faults
 from medweave_connectors.closest import closest
 from medweave_connectors.placement.bindings import OUR_TYPES
 from medweave_connectors.worker import read_environment
-from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave_steps.contracts.errors import UsageError
 
 SITES = Path("deployments/sites")
 WHAT = "site file"
@@ -117,32 +118,47 @@ def read_site(path: Path) -> Site:
     """
     text = read_text(path, WHAT)
     document = parse_mapping(text, path, WHAT)
-    check(document, schema(), path, ())
+    for fault in faults_of_site(document, path):
+        raise fault
     deployments = document["deployments"]
-    for name, deployment in deployments.items():
-        _check_deployment(name, deployment, deployments, path)
-    site = Site(
+    return Site(
         path=path,
         title=" ".join(document["title"].split()),
         text=text,
-        roles={role: Place(**place) for role, place in document["roles"].items()},
-        inputs={name: Place(**place) for name, place in (document.get("inputs") or {}).items()},
+        roles=_places(document, "roles"),
+        inputs=_places(document, "inputs"),
         may_hold=document.get("mayHold") or {},
         transfers=document.get("transfers") or {},
         deployments=deployments,
         entries=_entries(text, path),
     )
-    check(site.transfers, _schema_of_transfers(), path, ("transfers",))
-    for name in site.may_hold:
+
+
+def faults_of_site(document: Mapping[str, Any], path: Path) -> Iterator[FieldFault]:
+    """All that is wrong in a site file; with a fault of its schema, nothing that would follow from it."""
+    of_schema = list(faults(document, schema(), path, ()))
+    yield from of_schema
+    if of_schema:
+        return
+    deployments = document["deployments"]
+    yield from faults_of_deployments(deployments, path)
+    yield from faults(document.get("transfers") or {}, _schema_of_transfers(), path, ("transfers",))
+    for name in document.get("mayHold") or {}:
         if name not in deployments:
-            raise _at(path, ("mayHold", name), _unknown("deployment", name, deployments))
-    for section, places in (("roles", site.roles), ("inputs", site.inputs)):
-        for name, place in places.items():
+            yield _at(path, ("mayHold", name), _unknown("deployment", name, deployments))
+    misplaced = False
+    for section in ("roles", "inputs"):
+        for name, place in _places(document, section).items():
             fault = fault_of_place(place, deployments)
             if fault is not None:
-                raise _at(path, (section, name, fault.key) if fault.key else (section, name), fault)
-    _check_gate(site)
-    return site
+                misplaced = True
+                yield _at(path, (section, name, fault.key) if fault.key else (section, name), fault)
+    if not misplaced and (of_gate := _fault_of_gate(path, _places(document, "roles"))):
+        yield of_gate
+
+
+def _places(document: Mapping[str, Any], section: str) -> dict[str, Place]:
+    return {name: Place(**place) for name, place in (document.get(section) or {}).items()}
 
 
 def schema() -> dict[str, Any]:
@@ -159,6 +175,7 @@ def _schema_of_transfers() -> dict[str, Any]:
     return document
 
 
+@functools.cache
 def connector_schemas() -> dict[str, dict[str, Any]]:
     """Schema of `config` by type, of medweave's own connectors."""
     found = {}
@@ -171,33 +188,61 @@ def connector_schemas() -> dict[str, dict[str, Any]]:
     return dict(sorted(found.items()))
 
 
-def _at(path: Path, field: FieldPath, fault: PlaceFault) -> UserInputError:
+def _at(path: Path, field: FieldPath, fault: PlaceFault) -> FieldFault:
     return fault_at(path, field, fault.what, seen=fault.seen, expected=fault.expected, do=fault.do)
 
 
-def _check_deployment(name: str, deployment: Mapping[str, Any], all_of_them: Mapping[str, Any], path: Path) -> None:
+def faults_of_deployments(deployments: Mapping[str, Any], path: Path) -> Iterator[FieldFault]:
+    """What is wrong with the deployments of a site file or of a StreamFlow file, which have passed its schema."""
+    for name, deployment in deployments.items():
+        yield from _faults_of_deployment(name, deployment, path)
+    in_circles: set[str] = set()
+    for name in deployments:
+        if name not in in_circles:
+            fault, chain = _fault_of_chain(name, deployments, path)
+            if fault is not None:
+                in_circles.update(chain)
+                yield fault
+
+
+def _faults_of_deployment(name: str, deployment: Mapping[str, Any], path: Path) -> Iterator[FieldFault]:
     where: FieldPath = ("deployments", name)
     schemas, kind = connector_schemas(), deployment["type"]
-    if kind.startswith(OUR_TYPES):
-        if kind not in schemas:
-            raise _at(path, (*where, "type"), _unknown("connector", kind, schemas))
-        check(deployment["config"], schemas[kind], path, (*where, "config"))
-        for field, keys in environments(name, deployment):
-            try:
-                read_environment(keys, where=f"{shown(path)}: {spelled(field)}")
-            except UsageError as error:
-                raise UserInputError(error.what, seen=error.seen, expected=error.expected, do=error.do) from None
+    if not kind.startswith(OUR_TYPES):
+        return
+    if kind not in schemas:
+        yield _at(path, (*where, "type"), _unknown("connector", kind, schemas))
+        return
+    of_schema = list(faults(deployment["config"], schemas[kind], path, (*where, "config")))
+    yield from of_schema
+    if of_schema:
+        return
+    for inside, keys in environments(name, deployment):
+        try:
+            read_environment(keys, where=f"{shown(path)}: {spelled(inside)}")
+        except UsageError as error:
+            told = error.what.removeprefix(f"{shown(path)}: {spelled(inside)}").lstrip(":. ")
+            yield FieldFault(
+                error.what, seen=error.seen, expected=error.expected, do=error.do, path=path, field=inside, told=told
+            )  # fmt: skip
+
+
+def _fault_of_chain(name: str, deployments: Mapping[str, Any], path: Path) -> tuple[FieldFault | None, Sequence[str]]:
+    """What is wrong with the chain through which a deployment is reached, told once; and the chain."""
     chain = [name]
-    while (inner := wrapped(all_of_them[chain[-1]])) is not None:
-        if inner not in all_of_them:
-            raise _at(path, ("deployments", chain[-1], "wraps"), _unknown("deployment", inner, all_of_them))
+    while (inner := wrapped(deployments[chain[-1]])) is not None:
+        if inner not in deployments:
+            fault = _at(path, ("deployments", chain[-1], "wraps"), _unknown("deployment", inner, deployments))
+            return (fault if len(chain) == 1 else None), chain
         if inner in chain:
-            raise fault_at(
-                path, (*where, "wraps"), "these deployments wrap each other in a circle.",
+            fault = fault_at(
+                path, ("deployments", name, "wraps"), "these deployments wrap each other in a circle.",
                 seen=" → ".join([*chain, inner]), expected="a chain that ends at a deployment that wraps none",
                 do="take one `wraps` away",
             )  # fmt: skip
+            return fault, chain
         chain.append(inner)
+    return None, chain
 
 
 def environments(name: str, deployment: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Mapping[str, Any]]]:
@@ -274,19 +319,22 @@ def with_role(site: Site, text: str) -> Site:
         raise UsageError(f"--role {text}: {fault.what}", seen=fault.seen, expected=fault.expected, do=fault.do)
     role = found["role"]
     changed = dataclasses.replace(site, roles={**site.roles, role: place}, options={**site.options, role: text})
-    _check_gate(changed)
+    of_gate = _fault_of_gate(changed.path, changed.roles)
+    if of_gate is not None:
+        raise of_gate
     return changed
 
 
-def _check_gate(site: Site) -> None:
-    gate, segment = site.roles.get("gate"), site.roles.get("segment")
-    if gate and segment and (gate.deployment, gate.service) != (segment.deployment, segment.service):
-        here, there = (f"{place.deployment}/{place.service or '-'}" for place in (gate, segment))
-        raise fault_at(
-            site.path, ("roles", "gate"), "gate would measure on other machines than segment runs on.",
-            seen=f"gate on {here}, segment on {there}", expected="the same deployment and service for both",
-            do="give gate the place of segment",
-        )  # fmt: skip
+def _fault_of_gate(path: Path, roles: Mapping[str, Place]) -> FieldFault | None:
+    gate, segment = roles.get("gate"), roles.get("segment")
+    if not gate or not segment or (gate.deployment, gate.service) == (segment.deployment, segment.service):
+        return None
+    here, there = (f"{place.deployment}/{place.service or '-'}" for place in (gate, segment))
+    return fault_at(
+        path, ("roles", "gate"), "gate would measure on other machines than segment runs on.",
+        seen=f"gate on {here}, segment on {there}", expected="the same deployment and service for both",
+        do="give gate the place of segment",
+    )  # fmt: skip
 
 
 def _unknown(kind: str, name: str, known: Iterable[str], *, inside: str = "") -> PlaceFault:

@@ -1,0 +1,83 @@
+"""`medweave validate [PATHS]`: what is wrong in workflows, StreamFlow files, sites, jobs and charts, without running anything."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from medweave_steps.contracts.errors import BackendMissingError, InternalError, StepError
+
+DESCRIPTION = (
+    "Looks for mistakes in CWL workflows, StreamFlow files, site files, roles, job files, charts and images, and for secrets and\n"
+    "forbidden data routes; nothing is run and no network is used. What a file is follows from what is in it. Files that git\n"
+    "ignores, hidden folders, and what .medweave-ignore at the top of the working tree names, are left out.\n\n"
+    "exit codes: 0 nothing found, 1 warnings only, 65 errors, 2 wrong usage, 70 a fault of this command (--debug shows where)"
+)
+FORMATS = ("text", "json", "github", "sarif")
+IMAGES = ("tag", "digest")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `medweave validate`."""
+    parser.add_argument(
+        "paths",
+        nargs="*",
+        type=Path,
+        default=[Path()],
+        metavar="PATHS",
+        help="files and folders to look at (default: the current folder)",
+    )
+    parser.add_argument(
+        "--format", choices=FORMATS, default="text",
+        help="text for people, json, github for annotations of GitHub Actions, sarif for code scanning (default: text)",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", "--output", type=Path, default=None, metavar="FILE", help="file to write to (default: standard output)"
+    )
+    parser.add_argument(
+        "--images", choices=IMAGES, default="tag",
+        help="what an image must be named by: a digest or a tag that stays, or a digest (default: tag)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--helm", action="store_true", help="also run `helm lint` and `helm template` on each chart; takes seconds"
+    )
+    parser.add_argument("--debug", action="store_true", help="where this command itself fails, show its traceback")
+
+
+def run(namespace: argparse.Namespace) -> int:
+    """Prints what is wrong; returns the exit code."""
+    from medweave.files import write_atomically
+    from medweave.validate.formats import render
+
+    try:
+        findings, num_files = validate(namespace.paths, images=namespace.images, with_helm=namespace.helm)
+    except (StepError, OSError):
+        raise
+    except ImportError as error:
+        raise BackendMissingError(
+            f"the library '{error.name}' is not installed.", seen=str(error), expected="medweave installed with its extra 'driver'",
+            do="pip install 'medweave[driver]'",
+        ) from error  # fmt: skip
+    except Exception as error:
+        if namespace.debug:
+            raise
+        raise InternalError(
+            "a check failed by itself, so nothing can be said of these files.", seen=f"{type(error).__name__}: {error}",
+            expected="findings, or none", do="run it again with --debug and report what it shows",
+        ) from error  # fmt: skip
+    text = render(findings, num_files, namespace.format)
+    if namespace.output is None:
+        sys.stdout.write(text)
+    else:
+        write_atomically(namespace.output, text)
+    return max((int(finding.severity) for finding in findings), default=0)
+
+
+def validate(paths: list[Path], *, images: str = "tag", with_helm: bool = False):  # type: ignore[no-untyped-def]  # heavy types are imported late
+    """The findings in some files and folders, and the number of files that were looked at."""
+    from medweave.validate.checks import check
+    from medweave.validate.repository import open_repository
+
+    repository = open_repository(paths)
+    return check(repository, images=images, with_helm=with_helm), len(repository.files)

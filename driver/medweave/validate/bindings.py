@@ -1,0 +1,300 @@
+"""StreamFlow files: what they bind exists, and those that `medweave bind` wrote are what it would write now."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from medweave.bind import bind
+from medweave.documents import FieldPath
+from medweave.field_faults import FieldFault, faults
+from medweave.sites import SITES
+from medweave.validate.cwl import named
+from medweave.validate.findings import Finding
+from medweave.validate.places import check_deployments, services_of, told, tools_of
+from medweave.validate.repository import Repository
+from medweave.validate.source import Source
+from medweave_connectors.closest import closest
+from medweave_connectors.placement.data_rules import too_sensitive
+from medweave_steps.contracts.errors import StepError
+
+HEADER = "#   medweave bind "
+FOLDER = ", in the folder "
+JOBS = "jobs"
+
+
+@functools.cache
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a StreamFlow file."""
+    document: dict[str, Any] = json.loads(
+        files("medweave.validate").joinpath("streamflow.schema.json").read_text("utf-8")
+    )
+    return document
+
+
+def check_bindings(source: Source, repository: Repository) -> list[Finding]:
+    """What is wrong with a StreamFlow file by itself."""
+    found = [told(source, fault, "binding-structure") for fault in faults(source.data, schema(), source.path, ())]
+    if found:
+        return found
+    found += check_deployments(source, "binding-structure", missing_rule="binding-file")
+    for name, workflow in source.data["workflows"].items():
+        field: FieldPath = ("workflows", name)
+        found += _files(source, field, workflow)
+        path = (source.path.parent / workflow["config"]["file"]).resolve()
+        document = repository.source(path)
+        is_whole = path not in repository.broken()
+        if document is not None and is_whole and document.data.get("class") == "Workflow":
+            found += _steps_and_ports(source, field, workflow, document, repository)
+        for number, binding in enumerate(workflow.get("bindings") or []):
+            found += _targets(source, (*field, "bindings", number), binding)
+    return [*found, *_names(source), *_data_rules(source)]
+
+
+def generated(source: Source) -> Sequence[str] | None:
+    """The `medweave bind` command that wrote a file, without `medweave bind`; None where a person wrote it."""
+    line = next((line for line in source.text.splitlines()[:12] if line.startswith(HEADER)), None)
+    return shlex.split(line.removeprefix(HEADER)) if line else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """From what `medweave bind` wrote a file.
+
+    Attributes:
+        named_site: as the command names it.
+        roles: other places for roles, as the command gives them.
+    """
+
+    workflow: Path
+    site: Path
+    named_site: str
+    job: Path
+    job_is_default: bool
+    roles: tuple[str, ...]
+
+
+def origin_of(source: Source, words: Sequence[str]) -> Origin:
+    """The files that a generated file was made from, by its header."""
+    header = next(line for line in source.text.splitlines() if FOLDER in line)
+    folder = (source.path.parent / header.partition(FOLDER)[2].partition(" seen from here")[0]).resolve()
+    options = list(zip(words[1::2], words[2::2], strict=False))
+    said = dict(options)
+    site, workflow = said.get("--site", ""), (folder / words[0]).resolve()
+    is_path = "/" in site or site.endswith((".yml", ".yaml"))
+    job = folder / said["--job"] if "--job" in said else workflow.parent / JOBS / f"demo-{workflow.stem}.yml"
+    return Origin(
+        workflow=workflow,
+        site=(folder / (site if is_path else SITES / f"{site}.yml")).resolve(),
+        named_site=str(folder / site) if is_path else site,
+        job=job.resolve(),
+        job_is_default="--job" not in said,
+        roles=tuple(value for option, value in options if option == "--role"),
+    )
+
+
+def check_current(source: Source, words: Sequence[str]) -> list[Finding]:
+    """Whether a generated file is what `medweave bind` would write now; nothing where it cannot be bound: told elsewhere."""
+    origin = origin_of(source, words)
+    job = None if origin.job_is_default else origin.job
+    try:
+        text = bind(origin.workflow, origin.named_site, source.path, job, origin.roles)
+    except FieldFault:
+        return []  # a fault of a site or of roles.yml, which is told there
+    except StepError as error:
+        return [
+            source.finding(
+                "binding-stale",
+                (),
+                f"it cannot be made again: {' '.join(error.what.split())}",
+                seen=error.seen,
+                expected=error.expected,
+                fix=error.do,
+            )
+        ]
+    if text == source.text:
+        return []
+    pairs = list(zip(source.text.splitlines(), text.splitlines(), strict=False))
+    line = next(
+        (number for number, (old, new) in enumerate(pairs) if old != new),
+        min(len(source.text.splitlines()) - 1, len(pairs)),
+    )
+    old, new = (
+        each.splitlines()[line].strip() if line < len(each.splitlines()) else "(nothing)"
+        for each in (source.text, text)
+    )
+    return [
+        Finding(
+            file=source.path,
+            line=line + 1,
+            column=1,
+            rule="binding-stale",
+            what="this file is not what `medweave bind` writes now.",
+            seen=old[:160],
+            expected=new[:160],
+            fix=f"make it again: medweave bind {shlex.join(words)}",
+        )
+    ]
+
+
+def _files(source: Source, field: FieldPath, workflow: Mapping[str, Any]) -> Iterator[Finding]:
+    for key, what in (("file", "workflow"), ("settings", "job file")):
+        text = workflow["config"].get(key)
+        if text is None:
+            continue
+        path = source.path.parent / text
+        if not path.is_file():
+            beside = sorted(each.name for each in path.parent.iterdir()) if path.parent.is_dir() else []
+            yield source.finding(
+                "binding-file", (*field, "config", key), f"there is no such {what}.", seen=text,
+                expected=f"a path from the folder of this file{': one of ' + ', '.join(beside) if beside else ''}",
+                fix=closest(path.name, beside) or "correct the path",
+            )  # fmt: skip
+
+
+def _steps_and_ports(
+    source: Source, field: FieldPath, workflow: Mapping[str, Any], document: Source, repository: Repository
+) -> Iterator[Finding]:
+    steps = [f"/{name}" for name in named(document.data.get("steps"))]
+    nested = [*steps, *(path for path in tools_of(document, repository) if path not in steps)]
+    inputs = [f"/{name}" for name in named(document.data.get("inputs"))]
+    bound: list[str] = []
+    wrong = False
+    for number, binding in enumerate(workflow.get("bindings") or []):
+        place = (*field, "bindings", number)
+        if "step" in binding:
+            bound.append(binding["step"])
+            if binding["step"] not in ("/", *nested):
+                wrong = True
+                yield source.finding(
+                    "binding-step",
+                    (*place, "step"),
+                    f"{document.path.name} has no step '{binding['step']}'.",
+                    seen=binding["step"],
+                    expected=f"/ or one of {', '.join(nested)}",
+                    fix=closest(binding["step"], nested) or "take the binding away",
+                )
+            elif binding["step"] in bound[:-1]:
+                yield source.finding(
+                    "binding-step", (*place, "step"), f"'{binding['step']}' is bound twice.", seen=binding["step"],
+                    expected="one binding for a step, with a list of targets where there are several", fix="take one of them away",
+                )  # fmt: skip
+        elif "port" not in binding:
+            yield source.finding(
+                "binding-structure", place, "this binding names no step and no port.", seen=", ".join(binding),
+                expected="step: /… or port: /…", fix="say what is bound",
+            )  # fmt: skip
+        else:
+            yield from _port(source, place, binding, inputs, steps, document)
+    free = [step for step in steps if step not in bound]
+    if "/" not in bound and free and not wrong:
+        yield source.finding(
+            "binding-step", (*field, "bindings"), f"step '{free[0]}' is bound to nothing, and would run on the driver's machine.",
+            seen=f"{', '.join(free)} not bound", expected="each step bound, or / for all others", fix=f"bind {', '.join(free)}",
+        )  # fmt: skip
+
+
+def _port(
+    source: Source, place: FieldPath, binding: Mapping[str, Any], inputs: list[str], steps: list[str], document: Source
+) -> Iterator[Finding]:
+    port = binding["port"]
+    if port not in inputs and not any(port.startswith(f"{step}/") for step in steps):
+        yield source.finding(
+            "binding-port", (*place, "port"), f"{document.path.name} has no input '{port}'.", seen=port,
+            expected=f"one of {', '.join(inputs)}", fix=closest(port, inputs) or "take the binding away",
+        )  # fmt: skip
+    if isinstance(binding["target"], Mapping) and "workdir" not in binding["target"]:
+        yield source.finding(
+            "binding-port", (*place, "target"), "a port's target says in which folder the input lies.", seen="no workdir",
+            expected="workdir: a folder at the deployment", fix="write workdir: /…",
+        )  # fmt: skip
+
+
+def _targets(source: Source, field: FieldPath, binding: Mapping[str, Any]) -> Iterator[Finding]:
+    deployments = source.data.get("deployments") or {}
+    listed = isinstance(binding["target"], list)
+    for number, target in enumerate(binding["target"] if listed else [binding["target"]]):
+        place = (*field, "target", number) if listed else (*field, "target")
+        name, service = target["deployment"], target.get("service")
+        if name not in deployments:
+            yield source.finding(
+                "binding-target", (*place, "deployment"), f"there is no deployment '{name}'.", seen=name,
+                expected=f"one of {', '.join(deployments)}", fix=closest(name, list(deployments)) or "choose one of these",
+            )  # fmt: skip
+            continue
+        services = services_of(deployments[name], source.path.parent)
+        chosen = bool((deployments[name].get("config") or {}).get("services"))
+        if service is None and chosen:
+            yield source.finding(
+                "binding-target", place, f"deployment '{name}' has services, and none is chosen.", seen="no service",
+                expected=f"service: one of {', '.join(sorted(services or ()))}", fix="choose one",
+            )  # fmt: skip
+        elif service is not None and services is not None and service not in services:
+            known = sorted(services)
+            yield source.finding(
+                "binding-target",
+                (*place, "service"),
+                f"deployment '{name}' has no service '{service}'.",
+                seen=service,
+                expected=f"one of {', '.join(known)}" if known else "no service",
+                fix=closest(service, known) or ("choose one of these" if known else "take it away"),
+            )
+
+
+def _names(source: Source) -> Iterator[Finding]:
+    """Filters and policies that are named."""
+    data = source.data
+    filters = list(data.get("bindingFilters") or {})
+    policies = list((data.get("scheduling") or {}).get("policies") or {})
+    asked: list[tuple[FieldPath, str, str, list[str]]] = [
+        (("deployments", name, "scheduling_policy"), "policy", deployment["scheduling_policy"], policies)
+        for name, deployment in (data.get("deployments") or {}).items()
+        if "scheduling_policy" in deployment
+    ]
+    for name, workflow in data["workflows"].items():
+        for number, binding in enumerate(workflow.get("bindings") or []):
+            field: FieldPath = ("workflows", name, "bindings", number, "filters")
+            asked += [
+                ((*field, place), "filter", each, filters) for place, each in enumerate(binding.get("filters") or [])
+            ]
+    for field, kind, name, known in asked:
+        if name not in known:
+            yield source.finding(
+                "binding-target",
+                field,
+                f"there is no {kind} '{name}'.",
+                seen=name,
+                expected=f"one of {', '.join(known) or 'none: there is none'}",
+                fix=closest(name, known) or f"declare the {kind}, or take its name away",
+            )
+
+
+def _data_rules(source: Source) -> Iterator[Finding]:
+    """Steps that are bound where the file's own data rules forbid it."""
+    for name, filter_ in (source.data.get("bindingFilters") or {}).items():
+        config = filter_.get("config") or {}
+        if filter_.get("type") != "medweave.filter" or not config.get("mayHold") or not config.get("holds"):
+            continue
+        for workflow_name, workflow in source.data["workflows"].items():
+            for number, binding in enumerate(workflow.get("bindings") or []):
+                classes = config["holds"].get(binding.get("step"))
+                targets = binding["target"] if isinstance(binding["target"], list) else [binding["target"]]
+                at: FieldPath = ("workflows", workflow_name, "bindings", number, "target", "deployment")
+                for target in targets if classes else ():
+                    forbidden = too_sensitive(classes, target["deployment"], config["mayHold"])
+                    if forbidden and target["deployment"] in (source.data.get("deployments") or {}):
+                        able = [each for each, may in config["mayHold"].items() if set(classes) <= set(may)]
+                        yield source.finding(
+                            "data-route",
+                            at,
+                            f"step {binding['step']} must not run at '{target['deployment']}', for what it reads and writes.",
+                            seen=f"{', '.join(forbidden)} data",
+                            expected=f"a deployment that may hold {', '.join(classes)}: {', '.join(able) or 'there is none'}",
+                            fix=f"bind it to {' or '.join(able)}" if able else f"correct {name}.config.mayHold",
+                        )

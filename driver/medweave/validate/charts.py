@@ -1,0 +1,210 @@
+"""Helm charts: their files, their schema, and values that are given to them here."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from medweave.documents import FieldPath
+from medweave.field_faults import faults
+from medweave.validate.findings import Finding
+from medweave.validate.places import chart_of, told
+from medweave.validate.repository import CHART_FILE, Repository
+from medweave.validate.source import Source
+from medweave_steps.contracts.errors import BackendMissingError
+
+SCHEMA_FILE, VALUES_FILE = "values.schema.json", "values.yaml"
+NEEDED = ("apiVersion", "name", "version")
+HELM_LIMIT_S = 60.0
+_PLACE = re.compile(r"([\w./-]+\.(?:ya?ml|tpl|txt|json)):(\d+)")
+
+
+def merged(base: Any, over: Any) -> Any:
+    """Values as Helm joins them: maps key by key, everything else replaced; null takes a key away."""
+    if isinstance(base, Mapping) and isinstance(over, Mapping):
+        both = {**base, **{key: merged(base.get(key), inner) for key, inner in over.items()}}
+        return {key: value for key, value in both.items() if value is not None or key not in over}
+    return over
+
+
+def check_chart(source: Source, repository: Repository) -> Iterator[Finding]:
+    """What is wrong with a chart: its Chart.yaml, its schema, its default values and its values for tests (`ci/`)."""
+    folder = source.path.parent
+    for key in NEEDED:
+        if not source.data.get(key):
+            yield source.finding(
+                "chart",
+                (),
+                f"the key '{key}' is missing.",
+                seen=", ".join(source.data),
+                expected=f"{key}: …",
+                fix=f"write '{key}:' there",
+            )
+    if source.data.get("name") not in (None, folder.name):
+        yield source.finding(
+            "chart",
+            ("name",),
+            "a chart has the name of its folder.",
+            seen=str(source.data["name"]),
+            expected=folder.name,
+            fix=f"write name: {folder.name}",
+        )
+    for name in (VALUES_FILE, "templates"):
+        if not (folder / name).exists():
+            yield source.finding(
+                "chart", (), f"the chart has no {name}.", seen="nothing", expected=str(name), fix=f"add {name}"
+            )
+    schema, fault = schema_of(folder)
+    if fault is not None:
+        yield fault
+    if schema is None:
+        return
+    values = repository.source(folder / VALUES_FILE)
+    defaults = values.data if values else {}
+    if values is not None:
+        # What has no default must be said by whoever installs it: a key that is missing here is no fault.
+        yield from (
+            told(values, each, "chart-value")
+            for each in faults(defaults, schema, values.path, ())
+            if " is missing" not in each.told
+        )
+    for path in sorted((folder / "ci").glob("*.yaml")):
+        document = repository.source(path)
+        if document is not None:
+            yield from check_values(document, (), document.data, defaults, schema)
+
+
+def schema_of(folder: Path) -> tuple[dict[str, Any] | None, Finding | None]:
+    """The schema of a chart's values, None where it has none or one that cannot be read; and what is wrong with it."""
+    import jsonschema
+
+    path = folder / SCHEMA_FILE
+    if not path.is_file():
+        return None, None
+    try:
+        schema: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        jsonschema.validators.validator_for(schema).check_schema(schema)
+    except json.JSONDecodeError as error:
+        return None, Finding(
+            file=path,
+            line=error.lineno,
+            column=error.colno,
+            rule="chart",
+            what=f"this is not valid JSON: {error.msg}.",
+            seen=path.read_text(encoding="utf-8").splitlines()[error.lineno - 1].strip()[:80],
+            expected="JSON",
+            fix="mend that line or the one above it",
+        )
+    except jsonschema.SchemaError as error:
+        place = ".".join(map(str, error.absolute_path))
+        lines = path.read_text(encoding="utf-8").splitlines()
+        word = next((str(part) for part in reversed(error.absolute_path) if isinstance(part, str)), "")
+        line = next(
+            (
+                number
+                for number, text in enumerate(lines, 1)
+                if f'"{word}"' in text and json.dumps(error.instance) in text
+            ),
+            1,
+        )
+        return None, Finding(
+            file=path,
+            line=line,
+            column=1,
+            field=tuple(error.absolute_path),
+            rule="chart",
+            what=f"this is no JSON Schema: {error.message[:120]}.",
+            seen=f"{place}: {json.dumps(error.instance)[:80]}",
+            expected="a JSON Schema",
+            fix="correct that keyword",
+        )
+    return schema, None
+
+
+def check_values(
+    source: Source, field: FieldPath, given: Any, defaults: Any, schema: Mapping[str, Any]
+) -> Iterator[Finding]:
+    """What is wrong with values that are given to a chart, of those that stand in this document."""
+    whole = merged(defaults, given or {})
+    for fault in faults(whole, schema, source.path, field):
+        inside = fault.field[len(field) :]
+        if "${" in json.dumps(_at(whole, inside), default=str):
+            continue  # known when the run starts
+        if " is missing" in fault.told or inside == () or _at(given, inside) is not None:
+            yield told(source, fault, "chart-value")
+
+
+def check_deployed_values(source: Source, repository: Repository) -> Iterator[Finding]:
+    """Values that the deployments of a site or a StreamFlow file give to charts of this repository."""
+    for name, deployment in (source.data.get("deployments") or {}).items():
+        chart = chart_of(deployment, source.path.parent)
+        schema = schema_of(chart)[0] if chart else None
+        if chart is None or schema is None:
+            continue
+        config = deployment.get("config") or {}
+        values = repository.source(chart / VALUES_FILE)
+        defaults: Any = values.data if values else {}
+        for text in config.get("yamlValues") or []:
+            more = repository.source((source.path.parent / text).resolve())
+            defaults = merged(defaults, more.data if more else {})
+        if "engine" in config:
+            defaults = merged(defaults, {"engine": config["engine"]})
+        yield from check_values(
+            source, ("deployments", name, "config", "values"), config.get("values"), defaults, schema
+        )
+
+
+def _at(value: Any, field: FieldPath) -> Any:
+    for part in field:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
+
+
+def check_with_helm(repository: Repository) -> Iterator[Finding]:
+    """What `helm lint` and `helm template` say of each chart with each of its values for tests."""
+    helm = shutil.which("helm")
+    if helm is None:
+        raise BackendMissingError(
+            "the program 'helm' is not installed.",
+            seen="no helm on the PATH",
+            expected="Helm 3 or 4, for --helm",
+            do="install it, or leave --helm out",
+        )
+    for source in repository.charts.values():
+        folder = source.path.parent
+        for path in sorted((folder / "ci").glob("*.yaml")) or [folder / VALUES_FILE]:
+            for words in (["lint", str(folder)], ["template", "validate", str(folder)]):
+                ended = subprocess.run(
+                    [helm, *words, "--values", str(path)],
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                    timeout=HELM_LIMIT_S,
+                )
+                if ended.returncode == 0:
+                    continue
+                said = next(
+                    (line for line in (ended.stderr + ended.stdout).splitlines() if "rror" in line),
+                    f"exit code {ended.returncode}",
+                )
+                found = _PLACE.search(said)
+                inside = folder / found[1].removeprefix(f"{folder.name}/") if found else folder / CHART_FILE
+                yield Finding(
+                    file=inside if inside.is_file() else folder / CHART_FILE,
+                    line=int(found[2]) if found and inside.is_file() else 1,
+                    column=1,
+                    rule="chart",
+                    what=f"`helm {words[0]}` refuses the chart with ci/{path.name}.",
+                    seen=said.strip()[:200],
+                    expected="exit code 0",
+                    fix="correct what it names",
+                )
+                break

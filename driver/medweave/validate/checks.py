@@ -1,0 +1,164 @@
+"""All checks, in their order: what follows from a mistake that was told is not told again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from medweave.pipelines import ROLES_FILE
+from medweave.validate.bindings import check_bindings, check_current, generated, origin_of
+from medweave.validate.caps import Excesses
+from medweave.validate.charts import check_chart, check_deployed_values, check_with_helm
+from medweave.validate.cwl import check_document, named, path_of_run
+from medweave.validate.edges import check_workflow
+from medweave.validate.findings import ERROR, Finding
+from medweave.validate.images import (
+    RECIPES,
+    check_chart_version,
+    check_docker_pull,
+    check_images,
+    check_recipe,
+    version_of_package,
+)
+from medweave.validate.jobs import bound_workflows, check_job, held_at_sites, jobs_of
+from medweave.validate.places import tools_of
+from medweave.validate.repository import Repository
+from medweave.validate.secrets import check_document as check_secrets
+from medweave.validate.secrets import check_text
+from medweave.validate.site_files import check_bound_roles, check_roles, check_routes, check_site, pipelines
+from medweave.validate.source import Source
+
+
+class Found:
+    """Findings so far, each place and rule once, and the files that have errors."""
+
+    def __init__(self, first: Iterable[Finding]) -> None:
+        self.findings: dict[tuple[object, ...], Finding] = {}
+        self.broken: set[Path] = set()
+        self.add(first)
+
+    def add(self, findings: Iterable[Finding]) -> None:
+        """Takes findings; one for each rule and place."""
+        for finding in findings:
+            self.findings.setdefault((finding.file, finding.line, finding.field, finding.rule), finding)
+            if finding.severity is ERROR:
+                self.broken.add(finding.file)
+
+    def tells_of(self, finding: Finding, rule: str) -> bool:
+        """Whether a rule has told of the same place, or of something in it."""
+        field = finding.field[:-1] if finding.field[-1:] in (("tag",), ("digest",)) else finding.field
+        return any(
+            each.rule == rule and each.file == finding.file and each.field[: len(field)] == field
+            for each in self.findings.values()
+        )
+
+
+def check(repository: Repository, *, images: str = "tag", with_helm: bool = False) -> list[Finding]:
+    """All that is wrong in a repository, by file and line.
+
+    Args:
+        images: what an image must be named by: `tag` or `digest`.
+        with_helm: run helm on the charts too.
+    """
+    found = Found(repository.findings)
+    for path in repository.files:
+        found.add(check_text(path))
+    _check_cwl(repository, found)
+    for source in repository.roles.values():
+        if source.path not in found.broken:
+            found.add(check_roles(source, repository))
+    for source in repository.sites.values():
+        if source.path not in found.broken:
+            found.add(check_site(source))
+    _check_charts(repository, found, with_helm)
+    _check_sites_with_workflows(repository, found)
+    _check_jobs(repository, found)
+    _check_words(repository, found, images)
+    _check_streamflow_files(repository, found)
+    return sorted(found.findings.values())
+
+
+def _check_cwl(repository: Repository, found: Found) -> None:
+    for source in repository.cwl.values():
+        if source.path not in found.broken:
+            found.add(check_document(source))
+    by_itself = set(found.broken)
+    for source in repository.cwl.values():
+        if source.data.get("class") == "Workflow" and source.path not in by_itself:
+            found.add(check_workflow(source, repository))
+
+
+def _check_charts(repository: Repository, found: Found, with_helm: bool) -> None:
+    for source in repository.charts.values():
+        if source.path not in found.broken:
+            found.add(check_chart(source, repository))
+    by_hand = [source for source in repository.streamflow.values() if not generated(source)]
+    for source in [*repository.sites.values(), *by_hand]:
+        if source.path not in found.broken:
+            found.add(check_deployed_values(source, repository))
+    if with_helm and not any(source.path in found.broken for source in repository.charts.values()):
+        found.add(check_with_helm(repository))
+
+
+def _check_words(repository: Repository, found: Found, images: str) -> None:
+    """Secrets, images and versions. A generated file has those of its site file, where they are told."""
+    version = version_of_package(repository.root)
+    by_hand = [source for source in repository.streamflow.values() if not generated(source)]
+    others = [source for sources in repository.others.values() for source in sources]
+    for source in [*by_hand, *repository.sites.values(), *others, *repository.roles.values()]:
+        found.add(check_secrets(source))
+        found.add(each for each in check_images(source, images, version) if not found.tells_of(each, "chart-value"))
+    for source in repository.cwl.values():
+        found.add(check_docker_pull(source, images))
+    for source in repository.charts.values():
+        found.add(check_chart_version(source, version))
+    for path in repository.files:
+        if path.name.startswith(RECIPES) or path.suffix == ".Containerfile":
+            found.add(check_recipe(path))
+
+
+def _check_sites_with_workflows(repository: Repository, found: Found) -> None:
+    known = pipelines(repository, found.broken)
+    bound, excesses = bound_workflows(repository), Excesses()
+    whole = [source for source in repository.sites.values() if source.path not in found.broken]
+    for source in whole:
+        found.add(check_bound_roles(source, bound, known))
+        found.add(check_routes(source, repository, known, bound.get(source.path, {})))
+        for pipeline in known:
+            excesses.add(source, pipeline, repository)
+    found.add(excesses.findings())
+
+
+def _check_jobs(repository: Repository, found: Found) -> None:
+    held = held_at_sites(repository)
+    for path, (source, workflow_path) in jobs_of(repository).items():
+        workflow = repository.source(workflow_path)
+        if workflow is not None and not {path, workflow_path} & found.broken:
+            found.add(check_job(source, workflow, held.get(path, ())))
+
+
+def _check_streamflow_files(repository: Repository, found: Found) -> None:
+    for source in repository.streamflow.values():
+        if source.path in found.broken:
+            continue
+        words = generated(source)
+        stale = (
+            check_current(source, words) if words and not _leans_on(source, words, repository) & found.broken else []
+        )
+        if words and not stale and not _leans_on(source, words, repository) & found.broken:
+            continue  # it is what `bind` writes from files that are right
+        own = check_bindings(source, repository)
+        found.add(own or stale)
+
+
+def _leans_on(source: Source, words: Iterable[str], repository: Repository) -> set[Path]:
+    """The files from which a generated file was made."""
+    origin = origin_of(source, list(words))
+    workflow = origin.workflow
+    document = repository.source(workflow)
+    tools = {tool.path for tool in tools_of(document, repository).values()} if document else set()
+    tools |= set(workflow.parent.glob("*.cwl"))  # roles.yml speaks of them all
+    if document:  # and those that cannot be read
+        steps = [step for step in named(document.data.get("steps")).values() if isinstance(step, dict)]
+        tools |= {path for step in steps if (path := path_of_run(document, step.get("run"))) is not None}
+    return {workflow, origin.site, origin.job, workflow.parent / ROLES_FILE, *tools}

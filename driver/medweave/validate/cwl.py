@@ -1,0 +1,338 @@
+"""CWL documents, each by itself: structure, types, names, expressions, inputs that nothing reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from medweave.documents import FieldPath
+from medweave.validate.cwl_types import ANY, BadType, Type, of_value, parse, spelled_type
+from medweave.validate.findings import Finding
+from medweave.validate.repository import CWL_CLASSES
+from medweave.validate.source import Source, commented
+from medweave_connectors.closest import closest
+
+REQUIREMENTS = (
+    "InlineJavascriptRequirement", "SchemaDefRequirement", "LoadListingRequirement", "DockerRequirement", "SoftwareRequirement",
+    "InitialWorkDirRequirement", "EnvVarRequirement", "ShellCommandRequirement", "ResourceRequirement", "WorkReuse",
+    "NetworkAccess", "InplaceUpdateRequirement", "ToolTimeLimit", "SubworkflowFeatureRequirement", "ScatterFeatureRequirement",
+    "MultipleInputFeatureRequirement", "StepInputExpressionRequirement",
+)  # fmt: skip
+_READ = re.compile(r"\binputs\.(\w+)|\binputs\[[\"'](\w+)[\"']\]")
+_WHOLE = re.compile(r"\binputs\b(?![.\[])")
+_QUOTED = re.compile(r"`([^`]+)`")
+
+
+def named(section: Any) -> dict[str, Any]:
+    """Inputs, outputs or steps by name, from either of the two forms that CWL has for them."""
+    if isinstance(section, Mapping):
+        return {str(name): value for name, value in section.items()}
+    if isinstance(section, list):
+        return {str(item["id"]).lstrip("#"): item for item in section if isinstance(item, Mapping) and "id" in item}
+    return {}
+
+
+def required(document: Mapping[str, Any], *sections: str) -> dict[str, tuple[str, Any]]:
+    """Requirements and hints by class: the section that each stands in, and what it says."""
+    found: dict[str, tuple[str, Any]] = {}
+    for section in sections or ("hints", "requirements"):
+        listed = document.get(section) or {}
+        pairs = (
+            listed.items()
+            if isinstance(listed, Mapping)
+            else [(each.get("class"), each) for each in listed if isinstance(each, Mapping)]
+        )
+        found.update({str(name): (section, said) for name, said in pairs})
+    return found
+
+
+def type_of(described: Any, document: Mapping[str, Any]) -> Type:
+    """The type of an input or output; Any where it is wrong, which is told elsewhere."""
+    raw = described.get("type") if isinstance(described, Mapping) else described
+    try:
+        return parse(raw, "SchemaDefRequirement" in required(document))
+    except BadType:
+        return ANY
+
+
+def formats_of(described: Any, document: Mapping[str, Any]) -> tuple[str, ...]:
+    """Full names of the formats of an input or output; empty where it has none, or an expression."""
+    raw = described.get("format") if isinstance(described, Mapping) else None
+    spaces = document.get("$namespaces") or {}
+    found = []
+    for text in [raw] if isinstance(raw, str) else raw if isinstance(raw, list) else []:
+        prefix, colon, rest = str(text).partition(":")
+        found.append(spaces[prefix] + rest if colon and prefix in spaces else str(text))
+    return () if any("$(" in text or "${" in text for text in found) else tuple(found)
+
+
+def strings(value: Any, field: FieldPath = ()) -> Iterator[tuple[FieldPath, str]]:
+    """The strings of a value, each with its place."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from strings(item, (*field, key))
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from strings(item, (*field, number))
+    elif isinstance(value, str):
+        yield field, value
+
+
+def check_document(source: Source) -> list[Finding]:
+    """What is wrong with a document, whatever runs it."""
+    kind = source.data.get("class")
+    if "$graph" in source.data:
+        return []  # several documents in one; none of ours is
+    if kind not in CWL_CLASSES:
+        fault = source.finding(
+            "cwl-structure",
+            ("class",),
+            "this is no class of a CWL document.",
+            seen=str(kind),
+            expected=f"one of {', '.join(CWL_CLASSES)}",
+            fix=closest(str(kind), CWL_CLASSES) or "write class: CommandLineTool or class: Workflow",
+        )
+        return [fault]
+    own = [*_types(source), *_requirements(source), *_duplicates(source)]
+    # The parser tells less of what was told already, at the top of the same section.
+    told = {finding.field[:1] for finding in own}
+    found = [*own, *(finding for finding in _structure(source) if finding.field[:1] not in told)]
+    if source.data.get("class") != "Workflow" and not found:
+        found += [*_expressions(source), *_unused(source)]
+    return found
+
+
+def _structure(source: Source) -> Iterator[Finding]:
+    from cwl_utils.parser import cwl_v1_2
+    from schema_salad.exceptions import ValidationException
+
+    version = source.data.get("cwlVersion")
+    if version not in ("v1.2", None):
+        if version not in ("v1.0", "v1.1"):
+            yield source.finding(
+                "cwl-structure", ("cwlVersion",), "there is no such version of CWL.", seen=str(version), expected="v1.2",
+                fix="write cwlVersion: v1.2",
+            )  # fmt: skip
+        return
+    try:
+        cwl_v1_2.load_document_by_yaml(commented(source.root), source.path.as_uri())
+    except ValidationException as error:
+        seen: set[tuple[int, str]] = set()
+        for leaf in error.leaves():
+            line, column = leaf.start or (1, 1)
+            field = _field_at(source, line)
+            if (line, leaf.message) in seen or field[-1:] == ("run",):  # a file that is missing is told with the edges
+                continue
+            seen.add((line, leaf.message))
+            yield _of_parser(source, leaf.message, field, line, column)
+    except Exception as error:  # the generated parser trips over some shapes
+        yield source.finding(
+            "cwl-structure", (), f"the document cannot be read as CWL: {error}.", seen=type(error).__name__, expected="CWL v1.2",
+            fix="compare it with one of workflows/tools",
+        )  # fmt: skip
+
+
+def _of_parser(source: Source, message: str, field: FieldPath, line: int, column: int) -> Finding:
+    names = _QUOTED.findall(message)
+    text = " ".join(message.split()).replace(source.path.parent.as_uri() + "/", "")
+    if message.startswith("invalid field") and names:
+        wrong, known = names[0], names[1:]
+        fix = closest(wrong, known) or f"take '{wrong}' away"
+        return Finding(
+            file=source.path,
+            line=line,
+            column=column,
+            field=field,
+            rule="cwl-structure",
+            what=f"there is no field '{wrong}' here.",
+            seen=wrong,
+            expected=f"one of {', '.join(known)}",
+            fix=fix,
+        )
+    missing = re.match(r"missing required field `(\w+)`", message)
+    return Finding(
+        file=source.path,
+        line=line,
+        column=column,
+        field=field,
+        rule="cwl-structure",
+        what=f"{text}.",
+        seen=source.text.splitlines()[line - 1].strip(),
+        expected=f"the field '{missing[1]}'" if missing else "a value of CWL v1.2",
+        fix=f"write '{missing[1]}:' there" if missing else "write such a value",
+    )
+
+
+def _field_at(source: Source, line: int) -> FieldPath:
+    """Path of what begins on a line."""
+
+    def search(value: Any, field: FieldPath) -> FieldPath | None:
+        inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+        for key, item in inner:
+            here = (*field, key)
+            if source.position(here)[0] == line:
+                return here
+            found = search(item, here)
+            if found is not None:
+                return found
+        return None
+
+    return search(source.data, ()) or ()
+
+
+def _types(source: Source) -> Iterator[Finding]:
+    document = source.data
+    declared = "SchemaDefRequirement" in required(document)
+    for section in ("inputs", "outputs"):
+        for name, described in named(document.get(section)).items():
+            is_long = isinstance(described, Mapping)
+            if is_long and "type" not in described:
+                continue  # the parser tells it
+            try:
+                kind = parse(described["type"] if is_long else described, declared)
+            except BadType as bad:
+                field = (section, name, *(("type", *bad.field) if is_long else bad.field))
+                yield source.finding(
+                    "cwl-type",
+                    field,
+                    f"'{bad.seen}' is no type of CWL.",
+                    seen=bad.seen,
+                    expected="null, boolean, int, long, float, double, string, File, Directory, or an array, enum or record",
+                    fix=bad.fix,
+                )
+                continue
+            default = described.get("default") if is_long else None
+            if default is not None and not of_value(default, kind):
+                yield source.finding(
+                    "cwl-type", (section, name, "default"), f"the default of '{name}' is not of its type.",
+                    seen=str(default), expected=spelled_type(kind), fix="correct the default or the type",
+                )  # fmt: skip
+
+
+def _requirements(source: Source) -> Iterator[Finding]:
+    holders: list[tuple[FieldPath, Any]] = [((), source.data)]
+    if source.data.get("class") == "Workflow":
+        holders += [
+            (("steps", name), step)
+            for name, step in named(source.data.get("steps")).items()
+            if isinstance(step, Mapping)
+        ]
+    spaces = source.data.get("$namespaces") or {}
+    for field, holder in holders:
+        for name, (section, _) in required(holder).items():
+            prefix, colon, _rest = name.partition(":")
+            if name in REQUIREMENTS:
+                yield from _requirement(source, (*field, section, name), name)
+                continue
+            if (colon and (prefix in spaces or "://" in name)) or name.startswith("cwltool:"):
+                continue
+            known = [each.partition("#")[2] if "#" in each else each for each in REQUIREMENTS]
+            undeclared = bool(colon)
+            yield source.finding(
+                "cwl-requirement",
+                (*field, section, name),
+                f"the prefix '{prefix}' is declared nowhere." if undeclared else f"CWL has no requirement '{name}'.",
+                seen=name,
+                expected="a prefix out of $namespaces" if undeclared else f"one of {', '.join(known)}",
+                fix=closest(prefix, list(spaces)) or "declare it in $namespaces"
+                if undeclared
+                else closest(name, known) or "correct the name",
+            )
+
+
+def _requirement(source: Source, field: FieldPath, name: str) -> Iterator[Finding]:
+    """A requirement by itself: the parser tells of a list of them only that something in it is wrong."""
+    from cwl_utils.parser import cwl_v1_2
+    from schema_salad.exceptions import ValidationException
+    from schema_salad.sourceline import add_lc_filename
+
+    node = source.node(field)
+    said = commented(node) if node is not None else None
+    if not isinstance(said, dict):
+        return
+    said["class"] = name
+    add_lc_filename(said, source.path.as_uri())
+    try:
+        getattr(cwl_v1_2, name).fromDoc(
+            said, source.path.as_uri(), cwl_v1_2.LoadingOptions(fileuri=source.path.as_uri())
+        )
+    except ValidationException as error:
+        for leaf in error.leaves():
+            line, column = leaf.start or source.position(field)
+            yield _of_parser(source, leaf.message, _field_at(source, line) or field, line, column)
+
+
+def _duplicates(source: Source) -> Iterator[Finding]:
+    sections = ("inputs", "outputs", "steps") if source.data.get("class") == "Workflow" else ("inputs", "outputs")
+    first: dict[str, str] = {}
+    for section in sections:
+        listed = source.data.get(section)
+        ids = (
+            list(listed)
+            if isinstance(listed, Mapping)
+            else [str(each.get("id", "")).lstrip("#") for each in listed or [] if isinstance(each, Mapping)]
+        )
+        of_section: set[str] = set()
+        for number, name in enumerate(ids):
+            same_section = name in of_section
+            other = first.get(name) if source.data.get("class") == "Workflow" else None
+            if same_section or other not in (None, section):
+                field = (section, number) if isinstance(listed, list) else (section, name)
+                yield source.finding(
+                    "cwl-duplicate-id",
+                    field,
+                    f"'{name}' is the name of two things in this document.",
+                    seen=f"also in {other or section}",
+                    expected="one name for each input, output and step",
+                    fix=f"rename one of them, such as '{name}_{section[:-1]}'",
+                )
+            of_section.add(name)
+            first.setdefault(name, section)
+
+
+def expression_names(text: str) -> Iterator[str]:
+    """Names of inputs that an expression reads."""
+    if "$(" in text or "${" in text:
+        for dotted, quoted in _READ.findall(text):
+            yield dotted or quoted
+
+
+def _expressions(source: Source) -> Iterator[Finding]:
+    inputs = list(named(source.data.get("inputs")))
+    for field, text in strings(source.data):
+        for name in expression_names(text):
+            if name not in inputs and field[:1] not in (("doc",), ("label",)):
+                yield source.finding(
+                    "cwl-expression",
+                    field,
+                    f"this expression reads an input '{name}', which the tool does not have.",
+                    seen=text[:80],
+                    expected=f"one of {', '.join(inputs)}",
+                    fix=closest(name, inputs) or "declare the input",
+                )
+
+
+def _unused(source: Source) -> Iterator[Finding]:
+    texts = [text for field, text in strings(source.data) if field[:1] not in (("doc",), ("label",))]
+    texts = [text for text in texts if "$(" in text or "${" in text]
+    if any(_WHOLE.search(text) for text in texts) or source.data.get("class") == "Operation":
+        return  # all of them are read at once
+    read = {name for text in texts for name in expression_names(text)}
+    for name, described in named(source.data.get("inputs")).items():
+        kind = described.get("type") if isinstance(described, Mapping) else described
+        if name not in read and kind != "stdin" and "inputBinding" not in str(described):
+            yield source.finding(
+                "cwl-unused-input",
+                ("inputs", name),
+                f"nothing reads the input '{name}'.",
+                seen="no inputBinding, and no expression with it",
+                expected="an input that changes what the tool does",
+                fix="give it an inputBinding, or take it away",
+            )
+
+
+def path_of_run(source: Source, run: Any) -> Path | None:
+    """The file that a step runs; None where the tool stands in the step."""
+    return (source.path.parent / run.partition("#")[0]).resolve() if isinstance(run, str) else None

@@ -1,0 +1,124 @@
+"""What a check found: where, what was seen, what was expected and what to do; and the rules by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from medweave.documents import FieldPath, shown, spelled
+from medweave.field_faults import FieldFault
+
+
+class Severity(IntEnum):
+    """How bad a finding is; the value is the exit code of a call whose worst finding is of it."""
+
+    WARNING = 1  # it runs, and probably not as it was meant
+    ERROR = 65  # it does not run, or must not
+
+
+ERROR, WARNING = Severity.ERROR, Severity.WARNING
+
+# Name -> severity, what the rule holds. The reference page is made from it.
+RULES: dict[str, tuple[Severity, str]] = {
+    "yaml-syntax": (ERROR, "the file is YAML in UTF-8, and has in it what its kind needs"),
+    "duplicate-key": (ERROR, "a mapping has each key once; YAML readers differ in which of two they take"),
+    "cwl-structure": (
+        ERROR,
+        "a CWL document has the fields of CWL v1.2, with values that they can have (cwl-utils' parser)",
+    ),
+    "cwl-type": (ERROR, "a type is one of CWL's, or declared in the document; a default has the type of its input"),
+    "cwl-requirement": (
+        ERROR,
+        "requirements and hints are CWL's or have a declared prefix; features in use are required",
+    ),
+    "cwl-duplicate-id": (ERROR, "inputs, outputs and steps of one document have different names"),
+    "cwl-missing-file": (ERROR, "the document that a step runs exists"),
+    "cwl-port": (
+        ERROR,
+        "a step binds inputs that its tool has, every input that it must have, and takes outputs that it has",
+    ),
+    "cwl-source": (ERROR, "what an input or output is bound to exists"),
+    "cwl-edge-type": (
+        ERROR,
+        "what flows along an edge has the type that is taken there, with scatter, linkMerge and pickValue",
+    ),
+    "cwl-null-edge": (WARNING, "what may be null along an edge goes where null is taken"),
+    "cwl-format": (ERROR, "a file's format is the one that is taken where it goes"),
+    "cwl-scatter": (ERROR, "a step is scattered over inputs that it binds"),
+    "cwl-cycle": (ERROR, "no step waits for itself"),
+    "cwl-expression": (ERROR, "an expression reads inputs that are there"),
+    "cwl-unused-input": (WARNING, "every input is read by something"),
+    "roles": (ERROR, "roles.yml gives each step of its workflows one role that exists, and names no other step"),
+    "binding-structure": (ERROR, "a StreamFlow file has the keys and values that StreamFlow and the connectors take"),
+    "binding-file": (ERROR, "the workflow, the job file, charts and other files that are named exist"),
+    "binding-step": (ERROR, "a bound step exists, and each step is bound"),
+    "binding-port": (ERROR, "a bound port is an input of the workflow, and says in which folder it lies"),
+    "binding-target": (ERROR, "a target's deployment and service exist; so do the filters and policies that are named"),
+    "binding-stale": (ERROR, "a file that `medweave bind` wrote is what it would write now"),
+    "site": (ERROR, "a site file has the keys and values of its schema, and its places exist"),
+    "site-role": (ERROR, "a site has a place for each role of the workflows that are bound to it"),
+    "data-route": (ERROR, "data lie and go only where the site's data rules let them (`mayHold`)"),
+    "resource-cap": (ERROR, "a tool asks for no more cores, memory or GPUs than its place gives it"),
+    "job-input": (ERROR, "a job file names inputs of its workflow, and all that it must have"),
+    "job-type": (ERROR, "a value in a job file has the type and the format of its input"),
+    "job-file": (
+        ERROR,
+        "files that a job names exist here, unless a site holds them or a run makes them (git-ignored)",
+    ),
+    "chart": (
+        ERROR,
+        "a chart has its files, and its schema is a JSON Schema; `helm lint` and `helm template` with --helm",
+    ),
+    "chart-value": (ERROR, "a chart's value is one that its values.schema.json takes"),
+    "secret-in-clear": (ERROR, "no password, token or key stands in a file"),
+    "image-unpinned": (ERROR, "an image has a digest, or a tag that stays (with --images digest: a digest)"),
+    "version-differs": (ERROR, "charts and images of medweave have the version of the step package"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Finding:
+    """One mistake.
+
+    Attributes:
+        file: the file that has to be changed.
+        line, column: from 1.
+        field: path in the document, or empty.
+        rule: one of RULES.
+        what: what is wrong, in one sentence.
+        fix: what to do, with the nearest valid name where there is one.
+    """
+
+    file: Path
+    line: int
+    column: int
+    field: FieldPath = ()
+    rule: str
+    what: str
+    seen: str = ""
+    expected: str = ""
+    fix: str
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is, by its rule."""
+        return RULES[self.rule][0]
+
+    @property
+    def where(self) -> str:
+        """`workflows/train.cwl:12:3`."""
+        return f"{shown(self.file)}:{self.line}:{self.column}"
+
+    @property
+    def place(self) -> str:
+        """Path in the document, as a person reads it."""
+        return spelled(self.field)
+
+
+def of_fault(fault: FieldFault, rule: str, line: int, column: int) -> Finding:
+    """The finding that a reader's error tells."""
+    return Finding(
+        file=fault.path, line=line, column=column, field=fault.field, rule=rule, what=fault.told, seen=fault.seen,
+        expected=fault.expected, fix=fault.do,
+    )  # fmt: skip

@@ -1,0 +1,109 @@
+"""Findings as text, JSON, annotations of GitHub Actions, or SARIF 2.1.0."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from medweave import __version__
+from medweave.documents import shown
+from medweave.validate.findings import ERROR, RULES, Finding
+
+SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def render(findings: Sequence[Finding], num_files: int, form: str) -> str:
+    """The findings in one of the forms of `--format`."""
+    return {"text": _text, "json": _json, "github": _github, "sarif": _sarif}[form](findings, num_files)
+
+
+def _word(finding: Finding) -> str:
+    return "error" if finding.severity is ERROR else "warning"
+
+
+def _text(findings: Sequence[Finding], num_files: int) -> str:
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.where}: {_word(finding)}: {finding.what} [{finding.rule}]")
+        parts = (("at", finding.place), ("seen", finding.seen), ("expected", finding.expected), ("do", finding.fix))
+        lines += [f"  {label + ':':<9} {text}" for label, text in parts if text]
+    errors = sum(finding.severity is ERROR for finding in findings)
+    lines.append(f"{num_files} files: {errors} errors, {len(findings) - errors} warnings")
+    return "\n".join(lines) + "\n"
+
+
+def _json(findings: Sequence[Finding], num_files: int) -> str:
+    listed = [
+        {
+            "file": shown(each.file), "line": each.line, "column": each.column, "path": each.place, "rule": each.rule,
+            "severity": _word(each), "what": each.what, "seen": each.seen, "expected": each.expected, "fix": each.fix,
+        }
+        for each in findings
+    ]  # fmt: skip
+    return (
+        json.dumps({"version": __version__, "files": num_files, "findings": listed}, indent=1, ensure_ascii=False)
+        + "\n"
+    )
+
+
+def _github(findings: Sequence[Finding], num_files: int) -> str:
+    lines = [
+        f"::{_word(each)} file={_property(_from_top(each.file))},line={each.line},col={each.column},title={_property(each.rule)}::"
+        + _escaped(_message(each))
+        for each in findings
+    ]
+    return "\n".join([*lines, f"{num_files} files, {len(findings)} findings"]) + "\n"
+
+
+def _message(finding: Finding) -> str:
+    parts = [
+        finding.what,
+        *(f"{label}: {text}" for label, text in (("at", finding.place), ("seen", finding.seen)) if text),
+    ]
+    return "\n".join([*parts, f"expected: {finding.expected}", f"do: {finding.fix}"])
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _escaped(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _from_top(path: Path) -> str:
+    """As CI systems name files: from the top of the working tree."""
+    top = next((above for above in path.parents if (above / ".git").exists()), Path.cwd())
+    return Path(os.path.relpath(path, top)).as_posix()
+
+
+def _sarif(findings: Sequence[Finding], num_files: int) -> str:
+    rules = [
+        {
+            "id": name, "shortDescription": {"text": text},
+            "defaultConfiguration": {"level": "error" if severity is ERROR else "warning"},
+        }
+        for name, (severity, text) in RULES.items()
+    ]  # fmt: skip
+    places = {name: number for number, name in enumerate(RULES)}
+    driver: dict[str, Any] = {"name": "medweave validate", "version": __version__, "rules": rules}
+    results = [
+        {
+            "ruleId": each.rule, "ruleIndex": places[each.rule], "level": _word(each), "message": {"text": _message(each)},
+            "locations": [
+                {
+                    "physicalLocation": {
+                        "artifactLocation": {"uri": _from_top(each.file)},
+                        "region": {"startLine": each.line, "startColumn": each.column},
+                    },
+                    **({"logicalLocations": [{"fullyQualifiedName": each.place}]} if each.place else {}),
+                }
+            ],
+        }
+        for each in findings
+    ]  # fmt: skip
+    document = {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"

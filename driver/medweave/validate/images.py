@@ -1,0 +1,178 @@
+"""Container images: named by something that stays, and of the version of the step package."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from medweave import __version__
+from medweave.documents import FieldPath
+from medweave.validate.cwl import required
+from medweave.validate.findings import Finding
+from medweave.validate.source import Source
+
+MOVING = (
+    "latest",
+    "main",
+    "master",
+    "stable",
+    "edge",
+    "nightly",
+    "dev",
+    "devel",
+    "develop",
+    "current",
+    "rolling",
+    "head",
+)
+RECIPES = ("Containerfile", "Dockerfile")
+_VERSION = re.compile(r"v?(\d+\.\d+\.\d+)([-+].*)?")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_LINE = re.compile(r"(?im)^(?:FROM\s+(?:--\S+\s+)*|ARG\s+\w*IMAGE\w*=)(?P<image>\S+)(?:\s+AS\s+(?P<stage>\S+))?")
+
+
+def version_of_package(root: Path) -> str:
+    """Version of the step package: of this working tree where it is medweave's, else of what is installed."""
+    path = root / "pyproject.toml"
+    if path.is_file():
+        try:
+            project = tomllib.loads(path.read_text(encoding="utf-8")).get("project", {})
+        except tomllib.TOMLDecodeError:
+            project = {}
+        if project.get("name") == "medweave" and "version" in project:
+            return str(project["version"])
+    return __version__
+
+
+def check_images(source: Source, policy: str, version: str) -> Iterator[Finding]:
+    """Images that a YAML document names."""
+    for field, image in _named(source.data, ()):
+        if isinstance(image, Mapping):
+            digest, tag = str(image.get("digest") or ""), image.get("tag")
+            name = f"{image['repository']}{':' + str(tag) if tag is not None else ''}{'@' + digest if digest else ''}"
+            field = (*field, "tag") if "tag" in image and not digest else field
+        else:
+            name = image
+        fault = fault_of_image(name, policy)
+        if fault is not None:
+            what, expected = fault
+            yield source.finding("image-unpinned", field, what, seen=name, expected=expected, fix=_fix(policy))
+            continue
+        found = _VERSION.fullmatch(_tag(name))
+        if (
+            found
+            and re.search(r"(?:^|[/-])medweave(?:[/-]|$)", name.partition("@")[0].rpartition(":")[0])
+            and found[1] != version
+        ):
+            yield source.finding(
+                "version-differs", field, "this image and the step package have different versions.", seen=name, expected=version,
+                fix=f"build the image anew, or write tag {version}",
+            )  # fmt: skip
+
+
+def check_docker_pull(source: Source, policy: str) -> Iterator[Finding]:
+    """The image of a CWL document."""
+    for section, said in (pair for name, pair in required(source.data).items() if name == "DockerRequirement"):
+        name = said.get("dockerPull") if isinstance(said, Mapping) else None
+        fault = fault_of_image(str(name), policy) if name else None
+        if fault is not None:
+            yield source.finding(
+                "image-unpinned",
+                (section, "DockerRequirement", "dockerPull"),
+                fault[0],
+                seen=str(name),
+                expected=fault[1],
+                fix=_fix(policy),
+            )
+
+
+def check_recipe(path: Path) -> Iterator[Finding]:
+    """Base images of a Containerfile. A tag will do here, whatever the policy: a digest that nobody renews keeps its holes."""
+    text = path.read_text(encoding="utf-8")
+    stages = {"scratch"}
+    for found in _LINE.finditer(text):
+        name = found["image"].strip("\"'")
+        if name not in stages and "$" not in name:
+            fault = fault_of_image(name, "tag")
+            if fault is not None:
+                yield Finding(
+                    file=path,
+                    line=text.count("\n", 0, found.start()) + 1,
+                    column=found.start("image") - found.start() + 1,
+                    rule="image-unpinned",
+                    what=fault[0],
+                    seen=name,
+                    expected=fault[1],
+                    fix=_fix("tag"),
+                )
+        if found["stage"]:
+            stages.add(found["stage"])
+
+
+def check_chart_version(source: Source, version: str) -> Iterator[Finding]:
+    """Whether a chart of medweave is for the version of the step package."""
+    helpers = source.path.parent.glob("templates/_helpers*.tpl")
+    ours = any("medweave.image" in path.read_text(encoding="utf-8") for path in helpers)
+    said = source.data.get("appVersion")
+    if ours and said is not None and str(said) != version:
+        yield source.finding(
+            "version-differs",
+            ("appVersion",),
+            "this chart and the step package have different versions.",
+            seen=str(said),
+            expected=version,
+            fix=f"write appVersion: {version}",
+        )
+
+
+def fault_of_image(name: str, policy: str) -> tuple[str, str] | None:
+    """What is wrong with an image's name, and what was expected; None if nothing is, or it is known when a run starts only."""
+    digest, tag = name.partition("@")[2], _tag(name)
+    if _DIGEST.fullmatch(digest) or "$" in tag or "{{" in name or "$" in digest:
+        return None
+    if digest:
+        return "this digest is none.", "sha256: and 64 hexadecimal digits"
+    if policy == "digest":
+        return "this image is not named by a digest.", "NAME@sha256:…"
+    if not tag:
+        return (
+            "this image has no tag and no digest, so it may be another one tomorrow.",
+            "a tag that stays, or a digest",
+        )
+    if tag.lower() in MOVING:
+        return (
+            f"the tag '{tag}' moves: the image may be another one tomorrow.",
+            "a tag that stays, such as a version, or a digest",
+        )
+    return None
+
+
+def _fix(policy: str) -> str:
+    return (
+        "write the digest: docker inspect --format '{{index .RepoDigests 0}}' IMAGE"
+        if policy == "digest"
+        else "write a version as the tag, or a digest"
+    )
+
+
+def _tag(name: str) -> str:
+    last = name.partition("@")[0].rpartition("/")[2]
+    return last.partition(":")[2] if "${" not in last.partition(":")[0] or ":" in last else "$"
+
+
+def _named(value: Any, field: FieldPath) -> Iterator[tuple[FieldPath, Any]]:
+    """Images by place: texts under `image`, and mappings under it that have a `repository`."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if (key == "image" and isinstance(item, Mapping) and isinstance(item.get("repository"), str)) or (
+                key == "image" and isinstance(item, str) and item and not item.startswith((".", "/", "~"))
+            ):
+                yield (*field, key), item
+            else:
+                yield from _named(item, (*field, key))
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _named(item, (*field, number))

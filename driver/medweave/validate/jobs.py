@@ -1,0 +1,207 @@
+"""Job files: the inputs of a workflow, their types and formats, and the files that they name."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from medweave.documents import FieldPath
+from medweave.validate.bindings import JOBS, generated, origin_of
+from medweave.validate.cwl import formats_of, named, type_of
+from medweave.validate.cwl_types import Type, of_value, spelled_type
+from medweave.validate.findings import Finding
+from medweave.validate.repository import Repository, ignored
+from medweave.validate.source import Source
+from medweave_connectors.closest import closest
+
+OWN_KEYS = ("cwl:requirements", "cwl:tool", "cwltool:overrides", "id", "$namespaces", "$schemas")
+# What a file's name says of its format, for those that the pipelines of medical imaging take.
+ENDINGS = {
+    "format_3464": (".json",),
+    "format_3752": (".csv",),
+    "format_3475": (".tsv",),
+    "format_3548": (".dcm",),
+    "format_2331": (".html", ".htm"),
+    "format_4001": (".nii", ".nii.gz"),
+    "format_3604": (".svg",),
+    "format_3603": (".png",),
+    "format_3750": (".yml", ".yaml"),
+}
+
+
+def jobs_of(repository: Repository) -> dict[Path, tuple[Source, Path]]:
+    """Job files with the workflow of each: those that StreamFlow files name, and those in `jobs/` beside a workflow."""
+    found: dict[Path, tuple[Source, Path]] = {}
+    for source in repository.streamflow.values():
+        workflows = source.data.get("workflows")
+        for workflow in workflows.values() if isinstance(workflows, Mapping) else ():
+            config = workflow.get("config") if isinstance(workflow, Mapping) else None
+            if (
+                isinstance(config, Mapping)
+                and isinstance(config.get("settings"), str)
+                and isinstance(config.get("file"), str)
+            ):
+                path = (source.path.parent / config["settings"]).resolve()
+                job = repository.source(path)
+                if job is not None:
+                    found[path] = (job, (source.path.parent / config["file"]).resolve())
+    for path, sources in repository.others.items():
+        if path.parent.name == JOBS and path not in found and sources and isinstance(sources[0].data, Mapping):
+            workflow_path = path.parent.parent / f"{path.stem.rpartition('-')[2]}.cwl"
+            if workflow_path.is_file():
+                found[path] = (sources[0], workflow_path)
+    return found
+
+
+def held_at_sites(repository: Repository) -> dict[Path, set[str]]:
+    """By job file, the inputs that lie at a site already: the ports that StreamFlow files bind."""
+    found: dict[Path, set[str]] = defaultdict(set)
+    for source in repository.streamflow.values():
+        for workflow in (source.data.get("workflows") or {}).values():
+            config = workflow.get("config") or {} if isinstance(workflow, Mapping) else {}
+            if isinstance(config.get("settings"), str):
+                path = (source.path.parent / str(config.get("file"))).resolve()
+                workflow_source = repository.source(path)
+                inputs = named(workflow_source.data.get("inputs")) if workflow_source else {}
+                ports = {
+                    str(each["port"]).lstrip("/")
+                    for each in workflow.get("bindings") or []
+                    if isinstance(each, Mapping) and "port" in each
+                }
+                found[(source.path.parent / config["settings"]).resolve()] |= (
+                    ports if ports <= set(inputs) else set(inputs)
+                )  # one of them is told as misspelt
+    return found
+
+
+def bound_workflows(repository: Repository) -> dict[Path, dict[Path, Path]]:
+    """By site file, the workflows that generated files bind to it, each with its job file."""
+    found: dict[Path, dict[Path, Path]] = defaultdict(dict)
+    for source in repository.streamflow.values():
+        words = generated(source)
+        if words:
+            origin = origin_of(source, words)
+            found[origin.site][origin.workflow] = origin.job
+    return found
+
+
+def check_job(source: Source, workflow: Source, at_site: Collection[str]) -> Iterator[Finding]:
+    """What is wrong with a job file.
+
+    Args:
+        at_site: inputs that a site holds.
+    """
+    inputs = named(workflow.data.get("inputs"))
+    unknown = [name for name in source.data if name not in inputs and name not in OWN_KEYS]
+    for name in unknown:
+        free = [each for each in inputs if each not in source.data]
+        yield source.finding(
+            "job-input",
+            (name,),
+            f"{workflow.path.name} has no input '{name}'.",
+            seen=str(name),
+            expected=f"one of {', '.join(inputs)}",
+            fix=closest(str(name), free) or "take the line away",
+        )
+    for name, described in inputs.items():
+        kind = type_of(described, workflow.data)
+        place: FieldPath = (name,)
+        if name not in source.data:
+            default = isinstance(described, Mapping) and described.get("default") is not None
+            if "null" not in kind and not default and not unknown:
+                yield source.finding(
+                    "job-input",
+                    (),
+                    f"the input '{name}' is missing, which {workflow.path.name} must have.",
+                    seen=", ".join(map(str, source.data)),
+                    expected=f"{name}: … ({spelled_type(kind)})",
+                    fix=f"write '{name}:' there",
+                )
+            continue
+        value = source.data[name]
+        if not of_value(value, kind):
+            yield source.finding(
+                "job-type",
+                place,
+                f"this value is not of the type of '{name}'.",
+                seen=str(value)[:120],
+                expected=spelled_type(kind),
+                fix=_fix_of_value(value, kind),
+            )
+            continue
+        yield from _format(source, name, value, formats_of(described, workflow.data))
+        if name not in at_site:
+            yield from _missing(source, name, value)
+
+
+def _fix_of_value(value: Any, kind: Type) -> str:
+    if isinstance(value, str):
+        symbols = [word for each in kind for word in getattr(each, "symbols", ())]
+        near = closest(value, symbols)
+        if near:
+            return near
+        for name in ("File", "Directory"):
+            if name in kind:
+                return f"write {{class: {name}, path: {value}}}"
+    if isinstance(value, Mapping) and "class" in value:
+        return f"write class: {' or '.join(sorted(str(each) for each in kind if each in ('File', 'Directory'))) or '…'}"
+    return f"write a value of type {spelled_type(kind)}"
+
+
+def _format(source: Source, name: str, value: Any, formats: tuple[str, ...]) -> Iterator[Finding]:
+    for inside, each in _files(value):
+        said = each.get("format")
+        path = str(each.get("path") or each.get("location") or "")
+        wanted = [end for full in formats for end in ENDINGS.get(full.rpartition("/")[2], ())]
+        of_name = (
+            formats
+            and wanted
+            and all(full.rpartition("/")[2] in ENDINGS for full in formats)
+            and not path.endswith(tuple(wanted))
+        )
+        if formats and (
+            (said and str(said) not in formats and not str(said).startswith("edam:"))
+            or (not said and of_name and Path(path).suffix)
+        ):
+            yield source.finding(
+                "job-type",
+                (name, *inside),
+                f"the file is not of the format of '{name}'.",
+                seen=str(said or path),
+                expected=f"{' or '.join(formats)}{' (' + ', '.join(wanted) + ')' if wanted else ''}",
+                fix="name a file of that format",
+            )
+
+
+def _missing(source: Source, name: str, value: Any) -> Iterator[Finding]:
+    places = []
+    for inside, each in _files(value):
+        text = str(each.get("path") or each.get("location") or "")
+        if text and "://" not in text and "${" not in text:
+            places.append((inside, text, (source.path.parent / text).resolve()))
+    gone = [place for place in places if not place[2].exists()]
+    made = ignored(source.path.parent, [path for _, _, path in gone])
+    for inside, text, path in gone:
+        if path not in made:
+            beside = sorted(each.name for each in path.parent.iterdir()) if path.parent.is_dir() else []
+            yield source.finding(
+                "job-file",
+                (name, *inside, "path"),
+                f"'{text}' is not there.",
+                seen=str(text),
+                expected="a path from the folder of this file",
+                fix=closest(path.name, beside) or "correct the path, or bind the input to the site that holds it",
+            )
+
+
+def _files(value: Any, field: FieldPath = ()) -> Iterator[tuple[FieldPath, Mapping[str, Any]]]:
+    if isinstance(value, Mapping):
+        if value.get("class") in ("File", "Directory"):
+            yield field, value
+        for key, item in value.items():
+            yield from _files(item, (*field, key))
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _files(item, (*field, number))

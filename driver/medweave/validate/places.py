@@ -1,0 +1,144 @@
+"""Deployments of a document: their settings, services and files; and the tools that run there. Of sites and StreamFlow files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from medweave.bound_file import PATH_FORMAT
+from medweave.documents import FieldPath
+from medweave.field_faults import FieldFault
+from medweave.sites import connector_schemas, faults_of_deployments
+from medweave.validate.findings import Finding, of_fault
+from medweave.validate.repository import Repository
+from medweave.validate.source import Source, read
+from medweave_connectors.closest import closest
+
+STOCK = (
+    "docker", "docker-compose", "flux", "helm", "helm3", "helm4", "kubernetes", "local", "pbs", "singularity", "slurm", "ssh",
+)  # fmt: skip
+_CONTAINER = re.compile(r'\.container" \(dict "root" \. "(?:name|part)" "(\w+)"')  # as the charts of medweave write it
+_PLAIN_CONTAINER = re.compile(r"^\s*-\s+name:\s*([a-z0-9-]+)\s*$", re.MULTILINE)
+
+
+def told(source: Source, fault: FieldFault, rule: str) -> Finding:
+    """A reader's error as a finding in its document."""
+    return of_fault(fault, rule, *source.position(fault.field))
+
+
+def check_deployments(source: Source, rule: str, *, missing_rule: str) -> Iterator[Finding]:
+    """What is wrong with the deployments of a document that has passed its schema."""
+    deployments = source.data.get("deployments") or {}
+    for fault in faults_of_deployments(deployments, source.path):
+        yield told(source, fault, rule)
+    yield from check_types_and_files(source, rule, missing_rule=missing_rule)
+
+
+def check_types_and_files(source: Source, rule: str, *, missing_rule: str) -> Iterator[Finding]:
+    """Types of connectors that nobody has, and files that are not there."""
+    schemas = connector_schemas()
+    for name, deployment in (source.data.get("deployments") or {}).items():
+        kind, config = str(deployment.get("type")), deployment.get("config") or {}
+        field: FieldPath = ("deployments", name)
+        if kind not in schemas and kind not in STOCK and not kind.startswith("medweave."):
+            known = [*schemas, *STOCK]
+            yield source.finding(
+                rule, (*field, "type"), f"there is no connector '{kind}'.", seen=kind, expected=f"one of {', '.join(known)}",
+                fix=closest(kind, known) or "choose one of these",
+            )  # fmt: skip
+        schema = schemas.get(kind, {})
+        named = [(("chart",), config["chart"])] if isinstance(config.get("chart"), str) and "repo" not in config else []
+        for inside, text in [*named, *_paths(config, schema, ())]:
+            path = _local(text, source.path.parent)
+            if path is not None and not path.exists():
+                beside = sorted(each.name for each in path.parent.iterdir()) if path.parent.is_dir() else []
+                yield source.finding(
+                    missing_rule, (*field, "config", *inside), f"'{text}' is not there.", seen=str(text),
+                    expected=f"a path from the folder of this file{': one of ' + ', '.join(beside[:12]) if beside else ''}",
+                    fix=closest(path.name, beside) or "correct the path",
+                )  # fmt: skip
+
+
+def chart_of(deployment: Mapping[str, Any], folder: Path) -> Path | None:
+    """The chart's folder, where it is one that is there."""
+    config = deployment.get("config") or {}
+    text = config.get("chart")
+    path = _local(text, folder) if isinstance(text, str) and "repo" not in config else None
+    return path if path is not None and (path / "Chart.yaml").is_file() else None
+
+
+def services_of(deployment: Mapping[str, Any], folder: Path) -> set[str] | None:
+    """The services that a deployment has; None where that cannot be known from files here."""
+    config, kind = deployment.get("config") or {}, str(deployment.get("type"))
+    if isinstance(config.get("services"), Mapping):
+        return set(config["services"])
+    if "chart" in config:
+        chart = chart_of(deployment, folder)
+        if chart is None:
+            return None
+        texts = [file.read_text(encoding="utf-8") for file in (chart / "templates").rglob("*.yaml")]
+        return (
+            {name for text in texts for name in _CONTAINER.findall(text)}
+            or {name for text in texts for name in _PLAIN_CONTAINER.findall(text)}
+            or None
+        )
+    if kind == "medweave.kubernetes" and config.get("files"):
+        paths = [_local(text, folder) for text in config["files"]]
+        found = {name for path in paths if path is not None and path.is_file() for name in _containers(path)}
+        return found or None
+    return set() if kind in ("medweave.local", "medweave.ssh") else None
+
+
+def _containers(path: Path) -> Iterator[str]:
+    for document in read(path)[0]:
+        stack = [document.data]
+        while stack:
+            each = stack.pop()
+            if isinstance(each, Mapping):
+                yield from (
+                    str(one["name"])
+                    for one in each.get("containers") or []
+                    if isinstance(one, Mapping) and "name" in one
+                )
+                stack += each.values()
+            elif isinstance(each, list):
+                stack += each
+
+
+def _paths(value: Any, schema: Mapping[str, Any], field: FieldPath) -> Iterator[tuple[FieldPath, str]]:
+    """Settings that are paths on the driver's machine."""
+    if isinstance(value, str) and schema.get("format") == PATH_FORMAT:
+        yield field, value
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _paths(item, schema.get("items", {}), (*field, number))
+    elif isinstance(value, Mapping):
+        others = schema.get("additionalProperties")
+        for key, item in value.items():
+            inner = schema.get("properties", {}).get(key, others if isinstance(others, Mapping) else {})
+            yield from _paths(item, inner, (*field, key))
+
+
+def _local(text: str, folder: Path) -> Path | None:
+    """A path of this repository; what lies elsewhere, or is only known when a run starts, is none."""
+    if not isinstance(text, str) or "://" in text or text.startswith(("/", "~")) or "${" in text:
+        return None
+    return (folder / text).resolve()
+
+
+def tools_of(workflow: Source, repository: Repository) -> dict[str, Source]:
+    """The tools that a workflow's steps run, by path of the step; those in nested workflows too."""
+    from medweave.validate.cwl import named, path_of_run
+
+    found: dict[str, Source] = {}
+    for name, step in named(workflow.data.get("steps")).items():
+        path = path_of_run(workflow, step.get("run")) if isinstance(step, Mapping) else None
+        tool = repository.source(path) if path else None
+        if tool is None:
+            continue
+        found[f"/{name}"] = tool
+        if tool.data.get("class") == "Workflow" and tool.path != workflow.path:
+            found.update({f"/{name}{inner}": each for inner, each in tools_of(tool, repository).items()})
+    return found

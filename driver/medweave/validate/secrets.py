@@ -1,0 +1,109 @@
+"""Secrets in the clear: in any text file by their form, in YAML also by the key that they stand under."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from medweave.documents import FieldPath
+from medweave.validate.findings import Finding
+from medweave.validate.source import Source
+
+MOST_BYTES = 1 << 20
+EXPECTED = "a variable (${NAME}), a file that is not kept here, or a Secret of the cluster"
+FIX = "take it out, and have it changed: whoever can read the history has it"
+# What it is, texts of which one is in it, its form. A form begins with such a text: that makes the search fast.
+_FORMS = (
+    (
+        "a private key",
+        ("PRIVATE KEY-----",),
+        r"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+(?:[\w-]+: [^\n]*\s+)*[A-Za-z0-9+/=]{20,}",
+    ),
+    ("an access key of AWS", ("AKIA",), r"AKIA[0-9A-Z]{16}\b"),
+    ("a token of GitHub", ("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), r"gh[pousr]_[A-Za-z0-9]{36,}"),
+    ("a token of GitHub", ("github_pat_",), r"github_pat_[A-Za-z0-9_]{60,}"),
+    ("a token of GitLab", ("glpat-",), r"glpat-[A-Za-z0-9_-]{20,}"),
+    ("a token of Slack", ("xox",), r"xox[abprs]-[A-Za-z0-9-]{20,}"),
+    ("a token of Hugging Face", ("hf_",), r"\bhf_[A-Za-z]{34,}\b"),
+    ("a token (JWT)", (".eyJ",), r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"),
+    ("a password in an address", ("://",), r"://[A-Za-z0-9._-]+:(?!\$|<|\{|%|\*|…)[^\s/:@\"'<>{}$]{4,}@[A-Za-z0-9]"),
+)
+_COMPILED = tuple((name, hints, re.compile(form)) for name, hints, form in _FORMS)
+_KEY = re.compile(
+    r"(?i)(?:^|[a-z_-])(?:password|passwd|passphrase|secret|token|api-?_?key|access-?_?key(?:-?_?id)?|private-?_?key|client-key-data)$"
+)
+_SETTING = re.compile(
+    r"(?im)^\s*(?:export\s+)?[A-Z0-9_]*(?:PASSWORD|PASSWD|SECRET|TOKEN|API_KEY)[A-Z0-9_]*\s*=\s*[\"']?(?![$<{/~])([^\s\"'#]{8,})"
+)
+SETTINGS = (".env", ".sh", ".ini", ".cfg", ".conf", ".properties", ".toml")
+
+
+def check_text(path: Path) -> Iterator[Finding]:
+    """Secrets in a text file that can be told by their form."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            return
+        text = path.read_bytes()
+    except OSError:
+        return
+    if b"\0" in text[:4096]:
+        return
+    decoded = text.decode("utf-8", "replace")
+    for name, offset in _with_form(decoded):
+        yield _at(path, decoded, offset, f"{name} stands in this file.", name)
+    if path.suffix in SETTINGS or path.name.startswith(".env"):
+        for found in _SETTING.finditer(decoded):
+            if not any(_with_form(found[0])):
+                yield _at(
+                    path, decoded, found.start(1), "a password or token stands in this file.", "a setting with a value"
+                )
+
+
+def _with_form(text: str) -> Iterator[tuple[str, int]]:
+    """What has the form of a secret: what it is, and where it begins."""
+    for name, hints, form in _COMPILED:
+        if any(hint in text for hint in hints):
+            yield from ((name, found.start()) for found in form.finditer(text))
+
+
+def _at(path: Path, text: str, offset: int, what: str, seen: str) -> Finding:
+    start = text.rfind("\n", 0, offset) + 1
+    return Finding(
+        file=path, line=text.count("\n", 0, offset) + 1, column=offset - start + 1, rule="secret-in-clear", what=what,
+        seen=f"{seen} (not shown)", expected=EXPECTED, fix=FIX,
+    )  # fmt: skip
+
+
+def check_document(source: Source) -> Iterator[Finding]:
+    """Values under keys that say that they are secret, in a document that is no CWL: there such keys are names of inputs."""
+    data = source.data
+    if isinstance(data, Mapping) and data.get("kind") == "Secret" and "apiVersion" in data:
+        for section in ("data", "stringData"):
+            for key, value in (data.get(section) or {}).items():
+                if value and "${" not in str(value) and not any(_with_form(str(value))):
+                    yield _told(source, (section, key))
+        return
+    for field, value in _under_secret_keys(data, ()):
+        if not any(_with_form(value)):  # told by its form already
+            yield _told(source, field)
+
+
+def _told(source: Source, field: FieldPath) -> Finding:
+    return source.finding(
+        "secret-in-clear", field, f"'{field[-1]}' stands here in the clear.", seen="a value (not shown)", expected=EXPECTED, fix=FIX
+    )  # fmt: skip
+
+
+def _under_secret_keys(value: Any, field: FieldPath) -> Iterable[tuple[FieldPath, str]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if isinstance(item, str) and item and isinstance(key, str) and _KEY.search(key):
+                if "${" not in item and not item.startswith(("/", "~", "./", "../", "$", "<")):
+                    yield (*field, key), item
+            else:
+                yield from _under_secret_keys(item, (*field, key))
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _under_secret_keys(item, (*field, number))

@@ -1,0 +1,160 @@
+"""Site files and roles.yml: by themselves, and together with the workflows that are bound to them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from medweave.data_rules import held_at
+from medweave.field_faults import FieldFault
+from medweave.pipelines import Pipeline, read_pipeline
+from medweave.sites import faults_of_site, read_site, schema
+from medweave.validate.cwl import named
+from medweave.validate.findings import Finding
+from medweave.validate.places import check_types_and_files, services_of, told
+from medweave.validate.repository import Repository
+from medweave.validate.source import Source
+from medweave_connectors.closest import closest
+from medweave_steps.contracts.errors import StepError
+
+
+def check_site(source: Source) -> list[Finding]:
+    """What is wrong with a site file by itself."""
+    found = [told(source, fault, "site") for fault in faults_of_site(source.data, source.path)]
+    if not isinstance(source.data.get("deployments"), Mapping) or found:
+        return found
+    found += check_types_and_files(source, "site", missing_rule="binding-file")
+    for section in ("roles", "inputs"):
+        for name, place in (source.data.get(section) or {}).items():
+            deployment, service = source.data["deployments"][place["deployment"]], place.get("service")
+            services = services_of(deployment, source.path.parent)
+            if service is not None and services is not None and service not in services:
+                known = sorted(services)
+                found.append(
+                    source.finding(
+                        "site",
+                        (section, name, "service"),
+                        f"deployment '{place['deployment']}' has no service '{service}'.",
+                        seen=service,
+                        expected=f"one of {', '.join(known)}" if known else "no service",
+                        fix=closest(service, known) or "choose one of these",
+                    )
+                )
+    return found
+
+
+def check_roles(source: Source, repository: Repository) -> Iterator[Finding]:
+    """What is wrong with a roles.yml: its workflows, their steps, the roles."""
+    known_roles = list(schema()["properties"]["roles"]["properties"])
+    for name, roles in source.data.items():
+        if name == "holds":
+            continue
+        path = source.path.parent / str(name)
+        document = repository.source(path.resolve())
+        if path.resolve() in repository.broken():
+            continue
+        if document is None or not isinstance(roles, Mapping):
+            beside = sorted(each.name for each in source.path.parent.glob("*.cwl"))
+            yield source.finding(
+                "roles",
+                (name,),
+                f"there is no workflow '{name}' beside."
+                if document is None
+                else "this is no mapping of steps to roles.",
+                seen=str(name),
+                expected=f"one of {', '.join([*beside, 'holds'])}, with lines `/step: role`",
+                fix=closest(str(name), [*beside, "holds"]) or "correct the name",
+            )
+            continue
+        steps = [f"/{step}" for step in named(document.data.get("steps"))]
+        stray = [step for step in roles if step not in steps]
+        for step in stray:
+            free = [each for each in steps if each not in roles]
+            yield source.finding(
+                "roles", (name, step), f"{name} has no step '{step}'.", seen=str(step), expected=f"one of {', '.join(steps)}",
+                fix=closest(str(step), free) or "take the line away",
+            )  # fmt: skip
+        for step in steps:
+            if step not in roles and not stray:
+                yield source.finding(
+                    "roles",
+                    (name,),
+                    f"step '{step}' has no role.",
+                    seen=", ".join(map(str, roles)),
+                    expected=f"{step}: one of {', '.join(known_roles)}",
+                    fix=f"add a line `{step}: …`",
+                )
+        for step, role in roles.items():
+            if role not in known_roles:
+                yield source.finding(
+                    "roles",
+                    (name, step),
+                    f"there is no role '{role}'.",
+                    seen=str(role),
+                    expected=f"one of {', '.join(known_roles)}",
+                    fix=closest(str(role), known_roles) or "choose one of these",
+                )
+
+
+def pipelines(repository: Repository, broken: Collection[Path]) -> list[Pipeline]:
+    """The workflows that have roles and no faults."""
+    found = []
+    for source in repository.roles.values():
+        for name in source.data:
+            path = source.path.parent / str(name)
+            if path.suffix == ".cwl" and not {path, source.path} & set(broken):
+                try:
+                    found.append(read_pipeline(path))
+                except StepError:
+                    continue  # told elsewhere, as what it is
+    return found
+
+
+def check_bound_roles(
+    source: Source, bound: Mapping[Path, Collection[Path]], known: list[Pipeline]
+) -> Iterator[Finding]:
+    """Roles that a workflow needs, which is bound to the site by a file that `medweave bind` wrote."""
+    missing: dict[str, Pipeline] = {}
+    for pipeline in known:
+        if pipeline.path in bound.get(source.path, ()):
+            for step in pipeline.steps:
+                if step.role not in source.data["roles"]:
+                    missing.setdefault(step.role, pipeline)
+    for role, pipeline in missing.items():
+        yield source.finding(
+            "site-role",
+            ("roles",),
+            f"there is no place for role '{role}'.",
+            seen=", ".join(source.data["roles"]),
+            expected=f"{role}: {{deployment: …}}, for {pipeline.path.parent.name}/{pipeline.path.name}",
+            fix=f"say where '{role}' runs",
+        )
+
+
+def check_routes(
+    source: Source, repository: Repository, known: list[Pipeline], bound: Mapping[Path, Path]
+) -> list[Finding]:
+    """What the site's data rules forbid, of the workflows that are bound to it; one finding, since one mistake shows in many.
+
+    Args:
+        bound: workflows with the job file of each, whose values say which steps run.
+    """
+    site = read_site(source.path)
+    for pipeline in known:
+        job = repository.source(bound[pipeline.path]) if pipeline.path in bound else None
+        if job is None or not has_roles(site.roles, pipeline):
+            continue
+        beside = {name: place for name, place in site.inputs.items() if name in pipeline.inputs_beside}
+        try:
+            held_at(pipeline, dataclasses.replace(site, inputs=beside), job.data)
+        except FieldFault as fault:
+            holder = repository.source(fault.path) or source
+            return [told(holder, fault, "data-route")]
+    return []
+
+
+def has_roles(roles: Mapping[str, Any], pipeline: Pipeline) -> bool:
+    """Whether a site has a place for each step of a workflow."""
+    return all(step.role in roles for step in pipeline.steps)

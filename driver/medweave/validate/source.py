@@ -1,0 +1,199 @@
+"""YAML files as plain data, each value with its line and column. Read by libyaml: a tenth of ruamel.yaml's time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+from medweave.documents import FieldPath
+from medweave.validate.findings import Finding
+
+_LINE = 80  # characters of a line that are shown
+# The words of YAML 1.2, which StreamFlow and CWL runners read; PyYAML's own are of YAML 1.1, where `on` and `no` are booleans.
+_WORDS = (
+    ("null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""]),
+    ("bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")),
+    ("int", re.compile(r"^(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$"), list("-+0123456789")),
+    ("float", re.compile(r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$"), list("-+.0123456789")),
+)
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  # PyYAML's own name, filled below
+
+
+for _name, _pattern, _first in _WORDS:
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", _pattern, _first)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Source:
+    """A document of a file.
+
+    Attributes:
+        data: what it holds, as plain data.
+        root: its nodes, which know their lines.
+    """
+
+    path: Path
+    text: str
+    data: Any
+    root: Any
+
+    def position(self, field: FieldPath) -> tuple[int, int]:
+        """Line and column, from 1, of the key or item that a path leads to; of the nearest above it where it leads to none."""
+        node, mark = self.root, self.root.start_mark
+        for part in field:
+            found = _below(node, part)
+            if found is None:
+                break
+            mark, node = found
+        return mark.line + 1, mark.column + 1
+
+    def node(self, field: FieldPath) -> Any:
+        """The node that a path leads to; None where it leads to none."""
+        node = self.root
+        for part in field:
+            found = _below(node, part)
+            if found is None:
+                return None
+            node = found[1]
+        return node
+
+    def finding(
+        self, rule: str, field: FieldPath, what: str, *, seen: str = "", expected: str = "", fix: str
+    ) -> Finding:
+        """A finding at a place of this document."""
+        line, column = self.position(field)
+        return Finding(
+            file=self.path, line=line, column=column, field=field, rule=rule, what=what, seen=seen, expected=expected, fix=fix
+        )  # fmt: skip
+
+
+def read(path: Path) -> tuple[list[Source], list[Finding]]:
+    """The documents of a file, and what is wrong with it as YAML."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        loader = _Loader(text)
+        try:
+            roots = []
+            while loader.check_node():
+                roots.append(loader.get_node())
+        finally:
+            loader.dispose()
+    except UnicodeDecodeError as error:
+        return [], [_syntax(path, 1, 1, "this file is not text in UTF-8.", f"byte {error.start}", "save it as UTF-8")]
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        lines = text.splitlines()
+        seen = lines[line - 1].strip()[:_LINE] if 0 < line <= len(lines) else "the end of the file"
+        return [], [
+            _syntax(
+                path, line, column, f"this is not valid YAML: {problem}.", seen, "mend that line or the one above it"
+            )
+        ]
+    faults: list[Finding] = []
+    sources = [Source(path=path, text=text, data=_plain(root, path, (), faults), root=root) for root in roots]
+    return sources, faults
+
+
+def _syntax(path: Path, line: int, column: int, what: str, seen: str, fix: str) -> Finding:
+    return Finding(
+        file=path, line=line, column=column, rule="yaml-syntax", what=what, seen=seen, expected="YAML in UTF-8", fix=fix
+    )  # fmt: skip
+
+
+def _plain(node: Any, path: Path, field: FieldPath, faults: list[Finding]) -> Any:
+    if isinstance(node, yaml.ScalarNode):
+        return _scalar(node)
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(item, path, (*field, number), faults) for number, item in enumerate(node.value)]
+    found: dict[Any, Any] = {}
+    lines: dict[Any, int] = {}
+    for key_node, value_node in node.value:
+        key = _scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else str(key_node.value)
+        value = _plain(value_node, path, (*field, key), faults)
+        if key == "<<" and isinstance(value, dict):  # a merge: keys that the mapping has itself win
+            found = {**value, **found}
+            continue
+        mark = key_node.start_mark
+        if key in lines:
+            faults.append(
+                Finding(
+                    file=path,
+                    line=mark.line + 1,
+                    column=mark.column + 1,
+                    field=(*field, key),
+                    rule="duplicate-key",
+                    what=f"'{key}' stands twice in this mapping.",
+                    seen=f"first on line {lines[key]}",
+                    expected="each key once",
+                    fix="rename one of them, or take it away",
+                )
+            )
+            continue
+        lines[key] = mark.line + 1
+        found[key] = value
+    return found
+
+
+def _scalar(node: Any) -> Any:
+    kind, text = node.tag.rpartition(":")[2], node.value
+    if kind == "null":
+        return None
+    if kind == "bool":
+        return text.lower() == "true"
+    if kind == "int":
+        return int(text, 0) if text.startswith(("0x", "0o")) else int(text)
+    return float(text) if kind == "float" else text
+
+
+def commented(node: Any) -> Any:
+    """The same data as ruamel.yaml makes it, with the lines that schema-salad tells of."""
+    from ruamel.yaml.comments import CommentedMap, CommentedSeq
+
+    if isinstance(node, yaml.ScalarNode):
+        return _scalar(node)
+    mark = node.start_mark
+    if isinstance(node, yaml.SequenceNode):
+        listed = CommentedSeq(commented(item) for item in node.value)
+        listed.lc.line, listed.lc.col = mark.line, mark.column
+        for number, item in enumerate(node.value):
+            listed.lc.add_idx_line_col(number, [item.start_mark.line, item.start_mark.column])
+        return listed
+    mapping = CommentedMap()
+    mapping.lc.line, mapping.lc.col = mark.line, mark.column
+    for key, value in node.value:
+        mapping[_scalar(key)] = commented(value)
+        at, of = key.start_mark, value.start_mark
+        mapping.lc.add_kv_line_col(_scalar(key), [at.line, at.column, of.line, of.column])
+    return mapping
+
+
+def _below(node: Any, part: str | int) -> tuple[Any, Any] | None:
+    """Mark and node of an entry; in a list of CWL, also by its `id` or `class`."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value == str(part):
+                return key.start_mark, value
+    elif isinstance(node, yaml.SequenceNode):
+        for number, item in enumerate(node.value):
+            if number == part or (isinstance(part, str) and part in _names(item)):
+                return item.start_mark, item
+    return None
+
+
+def _names(item: Any) -> Iterator[str]:
+    if isinstance(item, yaml.ScalarNode):
+        yield item.value
+    elif isinstance(item, yaml.MappingNode):
+        for key, value in item.value:
+            if key.value in ("id", "class", "name"):
+                yield value.value.lstrip("#") if isinstance(value.value, str) else ""

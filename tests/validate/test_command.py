@@ -1,0 +1,192 @@
+"""`medweave validate`: which files, which form, which exit code."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from medweave.cli import main
+from medweave.validate import FORMATS
+from medweave.validate.cwl_types import fits, may_fit, of_value, parse, spelled_type
+from medweave.validate.findings import RULES
+
+TOOL = """\
+cwlVersion: v1.2
+class: CommandLineTool
+baseCommand: [echo]
+inputs:
+  text: {type: string, inputBinding: {}}
+outputs: []
+"""
+WRONG = TOOL.replace("string", "strin")
+UNREAD = TOOL.replace(", inputBinding: {}", "")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("text", "code"), [(TOOL, 0), (UNREAD, 1), (WRONG, 65), (WRONG + "x: [", 65)])
+def test_the_exit_code_is_that_of_the_worst_finding(text: str, code: int, folder: Path) -> None:
+    (folder / "echo.cwl").write_text(text)
+    assert main(["validate"]) == code
+
+
+def test_text_names_file_line_place_and_fix(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "echo.cwl").write_text(WRONG)
+    main(["validate"])
+    text = capsys.readouterr().out
+    assert "echo.cwl:5:10: error: 'strin' is no type of CWL. [cwl-type]" in text
+    assert "at:       inputs.text.type" in text
+    assert "do:       write 'string' (closest name)" in text
+    assert text.endswith("1 files: 1 errors, 0 warnings\n")
+
+
+def test_github_takes_it_as_an_annotation(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "echo.cwl").write_text(WRONG)
+    main(["validate", "--format", "github"])
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("::error file=echo.cwl,line=5,col=10,title=cwl-type::'strin' is no type of CWL.%0Aat:")
+
+
+def test_sarif_has_every_rule_and_the_place(folder: Path) -> None:
+    (folder / "echo.cwl").write_text(WRONG)
+    assert main(["validate", "--format", "sarif", "--output", "out/found.sarif"]) == 65
+    (run,) = json.loads((folder / "out" / "found.sarif").read_text())["runs"]
+    (result,) = run["results"]
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == list(RULES)
+    assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"] == "cwl-type"
+    place = result["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == "echo.cwl"
+    assert place["region"] == {"startLine": 5, "startColumn": 10}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_form_can_say_that_nothing_was_found(form: str, folder: Path) -> None:
+    (folder / "echo.cwl").write_text(TOOL)
+    assert main(["validate", "--format", form]) == 0
+
+
+def test_a_path_that_is_not_there_is_wrong_usage(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", "nowhere"]) == 2
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_ignored_and_hidden_files_are_left_out_and_named_ones_are_not(folder: Path) -> None:
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    (folder / ".gitignore").write_text("build/\n")
+    (folder / ".medweave-ignore").write_text("# broken on purpose\ntests/\n*.draft.cwl\n")
+    for name in ("build/a.cwl", "tests/deep/a.cwl", ".hidden/a.cwl", "a.draft.cwl"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(WRONG)
+    assert main(["validate"]) == 0
+    assert main(["validate", "tests/deep/a.cwl"]) == 65
+
+
+def test_a_fault_of_the_command_is_no_traceback_unless_asked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("by nought")
+
+    monkeypatch.setattr("medweave.validate.checks.check", fails)
+    assert main(["validate"]) == 70
+    assert "ZeroDivisionError: by nought" in capsys.readouterr().err
+    with pytest.raises(ZeroDivisionError):
+        main(["validate", "--debug"])
+
+
+def test_a_secret_is_never_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    secret = "hunter" + "22" * 8
+    (folder / "login.yml").write_text(f"user: me\npassword: {secret}\n")
+    assert main(["validate"]) == 65
+    assert secret not in capsys.readouterr().out
+
+
+def test_a_reference_to_a_secret_is_none(folder: Path) -> None:
+    (folder / "login.yml").write_text("password: ${PASSWORD}\ntoken: /run/secrets/token\nsecretName: login\n")
+    assert main(["validate"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "policy", "code"),
+    [
+        ("x/y:1.2", "tag", 0),
+        ("x/y:1.2", "digest", 65),
+        ("x/y@sha256:" + "0" * 64, "digest", 0),
+        ("x/y:latest", "tag", 65),
+        ("localhost:5000/y", "tag", 65),
+        ("${REGISTRY}/y:${TAG}", "tag", 0),
+    ],
+)
+def test_an_image_stays_what_it_is(name: str, policy: str, code: int, folder: Path) -> None:
+    pod = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "a", "image": name}]}}
+    (folder / "pod.yaml").write_text(json.dumps(pod))
+    assert main(["validate", "--images", policy]) == code
+
+
+def test_helm_is_asked_only_on_demand(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chart, programs = folder / "web", folder / ".bin"
+    (chart / "templates").mkdir(parents=True)
+    (chart / "Chart.yaml").write_text("apiVersion: v2\nname: web\nversion: 1.0.0\n")
+    (chart / "values.yaml").write_text("{}\n")
+    (chart / "templates" / "a.yaml").write_text("a: {{ .Values.b }}\n")
+    programs.mkdir()
+    helm = programs / "helm"
+    helm.write_text(
+        "#!/bin/sh\n[ $1 = lint ] && exit 0\necho 'Error: parse error at (web/templates/a.yaml:1): no b' >&2\nexit 1\n"
+    )
+    helm.chmod(helm.stat().st_mode | stat.S_IXUSR)
+    assert main(["validate"]) == 0
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+    assert main(["validate", "--helm"]) == 65
+    assert "templates/a.yaml:1:1: error: `helm template` refuses" in capsys.readouterr().out
+    monkeypatch.setenv("PATH", str(folder))
+    assert main(["validate", "--helm"]) == 69
+
+
+def test_the_schema_of_streamflow_files_is_one() -> None:
+    from medweave.validate.bindings import schema
+
+    jsonschema.Draft202012Validator.check_schema(schema())
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "all_of_it", "some_of_it"),
+    [
+        ("File", "File", True, True),
+        ("File", "Directory", False, False),
+        ("File?", "File", False, True),
+        ("File", "File?", True, True),
+        ("int[]", "int", False, False),
+        ("int[]", ["int[]", "null"], True, True),
+        ("Any", "File", True, True),
+        ({"type": "enum", "symbols": ["a"]}, {"type": "enum", "symbols": ["a", "b"]}, True, True),
+        ({"type": "enum", "symbols": ["a", "b"]}, {"type": "enum", "symbols": ["a"]}, False, False),
+        ({"type": "array", "items": "File"}, "File[]", True, True),
+    ],
+)
+def test_types_along_an_edge(given: object, wanted: object, all_of_it: bool, some_of_it: bool) -> None:
+    source, sink = parse(given, declared=False), parse(wanted, declared=False)
+    assert (fits(source, sink), may_fit(source, sink)) == (all_of_it, some_of_it)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "is_one"),
+    [(1, "float", True), (1.5, "int", False), (True, "int", False), (None, "int?", True), ([1, 2], "int[]", True)],
+)
+def test_values_of_a_job(value: object, kind: str, is_one: bool) -> None:
+    assert of_value(value, parse(kind, declared=False)) is is_one
+
+
+def test_a_type_is_told_as_a_document_writes_it() -> None:
+    assert spelled_type(parse("File[]?", declared=False)) == "File[]?"
