@@ -114,6 +114,7 @@ def site(num_files: int) -> Iterator[Site]:
 
     with tempfile.TemporaryDirectory(prefix="medweave-files-") as name:
         folder = Path(name)
+        os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
         for number in range(num_files):
             path = folder / "cohort" / f"case-{number // PER_FOLDER:03}" / f"{number:06}.dcm"
             path.parent.mkdir(parents=True, exist_ok=True)

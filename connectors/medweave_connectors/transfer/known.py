@@ -1,27 +1,59 @@
-"""What has been read of sources in this run. No streamflow in here."""
+"""What has been read of sources, in this run and in earlier ones. No streamflow in here."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from medweave_connectors.transfer import many
 from medweave_connectors.transfer.manifest import Manifest
+from medweave_connectors.transfer.memo import Memo, stamp
+
+Read = Callable[[], Awaitable[Manifest]]
 
 
 class Digests:
-    """Manifests with digests, of sources: what is sent to several places is read once, as long as it does not change."""
+    """Manifests with digests, of sources: what is sent to several places is read once, as long as it does not change.
 
-    def __init__(self) -> None:
+    Args:
+        memo: of earlier runs.
+    """
+
+    def __init__(self, memo: Memo | None = None) -> None:
         self._known: dict[tuple[str, str, str], tuple[Manifest, asyncio.Task[Manifest]]] = {}
+        self._memo = memo
 
-    async def of(self, key: tuple[str, str, str], seen: Manifest, read: Callable[[], Awaitable[Manifest]]) -> Manifest:
-        """The manifest of a source that looks as `seen` now."""
+    async def of(
+        self, key: tuple[str, str, str], seen: Manifest, read: Read, *, here: bool = False, to_ask: bool = False
+    ) -> Manifest:
+        """The manifest of a source that looks as `seen` now.
+
+        Args:
+            here: it lies on this machine.
+            to_ask: a store is asked with it, and nothing is sent: a folder that was read in an earlier run is not read for that.
+        """
         known = self._known.get(key)
         if known is None or not known[0].unchanged(seen) or failed(known[1]):
-            known = seen, asyncio.ensure_future(read())
+            if to_ask and here and (recalled := await self._recalled(seen)) is not None:
+                return recalled
+            known = seen, asyncio.ensure_future(self._noted(seen, read) if here else read())
             known[1].add_done_callback(failed)  # who asked may have given up
             self._known[key] = known
         return await asyncio.shield(known[1])
+
+    async def _recalled(self, seen: Manifest) -> Manifest | None:
+        if self._memo is None or not many.are_in(seen) or (known_by := await asyncio.to_thread(stamp, seen)) is None:
+            return None
+        return await asyncio.to_thread(self._memo.recall, known_by, seen)
+
+    async def _noted(self, seen: Manifest, read: Read) -> Manifest:
+        if self._memo is None or not many.are_in(seen):
+            return await read()
+        known_by = await asyncio.to_thread(stamp, seen)
+        found = await read()
+        if known_by is not None:
+            await asyncio.to_thread(self._memo.note, known_by, found)
+        return found
 
 
 def failed(task: asyncio.Future[Manifest]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import posixpath
 import time
 from collections.abc import Iterable, Mapping, MutableSequence, Sequence
@@ -30,6 +31,7 @@ from medweave_connectors.transfer.guard import Guard
 from medweave_connectors.transfer.known import Digests
 from medweave_connectors.transfer.limit import Limit, read_limit
 from medweave_connectors.transfer.manifest import Manifest
+from medweave_connectors.transfer.memo import memo_of
 from medweave_connectors.transfer.sending import Sending, every
 from medweave_connectors.transfer.store import Store, store_at
 
@@ -60,7 +62,7 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
     ) -> None:
         super().__init__(context)
         self.guard = Guard(dataRules, wraps_of(context.config) if dataRules is not None else {})
-        self._digests = Digests()
+        self._digests = Digests(memo_of(os.environ))
         self._store_gib = storeGiB
         with of_the_file():
             ports, limit = read_ports(directPorts), read_limit(limitMiBps)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
 from streamflow.core.deployment import ExecutionLocation
 
-from medweave_connectors.transfer import manifest, seal, store
+from medweave_connectors.transfer import manifest, many, seal, store
 from medweave_connectors.transfer.commands import Place
 from medweave_connectors.transfer.manifest import ROOT, Manifest, Unlisted
 from medweave_connectors.transfer.store import Store
@@ -23,6 +23,7 @@ class Reuse:
     def __init__(self, at: Store, place: Place, name: str, locations: Sequence[ExecutionLocation], run: Run) -> None:
         self._store, self._part, self._name = at, place.folder, name
         self._locations, self._run = locations, run
+        self._given: list[ExecutionLocation] = []  # those whose store knew the whole tree
 
     def stands_at(self, place: Place) -> None:
         """The copy has another folder now."""
@@ -40,9 +41,16 @@ class Reuse:
         return [path for path in sent.entries if path in left]
 
     async def _taken(self, location: ExecutionLocation, sent: Manifest) -> list[str]:
+        path = posixpath.join(self._part, self._name)
+        if (tree := many.tree_of(sent)) is not None:
+            text, _ = await self._run(location, many.take(self._store, path, tree))
+            if many.taken(text):
+                self._given.append(location)
+                return []
         wanted, paths, left = seal.of(sent), store.files_of(sent), [""]
+        sealing = seal.command(path) if tree is None else many.sealed(path)
         for is_last in (False, True):
-            text = await self._all(location, store.link(self._store, self._part, sent, self._name, paths))
+            text = await self._all(location, store.link(self._store, self._part, sent, self._name, paths, sealing))
             if wanted is not None and seal.read(text) == wanted:
                 return []
             there = await self._there(location)
@@ -63,9 +71,13 @@ class Reuse:
 
     async def keep(self, sent: Manifest, paths: Iterable[str]) -> None:
         """Puts files of a verified copy into the stores. What cannot be kept is sent again, another time."""
-        wanted = list(paths)
+        wanted, tree = list(paths), many.tree_of(sent)
         for each in self._locations:
-            await self._all(each, store.keep(self._store, self._part, sent, self._name, wanted))
+            known = each in self._given
+            if tree is not None and not known:
+                text, _ = await self._run(each, many.keep(self._store, posixpath.join(self._part, self._name), tree))
+                known = many.kept(text)
+            await self._all(each, store.keep(self._store, self._part, sent, self._name, [] if known else wanted))
 
     async def leave(self) -> None:
         """Takes back what the stores gave: the whole copy is sent."""

@@ -19,7 +19,7 @@ def of(manifest: Manifest) -> str | None:
     root = manifest.entries[ROOT]
     if root.kind == Kind.FILE:
         return _sha256(f"{root.sha256}  -\n".encode())
-    if any(sign in path for path in manifest.entries for sign in _ESCAPED):
+    if is_odd(manifest):
         return None
     paths = {path: os.fsencode("." if path == ROOT else f"./{path}") for path in manifest.entries}
     others = [paths[path] for path, each in manifest.entries.items() if each.kind not in (Kind.FILE, Kind.FOLDER)]
@@ -27,7 +27,18 @@ def of(manifest: Manifest) -> str | None:
     files = [
         each.sha256.encode() + b"  " + paths[path] for path, each in manifest.entries.items() if each.kind == Kind.FILE
     ]
-    return _sha256(b"/\n".join(b"".join(line + b"\n" for line in sorted(part)) for part in (others, folders, files)))
+    return digest_of(others, folders, files)
+
+
+def is_odd(manifest: Manifest) -> bool:
+    """Whether there is a name that programs write in ways of their own."""
+    names = "/".join(manifest.entries)
+    return any(sign in names for sign in _ESCAPED)
+
+
+def digest_of(*parts: list[bytes]) -> str:
+    """The SHA-256 of some parts of sorted lines, with a slash between them."""
+    return _sha256(b"/\n".join(b"".join(line + b"\n" for line in sorted(part)) for part in parts))
 
 
 def command(path: str) -> list[str]:
@@ -36,10 +47,11 @@ def command(path: str) -> list[str]:
     A program that fails or is missing there makes it another digest: it can only be too careful.
     """
     large = digest.choose('"$at"')
+    one = digest.of_one('"$at"')
     script = (
         f"at={shlex.quote(path)}; {large}; "
         'if [ -d "$at" ]; then cd "$at" && { find . ! -type f ! -type d | sort; echo /; '
-        f'find . -type d | sort; echo /; find . -type f -exec {digest.SUMS} {{}} + | sort; }}; else {digest.SUMS} < "$at"; fi'
+        f"find . -type d | sort; echo /; {digest.of_files('. -type f')} | sort; }}; else {one}; fi"
     )
     return [
         f'{LOOK}( export LC_ALL=C; seal=$( ( {script} ) 2>/dev/null | sha256sum ); echo "medweave-seal ${{seal%% *}}." )'

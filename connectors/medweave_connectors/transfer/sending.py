@@ -6,6 +6,7 @@ import asyncio
 import posixpath
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from streamflow.core.deployment import ExecutionLocation
@@ -21,7 +22,7 @@ from medweave_connectors.errors import (
     TargetRefused,
     TransferFailed,
 )
-from medweave_connectors.transfer import archive, commands, manifest, reasons, seal, store
+from medweave_connectors.transfer import archive, commands, manifest, many, reasons, seal, store
 from medweave_connectors.transfer.commands import Place
 from medweave_connectors.transfer.flow import Flow, counted_by
 from medweave_connectors.transfer.going_on import Carrier, GoingOn
@@ -67,14 +68,14 @@ class Sending:
         self.seen: Manifest
         self.place: Place
         self._token = secrets.token_hex(6)
-        self._connector_of, self._digests = connector_of, digests
+        self._connector_of, self._digests, self.flow = connector_of, digests, flow
         self._distinct: Sequence[ExecutionLocation] = destinations
         self._store, self._sweeps = at, sweeps
         self._reuse: Reuse | None = None
         self._left: list[str] | None = None
+        self._asked: Manifest  # with which the stores were asked
         self._gone_on = False
         self.carrier: Carrier
-        self.flow = flow
 
     @property
     def to(self) -> str:
@@ -119,10 +120,10 @@ class Sending:
 
     async def _take(self, reuse: Reuse) -> None:
         """Links what the destinations have already."""
-        sent = await self._sums()
+        sent = await self._sums(to_ask=True)
         left = await reuse.take(sent)
         if is_worth_it(sent, left):
-            self._left = left
+            self._left, self._asked = left, sent
         else:
             await reuse.leave()
 
@@ -202,7 +203,7 @@ class Sending:
         return sent
 
     async def _attempt(self, stream: Stream) -> Manifest:
-        if self._reuse is not None and self._left is not None:
+        if self._left is not None:
             try:
                 return await self._rest(self._left)
             except (StreamBroke, OSError, _Differs):
@@ -223,7 +224,7 @@ class Sending:
     async def _rest(self, left: list[str]) -> Manifest:
         """Sends what the destinations do not have."""
         assert self._reuse is not None
-        sent = await self._sums()
+        sent = await self._sums() if left else self._asked
         if left:  # else all of it was verified when it was linked
 
             async def files(place: Place) -> None:
@@ -301,14 +302,16 @@ class Sending:
     async def _difference(self, location: ExecutionLocation, sent: Manifest, wanted: str | None) -> str:
         """What is wrong with the copy at a place; empty where nothing is."""
         if wanted is not None:
-            text, _ = await self._run(location, seal.command(self.place.inside(self.name)))
+            words = (many.sealed if many.are_in(sent) else seal.command)(self.place.inside(self.name))
+            text, _ = await self._run(location, words)
             if seal.read(text) == wanted:
                 return ""
         return sent.difference(await self._arrived(location))
 
-    async def _sums(self) -> Manifest:
-        key = (self.source.deployment, self.source.name, self.seen.real)
-        return await self._digests.of(key, self.seen, lambda: self._manifest_of_source(digests=True))
+    async def _sums(self, *, to_ask: bool = False) -> Manifest:
+        key, here = (self.source.deployment, self.source.name, self.seen.real), bool(self.source.local)
+        read = partial(self._manifest_of_source, digests=True)
+        return await self._digests.of(key, self.seen, read, here=here, to_ask=to_ask)
 
     def verified_at(self) -> list[ExecutionLocation]:
         """Each place that got a copy: places of several machines copy to all of them."""
@@ -336,7 +339,8 @@ class Sending:
     # ---- inside
 
     async def _manifest_of_source(self, *, digests: bool) -> Manifest:
-        text, _ = await self._run(self.source, manifest.command(self.path, digests=digests))
+        are_many = digests and many.are_in(self.seen)
+        text, _ = await self._run(self.source, manifest.command(self.path, digests=digests, many=are_many))
         try:
             return manifest.parse(text, digests=digests)
         except Unlisted as error:

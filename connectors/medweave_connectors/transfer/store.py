@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from medweave_connectors.placement.folder_commands import STORE
-from medweave_connectors.transfer import seal
 from medweave_connectors.transfer.classes import in_order
 from medweave_connectors.transfer.manifest import ROOT, Entry, Kind, Manifest
 
@@ -129,11 +128,13 @@ def ask(store: Store, part: str, sent: Manifest, paths: Iterable[str]) -> Iterat
     yield from _delivered(part, keys, f"cd {shlex.quote(store.blobs)} && {there}")
 
 
-def link(store: Store, part: str, sent: Manifest, name: str, paths: Iterable[str]) -> Iterator[list[str]]:
-    """Commands that make the folders of a copy and, of some of its files, all that the store has. The last one prints its seal."""
+def link(
+    store: Store, part: str, sent: Manifest, name: str, paths: Iterable[str], then: list[str]
+) -> Iterator[list[str]]:
+    """Commands that make the folders of a copy and, of some of its files, all that the store has. The last one does more `then`."""
     folders = {path: mode | _OWNER_ALL for path, mode in _folders(sent).items()}
     blobs = {_beside(name, path): posixpath.join(_BLOBS, key(sent.entries[path])) for path in paths}
-    last = f"{_unpack(store, part)}; {' '.join(seal.command(posixpath.join(part, name)))}"
+    last = f"{_unpack(store, part)}; {' '.join(then)}"
     yield from _delivered(part, _archive({_beside(name, path): mode for path, mode in folders.items()}, blobs), last)
 
 

@@ -14,7 +14,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -310,7 +309,7 @@ def test_the_difference_counts_and_names_nothing() -> None:
         "/x",
         {ROOT: folder, "patient-a": entry("0"), "patient-b": entry("1"), "c": entry("2"), "e": folder, "f": folder},
     )
-    later = {path: replace(each, modified_s=3605, changed="now", mode=0o600) for path, each in sent.entries.items()}
+    later = {path: each._replace(modified_s=3605, changed="now", mode=0o600) for path, each in sent.entries.items()}
     assert sent.difference(Manifest("/y", later)) == "", "another clock, other rights"
     arrived = Manifest("/y", {ROOT: folder, "patient-a": entry("0"), "c": entry("3"), "d": entry("4"), "f": entry("5")})
     told = sent.difference(arrived)

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,9 +56,9 @@ def places(draw: st.DrawFn, sent: Manifest) -> Manifest:
         if what == "other" and path != ROOT:
             entries[path] = folder() if mine.kind == Kind.FILE else file(7)
         elif mine.kind == Kind.FILE and what == "part":
-            entries[path] = replace(mine, size=draw(st.integers(0, mine.size)), mode=0o600)
+            entries[path] = mine._replace(size=draw(st.integers(0, mine.size)), mode=0o600)
         elif mine.kind == Kind.FILE and what == "more":
-            entries[path] = replace(mine, size=mine.size + 1)
+            entries[path] = mine._replace(size=mine.size + 1)
         else:
             entries[path] = mine
     if draw(st.booleans()) and entries:

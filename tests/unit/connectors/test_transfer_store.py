@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from medweave_connectors.errors import NoRoom
 from medweave_connectors.placement.data_rules import CLASSES
 from medweave_connectors.placement.folder_commands import STORE, make, remove_traces
-from medweave_connectors.transfer import manager, manifest, seal, store
+from medweave_connectors.transfer import manager, manifest, many, seal, store
 from medweave_connectors.transfer.classes import Port
 from medweave_connectors.transfer.guard import carrying
 from medweave_connectors.transfer.store import Store
@@ -94,9 +94,11 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
         yield Runs(at, tmp_path / "work", monkeypatch)
 
 
-@pytest.fixture(params=["gnu", "busybox"])
-def each_kind(request: pytest.FixtureRequest, runs: Runs) -> Runs:
-    """The same at a site with the tools of GNU, and at one with those of busybox."""
+@pytest.fixture(params=["gnu", "busybox", "many"])
+def each_kind(request: pytest.FixtureRequest, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    """The same at a site with the tools of GNU, at one with those of busybox, and as if the files were many."""
+    if request.param == "many":
+        monkeypatch.setattr(many, "MANY", 1)
     if request.param == "busybox":
         busybox = shutil.which("busybox")
         if busybox is None:
@@ -287,13 +289,19 @@ def test_a_copy_that_may_be_written_to_of_what_the_store_gave(runs: Runs) -> Non
 # ---- what may be wrong with it
 
 
-def test_a_byte_that_is_flipped_in_the_store(each_kind: Runs) -> None:
+@pytest.mark.parametrize("forged", [False, True])
+def test_a_byte_that_is_flipped_in_the_store(each_kind: Runs, forged: bool) -> None:
+    # Each of its files is read whenever it is used: a time that has been set back hides nothing.
     runs = each_kind
     folder = cohort(runs.at)
     runs.send("cohort")
     flipped = runs.at.target / "cohort" / "-dash"
+    before = flipped.stat()
     flipped.chmod(0o644)
     flipped.write_bytes(b"\xff" + flipped.read_bytes()[1:])
+    if forged:
+        flipped.chmod(stat.S_IMODE(before.st_mode))
+        os.utime(flipped, ns=(before.st_atime_ns, before.st_mtime_ns))
     runs.next()
     assert runs.send("cohort") == (5000, 1, size(folder) - 5000)
     assert tree(runs.at.target / "cohort") == tree(folder)

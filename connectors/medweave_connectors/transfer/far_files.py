@@ -1,0 +1,229 @@
+"""What a python3 at a site does with many files at once: reads them, and gives them further names, in several processes.
+
+It runs there by a bare python3 (3.8 or later): `many.program` sends this text. Whatever fails ends it without its last line, and
+the shell does the same work file by file, and says why it cannot.
+
+The tree of a folder is a text: a line for each file (SHA-256, `x` or `-` for whether it can be run, path), and after a slash one
+for each folder (mode, path). A site's store keeps the tree of each folder that it has the files of, under the SHA-256 of that text.
+"""
+
+# A Path for each of many files would cost more than its digest.
+# ruff: noqa: PTH100, PTH101, PTH102, PTH103, PTH105, PTH118, PTH120, PTH123
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import sys
+from collections.abc import Callable
+
+BLOCK_BYTES = 2**20
+MOST_PROCESSES = 4  # a login node is not ours alone
+FILES_OF_A_PROCESS = 250  # for fewer it is not worth its start
+KEY_CHARACTERS = 32
+DIGEST_CHARACTERS = 64
+LISTS = b"lists"
+_ODD = (b"\\", b"\n", b"\r")  # no seal or tree holds a name with these
+_view = memoryview(bytearray(BLOCK_BYTES))
+_made: set[bytes] = set()
+
+
+def main(verb: str, *given: bytes) -> None:
+    """Does what the words of `many` ask for."""
+    if verb == "sum":
+        sys.stdout.buffer.write(_sum(0) + b"  -\n")
+    elif verb == "sums":
+        sys.stdout.buffer.write(b"".join(shared(sums, sys.stdin.buffer.read().split(b"\0")[:-1])))
+    else:
+        verbs: dict[str, Callable[..., str]] = {"seal": seal, "keep": keep, "take": take}
+        print(verbs[verb](*given))
+
+
+# ---- the work
+
+
+def sums(names: list[bytes]) -> bytes:
+    """The lines of `sha256sum`, with names as they are."""
+    return b"".join(_read(name)[0] + b"  " + name + b"\n" for name in names)
+
+
+def seal(path: bytes, note: bytes) -> str:
+    """Reads every file below a folder. Its tree is noted, for `keep`."""
+    note = os.path.abspath(note)
+    os.chdir(path)
+    folders, files, others = _entries()
+    if any(sign in b"/".join((*folders, *files, *others)) for sign in _ODD):
+        raise ValueError
+    lines = b"".join(shared(_lines, files)).splitlines()
+    with open(note, "wb") as file:
+        file.write(_text(lines, [b"%04o %s" % (_mode(each), each) for each in folders]))
+    named = [line[:DIGEST_CHARACTERS] + b" " + line[DIGEST_CHARACTERS + 1 :] for line in lines]
+    return f"medweave-seal {hashlib.sha256(_text(others, folders, named)).hexdigest()}."
+
+
+def keep(path: bytes, note: bytes, blobs: bytes, wanted: bytes) -> str:
+    """Makes blobs of the files of a verified folder, to which nobody may write from here on, and keeps its tree."""
+    text = _known(note, wanted)
+    blobs = os.path.abspath(blobs)
+    os.chdir(path)
+    files, _ = _parsed(text)
+
+    def kept(lines: list[bytes]) -> bytes:
+        for name, key, _ in map(_file, lines):
+            mode = _mode(name)
+            if mode & 0o222:
+                os.chmod(name, mode & ~0o222)
+            with contextlib.suppress(FileExistsError):  # it came from there, or the same file came before
+                _link(name, os.path.join(blobs, key))
+        return b""
+
+    shared(kept, files)
+    place = os.path.join(blobs, LISTS, wanted[:2], wanted[2:])
+    os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
+    new = b"%s.%d" % (place, os.getpid())
+    with open(new, "wb") as file:
+        file.write(text)
+    os.replace(new, place)
+    return "medweave-kept."
+
+
+def take(path: bytes, blobs: bytes, wanted: bytes) -> str:
+    """Makes a folder of the store's files, by its tree, and reads every one of them: each is what its name says."""
+    place = os.path.join(os.path.abspath(blobs), LISTS, wanted[:2], wanted[2:])
+    files, folders = _parsed(_known(place, wanted))
+    blobs = os.path.abspath(blobs)
+    path = os.path.abspath(path)
+    for line in folders:  # a folder before what lies in it
+        mode, _, name = line.partition(b" ")
+        folder = os.path.join(path, name) if name != b"." else path
+        os.mkdir(folder, 0o700)
+        os.chmod(folder, int(mode, 8) | 0o700)
+    os.chdir(path)
+
+    def taken(lines: list[bytes]) -> bytes:
+        for name, key, digest in map(_file, lines):
+            os.link(os.path.join(blobs, key), name)
+            if _read(name)[0] != digest:
+                raise ValueError
+        return b""
+
+    shared(taken, files)
+    os.utime(place)  # its last use
+    return "medweave-took."
+
+
+# ---- inside
+
+
+def shared(work: Callable[[list[bytes]], bytes], items: list[bytes]) -> list[bytes]:
+    """What is returned for each share of the items, one share to a process."""
+    count = min(MOST_PROCESSES, len(os.sched_getaffinity(0)), 1 + len(items) // FILES_OF_A_PROCESS)
+    if count == 1:
+        return [work(items)]
+    begun = [_begun(work, items[number::count]) for number in range(count)]
+    done = [_told(reading) for _, reading in begun]
+    codes = [os.waitpid(process, 0)[1] for process, _ in begun]  # all of them have ended, then
+    if any(codes):
+        raise OSError("a process has failed")
+    return done
+
+
+def _begun(work: Callable[[list[bytes]], bytes], items: list[bytes]) -> tuple[int, int]:
+    reading, writing = os.pipe()
+    process = os.fork()
+    if process:
+        os.close(writing)
+        return process, reading
+    try:
+        with open(writing, "wb") as file:
+            file.write(work(items))
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _told(reading: int) -> bytes:
+    with open(reading, "rb") as file:
+        return file.read()
+
+
+def _lines(names: list[bytes]) -> bytes:
+    return b"".join(b"%s%s %s\n" % (*_read(name), name) for name in names)
+
+
+def _read(name: bytes) -> tuple[bytes, bytes]:
+    """Digest of a file, and whether it can be run."""
+    file = os.open(name, os.O_RDONLY)
+    try:
+        return _sum(file), b"x" if os.fstat(file).st_mode & 0o111 else b"-"
+    finally:
+        os.close(file)
+
+
+def _sum(file: int) -> bytes:
+    digest = hashlib.sha256()
+    while True:
+        count = os.readv(file, [_view])
+        if not count:
+            return digest.hexdigest().encode()
+        digest.update(_view[:count])
+
+
+def _entries() -> tuple[list[bytes], list[bytes], list[bytes]]:
+    """Folders, files and others below the folder where it works, as `find` names them."""
+    folders: list[bytes] = [b"."]
+    files: list[bytes] = []
+    others: list[bytes] = []
+    for folder in folders:
+        with os.scandir(folder) as found:
+            for each in found:
+                if each.is_dir(follow_symlinks=False):
+                    folders.append(each.path)  # and is looked into
+                else:
+                    (files if each.is_file(follow_symlinks=False) else others).append(each.path)
+    return folders, files, others
+
+
+def _mode(name: bytes) -> int:
+    return stat.S_IMODE(os.lstat(name).st_mode)
+
+
+def _known(file: bytes, wanted: bytes) -> bytes:
+    """A tree, if it is the one that is wanted."""
+    with open(file, "rb") as held:
+        text = held.read()
+    if hashlib.sha256(text).hexdigest().encode() != wanted:
+        raise ValueError
+    return text
+
+
+def _text(*parts: list[bytes]) -> bytes:
+    return b"/\n".join(b"".join(line + b"\n" for line in sorted(part)) for part in parts)
+
+
+def _parsed(text: bytes) -> tuple[list[bytes], list[bytes]]:
+    files, _, folders = (b"\n" + text).partition(b"\n/\n")
+    return files.splitlines()[1:], sorted(folders.splitlines(), key=lambda line: line.partition(b" ")[2])
+
+
+def _file(line: bytes) -> tuple[bytes, bytes, bytes]:
+    """Name, name in the store, and digest."""
+    digest, mark = line[:DIGEST_CHARACTERS], line[DIGEST_CHARACTERS : DIGEST_CHARACTERS + 1]
+    return (
+        line[DIGEST_CHARACTERS + 2 :],
+        b"%s/%s%s" % (digest[:2], digest[2:KEY_CHARACTERS], b"x" if mark == b"x" else b""),
+        digest,
+    )
+
+
+def _link(name: bytes, blob: bytes) -> None:
+    folder = os.path.dirname(blob)
+    if folder not in _made:
+        os.makedirs(folder, 0o700, exist_ok=True)
+        _made.add(folder)
+    os.link(name, blob)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(os.fsencode, sys.argv[2:]))

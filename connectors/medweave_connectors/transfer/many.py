@@ -1,0 +1,74 @@
+"""Many files at once: what a python3 at a site does with them, if there is one. Pure.
+
+For each file, a shell starts programs or a driver writes a line of an archive; a python3 there does neither. All that it does is
+done by the tools of POSIX, too, where it is missing or fails: whoever asks looks for the last line.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import shlex
+
+from medweave_connectors.transfer import digest, seal
+from medweave_connectors.transfer.manifest import LOOK, ROOT, Kind, Manifest
+from medweave_connectors.transfer.store import Store
+
+MANY = 200  # files: for fewer it is not worth the start of a python3
+_NOTE = ".medweave-tree"  # beside a copy that is put together
+_EXECUTABLE = 0o111
+
+
+def are_in(manifest: Manifest) -> bool:
+    """Whether it is a folder of many files."""
+    return manifest.num_files >= MANY and manifest.entries[ROOT].kind == Kind.FOLDER
+
+
+def tree_of(manifest: Manifest) -> str | None:
+    """The SHA-256 of a folder's tree, as `far_files` writes it; None where there are not many files, or odd names."""
+    if not are_in(manifest) or seal.is_odd(manifest):
+        return None
+    lines, folders = [], []
+    for path, each in manifest.entries.items():
+        name = os.fsencode(path if path == ROOT else f"./{path}")
+        if each.kind == Kind.FILE:
+            lines.append(b"%s%s %s" % (each.sha256.encode(), b"x" if each.mode & _EXECUTABLE else b"-", name))
+        elif each.kind == Kind.FOLDER:
+            folders.append(b"%04o %s" % (each.mode, name))
+    return seal.digest_of(lines, folders)
+
+
+def sealed(path: str) -> list[str]:
+    """Words that print the seal of a folder, and note its tree."""
+    others = " ".join(seal.command(path)).removeprefix(LOOK)
+    return [f"{LOOK}{{ {_run('seal', path, _beside(path))} || {others}; }}"]
+
+
+def keep(store: Store, path: str, tree: str) -> list[str]:
+    """Words that make blobs of the files of a folder that `sealed` has read, and keep its tree: `kept` tells whether they did."""
+    return [f"{{ {_run('keep', path, _beside(path), store.blobs, tree)}; }}"]
+
+
+def kept(text: str) -> bool:
+    """What they printed."""
+    return "medweave-kept." in text
+
+
+def take(store: Store, path: str, tree: str) -> list[str]:
+    """Words that make a folder of the store's files, each of them read and found right: `taken` tells whether they did; else
+    nothing of it is left."""
+    return [f"{{ {_run('take', path, store.blobs, tree)} || rm -rf {shlex.quote(path)}; }}"]
+
+
+def taken(text: str) -> bool:
+    """What they printed."""
+    return "medweave-took." in text
+
+
+def _beside(path: str) -> str:
+    return posixpath.join(posixpath.dirname(path), _NOTE)
+
+
+def _run(*words: str) -> str:
+    given = " ".join(map(shlex.quote, words))
+    return f"command -v python3 >/dev/null && ( python3 -I -S -c {shlex.quote(digest.program())} {given} ) 2>/dev/null"

@@ -1,0 +1,101 @@
+"""What was read of this machine's folders in earlier runs: one that nobody has touched since is known without being read.
+
+It serves to ask a site's store, and for nothing else: where anything is sent, the source is read. Each file is known by its device,
+inode, mode, size and times, that of its change too, which no program can set back. One digest of all that is the name of a file
+here, in which are the digests of the folder's files: no name of a file or patient. No streamflow in here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import posixpath
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from medweave_connectors.transfer.manifest import Kind, Manifest
+
+MOST = 64  # folders; those go first whose last use is longest ago
+QUIET_S = 5.0  # what has changed just now may change again within one tick of the file system's clock
+_DIGEST_BYTES = 32
+
+
+def memo_of(environment: Mapping[str, str]) -> Memo | None:
+    """Where XDG's rules put caches; None for who has no home."""
+    bases = (Path(environment.get("XDG_CACHE_HOME", "")), Path(environment.get("HOME", "")) / ".cache")
+    base = next((each for each in bases if each.is_absolute()), None)
+    return None if base is None else Memo(base / "medweave" / "digests")
+
+
+def stamp(seen: Manifest) -> str | None:
+    """One digest of all that shows whether a file of a folder here has changed; None where something has, just now."""
+    quiet_since_ns = time.time_ns() - round(QUIET_S * 1e9)
+    lines = [seen.real]
+    for path in _files(seen):
+        try:
+            said = os.stat(posixpath.join(seen.real, path))  # noqa: PTH116 (many)
+        except OSError:
+            return None
+        if max(said.st_ctime_ns, said.st_mtime_ns) > quiet_since_ns:
+            return None
+        facts = (said.st_dev, said.st_ino, said.st_mode, said.st_size, said.st_mtime_ns, said.st_ctime_ns)
+        lines.append(f"{path}\0{facts}")
+    return hashlib.sha256(os.fsencode("\0\0".join(lines))).hexdigest()
+
+
+class Memo:
+    """What is known of folders.
+
+    Args:
+        at: its folder, which nobody else may read.
+    """
+
+    def __init__(self, at: Path) -> None:
+        self._at = at
+
+    def recall(self, known_by: str, seen: Manifest) -> Manifest | None:
+        """A folder that looks as `seen`, with its digests; None where it is not known.
+
+        Args:
+            known_by: its `stamp`.
+        """
+        files, file = _files(seen), self._at / known_by
+        try:
+            held = file.read_bytes()
+            os.utime(file)  # its last use
+        except OSError:
+            return None
+        check, digests = held[:_DIGEST_BYTES], held[_DIGEST_BYTES:]
+        if len(digests) != _DIGEST_BYTES * len(files) or hashlib.sha256(digests).digest() != check:
+            return None
+        entries = dict(seen.entries)
+        for number, path in enumerate(files):
+            sha256 = digests[number * _DIGEST_BYTES : (number + 1) * _DIGEST_BYTES].hex()
+            entries[path] = entries[path]._replace(sha256=sha256)
+        return replace(seen, entries=entries)
+
+    def note(self, known_by: str, read: Manifest) -> None:
+        """Keeps the digests of a folder, if it is as it was before it was read.
+
+        Args:
+            known_by: its `stamp` then.
+        """
+        if stamp(read) != known_by:
+            return
+        digests = b"".join(bytes.fromhex(read.entries[path].sha256) for path in _files(read))
+        new = self._at / f"{secrets.token_hex(8)}.new"
+        with contextlib.suppress(OSError):  # a full disk: it is read again the next time
+            self._at.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(hashlib.sha256(digests).digest() + digests)
+            new.replace(self._at / known_by)
+            for old in sorted(self._at.iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)[MOST:]:
+                old.unlink()
+
+
+def _files(seen: Manifest) -> list[str]:
+    return sorted(path for path, each in seen.entries.items() if each.kind == Kind.FILE)

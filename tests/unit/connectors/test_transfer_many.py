@@ -1,0 +1,222 @@
+"""Many files: a python3 at the site reads and links them, and what it does is what the shell does."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from medweave_connectors.placement.folder_commands import STORE, remove_traces
+from medweave_connectors.transfer import digest, far_files, manager, manifest, many, memo, seal
+from medweave_connectors.transfer.store import Store
+from support.transfers import Places, places
+
+NUM_FILES = 600  # more than one process reads
+NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
+    lambda name: name not in {".", ".."}
+)
+
+
+def told(words: list[str]) -> str:
+    line = " ".join(words)
+    return subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False).stdout
+
+
+def listed(path: Path) -> manifest.Manifest:
+    return manifest.parse(told(manifest.command(str(path), many=True)))
+
+
+def test_what_is_sent_to_a_site_is_python_of_its_version() -> None:
+    ast.parse(digest.program(), feature_version=(3, 8))
+    assert "import medweave" not in digest.program()
+
+
+# ---- what it reads
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    files=st.dictionaries(NAMES, st.tuples(st.binary(max_size=20), st.booleans()), min_size=1, max_size=4),
+    folders=st.sets(NAMES, max_size=2),
+)
+def test_it_reads_what_the_shell_reads(files: dict[str, tuple[bytes, bool]], folders: set[str]) -> None:
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(many, "MANY", 1)
+        root = Path(name, "root")
+        (root / "sub").mkdir(parents=True)
+        for folder in folders - files.keys():
+            (root / "sub" / folder).mkdir(0o750)
+        for file, (content, executable) in files.items():
+            (root / "sub" / file).write_bytes(content)
+            (root / "sub" / file).chmod(0o755 if executable else 0o644)
+        found = listed(root)
+        assert found == manifest.parse(told(manifest.command(str(root))))
+        assert seal.read(told(many.sealed(str(root)))) == seal.read(told(seal.command(str(root))))
+        note, tree = Path(name, ".medweave-tree"), many.tree_of(found)
+        assert (tree is not None) == note.exists()
+        assert tree is None or hashlib.sha256(note.read_bytes()).hexdigest() == tree
+
+
+def test_a_process_that_fails_is_no_answer() -> None:
+    def failing(items: list[bytes]) -> bytes:
+        if b"7" in items:
+            raise OSError
+        return b"".join(items)
+
+    items = [b"%d" % number for number in range(2 * far_files.FILES_OF_A_PROCESS)]
+    with pytest.raises(OSError, match="a process has failed"):
+        far_files.shared(failing, items)
+    found = b"".join(far_files.shared(b"".join, items[:7] + items[8:]))
+    assert sorted(found) == sorted(b"".join(items[:7] + items[8:]))
+
+
+@pytest.mark.parametrize("script", ["exit 1", "kill -9 $$"])
+def test_where_python3_fails_the_shell_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a").write_bytes(b"1")
+    wanted = listed(tmp_path / "data")
+    (tmp_path / "python3").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "python3").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert listed(tmp_path / "data") == wanted
+    answer = told(many.sealed(str(tmp_path / "data"))).splitlines()
+    assert seal.read(answer[-1]) == seal.of(wanted)
+
+
+# ---- the store
+
+
+class Runs:
+    """Runs at a site, one after the other, that get the same cohort of many files."""
+
+    def __init__(self, at: Places, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.at, self.workdir, self.told, self.number = at, workdir, dict[str, Any](), 0
+        self.cohort = at.source / "cohort"
+        for number in range(NUM_FILES):
+            file = self.cohort / f"case {number % 3}" / f"{number}"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(b"%d" % (number // 2))
+        monkeypatch.setattr(manager, "current", lambda: self.run)
+
+    def send(self) -> int:
+        """The files that were sent in a run of its own."""
+        self.number += 1
+        run_id = f"run-{self.number}"
+        self.run = SimpleNamespace(run_id=run_id, transfer_ended=lambda **facts: self.told.update(facts))
+        self.at.target = self.workdir / run_id / "job"
+        self.at.target.mkdir(parents=True)
+        self.at.at_work(lambda each: each.send("from-driver", "cohort"))
+        for file in self.cohort.rglob("*"):
+            arrived = self.at.target / "cohort" / file.relative_to(self.cohort)
+            assert arrived.is_dir() if file.is_dir() else arrived.read_bytes() == file.read_bytes()
+        return int(self.told["num_files"])
+
+    @property
+    def trees(self) -> list[Path]:
+        return [each for each in (self.workdir / STORE).glob("*/lists/*/*") if each.is_file()]
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(memo, "QUIET_S", 0.0)
+    with places(tmp_path) as at:
+        yield Runs(at, tmp_path / "work", monkeypatch)
+
+
+def test_a_tree_that_the_store_knows_is_made_by_one_program(runs: Runs) -> None:
+    assert runs.send() == NUM_FILES
+    (tree,) = runs.trees
+    assert hashlib.sha256(tree.read_bytes()).hexdigest() == tree.parent.name + tree.name
+    runs.at.replace("tar", "exit 2")
+    runs.at.replace("sha256sum", "exit 2")
+    assert runs.send() == 0
+    assert {each.stat().st_mode & 0o222 for each in runs.at.target.rglob("*") if each.is_file()} == {0}
+
+
+def test_what_was_read_in_an_earlier_run_is_looked_at_only(runs: Runs) -> None:
+    runs.send()
+    before = runs.at.asked["laptop"]
+    assert runs.send() == 0
+    at_first, later = before, runs.at.asked["laptop"] - before
+    assert later < at_first
+    changed = runs.cohort / "case 0" / "0"
+    now = changed.stat()
+    changed.write_bytes(b"x")  # of the same size
+    os.utime(changed, ns=(now.st_atime_ns, now.st_mtime_ns))
+    assert runs.send() == 1
+
+
+def test_a_wrong_memory_is_put_right_by_what_is_read(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As if a disk had changed a file here: what the store has not got is read, and sent as it is.
+    runs.send()
+    recall = memo.Memo.recall
+
+    def wrong(self: memo.Memo, known_by: str, seen: manifest.Manifest) -> manifest.Manifest | None:
+        found = recall(self, known_by, seen)
+        assert found is not None
+        found.entries["case 0/0"] = found.entries["case 0/0"]._replace(sha256="0" * 64)
+        return found
+
+    monkeypatch.setattr(memo.Memo, "recall", wrong)
+    assert runs.send() == 1
+
+
+@pytest.mark.parametrize("when", [1, 2])
+def test_a_site_without_python3_sends_nothing_twice_either(runs: Runs, when: int) -> None:
+    if when == 1:
+        runs.at.replace("python3", "exit 1")
+    assert runs.send() == NUM_FILES
+    if when == 1:
+        (runs.at.programs / "python3").unlink()
+    else:
+        runs.at.replace("python3", "exit 1")
+    assert runs.send() == 0
+    assert len(runs.trees) == 1, "kept as soon as it can be"
+
+
+@pytest.mark.parametrize("spoiled", ["a tree", "no tree", "a file", "no file"])
+def test_what_is_wrong_in_the_store_is_sent(runs: Runs, spoiled: str) -> None:
+    runs.send()
+    (tree,) = runs.trees
+    (blob,) = (runs.workdir / STORE).glob(f"*/??/{hashlib.sha256(b'0').hexdigest()[2 : far_files.KEY_CHARACTERS]}")
+    at = tree if "tree" in spoiled else blob
+    if spoiled.startswith("no"):
+        at.unlink()
+    else:
+        before = at.stat()
+        at.write_bytes(at.read_bytes()[:-1] + b"x")
+        os.utime(at, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert runs.send() == (0 if "tree" in spoiled else 2)  # two of its files are the same
+    assert runs.send() == 0
+
+
+def test_of_a_cohort_that_grew_the_new_tree_is_kept(runs: Runs) -> None:
+    runs.send()
+    (runs.cohort / "new").write_bytes(b"new")
+    assert runs.send() == 1
+    assert len(runs.trees) == 2
+    runs.at.replace("tar", "exit 2")
+    assert runs.send() == 0
+
+
+def test_who_cleans_a_run_removes_the_names_that_came_with_it(runs: Runs) -> None:
+    runs.send()
+    (runs.at.target.parent / ".medweave-run").touch()
+    subprocess.run(["sh", "-c", remove_traces(str(runs.workdir), "run-1")], check=True)
+    assert [each for each in (runs.workdir / STORE).rglob("*") if each.is_file()] == []
+
+
+def test_nothing_of_a_folder_is_left_that_could_not_be_taken(tmp_path: Path) -> None:
+    assert not many.taken(told(many.take(Store(str(tmp_path), 1), str(tmp_path / "new"), "0" * 64)))
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,160 @@
+"""What is remembered of this machine's folders: digests only, and never of a file that has been touched since."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from medweave_connectors.transfer import many, memo
+from medweave_connectors.transfer.known import Digests
+from medweave_connectors.transfer.manifest import Entry, Kind, Manifest
+from medweave_connectors.transfer.memo import Memo, memo_of, stamp
+
+KEY = ("laptop", "here", "/cohort")
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file has to be old, nor a folder large."""
+    monkeypatch.setattr(memo, "QUIET_S", 0.0)
+    monkeypatch.setattr(many, "MANY", 1)
+
+
+@pytest.fixture
+def cohort(tmp_path: Path) -> Path:
+    folder = tmp_path / "cohort"
+    for name in ("Doe^Jane/1", "Doe^Jane/2", "3"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"scan")
+    return folder
+
+
+def manifest_of(folder: Path, digit: str = "") -> Manifest:
+    entries = {
+        "." if path == folder else str(path.relative_to(folder)): Entry(Kind.FOLDER, 0, 0o755, 1, "")
+        if path.is_dir()
+        else Entry(Kind.FILE, path.stat().st_size, 0o644, 1, "", digit * 64)
+        for path in (folder, *folder.rglob("*"))
+    }
+    return Manifest(str(folder), entries)
+
+
+def remembered(at: Path, folder: Path, digit: str = "a") -> Memo:
+    held, known_by = Memo(at), stamp(manifest_of(folder))
+    assert known_by is not None
+    held.note(known_by, manifest_of(folder, digit))
+    return held
+
+
+def recalled(held: Memo, folder: Path) -> Manifest | None:
+    seen = manifest_of(folder)
+    known_by = stamp(seen)
+    assert known_by is not None
+    return held.recall(known_by, seen)
+
+
+def test_a_folder_that_nobody_has_touched_is_known(tmp_path: Path, cohort: Path) -> None:
+    held = remembered(tmp_path / "memo", cohort)
+    assert recalled(held, cohort) == manifest_of(cohort, "a")
+
+
+def rewrite(file: Path) -> None:
+    before = file.stat()
+    file.write_bytes(b"SCAN")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def swap(file: Path) -> None:
+    other = file.parent / "2"
+    other.rename(file.parent / "x")
+    file.rename(other)
+    (file.parent / "x").rename(file)
+
+
+def follow_another(file: Path) -> None:
+    file.unlink()
+    file.symlink_to("2")
+
+
+@pytest.mark.parametrize("change", [rewrite, swap, follow_another, Path.unlink, lambda file: file.chmod(0o755)])
+def test_one_that_has_been_touched_is_not_known(tmp_path: Path, cohort: Path, change: Callable[[Path], None]) -> None:
+    held = remembered(tmp_path / "memo", cohort)
+    change(cohort / "Doe^Jane" / "1")
+    assert recalled(held, cohort) is None
+
+
+def test_what_has_changed_just_now_is_not_kept(tmp_path: Path, cohort: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memo, "QUIET_S", 3600.0)
+    assert stamp(manifest_of(cohort)) is None
+    monkeypatch.setattr(memo, "QUIET_S", 0.0)
+    known_by = stamp(manifest_of(cohort))
+    assert known_by is not None
+    rewrite(cohort / "3")  # while it was read
+    Memo(tmp_path / "memo").note(known_by, manifest_of(cohort, "a"))
+    assert not (tmp_path / "memo").exists()
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_a_spoiled_file_says_nothing(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    folder = tmp_path_factory.mktemp("spoiled")
+    (folder / "cohort").mkdir()
+    (folder / "cohort" / "scan").touch()
+    held = remembered(folder / "memo", folder / "cohort")
+    (file,) = (folder / "memo").iterdir()
+    content = bytearray(file.read_bytes())
+    if data.draw(st.booleans()):
+        content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    else:
+        del content[data.draw(st.integers(0, len(content) - 1)) :]
+    file.write_bytes(content)
+    assert recalled(held, folder / "cohort") is None
+
+
+def test_no_name_is_in_it_and_nobody_else_reads_it(tmp_path: Path, cohort: Path) -> None:
+    remembered(tmp_path / "memo", cohort)
+    (file,) = (tmp_path / "memo").iterdir()
+    assert len(file.read_bytes()) == 32 * (1 + 3)
+    assert "Doe" not in file.name
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+def test_the_oldest_go_first(tmp_path: Path, cohort: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memo, "MOST", 2)
+    for number in range(4):
+        remembered(tmp_path / "memo", cohort)
+        for file in (tmp_path / "memo").iterdir():
+            os.utime(file, (number, number))
+        (cohort / f"more {number}").touch()
+    assert len(list((tmp_path / "memo").iterdir())) == 2
+
+
+def test_where_it_lies() -> None:
+    assert memo_of({"XDG_CACHE_HOME": "/c", "HOME": "/h"})._at == Path("/c/medweave/digests")  # type: ignore[union-attr]
+    assert memo_of({"XDG_CACHE_HOME": "", "HOME": "/h"})._at == Path("/h/.cache/medweave/digests")  # type: ignore[union-attr]
+    assert memo_of({}) is None
+
+
+def test_a_store_is_asked_without_reading_and_what_is_sent_is_read(tmp_path: Path, cohort: Path) -> None:
+    seen, reads = manifest_of(cohort), list[str]()
+
+    async def read() -> Manifest:
+        reads.append("read")
+        return manifest_of(cohort, "a")
+
+    def asked(*, to_ask: bool, here: bool = True) -> Manifest:
+        return asyncio.run(Digests(Memo(tmp_path / "memo")).of(KEY, seen, read, here=here, to_ask=to_ask))
+
+    assert asked(to_ask=True) == manifest_of(cohort, "a")
+    assert asked(to_ask=True) == replace(seen, entries=manifest_of(cohort, "a").entries)
+    assert len(reads) == 1
+    asked(to_ask=False)
+    asked(to_ask=True, here=False)
+    assert len(reads) == 3
