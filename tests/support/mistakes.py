@@ -119,6 +119,12 @@ MISTAKES: tuple[Mistake, ...] = (
             "training_set",
         ),
         (
+            "an input that only makes a step wait",
+            "cwl-extra-port",
+            "      ranks: training_ranks\n",
+            "      ranks: training_ranks\n      quietly: check/run_report\n",
+        ),
+        (
             "a typo in an output of a tool",
             "cwl-port",
             "out: [cohort_index, run_report]",

@@ -88,6 +88,7 @@ def test_ignored_and_hidden_files_are_left_out_and_named_ones_are_not(folder: Pa
         (folder / name).write_text(WRONG)
     assert main(["validate"]) == 0
     assert main(["validate", "tests/deep/a.cwl"]) == 65
+    assert main(["validate", "tests"]) == 65
 
 
 def test_a_fault_of_the_command_is_no_traceback_unless_asked_for(
@@ -108,6 +109,12 @@ def test_a_secret_is_never_shown(folder: Path, capsys: pytest.CaptureFixture[str
     (folder / "login.yml").write_text(f"user: me\npassword: {secret}\n")
     assert main(["validate"]) == 65
     assert secret not in capsys.readouterr().out
+
+
+def test_what_stands_in_another_file_is_taken_for_right(folder: Path) -> None:
+    (folder / "echo.cwl").write_text(UNREAD + "requirements: [{$import: js.yml}]\n")
+    (folder / "js.yml").write_text("class: InlineJavascriptRequirement\nexpressionLib: [inputs.text]\n")
+    assert main(["validate"]) == 0
 
 
 def test_a_reference_to_a_secret_is_none(folder: Path) -> None:
@@ -168,6 +175,7 @@ def test_the_schema_of_streamflow_files_is_one() -> None:
         ("File?", "File", False, True),
         ("File", "File?", True, True),
         ("int[]", "int", False, False),
+        (["File[]", {"type": "array", "items": ["null", "File"]}], "File[]", False, True),
         ("int[]", ["int[]", "null"], True, True),
         ("Any", "File", True, True),
         ({"type": "enum", "symbols": ["a"]}, {"type": "enum", "symbols": ["a", "b"]}, True, True),

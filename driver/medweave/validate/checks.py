@@ -138,14 +138,14 @@ def _check_jobs(repository: Repository, found: Found) -> None:
 
 
 def _check_streamflow_files(repository: Repository, found: Found) -> None:
+    told = {finding.file for finding in found.findings.values()}  # what is bound anew after these are mended
     for source in repository.streamflow.values():
         if source.path in found.broken:
             continue
         words = generated(source)
-        stale = (
-            check_current(source, words) if words and not _leans_on(source, words, repository) & found.broken else []
-        )
-        if words and not stale and not _leans_on(source, words, repository) & found.broken:
+        is_settled = words is not None and not _leans_on(source, words, repository) & told
+        stale = check_current(source, words) if words is not None and is_settled else []
+        if is_settled and not stale:
             continue  # it is what `bind` writes from files that are right
         own = check_bindings(source, repository)
         found.add(own or stale)

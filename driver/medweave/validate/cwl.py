@@ -44,7 +44,7 @@ def required(document: Mapping[str, Any], *sections: str) -> dict[str, tuple[str
             if isinstance(listed, Mapping)
             else [(each.get("class"), each) for each in listed if isinstance(each, Mapping)]
         )
-        found.update({str(name): (section, said) for name, said in pairs})
+        found.update({str(name): (section, said) for name, said in pairs if name and name != "$import"})
     return found
 
 
@@ -317,8 +317,12 @@ def _expressions(source: Source) -> Iterator[Finding]:
 def _unused(source: Source) -> Iterator[Finding]:
     texts = [text for field, text in strings(source.data) if field[:1] not in (("doc",), ("label",))]
     texts = [text for text in texts if "$(" in text or "${" in text]
-    if any(_WHOLE.search(text) for text in texts) or source.data.get("class") == "Operation":
-        return  # all of them are read at once
+    if (
+        "$import" in source.text
+        or any(_WHOLE.search(text) for text in texts)
+        or source.data.get("class") == "Operation"
+    ):
+        return  # all of them are read at once, or in another file
     read = {name for text in texts for name in expression_names(text)}
     for name, described in named(source.data.get("inputs")).items():
         kind = described.get("type") if isinstance(described, Mapping) else described

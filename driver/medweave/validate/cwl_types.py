@@ -139,8 +139,14 @@ def fits(given: Type, wanted: Type) -> bool:
 
 
 def may_fit(given: Type, wanted: Type) -> bool:
-    """Whether something of a type, other than null, may go there."""
-    return any(any(taken(each, other) for other in wanted) for each in given if each != "null")
+    """Whether something of a type, other than null, may go there; what is in arrays too."""
+    return any(any(_may_go(each, other) for other in wanted) for each in given if each != "null")
+
+
+def _may_go(given: Any, wanted: Any) -> bool:
+    if isinstance(given, Array) and isinstance(wanted, Array):
+        return may_fit(given.items, wanted.items)
+    return taken(given, wanted)
 
 
 def of_value(value: Any, kind: Type) -> bool:

@@ -134,9 +134,12 @@ def _ports(workflow: _Workflow, name: str, step: Mapping[str, Any]) -> Iterator[
     unknown = [port for port in bound if port not in inputs and port not in read]
     for port in unknown:
         free = [each for each in inputs if each not in bound]
+        near = closest(port, free)
+        # CWL takes what the tool does not have: the step waits for what it is bound to.
         yield workflow.source.finding(
-            "cwl-port", ("steps", name, "in", port), f"the tool of step '{name}' has no input '{port}'.", seen=port,
-            expected=f"one of {', '.join(inputs)}", fix=closest(port, free) or closest(port, list(inputs)) or "take it away",
+            "cwl-port" if near else "cwl-extra-port", ("steps", name, "in", port),
+            f"the tool of step '{name}' has no input '{port}'.", seen=port, expected=f"one of {', '.join(inputs)}",
+            fix=near or "take it away, if the step need not wait for it",
         )  # fmt: skip
     for output in written(step):
         if output not in outputs:

@@ -38,6 +38,10 @@ RULES: dict[str, tuple[Severity, str]] = {
         ERROR,
         "a step binds inputs that its tool has, every input that it must have, and takes outputs that it has",
     ),
+    "cwl-extra-port": (
+        WARNING,
+        "a step binds nothing that its tool does not have; CWL takes it, and only waits for it",
+    ),
     "cwl-source": (ERROR, "what an input or output is bound to exists"),
     "cwl-edge-type": (
         ERROR,

@@ -127,7 +127,10 @@ def _top(path: Path) -> Path:
 def _below(folder: Path, root: Path) -> list[Path]:
     named = [folder / name for name in _listed(folder)]
     left_out = _Ignored(root)
-    kept = [path for path in named if not _is_hidden(path.relative_to(folder)) and not left_out.holds(path)]
+    is_named = left_out.holds(folder / "any")  # who names a folder that is left out wants it looked at
+    kept = [
+        path for path in named if not _is_hidden(path.relative_to(folder)) and (is_named or not left_out.holds(path))
+    ]
     return sorted(path for path in kept if path.is_file())
 
 
