@@ -52,8 +52,8 @@ class Gateway:
         return {"endpoint": self.endpoint, "bucket": NAME, "ca": str(self.ca), **more}
 
     def objects(self) -> list[Path]:
-        """What lies in the bucket, unfinished uploads too."""
-        return sorted(each for each in self.folder.rglob("*") if each.is_file())
+        """What lies in the bucket, unfinished uploads too; folders may go while it looks, as their last object does."""
+        return sorted(Path(folder, name) for folder, _, names in os.walk(self.folder) for name in names)
 
 
 def program() -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import datetime
 import os
 from pathlib import Path
@@ -17,6 +16,7 @@ from medweave_connectors.transfer.bucket.settings import read_bucket
 from medweave_connectors.transfer.bucket.signing import Credentials, presigned
 from medweave_connectors.transfer.direct.far_end import Failed
 from medweave_steps.contracts.errors import UsageError
+from support.old_python import assert_is_python
 
 GIVEN = {"endpoint": "https://s3.example.org/", "bucket": "between"}
 ACCOUNT = {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_SECRET_ACCESS_KEY": "secret%with(signs"}
@@ -74,7 +74,7 @@ def test_a_piece_that_is_another_is_not_opened(change: str) -> None:
 
 def test_what_is_sent_to_a_far_end_is_python_of_its_version() -> None:
     text = commands.program().partition(b"\n")[2].decode()
-    ast.parse(text, feature_version=(3, 8))
+    assert_is_python(text)
     assert "import medweave" not in text.replace("from medweave_connectors.transfer.direct import far_end\\n", "")
 
 

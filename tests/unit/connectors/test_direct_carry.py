@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import contextlib
 import os
@@ -22,6 +21,7 @@ from medweave_connectors.transfer.direct import commands, dialogue, encoding
 from medweave_connectors.transfer.direct.carry import Broke, Half, Listener, Unreached, carry
 from medweave_connectors.transfer.direct.identity import make_identity
 from support.direct_ends import LocalEnd, between
+from support.old_python import assert_is_python
 
 SIZE = 3 * 2**20 + 17
 Hook = Callable[[dict[str, Any]], None]
@@ -95,7 +95,7 @@ def test_an_archive_is_looked_through_before_it_is_unpacked(blob: Path) -> None:
 def test_what_is_sent_to_a_far_end_is_python_of_its_version() -> None:
     text = commands.program().partition(b"\n")[2].decode()
     for each in (text, archive.for_far_end("blob")["program"], encoding.for_far_end()):
-        ast.parse(each, feature_version=(3, 8))
+        assert_is_python(each)
 
 
 def test_nothing_at_all_can_be_carried(blob: Path) -> None:

@@ -207,7 +207,7 @@ def test_the_bucket_holds_but_some_pieces_at_a_time(
         signing(monkeypatch, "GET", f"/{n}", look)
     cohort(at, size=6 * PIECE)
     sent(at, "cohort")
-    assert run.transfers[0]["route"] == "bucket"
+    assert run.transfers[0]["route"] == "bucket", run.transfers[0]["reason"]
     assert 1 <= most <= 3, "two, and one that is being removed"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import os
 import subprocess
@@ -19,6 +18,7 @@ from hypothesis import strategies as st
 from medweave_connectors.placement.folder_commands import STORE, remove_traces
 from medweave_connectors.transfer import digest, far_files, manager, manifest, many, memo, seal
 from medweave_connectors.transfer.store import Store
+from support.old_python import assert_is_python
 from support.transfers import Places, places
 
 NUM_FILES = 600  # more than one process reads
@@ -37,7 +37,7 @@ def listed(path: Path) -> manifest.Manifest:
 
 
 def test_what_is_sent_to_a_site_is_python_of_its_version() -> None:
-    ast.parse(digest.program(), feature_version=(3, 8))
+    assert_is_python(digest.program())
     assert "import medweave" not in digest.program()
 
 
