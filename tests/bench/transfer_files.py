@@ -75,7 +75,8 @@ class Site:
         from medweave_connectors.ssh.connector import MedweaveSSHConnector
         from medweave_connectors.transfer import manager
 
-        run = SimpleNamespace(run_id=run_id, transfer_ended=lambda **facts: self.told.update(facts))
+        told = {"transfer_ended": lambda **facts: self.told.update(facts), "transfer_progress": lambda **_: None}
+        run = SimpleNamespace(run_id=run_id, **told)
         manager.current = lambda: run  # type: ignore[assignment]
         login = {"nodes": [f"127.0.0.1:{port}"], "username": "root", "sshKey": str(self.key)}
         site = MedweaveSSHConnector("site", "/", **login, knownHosts=str(self.known_hosts))
