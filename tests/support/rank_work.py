@@ -74,23 +74,14 @@ class Plain:
         return network
 
 
-def one_step(job: tuple[TrainConfig, str], group: Any) -> tuple[float, dict[str, Any], dict[str, Any]]:
-    """One step of a training: its loss, the gradients, and the running statistics after it.
-
-    Args:
-        job: the options, and the kind of normalisation (`BATCH` is the verb's).
-    """
-    import torch
-
-    config, norm = job
-    torch.manual_seed(0)
-    described = architecture(config)
-    network = build_network(described | {"arguments": described["arguments"] | {"norm": norm}})
+def trainer_for(config: TrainConfig, network: Any, group: Any) -> Trainer:
+    """A training of this network under the strategy of the options; `Plain` for a group that only pretends."""
     prepared = open_prepared(config.training_set)
     training, validation = usable_cases(prepared)
     device = choose_device("cpu")
-    strategy = open_strategy(config.strategy, group=group, device=device) if isinstance(group, RankGroup) else None
-    trainer = Trainer(
+    is_real = isinstance(group, RankGroup) or config.strategy == "single"
+    strategy = open_strategy(config.strategy, group=group, device=device) if is_real else None
+    return Trainer(
         config=config,
         network=network,
         strategy=strategy or Plain(group=group, device=device),
@@ -100,8 +91,33 @@ def one_step(job: tuple[TrainConfig, str], group: Any) -> tuple[float, dict[str,
         data_sha256="",
         signals=Deferred(),
     )
+
+
+def seeded(config: TrainConfig, norm: Any) -> Any:
+    """The verb's network with another kind of normalisation; the same weights whatever that is."""
+    import torch
+
+    torch.manual_seed(0)
+    described = architecture(config)
+    return build_network(described | {"arguments": described["arguments"] | {"norm": norm}})
+
+
+def run_to_its_end(trainer: Trainer) -> History:
+    """Runs a training in silence; returns its curves."""
     history = History(None, [])
     trainer.run(history, lambda total, done: Progress("train", unit="epoch", total=total, done=done, quiet=True))
+    return history
+
+
+def one_step(job: tuple[TrainConfig, str], group: Any) -> tuple[float, dict[str, Any], dict[str, Any]]:
+    """One step of a training: its loss, the gradients, and the running statistics after it.
+
+    Args:
+        job: the options, and the kind of normalisation (`BATCH` is the verb's).
+    """
+    config, norm = job
+    network = seeded(config, norm)
+    history = run_to_its_end(trainer_for(config, network, group))
     gradients = {name: tensor.grad.numpy() for name, tensor in network.named_parameters()}
     statistics = {name: tensor.numpy() for name, tensor in network.named_buffers() if "running" in name}
     return history.points[0]["loss"], gradients, statistics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +88,10 @@ class PreparedFolder:
 
     cohort: PreparedCohort
     folder: Path
+
+    def digest(self) -> str:
+        """SHA-256 of what is known of all cases; the arrays are not read."""
+        return hashlib.sha256(codec.dumps(self.cohort).encode()).hexdigest()
 
     def cases(self, split: Split | None = None) -> list[CaseFolder]:
         """The cases of one split, or all, in the order of the cohort file."""

@@ -114,14 +114,17 @@ def _train(
     from medweave_steps.train.loop import Trainer
     from medweave_steps.train.network import seeded_network
     from medweave_steps.train.strategies import open_strategy
+    from medweave_steps.training.agreement import check_agreement
     from medweave_steps.training.group import choose_device
     from medweave_steps.training.history import History
     from medweave_steps.training.stepper import uses_bfloat16
 
     config = job.config
     content = read_checkpoint(config.resume_from) if config.resume_from else None
+    check_agreement(group, _given(config, prepared, content))
     device = choose_device(config.device, local_rank=group.local_rank)
     sampler = open_sampler(config, prepared, training)
+    check_agreement(group, {"digest of the training cases": sampler.digest()})
     validator = open_validator(
         prepared, validation, window_shape=config.window_shape, overlap=config.overlap, device=device
     )
@@ -144,6 +147,17 @@ def _train(
             f"{config.patience} validations were no better than that at step {trainer.state.best_step}."
         )
     return trainer
+
+
+def _given(config: TrainConfig, prepared: PreparedFolder, content: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What every rank must have alike; a checkpoint that one of them lacks would let it begin at another step."""
+    return {
+        **{f"--{name.replace('_', '-')}": value for name, value in config.identity().items()},
+        "--checkpoint-folder": config.checkpoint_folder is not None,
+        "step of the checkpoint": content["state"]["step"] if content else None,
+        "digest of the cohort": prepared.digest(),
+        "medweave's version": __version__,
+    }
 
 
 def _facts(job: TrainJob, group: Group, trainer: Any) -> RankFacts:

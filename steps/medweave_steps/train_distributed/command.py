@@ -106,12 +106,14 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     from medweave_steps.train_distributed.average import packed
     from medweave_steps.train_distributed.rounds import facts_of, run_rounds
     from medweave_steps.training import deliver
+    from medweave_steps.training.agreement import check_agreement
     from medweave_steps.training.history import History
     from medweave_steps.training.validate import all_choices, interleaved
 
     started, config = time.monotonic(), job.config
     context = StepContext(verb="train-distributed", num_threads=job.num_threads, quiet=group.rank != 0)
     prepared = open_prepared(config.training_set)
+    check_agreement(group, given(job, prepared))
     network = load_plain(config.trained_model, job.card)
     task = replica_job(job)
     engine = open_engine(job.engine, task, group)
@@ -138,6 +140,16 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     deliver.write_model(job.folder, network, card)
     context.versions |= environment.library_versions()
     return {**deliver.results_of(card), "engine": job.engine, **engine.told(), "rounds": course.rounds}, context
+
+
+def given(job: DistributedJob, prepared: PreparedFolder) -> dict[str, Any]:
+    """What every rank must have alike."""
+    return {
+        **{f"--{name.replace('_', '-')}": value for name, value in job.config.identity().items()},
+        "digest of the model to continue": card_sha256(job.card),
+        "digest of the cohort": prepared.digest(),
+        "medweave's version": __version__,
+    }
 
 
 def replica_job(job: DistributedJob) -> Any:

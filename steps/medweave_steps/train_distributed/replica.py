@@ -94,6 +94,11 @@ def ability(job: ReplicaJob) -> Ability:
     )
 
 
+def digest(job: ReplicaJob) -> str:
+    """Of the training cases that this process has opened."""
+    return _bench(job).sampler.digest()
+
+
 def train(
     job: ReplicaJob, round_number: int, replica: int, weights: bytes, memory: bytes, bfloat16: bool
 ) -> tuple[Share, bytes]:

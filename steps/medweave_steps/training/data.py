@@ -6,6 +6,7 @@ ranks, and a resumed training needs no state but the step. Suffix legend: B batc
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -160,6 +161,15 @@ class PatchSampler:
             label_BCIJK=np.stack([label for _, label, _ in patches])[:, None],
             case_ids=tuple(case_id for _, _, case_id in patches),
         )
+
+    def digest(self) -> str:
+        """SHA-256 of where patches can lie: lesions and bright structures, found by looking at every voxel of the cases."""
+        digest = hashlib.sha256()
+        for case in self.cases:
+            digest.update(f"{case.case_id} {case.volume_IJK.shape}".encode())
+            for places in (case.lesion_centres, case.lesion_extents, case.bright_points, case.thick_points):
+                digest.update(f" {places.shape} ".encode() + places.tobytes())
+        return digest.hexdigest()
 
     def _patch(self, step: int, place: int) -> tuple[FloatArray, FloatArray, str]:
         rng = np.random.default_rng((self.seed, step, place))

@@ -26,7 +26,8 @@ class Stepper:
         network: the module whose weights change.
         wrapped: what is called in training; the network itself, or what a strategy has put around it.
         device: torch.device.
-        uses_bfloat16: the forward pass is in mixed bfloat16; weights and loss stay float32.
+        uses_bfloat16: the forward pass is in mixed bfloat16; weights and loss stay as they are.
+        dtype: of weights and loss, float32 unless the network is of another one.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Stepper:
         keep_freed_memory()
         compute_quickly(network)
         self.network, self.wrapped, self.device, self.uses_bfloat16 = network, wrapped, device, uses_bfloat16
+        self.dtype = next(network.parameters()).dtype
         self._statistics = [buffer for buffer in network.buffers() if buffer.is_floating_point()]
         self.loss = dice_cross_entropy(dice_weight=recipe.dice_weight, cross_entropy_weight=recipe.cross_entropy_weight)
         # One kernel for all weights: the weights are many and small.
@@ -66,13 +68,13 @@ class Stepper:
     def loss_of(self, batch: Batch) -> Any:
         """The loss of a batch, a scalar tensor that `apply` takes; running statistics of the network move."""
         torch = require("torch", extra="train")
-        image_BCIJK = torch.from_numpy(batch.image_BCIJK).to(self.device)
-        label_BCIJK = torch.from_numpy(batch.label_BCIJK).to(self.device)
+        image_BCIJK = torch.from_numpy(batch.image_BCIJK).to(self.device, self.dtype)
+        label_BCIJK = torch.from_numpy(batch.label_BCIJK).to(self.device, self.dtype)
         self.network.train()
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.uses_bfloat16):
             logits_BCIJK = self.wrapped(image_BCIJK)
-        # The loss sums over a hundred thousand voxels: in float32.
-        return self.loss(logits_BCIJK.float(), label_BCIJK)
+        # The loss sums over a hundred thousand voxels: never in bfloat16.
+        return self.loss(logits_BCIJK.to(self.dtype), label_BCIJK)
 
     def statistics(self) -> FloatVector:
         """The running statistics of all normalisations, one after the other; `set_statistics` takes them."""
@@ -99,7 +101,7 @@ class Stepper:
         """Float32 logits of windows, in the arithmetic of the training; the network must be in evaluation mode."""
         torch = require("torch", extra="train")
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.uses_bfloat16):
-            return self.network(window_BCIJK).float()
+            return self.network(window_BCIJK.to(self.dtype)).float()
 
     def state(self) -> dict[str, Any]:
         """State of optimiser and schedule; the weights are apart."""

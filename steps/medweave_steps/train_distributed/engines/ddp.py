@@ -9,6 +9,7 @@ from typing import Any
 from medweave_steps.contracts.model import Postprocessing
 from medweave_steps.train_distributed import replica
 from medweave_steps.train_distributed.replica import Ability, ReplicaJob, Share
+from medweave_steps.training.agreement import check_agreement
 from medweave_steps.training.group import Group
 from medweave_steps.training.validate import Tally
 
@@ -22,7 +23,12 @@ class DdpEngine:
         self._memory = b""
 
     def abilities(self) -> list[Ability]:
-        """Of all ranks."""
+        """Of all ranks.
+
+        Raises:
+            UserInputError: they have opened other cases.
+        """
+        check_agreement(self.group, {"digest of the training cases": replica.digest(self.job)})
         return self.group.gather(replica.ability(self.job))
 
     def train(self, round_number: int, weights: bytes, bfloat16: bool) -> list[Share]:

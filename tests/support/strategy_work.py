@@ -1,0 +1,99 @@
+"""Trainings that any number of ranks must end with the same weights; a module of its own, because new processes import it.
+
+Plain SGD, no normalisation over patches, a loss that is the mean of its patches' losses: nothing is left that would depend on how
+the patches are dealt to ranks, but for the order of sums.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.train.command import TrainJob, train_on_rank
+from medweave_steps.train.config import TrainConfig
+from medweave_steps.train.loop import Trainer
+from support.rank_work import run_to_its_end, seeded, trainer_for
+
+LEARNING_RATE = 0.1
+
+
+def options(data: Path, **changes: Any) -> TrainConfig:
+    """Twenty steps on tiny patches."""
+    values: dict[str, Any] = {
+        "training_set": data, "output": data / "m", "steps": 20, "batch_size": 4, "patch_shape": (8, 8, 8),
+        "channels": (4, 8), "strides": (2,), "window_shape": (24, 20, 16), "epoch_steps": 10, "validation_interval": 2,
+        "precision": "float32",
+    }  # fmt: skip
+    return TrainConfig(**values | changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One training.
+
+    Attributes:
+        norm: MONAI's name of the normalisation, with its arguments.
+        dtype: torch's name of the type of the weights.
+    """
+
+    config: TrainConfig
+    norm: Any = "INSTANCE"
+    dtype: str = "float32"
+
+
+def plain_trainer(case: Case, group: Any) -> Trainer:
+    """The verb's training with the network, loss and optimiser that a proof of equality needs."""
+    import torch
+    from monai.losses import DiceCELoss
+
+    network = seeded(case.config, case.norm).to(getattr(torch, case.dtype))
+    trainer = trainer_for(case.config, network, group)
+    stepper = trainer.stepper
+    stepper.loss = DiceCELoss(sigmoid=True, batch=False, smooth_nr=1.0, smooth_dr=1.0)
+    stepper.optimiser = torch.optim.SGD(network.parameters(), lr=LEARNING_RATE)
+    stepper.schedule = torch.optim.lr_scheduler.ConstantLR(stepper.optimiser, factor=1.0)
+    return trainer
+
+
+def start(case: Case) -> dict[str, Any]:
+    """The weights before the first step, as arrays."""
+    import torch
+
+    network = seeded(case.config, case.norm).to(getattr(torch, case.dtype))
+    return {name: tensor.numpy() for name, tensor in network.state_dict().items()}
+
+
+def trained(case: Case, group: Any) -> dict[str, Any]:
+    """The weights after the last step, as arrays, and under `loss` those of the curve."""
+    trainer = plain_trainer(case, group)
+    history = run_to_its_end(trainer)
+    weights = {name: tensor.numpy() for name, tensor in trainer.network.state_dict().items()}
+    return {**weights, "loss": [point["loss"] for point in history.points if "loss" in point]}
+
+
+def all_trained(cases: Mapping[str, Case], group: Any) -> dict[str, dict[str, Any]]:
+    """One after the other by the same ranks: to start these takes longer than to train."""
+    return {name: trained(case, group) for name, case in cases.items()}
+
+
+def refusals(jobs: Mapping[str, Sequence[TrainConfig]], group: Any) -> dict[str, list[Any]]:
+    """What each rank says to a training for which the ranks were given other options each."""
+    return {name: group.gather(_refusal(configs[group.rank], group)) for name, configs in jobs.items()}
+
+
+def _refusal(config: TrainConfig, group: Any) -> dict[str, str] | None:
+    folder = config.training_set
+    try:
+        train_on_rank(TrainJob(config=config, num_threads=1, folder=folder, log_folder=folder), group)
+    except UserInputError as error:
+        return {part: getattr(error, part) for part in ("what", "seen", "expected", "do")}
+    return None
+
+
+def with_changes(config: TrainConfig, **changes: Any) -> tuple[TrainConfig, TrainConfig]:
+    """The options of rank 0, and those of rank 1, which differ."""
+    return config, dataclasses.replace(config, **changes)

@@ -1,0 +1,128 @@
+"""`ddp` trains what one process trains, where nothing is a rank's own; ranks that were given other things say so at the start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.runtime.environment import Gang
+from medweave_steps.training.agreement import check_agreement
+from medweave_steps.training.group import Alone
+from medweave_steps.training.launch import run_ranks
+from support import strategy_work
+from support.continued import folder_to_continue
+from support.strategy_work import Case, options, with_changes
+from support.training_set import training_set
+
+DDP = {"strategy": "ddp", "ranks": 2}
+KINDS: dict[str, dict[str, Any]] = {
+    "instance": {},
+    "group": {"norm": ("GROUP", {"num_groups": 2})},
+    "uneven": {},
+    "float64": {"dtype": "float64"},
+}
+UNEVEN = {"batch_size": 5}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return training_set(tmp_path_factory.mktemp("data"))
+
+
+def case(data: Path, kind: str, **changes: Any) -> Case:
+    return Case(config=options(data, **changes | (UNEVEN if kind == "uneven" else {})), **KINDS[kind])
+
+
+def by_two_ranks(work: Any, job: Any) -> Any:
+    return run_ranks(work, job, num_here=2, num_threads=1, device="cpu", gang=Gang())
+
+
+@pytest.fixture(scope="module")
+def shared(data: Path) -> dict[str, dict[str, Any]]:
+    """Each kind, trained by two ranks."""
+    result: dict[str, dict[str, Any]] = by_two_ranks(
+        strategy_work.all_trained, {kind: case(data, kind, **DDP) for kind in KINDS}
+    )
+    return result
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_ranks_train_what_one_process_trains_with_the_doubled_batch(
+    data: Path, shared: dict[str, dict[str, Any]], kind: str
+) -> None:
+    alone = strategy_work.trained(case(data, kind), Alone())
+    tolerance = 1e-12 if kind == "float64" else 1e-6
+    start = strategy_work.start(case(data, kind))
+    assert max(np.abs(alone[name] - start[name]).max() for name in start) > 0.01, "twenty steps have moved the weights"
+    for name in start:
+        assert shared[kind][name].dtype == alone[name].dtype == start[name].dtype
+        np.testing.assert_allclose(shared[kind][name], alone[name], rtol=0, atol=tolerance, err_msg=name)
+    assert shared[kind]["loss"] == pytest.approx(alone["loss"], abs=2e-6)
+
+
+def test_ranks_that_were_given_other_things_say_so_before_the_first_step(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = training_set(tmp_path / "other")
+    volume = np.load(other / "cases/case-1/volume.npy")
+    volume[2:6, 2:6, 2:6] = 0  # the same cohort.json, but the arrays were copied from another run
+    np.save(other / "cases/case-1/volume.npy", volume)
+    config = options(data, **DDP)
+    said = by_two_ranks(
+        strategy_work.refusals,
+        {
+            "options": with_changes(config, learning_rate=0.25, seed=3),
+            "arrays": with_changes(config, training_set=other),
+            "checkpoints": with_changes(config, checkpoint_folder=tmp_path / "saved"),
+        },
+    )
+    for told in said.values():
+        assert told[0] == told[1], "every rank ends with the same words"
+        assert told[0]["what"] == "the ranks were not given the same training."
+    assert said["options"][0]["seen"] == "rank 1 has --learning-rate = 0.25; --seed = 3"
+    assert said["options"][0]["expected"] == "--learning-rate = 0.005; --seed = 0, as rank 0 has"
+    assert said["arrays"][0]["seen"].startswith("rank 1 has digest of the training cases = ")
+    assert said["checkpoints"][0]["seen"] == "rank 1 has --checkpoint-folder = true"
+
+
+class Scripted(Alone):
+    """Rank 0 of two, of which the other says what the test wants it to."""
+
+    world_size = 2
+
+    def __init__(self, other: dict[str, Any]) -> None:
+        self.other = other
+
+    def gather(self, item: Any) -> list[Any]:
+        return [item, self.other if isinstance(item, dict) else "another digest"]
+
+
+def test_a_checkpoint_that_one_rank_lacks_is_told() -> None:
+    with pytest.raises(UserInputError) as caught:
+        check_agreement(Scripted({"step of the checkpoint": None, "a": [1]}), {"step of the checkpoint": 40, "a": [1]})
+    assert caught.value.seen == "rank 1 has step of the checkpoint = nothing"
+    assert caught.value.expected == "step of the checkpoint = 40, as rank 0 has"
+
+
+def test_replicas_that_were_given_another_model_say_so(tmp_path: Path) -> None:
+    from medweave_steps.io.model_folder import read_card
+    from medweave_steps.train_distributed.command import DistributedJob, continue_on_rank
+    from medweave_steps.train_distributed.config import DistributedConfig
+
+    folder = folder_to_continue(tmp_path)
+    config = DistributedConfig(training_set=folder / "data", trained_model=folder / "parent", output=folder / "model")
+    job = DistributedJob(
+        config=config, card=read_card(folder / "parent"), engine="ddp", num_threads=1,
+        folder=folder / "model", log_folder=folder / "log", points=(),
+    )  # fmt: skip
+    with pytest.raises(UserInputError) as caught:
+        continue_on_rank(job, Scripted({"digest of the model to continue": "ab"}))
+    assert 'digest of the model to continue = "ab"' in caught.value.seen
+    assert "--replicas = 2" in caught.value.expected
+
+
+def test_one_process_agrees_with_itself() -> None:
+    check_agreement(Alone(), {"--steps": 3})
