@@ -17,7 +17,7 @@ import pytest
 
 from medweave_connectors.transfer import archive
 from medweave_connectors.transfer.direct import carry as carry_module
-from medweave_connectors.transfer.direct import commands, dialogue, encoding
+from medweave_connectors.transfer.direct import commands, dialogue, encoding, far_end
 from medweave_connectors.transfer.direct.carry import Broke, Half, Listener, Unreached, carry
 from medweave_connectors.transfer.direct.identity import make_identity
 from support.direct_ends import LocalEnd, between
@@ -269,6 +269,22 @@ def test_a_stream_that_is_changed_or_cut_on_the_wire(blob: Path, monkeypatch: py
         )
         with pytest.raises(Broke, match="the stream was cut"):
             carried(blob)
+
+
+@pytest.mark.parametrize("word", [far_end.CUT, dialogue.LOST])
+@pytest.mark.parametrize("first", ["word", "why"])
+def test_of_two_failures_that_is_told_which_says_why(word: str, first: str) -> None:
+    async def failing(why: str, *, at_once: bool) -> int:
+        await asyncio.sleep(0 if at_once else 0.05)
+        raise dialogue.EndFailed(why)
+
+    async def act() -> None:
+        await carry_module.all_ended(
+            failing(word, at_once=first == "word"), failing("an archive was refused", at_once=first == "why")
+        )
+
+    with pytest.raises(dialogue.EndFailed, match="refused"):
+        asyncio.run(act())
 
 
 # ---- what is left

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from medweave_connectors.transfer.direct import commands
-from medweave_connectors.transfer.direct.dialogue import START_S, Dialogue, EndFailed
+from medweave_connectors.transfer.direct.dialogue import LOST, START_S, Dialogue, EndFailed
 from medweave_connectors.transfer.direct.ends import End
 from medweave_connectors.transfer.direct.far_end import CUT
 from medweave_connectors.transfer.direct.identity import make_identity
@@ -171,11 +171,11 @@ async def all_ended(*work: Coroutine[Any, Any, Value]) -> list[Value]:
     try:
         return list(await asyncio.gather(*tasks))
     except EndFailed:
-        # One of them knows why, and the other one only that the stream was cut.
+        # One of them knows why, and the other one only that the stream was cut, or that nobody listens any more.
         await asyncio.wait(tasks, timeout=OTHER_S)
         failures = [each.exception() for each in tasks if each.done() and not each.cancelled()]
         failed = [each for each in failures if isinstance(each, EndFailed)]
-        raise max(failed, key=lambda each: (each.tar is not None, each.why != CUT)) from None
+        raise max(failed, key=lambda each: (each.tar is not None, each.why not in (CUT, LOST))) from None
     finally:
         for task in tasks:
             task.cancel()

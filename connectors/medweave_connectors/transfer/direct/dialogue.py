@@ -16,6 +16,7 @@ from medweave_connectors.transfer.direct.ends import End
 START_S = 30.0  # a login may take its time
 SILENCE_S = 60.0  # it says something every five seconds
 LEAVE_S = 5.0
+LOST = "the connection to it was lost"  # which tells nothing of why
 _STOP = b"stop\n"
 
 
@@ -133,4 +134,4 @@ def _losses() -> Any:
     except TimeoutError:
         raise EndFailed("it is not heard of any more") from None
     except Exception:  # of asyncssh or aiohttp
-        raise EndFailed("the connection to it was lost") from None
+        raise EndFailed(LOST) from None
