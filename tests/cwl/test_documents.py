@@ -116,16 +116,17 @@ def test_the_options_of_a_tool_are_those_of_its_verb(path: Path) -> None:
     assert required <= given
     for parameter, described in bound.items():
         field = fields[described["inputBinding"]["prefix"]]
-        check_type(parameter, described, hints_of(config)[field.name], field.default)
+        check_type(parameter, described, hints_of(config)[field.name], field)
 
 
-def check_type(parameter: str, described: dict[str, Any], hint: Any, default: Any) -> None:
+def check_type(parameter: str, described: dict[str, Any], hint: Any, field: dataclasses.Field[Any]) -> None:
     """A verb's option and a tool's input must mean the same: number of values, choices, default."""
     literals = [h for h in (hint, *typing.get_args(hint)) if typing.get_origin(h) is typing.Literal]
     if isinstance(described["type"], dict):
-        assert set(described["type"]["symbols"]) == set(typing.get_args(literals[0])), parameter
+        choices = field.metadata["choices"] or typing.get_args(literals[0])
+        assert set(described["type"]["symbols"]) == set(choices), parameter
     if "default" in described:
-        assert described["default"] == default, f"{parameter}: the verb's default is {default}"
+        assert described["default"] == field.default, f"{parameter}: the verb's default is {field.default}"
     several = any(typing.get_origin(h) is tuple for h in (hint, *typing.get_args(hint)))
     assert several == ("[]" in str(described["type"])), parameter
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from medweave_steps.runtime.signals import Deferred
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.loop import Trainer
 from medweave_steps.train.network import architecture
-from medweave_steps.train.strategies import open_strategy
+from medweave_steps.train.strategies import Strategy, strategy_class
 from medweave_steps.training.cases import open_sampler, open_validator, usable_cases
 from medweave_steps.training.group import Alone, RankGroup, choose_device
 from medweave_steps.training.history import History
@@ -64,27 +65,17 @@ class OneOfTwo(Alone):
         self.rank = rank
 
 
-class Plain:
-    """A strategy that changes nothing."""
-
-    def __init__(self, *, group: Any, device: Any) -> None:
-        self.group, self.device = group, device
-
-    def wrap(self, network: Any) -> Any:
-        return network
-
-
 def trainer_for(config: TrainConfig, network: Any, group: Any) -> Trainer:
-    """A training of this network under the strategy of the options; `Plain` for a group that only pretends."""
+    """A training of this network under the strategy of the options; a plain one for a group that only pretends."""
     prepared = open_prepared(config.training_set)
     training, validation = usable_cases(prepared)
     device = choose_device("cpu")
-    is_real = isinstance(group, RankGroup) or config.strategy == "single"
-    strategy = open_strategy(config.strategy, group=group, device=device) if is_real else None
+    is_real = isinstance(group, RankGroup) or config.ranks == 1
+    strategy = strategy_class(config.strategy) if is_real else Strategy
     return Trainer(
         config=config,
         network=network,
-        strategy=strategy or Plain(group=group, device=device),
+        strategy=strategy(config=config, group=group, device=device),
         sampler=open_sampler(config, prepared, training),
         validator=open_validator(prepared, validation, window_shape=config.window_shape, overlap=0.0, device=device),
         uses_bfloat16=False,
@@ -102,9 +93,9 @@ def seeded(config: TrainConfig, norm: Any) -> Any:
     return build_network(described | {"arguments": described["arguments"] | {"norm": norm}})
 
 
-def run_to_its_end(trainer: Trainer) -> History:
-    """Runs a training in silence; returns its curves."""
-    history = History(None, [])
+def run_to_its_end(trainer: Trainer, points: Sequence[dict[str, Any]] = ()) -> History:
+    """Runs a training in silence; returns its curves, which go on from these points."""
+    history = History(None, list(points))
     trainer.run(history, lambda total, done: Progress("train", unit="epoch", total=total, done=done, quiet=True))
     return history
 

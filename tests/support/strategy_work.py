@@ -12,10 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.runtime.environment import Gang
+from medweave_steps.train.checkpoint import read_checkpoint
 from medweave_steps.train.command import TrainJob, train_on_rank
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.loop import Trainer
+from medweave_steps.train.network import seeded_network
+from medweave_steps.training.launch import run_ranks
 from support.rank_work import run_to_its_end, seeded, trainer_for
 
 LEARNING_RATE = 0.1
@@ -38,20 +44,61 @@ class Case:
     Attributes:
         norm: MONAI's name of the normalisation, with its arguments.
         dtype: torch's name of the type of the weights.
+        recipe: the verb's own: its normalisation and loss, and Adam.
+        resume: the checkpoint to go on from.
     """
 
     config: TrainConfig
     norm: Any = "INSTANCE"
     dtype: str = "float32"
+    recipe: bool = False
+    resume: Path | None = None
 
 
-def plain_trainer(case: Case, group: Any) -> Trainer:
-    """The verb's training with the network, loss and optimiser that a proof of equality needs."""
+KINDS: dict[str, dict[str, Any]] = {
+    "instance": {},
+    "group": {"norm": ("GROUP", {"num_groups": 2})},
+    "uneven": {},
+    "float64": {"dtype": "float64"},
+}
+"""What the equality of strategies is held in; `uneven` deals five patches to the ranks."""
+
+
+def case_of(data: Path, kind: str, **changes: Any) -> Case:
+    """The training of one of the kinds."""
+    return Case(config=options(data, **changes | ({"batch_size": 5} if kind == "uneven" else {})), **KINDS[kind])
+
+
+def by_two_ranks(work: Any, job: Any) -> Any:
+    """What rank 0 of two processes makes of a job."""
+    return run_ranks(work, job, num_here=2, num_threads=1, device="cpu", gang=Gang())
+
+
+def largest_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    """Of two trainings' weights, or of these and others that have no curve."""
+    names = one.keys() & other.keys() - {"loss", "bytes"}
+    assert names
+    return float(max(np.abs(one[name] - other[name]).max() for name in names))
+
+
+def network_of(case: Case) -> Any:
+    """With the weights before the first step."""
+    import torch
+
+    if case.recipe:
+        return seeded_network(case.config)
+    return seeded(case.config, case.norm).to(getattr(torch, case.dtype))
+
+
+def trainer_of(case: Case, group: Any) -> Trainer:
+    """The verb's training, with the network, loss and optimiser that a proof of equality needs."""
     import torch
     from monai.losses import DiceCELoss
 
-    network = seeded(case.config, case.norm).to(getattr(torch, case.dtype))
+    network = network_of(case)
     trainer = trainer_for(case.config, network, group)
+    if case.recipe:
+        return trainer
     stepper = trainer.stepper
     stepper.loss = DiceCELoss(sigmoid=True, batch=False, smooth_nr=1.0, smooth_dr=1.0)
     stepper.optimiser = torch.optim.SGD(network.parameters(), lr=LEARNING_RATE)
@@ -61,18 +108,17 @@ def plain_trainer(case: Case, group: Any) -> Trainer:
 
 def start(case: Case) -> dict[str, Any]:
     """The weights before the first step, as arrays."""
-    import torch
-
-    network = seeded(case.config, case.norm).to(getattr(torch, case.dtype))
-    return {name: tensor.numpy() for name, tensor in network.state_dict().items()}
+    return {name: tensor.numpy() for name, tensor in network_of(case).state_dict().items()}
 
 
 def trained(case: Case, group: Any) -> dict[str, Any]:
-    """The weights after the last step, as arrays, and under `loss` those of the curve."""
-    trainer = plain_trainer(case, group)
-    history = run_to_its_end(trainer)
+    """The weights after the last step, as arrays; under `loss` those of the curve, under `bytes` what was synchronised."""
+    trainer = trainer_of(case, group)
+    points = trainer.restore(read_checkpoint(case.resume)) if case.resume else []
+    history = run_to_its_end(trainer, points)
     weights = {name: tensor.numpy() for name, tensor in trainer.network.state_dict().items()}
-    return {**weights, "loss": [point["loss"] for point in history.points if "loss" in point]}
+    losses = [point["loss"] for point in history.points if "loss" in point]
+    return {**weights, "loss": losses, "bytes": trainer.state.synchronised_bytes}
 
 
 def all_trained(cases: Mapping[str, Case], group: Any) -> dict[str, dict[str, Any]]:

@@ -51,13 +51,16 @@ inputs:
     type: int
     default: 0
   training_strategy:
-    doc: how the first training is spread over processes (single, ddp)
-    type: {type: enum, symbols: [single, ddp]}
+    doc: how the first training is spread over processes (single, ddp, local-sgd)
+    type: {type: enum, symbols: [single, ddp, local-sgd]}
     default: single
   training_ranks:
-    doc: processes of ddp, over all nodes together
+    doc: processes of ddp or local-sgd, over all nodes together
     type: int
     default: 1
+  training_sync_interval:
+    doc: steps of local-sgd between two averages of the weights; else an epoch
+    type: int?
   training_threads:
     doc: compute threads of each rank and replica; equal numbers give equal weights, wherever they are trained
     type: int?
@@ -149,6 +152,7 @@ steps:
       seed: training_seed
       strategy: training_strategy
       ranks: training_ranks
+      sync_interval: training_sync_interval
       threads_per_rank: training_threads
     out: [trained_model, training_log, run_report]
   train_distributed:

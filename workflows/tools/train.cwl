@@ -69,15 +69,19 @@ inputs:
     default: auto
     inputBinding: {prefix: --precision}
   strategy:
-    doc: how training is spread over processes (single, ddp)
-    type: {type: enum, symbols: [single, ddp]}
+    doc: how training is spread over processes (single, ddp, local-sgd)
+    type: {type: enum, symbols: [single, ddp, local-sgd]}
     default: single
     inputBinding: {prefix: --strategy}
   ranks:
-    doc: processes of ddp, over all nodes together; a multiple of the nodes
+    doc: processes of ddp or local-sgd, over all nodes together; a multiple of the nodes
     type: int
     default: 1
     inputBinding: {prefix: --ranks}
+  sync_interval:
+    doc: steps of local-sgd between two averages of the weights; else an epoch
+    type: int?
+    inputBinding: {prefix: --sync-interval}
   threads_per_rank:
     doc: compute threads of each rank; equal numbers give equal weights, wherever the ranks are
     type: int?

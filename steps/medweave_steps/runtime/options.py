@@ -15,8 +15,9 @@ C = TypeVar("C")
 
 
 def option(
-    help_text: str, *, default: Any = dataclasses.MISSING, metavar: str | None = None, positional: bool = False
-) -> Any:
+    help_text: str, *, default: Any = dataclasses.MISSING, metavar: str | None = None, positional: bool = False,
+    choices: tuple[str, ...] = (),
+) -> Any:  # fmt: skip
     """A configuration field that is also an option.
 
     Args:
@@ -24,9 +25,11 @@ def option(
         default: left out for a required option.
         metavar: what the value is called in `--help`; by default the unit or the type.
         positional: given by its place, without a name (for a word that says what kind of thing is meant).
+        choices: of a string, where they are not known to the type (Literal).
     """
     return dataclasses.field(
-        default=default, metadata={"help": help_text, "metavar": metavar, "positional": positional}
+        default=default,
+        metadata={"help": help_text, "metavar": metavar, "positional": positional, "choices": choices},
     )
 
 
@@ -39,6 +42,8 @@ def add_options(parser: argparse.ArgumentParser, config: type) -> None:
         keywords: dict[str, Any] = {"help": field.metadata["help"].replace("%", "%%") + shown, "dest": field.name}
         keywords |= {"required": required, "default": None if required else field.default}
         keywords |= _value_keywords(hints[field.name], field.metadata["metavar"])
+        if field.metadata["choices"]:
+            keywords |= {"choices": field.metadata["choices"], "metavar": None}
         if field.metadata["positional"]:
             del keywords["dest"], keywords["required"]
             parser.add_argument(field.name, **keywords)

@@ -23,6 +23,7 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     """Checks the cases, trains, chooses the postprocessing on the validation split and writes the model."""
     from medweave_steps.runtime import environment
     from medweave_steps.runtime.imports import require
+    from medweave_steps.train.strategies import strategy_class
     from medweave_steps.training.group import Alone
     from medweave_steps.training.launch import ranks_here, run_ranks
     from medweave_steps.training.outputs import open_outputs
@@ -30,15 +31,18 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     config = _continued(config, context)
     usable_cases(open_prepared(config.training_set))  # before any process is started
     gang = environment.gang()
-    if config.strategy == "single" and gang.num_nodes > 1:
-        context.notice(f"{gang.num_nodes} nodes were started, but --strategy single computes on the first one only.")
+    uses_ranks = strategy_class(config.strategy).uses_ranks
+    if not uses_ranks and gang.num_nodes > 1:
+        context.notice(
+            f"{gang.num_nodes} nodes were started, but --strategy {config.strategy} computes on the first one only."
+        )
         if gang.node_rank > 0:
             return {}
-    num_here = ranks_here(config.ranks, gang, option="ranks") if config.strategy == "ddp" else 1
+    num_here = ranks_here(config.ranks, gang, option="ranks") if uses_ranks else 1
     threads = config.threads_per_rank or max(1, context.num_threads // num_here)
     with open_outputs(config, gang) as (folder, log_folder):
         job = TrainJob(config=config, num_threads=threads, folder=folder, log_folder=log_folder)
-        if config.strategy == "single":
+        if not uses_ranks:
             require("torch", extra="train").set_num_threads(threads)
             outcome = train_on_rank(job, Alone())
         else:
@@ -113,7 +117,7 @@ def _train(
     from medweave_steps.train.checkpoint import read_checkpoint
     from medweave_steps.train.loop import Trainer
     from medweave_steps.train.network import seeded_network
-    from medweave_steps.train.strategies import open_strategy
+    from medweave_steps.train.strategies import strategy_class
     from medweave_steps.training.agreement import check_agreement
     from medweave_steps.training.group import choose_device
     from medweave_steps.training.history import History
@@ -131,7 +135,7 @@ def _train(
     with deferred() as signals:
         trainer = Trainer(
             config=config, network=seeded_network(config), sampler=sampler, validator=validator,
-            strategy=open_strategy(config.strategy, group=group, device=device),
+            strategy=strategy_class(config.strategy)(config=config, group=group, device=device),
             uses_bfloat16=all(group.gather(uses_bfloat16(config, device))),
             data_sha256=prepared.cohort.data_sha256, signals=signals,
         )  # fmt: skip
@@ -212,6 +216,7 @@ def _card(
             "stopped_early": state.stopped_early,
             "seconds": round(seconds, 1),
             "step_seconds": round(state.train_seconds, 1),
+            "synchronised_bytes": state.synchronised_bytes,
             "num_threads": context.num_threads,
             "host_cpu": cpu_model(),
             "num_training_cases": len(trainer.sampler.cases),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from medweave_steps.runtime.options import option
-from medweave_steps.train.strategies import STRATEGIES
+from medweave_steps.train.strategies import STRATEGIES, strategy_class
 from medweave_steps.training.recipe import Recipe, check_option, options_of
 
 _NOT_NUMERIC = (
@@ -47,10 +47,14 @@ class TrainConfig(Recipe):
         "voxels of a sliding window along I J K, kept in the model card", default=(88, 104, 88), metavar="I J K"
     )
     overlap: float = option("share of a window that neighbouring windows have in common", default=0.25)
-    strategy: Literal["single", "ddp"] = option(
-        "how training is spread over processes: single is one, ddp averages gradients over --ranks", default="single"
+    strategy: str = option(
+        "how training is spread over processes: single is one, ddp averages gradients over --ranks at every step, local-sgd "
+        "averages their weights at every epoch's end and every --sync-interval steps",
+        default="single",
+        choices=STRATEGIES,
     )
-    ranks: int = option("processes of ddp, over all nodes together; a multiple of the nodes", default=1)
+    ranks: int = option("processes of ddp or local-sgd, over all nodes together; a multiple of the nodes", default=1)
+    sync_interval: int | None = option("steps of local-sgd between two averages; else an epoch", default=None)
     threads_per_rank: int | None = option(
         "compute threads of each rank; else --num-threads is shared by the ranks of the node", default=None
     )
@@ -72,11 +76,14 @@ class TrainConfig(Recipe):
         check_option(0 < self.learning_rate < math.inf, "learning_rate", self.learning_rate, "more than 0")
         check_option(0 <= self.overlap < 1, "overlap", self.overlap, "0 or more, below 1")
         check_option(self.strategy in STRATEGIES, "strategy", self.strategy, f"one of {', '.join(STRATEGIES)}")
-        most = self.batch_size if self.strategy == "ddp" else 1
+        most = self.batch_size if strategy_class(self.strategy).uses_ranks else 1
         told = "1, or choose --strategy ddp" if most == 1 else f"1 to {most}: every rank takes part in --batch-size"
         check_option(1 <= self.ranks <= most, "ranks", self.ranks, told)
         threads = self.threads_per_rank
         check_option(threads is None or threads >= 1, "threads_per_rank", threads, "at least 1")
+        interval = self.sync_interval
+        fits = interval is None or (interval >= 1 and self.strategy == "local-sgd")
+        check_option(fits, "sync_interval", interval, "at least 1, with --strategy local-sgd only")
         self._check_network()
 
     def _check_network(self) -> None:
@@ -98,4 +105,5 @@ class TrainConfig(Recipe):
 
     def identity(self) -> dict[str, Any]:
         """Every option that the trained weights depend on, as JSON values; equal identities train equal weights."""
-        return options_of(self, leave_out=_NOT_NUMERIC)
+        unused = ("sync_interval",) if self.sync_interval is None else ()
+        return options_of(self, leave_out=_NOT_NUMERIC + unused)

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from medweave_steps.contracts.model import Postprocessing
 from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.progress import Progress
@@ -25,7 +23,7 @@ from medweave_steps.train.strategies import Strategy
 from medweave_steps.training import validate
 from medweave_steps.training.data import Batch, BatchesAhead, PatchSampler
 from medweave_steps.training.history import History
-from medweave_steps.training.stepper import FloatVector, Stepper, blame_of, not_a_number
+from medweave_steps.training.stepper import Stepper
 
 
 @dataclass(slots=True)
@@ -39,6 +37,7 @@ class LoopState:
         num_worse: validations since the best.
         stopped_early: patience has run out.
         train_seconds: time spent in steps, validation apart.
+        synchronised_bytes: that all ranks have given to be averaged.
     """
 
     step: int = 0
@@ -49,6 +48,7 @@ class LoopState:
     num_worse: int = 0
     stopped_early: bool = False
     train_seconds: float = 0.0
+    synchronised_bytes: int = 0
 
 
 class Trainer:
@@ -72,6 +72,8 @@ class Trainer:
         self.agreed = signals if strategy.group.world_size == 1 else Deferred()
         self.choices = validate.all_choices(config.overlap)
         self._last_tallies: list[list[validate.Tally]] | None = None
+        self._saved_at = 0
+        self._saves_alone = strategy.is_alike or strategy.group.world_size == 1
         self.stepper = Stepper(
             recipe=config,
             learning_rate=config.learning_rate,
@@ -106,10 +108,10 @@ class Trainer:
             if state.stopped_early or state.step >= config.steps:
                 break
             started = time.monotonic()
-            state.losses.append(self._train_step(batches.batch(state.step)))
+            together = self._train_step(batches.batch(state.step))
             state.train_seconds += time.monotonic() - started
-            if config.checkpoint_folder and state.step % config.checkpoint_interval == 0:
-                self.save(config.checkpoint_folder, history)
+            if together:
+                self._save_if_due(history)
 
     def _epoch_is_over(self) -> bool:
         state, config = self.state, self.config
@@ -133,29 +135,26 @@ class Trainer:
         state.losses = []
         progress.step(detail, **numbers)
 
-    def _train_step(self, batch: Batch) -> float:
-        group, state = self.strategy.group, self.state
-        # By its number of patches, so that the mean over the ranks is the mean over the global batch.
-        loss = self.stepper.loss_of(batch) * (len(batch.case_ids) * group.world_size / self.sampler.batch_size)
-        value, statistics = self._agree(float(loss.detach()))
-        if not math.isfinite(value):
-            blames = group.gather(blame_of(batch))
-            raise not_a_number(value, step=state.step, blames=blames, learning_rate=self.stepper.learning_rate)
-        self.stepper.apply(loss)
-        self.stepper.set_statistics(statistics)  # not before: the backward pass refers to them
+    def _train_step(self, batch: Batch) -> bool:
+        """Returns whether the ranks hold the same weights now; signals that one of them has seen are known to all then."""
+        group, state, seen = self.strategy.group, self.state, self.signals
+        news = (float(seen.ending is not None), float(seen.wants_checkpoint))
+        met = self.strategy.take_step(self.stepper, batch, step=state.step, news=news)
         state.step += 1
-        return value
-
-    def _agree(self, loss: float) -> tuple[float, FloatVector]:
-        """Mean loss and running statistics of the ranks; signals that one of them has seen are known to all from here on."""
-        group, seen = self.strategy.group, self.signals
-        own = np.array([loss, seen.ending is not None, seen.wants_checkpoint], np.float64)
-        mean = group.mean(np.concatenate([own, self.stepper.statistics()]))
-        if group.world_size > 1 and mean[1] > 0:
+        if met is None:
+            return False
+        state.losses += met.losses
+        state.synchronised_bytes += met.num_bytes
+        if group.world_size > 1 and met.news[0] > 0:
             self.agreed.ending = seen.ending or signal.SIGTERM
-        if group.world_size > 1 and mean[2] > 0:
+        if group.world_size > 1 and met.news[1] > 0:
             self.agreed.wants_checkpoint, seen.wants_checkpoint = True, False
-        return float(mean[0]), mean[len(own) :]
+        return True
+
+    def _save_if_due(self, history: History) -> None:
+        folder, interval = self.config.checkpoint_folder, self.config.checkpoint_interval
+        if folder and self.state.step // interval > self._saved_at // interval:
+            self.save(folder, history)
 
     def _obey_signals(self, history: History) -> None:
         folder, agreed = self.config.checkpoint_folder, self.agreed
@@ -196,7 +195,8 @@ class Trainer:
         try:
             per_case = self.tallies(choices, num_cases=self.config.validation_cases or None)
         except BaseException:
-            if self.signals.ending is not None and self.config.checkpoint_folder:
+            # Without the others, who may be in the middle of it.
+            if self.signals.ending is not None and self.config.checkpoint_folder and self._saves_alone:
                 self.save(self.config.checkpoint_folder, history)
             raise
         self._last_tallies = per_case if is_last else None
@@ -219,10 +219,12 @@ class Trainer:
         return {**self.config.identity(), "precision": precision, "device": self.strategy.device.type}
 
     def save(self, folder: Path, history: History) -> None:
-        """Writes a checkpoint, on the first rank only: weights, statistics and optimiser are the same on all.
+        """Writes a checkpoint, on the first rank only: weights and statistics are the same on all when they are together.
 
-        So is torch's random state, which nothing in the loop draws from.
+        So is torch's random state, which nothing in the loop draws from. Every rank must call it, unless `_saves_alone`.
         """
+        self._saved_at = self.state.step
+        of_strategy = self.strategy.state(self.stepper)
         if self.strategy.group.rank != 0:
             return
         torch = require("torch", extra="train")
@@ -233,7 +235,7 @@ class Trainer:
             "state": state,
             "points": history.points,
             "network": self.network.state_dict(),
-            **self.stepper.state(),
+            **of_strategy,
             "random_state": {"0": torch.get_rng_state()},
         }
         checkpoint.write_checkpoint(folder, content)
@@ -247,8 +249,9 @@ class Trainer:
         torch = require("torch", extra="train")
         checkpoint.check_identity(content, identity=self.identity(), data_sha256=self.data_sha256)
         self.network.load_state_dict(content["network"])
-        self.stepper.restore(content)
+        self.strategy.restore(self.stepper, content)
         torch.set_rng_state(content["random_state"]["0"])
         self.state = LoopState(**content["state"])
+        self._saved_at = self.state.step
         points: list[dict[str, Any]] = content["points"]
         return points

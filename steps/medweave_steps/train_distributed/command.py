@@ -103,10 +103,10 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     """All rounds as one rank sees them; the first one writes the model and returns its results and what it said."""
     from medweave_steps.io.network import load_plain
     from medweave_steps.runtime import environment
-    from medweave_steps.train_distributed.average import packed
     from medweave_steps.train_distributed.rounds import facts_of, run_rounds
     from medweave_steps.training import deliver
     from medweave_steps.training.agreement import check_agreement
+    from medweave_steps.training.average import packed
     from medweave_steps.training.history import History
     from medweave_steps.training.validate import all_choices, interleaved
 

@@ -18,8 +18,8 @@ from medweave_steps.io.network import build_network, one_logit
 from medweave_steps.io.prepared import open_prepared
 from medweave_steps.runtime import environment
 from medweave_steps.runtime.imports import require
-from medweave_steps.train_distributed.average import packed, unpacked
 from medweave_steps.train_distributed.config import DistributedConfig
+from medweave_steps.training.average import packed, unpacked
 from medweave_steps.training.cases import open_sampler, open_validator, usable_cases
 from medweave_steps.training.data import PatchSampler
 from medweave_steps.training.group import choose_device

@@ -9,10 +9,10 @@ from typing import Any
 
 from medweave_steps.contracts.report import RankFacts
 from medweave_steps.runtime.progress import Progress
-from medweave_steps.train_distributed.average import averaged, packed, unpacked
 from medweave_steps.train_distributed.engines import Engine
 from medweave_steps.train_distributed.replica import Ability, ReplicaJob, Share
 from medweave_steps.training import validate
+from medweave_steps.training.average import averaged, packed, unpacked
 from medweave_steps.training.history import History
 
 

@@ -9,23 +9,14 @@ import numpy as np
 import pytest
 
 from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.runtime.environment import Gang
 from medweave_steps.training.agreement import check_agreement
 from medweave_steps.training.group import Alone
-from medweave_steps.training.launch import run_ranks
 from support import strategy_work
 from support.continued import folder_to_continue
-from support.strategy_work import Case, options, with_changes
+from support.strategy_work import KINDS, by_two_ranks, case_of, largest_difference, options, with_changes
 from support.training_set import training_set
 
 DDP = {"strategy": "ddp", "ranks": 2}
-KINDS: dict[str, dict[str, Any]] = {
-    "instance": {},
-    "group": {"norm": ("GROUP", {"num_groups": 2})},
-    "uneven": {},
-    "float64": {"dtype": "float64"},
-}
-UNEVEN = {"batch_size": 5}
 
 
 @pytest.fixture(scope="module")
@@ -33,19 +24,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return training_set(tmp_path_factory.mktemp("data"))
 
 
-def case(data: Path, kind: str, **changes: Any) -> Case:
-    return Case(config=options(data, **changes | (UNEVEN if kind == "uneven" else {})), **KINDS[kind])
-
-
-def by_two_ranks(work: Any, job: Any) -> Any:
-    return run_ranks(work, job, num_here=2, num_threads=1, device="cpu", gang=Gang())
-
-
 @pytest.fixture(scope="module")
 def shared(data: Path) -> dict[str, dict[str, Any]]:
     """Each kind, trained by two ranks."""
     result: dict[str, dict[str, Any]] = by_two_ranks(
-        strategy_work.all_trained, {kind: case(data, kind, **DDP) for kind in KINDS}
+        strategy_work.all_trained, {kind: case_of(data, kind, **DDP) for kind in KINDS}
     )
     return result
 
@@ -54,13 +37,12 @@ def shared(data: Path) -> dict[str, dict[str, Any]]:
 def test_two_ranks_train_what_one_process_trains_with_the_doubled_batch(
     data: Path, shared: dict[str, dict[str, Any]], kind: str
 ) -> None:
-    alone = strategy_work.trained(case(data, kind), Alone())
+    alone = strategy_work.trained(case_of(data, kind), Alone())
     tolerance = 1e-12 if kind == "float64" else 1e-6
-    start = strategy_work.start(case(data, kind))
-    assert max(np.abs(alone[name] - start[name]).max() for name in start) > 0.01, "twenty steps have moved the weights"
-    for name in start:
-        assert shared[kind][name].dtype == alone[name].dtype == start[name].dtype
-        np.testing.assert_allclose(shared[kind][name], alone[name], rtol=0, atol=tolerance, err_msg=name)
+    start = strategy_work.start(case_of(data, kind))
+    assert largest_difference(alone, start) > 0.01, "twenty steps have moved the weights"
+    assert largest_difference(shared[kind], alone) <= tolerance
+    assert {shared[kind][name].dtype for name in start} == {np.dtype("float64" if kind == "float64" else "float32")}
     assert shared[kind]["loss"] == pytest.approx(alone["loss"], abs=2e-6)
 
 

@@ -6,21 +6,20 @@ import warnings
 from typing import Any
 
 from medweave_steps.runtime.imports import require
-from medweave_steps.training.group import Group
+from medweave_steps.train.strategies import Strategy
 
 
-class DdpStrategy:
+class DdpStrategy(Strategy):
     """torch's DistributedDataParallel, over gloo on CPUs and NCCL on GPUs.
 
     Batch norm normalises by the patches of a rank, not of all ranks: torch's SyncBatchNorm exists for GPUs only, and a result
     must not depend on that. The running statistics are averaged over the ranks by the loop.
     """
 
-    def __init__(self, *, group: Group, device: Any) -> None:
-        self.group, self.device = group, device
-
     def wrap(self, network: Any) -> Any:
         """Moves the network to the device; its buffers are left alone."""
+        weights = [weight for weight in network.parameters() if weight.requires_grad]
+        self.gradient_bytes = sum(weight.numel() * weight.element_size() for weight in weights)
         parallel = require("torch.nn.parallel", extra="train")
         on_gpu = self.device.type == "cuda"
         with warnings.catch_warnings():
@@ -33,6 +32,9 @@ class DdpStrategy:
             # torch refuses a hook whose annotations are not its own types.
             wrapped.register_comm_hook(self.group.world_size, lambda number, bucket: mean_in_order(number, bucket))
         return wrapped
+
+
+STRATEGY = DdpStrategy
 
 
 def mean_in_order(world_size: int, bucket: Any) -> Any:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from medweave_steps.training.group import Group
+from medweave_steps.train.strategies import Strategy
 
 
-class SingleStrategy:
+class SingleStrategy(Strategy):
     """Trains in this process alone."""
 
-    def __init__(self, *, group: Group, device: Any) -> None:
-        assert group.world_size == 1
-        self.group, self.device = group, device
+    uses_ranks = False
 
-    def wrap(self, network: Any) -> Any:
-        """Moves the network to the device."""
-        return network.to(self.device)
+
+STRATEGY = SingleStrategy

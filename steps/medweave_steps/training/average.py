@@ -48,5 +48,5 @@ def averaged(states: Sequence[State], samples: Sequence[int]) -> dict[str, Any]:
         total = torch.zeros(first.shape, dtype=torch.float64)
         for state, number in zip(states, samples, strict=True):
             total += state[name].double() * number
-        mean[name] = (total / sum(samples)).float()
+        mean[name] = (total / sum(samples)).to(first.dtype)
     return mean

@@ -1,0 +1,158 @@
+"""`local-sgd`: averaged after every step it is `ddp`, more rarely it sends less; its average is that of `train-distributed`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from medweave_steps.cli import main
+from medweave_steps.contracts.errors import InternalError, UsageError
+from medweave_steps.io.model_folder import read_card
+from medweave_steps.train.network import architecture, seeded_network
+from medweave_steps.train.strategies import STRATEGIES, Strategy, strategy_class
+from medweave_steps.train_distributed.config import DistributedConfig
+from medweave_steps.train_distributed.engines.in_order import InOrderEngine
+from medweave_steps.train_distributed.replica import ReplicaJob
+from medweave_steps.training.average import averaged, packed, unpacked
+from medweave_steps.training.group import Alone
+from support import strategy_work
+from support.rank_work import run_to_its_end
+from support.strategy_work import KINDS, Case, by_two_ranks, case_of, largest_difference, options
+from support.training_set import TINY, training_set
+
+LOCAL: dict[str, Any] = {"strategy": "local-sgd", "ranks": 2}
+BY_EPOCH, EVERY_FIVE, EVERY_TWO = LOCAL, LOCAL | {"sync_interval": 5}, LOCAL | {"sync_interval": 2}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return training_set(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def shared(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """All trainings of two ranks that the tests look at: to start the ranks takes longer than to train."""
+    saved = tmp_path_factory.mktemp("saved")
+    saving = EVERY_FIVE | {"checkpoint_folder": saved, "checkpoint_interval": 12}
+    cases = {f"{kind}, ddp": case_of(data, kind, strategy="ddp", ranks=2) for kind in KINDS}
+    cases |= {kind: case_of(data, kind, **LOCAL, sync_interval=1) for kind in KINDS}
+    cases |= {"five": case_of(data, "instance", **EVERY_FIVE), "epoch": case_of(data, "instance", **BY_EPOCH)}
+    cases |= {"recipe": Case(config=options(data, **EVERY_TWO, epoch_steps=4), recipe=True)}
+    # With Adam, whose moments are each rank's own; the checkpoint of step 12 is written when the ranks meet after it.
+    cases |= {"saving": Case(config=options(data, **saving), recipe=True)}
+    cases |= {"resumed": Case(config=options(data, **EVERY_FIVE), recipe=True, resume=saved)}
+    result: dict[str, dict[str, Any]] = by_two_ranks(strategy_work.all_trained, cases)
+    assert sorted(path.name for path in saved.iterdir()) == ["checkpoint.pt"]
+    assert strategy_work.read_checkpoint(saved)["state"]["step"] == 15
+    return result
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_average_after_every_step_of_plain_sgd_is_ddp(shared: dict[str, dict[str, Any]], kind: str) -> None:
+    assert largest_difference(shared[kind], shared[f"{kind}, ddp"]) <= (1e-12 if kind == "float64" else 1e-6)
+    assert shared[kind]["loss"] == pytest.approx(shared[f"{kind}, ddp"]["loss"], abs=2e-6)
+
+
+def test_bytes_fall_with_the_interval(data: Path, shared: dict[str, dict[str, Any]]) -> None:
+    of_weights = sum(weights.nbytes for weights in strategy_work.start(case_of(data, "instance")).values())
+    assert shared["instance"]["bytes"] == 20 * 2 * of_weights == shared["instance, ddp"]["bytes"]
+    assert shared["five"]["bytes"] * 5 == shared["instance"]["bytes"]
+    assert shared["epoch"]["bytes"] * 10 == shared["instance"]["bytes"]
+    assert largest_difference(shared["five"], shared["instance"]) > 1e-6, "rarer averages train other weights"
+
+
+def test_it_averages_as_train_distributed_does_bit_for_bit(data: Path, shared: dict[str, dict[str, Any]]) -> None:
+    config = options(data)
+    further = DistributedConfig(
+        training_set=data, output=data / "m", trained_model=data / "parent", rounds=10, steps_per_round=2, replicas=2,
+        batch_size=config.batch_size, patch_shape=config.patch_shape, learning_rate=config.learning_rate,
+    )  # fmt: skip
+    job = ReplicaJob(
+        config=further, architecture=json.dumps(architecture(config)), window_shape=config.window_shape,
+        overlap=config.overlap, first_step=0, num_threads=1,
+    )  # fmt: skip
+    engine, content = InOrderEngine(job), packed(seeded_network(config).state_dict())
+    for number in range(further.rounds):
+        shares = engine.train(number, content, bfloat16=False)
+        content = packed(averaged([unpacked(share.weights) for share in shares], [share.samples for share in shares]))
+    for name, weights in unpacked(content).items():
+        assert torch.equal(weights, torch.from_numpy(shared["recipe"][name])), name
+
+
+def test_a_resumed_training_equals_an_uninterrupted_one(shared: dict[str, dict[str, Any]]) -> None:
+    assert largest_difference(shared["resumed"], shared["saving"]) == 0
+    assert shared["resumed"]["loss"] == shared["saving"]["loss"]
+    assert shared["resumed"]["bytes"] == shared["saving"]["bytes"] > 0
+
+
+def test_one_rank_is_single_bit_for_bit(data: Path) -> None:
+    results = [
+        strategy_work.trained(Case(config=options(data, strategy=name), recipe=True), Alone())
+        for name in ("single", "local-sgd")
+    ]
+    assert largest_difference(*results) == 0
+    assert results[0]["loss"] == results[1]["loss"]
+    assert [result["bytes"] for result in results] == [0, 0]
+
+
+def test_a_loss_that_is_not_a_number_names_step_and_cases(tmp_path: Path) -> None:
+    data = training_set(tmp_path)
+    trainer = strategy_work.trainer_of(Case(config=options(data, strategy="local-sgd", batch_size=8)), Alone())
+    for case in trainer.sampler.cases:
+        object.__setattr__(case, "volume_IJK", np.full(case.volume_IJK.shape, math.nan, np.float32))
+    with pytest.raises(InternalError, match=r"the loss is not a number at step 1\.") as caught:
+        run_to_its_end(trainer)
+    assert "the volume of case-0, case-1 holds values that are not finite" in caught.value.seen
+
+
+def test_the_verb_reports_what_was_synchronised(data: Path, tmp_path: Path) -> None:
+    words = ["train", "--training-set", str(data), "--output", str(tmp_path / "model"), *TINY, "--num-threads", "1"]
+    words += ["--training-log", str(tmp_path / "log"), "--run-report", str(tmp_path / "report.json")]
+    assert main([*words, "--strategy", "local-sgd", "--ranks", "2", "--sync-interval", "3"]) == 0
+    training = read_card(tmp_path / "model").training
+    assert (training["strategy"], training["sync_interval"], training["world_size"]) == ("local-sgd", 3, 2)
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in saved_weights(tmp_path / "model").values())
+    # Six steps, epochs of two: averages after the steps 2, 3, 4 and 6.
+    assert training["synchronised_bytes"] == 4 * 2 * weights
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [facts["samples"] for facts in report["ranks"]] == [6, 6]
+    assert report["results"]["training"]["synchronised_bytes"] == training["synchronised_bytes"]
+
+
+def saved_weights(folder: Path) -> dict[str, torch.Tensor]:
+    weights: dict[str, torch.Tensor] = torch.load(folder / "models" / "model.pt", weights_only=True)
+    return weights
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"strategy": "ddp", "sync_interval": 2}, "with --strategy local-sgd only"),
+        ({"strategy": "local-sgd", "sync_interval": 0}, "at least 1"),
+        ({"strategy": "local-sgd", "ranks": 5}, "1 to 4: every rank takes part in --batch-size"),
+        ({"strategy": "local_sgd"}, "one of ddp, local-sgd, single"),
+    ],
+)
+def test_values_that_cannot_be_used_are_refused(data: Path, changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        options(data, **changes)
+    assert told in caught.value.expected
+
+
+def test_the_interval_is_part_of_what_the_weights_depend_on_where_there_is_one(data: Path) -> None:
+    assert "sync_interval" not in options(data).identity()
+    config = options(data, **EVERY_FIVE)
+    assert config.identity()["sync_interval"] == 5
+    assert dataclasses.replace(config, sync_interval=None).identity() != config.identity()
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_module_of_the_package_is_a_strategy(name: str) -> None:
+    assert issubclass(strategy_class(name), Strategy)
