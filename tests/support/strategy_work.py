@@ -21,6 +21,7 @@ from medweave_steps.train.command import TrainJob, train_on_rank
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.loop import Trainer
 from medweave_steps.train.network import seeded_network
+from medweave_steps.training.group import Alone
 from medweave_steps.training.launch import run_ranks
 from support.rank_work import run_to_its_end, seeded, trainer_for
 
@@ -64,9 +65,10 @@ KINDS: dict[str, dict[str, Any]] = {
 """What the equality of strategies is held in; `uneven` deals five patches to the ranks."""
 
 
-def case_of(data: Path, kind: str, **changes: Any) -> Case:
+def case_of(data: Path, kind: str, *, resume: Path | None = None, **changes: Any) -> Case:
     """The training of one of the kinds."""
-    return Case(config=options(data, **changes | ({"batch_size": 5} if kind == "uneven" else {})), **KINDS[kind])
+    config = options(data, **changes | ({"batch_size": 5} if kind == "uneven" else {}))
+    return Case(config=config, resume=resume, **KINDS[kind])
 
 
 def by_two_ranks(work: Any, job: Any) -> Any:
@@ -123,7 +125,15 @@ def trained(case: Case, group: Any) -> dict[str, Any]:
 
 def all_trained(cases: Mapping[str, Case], group: Any) -> dict[str, dict[str, Any]]:
     """One after the other by the same ranks: to start these takes longer than to train."""
-    return {name: trained(case, group) for name, case in cases.items()}
+    return {name: _by_ranks_or_one(case, group) for name, case in cases.items()}
+
+
+def _by_ranks_or_one(case: Case, group: Any) -> dict[str, Any]:
+    if case.config.strategy != "single":
+        return trained(case, group)
+    result = trained(case, Alone()) if group.rank == 0 else {}
+    group.gather(None)  # the others wait for the checkpoints that it writes
+    return result
 
 
 def refusals(jobs: Mapping[str, Sequence[TrainConfig]], group: Any) -> dict[str, list[Any]]:

@@ -15,6 +15,8 @@ from medweave_steps.runtime.write import atomic_file
 
 CHECKPOINT_FILE, BEFORE_FILE = "checkpoint.pt", "checkpoint-before.pt"
 VERSION = 1
+SPREAD = ("strategy", "ranks", "sync_interval")
+"""How a training is spread; it may go on spread in another way."""
 
 
 def write_checkpoint(folder: Path, content: Mapping[str, Any]) -> Path:
@@ -70,7 +72,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def check_identity(content: Mapping[str, Any], *, identity: Mapping[str, Any], data_sha256: str) -> None:
-    """Refuses a checkpoint that another configuration, another architecture or other data wrote.
+    """Refuses a checkpoint that another configuration, another architecture or other data wrote; `SPREAD` may differ.
 
     Args:
         content: the checkpoint.
@@ -80,7 +82,8 @@ def check_identity(content: Mapping[str, Any], *, identity: Mapping[str, Any], d
         UserInputError: names each option that differs, with both values.
     """
     before = json.loads(content["identity"])
-    names = sorted(name for name in before.keys() | identity.keys() if before.get(name) != identity.get(name))
+    compared = (before.keys() | identity.keys()) - set(SPREAD)
+    names = sorted(name for name in compared if before.get(name) != identity.get(name))
     if names:
         raise UserInputError(
             "the checkpoint belongs to another training.",
@@ -95,6 +98,15 @@ def check_identity(content: Mapping[str, Any], *, identity: Mapping[str, Any], d
             expected=f"data digest {data_sha256[:16]}…, as cohort.json says",
             do="resume with the training set that the checkpoint was written with, or start anew without --resume-from",
         )
+
+
+def spread_before(content: Mapping[str, Any], identity: Mapping[str, Any]) -> str:
+    """What to add to a sentence about a checkpoint that was written under another strategy or by another number of ranks."""
+    before = json.loads(content["identity"])
+    if all(before.get(name) == identity.get(name) for name in SPREAD):
+        return ""
+    number = before["ranks"]
+    return f", written by {number} rank{'s' if number > 1 else ''} under --strategy {before['strategy']}"
 
 
 def _unusable(seen: str, do: str) -> UserInputError:

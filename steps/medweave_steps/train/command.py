@@ -114,7 +114,7 @@ def _train(
     training: Sequence[CaseFolder], validation: Sequence[CaseFolder],
 ) -> Any:  # fmt: skip
     from medweave_steps.runtime.signals import deferred
-    from medweave_steps.train.checkpoint import read_checkpoint
+    from medweave_steps.train.checkpoint import read_checkpoint, spread_before
     from medweave_steps.train.loop import Trainer
     from medweave_steps.train.network import seeded_network
     from medweave_steps.train.strategies import strategy_class
@@ -141,7 +141,8 @@ def _train(
         )  # fmt: skip
         points = trainer.restore(content) if content is not None else []
         if content is not None:
-            context.notice(f"continued from a checkpoint at step {trainer.state.step} of {config.steps}.")
+            spread = spread_before(content, trainer.identity())
+            context.notice(f"continued from a checkpoint at step {trainer.state.step} of {config.steps}{spread}.")
         history = History(job.log_folder if group.rank == 0 else None, points)
         trainer.run(history, lambda total, done: context.progress(unit="epoch", total=total, done=done))
         history.close()

@@ -63,7 +63,8 @@ class TrainConfig(Recipe):
     )
     checkpoint_interval: int = option("steps between two checkpoints", default=500)
     resume_from: Path | None = option(
-        "checkpoint, or folder with checkpoint.pt, to continue exactly; else the newest whole one that MEDWEAVE_RESUME_FROM has",
+        "checkpoint, or folder with checkpoint.pt, to continue exactly, or under another --strategy or number of --ranks; else "
+        "the newest whole one that MEDWEAVE_RESUME_FROM has",
         default=None,
     )
 

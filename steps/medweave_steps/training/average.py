@@ -50,3 +50,16 @@ def averaged(states: Sequence[State], samples: Sequence[int]) -> dict[str, Any]:
             total += state[name].double() * number
         mean[name] = (total / sum(samples)).to(first.dtype)
     return mean
+
+
+def mean_state(states: Sequence[Any]) -> Any:
+    """Mean of states of one kind of optimiser and schedule: of each tensor of fractions; all else is that of the first."""
+    torch = require("torch", extra="train")
+    first = states[0]
+    if isinstance(first, Mapping):
+        return {key: mean_state([state[key] for state in states]) for key in first}
+    if isinstance(first, list):
+        return [mean_state(parts) for parts in zip(*states, strict=True)]
+    if torch.is_tensor(first) and first.is_floating_point():
+        return averaged([{"": state} for state in states], [1] * len(states))[""]
+    return first

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from medweave_steps.training.average import mean_state
 from medweave_steps.training.group import Group
 
 if TYPE_CHECKING:
@@ -97,8 +98,10 @@ class Strategy:
         return stepper.state()
 
     def restore(self, stepper: Stepper, content: Mapping[str, Any]) -> None:
-        """Takes over what `state` gave."""
-        stepper.restore(content)
+        """Takes over what `state` gave, of whatever strategy on however many ranks: a rank without a state of its own the mean."""
+        states = content.get("of_ranks", [content])
+        has_own = not self.is_alike and len(states) == self.group.world_size
+        stepper.restore(states[self.group.rank] if has_own else mean_state(states))
 
 
 def strategy_class(name: str) -> type[Strategy]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from medweave_steps.train.strategies import Meeting, Strategy
@@ -68,10 +68,6 @@ class LocalSgdStrategy(Strategy):
     def state(self, stepper: Stepper) -> dict[str, Any]:
         """Of every rank, in their order; all must call it."""
         return {"of_ranks": [unpacked(state) for state in self.group.gather(packed(stepper.state()))]}
-
-    def restore(self, stepper: Stepper, content: Mapping[str, Any]) -> None:
-        """Takes over what `state` gave for this rank."""
-        stepper.restore(content["of_ranks"][self.group.rank])
 
 
 STRATEGY = LocalSgdStrategy
