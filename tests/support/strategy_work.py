@@ -60,14 +60,20 @@ KINDS: dict[str, dict[str, Any]] = {
     "instance": {},
     "group": {"norm": ("GROUP", {"num_groups": 2})},
     "uneven": {},
+    "accumulated": {},
     "float64": {"dtype": "float64"},
 }
-"""What the equality of strategies is held in; `uneven` deals five patches to the ranks."""
+"""What the equality of strategies is held in."""
+KIND_OPTIONS: dict[str, dict[str, Any]] = {
+    "uneven": {"batch_size": 5},
+    "accumulated": {"batch_size": 5, "accumulate": 2},
+}
+"""Five patches for two ranks; they take these one and two at a time, and one and one."""
 
 
 def case_of(data: Path, kind: str, *, resume: Path | None = None, **changes: Any) -> Case:
     """The training of one of the kinds."""
-    config = options(data, **changes | ({"batch_size": 5} if kind == "uneven" else {}))
+    config = options(data, **KIND_OPTIONS.get(kind, {}) | changes)
     return Case(config=config, resume=resume, **KINDS[kind])
 
 
@@ -139,6 +145,11 @@ def _by_ranks_or_one(case: Case, group: Any) -> dict[str, Any]:
 def refusals(jobs: Mapping[str, Sequence[TrainConfig]], group: Any) -> dict[str, list[Any]]:
     """What each rank says to a training for which the ranks were given other options each."""
     return {name: group.gather(_refusal(configs[group.rank], group)) for name, configs in jobs.items()}
+
+
+def trained_and_refused(job: tuple[Mapping[str, Case], Mapping[str, Sequence[TrainConfig]]], group: Any) -> Any:
+    """What `all_trained` and `refusals` give, by the same ranks."""
+    return all_trained(job[0], group), refusals(job[1], group)
 
 
 def _refusal(config: TrainConfig, group: Any) -> dict[str, str] | None:

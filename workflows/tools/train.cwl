@@ -82,6 +82,10 @@ inputs:
     doc: steps of local-sgd between two averages of the weights; else an epoch
     type: int?
     inputBinding: {prefix: --sync-interval}
+  accumulate:
+    doc: parts that a rank cuts its patches of a step into, to need less memory
+    type: int?
+    inputBinding: {prefix: --accumulate}
   threads_per_rank:
     doc: compute threads of each rank; equal numbers give equal weights, wherever the ranks are
     type: int?

@@ -55,6 +55,10 @@ class TrainConfig(Recipe):
     )
     ranks: int = option("processes of ddp or local-sgd, over all nodes together; a multiple of the nodes", default=1)
     sync_interval: int | None = option("steps of local-sgd between two averages; else an epoch", default=None)
+    accumulate: int = option(
+        "parts that a rank cuts its patches of a step into, to need less memory; gradients are synchronised once for all of them",
+        default=1,
+    )
     threads_per_rank: int | None = option(
         "compute threads of each rank; else --num-threads is shared by the ranks of the node", default=None
     )
@@ -85,6 +89,10 @@ class TrainConfig(Recipe):
         interval = self.sync_interval
         fits = interval is None or (interval >= 1 and self.strategy == "local-sgd")
         check_option(fits, "sync_interval", interval, "at least 1, with --strategy local-sgd only")
+        parts, least = self.accumulate, self.batch_size // self.ranks
+        check_option(
+            1 <= parts <= least, "accumulate", parts, f"1 to {least}, the patches that each rank has in a step"
+        )
         self._check_network()
 
     def _check_network(self) -> None:
@@ -106,5 +114,8 @@ class TrainConfig(Recipe):
 
     def identity(self) -> dict[str, Any]:
         """Every option that the trained weights depend on, as JSON values; equal identities train equal weights."""
-        unused = ("sync_interval",) if self.sync_interval is None else ()
+        # What is not used is not named, so that checkpoints from before these options still fit.
+        unused = tuple(
+            name for name, value in (("sync_interval", None), ("accumulate", 1)) if getattr(self, name) == value
+        )
         return options_of(self, leave_out=_NOT_NUMERIC + unused)

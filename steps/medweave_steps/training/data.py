@@ -7,6 +7,7 @@ ranks, and a resumed training needs no state but the step. Suffix legend: B batc
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -68,6 +69,14 @@ class Batch:
     image_BCIJK: FloatArray
     label_BCIJK: FloatArray
     case_ids: tuple[str, ...]
+
+    def parts(self, number: int) -> list[Batch]:
+        """The patches in so many batches, in their order, of sizes that differ by one at most."""
+        ends = [len(self.case_ids) * place // number for place in range(number + 1)]
+        return [
+            Batch(image_BCIJK=self.image_BCIJK[a:b], label_BCIJK=self.label_BCIJK[a:b], case_ids=self.case_ids[a:b])
+            for a, b in itertools.pairwise(ends)
+        ]
 
 
 def open_training_case(case: CaseFolder, *, spacing_mm: Triple_mm, seed: int) -> TrainingCase:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -90,9 +91,26 @@ class Stepper:
             buffer.copy_(torch.from_numpy(part))
             start += buffer.numel()
 
-    def apply(self, loss: Any) -> None:
-        """Changes the weights by the gradient of this loss, and the learning rate by one step."""
-        self.optimiser.zero_grad(set_to_none=True)
+    def accumulate(self, parts: Sequence[Batch], weights: Sequence[float]) -> float:
+        """Keeps the gradient of some batches for `apply`, averaged over no other rank yet; returns their loss.
+
+        Args:
+            weights: what the loss of each batch counts.
+        """
+        total = 0.0
+        for place, (part, weight) in enumerate(zip(parts, weights, strict=True)):
+            if place == 0:
+                self.optimiser.zero_grad(set_to_none=True)
+            with getattr(self.wrapped, "no_sync", contextlib.nullcontext)():
+                loss = self.loss_of(part) * weight
+                loss.backward()
+            total += float(loss.detach())
+        return total
+
+    def apply(self, loss: Any, *, accumulated: bool = False) -> None:
+        """Changes the weights by the gradient of this loss and of what was accumulated, and the learning rate by one step."""
+        if not accumulated:
+            self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         self.optimiser.step()
         self.schedule.step()

@@ -25,19 +25,29 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shared(data: Path) -> dict[str, dict[str, Any]]:
-    """Each kind, trained by two ranks."""
-    result: dict[str, dict[str, Any]] = by_two_ranks(
-        strategy_work.all_trained, {kind: case_of(data, kind, **DDP) for kind in KINDS}
-    )
-    return result
+def by_ranks(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Each kind, trained by two ranks; and what these said when they were given other things."""
+    other = training_set(tmp_path_factory.mktemp("other"))
+    volume = np.load(other / "cases/case-1/volume.npy")
+    volume[2:6, 2:6, 2:6] = 0  # the same cohort.json, but the arrays were copied from another run
+    np.save(other / "cases/case-1/volume.npy", volume)
+    config = options(data, **DDP)
+    others = {
+        "options": with_changes(config, learning_rate=0.25, seed=3),
+        "arrays": with_changes(config, training_set=other),
+        "checkpoints": with_changes(config, checkpoint_folder=other / "saved"),
+    }
+    cases = {kind: case_of(data, kind, **DDP) for kind in KINDS}
+    trained, said = by_two_ranks(strategy_work.trained_and_refused, (cases, others))
+    return trained, said
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_ranks_train_what_one_process_trains_with_the_doubled_batch(
-    data: Path, shared: dict[str, dict[str, Any]], kind: str
+    data: Path, by_ranks: tuple[dict[str, Any], dict[str, Any]], kind: str
 ) -> None:
-    alone = strategy_work.trained(case_of(data, kind), Alone())
+    shared, _ = by_ranks
+    alone = strategy_work.trained(case_of(data, kind, accumulate=1), Alone())
     tolerance = 1e-12 if kind == "float64" else 1e-6
     start = strategy_work.start(case_of(data, kind))
     assert largest_difference(alone, start) > 0.01, "twenty steps have moved the weights"
@@ -46,21 +56,10 @@ def test_two_ranks_train_what_one_process_trains_with_the_doubled_batch(
     assert shared[kind]["loss"] == pytest.approx(alone["loss"], abs=2e-6)
 
 
-def test_ranks_that_were_given_other_things_say_so_before_the_first_step(data: Path, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    other = training_set(tmp_path / "other")
-    volume = np.load(other / "cases/case-1/volume.npy")
-    volume[2:6, 2:6, 2:6] = 0  # the same cohort.json, but the arrays were copied from another run
-    np.save(other / "cases/case-1/volume.npy", volume)
-    config = options(data, **DDP)
-    said = by_two_ranks(
-        strategy_work.refusals,
-        {
-            "options": with_changes(config, learning_rate=0.25, seed=3),
-            "arrays": with_changes(config, training_set=other),
-            "checkpoints": with_changes(config, checkpoint_folder=tmp_path / "saved"),
-        },
-    )
+def test_ranks_that_were_given_other_things_say_so_before_the_first_step(
+    by_ranks: tuple[dict[str, Any], dict[str, Any]],
+) -> None:
+    _, said = by_ranks
     for told in said.values():
         assert told[0] == told[1], "every rank ends with the same words"
         assert told[0]["what"] == "the ranks were not given the same training."

@@ -104,11 +104,11 @@ KILLED_AT = """
 import os, signal
 from medweave_steps.training.stepper import Stepper
 apply, begun = Stepper.apply, []
-def apply_or_die(self, loss):
-    begun.append(loss)
+def apply_or_die(self, *given, **named):
+    begun.append(given)
     if len(begun) == {step}:
         os.kill(os.getpid(), signal.SIGKILL)
-    apply(self, loss)
+    apply(self, *given, **named)
 Stepper.apply = apply_or_die
 """
 

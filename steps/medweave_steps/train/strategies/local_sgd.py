@@ -40,13 +40,16 @@ class LocalSgdStrategy(Strategy):
         """As every strategy; a loss that is not a number is told by the rank that has it, and ends the others."""
         from medweave_steps.training.stepper import blame_of, not_a_number
 
-        loss = stepper.loss_of(batch)
-        value = float(loss.detach())
+        *parts, last = batch.parts(self.config.accumulate)
+        num_patches = len(batch.case_ids)
+        before = stepper.accumulate(parts, [len(part.case_ids) / num_patches for part in parts])
+        loss = stepper.loss_of(last) * (len(last.case_ids) / num_patches)
+        value = before + float(loss.detach())
         if not math.isfinite(value):
             raise not_a_number(value, step=step, blames=[blame_of(batch)], learning_rate=stepper.learning_rate)
-        stepper.apply(loss)
+        stepper.apply(loss, accumulated=bool(parts))
         self._losses.append(value * self.share(batch))
-        self._num_patches += len(batch.case_ids)
+        self._num_patches += num_patches
         return self._meet(stepper, news) if self._is_due(step + 1) else None
 
     def _is_due(self, step: int) -> bool:
