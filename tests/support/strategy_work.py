@@ -152,6 +152,13 @@ def trained_and_refused(job: tuple[Mapping[str, Case], Mapping[str, Sequence[Tra
     return all_trained(job[0], group), refusals(job[1], group)
 
 
+def trained_and_reported(job: tuple[Mapping[str, Case], TrainJob], group: Any) -> Any:
+    """What `all_trained` gives; then the verb's whole work: its results, and the samples of each rank."""
+    trained = all_trained(job[0], group)
+    outcome = train_on_rank(job[1], group)
+    return None if outcome is None else (trained, outcome[0], [facts.samples for facts in outcome[1].ranks])
+
+
 def _refusal(config: TrainConfig, group: Any) -> dict[str, str] | None:
     folder = config.training_set
     try:

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from medweave_steps.cli import main
 from medweave_steps.contracts.errors import InternalError, UsageError
 from medweave_steps.io.model_folder import read_card
+from medweave_steps.train.command import TrainJob
 from medweave_steps.train.network import architecture, seeded_network
 from medweave_steps.train.strategies import STRATEGIES, Strategy, strategy_class
 from medweave_steps.train_distributed.config import DistributedConfig
@@ -25,7 +25,7 @@ from medweave_steps.training.group import Alone
 from support import strategy_work
 from support.rank_work import run_to_its_end
 from support.strategy_work import KINDS, Case, by_two_ranks, case_of, largest_difference, options
-from support.training_set import TINY, training_set
+from support.training_set import training_set
 
 LOCAL: dict[str, Any] = {"strategy": "local-sgd", "ranks": 2}
 BY_EPOCH, EVERY_FIVE, EVERY_TWO = LOCAL, LOCAL | {"sync_interval": 5}, LOCAL | {"sync_interval": 2}
@@ -37,8 +37,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shared(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """All trainings of two ranks that the tests look at: to start the ranks takes longer than to train."""
+def by_ranks(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, dict[str, Any]], Any, list[int]]:
+    """All that two ranks do for the tests, and the verb's results with each rank's samples: to start ranks takes the longest."""
     saved = tmp_path_factory.mktemp("saved")
     saving = EVERY_FIVE | {"checkpoint_folder": saved, "checkpoint_interval": 12}
     cases = {f"{kind}, ddp": case_of(data, kind, strategy="ddp", ranks=2) for kind in KINDS}
@@ -48,10 +48,18 @@ def shared(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, di
     # With Adam, whose moments are each rank's own; the checkpoint of step 12 is written when the ranks meet after it.
     cases |= {"saving": Case(config=options(data, **saving), recipe=True)}
     cases |= {"resumed": Case(config=options(data, **EVERY_FIVE), recipe=True, resume=saved)}
-    result: dict[str, dict[str, Any]] = by_two_ranks(strategy_work.all_trained, cases)
+    verb, folder = options(data, **LOCAL, sync_interval=3, steps=6, epoch_steps=2), data / "model"
+    folder.mkdir()
+    job = TrainJob(config=verb, num_threads=1, folder=folder, log_folder=data / "log")
+    trained, results, samples = by_two_ranks(strategy_work.trained_and_reported, (cases, job))
     assert sorted(path.name for path in saved.iterdir()) == ["checkpoint.pt"]
     assert strategy_work.read_checkpoint(saved)["state"]["step"] == 15
-    return result
+    return trained, results, samples
+
+
+@pytest.fixture(scope="module")
+def shared(by_ranks: tuple[dict[str, dict[str, Any]], Any, list[int]]) -> dict[str, dict[str, Any]]:
+    return by_ranks[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -112,18 +120,16 @@ def test_a_loss_that_is_not_a_number_names_step_and_cases(tmp_path: Path) -> Non
     assert "the volume of case-0, case-1 holds values that are not finite" in caught.value.seen
 
 
-def test_the_verb_reports_what_was_synchronised(data: Path, tmp_path: Path) -> None:
-    words = ["train", "--training-set", str(data), "--output", str(tmp_path / "model"), *TINY, "--num-threads", "1"]
-    words += ["--training-log", str(tmp_path / "log"), "--run-report", str(tmp_path / "report.json")]
-    assert main([*words, "--strategy", "local-sgd", "--ranks", "2", "--sync-interval", "3"]) == 0
-    training = read_card(tmp_path / "model").training
+def test_the_verb_reports_what_was_synchronised(
+    data: Path, by_ranks: tuple[dict[str, dict[str, Any]], Any, list[int]]
+) -> None:
+    _, results, samples = by_ranks
+    training = read_card(data / "model").training
     assert (training["strategy"], training["sync_interval"], training["world_size"]) == ("local-sgd", 3, 2)
-    weights = sum(tensor.numel() * tensor.element_size() for tensor in saved_weights(tmp_path / "model").values())
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in saved_weights(data / "model").values())
     # Six steps, epochs of two: averages after the steps 2, 3, 4 and 6.
-    assert training["synchronised_bytes"] == 4 * 2 * weights
-    report = json.loads((tmp_path / "report.json").read_text())
-    assert [facts["samples"] for facts in report["ranks"]] == [6, 6]
-    assert report["results"]["training"]["synchronised_bytes"] == training["synchronised_bytes"]
+    assert training["synchronised_bytes"] == results["training"]["synchronised_bytes"] == 4 * 2 * weights
+    assert samples == [12, 12]
 
 
 def saved_weights(folder: Path) -> dict[str, torch.Tensor]:
