@@ -52,9 +52,9 @@ def _ip(words: str) -> None:
     subprocess.run(["ip", *words.split()], check=True)
 
 
-def sent_bytes() -> int:
-    """What has left the sender's interface."""
-    words = ["ip", "netns", "exec", NAMES[0], "cat", f"/sys/class/net/{LINK}/statistics/tx_bytes"]
+def sent_bytes(name: str = NAMES[0]) -> int:
+    """What has left the sender's interface, that of the first namespace if no other is named."""
+    words = ["ip", "netns", "exec", name, "cat", f"/sys/class/net/{LINK}/statistics/tx_bytes"]
     return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
 
 
@@ -118,10 +118,10 @@ def made(folder: Path, cases: int, syntax: str) -> Path:
     return folder / "cohort"
 
 
-def measured(copies: Copies, options: argparse.Namespace) -> None:
+def measured(copies: Copies, options: argparse.Namespace, name: str = "transfer_shaped") -> None:
     """Times of pairs, and the share of bytes of all of them."""
     bars = options.syntax == "explicit" and options.mbit == 1000
-    name = "transfer_shaped" if bars else f"transfer_shaped_{options.syntax}_{options.mbit}"
+    name = name if bars else f"{name}_{options.syntax}_{options.mbit}"
     size = sum(each.stat().st_size for each in copies.source.rglob("*") if each.is_file())
     notes = {"mib": round(size / 2**20), "mbit": options.mbit, "syntax": options.syntax}
     harness.run_pairs(

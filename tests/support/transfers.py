@@ -41,6 +41,14 @@ def replaced(folder: Path, program: str, script: str) -> None:
     file.chmod(0o755)
 
 
+def slices(num_bytes: int) -> bytes:
+    """Pixels as CT has them: two bytes each, noise in the lower one, one of few values in the upper one."""
+    some = os.urandom(num_bytes)
+    pixels = bytearray(some)
+    pixels[1::2] = some[1::2].translate(bytes([4] * 8 + [3] * 248))
+    return bytes(pixels)
+
+
 class Places:
     """A laptop and two sites, whose files all lie on this machine.
 

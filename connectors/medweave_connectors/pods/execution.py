@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 from streamflow.core.data import StreamWrapper
 
+from medweave_connectors.given import given_to
 from medweave_connectors.pods.commands import MARK, telling_its_end
 from medweave_connectors.pods.errors import PodLost, StreamLost
 
@@ -303,7 +304,16 @@ class StreamContext:
         self._stream: Reader | Writer
 
     async def __aenter__(self) -> StreamWrapper:
-        self._stream = self._kind(await self._opening, self._command)
+        execution = await self._opening
+        self._stream = self._kind(execution, self._command)
+        if given := given_to(self._command):
+            try:
+                await execution.write(given)
+                if self._kind is Reader:  # nobody writes more
+                    await execution.close_input()
+            except BaseException:
+                await self._stream.abort()
+                raise
         return self._stream
 
     async def __aexit__(

@@ -18,6 +18,7 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.deployment.connector.base import BaseConnector
 
 from medweave_connectors.errors import StreamBroke
+from medweave_connectors.given import given_to
 from medweave_connectors.pods import volumes
 from medweave_connectors.pods.cluster import Cluster, Refused
 from medweave_connectors.pods.errors import PodLost
@@ -145,7 +146,8 @@ class PodPlaces(TarCopies, BaseConnector):  # type: ignore[misc]
 
     async def get_stream_reader(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """Standard output of a command, for a `with`; it is an error if the command fails."""
-        return StreamContext(self._execute(location.name, command), Reader, command)
+        execution = self._execute(location.name, command, takes_input=bool(given_to(command)))
+        return StreamContext(execution, Reader, command)
 
     async def get_stream_writer(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """Standard input of a command, for a `with`; it is an error if the command fails."""

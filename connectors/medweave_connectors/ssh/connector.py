@@ -21,6 +21,7 @@ from streamflow.deployment.connector.ssh import SSHConnector, SSHContext
 
 from medweave_connectors import requests, shutdown
 from medweave_connectors.errors import CommandFailed, SiteUnreachable, TimeLimitExceeded, of_the_file
+from medweave_connectors.given import given_to
 from medweave_connectors.job_processes import KEY, end_line
 from medweave_connectors.record import current
 from medweave_connectors.record.output import JobOutput
@@ -213,11 +214,13 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
 
     async def get_stream_reader(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """What a command at the machine writes; a failure of the command is an error when the stream ends."""
-        return Reader(self._limited_session(location, stream_line(command)), f"a transfer from {location.name}")
+        session = self._limited_session(location, stream_line(command))
+        return Reader(session, f"a transfer from {location.name}", given_to(command))
 
     async def get_stream_writer(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """The input of a command at the machine; a failure of the command is an error when the stream ends."""
-        return Writer(self._limited_session(location, stream_line(command)), f"a transfer to {location.name}")
+        session = self._limited_session(location, stream_line(command))
+        return Writer(session, f"a transfer to {location.name}", given_to(command))
 
     async def far_end(self, location: ExecutionLocation) -> End:
         """The machine as one end of a direct copy: it listens at all of its addresses.

@@ -31,8 +31,9 @@ class _Input(SSHStreamWriterWrapper):  # type: ignore[misc]
 class _Stream:
     """A session whose errors are read, so that much of them cannot hold it up, and told."""
 
-    def __init__(self, session: AbstractAsyncContextManager[Any], what: str) -> None:
-        self._session, self._what = session, what
+    def __init__(self, session: AbstractAsyncContextManager[Any], what: str, given: bytes = b"") -> None:
+        """`given` is what the command reads first."""
+        self._session, self._what, self._given = session, what, given
         self._errors = bytearray()
         self._process: Any = None
         self._draining: asyncio.Task[None] | None = None
@@ -40,6 +41,9 @@ class _Stream:
     async def _open(self) -> Any:
         self._process = await self._session.__aenter__()
         self._draining = asyncio.create_task(self._drain())
+        if self._given:
+            with contextlib.suppress(OSError):  # how it ended is looked at later
+                self._process.stdin.write(self._given)
         return self._process
 
     async def _drain(self) -> None:

@@ -10,60 +10,61 @@ import asyncio
 import contextlib
 import posixpath
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, MutableSequence, Sequence
+from collections.abc import Awaitable, Callable, MutableSequence, Sequence
 from typing import Any
 
 from streamflow.core.deployment import Connector, ExecutionLocation
 
-from medweave_connectors.errors import StreamCut, StreamRefused
+from medweave_connectors.errors import StreamCut
 from medweave_connectors.local.streams import Reader, Writer
 from medweave_connectors.record import console
 from medweave_connectors.transfer import commands
-from medweave_connectors.transfer.archive import ArchiveRefused, Exactly, Guard
+from medweave_connectors.transfer.archive import Exactly, Guard
 from medweave_connectors.transfer.commands import is_aside
 from medweave_connectors.transfer.direct.ends import behind
 from medweave_connectors.transfer.flow import current
 from medweave_connectors.transfer.pieces import Piece
+from medweave_connectors.transfer.wire import HERE, Leg, Passing, leg
 
-HERE = "this machine"
+THIS = "this machine"
 CUT_PAUSES_S = (0.5, 3.0, 10.0)  # before a connection that was lost is made again
-Streams = Callable[[], Awaitable[tuple[Any, Sequence[Any]]]]
+Streams = Callable[[], Awaitable[tuple[Any, Sequence[Any], tuple[Leg, Leg]]]]
 
 
-async def pump(source: Any, targets: Sequence[Any], buffer_bytes: int, guard: Guard | Exactly | None = None) -> None:
+async def pump(
+    source: Any,
+    targets: Sequence[Any],
+    buffer_bytes: int,
+    guard: Guard | Exactly | None = None,
+    legs: tuple[Leg, Leg] = (HERE, HERE),
+) -> None:
     """Sends what one stream gives to all others; the slowest sets the pace.
 
     Args:
         source, targets: contexts of streams, not opened yet.
         guard: of the archive that the stream is; without one, everything passes.
+        legs: how it comes, and how it goes on.
 
     Raises:
         StreamBroke: one of the programs behind them failed.
         StreamRefused: the archive is not what was asked for.
     """
-    flow = current()
+    flow, passing = current(), Passing(*legs, guard)
     async with contextlib.AsyncExitStack() as ends:
         writers = [await ends.enter_async_context(each) for each in targets]
         share = ends.enter_context(flow.limit.share())
+
+        async def write(data: bytes) -> None:
+            await asyncio.gather(*(writer.write(data) for writer in writers))
+
         # The source's end is known before the targets are told that all has arrived.
-        async with source as reader:
-            while data := await reader.read(buffer_bytes):
-                with _refusing():
-                    passed = data if guard is None else guard.passed(data)
-                await asyncio.gather(*(writer.write(passed) for writer in writers))
-                flow.passed(len(data))
-                await share.spend(len(data))
-        if guard is not None:
-            with _refusing():
-                guard.end()
-
-
-@contextlib.contextmanager
-def _refusing() -> Iterator[None]:
-    try:
-        yield
-    except ArchiveRefused as error:
-        raise StreamRefused(str(error)) from None
+        async with source as reader, contextlib.aclosing(passing.blocks(reader.read, buffer_bytes)) as blocks:
+            async for block in blocks:
+                await write(block.data)
+                flow.passed(block.num_bytes, block.wire_bytes)
+                await share.spend(block.wire_bytes)
+        if last := passing.end():
+            await write(last)
 
 
 async def send_piece(
@@ -81,12 +82,14 @@ async def send_piece(
     origin, connector = connector_of(source.deployment), connector_of(destinations[0].deployment)
 
     async def sent() -> None:
+        legs = leg(source), leg(*destinations)
         if source.local:
-            reader: Any = Reader(piece.packing, f"a transfer from {HERE}")
+            reader: Any = Reader(piece.packing, f"a transfer from {THIS}")
         else:
-            reader = await origin.get_stream_reader(list(piece.packing), source)
-        writers = [await connector.get_stream_writer(list(piece.unpacking), each) for each in destinations]
-        await pump(reader, writers, int(connector.transferBufferSize), piece.guard(trusted=source.local))
+            reader = await origin.get_stream_reader(legs[0].packing(piece.packing), source)
+        words = legs[1].unpacking(piece.unpacking)
+        writers = [await connector.get_stream_writer(words, each) for each in destinations]
+        await pump(reader, writers, int(connector.transferBufferSize), piece.guard(trusted=source.local), legs)
 
     work = sent()
     for each, places in ((origin, [source]), (connector, destinations)):
@@ -111,9 +114,10 @@ class TarCopies:
             StreamBroke: tar failed, here or there.
         """
 
-        async def streams() -> tuple[Any, Sequence[Any]]:
-            source = Reader(commands.pack(src.rstrip("/")), f"a transfer from {HERE}")
-            return source, await self._tar_writers(src, dst, locations)
+        async def streams() -> tuple[Any, Sequence[Any], tuple[Leg, Leg]]:
+            source = Reader(commands.pack(src.rstrip("/")), f"a transfer from {THIS}")
+            there = leg(*locations)
+            return source, await self._tar_writers(src, dst, locations, there), (HERE, there)
 
         await self._pumped(dst, streams, self.transferBufferSize)
 
@@ -122,9 +126,11 @@ class TarCopies:
     ) -> None:
         """Copies to this machine, in the same way."""
 
-        async def streams() -> tuple[Any, Sequence[Any]]:
+        async def streams() -> tuple[Any, Sequence[Any], tuple[Leg, Leg]]:
             words = commands.unpack(_name(src), dst.rstrip("/"), secrets.token_hex(4), own=True)
-            return await self._tar_reader(self, src, location), [Writer(words, f"a transfer to {HERE}")]
+            there = leg(location)
+            reader = await self._tar_reader(self, src, location, there)
+            return reader, [Writer(words, f"a transfer to {THIS}")], (there, HERE)
 
         await self._pumped(dst, streams, self._buffer(self), _name(src))
 
@@ -146,9 +152,10 @@ class TarCopies:
             await self.run(location=source_location, command=words)  # type: ignore[attr-defined]
         if others:
 
-            async def streams() -> tuple[Any, Sequence[Any]]:
-                reader = await self._tar_reader(connector, src, source_location)
-                return reader, await self._tar_writers(src, dst, others)
+            async def streams() -> tuple[Any, Sequence[Any], tuple[Leg, Leg]]:
+                legs = leg(source_location), leg(*others)
+                reader = await self._tar_reader(connector, src, source_location, legs[0])
+                return reader, await self._tar_writers(src, dst, others, legs[1]), legs
 
             await self._pumped(dst, streams, self._buffer(connector), _name(src))
 
@@ -162,8 +169,8 @@ class TarCopies:
         """
         for pause_s in (None,) if is_aside(target) else (*CUT_PAUSES_S, None):
             try:
-                source, targets = await streams()
-                return await pump(source, targets, buffer_bytes, Guard(elsewhere) if elsewhere else None)
+                source, targets, legs = await streams()
+                return await pump(source, targets, buffer_bytes, Guard(elsewhere) if elsewhere else None, legs)
             except StreamCut as error:
                 if pause_s is None:
                     raise
@@ -171,12 +178,13 @@ class TarCopies:
             await asyncio.sleep(pause_s)
 
     @staticmethod
-    async def _tar_reader(connector: Any, src: str, location: ExecutionLocation) -> Any:
-        return await connector.get_stream_reader(commands.pack(src.rstrip("/")), location)
+    async def _tar_reader(connector: Any, src: str, location: ExecutionLocation, there: Leg) -> Any:
+        return await connector.get_stream_reader(there.packing(commands.pack(src.rstrip("/"))), location)
 
-    async def _tar_writers(self, src: str, dst: str, locations: Sequence[ExecutionLocation]) -> list[Any]:
+    async def _tar_writers(self, src: str, dst: str, locations: Sequence[ExecutionLocation], there: Leg) -> list[Any]:
         connector: Any = self
-        words = [commands.unpack(_name(src), dst.rstrip("/"), secrets.token_hex(4)) for _ in locations]
+        unpacking = (commands.unpack(_name(src), dst.rstrip("/"), secrets.token_hex(4)) for _ in locations)
+        words = [there.unpacking(each) for each in unpacking]
         return [await connector.get_stream_writer(*each) for each in zip(words, locations, strict=True)]
 
     @staticmethod

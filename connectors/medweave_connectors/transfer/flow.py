@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 from medweave_connectors.transfer.limit import Limit
 from medweave_steps.contracts.progress import duration
@@ -48,22 +49,26 @@ class Flow:
     Attributes:
         sent_bytes: read at the source, archives' own headers with them.
         again_bytes: of these, what had been sent before and was lost with a connection.
+        wire_bytes: what went between this machine and others, as it was encoded.
         total_bytes: what there is to be sent, once.
         tell: told from time to time how far it is, where it takes long.
         limit: what its streams share with those of others.
+        known: with which codecs a stream from or to a place may be encoded.
     """
 
     def __init__(self, limit: Limit | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self.sent_bytes = self.again_bytes = self.total_bytes = 0
+        self.sent_bytes = self.again_bytes = self.total_bytes = self.wire_bytes = 0
         self.tell: Callable[[Progress], None] = lambda _: None
         self.limit = limit or Limit(None)
+        self.known: Callable[[Any], Collection[int]] = lambda _: ()
         self._clock = clock
         self._next: float | None = None
         self._seen: deque[tuple[float, int]] = deque()
 
-    def passed(self, num_bytes: int) -> None:
+    def passed(self, num_bytes: int, wire_bytes: int = 0) -> None:
         """So many more."""
         self.sent_bytes += num_bytes
+        self.wire_bytes += wire_bytes
         now = self._clock()
         if self._next is None:
             self._next = now + FIRST_S

@@ -1,4 +1,4 @@
-"""The blocks of a direct stream: as they are, or smaller where that pays. Pure, but for the system's libzstd.
+"""The blocks of a stream: as they are, or smaller where that pays. Pure, but for the system's libzstd.
 
 The far end runs this text by its own python3, of 3.8 or later: see `for_far_end`. Nothing is installed for it: libzstd comes by
 ctypes where the system has it (dpkg, rpm and systemd are built on it), and zlib with Python.
@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import queue
+import select
 import struct
 import threading
 import time
+import weakref
 import zlib
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator, Union  # noqa: UP035 (3.8)
@@ -32,6 +35,9 @@ REST = 512 * 2**20  # bytes for which what was measured holds; the next time twi
 BUSY = 0.7  # share of its time in which the encoder works: then the link may wait for it
 SLOW = 50e6  # bytes in a second; less is the link's doing, or the source's
 QUICKER = 1.2
+FILL_S = 0.05  # what a command writes in this time goes in one block
+HELD = 2**25
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 Bytes = Union[bytes, bytearray]  # noqa: UP007 (3.8)
 
 
@@ -89,6 +95,8 @@ class Zstd:
                 ("compressBound", [size], size),
                 ("createCCtx", [], pointer),
                 ("createDCtx", [], pointer),
+                ("freeCCtx", [pointer], size),
+                ("freeDCtx", [pointer], size),
                 ("compressCCtx", [pointer, pointer, size, pointer, size, ctypes.c_int], size),
                 ("decompressDCtx", [pointer, pointer, size, pointer, size], size),
             ):
@@ -99,6 +107,8 @@ class Zstd:
         self._packing, self._unpacking = library.ZSTD_createCCtx(), library.ZSTD_createDCtx()
         if not self._packing or not self._unpacking:
             raise OSError("no memory")
+        weakref.finalize(self, library.ZSTD_freeCCtx, self._packing)
+        weakref.finalize(self, library.ZSTD_freeDCtx, self._unpacking)
         self._room = bytearray(library.ZSTD_compressBound(BLOCK))
 
     def encoded(self, data: bytearray, *, thorough: bool) -> bytes:
@@ -269,9 +279,10 @@ class Encoder:
 
     def blocks(self, pieces: Iterable[bytearray]) -> Iterator[tuple[bytes, Bytes, int]]:
         """Head, body and size of each piece, of BLOCK at most; made ahead, in a thread of its own."""
-        return ahead(self._made(each) for each in pieces)
+        return ahead(self.made(each) for each in pieces)
 
-    def _made(self, piece: bytearray) -> tuple[bytes, Bytes, int]:
+    def made(self, piece: bytearray) -> tuple[bytes, Bytes, int]:
+        """The same of one piece."""
         began = time.perf_counter()
         body, how = self._body(piece)
         self._pace.passed(len(piece), time.perf_counter() - began)
@@ -300,7 +311,7 @@ class Decoder:
         self._codecs = codecs()
         self.known = bytes(self._codecs)
 
-    def head(self, data: bytes) -> tuple[int, int, int]:
+    def head(self, data: Bytes) -> tuple[int, int, int]:
         """How a block is encoded, bytes that follow, bytes that they stand for; none of them for the end.
 
         Raises:
@@ -324,6 +335,32 @@ class Decoder:
         if how == RAW:
             return body
         return numbers(self._codecs[how >> 4].decoded(body, size), how & 15)
+
+
+def hold_memory() -> None:
+    """What a block has taken is for the next one: else the system clears it each time, for as long as it takes to decode it."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library than GNU's
+        for each in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
+            ctypes.CDLL(None).mallopt(each, HELD)
+
+
+def pieces(source: int) -> Iterator[bytearray]:
+    """What comes, in full blocks where it comes quickly."""
+    while True:
+        piece = bytearray(BLOCK)
+        view, count = memoryview(piece), 0
+        while count < BLOCK:
+            if count and not select.select([source], [], [], FILL_S)[0]:
+                break
+            got = os.readv(source, [view[count:]])
+            if not got:
+                break
+            count += got
+        view.release()
+        del piece[count:]
+        if not piece:
+            return
+        yield piece
 
 
 _END = object()

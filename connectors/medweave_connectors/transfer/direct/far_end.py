@@ -15,13 +15,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import ctypes
 import fcntl
 import json
 import os
 import queue
 import random
-import select
 import signal
 import socket
 import ssl
@@ -40,11 +38,8 @@ GREET_S, IDLE_S, BEAT_S = 5.0, 120.0, 5.0
 MOST_STRANGERS = 16  # that may be greeted at the same time
 TRY_S = 2.0  # one of several addresses
 TAIL = 2000
-HELD = 2**25
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _F_SETPIPE_SZ = 1031  # fcntl names it from 3.10 on
 _END = struct.Struct(">Qi")
-FILL_S = 0.05  # what a command writes in this time goes in one block
 _output = threading.Lock()
 _moved = [0]  # bytes so far
 _wire = [0]  # and those of blocks on the wire
@@ -269,41 +264,15 @@ def _told(code: int, words: tuple[threading.Thread, bytearray]) -> dict[str, Any
     return {"exit_status": code, "told": base64.b64encode(bytes(words[1])).decode()}
 
 
-def _hold_memory() -> None:
-    """What a block has taken is for the next one: else the system clears it each time, for as long as it takes to decode it."""
-    with contextlib.suppress(OSError, AttributeError):  # another C library than GNU's
-        for each in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
-            ctypes.CDLL(None).mallopt(each, HELD)
-
-
-def _pieces(source: int) -> Iterator[bytearray]:
-    """What comes, in full blocks where it comes quickly."""
-    while True:
-        piece = bytearray(BLOCK)
-        view, count = memoryview(piece), 0
-        while count < BLOCK:
-            if count and not select.select([source], [], [], FILL_S)[0]:
-                break
-            got = os.readv(source, [view[count:]])
-            if not got:
-                break
-            count += got
-        view.release()
-        del piece[count:]
-        if not piece:
-            return
-        yield piece
-
-
 def send(link: ssl.SSLSocket, command: list[str], encoding: dict[str, Any]) -> None:
     """Sends what a command writes."""
-    _hold_memory()
+    encoding["hold_memory"]()
     known = _exactly(link, _exactly(link, 1)[0])
     tar = _tar(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     words, source = _last_words(tar), tar.stdout
     assert source is not None
     free_at = 0.0
-    for head, body, size in encoding["Encoder"](known).blocks(_pieces(source.fileno())):
+    for head, body, size in encoding["Encoder"](known).blocks(encoding["pieces"](source.fileno())):
         link.sendall(head)
         link.sendall(body)
         _moved[0] += size
@@ -344,7 +313,7 @@ def _guard(given: dict[str, Any] | None) -> Callable[[Any], Any]:
 
 def _contents(link: ssl.SSLSocket, encoding: dict[str, Any]) -> Iterator[bytearray]:
     """What comes, decoded, up to its end."""
-    _hold_memory()
+    encoding["hold_memory"]()
     decoder, head = encoding["Decoder"](), encoding["HEAD"]
     link.sendall(bytes([len(decoder.known)]) + decoder.known)
     while True:

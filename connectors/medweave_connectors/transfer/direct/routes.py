@@ -21,12 +21,14 @@ from medweave_connectors.transfer.bucket.settings import Bucket
 from medweave_connectors.transfer.copies import send_piece
 from medweave_connectors.transfer.direct.carry import Broke, Half, Listener, Unreached, carry
 from medweave_connectors.transfer.direct.ends import end_of
-from medweave_connectors.transfer.direct.work import BUCKET, DIRECT, SAME, THROUGH, Pair, Work, by_driver
+from medweave_connectors.transfer.direct.work import BUCKET, DIRECT, SAME, THROUGH, Pair, Work, by_driver, some, whole
+from medweave_connectors.transfer.flow import Flow
 from medweave_connectors.transfer.flow import current as current_flow
 from medweave_connectors.transfer.manifest import Manifest
 from medweave_connectors.transfer.pieces import Piece
 from medweave_connectors.transfer.same_files import How
 from medweave_connectors.transfer.sending import every
+from medweave_connectors.transfer.wire import Sites
 
 OFF = "direct copies are switched off in dataManager.config"
 SMALL = "less than 1 MiB costs less so"
@@ -52,6 +54,7 @@ class Routes:
         self._context, self._same, self._direct, self._ports = context, same, direct, ports
         self._depot = None if bucket is None else Depot(bucket, lambda text: _say("the bucket", text))
         self._pairs: dict[tuple[str, str], Pair] = {}
+        self._sites = Sites()
 
     def way(
         self,
@@ -73,7 +76,7 @@ class Routes:
         pair = self._pairs.setdefault((source.deployment, destinations[0].deployment), new)
         connector_of = self._context.deployment_manager.get_connector
         way = Way(connector_of, pair, source, destinations, SMALL if num_bytes < SMALL_BYTES else "", self._ports)
-        way.depot = self._depot
+        way.depot, way.sites = self._depot, self._sites
         way.holds, way.links = (seen.num_files, seen.num_bytes), not writable
         return way
 
@@ -83,11 +86,13 @@ class Way:
 
     Attributes:
         depot: the bucket, where the file has one.
+        sites: what places can encode of what goes through the driver.
         holds: files, and their bytes, of the whole source.
         links: whether a file may be one that others have.
     """
 
     depot: Depot | None
+    sites: Sites
     holds: tuple[int, int]
     links: bool
 
@@ -110,6 +115,7 @@ class Way:
         self._begun: list[ExecutionLocation] = []  # some bytes may be there
         self._by_driver = False  # some bytes have gone through it
         self._broken = False  # some bytes were not counted
+        self._flow: Flow | None = None  # which counts those that go through the driver
 
     def told(self, place: ExecutionLocation) -> tuple[str, str]:
         """The route by which a place got its copy, and why by that one."""
@@ -119,7 +125,12 @@ class Way:
 
     def wire_bytes(self, place: ExecutionLocation) -> int | None:
         """What a place's copy took on the wire; None where that is not counted."""
-        return self._wire_bytes.get(place.name) if self.told(place)[0] == DIRECT and not self._broken else None
+        route = self.told(place)[0]
+        if self._broken or (route == DIRECT) != (place.name in self._wire_bytes):
+            return None
+        if route == DIRECT:
+            return self._wire_bytes[place.name]
+        return self._flow.wire_bytes or None if self._flow is not None and route == self._driver else None
 
     async def send(self, path: str, target: str, pump: Pump) -> None:
         """Copies a path to the places, by the best way; what cannot go directly goes through the driver.
@@ -134,11 +145,15 @@ class Way:
         """
         left: Sequence[ExecutionLocation] = self._destinations
         if self._driver == THROUGH:
-            left = await self._without_driver([self._whole(path, target)], await self._distinct(target))
+            run = current()
+            # Elsewhere lie the user's own files, which they may change.
+            links = self.links and run is not None and f"/{run.run_id}/" in path
+            work = whole(path, target, holds=self.holds, links=links)
+            left = await self._without_driver([work], await self._distinct(target))
             if left and len(self._everywhere) > len(self._destinations):  # the connector copies to all of a cluster
                 self._reasons, left = {}, self._destinations
         if left:
-            self._by_driver = True
+            await self._by_this_machine()
             await pump(left)
 
     async def send_files(
@@ -148,7 +163,7 @@ class Way:
         left = destinations
         if self._driver == THROUGH:
             several = pieces.files(folder, paths, part, most_bytes=_NAMES)
-            left = await self._without_driver((self._some(folder, piece, part) for piece in several), destinations)
+            left = await self._without_driver((some(folder, piece, part) for piece in several), destinations)
         if left:
             own = self._destinations[0].local
             await self._through_driver(pieces.files(folder, paths, part, own=own), left)
@@ -169,31 +184,19 @@ class Way:
         self._pair.breaks = self._pair.bucket_breaks = 0
 
     async def _through_driver(self, several: Iterable[Piece], places: Sequence[ExecutionLocation]) -> None:
-        self._by_driver = True
+        await self._by_this_machine()
         for piece in several:
             await send_piece(self._source, piece, places, self._connector_of)
 
+    async def _by_this_machine(self) -> None:
+        """What goes through the driver from here on may be encoded, where it is worth a python3 at a site."""
+        self._by_driver = True
+        if not self._why_not:
+            await self.sites.ask([self._source, *self._everywhere], self._connector_of)
+            self._flow = current_flow()
+            self._flow.known = self.sites.known
+
     # ---- without the driver
-
-    def _whole(self, path: str, target: str) -> Work:
-        run = current()
-        # Elsewhere lie the user's own files, which they may change.
-        links = self.links and run is not None and f"/{run.run_id}/" in path
-        return Work(
-            path=path,
-            part=posixpath.dirname(target),
-            piece=pieces.whole(path, target),
-            taking=lambda seen: [same_files.take(seen, path, target, holds=self.holds, links=links)],
-        )
-
-    def _some(self, folder: str, piece: Piece, part: str) -> Work:
-        above, names = posixpath.dirname(folder), list(piece.packing[piece.packing.index("--") + 1 :])
-        return Work(
-            path=folder,
-            part=part,
-            piece=piece,
-            taking=lambda seen: [same_files.take_some(seen, above, some, part) for some in pieces.batches(names)],
-        )
 
     @property
     def _everywhere(self) -> list[ExecutionLocation]:

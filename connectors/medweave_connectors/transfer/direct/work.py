@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import posixpath
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from streamflow.core.deployment import ExecutionLocation
 
+from medweave_connectors.transfer import pieces, same_files
 from medweave_connectors.transfer.direct.carry import Listener
 from medweave_connectors.transfer.pieces import Piece
 from medweave_connectors.transfer.same_files import Seen
@@ -30,6 +32,32 @@ class Work:
     part: str
     piece: Piece
     taking: Callable[[Seen], Sequence[list[str]]] | None
+
+
+def whole(path: str, target: str, *, holds: tuple[int, int], links: bool) -> Work:
+    """A file or folder.
+
+    Args:
+        target: its path in the folder in which it is put together.
+        holds, links: see `same_files.take`.
+    """
+    return Work(
+        path=path,
+        part=posixpath.dirname(target),
+        piece=pieces.whole(path, target),
+        taking=lambda seen: [same_files.take(seen, path, target, holds=holds, links=links)],
+    )
+
+
+def some(folder: str, piece: Piece, part: str) -> Work:
+    """The files of a folder that a piece carries."""
+    above, names = posixpath.dirname(folder), list(piece.packing[piece.packing.index("--") + 1 :])
+    return Work(
+        path=folder,
+        part=part,
+        piece=piece,
+        taking=lambda seen: [same_files.take_some(seen, above, each, part) for each in pieces.batches(names)],
+    )
 
 
 @dataclass(slots=True)

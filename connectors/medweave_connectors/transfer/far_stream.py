@@ -1,0 +1,128 @@
+"""One end of a copy through the driver: a command that writes, whose output is encoded, or one that reads what is decoded for it.
+
+It runs at a site by a bare python3 (3.8 or later): `wire.words` sends this text, with `encoding` in the place of its import. The
+stream is standard output, or standard input; the command's last words and its exit status are this program's, too. After its blocks
+comes one of no length, and the number of bytes: what ends without it was cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import subprocess
+import sys
+from typing import Callable, Iterator, NoReturn  # noqa: UP035 (3.8)
+
+from medweave_connectors.transfer.direct import encoding
+
+COUNT = struct.Struct(">Q")
+MARK = "medweave-codecs "
+CUT = "the stream was cut"
+FAILED = 1
+_SIGNALLED = 128
+_F_SETPIPE_SZ = 1031  # fcntl names it from 3.10 on
+
+
+def tell() -> int:
+    """Says which codecs there are."""
+    print(MARK + ",".join(map(str, encoding.codecs())) + ".")
+    return 0
+
+
+def send(codecs: str, *command: str) -> int:
+    """Writes what a command writes, encoded."""
+    encoding.hold_memory()
+    tar = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    assert tar.stdout is not None
+    _widen(tar.stdout.fileno(), sys.stdout.fileno())
+    out, count = sys.stdout.buffer, 0
+    for head, body, size in encoding.Encoder(map(int, codecs.split(","))).blocks(encoding.pieces(tar.stdout.fileno())):
+        out.write(head)
+        out.write(body)
+        out.flush()
+        count += size
+    code = _ended(tar)
+    if not code:
+        out.write(encoding.HEAD.pack(0, 0, 0) + COUNT.pack(count))
+        out.flush()
+    return code
+
+
+def receive(_: str, *command: str) -> int:
+    """Gives what it reads to a command, decoded."""
+    encoding.hold_memory()
+    tar = subprocess.Popen(command, stdin=subprocess.PIPE)
+    assert tar.stdin is not None
+    _widen(tar.stdin.fileno(), sys.stdin.fileno())
+    why = ""
+    try:
+        for content in _contents():
+            rest = memoryview(content)
+            try:
+                while rest:
+                    rest = rest[os.write(tar.stdin.fileno(), rest) :]
+            except BrokenPipeError:  # an archive's readers stop before its padding
+                if code := _ended(tar):
+                    return code
+    except encoding.NotDecoded as error:
+        why = str(error)
+    tar.stdin.close()
+    code = _ended(tar)
+    if why:
+        sys.stderr.write("medweave: " + why + "\n")
+        sys.stderr.flush()
+    return code or (FAILED if why else 0)
+
+
+def _contents() -> Iterator[bytearray]:
+    """What comes, decoded, up to its end."""
+    decoder, count = encoding.Decoder(), 0
+    while True:
+        how, length, size = decoder.head(_exactly(encoding.HEAD.size))
+        if not length:
+            break
+        yield decoder.content(how, _exactly(length), size)
+        count += size
+    if COUNT.unpack(_exactly(COUNT.size))[0] != count:
+        raise encoding.NotDecoded(CUT)
+
+
+def _exactly(size: int) -> bytearray:
+    data, done = bytearray(size), 0
+    with memoryview(data) as view:
+        while done < size:
+            got = sys.stdin.buffer.readinto(view[done:])  # type: ignore[union-attr]
+            if not got:
+                raise encoding.NotDecoded(CUT)
+            done += got
+    return data
+
+
+def _widen(*ends: int) -> None:
+    """Pipes hold a block: with less, the processes at their ends wait for each other all the time."""
+    for each in ends:
+        with contextlib.suppress(OSError):  # it is none, or an account has too many
+            fcntl.fcntl(each, _F_SETPIPE_SZ, encoding.BLOCK)
+
+
+def _ended(tar: subprocess.Popen[bytes]) -> int:
+    """Its exit status, as a shell has it."""
+    code = tar.wait()
+    return code if code >= 0 else _SIGNALLED - code
+
+
+def main(verb: str, *given: str) -> NoReturn:
+    """Does what the words of `wire` ask for."""
+    verbs: dict[str, Callable[..., int]] = {"tell": tell, "send": send, "receive": receive}
+    try:
+        code = verbs[verb](*given)
+        sys.stdout.flush()
+    except BrokenPipeError:  # nobody listens
+        code = FAILED
+    os._exit(code)  # a thread may wait for a block that nobody wants
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
