@@ -1,5 +1,5 @@
-"""Writes the generated pages: the JSON Schemas of all contracts, the reference of step verbs, site files, connectors, `medweave
-validate`, states and CWL conformance.
+"""Writes the generated pages: the JSON Schemas of all contracts and of job files, the reference of step verbs, site files,
+connectors, `medweave validate`, states and CWL conformance.
 
 A test runs this into a temporary folder and compares, so that the pages cannot drift: `python docs/generate.py [FOLDER]`.
 """
@@ -17,6 +17,8 @@ import yaml
 
 from medweave import sites
 from medweave.cli import build_parser
+from medweave.job_schema import job_schema
+from medweave.schema import text_of
 from medweave.validate.findings import RULES
 from medweave_connectors.kubernetes.job_states import judge_job
 from medweave_connectors.pods import states as pod_states
@@ -357,13 +359,28 @@ def pages() -> dict[Path, str]:
     schemas = {
         SCHEMAS / f"{name}.json": json.dumps(schema_of(name), indent=2, ensure_ascii=False) + "\n" for name in PUBLISHED
     }
-    return schemas | {
-        REFERENCE / "steps.md": reference_of_steps(),
-        REFERENCE / "site-file.md": reference_of_sites(),
-        REFERENCE / "connectors.md": reference_of_connectors(),
-        REFERENCE / "validate.md": reference_of_validate(),
-        REFERENCE / "states.md": reference_of_states(),
-        REFERENCE / "conformance.md": reference_of_conformance(),
+    jobs = {path.relative_to(ROOT): text_of(job_schema(workflow)) for path, workflow in _job_schemas().items()}
+    return (
+        schemas
+        | jobs
+        | {
+            REFERENCE / "steps.md": reference_of_steps(),
+            REFERENCE / "site-file.md": reference_of_sites(),
+            REFERENCE / "connectors.md": reference_of_connectors(),
+            REFERENCE / "validate.md": reference_of_validate(),
+            REFERENCE / "states.md": reference_of_states(),
+            REFERENCE / "conformance.md": reference_of_conformance(),
+        }
+    )
+
+
+def _job_schemas() -> dict[Path, Path]:
+    """File of a schema to the workflow whose job files it is for: those with a folder of jobs beside them."""
+    folders = ROOT.glob("workflows/*/jobs/")
+    return {
+        folder / f"{workflow.stem}.schema.json": workflow
+        for folder in folders
+        for workflow in sorted(folder.parent.glob("*.cwl"))
     }
 
 

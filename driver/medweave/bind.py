@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from medweave.bound_file import Binding, render, used_deployments
+from medweave.bound_file import EDITOR_LINE, Binding, render, used_deployments
 from medweave.data_rules import held_at
 from medweave.documents import parse_mapping, shown
 from medweave.field_faults import fault_at
@@ -16,6 +16,7 @@ from medweave.pipelines import Pipeline, check_path_at_site, default_job, read_j
 from medweave.sites import Site, connector_schemas, find_site, read_site, with_role
 from medweave_steps.contracts.errors import InternalError, UserInputError
 
+SITE_SCHEMA, SCHEMA = "site.schema.json", "streamflow.schema.json"  # what `medweave schema` prints, in one folder
 DESCRIPTION = (
     "Writes a streamflow.yml that runs a workflow at a site. The workflow's roles.yml says which role each step has, the site\n"
     "file says where each role runs; nothing of the workflow is changed. The file has the same text whenever and wherever it\n"
@@ -80,10 +81,20 @@ def bind(
         output=_normal(output),
         role_options=tuple(role_options),
         held=held,
+        schema=_schema_beside(site),
     )
     text = render(binding, connector_schemas())
     _check_copy(text, binding)
     return text
+
+
+def _schema_beside(site: Site) -> Path | None:
+    """The schema of StreamFlow files: beside that of site files, which the first line of the site file names for editors."""
+    first = site.text.partition("\n")[0]
+    named = first.removeprefix(EDITOR_LINE).strip()
+    if named == first.strip() or "://" in named or not named.endswith(SITE_SCHEMA):
+        return None
+    return _normal((site.path.parent / named).with_name(SCHEMA))
 
 
 def _normal(path: Path) -> Path:

@@ -16,6 +16,7 @@ from medweave.documents import FieldPath
 from medweave.pipelines import Pipeline
 from medweave.sites import SITES, Place, Site, wrapped
 
+EDITOR_LINE = "# yaml-language-server: $schema="  # names the schema of a YAML file; editors look for it at the top
 PATH_FORMAT = "path"  # `"format": "path"` in a connector's schema marks a path on the driver's machine
 VARIABLE = re.compile(r"\$\{(\w+)\}")
 PLAIN = re.compile(r"[A-Za-z0-9._/][A-Za-z0-9._/-]*")
@@ -38,6 +39,7 @@ class Binding:
         role_options: places that the command line gave in the stead of the site's, as they were written.
         output: the bound file; relative paths in its text start at its folder.
         held: what the workflow's inputs and outputs, and those of its steps, hold; None where the site has no data rules.
+        schema: file with the JSON Schema of StreamFlow files, for editors; None where there is none.
     """
 
     pipeline: Pipeline
@@ -47,6 +49,7 @@ class Binding:
     output: Path
     role_options: tuple[str, ...] = ()
     held: Held | None = None
+    schema: Path | None = None
 
 
 def render(binding: Binding, schemas: Mapping[str, Mapping[str, Any]]) -> str:
@@ -88,6 +91,8 @@ def _header(binding: Binding, root: Path, variables: list[str]) -> Iterator[str]
     pipeline, site, output = binding.pipeline, binding.site, binding.output
     workflow = f"{pipeline.path.parent.name}/{pipeline.path.name}"
     folder = os.path.relpath(root, output.parent)
+    if binding.schema is not None:
+        yield f"{EDITOR_LINE}{_from(binding.schema, output.parent)}"
     yield f"# {workflow} at the site '{site.name}': {site.title}."
     yield f"# Do not edit it: change {_from(site.path, root)} and make it again, in the folder {folder} seen from here:"
     yield f"#   {shlex.join(_command(binding, root))}"

@@ -19,6 +19,7 @@ COMMANDS = {
     "purge": "remove all that runs keep about one case",
     "provision": "make the worker environments of a site there, without a network",
     "report": "join a run's event log and its steps' reports into one HTML file that opens offline",
+    "schema": "print the JSON Schema of a kind of file, for editors and other programs",
     "validate": "find what is wrong in workflows, bindings, sites, jobs and charts, without running anything",
 }
 INTERRUPTED = 130

@@ -184,10 +184,15 @@ def _yaml(kind: str) -> Any:
     try:
         from ruamel.yaml import YAML
     except ImportError as error:
-        raise BackendMissingError(
-            "the library 'ruamel.yaml' is not installed.",
-            seen=str(error),
-            expected="medweave installed with its extra 'driver'",
-            do="pip install 'medweave[driver]'",
-        ) from error
+        raise not_installed(error) from error
     return YAML(typ=kind, pure=True)
+
+
+def not_installed(error: ImportError) -> BackendMissingError:
+    """What to tell where a library of the extra `driver` is missing."""
+    return BackendMissingError(
+        f"the library '{error.name}' is not installed.",
+        seen=str(error),
+        expected="medweave installed with its extra 'driver'",
+        do="pip install 'medweave[driver]'",
+    )

@@ -7,7 +7,6 @@ import stat
 import subprocess
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from medweave.cli import main
@@ -159,12 +158,6 @@ def test_helm_is_asked_only_on_demand(
     assert "templates/a.yaml:1:1: error: `helm template` refuses" in capsys.readouterr().out
     monkeypatch.setenv("PATH", str(folder))
     assert main(["validate", "--helm"]) == 69
-
-
-def test_the_schema_of_streamflow_files_is_one() -> None:
-    from medweave.validate.bindings import schema
-
-    jsonschema.Draft202012Validator.check_schema(schema())
 
 
 @pytest.mark.parametrize(

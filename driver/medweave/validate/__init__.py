@@ -6,7 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from medweave_steps.contracts.errors import BackendMissingError, InternalError, StepError
+from medweave.documents import not_installed
+from medweave_steps.contracts.errors import InternalError, StepError
 
 DESCRIPTION = (
     "Looks for mistakes in CWL workflows, StreamFlow files, site files, roles, job files, charts and images, and for secrets and\n"
@@ -55,10 +56,7 @@ def run(namespace: argparse.Namespace) -> int:
     except (StepError, OSError):
         raise
     except ImportError as error:
-        raise BackendMissingError(
-            f"the library '{error.name}' is not installed.", seen=str(error), expected="medweave installed with its extra 'driver'",
-            do="pip install 'medweave[driver]'",
-        ) from error  # fmt: skip
+        raise not_installed(error) from error
     except Exception as error:
         if namespace.debug:
             raise

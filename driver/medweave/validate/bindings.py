@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from medweave.bind import bind
 from medweave.documents import FieldPath
 from medweave.field_faults import FieldFault, faults
+from medweave.schema import streamflow_schema
 from medweave.sites import SITES
 from medweave.validate.cwl import named
 from medweave.validate.findings import Finding
@@ -29,18 +27,11 @@ FOLDER = ", in the folder "
 JOBS = "jobs"
 
 
-@functools.cache
-def schema() -> dict[str, Any]:
-    """The JSON Schema of a StreamFlow file."""
-    document: dict[str, Any] = json.loads(
-        files("medweave.validate").joinpath("streamflow.schema.json").read_text("utf-8")
-    )
-    return document
-
-
 def check_bindings(source: Source, repository: Repository) -> list[Finding]:
     """What is wrong with a StreamFlow file by itself."""
-    found = [told(source, fault, "binding-structure") for fault in faults(source.data, schema(), source.path, ())]
+    found = [
+        told(source, fault, "binding-structure") for fault in faults(source.data, streamflow_schema(), source.path, ())
+    ]
     if found:
         return found
     found += check_deployments(source, "binding-structure", missing_rule="binding-file")

@@ -23,7 +23,7 @@ EventType = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One thing that happened. Later versions add types; they never change the meaning of one.
+    """One thing that happened in a run: a line of `events.jsonl`. Later versions add types; they never change what one means.
 
     Attributes:
         sequence: 1, 2, 3 … within the run.

@@ -129,7 +129,7 @@ class GateCandidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateDecision:
-    """The document.
+    """`gate_decision.json`: what was measured of each candidate, and which model was accepted.
 
     Attributes:
         model: name of the model.
