@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+import gc
 import multiprocessing
 import os
 import signal
 import sys
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +24,28 @@ pytest.register_assert_rewrite("support.connector_contract")
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 # Threads of OpenMP that wait for work spin: tests side by side take each other's cores so, and are 5 to 20 times slower.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+_parse = ast.parse
+
+
+@functools.wraps(_parse)
+def parse_without_collection(*arguments: Any, **keywords: Any) -> Any:
+    """`ast.parse`, in which no garbage is collected.
+
+    Python 3.11 raises SystemError (CPython #106905) where a collection in its middle runs the finalizer of what a killed process left:
+    pytest formats the warning's traceback, and that parses too. MONAI's import parses its own source by way of torch.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return _parse(*arguments, **keywords)
+    finally:
+        if enabled:
+            gc.enable()
+
+
+if sys.version_info < (3, 13):
+    ast.parse = parse_without_collection
 
 MAY_LACK = ("no COMPSs runtime",)  # what CI cannot have
 

@@ -69,7 +69,9 @@ class Cluster:
         return path.read_text().splitlines() if path.exists() else []
 
     def word(self, job_id: str = "100") -> str:
-        return (self.folder / "slurm" / "jobs" / job_id / "word").read_text()
+        """The job's state; empty if it was not submitted, or is just being."""
+        path = self.folder / "slurm" / "jobs" / job_id / "word"
+        return path.read_text() if path.exists() else ""
 
 
 @contextmanager

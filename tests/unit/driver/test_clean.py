@@ -22,9 +22,9 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def going(cluster: Cluster) -> Run:
-    """A run whose job is in the queue."""
+    """A run whose job works."""
     run = cluster.begin({"first": "sleep 120"})
-    wait_until(lambda: bool(cluster.submitted), 60)
+    wait_until(lambda: cluster.word() == "RUNNING", 60)
     return run
 
 
