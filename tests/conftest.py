@@ -32,8 +32,8 @@ _parse = ast.parse
 def parse_without_collection(*arguments: Any, **keywords: Any) -> Any:
     """`ast.parse`, in which no garbage is collected.
 
-    Python 3.11 raises SystemError (CPython #106905) where a collection in its middle runs the finalizer of what a killed process left:
-    pytest formats the warning's traceback, and that parses too. MONAI's import parses its own source by way of torch.
+    Python 3.11 raises SystemError (CPython #106905) where a collection in its middle runs the finalizer of what a killed process
+    left: pytest formats the warning's traceback, and that parses too. MONAI's import parses its own source by way of torch.
     """
     enabled = gc.isenabled()
     gc.disable()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,10 +107,24 @@ def in_order(parts: Sequence[Part]) -> list[Part]:
     return list(parts)
 
 
-def slow_parts(parts: Sequence[Part]) -> list[Part]:
-    """The parts that take minutes the first time, and what they need; none of them leaves a process running."""
-    chosen = {part.name for part in parts if part.slow}
-    chosen |= {need for part in parts if part.slow for need in part.needs}
+def slow_parts(parts: Sequence[Part], only: Collection[str] = ()) -> list[Part]:
+    """The parts that take minutes the first time, and what they need; none of them leaves a process running.
+
+    Args:
+        only: names of some of them; empty: all.
+    Raises:
+        TestbedError: one of the names is of no slow part.
+    """
+    slow = {part.name for part in parts if part.slow}
+    if unknown := set(only) - slow:
+        raise TestbedError(
+            "there is no such part to prepare.",
+            seen=", ".join(sorted(unknown)),
+            expected=f"some of {', '.join(sorted(slow))}",
+            do="correct the name, or name none to prepare all",
+        )
+    chosen = set(only) or slow
+    chosen |= {need for part in parts if part.name in chosen for need in part.needs}
     found = [part for part in parts if part.name in chosen]
     assert all(part.daemon is None for part in found), "something that is only made needs a daemon"
     return in_order(found)

@@ -27,7 +27,8 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="testbed.py", description="A real Slurm, Kubernetes and laptop on one machine.")
     commands = top.add_subparsers(dest="command", required=True)
     commands.add_parser("up", help="bring up what is not; a line and the seconds for each part")
-    commands.add_parser("prepare", help="make what takes minutes the first time, and start nothing")
+    prepare = commands.add_parser("prepare", help="make what takes minutes the first time, and start nothing")
+    prepare.add_argument("parts", nargs="*", metavar="PART", help="such as binaries or packages (all that take minutes)")
     end = commands.add_parser("down", help="end everything; programs, environment and images are kept for the next up")
     end.add_argument("--purge", action="store_true", help="remove these too, and the users that were made")
     tell = commands.add_parser("status", help="which part is up, which is not, and why")
@@ -161,7 +162,7 @@ def run(arguments: argparse.Namespace) -> int:
     if command == "up":
         return bring_up(testbed, parts, state="up")
     if command == "prepare":
-        return bring_up(testbed, catalogue.slow_parts(parts), state="prepared")
+        return bring_up(testbed, catalogue.slow_parts(parts, arguments.parts), state="prepared")
     if command == "down":
         return take_down(testbed, purge=arguments.purge)
     if command == "status":

@@ -155,6 +155,14 @@ def test_what_is_prepared_leaves_nothing_running(bed: Testbed, existing_cluster:
     assert all(part.daemon is None and part.port is None for part in parts)
 
 
+def test_some_are_prepared_with_what_they_need(bed: Testbed) -> None:
+    parts = catalogue.parts_of(bed.layout, existing_cluster=False)
+    assert [part.name for part in catalogue.slow_parts(parts, ["binaries"])] == ["machine", "binaries"]
+    with pytest.raises(TestbedError, match="there is no such part to prepare") as refused:
+        catalogue.slow_parts(parts, ["binaries", "etcd"])
+    assert "seen:     etcd\n" in str(refused.value)
+
+
 def test_status_names_a_disk_that_has_filled_up(bed: Testbed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "check_system", lambda release: None)
     monkeypatch.setattr(machine, "check_rights", lambda user_id: None)
