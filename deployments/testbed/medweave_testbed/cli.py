@@ -28,7 +28,9 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
     commands.add_parser("up", help="bring up what is not; a line and the seconds for each part")
     prepare = commands.add_parser("prepare", help="make what takes minutes the first time, and start nothing")
-    prepare.add_argument("parts", nargs="*", metavar="PART", help="such as binaries or packages (all that take minutes)")
+    prepare.add_argument(
+        "parts", nargs="*", metavar="PART", help="such as binaries or packages (all that take minutes)"
+    )
     end = commands.add_parser("down", help="end everything; programs, environment and images are kept for the next up")
     end.add_argument("--purge", action="store_true", help="remove these too, and the users that were made")
     tell = commands.add_parser("status", help="which part is up, which is not, and why")
