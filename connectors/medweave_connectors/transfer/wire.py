@@ -28,7 +28,6 @@ from medweave_connectors.transfer.far_stream import COUNT, CUT
 from medweave_connectors.transfer.flow import current
 from medweave_connectors.transfer.manifest import LOOK
 
-_IMPORT = "from medweave_connectors.transfer.direct import encoding\n"
 _BOOT = "import sys; b = sys.stdin.buffer; exec(b.read(int(b.readline())))"
 _TOLD = re.compile("^" + far_stream.MARK + r"([0-9,]{1,32})\.$", re.MULTILINE)
 Read = Callable[[int], Awaitable[bytes]]
@@ -41,15 +40,8 @@ Item = TypeVar("Item")
 @functools.cache
 def program() -> bytes:
     """The far end's program, with `encoding` as a module within it."""
-    first, found, rest = files(__package__).joinpath("far_stream.py").read_text("utf-8").partition(_IMPORT)
-    assert found
-    # Imports from __future__ stay the first ones.
-    module = (
-        "import types\n"
-        "encoding = types.ModuleType('encoding')\n"
-        f"exec(compile({encoding.for_far_end()!r}, 'encoding', 'exec'), encoding.__dict__)\n"
-    )
-    return f"{first}{module}{rest}".encode()
+    text = files(__package__).joinpath("far_stream.py").read_text("utf-8")
+    return encoding.with_module(text, "encoding", encoding.for_far_end()).encode()
 
 
 def words(verb: str, *given: str) -> Words:
@@ -173,7 +165,7 @@ class Passing:
         contents = self._passed(read, buffer_bytes)
         blocks = self._as_it_is(contents) if self._encoder is None else self._encoded(contents, self._encoder)
         if self._decoder is not None or self._encoder is not None:
-            blocks = ahead(blocks)
+            blocks = ahead(blocks, lambda: self._encoder is not None and self._encoder.in_step)
         async with aclosing(contents), aclosing(blocks):
             async for each in blocks:
                 yield each
@@ -267,13 +259,17 @@ class _Held:
         return wanted
 
 
-async def ahead(items: AsyncGenerator[Item]) -> AsyncGenerator[Item]:
-    """The same; each is made while the one before it is used."""
+async def ahead(items: AsyncGenerator[Item], in_step: Callable[[], bool] = lambda: False) -> AsyncGenerator[Item]:
+    """The same; each is made while the one before it is used, or after that where they are to go in step."""
     coming = asyncio.ensure_future(anext(items, None))
     try:
         while (item := await coming) is not None:
-            coming = asyncio.ensure_future(anext(items, None))
-            yield item
+            if in_step():
+                yield item
+                coming = asyncio.ensure_future(anext(items, None))
+            else:
+                coming = asyncio.ensure_future(anext(items, None))
+                yield item
     finally:
         coming.cancel()
         await asyncio.gather(coming, return_exceptions=True)

@@ -26,16 +26,14 @@ from medweave_connectors.transfer.direct.encoding import (
     BLOCK,
     HEAD,
     RAW,
-    REST,
     TRUST,
-    WINDOW,
     ZLIB,
     ZSTD,
     Decoder,
     Encoder,
     NotDecoded,
-    Pace,
 )
+from medweave_connectors.transfer.direct.pace import FIRST, FIRST_TRY, PROBE, REST, WINDOW, Pace
 from support.direct_ends import LocalEnd
 
 CODECS = encoding.codecs()
@@ -106,7 +104,9 @@ def test_what_is_compressed_already_stays_as_it_is_and_is_hardly_looked_at() -> 
 def test_each_part_of_a_stream_is_looked_at_for_itself() -> None:
     parts = [bytes(slices(20 * BLOCK)), os.urandom(20 * BLOCK), bytes(slices(40 * BLOCK)), bytes(floats(30 * BLOCK))]
     data = b"".join(parts)
-    coding = encoder(ZSTD, SimpleNamespace(encodes=True, thorough=False, passed=lambda *_: None))  # a slow link
+    coding = encoder(
+        ZSTD, SimpleNamespace(encodes=True, in_step=False, thorough=False, passed=lambda *_: None)
+    )  # a slow link
     hows = [head[0] for head, _, _ in coding.blocks(pieces(data))]
     assert set(hows[:20]) == {ZSTD << 4 | 2}
     assert set(hows[20:40]) == {RAW}
@@ -132,71 +132,146 @@ def test_an_end_without_codecs_gets_everything_as_it_is() -> None:
 
 
 class Link:
-    """A link that takes so many bytes a second, and an encoder that gives so many."""
+    """A link that takes so many bytes a second, behind what its kernels hold, and an encoder that gives so many.
 
-    def __init__(self, *, link: float, encoder: float, share: float, source: float = 1e12) -> None:
+    Args:
+        share: of a block's bytes, once it is encoded.
+        decoder: bytes a second that the other end decodes.
+        holds: bytes that are taken at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        link: float,
+        encoder: float,
+        share: float = 0.5,
+        source: float = 1e12,
+        decoder: float = 1e12,
+        holds: int = 0,
+    ) -> None:
         self.now, self.encoded, self.raw = 0.0, 0, 0
         self.pace = Pace(lambda: self.now)
-        self._link, self._encoder, self._share, self._source = link, encoder, share, source
+        self._link, self._encoder, self._share, self._source, self._decoder = link, encoder, share, source, decoder
+        self._holds = holds
 
     def send(self, num_bytes: int) -> float:
         """The share of blocks that were encoded."""
         self.encoded = self.raw = 0
         for _ in range(num_bytes // BLOCK):
-            if self.pace.encodes:
-                self.encoded += 1
-                busy, wire = BLOCK / self._encoder, BLOCK * self._share / self._link
+            in_step, encodes = self.pace.in_step, self.pace.encodes
+            size, busy, wire = BLOCK, 0.0, BLOCK / self._link
+            if encodes:
+                size = int(BLOCK * self._share)
+                busy, wire = BLOCK / self._encoder, max(size / self._link, BLOCK / self._decoder)
                 busy *= 1.5 if self.pace.thorough else 1
-            else:
-                self.raw += 1
-                busy, wire = 0.0, BLOCK / self._link
-            self.now += max(busy, wire, BLOCK / self._source)
-            self.pace.passed(BLOCK, busy)
+            self.encoded += encodes
+            self.raw += not encodes
+            if self._holds > 0:
+                self._holds, wire = self._holds - size, 0.0
+            apart = (busy, wire, BLOCK / self._source)
+            if in_step:  # a block is made, and known, before it leaves
+                self.now += busy + apart[2]
+            self.pace.passed(BLOCK, size, busy) if in_step else None
+            self.now += wire if in_step else max(apart)
+            self.pace.passed(BLOCK, size, busy) if not in_step else None
         return self.encoded / (self.encoded + self.raw)
 
 
 def test_a_slow_link_never_gets_what_is_not_encoded() -> None:
-    link = Link(link=12e6, encoder=500e6, share=0.5)
+    link = Link(link=12e6, encoder=500e6)
     assert link.send(4096 * BLOCK) == 1
     assert link.pace.thorough, "there is time for it"
 
 
-@pytest.mark.parametrize("encoder", [200e6, 600e6])
-def test_a_link_of_a_gigabit_is_tried_without_and_stays_encoded(encoder: float) -> None:
-    link = Link(link=125e6, encoder=encoder, share=0.5)
+@pytest.mark.parametrize("holds", [0, 6 * BLOCK])
+def test_a_link_of_a_gigabit_gets_hardly_more_as_it_is_than_its_kernels_hold(holds: int) -> None:
+    link = Link(link=125e6, encoder=600e6, holds=holds)
+    link.send(128 * BLOCK)
+    assert link.raw <= PROBE / BLOCK + holds / BLOCK
+    assert link.send(384 * BLOCK) == 1, "what has paid is not tried without for long"
+    assert link.send(4096 * BLOCK) > 0.95
+    assert not link.pace.thorough
+
+
+def test_an_encoder_that_may_pay_is_tried_after_a_while_and_kept() -> None:
+    link = Link(link=125e6, encoder=200e6)
+    assert link.send(FIRST_TRY) < 0.05, "the other end may need as long as this one"
     assert link.send(512 * BLOCK) > 0.9
     assert link.send(4096 * BLOCK) > 0.95
     assert not link.pace.thorough
 
 
 def test_an_encoder_slower_than_the_link_is_left_out() -> None:
-    link = Link(link=125e6, encoder=60e6, share=0.5)
-    link.send(4 * WINDOW)
-    assert link.send(512 * BLOCK) < 0.05
+    link = Link(link=125e6, encoder=60e6)
+    link.send(FIRST)
+    assert link.send(512 * BLOCK) == 0
 
 
-def test_a_quick_link_is_left_alone() -> None:
-    link = Link(link=2e9, encoder=400e6, share=0.5)
-    link.send(3 * WINDOW)
-    assert link.send(4096 * BLOCK) < 0.05
+@pytest.mark.parametrize("link", [600e6, 2e9])
+def test_a_quick_link_is_left_alone_after_four_blocks(link: float) -> None:
+    quick = Link(link=link, encoder=600e6)
+    assert quick.send(FIRST) == 1
+    assert quick.send(4096 * BLOCK) == 0
+
+
+def test_a_copy_that_waits_once_on_a_quick_link_is_left_alone() -> None:
+    link = Link(link=2e9, encoder=600e6)
+    for n in range(1024):
+        link.now += 0.006 * (n % 7 == 3)  # another process had the processor
+        link.send(BLOCK)
+        assert link.encoded == (n < FIRST // BLOCK)
 
 
 def test_a_receiver_that_decodes_slowly_is_noticed() -> None:
-    link = Link(link=500e6, encoder=1e9, share=3)  # it takes three times as long as to take what is not encoded
+    link = Link(link=500e6, encoder=1e9, decoder=167e6)
     link.send(4 * WINDOW)
     assert link.send(4096 * BLOCK) < 0.05
 
 
 def test_a_link_that_becomes_slow_is_noticed() -> None:
-    link = Link(link=2e9, encoder=400e6, share=0.5)
+    link = Link(link=2e9, encoder=400e6)
     link.send(REST)
     link._link = 50e6
-    link.send(REST)
-    assert link.send(4 * REST) > 0.9
+    link.send(2 * WINDOW)
+    assert link.send(REST) == 1
+
+
+def test_a_link_that_becomes_quick_is_noticed() -> None:
+    link = Link(link=50e6, encoder=400e6)
+    link.send(64 * BLOCK)
+    link._link = 2e9
+    link.send(2 * REST)
+    assert link.send(2 * REST) < 0.1
 
 
 def test_a_slow_source_is_encoded_on_any_link() -> None:
-    assert Link(link=2e9, encoder=400e6, share=0.5, source=40e6).send(4096 * BLOCK) == 1
+    link = Link(link=2e9, encoder=400e6, source=40e6)
+    link.send(4096 * BLOCK)
+    assert link.raw == 2, "in which it shows itself"
+
+
+def test_what_stays_as_it_is_teaches_nothing() -> None:
+    link = Link(link=125e6, encoder=600e6, share=1)
+    link.send(256 * BLOCK)
+    link._share = 0.5
+    link.send(2 * WINDOW)
+    assert link.send(512 * BLOCK) > 0.9
+
+
+def test_the_first_blocks_are_made_when_those_before_them_have_left() -> None:
+    taken: list[int] = []
+
+    def counted() -> Iterator[bytearray]:
+        for n in range(3 * TRUST):
+            taken.append(n)
+            yield bytearray(slices(BLOCK // 8))
+
+    blocks = encoder(ZSTD, Pace(lambda: 0.0)).blocks(counted())
+    for n in range(TRUST):
+        next(blocks)
+        assert len(taken) == n + 1
+    blocks.close()
 
 
 def test_no_more_is_made_than_a_few_blocks_ahead() -> None:
@@ -299,9 +374,9 @@ def test_a_block_cannot_hold_more_than_it_says(codec: int) -> None:
 
 
 def carried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, sender: str = "", receiver: str = "") -> Carried:
-    """CT from one process to another; a text goes behind the program of an end."""
+    """CT from one process to another, as much as is always encoded; a text goes behind the program of an end."""
     file = tmp_path / "ct"
-    file.write_bytes(slices(5 * BLOCK + 1))
+    file.write_bytes(slices(FIRST - 1))
     real = commands.line
 
     def line(told: Any, words: Any, *, sends: bool) -> bytes:
@@ -340,7 +415,7 @@ def test_two_ends_agree_on_what_both_have(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sender: str, receiver: str, share: float
 ) -> None:
     told = carried(monkeypatch, tmp_path, sender=sender, receiver=receiver)
-    assert told.num_bytes == 5 * BLOCK + 1
+    assert told.num_bytes == FIRST - 1
     assert share - 0.2 < told.wire_bytes / told.num_bytes < share
 
 

@@ -184,11 +184,12 @@ def test_what_is_cut_goes_on(
         await asyncio.to_thread(at.server.cut)
         await task
 
-    at.at_work(act, partial(MedweaveDataManager, direct=False))
+    # On a quick link what goes on may go as it is; on this one, up to 8 blocks of each of the two streams.
+    at.at_work(act, partial(MedweaveDataManager, direct=False, limitMiBps=10))
     assert same(file, at.target / name)
     (told,) = run.transfers
     assert told["again_bytes"] <= 12 * MIB
-    assert told["wire_bytes"] < 0.65 * (told["num_bytes"] + told["again_bytes"])
+    assert told["wire_bytes"] < 0.8 * (told["num_bytes"] + told["again_bytes"])
 
 
 def test_a_disk_that_fills_up_is_told_by_tars_own_words(at: Places) -> None:

@@ -198,6 +198,25 @@ def test_a_guard_looks_at_what_was_decoded() -> None:
         passing_of(FAR, HERE, encoded(b"x" * 5000), MIB, Exactly(5001))
 
 
+@pytest.mark.parametrize(("in_step", "counts"), [(True, [1, 2, 3, 4]), (False, [2, 3, 4, 4])])
+def test_items_are_made_ahead_unless_they_go_in_step(in_step: bool, counts: list[int]) -> None:
+    made: list[int] = []
+
+    async def items() -> Any:
+        for n in range(4):
+            made.append(n)
+            yield n
+
+    async def act() -> list[int]:
+        seen = []
+        async for _ in wire.ahead(items(), lambda: in_step):
+            await asyncio.sleep(0)
+            seen.append(len(made))
+        return seen
+
+    assert asyncio.run(act()) == counts
+
+
 def test_what_fails_ahead_is_told_in_its_turn() -> None:
     async def items() -> Any:
         yield 1

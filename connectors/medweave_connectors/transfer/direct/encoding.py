@@ -19,7 +19,9 @@ import time
 import weakref
 import zlib
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, Union  # noqa: UP035 (3.8)
+from typing import Any, Iterable, Iterator, Union  # noqa: UP035 (3.8)
+
+from medweave_connectors.transfer.direct import pace
 
 BLOCK = 2**20
 HEAD = struct.Struct(">BII")  # how it is encoded, bytes that follow, bytes that they stand for
@@ -30,11 +32,6 @@ PIECES, PIECE = 4, 2**14  # of a block, to see whether it pays
 SMALLEST = 2**12
 PAYS = 0.9  # of its size; more is sent as it is
 TRUST = 16  # blocks that are encoded as the last that was looked at; or, in the end, left alone
-WINDOW = 16 * 2**20  # bytes in which a speed is measured
-REST = 512 * 2**20  # bytes for which what was measured holds; the next time twice as many
-BUSY = 0.7  # share of its time in which the encoder works: then the link may wait for it
-SLOW = 50e6  # bytes in a second; less is the link's doing, or the source's
-QUICKER = 1.2
 FILL_S = 0.05  # what a command writes in this time goes in one block
 HELD = 2**25
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
@@ -46,8 +43,17 @@ class NotDecoded(ValueError):
 
 
 def for_far_end() -> str:
-    """This text."""
-    return Path(__file__).read_text("utf-8")
+    """This text, with `pace` as a module within it."""
+    return with_module(Path(__file__).read_text("utf-8"), "pace", Path(pace.__file__).read_text("utf-8"))
+
+
+def with_module(text: str, name: str, module: str) -> str:
+    """A program that imports a module of this package, with that module's text in the place of the import."""
+    first, found, rest = text.partition("from medweave_connectors.transfer.direct import %s\n" % name)  # noqa: UP031
+    assert found
+    # Imports from __future__ stay the first ones.
+    made = "import types\n{0} = types.ModuleType({0!r})\nexec(compile({1!r}, {0!r}, 'exec'), {0}.__dict__)\n"
+    return first + made.format(name, module) + rest
 
 
 # ---- codecs
@@ -203,65 +209,6 @@ class Looking:
         self._rest = min(2 * self._rest, TRUST)
 
 
-class Pace:
-    """Whether encoding keeps up with the link: a quick stream is tried without it, and measured, and a slow one is not.
-
-    Where neither the link nor the source is slow, a processor of one end may be: that is seen in how long it takes.
-
-    Attributes:
-        thorough: there is time to take more of a block.
-
-    Args:
-        clock: seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._rest = clock, REST
-        self._encoded_speed, self.thorough = 0.0, False
-        self._begin("filling encoded", 2 * WINDOW)  # what the two ends' kernels hold is filled first, in no time
-
-    @property
-    def encodes(self) -> bool:
-        """Whether the next block may be encoded."""
-        return self._now.endswith("encoded")
-
-    def _begin(self, what: str, left: int) -> None:
-        self._now, self._left, self._window = what, left, left
-        self._since, self._busy_s = self._clock(), 0.0
-
-    def passed(self, num_bytes: int, busy_s: float) -> None:
-        """A block has left, after so much work on it."""
-        self._left -= num_bytes
-        self._busy_s += busy_s
-        if self._left > 0:
-            return
-        seconds = max(self._clock() - self._since, 1e-9)
-        speed = (self._window - self._left) / seconds
-        if self._now == "encoded":
-            self._judge(speed, self._busy_s / seconds)
-        elif self._now == "filling raw":
-            self._begin("raw", WINDOW)
-        elif self._now == "raw":
-            quicker = speed > QUICKER * self._encoded_speed
-            self._begin("for now raw" if quicker else "for now encoded", self._rest)
-            self._rest *= 2
-        elif self._now == "for now raw":
-            self._begin("filling encoded", 2 * WINDOW)
-        else:
-            self._begin("encoded", WINDOW)
-
-    def _judge(self, speed: float, busy: float) -> None:
-        if busy <= BUSY and speed < SLOW:
-            self.thorough = self.thorough or busy < BUSY / 2
-            self._begin("encoded", WINDOW)
-        elif self.thorough:
-            self.thorough = False
-            self._begin("encoded", WINDOW)
-        else:
-            self._encoded_speed = speed
-            self._begin("filling raw", WINDOW)
-
-
 # ---- both sides of the wire
 
 
@@ -270,22 +217,32 @@ class Encoder:
 
     Args:
         known: codecs of the other end.
-        pace: None for a new one.
+        chosen: None for a new one.
     """
 
-    def __init__(self, known: Iterable[int], pace: Pace | None = None) -> None:
+    def __init__(self, known: Iterable[int], chosen: pace.Pace | None = None) -> None:
         self._codec = next((codec for each, codec in codecs().items() if each in known), None)
-        self._looking, self._pace = Looking(self._codec), pace or Pace()
+        self._looking, self._pace = Looking(self._codec), chosen or pace.Pace()
+
+    @property
+    def in_step(self) -> bool:
+        """Whether the next block is made only when the one before it has left."""
+        return self._codec is not None and self._pace.in_step
 
     def blocks(self, pieces: Iterable[bytearray]) -> Iterator[tuple[bytes, Bytes, int]]:
-        """Head, body and size of each piece, of BLOCK at most; made ahead, in a thread of its own."""
-        return ahead(self.made(each) for each in pieces)
+        """Head, body and size of each piece, of BLOCK at most; after the first ones made ahead, in a thread of its own."""
+        coming = iter(pieces)
+        while self.in_step:
+            if (piece := next(coming, None)) is None:
+                return
+            yield self.made(piece)
+        yield from ahead(self.made(each) for each in coming)
 
     def made(self, piece: bytearray) -> tuple[bytes, Bytes, int]:
         """The same of one piece."""
         began = time.perf_counter()
         body, how = self._body(piece)
-        self._pace.passed(len(piece), time.perf_counter() - began)
+        self._pace.passed(len(piece), len(body), time.perf_counter() - began)
         return HEAD.pack(how, len(body), len(piece)), body, len(piece)
 
     def _body(self, piece: bytearray) -> tuple[Bytes, int]:
