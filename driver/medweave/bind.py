@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from medweave.bound_file import EDITOR_LINE, Binding, render, used_deployments
-from medweave.data_rules import held_at
+from medweave.data_rules import Held, held_at
 from medweave.documents import parse_mapping, shown
 from medweave.field_faults import fault_at
 from medweave.files import write_atomically
@@ -26,14 +27,19 @@ DESCRIPTION = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Arguments of `medweave bind`."""
+    add_place_options(parser)
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FILE",
+        help="file to write; relative paths in it start at its folder",
+    )  # fmt: skip
+
+
+def add_place_options(parser: argparse.ArgumentParser) -> None:
+    """Arguments that say what is to run where: see `fit`."""
     parser.add_argument("workflow", type=Path, metavar="WORKFLOW", help="CWL workflow with a roles.yml beside it")
     parser.add_argument(
         "--site", required=True, metavar="SITE",
         help="name of a file in deployments/sites/ at or above the workflow, or the path of a site file",
-    )  # fmt: skip
-    parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FILE",
-        help="file to write; relative paths in it start at its folder",
     )  # fmt: skip
     parser.add_argument(
         "--job", type=Path, default=None, metavar="FILE",
@@ -67,25 +73,48 @@ def bind(
         UsageError: there is no such site or no job file, or no such place for a role.
         UserInputError: the workflow, its roles, the job or the site file is wrong, or they do not fit together.
     """
+    fitted = fit(workflow, site_name, job, role_options)
+    binding = Binding(
+        pipeline=fitted.pipeline,
+        site=fitted.site,
+        job=fitted.job,
+        job_is_default=job is None,
+        output=_normal(output),
+        role_options=tuple(role_options),
+        held=fitted.held,
+        schema=_schema_beside(fitted.site),
+    )
+    text = render(binding, connector_schemas())
+    _check_copy(text, binding)
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """A workflow, a site and a job file that fit together.
+
+    Attributes:
+        job: the job file, absolute.
+        values: what stands in it.
+        held: see `held_at`.
+    """
+
+    pipeline: Pipeline
+    site: Site
+    job: Path
+    values: Mapping[str, Any]
+    held: Held | None
+
+
+def fit(workflow: Path, site_name: str, job: Path | None = None, role_options: Sequence[str] = ()) -> Fitted:
+    """Reads what is to run where, and checks that it can; for the arguments and errors see `bind`."""
     pipeline = read_pipeline(_normal(workflow))
     site = read_site(_normal(find_site(site_name, pipeline.path.parent)))
     for option in role_options:
         site = with_role(site, option)
     chosen = _normal(job) if job is not None else default_job(pipeline)
-    held = held_at(pipeline, site, _check_fit(pipeline, site, chosen))
-    binding = Binding(
-        pipeline=pipeline,
-        site=site,
-        job=chosen,
-        job_is_default=job is None,
-        output=_normal(output),
-        role_options=tuple(role_options),
-        held=held,
-        schema=_schema_beside(site),
-    )
-    text = render(binding, connector_schemas())
-    _check_copy(text, binding)
-    return text
+    values = _check_fit(pipeline, site, chosen)
+    return Fitted(pipeline=pipeline, site=site, job=chosen, values=values, held=held_at(pipeline, site, values))
 
 
 def _schema_beside(site: Site) -> Path | None:

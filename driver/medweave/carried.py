@@ -40,13 +40,6 @@ class _Walk:
     values: Mapping[str, Any]
     reads: dict[str, Ports] = field(default_factory=dict)
 
-    def runs(self, step: Step) -> bool | None:
-        """Whether a step runs; None where that is not known before."""
-        if step.when is None:
-            return True
-        value = self.values.get(step.when)
-        return value if isinstance(value, bool) else None
-
     def of_source(self, source: str) -> tuple[list[str], bool]:
         """The classes of a source, and whether it has a value in any case."""
         name, _, output = source.partition("/")
@@ -55,8 +48,8 @@ class _Walk:
                 source
             ) is not None
         step = next(each for each in self.pipeline.steps if each.path == f"/{name}")
-        runs = self.runs(step)
-        return ([] if runs is False else [self.of_output(step, output)]), runs is True
+        is_run = runs(step, self.values)
+        return ([] if is_run is False else [self.of_output(step, output)]), is_run is True
 
     def of_output(self, step: Step, output: str) -> str:
         said = self.said.written(step.role, output)
@@ -83,6 +76,18 @@ class _Walk:
         return found
 
 
+def runs(step: Step, values: Mapping[str, Any]) -> bool | None:
+    """Whether a step runs; None where that is not known before.
+
+    Args:
+        values: of the workflow's inputs, with their defaults.
+    """
+    if step.when is None:
+        return True
+    value = values.get(step.when)
+    return value if isinstance(value, bool) else None
+
+
 def carried(pipeline: Pipeline, said: Said, values: Mapping[str, Any] | None = None) -> dict[str, Ports]:
     """Classes by step and port, those of the workflow's own inputs and outputs under `/`. A port without data has none.
 
@@ -95,7 +100,7 @@ def carried(pipeline: Pipeline, said: Said, values: Mapping[str, Any] | None = N
     found = {WORKFLOW: _joined(inputs, walk.bound(pipeline.outputs, pipeline.firsts))}
     for step in pipeline.steps:
         writes = {name: (walk.of_output(step, name),) for name in step.writes}
-        found[step.path] = {} if walk.runs(step) is False else _joined(walk.of_inputs(step), writes)
+        found[step.path] = {} if runs(step, walk.values) is False else _joined(walk.of_inputs(step), writes)
     return found
 
 

@@ -17,6 +17,7 @@ COMMANDS = {
     "bind": "write a streamflow.yml that runs a workflow at a site",
     "clean": "end and remove what a run has left at its sites",
     "purge": "remove all that runs keep about one case",
+    "plan": "tell what a run would do, where, with which data and for how long",
     "provision": "make the worker environments of a site there, without a network",
     "report": "join a run's event log and its steps' reports into one HTML file that opens offline",
     "schema": "print the JSON Schema of a kind of file, for editors and other programs",

@@ -53,6 +53,15 @@ class Held:
         return held(self.carries[path])
 
 
+def classes_at(pipeline: Pipeline, site: Site, values: Mapping[str, Any]) -> Mapping[str, Ports] | None:
+    """Classes by step and port, whatever the site may hold; None where the workflow does not say what its steps hold.
+
+    Raises:
+        UserInputError: what it says is wrong, or says nothing of some of the data.
+    """
+    return None if pipeline.holds is None else _carried(pipeline, _said(pipeline), site, values)
+
+
 def held_at(pipeline: Pipeline, site: Site, values: Mapping[str, Any]) -> Held | None:
     """What the steps hold at the site, after checking that they may be where it puts them; None where it has no data rules.
 
@@ -66,19 +75,23 @@ def held_at(pipeline: Pipeline, site: Site, values: Mapping[str, Any]) -> Held |
     if not site.may_hold:
         return None
     said = _said(pipeline)
-    inputs = {name: _class_of_input(name, said, site) for name in said.inputs if name in pipeline.inputs}
     local = [name for name, deployment in site.deployments.items() if deployment["type"] == DRIVER_TYPE]
     found = Held(
-        carries=carried(pipeline, dataclasses.replace(said, inputs=inputs), values),
+        carries=_carried(pipeline, said, site, values),
         driver=in_order(each for name in local for each in site.may_hold.get(name, ())),
     )
     for name, place in site.inputs.items():
-        if name in inputs:
-            _check_input(name, inputs[name], place.deployment, site)
+        if name in pipeline.inputs and name in said.inputs:
+            _check_input(name, _class_of_input(name, said, site), place.deployment, site)
     for step in pipeline.steps:
         _check_role(step.path, step.role, found, site)
     _check_outputs(pipeline, found, site)
     return found
+
+
+def _carried(pipeline: Pipeline, said: Said, site: Site, values: Mapping[str, Any]) -> Mapping[str, Ports]:
+    inputs = {name: _class_of_input(name, said, site) for name in said.inputs if name in pipeline.inputs}
+    return carried(pipeline, dataclasses.replace(said, inputs=inputs), values)
 
 
 def _said(pipeline: Pipeline) -> Said:

@@ -13,6 +13,7 @@ from typing import Any
 
 from medweave import sites
 from medweave.documents import not_installed
+from medweave.plan import document
 from medweave_connectors.closest import closest
 from medweave_steps.contracts.errors import UsageError
 from medweave_steps.contracts.schema import PUBLISHED, schema_of
@@ -48,7 +49,11 @@ def text_of(schema: Mapping[str, Any]) -> str:
 
 def schemas() -> dict[str, Callable[[], Mapping[str, Any]]]:
     """What makes each schema, by its name."""
-    found: dict[str, Callable[[], Mapping[str, Any]]] = {"site": sites.schema, "streamflow": streamflow_schema}
+    found: dict[str, Callable[[], Mapping[str, Any]]] = {
+        "site": sites.schema,
+        "streamflow": streamflow_schema,
+        document.SCHEMA: document.schema,
+    }
     found |= {name: partial(_of_connector, name) for name in sites.connector_schemas()}
     return found | {name: partial(schema_of, name) for name in PUBLISHED}
 

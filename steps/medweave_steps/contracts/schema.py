@@ -40,13 +40,18 @@ _SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean", typ
 
 
 def schema_of(name: str) -> dict[str, Any]:
-    """The schema published under this name: closed objects, descriptions from the docstrings."""
+    """The schema published under this name."""
+    return schema_for(name, PUBLISHED[name])
+
+
+def schema_for(name: str, cls: type) -> dict[str, Any]:
+    """The schema of a dataclass: closed objects, descriptions from the docstrings."""
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"https://medweave.dev/schemas/{name}.json",
         "title": name,
     }
-    return schema | _type(PUBLISHED[name])
+    return schema | _type(cls)
 
 
 def _attribute_docs(cls: type) -> dict[str, str]:

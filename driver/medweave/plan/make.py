@@ -1,0 +1,278 @@
+"""Puts a plan together from a workflow, a site and a job file that fit together, and from what earlier runs tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from medweave import __version__
+from medweave.bind import Fitted
+from medweave.carried import Ports, held
+from medweave.data_rules import DRIVER_TYPE, classes_at
+from medweave.documents import shown
+from medweave.pipelines import Step
+from medweave.plan.document import Holding, Input, Item, Move, Plan, PlannedStep, Problem
+from medweave.plan.flow import HERE, Edge, Flow, edges, ways
+from medweave.plan.past import Past
+from medweave.plan.resources import asked_by, excess
+from medweave.plan.sizes import Size, size_of
+from medweave.sites import Place
+from medweave.validate.cwl import named, type_of
+from medweave.validate.cwl_types import Array, Record, Type
+from medweave.validate.edges import sources_of
+from medweave.validate.places import tools_of
+from medweave.validate.repository import Repository
+from medweave.validate.source import Source
+from medweave_connectors.transfer.classes import WORKFLOW, in_order
+from medweave_steps.contracts.errors import InternalError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    """All that a plan is made from.
+
+    Attributes:
+        carries: classes by step and port; None where the workflow does not say.
+    """
+
+    fitted: Fitted
+    flow: Flow
+    past: Past
+    workflow: Source
+    tools: Mapping[str, Source]
+    site: Source
+    carries: Mapping[str, Ports] | None
+
+    def place_of(self, name: str) -> str | None:
+        """Where an input lies, or a step's path runs: a deployment, None for the machine that drives the run."""
+        site = self.fitted.site
+        if name.startswith("/"):
+            return self.machine(self.role_place(name).deployment)
+        return self.machine(site.inputs[name].deployment) if name in site.inputs else HERE
+
+    def role_place(self, path: str) -> Place:
+        """The place of a step."""
+        step = next(each for each in self.fitted.pipeline.steps if each.path == path)
+        return self.fitted.site.roles[step.role]
+
+    def machine(self, deployment: str) -> str | None:
+        """A deployment; None where it is on the machine that drives the run."""
+        return HERE if self.fitted.site.deployments[deployment]["type"] == DRIVER_TYPE else deployment
+
+    def classes_of(self, source: str) -> tuple[str, ...] | None:
+        """Classes of an input of the workflow or of a step's output."""
+        if self.carries is None:
+            return None
+        step, _, output = source.partition("/")
+        ports = self.carries[f"/{step}" if output else WORKFLOW]
+        return ports.get(output or step, ())
+
+
+def make_plan(fitted: Fitted, past: Past) -> Plan:
+    """The plan.
+
+    Raises:
+        UserInputError: the workflow's steps wait for each other, or it does not say rightly what its data are.
+    """
+    given = _given(fitted, past)
+    steps = tuple(_steps(given))
+    sizes, problems = _sizes(given)
+    moves = tuple(_moves(given, sizes))
+    problems += [
+        each
+        for step in steps
+        if step.runs is not False
+        for asked in step.asks
+        if (each := excess(step.step, fitted.site.roles[step.role], asked)) is not None
+    ]
+    running = {step.step: (step.deployment, step.service) for step in steps if step.runs}
+    is_sure = all(step.runs is not None for step in steps)
+    return Plan(
+        medweave_version=__version__,
+        workflow=shown(fitted.pipeline.path),
+        job=shown(fitted.job),
+        site=shown(fitted.site.path),
+        site_name=fitted.site.name,
+        site_title=fitted.site.title,
+        inputs=tuple(_inputs(given, sizes)),
+        steps=steps,
+        moves=moves,
+        holdings=tuple(_holdings(given, moves)),
+        seconds=past.seconds(running) if is_sure else None,
+        num_earlier_runs=len(past.runs),
+        looked_in=tuple(shown(folder) for folder in past.looked_in),
+        problems=tuple(problems),
+    )
+
+
+def _given(fitted: Fitted, past: Past) -> _Given:
+    pipeline = fitted.pipeline
+    repository = Repository(root=pipeline.path.parent, files=[])
+    workflow, site = repository.source(pipeline.path), repository.source(fitted.site.path)
+    if workflow is None or site is None:
+        raise InternalError("a document was read once and not again.", seen=shown(pipeline.path), do="report it")
+    return _Given(
+        fitted=fitted,
+        flow=Flow(pipeline=pipeline, values=dict(pipeline.defaults) | dict(fitted.values)),
+        past=past,
+        workflow=workflow,
+        tools=tools_of(workflow, repository),
+        site=site,
+        carries=fitted.held.carries if fitted.held is not None else classes_at(pipeline, fitted.site, fitted.values),
+    )
+
+
+def _steps(given: _Given) -> Iterator[PlannedStep]:
+    site = given.fitted.site
+    raw = named(given.workflow.data.get("steps"))
+    for step in given.flow.ordered():
+        place, tool = site.roles[step.role], given.tools.get(step.path)
+        yield PlannedStep(
+            step=step.path,
+            label=" ".join(str(tool.data.get("label") or "").split()) if tool else "",
+            runs=given.flow.runs(step),
+            condition=_condition(step),
+            after=tuple(given.flow.after(step)),
+            role=step.role,
+            deployment=place.deployment,
+            service=place.service,
+            locations=place.locations,
+            connector=site.deployments[place.deployment]["type"],
+            why=_why(step, given),
+            one_job_for_each=tuple(_scattered(raw[step.path.lstrip("/")])),
+            asks=tuple(asked_by(tool, given.site, place)) if tool else (),
+            holds=tuple(held(given.carries[step.path])) if given.carries is not None else None,
+            job_seconds=given.past.job_seconds(step.path, (place.deployment, place.service)),
+        )
+
+
+def _condition(step: Step) -> str:
+    return "" if step.when is None else step.when or "an expression"
+
+
+def _why(step: Step, given: _Given) -> str:
+    site = given.fitted.site
+    if step.role in site.options:
+        return f"--role {site.options[step.role]}"
+    return f"roles.{step.role} of {shown(site.path)}"
+
+
+def _scattered(step: Mapping[str, Any]) -> Iterator[str]:
+    bound = named(step.get("in") or {})
+    for port in sources_of(step.get("scatter")):
+        yield from sources_of(bound.get(port.rpartition("/")[2]))
+
+
+def _sizes(given: _Given) -> tuple[dict[str, Size | None], list[Problem]]:
+    """Sizes of the inputs that lie on this machine, and what is missing of them."""
+    fitted, found, problems = given.fitted, {}, []
+    for name in sorted(fitted.pipeline.data_inputs - set(fitted.site.inputs)):
+        value = fitted.values.get(name)
+        folder = fitted.job.parent
+        if value is None:
+            value, folder = fitted.pipeline.defaults.get(name), fitted.pipeline.path.parent
+        if value is None:
+            continue
+        try:
+            found[name] = size_of(value, folder)
+        except OSError as error:  # only its reason: names of files below may be names of people
+            problems.append(
+                Problem(
+                    what=f"the input '{name}' cannot be read.",
+                    seen=f"{error.strerror}: {_path_in(value)}",
+                    expected=f"what {shown(fitted.job)} names, on this machine, with all that it leads to",
+                    do="correct the path, or make it first; an input that lies at a site stands under `inputs` of the site file",
+                )
+            )
+    return found, problems
+
+
+def _inputs(given: _Given, sizes: Mapping[str, Size | None]) -> Iterator[Input]:
+    for name in named(given.workflow.data.get("inputs")):
+        if name in given.fitted.pipeline.data_inputs and given.flow.values.get(name) is not None:
+            size = sizes.get(name)
+            yield Input(
+                name=name,
+                place=given.place_of(name),
+                classes=given.classes_of(name),
+                num_files=size.num_files if size else None,
+                num_bytes=size.num_bytes if size else None,
+            )
+
+
+def _path_in(value: Any) -> str:
+    return str(value.get("path") or value.get("location")) if isinstance(value, Mapping) else "one of several paths"
+
+
+def _moves(given: _Given, sizes: Mapping[str, Size | None]) -> Iterator[Move]:
+    pairs: dict[tuple[str | None, str | None], dict[str, list[Edge]]] = {}
+    for edge in edges(given.flow, given.place_of, _data_sources(given)):
+        pairs.setdefault((edge.source, edge.destination), {}).setdefault(edge.name, []).append(edge)
+    for (source, destination), by_name in pairs.items():
+        earlier, routes = given.past.moved(source, destination)
+        yield Move(
+            source=source,
+            destination=destination,
+            ways=tuple(ways(source, destination, given.fitted.site.transfers)),
+            items=tuple(_item(given, name, of_name, sizes.get(name)) for name, of_name in by_name.items()),
+            earlier_bytes=earlier,
+            earlier_routes=routes,
+        )
+
+
+def _item(given: _Given, name: str, of_name: Sequence[Edge], size: Size | None) -> Item:
+    return Item(
+        name=name,
+        classes=given.classes_of(name),
+        needed_by=tuple(dict.fromkeys(edge.needed_by for edge in of_name)),
+        num_files=size.num_files if size else None,
+        num_bytes=size.num_bytes if size else None,
+    )
+
+
+def _data_sources(given: _Given) -> set[str]:
+    """The inputs and outputs that are files or folders; of a tool that stands in the workflow itself, all outputs."""
+    found = set(given.fitted.pipeline.data_inputs)
+    for step in given.fitted.pipeline.steps:
+        tool = given.tools.get(step.path)
+        outputs = named(tool.data.get("outputs")) if tool else {}
+        for name in step.writes:
+            if tool is None or _has_files(type_of(outputs.get(name, "Any"), tool.data)):
+                found.add(f"{step.path.lstrip('/')}/{name}")
+    return found
+
+
+def _has_files(kind: Type) -> bool:
+    return any(
+        _has_files(each.items)
+        if isinstance(each, Array)
+        else any(_has_files(inner) for _, inner in each.fields)
+        if isinstance(each, Record)
+        else each in ("File", "Directory", "Any")
+        for each in kind
+    )
+
+
+def _holdings(given: _Given, moves: Sequence[Move]) -> Iterator[Holding]:
+    """What comes to lie at each place, in the order in which the steps reach them."""
+    fitted, gets = given.fitted, dict[str | None, list[str]]()
+    for step in given.flow.ordered():
+        if given.flow.runs(step) is not False:
+            classes = held(given.carries[step.path]) if given.carries is not None else []
+            gets.setdefault(given.place_of(step.path), []).extend(classes)
+    for name in fitted.pipeline.data_inputs:
+        if given.flow.values.get(name) is not None:
+            gets.setdefault(given.place_of(name), []).extend(given.classes_of(name) or ())
+    for move in moves:
+        into = gets.setdefault(move.destination, [])
+        for item in move.items:
+            into.extend(item.classes or ())
+    rules = fitted.site.may_hold
+    for place, classes in gets.items():
+        allowed = (fitted.held.driver if place is HERE else rules.get(place, ())) if fitted.held is not None else None
+        yield Holding(
+            place=place,
+            gets=tuple(in_order(set(classes))) if given.carries is not None else None,
+            may_hold=None if allowed is None else tuple(allowed),
+        )

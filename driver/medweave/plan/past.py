@@ -1,0 +1,99 @@
+"""What earlier runs of a workflow tell: how long its steps took at a place, and what moved. Reads event logs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from medweave.data_rules import DRIVER_TYPE
+from medweave.history import LOG_FILE, Run, read_run
+from medweave.plan.document import Figures
+from medweave_steps.contracts.errors import StepError
+
+ENGINES_OWN = "__LOCAL__"  # StreamFlow's name for the machine that drives the run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """Earlier runs of one workflow.
+
+    Attributes:
+        looked_in: folders of runs.
+    """
+
+    runs: Sequence[Run]
+    looked_in: Sequence[Path]
+
+    def job_seconds(self, step: str, where: tuple[str, str | None]) -> Figures | None:
+        """Wall time of one job of a step at a deployment and service, s: of each run, the median of its jobs that did well."""
+        found = []
+        for run in self.runs:
+            seconds = [
+                job.duration_s
+                for job in run.jobs
+                if job.step == step and (job.deployment, job.service) == where and job.state == "completed"
+            ]
+            if times := [each for each in seconds if each is not None]:
+                found.append(statistics.median(times))
+        return figures(found)
+
+    def seconds(self, places: Mapping[str, tuple[str, str | None]]) -> Figures | None:
+        """Wall time of the runs that did well with exactly these steps at these places, s."""
+        return figures(
+            run.seconds
+            for run in self.runs
+            if run.state == "completed"
+            and {job.step for job in run.jobs} == set(places)
+            and all((job.deployment, job.service) == places[job.step] for job in run.jobs)
+        )
+
+    def moved(self, source: str | None, destination: str | None) -> tuple[Figures | None, tuple[str, ...]]:
+        """Bytes that completed runs sent from one place to another, and by which routes; None is the driver's machine."""
+        sums, routes = [], {}
+        for run in self.runs:
+            if run.state != "completed":
+                continue
+            of_pair = [
+                each
+                for each in run.transfers
+                if (_place(each.source, run), _place(each.destination, run)) == (source, destination)
+            ]
+            if of_pair:
+                sums.append(float(sum(each.num_bytes for each in of_pair)))
+                routes.update(dict.fromkeys(each.route for each in of_pair))
+        return figures(sums), tuple(routes)
+
+
+def read_past(folders: Iterable[Path], workflow: Path) -> Past:
+    """The runs of a workflow in some folders of runs; what cannot be read is left out, for a plan must not fail with an old log."""
+    folders = list(folders)
+    found = []
+    for folder in folders:
+        for log in sorted(folder.glob(f"*/{LOG_FILE}")):
+            try:
+                run = read_run(log.parent)
+            except (StepError, OSError):
+                continue
+            if is_of(run, workflow):
+                found.append(run)
+    return Past(runs=found, looked_in=folders)
+
+
+def is_of(run: Run, workflow: Path) -> bool:
+    """Whether a run is of a workflow: by folder and name, for runs may have been carried here from another checkout."""
+    return PurePath(str(run.facts.get("workflow_file", ""))).parts[-2:] == workflow.parts[-2:]
+
+
+def figures(values: Iterable[float]) -> Figures | None:
+    """Median and range; None of nothing."""
+    listed = list(values)
+    if not listed:
+        return None
+    return Figures(num_runs=len(listed), median=statistics.median(listed), low=min(listed), high=max(listed))
+
+
+def _place(deployment: str, run: Run) -> str | None:
+    is_here = deployment == ENGINES_OWN or (run.facts.get("deployments") or {}).get(deployment) == DRIVER_TYPE
+    return None if is_here else deployment

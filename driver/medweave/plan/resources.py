@@ -1,0 +1,68 @@
+"""What a step's tool asks for, beside the most that its place gives a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from medweave.plan.document import Asked, Problem
+from medweave.sites import Place
+from medweave.validate.caps import GPUS, asks, caps
+from medweave.validate.cwl import required
+from medweave.validate.source import Source
+from medweave_connectors.slurm.service import minutes_of
+
+_UNITS: Mapping[str, Literal["cores", "MiB", "GPUs"]] = {"cores": "cores", "memory": "MiB", "GPUs": "GPUs"}
+
+
+def asked_by(tool: Source, site: Source, place: Place) -> list[Asked]:
+    """The resources of one job of a tool at a place.
+
+    Args:
+        site: the site file.
+    """
+    target = {"deployment": place.deployment, "service": place.service}
+    limits = {cap.resource: cap.amount for cap in caps(site, target)}
+    most_gpus = _most_gpus(tool)
+    found = []
+    for each in asks(tool):
+        most = max(most_gpus, each.amount) if each.resource == "GPUs" else each.amount
+        if most:
+            name: Any = each.resource
+            found.append(
+                Asked(name=name, unit=_UNITS[name], least=each.amount, most=most, cap=limits.get(each.resource))
+            )
+    return [*found, *_time(tool, site, place)]
+
+
+def excess(step: str, place: Place, asked: Asked) -> Problem | None:
+    """Why a step cannot have what it must have; None if it can. A longer time is cut to what the site grants."""
+    if asked.cap is None or asked.least <= asked.cap or asked.name == "time":
+        return None
+    where = f"{place.deployment}/{place.service}" if place.service else place.deployment
+    return Problem(
+        what=f"step {step} asks for more {asked.name} than a job gets at {where}.",
+        seen=f"{asked.least:g} {asked.unit}",
+        expected=f"at most {asked.cap:g} {asked.unit}",
+        do="ask for less in the tool, give the place more and say so in the site file, or place the role elsewhere",
+    )
+
+
+def _most_gpus(tool: Source) -> float:
+    spaces = tool.data.get("$namespaces") or {}
+    for name, (_, said) in required(tool.data).items():
+        prefix, _, rest = name.partition(":")
+        if spaces.get(prefix, prefix) + rest == GPUS and isinstance(said, Mapping):
+            return float(said.get("gpusMax", said.get("gpusMin", 0)))
+    return 0
+
+
+def _time(tool: Source, site: Source, place: Place) -> Iterator[Asked]:
+    _, said = required(tool.data).get("ToolTimeLimit", ("", {}))
+    limit = said.get("timelimit") if isinstance(said, Mapping) else None
+    if isinstance(limit, (int, float)) and limit > 0:
+        config = site.data["deployments"][place.deployment].get("config") or {}
+        service = (config.get("services") or {}).get(place.service) or {}
+        granted = service.get("time") if isinstance(service, Mapping) else None
+        cap = 60 * minutes_of(granted, where=f"{place.deployment}/{place.service}: time") if granted else None
+        yield Asked(name="time", unit="s", least=limit, most=limit, cap=cap)

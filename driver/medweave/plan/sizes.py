@@ -1,0 +1,83 @@
+"""How large the inputs are that a job file names: counted, file by file, as a copy would send them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Files and the sum of their bytes."""
+
+    num_files: int
+    num_bytes: int
+
+    def __add__(self, other: Size) -> Size:
+        return Size(self.num_files + other.num_files, self.num_bytes + other.num_bytes)
+
+
+def size_of(value: Any, folder: Path) -> Size | None:
+    """The size of an input's value; None where some of it lies behind a URL, whose size nobody has asked.
+
+    Args:
+        value: as a job file has it: a File, a Directory, or lists and records of them.
+        folder: at which its paths begin.
+
+    Raises:
+        FileNotFoundError: a path leads nowhere; `filename` is the path.
+        OSError: a folder cannot be read.
+    """
+    parts = [_of_one(each, folder) for each in files_in(value)]
+    return None if None in parts else sum((part for part in parts if part), start=Size(0, 0))
+
+
+def files_in(value: Any) -> Iterator[Mapping[str, Any]]:
+    """The Files and Directories in a value, those in `secondaryFiles` too."""
+    if isinstance(value, Mapping):
+        if value.get("class") in ("File", "Directory"):
+            yield value
+            yield from files_in(value.get("secondaryFiles"))
+        else:
+            for item in value.values():
+                yield from files_in(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from files_in(item)
+
+
+def _of_one(value: Mapping[str, Any], folder: Path) -> Size | None:
+    text = str(value.get("path") or value.get("location") or "")
+    if not text:
+        if value["class"] == "File":
+            return Size(1, len(str(value.get("contents", "")).encode()))
+        return size_of(value.get("listing") or [], folder)
+    if "://" in text:
+        parts = urlsplit(text)
+        if parts.scheme != "file":
+            return None
+        text = unquote(parts.path)
+    path = folder / text
+    if not path.exists():
+        raise FileNotFoundError(None, "there is no such file or folder", str(path))
+    return _of_folder(path) if path.is_dir() else Size(1, path.stat().st_size)
+
+
+def _of_folder(path: Path) -> Size:
+    """All below a folder; links are followed, as by a copy, but none twice on the way down."""
+    found, waiting = Size(0, 0), [(path, frozenset([path.resolve()]))]
+    while waiting:
+        folder, above = waiting.pop()
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if not entry.is_dir():
+                    found += Size(1, entry.stat().st_size)
+                    continue
+                real = Path(entry.path).resolve()
+                if real not in above:
+                    waiting.append((Path(entry.path), above | {real}))
+    return found

@@ -1,0 +1,252 @@
+"""A plan as text for people. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+
+from medweave.data_rules import DRIVER_TYPE
+from medweave.plan.document import Asked, Figures, Holding, Input, Item, Move, Plan, PlannedStep
+from medweave.timeline import short_duration
+
+WIDTH = 110
+HERE = "this machine"
+NAMES = 46  # columns for what moves
+NOTHING = "-"
+
+
+def text_of(plan: Plan) -> str:
+    """The whole plan."""
+    parts = (_head, _inputs, _steps, _resources, _moves, _holdings, _time, _problems)
+    return "\n\n".join("\n".join(lines) for part in parts if (lines := list(part(plan)))) + "\n"
+
+
+def _head(plan: Plan) -> Iterator[str]:
+    yield f"Plan of {plan.workflow} at the site '{plan.site_name}'"
+    yield from _wrapped(f"{plan.site_title[0].upper()}{plan.site_title[1:]}", "  ")
+    yield f"  job file   {plan.job}"
+    yield f"  site file  {plan.site}"
+
+
+def _inputs(plan: Plan) -> Iterator[str]:
+    if plan.inputs:
+        yield "What it starts from"
+        rows = [("input", "lies at", "size", "class")]
+        rows += [
+            (
+                each.name,
+                _place(each.place),
+                _size(each, "not known" if each.place is None else "not known here"),
+                _classes(each),
+            )
+            for each in plan.inputs
+        ]
+        yield from _table(rows)
+
+
+def _steps(plan: Plan) -> Iterator[str]:
+    yield "What runs where, in this order; a step goes where the site file places its role"
+    after = _nearest(plan.steps)
+    rows = [("", "step", "after", "where", "why")]
+    numbers = itertools.count(1)
+    for step in plan.steps:
+        name, before = step.step.lstrip("/"), ", ".join(after[step.step]) or NOTHING
+        if step.runs is False:
+            rows.append(("", name, NOTHING, "does not run", f"{step.condition} is false"))
+            continue
+        why = [step.why if step.why.startswith("--") else f"role {step.role}"]
+        if step.one_job_for_each:
+            names = [each.rpartition("/")[2] for each in step.one_job_for_each]
+            why.append(f"one job for each of {', '.join(names)}")
+        if step.runs is None:
+            why.append(f"runs only if {step.condition} says so")
+        rows.append((f"{next(numbers)}", name, before, _where(step), "; ".join(why)))
+    yield from _table(rows)
+
+
+def _resources(plan: Plan) -> Iterator[str]:
+    yield "What a job asks for, and the most that its place gives where the site file says that"
+    rows: list[tuple[str, ...]] = [("step", "cores", "memory", "GPUs", "time limit", "")]
+    for step in plan.steps:
+        if step.runs is not False:
+            asks = {asked.name: _asked(asked) for asked in step.asks}
+            cells = [asks.get(name, NOTHING) for name in ("cores", "memory", "GPUs", "time")]
+            rows.append((step.step.lstrip("/"), *cells, f"on each of {step.locations} nodes" * (step.locations > 1)))
+    yield from _table(rows)
+
+
+def _moves(plan: Plan) -> Iterator[str]:
+    if not plan.moves:
+        yield "Nothing moves: all of it runs on one machine."
+        return
+    yield "What moves"
+    rows = {
+        place: [_item(names, item) for names, item in _grouped(move.items)] for place, move in enumerate(plan.moves)
+    }
+    widths = [max(len(row[column]) for listed in rows.values() for row in listed) for column in (1, 2)]
+    for place, move in enumerate(plan.moves):
+        yield f"  {_place(move.source)} → {_place(move.destination)}, {_routes(move)}"
+        for names, classes, size_text, needed in rows[place]:
+            first, *more = textwrap.wrap(names, NAMES, break_long_words=False, break_on_hyphens=False)
+            yield f"    {first:<{NAMES}}  {classes:<{widths[0]}}  {size_text:<{widths[1]}}  for {needed}"
+            yield from (f"    {line}" for line in more)
+        if move.earlier_bytes is not None:
+            yield f"    earlier runs sent {_figures(move.earlier_bytes, size)}, by {', '.join(move.earlier_routes)}"
+    between = next((move for move in plan.moves if len(move.ways) > 1), None)
+    if between is not None:
+        yield "  Between two sites the first of these that works is taken; each pair is probed when it runs:"
+        yield from _table([(way.route, way.condition) for way in between.ways], indent="    ")
+
+
+def _item(names: Sequence[str], item: Item) -> tuple[str, str, str, str]:
+    needed = ", ".join(each.lstrip("/") for each in item.needed_by)
+    return ", ".join(names), _classes(item), _size(item, "not known yet"), needed
+
+
+def _holdings(plan: Plan) -> Iterator[str]:
+    with_rules = any(each.may_hold is not None for each in plan.holdings)
+    if all(each.gets is None for each in plan.holdings):
+        yield "What data lie where: the workflow does not say which classes its data are of (`holds` in its roles.yml)."
+        return
+    yield "What data lie where" + ("; the site's data rules (mayHold) allow each of it" if with_rules else "")
+    rows = [("place", "gets", *(("may hold",) if with_rules else ()))]
+    rows += [_holding(each, with_rules) for each in plan.holdings]
+    yield from _table(rows)
+    if not with_rules:
+        yield "  The site has no data rules (mayHold), so nothing is refused."
+
+
+def _holding(each: Holding, with_rules: bool) -> tuple[str, ...]:
+    cells = (_place(each.place), ", ".join(each.gets or ()) or NOTHING)
+    return (*cells, ", ".join(each.may_hold or ()) or "nothing") if with_rules else cells
+
+
+def _time(plan: Plan) -> Iterator[str]:
+    folders = ", ".join(f"{folder}/" for folder in plan.looked_in)
+    if not plan.num_earlier_runs:
+        yield f"How long it takes: not known. There is no earlier run of this workflow in {folders}."
+        return
+    runs = f"{plan.num_earlier_runs} earlier run{'s' * (plan.num_earlier_runs > 1)} in {folders}"
+    yield f"How long it takes, by {runs}, whatever data they had: the median (the range; how many runs)"
+    rows = []
+    for step in plan.steps:
+        if step.runs is not False:
+            each = " for each job" if step.one_job_for_each else ""
+            told = _figures(step.job_seconds, short_duration) + each if step.job_seconds else "not known at this place"
+            rows.append((step.step.lstrip("/"), told))
+    whole = _figures(plan.seconds, short_duration) if plan.seconds else "no whole run at these places"
+    yield from _table([*rows, ("all of it", whole)])
+
+
+def _problems(plan: Plan) -> Iterator[str]:
+    if plan.problems:
+        yield f"It would fail: {len(plan.problems)} problem{'s' * (len(plan.problems) > 1)}"
+    for problem in plan.problems:
+        yield f"  {problem.what}"
+        for label, text in (("seen", problem.seen), ("expected", problem.expected), ("do", problem.do)):
+            yield f"    {label + ':':<9} {text}"
+
+
+def _nearest(steps: Sequence[PlannedStep]) -> dict[str, list[str]]:
+    """Names of the steps that each step waits for, without those that another of them waits for."""
+    above: dict[str, set[str]] = {}
+    found = {}
+    for step in steps:
+        above[step.step] = {*step.after, *(each for before in step.after for each in above[before])}
+        found[step.step] = [
+            each.lstrip("/") for each in step.after if not any(each in above[other] for other in step.after)
+        ]
+    return found
+
+
+def _where(step: PlannedStep) -> str:
+    where = f"{step.deployment}/{step.service}" if step.service else step.deployment
+    if step.connector == DRIVER_TYPE:
+        return f"{where} ({HERE})"
+    return f"{where} × {step.locations}" if step.locations > 1 else where
+
+
+def _place(name: str | None) -> str:
+    return HERE if name is None else name
+
+
+def _routes(move: Move) -> str:
+    return move.ways[0].route if len(move.ways) == 1 else "between two sites"
+
+
+def _grouped(items: Sequence[Item]) -> list[tuple[list[str], Item]]:
+    """Things of the same class and for the same steps, whose sizes are not known, together."""
+    found: list[tuple[list[str], Item]] = []
+    for item in items:
+        same = next((names for names, other in found if _alike(item, other)), None)
+        if same is None:
+            found.append(([item.name], item))
+        else:
+            same.append(item.name)
+    return found
+
+
+def _alike(one: Item, other: Item) -> bool:
+    is_unknown = one.num_bytes is None and other.num_bytes is None
+    return is_unknown and (one.classes, one.needed_by) == (other.classes, other.needed_by)
+
+
+def _classes(item: Input | Item) -> str:
+    return ", ".join(item.classes) if item.classes else "class not said"
+
+
+def _size(item: Input | Item, unknown: str) -> str:
+    if item.num_bytes is None:
+        return unknown
+    files = f" in {item.num_files:,} files" if item.num_files != 1 else ""
+    return f"{size(item.num_bytes)}{files}"
+
+
+def size(num_bytes: float) -> str:
+    """Bytes as people read them: `812 B`, `1.4 MiB`."""
+    if num_bytes < 1024:
+        return f"{num_bytes:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        num_bytes /= 1024
+        if num_bytes < 1023.95:
+            return f"{num_bytes:.1f} {unit}"
+    return f"{num_bytes / 1024:,.1f} TiB"
+
+
+def _figures(figures: Figures, spelled: Callable[[float], str]) -> str:
+    runs = f"{figures.num_runs} run{'s' * (figures.num_runs > 1)}"
+    if figures.low == figures.high:
+        return f"{spelled(figures.median)} ({runs})"
+    return f"{spelled(figures.median)} ({spelled(figures.low)} to {spelled(figures.high)}; {runs})"
+
+
+def _asked(asked: Asked) -> str:
+    amount = _amount(asked.most, asked.unit)
+    if asked.least != asked.most:
+        amount = f"{asked.least:g} to {amount}"
+    if asked.cap is None:
+        return amount
+    if asked.name == "time":
+        return f"{amount}, cut to {_amount(asked.cap, 's')}" if asked.cap < asked.most else amount
+    return f"{amount} of {_amount(asked.cap, asked.unit)}"
+
+
+def _amount(value: float, unit: str) -> str:
+    if unit == "s":
+        return short_duration(value).replace(" 00 min", "").replace(" 00 s", "")
+    if unit == "MiB":
+        return size(value * 2**20).replace(".0 ", " ")
+    return f"{value:g}"
+
+
+def _table(rows: Sequence[tuple[str, ...]], indent: str = "  ") -> Iterator[str]:
+    """Columns as wide as their widest cell, the last one as it is."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    for row in rows:
+        cells = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)]
+        yield (indent + "  ".join([*cells, row[-1]])).rstrip()
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False)
