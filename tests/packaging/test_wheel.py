@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from medweave.cli import COMMANDS
+from medweave.schema import schemas
 from support.scripts import module_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,13 +130,18 @@ def test_every_verb_explains_itself_in_a_bare_environment(bare: Path, verb: str)
 
 
 @pytest.mark.packaging
-@pytest.mark.parametrize(
-    "words", [[], ["bind"], ["provision"], ["report"]], ids=["medweave", "bind", "provision", "report"]
-)
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=["medweave", *COMMANDS])
 def test_the_driver_explains_itself_in_a_bare_environment(bare: Path, words: list[str]) -> None:
     shown = call(bare / "medweave", *words, "--help")
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.startswith(" ".join(["usage: medweave", *words]))
+
+
+@pytest.mark.packaging
+def test_each_schema_is_in_the_wheel(bare: Path) -> None:
+    shown = call(bare / "medweave", "schema")
+    assert shown.returncode == 0, shown.stderr
+    assert {line.split()[0] for line in shown.stdout.splitlines()} == {*schemas(), "WORKFLOW.cwl"}
 
 
 @pytest.mark.packaging
