@@ -67,12 +67,12 @@ class Copies:
         from streamflow.core.deployment import ExecutionLocation
 
         from medweave_connectors.transfer import manager as module
-        from medweave_connectors.transfer.direct import routes
+        from medweave_connectors.transfer.direct import way
         from medweave_connectors.transfer.sending import Digests
         from support.direct_ends import Recorded
 
         recorded = Recorded()
-        for each in (module, routes):
+        for each in (module, way):
             each.current = lambda: recorded  # type: ignore[attr-defined]
         manager._digests = Digests()  # it reads the source again
         manager.path_mapper = type(manager.path_mapper)(manager.context)

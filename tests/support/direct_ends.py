@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from medweave_connectors.transfer import going_on, manager
-from medweave_connectors.transfer.direct import routes
+from medweave_connectors.transfer.direct import way
 from medweave_connectors.transfer.direct.ends import End
 
 # A python3 that is a script of some version manager takes half a second to begin.
@@ -128,6 +128,6 @@ class Recorded:
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     """What a run's record is told by data managers, from now on."""
     made = Recorded()
-    for module in (manager, routes, going_on):
+    for module in (manager, way, going_on):
         monkeypatch.setattr(module, "current", lambda: made)
     return made

@@ -25,7 +25,8 @@ from medweave_connectors.record import current
 from medweave_connectors.transfer.bucket.settings import read_bucket
 from medweave_connectors.transfer.classes import wraps_of
 from medweave_connectors.transfer.direct.commands import PORTS, read_ports
-from medweave_connectors.transfer.direct.routes import Routes, Way
+from medweave_connectors.transfer.direct.routes import Routes
+from medweave_connectors.transfer.direct.way import Way
 from medweave_connectors.transfer.flow import Flow, Progress
 from medweave_connectors.transfer.guard import Guard
 from medweave_connectors.transfer.known import Digests
