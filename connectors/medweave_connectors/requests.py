@@ -10,7 +10,7 @@ import math
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from medweave_steps.contracts.errors import UsageError
@@ -21,11 +21,12 @@ CUDA_KEYS = ("cudaDeviceCountMin", "cudaDeviceCountMax")  # versions of CUDA are
 DEFAULT_CORES, DEFAULT_MEMORY_MIB = 1.0, 256.0  # what the engine asks for where a tool of CWL 1.1 or 1.2 says nothing
 _KEYS: Mapping[str, frozenset[str]] = {
     "Gang": frozenset(),
-    "GPURequest": frozenset({"gpusMin", "gpusMax"}),
+    "GPURequest": frozenset({"gpusMin", "gpusMax", "gpusTotal"}),
     "Checkpoint": frozenset({"folder"}),
     "Partial": frozenset(),
 }
 _FOLDER = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+")
+_INPUT = re.compile(r"\$\(inputs\.([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,8 @@ class StepHints:
         gang: `medweave:Gang`: the same command may be started once per node.
         gpus_min, gpus_max: `medweave:GPURequest`, GPUs on each node, as cores and memory are; without `gpusMax` the two are equal.
             Where a tool has none, `cwltool:CUDARequirement` stands for it; that asks for one GPU unless it says how many.
+        gpus_input: name of the input that says how many GPUs the job can use over all its nodes (`gpusTotal: $(inputs.ranks)`);
+            `gpus_max` is a node's share of it, 1 until the inputs are known. Empty for none.
         checkpoint_folder: `medweave:Checkpoint`: name of the folder inside the output folder where the command keeps what it
             needs to continue. It outlives a failed attempt; the next one finds its path in MEDWEAVE_RESUME_FROM. The command
             gets USR1 some time before its time limit, in a gang that of node 0. Empty for none.
@@ -45,8 +48,21 @@ class StepHints:
     gang: bool = False
     gpus_min: int = 0
     gpus_max: int = 0
+    gpus_input: str = ""
     checkpoint_folder: str = ""
     partial: bool = False
+
+    def of_job(self, inputs: Mapping[str, Any], *, num_nodes: int) -> StepHints:
+        """The same for a job whose inputs are known: its GPUs dealt to its nodes.
+
+        Args:
+            inputs: values by the tool's names; a number of GPUs that is null or missing counts as 1.
+        """
+        if not self.gpus_input:
+            return self
+        total = inputs.get(self.gpus_input)
+        share = math.ceil((total if isinstance(total, int) else 1) / num_nodes)
+        return replace(self, gpus_max=max(self.gpus_min, share))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,13 +183,13 @@ def read_hints(hints: Mapping[str, Mapping[str, Any]], *, where: str) -> StepHin
             raise UsageError(
                 f"the tool of step {where} has a hint that medweave does not know.",
                 seen=f"medweave:{name} with {', '.join(sorted(keys)) or 'no keys'}",
-                expected="medweave:Gang: {}, medweave:GPURequest: {gpusMin: …, gpusMax: …}, medweave:Checkpoint: {folder: …} "
-                "or medweave:Partial: {}",
+                expected="medweave:Gang: {}, medweave:GPURequest: {gpusMin: …, gpusMax or gpusTotal: …}, "
+                "medweave:Checkpoint: {folder: …} or medweave:Partial: {}",
                 do="correct the hint in the CWL document",
             )
     gpus = found.get("GPURequest") or _gpus_of_cuda(hints.get(CUDA_REQUIREMENT))
-    least = gpus.get("gpusMin", 0)
-    most = gpus.get("gpusMax", least)
+    least, gpus_input = gpus.get("gpusMin", 0), _gpus_input(gpus, where=where)
+    most = gpus.get("gpusMax", max(1, least) if gpus_input and isinstance(least, int) else least)
     if not (isinstance(least, int) and isinstance(most, int) and 0 <= least <= most):
         raise UsageError(
             f"the tool of step {where} asks for a number of GPUs that makes no sense.",
@@ -183,8 +199,23 @@ def read_hints(hints: Mapping[str, Mapping[str, Any]], *, where: str) -> StepHin
         )
     folder = _checkpoint_folder(found.get("Checkpoint"), where=where)
     return StepHints(
-        gang="Gang" in found, gpus_min=least, gpus_max=most, checkpoint_folder=folder, partial="Partial" in found
-    )
+        gang="Gang" in found, gpus_min=least, gpus_max=most, gpus_input=gpus_input, checkpoint_folder=folder,
+        partial="Partial" in found,
+    )  # fmt: skip
+
+
+def _gpus_input(request: Mapping[str, Any], *, where: str) -> str:
+    if "gpusTotal" not in request:
+        return ""
+    found = _INPUT.fullmatch(str(request["gpusTotal"]))
+    if found is None or "gpusMax" in request:
+        raise UsageError(
+            f"the tool of step {where} does not say which input is its number of GPUs.",
+            seen=f"gpusTotal {request['gpusTotal']!r}" + (" beside gpusMax" if "gpusMax" in request else ""),
+            expected="gpusTotal: $(inputs.NAME), without gpusMax",
+            do="write medweave:GPURequest: {gpusMin: 0, gpusTotal: $(inputs.ranks)} in the CWL document",
+        )
+    return found[1]
 
 
 def _checkpoint_folder(hint: Mapping[str, Any] | None, *, where: str) -> str:

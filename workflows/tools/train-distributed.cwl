@@ -15,7 +15,7 @@ requirements:
 hints:
   # Read by medweave's connectors, ignored by every other runner.
   medweave:Gang: {}  # the same command may be started once per node
-  medweave:GPURequest: {gpusMin: 0, gpusMax: 1}
+  medweave:GPURequest: {gpusMin: 0, gpusTotal: $(inputs.replicas)}  # each node gets its share
 baseCommand: [medweave-step, train-distributed]
 arguments:
   - {prefix: --output, valueFrom: trained_model}

@@ -14,7 +14,7 @@ requirements:
 hints:
   # Read by medweave's connectors, ignored by every other runner; cwltool's own CUDARequirement would stop it where there is no GPU.
   medweave:Gang: {}  # the same command may be started once per node
-  medweave:GPURequest: {gpusMin: 0, gpusMax: 1}
+  medweave:GPURequest: {gpusMin: 0, gpusTotal: $(inputs.ranks)}  # each node gets its share
   medweave:Checkpoint: {folder: checkpoints}  # outlives a failed attempt; USR1 comes before the time limit
 baseCommand: [medweave-step, train]
 arguments:

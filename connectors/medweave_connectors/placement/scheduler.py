@@ -149,13 +149,15 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
         await self.folders.prepare(
             allocation.target, allocation.locations, job_name=job.name, storage_mib=storage_of(asked)
         )
+        num_nodes = targets[allocation.target].locations
+        inputs = {name: token.value for name, token in job.inputs.items()}
         requests.note_job(
             job.name,
             requests.JobRequest(
                 cores=asked.cores,
                 memory_mib=asked.memory,
-                hints=requests.hints_of(job.name),
-                num_nodes=targets[allocation.target].locations,
+                hints=requests.hints_of(job.name).of_job(inputs, num_nodes=num_nodes),
+                num_nodes=num_nodes,
                 locations=tuple(location.name for location in allocation.locations),
             ),
         )

@@ -141,7 +141,7 @@ def _steps(given: _Given) -> Iterator[PlannedStep]:
             connector=site.deployments[place.deployment]["type"],
             why=_why(step, given),
             one_job_for_each=tuple(_scattered(raw[step.path.lstrip("/")])),
-            asks=tuple(asked_by(tool, given.site, place)) if tool else (),
+            asks=tuple(asked_by(tool, given.site, place, _known(raw[step.path.lstrip("/")], given))) if tool else (),
             holds=tuple(held(given.carries[step.path])) if given.carries is not None else None,
             job_seconds=given.past.job_seconds(step.path, (place.deployment, place.service)),
         )
@@ -156,6 +156,12 @@ def _why(step: Step, given: _Given) -> str:
     if step.role in site.options:
         return f"--role {site.options[step.role]}"
     return f"roles.{step.role} of {shown(site.path)}"
+
+
+def _known(step: Mapping[str, Any], given: _Given) -> dict[str, Any]:
+    """The values of the tool's inputs that come from the job file, or from the workflow's own defaults."""
+    bound = {name: sources_of(said) for name, said in named(step.get("in") or {}).items()}
+    return {name: given.flow.values.get(sources[0]) for name, sources in bound.items() if len(sources) == 1}
 
 
 def _scattered(step: Mapping[str, Any]) -> Iterator[str]:

@@ -7,23 +7,28 @@ from typing import Any, Literal
 
 from medweave.plan.document import Asked, Problem
 from medweave.sites import Place
-from medweave.validate.caps import GPUS, asks, caps
+from medweave.validate.caps import asks, caps
 from medweave.validate.cwl import required
 from medweave.validate.source import Source
+from medweave_connectors.requests import full_name, read_hints
 from medweave_connectors.slurm.service import minutes_of
 
 _UNITS: Mapping[str, Literal["cores", "MiB", "GPUs"]] = {"cores": "cores", "memory": "MiB", "GPUs": "GPUs"}
 
 
-def asked_by(tool: Source, site: Source, place: Place) -> list[Asked]:
+def asked_by(tool: Source, site: Source, place: Place, inputs: Mapping[str, Any]) -> list[Asked]:
     """The resources of one job of a tool at a place.
 
     Args:
         site: the site file.
+        inputs: those of the tool's inputs that are known before the run.
+
+    Raises:
+        UsageError: the tool has a hint of medweave's that is wrong.
     """
     target = {"deployment": place.deployment, "service": place.service}
     limits = {cap.resource: cap.amount for cap in caps(site, target)}
-    most_gpus = _most_gpus(tool)
+    most_gpus = _most_gpus(tool, inputs, place.locations)
     found = []
     for each in asks(tool):
         most = max(most_gpus, each.amount) if each.resource == "GPUs" else each.amount
@@ -48,13 +53,12 @@ def excess(step: str, place: Place, asked: Asked) -> Problem | None:
     )
 
 
-def _most_gpus(tool: Source) -> float:
+def _most_gpus(tool: Source, inputs: Mapping[str, Any], num_nodes: int) -> int:
     spaces = tool.data.get("$namespaces") or {}
-    for name, (_, said) in required(tool.data).items():
-        prefix, _, rest = name.partition(":")
-        if spaces.get(prefix, prefix) + rest == GPUS and isinstance(said, Mapping):
-            return float(said.get("gpusMax", said.get("gpusMin", 0)))
-    return 0
+    hints = {
+        full_name(name, spaces): said for name, (_, said) in required(tool.data).items() if isinstance(said, Mapping)
+    }
+    return read_hints(hints, where=tool.path.name).of_job(inputs, num_nodes=num_nodes).gpus_max
 
 
 def _time(tool: Source, site: Source, place: Place) -> Iterator[Asked]:

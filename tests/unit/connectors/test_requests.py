@@ -32,6 +32,8 @@ def test_hints_are_known_by_their_full_name() -> None:
         ({GANG: {"class": "x"}}, StepHints(gang=True)),
         ({GPUS: {"gpusMin": 2}}, StepHints(gpus_min=2, gpus_max=2)),
         ({GPUS: {"gpusMin": 0, "gpusMax": 4}}, StepHints(gpus_max=4)),
+        ({GPUS: {"gpusMin": 0, "gpusTotal": "$(inputs.ranks)"}}, StepHints(gpus_max=1, gpus_input="ranks")),
+        ({GPUS: {"gpusMin": 2, "gpusTotal": "$(inputs.ranks)"}}, StepHints(gpus_min=2, gpus_max=2, gpus_input="ranks")),
         ({"http://elsewhere#Thing": {"any": 1}}, StepHints()),
         ({PARTIAL: {}}, StepHints(partial=True)),
         ({CHECKPOINT: {"folder": "saved.1"}}, StepHints(checkpoint_folder="saved.1")),
@@ -60,12 +62,33 @@ def test_hints_are_read(hints: dict[str, Any], expected: StepHints) -> None:
         {GPUS: {"gpusMin": 2, "gpusMax": 1}},
         {GPUS: {"gpusMin": -1}},
         {GPUS: {"gpusMin": "$(inputs.n)"}},
+        {GPUS: {"gpusTotal": 4}},
+        {GPUS: {"gpusTotal": "$(inputs.n + 1)"}},
+        {GPUS: {"gpusTotal": "$(inputs.n)", "gpusMax": 4}},
         {CUDA: {"cudaDeviceCountMin": "$(inputs.n)"}},
     ],
 )
 def test_a_hint_of_ours_that_is_wrong_is_an_error_that_names_the_step(hints: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="/train"):
         read_hints(hints, where="/train")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "num_nodes", "share"),
+    [
+        ({"ranks": 8}, 2, 4),
+        ({"ranks": 3}, 2, 2),
+        ({"ranks": 8}, 1, 8),
+        ({"ranks": None}, 2, 1),
+        ({}, 1, 1),
+        ({"ranks": 0}, 1, 0),
+    ],
+)
+def test_the_gpus_of_a_job_are_dealt_to_its_nodes(inputs: dict[str, Any], num_nodes: int, share: int) -> None:
+    hints = StepHints(gang=True, gpus_max=1, gpus_input="ranks")
+    assert hints.of_job(inputs, num_nodes=num_nodes).gpus_max == share
+    assert StepHints(gpus_max=3).of_job(inputs, num_nodes=num_nodes) == StepHints(gpus_max=3)
+    assert StepHints(gpus_min=5, gpus_max=5, gpus_input="ranks").of_job(inputs, num_nodes=2).gpus_max == 5
 
 
 def test_unknown_jobs_have_no_request() -> None:
@@ -101,9 +124,22 @@ def test_requests_reach_the_connector_by_job_name(tmp_path: Path, monkeypatch: p
     assert ended.exit_code == 0, ended.stderr
     (line,) = (tmp_path / "requests.txt").read_text().splitlines()
     assert line == (
-        "/first/0 JobRequest(cores=1, memory_mib=99, hints=StepHints(gang=True, gpus_min=0, gpus_max=3, checkpoint_folder='', "
-        "partial=False), num_nodes=1, locations=('__LOCAL__',))"
+        "/first/0 JobRequest(cores=1, memory_mib=99, hints=StepHints(gang=True, gpus_min=0, gpus_max=3, gpus_input='', "
+        "checkpoint_folder='', partial=False), num_nodes=1, locations=('__LOCAL__',))"
     )
+
+
+def test_an_input_says_how_many_gpus_a_job_can_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lab.py").write_text(SHOW.format(folder=tmp_path))
+    hint = {"urn:medweave:cwl#GPURequest": {"gpusMin": 0, "gpusTotal": "$(inputs.ranks)"}}
+    write_workflow(tmp_path, {"first": ("touch result.txt", {"hints": hint})})
+    document = json.loads((tmp_path / "tiny.cwl").read_text())
+    step = document["steps"]["first"]
+    step["run"]["inputs"]["ranks"] = {"type": "int", "default": 6}
+    (tmp_path / "tiny.cwl").write_text(json.dumps(document))
+    ended = run(tmp_path, preload=tmp_path / "lab.py")
+    assert ended.exit_code == 0, ended.stderr
+    assert "gpus_min=0, gpus_max=6, gpus_input='ranks'" in (tmp_path / "requests.txt").read_text()
 
 
 def test_cwltools_cuda_requirement_reaches_the_connector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
