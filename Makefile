@@ -56,11 +56,11 @@ check: $(INSTALLED)
 validate-seeded: $(INSTALLED)
 	$(BIN)/python tests/validate/seeded.py
 
-# Side by side on a slow machine a test may miss a deadline: what fails is run again, one after the other. A test process that dies ends
-# the run: with another in its place, pytest-xdist 3.8 waits for ever. In the order of the folders, the slow files come first: pytest-xdist's
-# own order begins with the files of many tests and ends with the slowest.
+# Three processes for two cores, for many tests wait. Side by side on a slow machine a test may miss a deadline: what fails is run again, one
+# after the other. A test process that dies ends the run: with another in its place, pytest-xdist 3.8 waits for ever. In the order of the
+# folders, the slow files come first: pytest-xdist's own order begins with the files of many tests and ends with the slowest.
 test: check
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 || \
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 || \
 	  { [ $$? = 1 ] && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
 
 BENCH ?= preprocess segment inference int8 quality overhead transfer_files transfer_ssh

@@ -90,7 +90,12 @@ MISTAKES: tuple[Mistake, ...] = (
             "    type: int?",
             "  patience:",
         ),
-        ("more GPUs than any node has", "resource-cap", "gpusMin: 0, gpusTotal: $(inputs.ranks)", "gpusMin: 16, gpusMax: 16"),
+        (
+            "more GPUs than any node has",
+            "resource-cap",
+            "gpusMin: 0, gpusTotal: $(inputs.ranks)",
+            "gpusMin: 16, gpusMax: 16",
+        ),
     ),
     *_of(
         TRAIN,
