@@ -142,18 +142,21 @@ def keep(place: Place, name: str) -> list[str]:
     """Words that put a copy into its place by a rename, and remove what was there before.
 
     Places that share a file system may all do it: one renames, the others wait until it has. Where it fails, or is cut off and
-    `drop` comes after it, what was there before is there again.
+    `drop` comes after it, what was there before is there again. What it says has arrived is on the disk, where the place has a
+    `sync` that knows file systems: many files by one call, and a disk that was full or broken behind the cache is told.
     """
     # A folder that its owner may not write to cannot change its parent. Moved to the folder above, not to the name: nothing goes
     # into a folder of that name that another one has made meanwhile.
     text = f"""
         trap : HUP INT TERM;
         if [ -e "$new" ] && mkdir "$part/.medweave-keep" 2>/dev/null; then
+        sync=sync; why=$(sync -f "$part" 2>&1) ||
+        case $why in *"error syncing"*) echo "$why"; exit {REFUSED};; *) sync=:;; esac;
         lock=; if [ -d "$new" ] && [ ! -w "$new" ]; then lock=1; chmod u+w "$new" || exit {REFUSED}; fi;
         mkdir "$part/.medweave-new" "$part/{_OLD}" && mv "$new" "$part/.medweave-new/${{to##*/}}" || exit {REFUSED};
         if [ -d "$to" ] || [ -L "$to" ]; then mv "$to" "$part/{_OLD}/" || exit {REFUSED}; fi;
         mv -f "$part/.medweave-new/${{to##*/}}" "${{to%/*}}/" || {{ {_RESTORE} exit {REFUSED}; }};
-        [ -z "$lock" ] || chmod u-w "$to";
+        [ -z "$lock" ] || chmod u-w "$to"; $sync "${{to%/*}}/" 2>/dev/null || :;
         {_REMOVE}
         else seconds=0;
         while [ -e "$part" ] && [ $seconds -lt {KEEP_S} ]; do sleep 1; seconds=$((seconds + 1)); done;

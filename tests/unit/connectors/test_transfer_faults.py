@@ -222,6 +222,30 @@ def test_a_disk_that_fills_up_on_the_way(at: Places, word: str) -> None:
     assert "bytes are needed; the stream broke off: No space left on device (exit status 2)" in told
 
 
+def told_to_sync(at: Places, then: str) -> list[str]:
+    """What a `sync` at the site is called with in a copy, and whether the copy stood in its place by then."""
+    told = at.programs / "synced"
+    at.replace("sync", f'[ -e {at.target}/cohort ] && there=there || there=aside; echo "$there $1" >> {told}; {then}')
+    cohort(at)
+    sent(at)
+    assert tree(at.target / "cohort") == tree(at.source / "cohort")
+    return told.read_text().split()
+
+
+def test_what_has_arrived_is_on_the_disk_and_then_its_name(at: Places) -> None:
+    assert told_to_sync(at, 'exec "$real" "$@"') == ["aside", "-f", "there", f"{at.target}/"]
+
+
+def test_a_sync_that_knows_no_file_systems_is_not_used(at: Places) -> None:
+    assert told_to_sync(at, "echo \"sync: invalid option -- 'f'\" >&2; exit 1") == ["aside", "-f"]
+
+
+def test_a_disk_that_turns_out_full_behind_its_cache_is_told(at: Places) -> None:
+    at.replace("sync", f"echo \"sync: error syncing '{at.target}/{PATIENT}': No space left on device\" >&2; exit 1")
+    cohort(at)
+    assert "No space left on device" in failed(at, NoRoom)
+
+
 def test_a_file_system_that_does_not_tell_its_room_is_tried(at: Places) -> None:
     at.replace("df", 'printf "Filesystem 1024-blocks Used Available Capacity Mounted on\\nfuse 0 0 0 - /x\\n"')
     cohort(at)
