@@ -33,7 +33,7 @@ from medweave_connectors.transfer.direct.encoding import (
     Encoder,
     NotDecoded,
 )
-from medweave_connectors.transfer.direct.pace import FIRST, FIRST_TRY, PROBE, REST, WINDOW, Pace
+from medweave_connectors.transfer.direct.pace import FILL, FIRST, FIRST_TRY, PROBE, REST, TRY, WINDOW, Pace
 from support.direct_ends import LocalEnd
 
 CODECS = encoding.codecs()
@@ -184,11 +184,13 @@ def test_a_slow_link_never_gets_what_is_not_encoded() -> None:
     assert link.pace.thorough, "there is time for it"
 
 
-@pytest.mark.parametrize("holds", [0, 6 * BLOCK])
-def test_a_link_of_a_gigabit_gets_hardly_more_as_it_is_than_its_kernels_hold(holds: int) -> None:
+@pytest.mark.parametrize(("holds", "probed"), [(0, PROBE), (6 * BLOCK, PROBE + FILL + TRY)])
+def test_a_link_of_a_gigabit_is_encoded_after_a_probe_or_where_kernels_hide_it_after_two(
+    holds: int, probed: int
+) -> None:
     link = Link(link=125e6, encoder=600e6, holds=holds)
     link.send(128 * BLOCK)
-    assert link.raw <= PROBE / BLOCK + holds / BLOCK
+    assert link.raw <= probed / BLOCK
     assert link.send(384 * BLOCK) == 1, "what has paid is not tried without for long"
     assert link.send(4096 * BLOCK) > 0.95
     assert not link.pace.thorough

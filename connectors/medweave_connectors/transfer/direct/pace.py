@@ -26,7 +26,11 @@ SLOW = 50e6  # bytes in a second; less is the link's doing, or the source's
 # An encoder that is so many times as quick as what it saves bytes for is worth a try: the other end decodes for as long.
 KEEPS_UP = 2.0
 MAY_PAY = 1.25  # less than this, and it cannot
-GAIN = 1.3  # that is no accident
+GAIN = 1.15  # that is no accident
+GAIN_IN_STEP = (
+    1.6  # over blocks that were made one by one: as they are they would have gone quicker ahead of the link, too
+)
+AGAIN = 64 * _MIB  # after which encoding is tried again where it has lost; the next time after twice as many
 LOST = 1.1  # by which a link is slower than encoding has been: it was quicker, or seemed so
 
 
@@ -46,7 +50,8 @@ class Pace:
         self._in_step = IN_STEP
         self._could = 0.0  # bytes that are encoded in a second, at best; 0: not known, here and below
         self._encoded_speed = self._raw_speed = 0.0  # of the whole way
-        self._rest, self._next_try = REST, FIRST_TRY
+        self._rest, self._again, self._next_try = REST, AGAIN, FIRST_TRY
+        self._gain = GAIN
         self._before, self._last = 0, clock()  # wire bytes of the block before, and when it was made
         self._begin("first encoded", FIRST)
 
@@ -95,7 +100,7 @@ class Pace:
         slow = SLOW / 4 if self.encodes else SLOW
         # A single block may have waited for a processor.
         if before and (self._speed < slow / 4 or (last and max(last, self._speed) < slow)):
-            self._raw_speed = 0.0 if self.encodes else max(last, self._speed)
+            self._raw_speed, self._gain = 0.0 if self.encodes else max(last, self._speed), GAIN_IN_STEP
             self._begin("filling encoded", FILL)
         elif not self.encodes or wire_bytes < num_bytes:  # of what stays as it is in any case nothing is learnt
             if self._left <= self._window // 2:
@@ -104,7 +109,7 @@ class Pace:
             if self._left <= 0 and self.encodes:
                 self._begin("probing raw", PROBE)
             elif self._left <= 0:
-                self._judge_raw(self._steps[0] / self._steps[1])
+                self._judge_raw(self._steps[0] / self._steps[1], GAIN_IN_STEP)
 
     # ---- all others
 
@@ -137,13 +142,13 @@ class Pace:
             self._begin("encoded", WINDOW)
         elif self._raw_speed > speed:
             self._stay("raw")
-        elif self._raw_speed and speed >= GAIN * self._raw_speed:
+        elif self._raw_speed and speed >= self._gain * self._raw_speed:
             self._stay("resting encoded")
         else:
             self._begin("filling raw", FILL)
 
-    def _judge_raw(self, speed: float) -> None:
-        self._raw_speed = speed
+    def _judge_raw(self, speed: float, gain: float = GAIN) -> None:
+        self._raw_speed, self._gain = speed, gain
         self._next_try -= self._window
         slower = speed * (LOST if self._encoded_speed else KEEPS_UP) < (self._encoded_speed or self._could)
         if slower or (self._next_try <= 0 and speed * MAY_PAY < self._could):
@@ -153,6 +158,9 @@ class Pace:
 
     def _stay(self, how: str) -> None:
         """It was tried, and this was quicker."""
-        self._next_try = self._rest
-        self._begin(how, WINDOW if how == "raw" else self._rest)
-        self._rest *= 2
+        if how == "raw":
+            self._next_try, self._again = self._again, 2 * self._again
+            self._begin(how, WINDOW)
+        else:
+            self._begin(how, self._rest)
+            self._rest *= 2
