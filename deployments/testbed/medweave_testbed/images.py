@@ -5,6 +5,7 @@ buildah builds them below `cache/`, in a mount namespace of its own, so that a b
 
 from __future__ import annotations
 
+import fcntl
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -64,17 +65,19 @@ def mirror_of(targets: str, codename: str) -> str | None:
 
 
 def load(layout: Layout, commands: Commands, name: str) -> None:
-    """Gives an image of buildah's storage to the testbed's containerd."""
+    """Gives an image of buildah's storage to the testbed's containerd; one at a time, for the archive has the image's name."""
     note = note_of(layout, name)
     note.parent.mkdir(parents=True, exist_ok=True)
     archive = note.with_name(note.name + ".tar")
-    try:
-        archive.unlink(missing_ok=True)
-        commands.run(buildah_words(layout, "push", "--quiet", name, f"docker-archive:{archive}:{name}"))
-        commands.run(ctr_words(layout, "images", "import", str(archive)))
-    finally:
-        archive.unlink(missing_ok=True)
-    note.write_text(built(layout, commands)[name], encoding="utf-8")
+    with archive.with_suffix(".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            archive.unlink(missing_ok=True)
+            commands.run(buildah_words(layout, "push", "--quiet", name, f"docker-archive:{archive}:{name}"))
+            commands.run(ctr_words(layout, "images", "import", str(archive)))
+        finally:
+            archive.unlink(missing_ok=True)
+        note.write_text(built(layout, commands)[name], encoding="utf-8")
 
 
 def lacking(layout: Layout, commands: Commands) -> list[str]:
