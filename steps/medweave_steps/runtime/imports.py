@@ -31,9 +31,8 @@ class _WhenAsked(types.ModuleType):
         self.__dict__.update(answers)
 
     def __getattr__(self, name: str) -> Any:
-        if (
-            name.startswith("__") and name != "__path__"
-        ):  # asked for by who looks through all modules; not by who imports one below
+        # Who looks through all modules asks for these; who imports one below, for __path__.
+        if name.startswith("__") and name != "__path__":
             raise AttributeError(name)
         if isinstance(sys.modules.get(_COMPILER), _WhenAsked):
             del sys.modules[_COMPILER]
@@ -90,6 +89,6 @@ def require(module: str, *, extra: str) -> Any:
             expected=f"medweave installed with its extra '{extra}'",
             do=f"pip install 'medweave[{extra}]'",
         ) from error
-    if "torch" in sys.modules:
-        sys.modules.setdefault(_COMPILER, _compiler_when_asked())
+    if "torch" in sys.modules and _COMPILER not in sys.modules:
+        sys.modules[_COMPILER] = _compiler_when_asked()
     return found
