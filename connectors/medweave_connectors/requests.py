@@ -188,8 +188,9 @@ def read_hints(hints: Mapping[str, Mapping[str, Any]], *, where: str) -> StepHin
                 do="correct the hint in the CWL document",
             )
     gpus = found.get("GPURequest") or _gpus_of_cuda(hints.get(CUDA_REQUIREMENT))
-    least, gpus_input = gpus.get("gpusMin", 0), _gpus_input(gpus, where=where)
-    most = gpus.get("gpusMax", max(1, least) if gpus_input and isinstance(least, int) else least)
+    gpus_input = _gpus_input(gpus, where=where)
+    least = gpus.get("gpusMin", 0)
+    most = gpus.get("gpusMax", least)
     if not (isinstance(least, int) and isinstance(most, int) and 0 <= least <= most):
         raise UsageError(
             f"the tool of step {where} asks for a number of GPUs that makes no sense.",
@@ -199,9 +200,13 @@ def read_hints(hints: Mapping[str, Mapping[str, Any]], *, where: str) -> StepHin
         )
     folder = _checkpoint_folder(found.get("Checkpoint"), where=where)
     return StepHints(
-        gang="Gang" in found, gpus_min=least, gpus_max=most, gpus_input=gpus_input, checkpoint_folder=folder,
+        gang="Gang" in found,
+        gpus_min=least,
+        gpus_max=max(most, 1) if gpus_input else most,
+        gpus_input=gpus_input,
+        checkpoint_folder=folder,
         partial="Partial" in found,
-    )  # fmt: skip
+    )
 
 
 def _gpus_input(request: Mapping[str, Any], *, where: str) -> str:

@@ -9,10 +9,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from medweave.documents import read_mapping, shown
+from medweave_connectors.requests import NAMESPACE, full_name
 from medweave_steps.contracts.errors import UsageError, UserInputError
 
 ROLES_FILE = "roles.yml"
-GANG = "urn:medweave:cwl#Gang"  # medweave:Gang where medweave is declared so in $namespaces, as in our tools
+GANG = f"{NAMESPACE}Gang"  # medweave:Gang where medweave is declared so in $namespaces, as in our tools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,8 +268,4 @@ def _hints(holder: Mapping[str, Any], document: Mapping[str, Any]) -> list[str]:
     """Full names of the hints of a step or tool, by the `$namespaces` of its document."""
     hints = holder.get("hints") or {}
     names = list(hints) if isinstance(hints, Mapping) else [hint.get("class", "") for hint in hints]
-    namespaces = document.get("$namespaces") or {}
-    split = [(name, *name.partition(":")) for name in names]
-    return [
-        namespaces[prefix] + rest if colon and prefix in namespaces else name for name, prefix, colon, rest in split
-    ]
+    return [full_name(name, document.get("$namespaces") or {}) for name in names]

@@ -10,6 +10,7 @@ from medweave.carried import runs
 from medweave.documents import shown
 from medweave.pipelines import Pipeline, Step
 from medweave.plan.document import Way
+from medweave_connectors.transfer.direct.commands import PORTS
 from medweave_steps.contracts.errors import UserInputError
 
 RESULTS = "results"
@@ -131,7 +132,7 @@ def ways(source: str | None, destination: str | None, settings: Mapping[str, Any
     if settings.get("sameFileSystem", True):
         found.append(Way(route="same-file-system", condition="if both see the same files"))
     if settings.get("direct", True):
-        first, last = settings.get("directPorts") or (47000, 47099)
+        first, last = settings.get("directPorts") or PORTS
         found.append(
             Way(route="direct", condition=f"if one reaches the other at a port from {first} to {last}; from 1 MiB on")
         )

@@ -128,6 +128,8 @@ def _steps(given: _Given) -> Iterator[PlannedStep]:
     raw = named(given.workflow.data.get("steps"))
     for step in given.flow.ordered():
         place, tool = site.roles[step.role], given.tools.get(step.path)
+        said = raw[step.path.lstrip("/")]
+        bound = {name: sources_of(each) for name, each in named(said.get("in") or {}).items()}
         yield PlannedStep(
             step=step.path,
             label=" ".join(str(tool.data.get("label") or "").split()) if tool else "",
@@ -140,8 +142,8 @@ def _steps(given: _Given) -> Iterator[PlannedStep]:
             locations=place.locations,
             connector=site.deployments[place.deployment]["type"],
             why=_why(step, given),
-            one_job_for_each=tuple(_scattered(raw[step.path.lstrip("/")])),
-            asks=tuple(asked_by(tool, given.site, place, _known(raw[step.path.lstrip("/")], given))) if tool else (),
+            one_job_for_each=tuple(_scattered(said, bound)),
+            asks=tuple(asked_by(tool, given.site, place, _known(bound, given.flow.values))) if tool else (),
             holds=tuple(held(given.carries[step.path])) if given.carries is not None else None,
             job_seconds=given.past.job_seconds(step.path, (place.deployment, place.service)),
         )
@@ -158,16 +160,14 @@ def _why(step: Step, given: _Given) -> str:
     return f"roles.{step.role} of {shown(site.path)}"
 
 
-def _known(step: Mapping[str, Any], given: _Given) -> dict[str, Any]:
+def _known(bound: Mapping[str, Sequence[str]], values: Mapping[str, Any]) -> dict[str, Any]:
     """The values of the tool's inputs that come from the job file, or from the workflow's own defaults."""
-    bound = {name: sources_of(said) for name, said in named(step.get("in") or {}).items()}
-    return {name: given.flow.values.get(sources[0]) for name, sources in bound.items() if len(sources) == 1}
+    return {name: values.get(sources[0]) for name, sources in bound.items() if len(sources) == 1}
 
 
-def _scattered(step: Mapping[str, Any]) -> Iterator[str]:
-    bound = named(step.get("in") or {})
+def _scattered(step: Mapping[str, Any], bound: Mapping[str, Sequence[str]]) -> Iterator[str]:
     for port in sources_of(step.get("scatter")):
-        yield from sources_of(bound.get(port.rpartition("/")[2]))
+        yield from bound.get(port.rpartition("/")[2], ())
 
 
 def _sizes(given: _Given) -> tuple[dict[str, Size | None], list[Problem]]:

@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from medweave.documents import FieldPath, shown, spelled
-from medweave.pipelines import GANG, Pipeline
+from medweave.pipelines import Pipeline
 from medweave.validate.cwl import required
 from medweave.validate.findings import Finding
 from medweave.validate.places import tools_of
 from medweave.validate.repository import Repository
 from medweave.validate.site_files import has_roles
 from medweave.validate.source import Source
+from medweave_connectors.requests import NAMESPACE, full_name
 
 _UNITS = {"": 1, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)([A-Za-z]*)")
-GPUS = f"{GANG.rpartition('#')[0]}#GPURequest"
+GPUS = f"{NAMESPACE}GPURequest"
 MIB = 2**20
 
 
@@ -105,12 +106,7 @@ def asks(tool: Source) -> Iterator[Asked]:
             yield Asked(resource=resource, amount=amount, source=tool, field=(section, "ResourceRequirement", key))
     spaces = tool.data.get("$namespaces") or {}
     for name, (section, said) in has.items():
-        prefix, _, rest = name.partition(":")
-        if (
-            spaces.get(prefix, prefix) + rest == GPUS
-            and isinstance(said, Mapping)
-            and isinstance(said.get("gpusMin"), int)
-        ):
+        if full_name(name, spaces) == GPUS and isinstance(said, Mapping) and isinstance(said.get("gpusMin"), int):
             yield Asked(resource="GPUs", amount=said["gpusMin"], source=tool, field=(section, name, "gpusMin"))
 
 

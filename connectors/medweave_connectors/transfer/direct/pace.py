@@ -27,9 +27,7 @@ SLOW = 50e6  # bytes in a second; less is the link's doing, or the source's
 KEEPS_UP = 2.0
 MAY_PAY = 1.25  # less than this, and it cannot
 GAIN = 1.15  # that is no accident
-GAIN_IN_STEP = (
-    1.6  # over blocks that were made one by one: as they are they would have gone quicker ahead of the link, too
-)
+GAIN_IN_STEP = 1.6  # over blocks that were made one by one: made ahead of the link, they would have gone quicker, too
 AGAIN = 64 * _MIB  # after which encoding is tried again where it has lost; the next time after twice as many
 LOST = 1.1  # by which a link is slower than encoding has been: it was quicker, or seemed so
 
