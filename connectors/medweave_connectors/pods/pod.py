@@ -19,6 +19,8 @@ class Container:
     Attributes:
         waiting, waiting_message: why it has not started (`ImagePullBackOff`), and what the kubelet says; empty if it runs.
             One that has ended again after a restart waits for the next one: the kubelet says so 10 s late.
+        started: when it was started, if it runs (RFC 3339); empty otherwise.
+        probed: a probe says whether it is ready.
         restarts: how often the kubelet has started it again.
         ended, ended_code: reason and exit code of its last end (`OOMKilled`, 137); empty and None if it never ended.
         last_words: what it left as its termination message.
@@ -34,6 +36,8 @@ class Container:
     image: str = ""
     waiting: str = ""
     waiting_message: str = ""
+    started: str = ""
+    probed: bool = False
     restarts: int = 0
     ended: str = ""
     ended_code: int | None = None
@@ -202,6 +206,8 @@ def _container(spec: Mapping[str, Any], status: Mapping[str, Any], *, init: bool
         image=status.get("imageID") or status.get("image") or spec.get("image", ""),
         waiting=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
+        started=(state.get("running") or {}).get("startedAt", ""),
+        probed="readinessProbe" in spec or "startupProbe" in spec,
         restarts=status.get("restartCount", 0),
         ended=ended.get("reason", ""),
         ended_code=ended.get("exitCode"),

@@ -12,6 +12,7 @@ from medweave_connectors.pods.errors import DeploymentRefused
 from medweave_connectors.pods.events import Events
 from medweave_connectors.pods.patience import End, Hope, Waited, hope, hope_of_missing
 from medweave_connectors.pods.pod import Event, Pod
+from medweave_connectors.pods.settling import Doubts
 from medweave_connectors.pods.states import PodState, describe, judge, missing_image
 from medweave_connectors.pods.words import tell_events, tell_pods, tell_waiting
 from medweave_connectors.pods.workloads import Workload
@@ -55,7 +56,7 @@ class Readiness:
         self._clock = self._said = time.monotonic()
         self._watch, self._events = Events(cluster), list[Event]()
         self._gone, self._looked = list[Workload](), self._clock
-        self._told = ""
+        self._told, self._doubts = "", Doubts()
 
     async def wait(self) -> list[Pod]:
         """Waits until each workload has its number of ready pods; returns them.
@@ -92,7 +93,9 @@ class Readiness:
             if isinstance(pods, BaseException) and not isinstance(pods, Refused):
                 raise pods
             groups.append((workload, [] if isinstance(pods, BaseException) else pods))
-        return groups
+        now = time.monotonic()
+        self._doubts = self._doubts.after(now, [pod for _, pods in groups for pod in pods])
+        return [(workload, [self._doubts.doubted(now, pod) for pod in pods]) for workload, pods in groups]
 
     async def _ask_for_events(self, pods: Sequence[Pod], *, at_once: bool = False) -> None:
         workloads = [name for each in self._wanted for name in (each.name, f"{each.name}-")]
