@@ -10,7 +10,7 @@ from medweave_connectors.helm.connector import MedweaveHelmConnector
 from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
 from medweave_connectors.local.connector import MedweaveLocalConnector
 from medweave_connectors.persistence.database import MedweaveDatabase
-from medweave_connectors.placement import deployments, translator
+from medweave_connectors.placement import deployments, tools_once, translator
 from medweave_connectors.placement.filter import MedweaveFilter
 from medweave_connectors.placement.policy import MedweavePolicy
 from medweave_connectors.placement.scheduler import MedweaveScheduler
@@ -39,6 +39,7 @@ class MedweavePlugin(StreamFlowPlugin):  # type: ignore[misc]
         self.register_data_manager("medweave.transfer", MedweaveDataManager)
         self.register_database("medweave.database", MedweaveDatabase)
         translator.install()
+        tools_once.install()
         deployments.install()
         transfer_step.install()
         origin.install()

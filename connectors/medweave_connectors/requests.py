@@ -17,6 +17,7 @@ from medweave_steps.contracts.errors import UsageError
 
 NAMESPACE = "urn:medweave:cwl#"
 CUDA_REQUIREMENT = "http://commonwl.org/cwltool#CUDARequirement"
+WORK_REUSE = "WorkReuse"  # CWL's own, which the engine reads and hands to nobody
 CUDA_KEYS = ("cudaDeviceCountMin", "cudaDeviceCountMax")  # versions of CUDA are for the site's environment to have
 DEFAULT_CORES, DEFAULT_MEMORY_MIB = 1.0, 256.0  # what the engine asks for where a tool of CWL 1.1 or 1.2 says nothing
 _KEYS: Mapping[str, frozenset[str]] = {
@@ -43,6 +44,7 @@ class StepHints:
             needs to continue. It outlives a failed attempt; the next one finds its path in MEDWEAVE_RESUME_FROM. The command
             gets USR1 some time before its time limit, in a gang that of node 0. Empty for none.
         partial: `medweave:Partial`: where the step is scattered, a job that fails leaves its place in the outputs out.
+        reuse: what the tool has done may be reused. CWL's WorkReuse; an expression there counts as no.
     """
 
     gang: bool = False
@@ -51,6 +53,7 @@ class StepHints:
     gpus_input: str = ""
     checkpoint_folder: str = ""
     partial: bool = False
+    reuse: bool = True
 
     def of_job(self, inputs: Mapping[str, Any], *, num_nodes: int) -> StepHints:
         """The same for a job whose inputs are known: its GPUs dealt to its nodes.
@@ -206,6 +209,7 @@ def read_hints(hints: Mapping[str, Mapping[str, Any]], *, where: str) -> StepHin
         gpus_input=gpus_input,
         checkpoint_folder=folder,
         partial="Partial" in found,
+        reuse=hints.get(WORK_REUSE, {}).get("enableReuse", True) is True,
     )
 
 

@@ -16,6 +16,7 @@ from medweave_steps.contracts.model import RESEARCH_USE_ONLY
 COMMANDS = {
     "bind": "write a streamflow.yml that runs a workflow at a site",
     "clean": "end and remove what a run has left at its sites",
+    "explain": "tell why a run did a step's work, or took what an earlier run had done",
     "purge": "remove all that runs keep about one case",
     "plan": "tell what a run would do, where, with which data and for how long",
     "provision": "make the worker environments of a site there, without a network",

@@ -31,6 +31,9 @@ class Job:
         requested: cores and memory that the step asked for.
         message: the step's own words about its failure.
         folder: where the run keeps its reports, or None.
+        parts: what its work is made of, each by a keyed digest; empty where nothing is reused.
+        reused_from: the run that has done the work, where it was not done again; else empty.
+        not_reusable: why its work can be neither reused nor kept; else empty.
     """
 
     name: str
@@ -52,6 +55,9 @@ class Job:
     requested: typing.Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
     report: RunReport | None = None
+    parts: typing.Mapping[str, str] = field(default_factory=dict)
+    reused_from: str = ""
+    not_reusable: str = ""
 
     @property
     def label(self) -> str:
@@ -242,6 +248,9 @@ def _apply(job: Job, event: Event, at: float) -> None:
         job.requested = {key: value for key, value in data.items() if key != "attempt"}
     elif event.type == "job.started":
         job.started_s = at
+    elif event.type == "job.lookup":
+        job.parts, job.not_reusable = data.get("parts", {}), str(data.get("why", ""))
+        job.reused_from = str(data.get("reused_from", ""))
     elif event.type == "job.progress":
         job.progress = str(data.get("text", ""))
     elif event.type == "job.ended":

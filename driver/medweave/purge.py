@@ -14,13 +14,15 @@ from medweave.clean import clean, refusal
 from medweave.files import write_atomically
 from medweave.history import LOG_FILE, Run, read_run
 from medweave_connectors.record.run import WORK
+from medweave_connectors.reuse.session import forget_all
 from medweave_steps.contracts.errors import TryAgainError, UsageError, UserInputError
 
 DESCRIPTION = (
     "Removes what the runs of a folder keep about one case: their folders at the sites and their scratch here, what the sites'\n"
-    "stores have and no other run uses (it may be the case's), the case's part of the steps' reports, every file with its\n"
-    "pictures, and its name in event logs. The runs stay, and `medweave report` makes their pages again.\n"
-    "Not touched: the cohort, and what runs have delivered (--outdir). Models that were trained with the case are named."
+    "stores have and no other run uses (it may be the case's), all that is kept for reuse by later runs, the case's part of the\n"
+    "steps' reports, every file with its pictures, and its name in event logs. The runs stay, and `medweave report` makes their\n"
+    "pages again. Not touched: the cohort, and what runs have delivered (--outdir). Models that were trained with the case are\n"
+    "named."
 )
 CASE = re.compile(r"case-[0-9a-f]{8}")
 PURGED = "case-purged"
@@ -74,6 +76,8 @@ def run(namespace: argparse.Namespace) -> int:
                 print(f"  {line}")
         for line in _forget(record, case, files):
             print(f"  {line}")
+    if known and forget_all(folder):  # nobody can tell which of its files are the case's
+        print("what steps have written was kept for reuse by later runs: removed, of all cases")
     print(f"{len(known)} of {len(records)} runs knew {case}")
     names = {record.run_id for record, _ in known}
     unsure = [record for record in records if record.run_id not in names and _may_hold_more(record)]

@@ -171,7 +171,7 @@ def _row(job: Job) -> dict[str, str]:
     return {
         "label": f"{job.label} (attempt {job.attempt})" if job.attempt > 1 else job.label,
         "where": job.where,
-        "state": job.state,
+        "state": "not done again" if job.reused_from else job.state,
         "started": "–" if job.started_s is None else f"+{short_duration(job.started_s)}",
         "waited": "–" if waited is None else short_duration(waited),
         "took": "–" if job.duration_s is None else short_duration(job.duration_s),
@@ -201,7 +201,8 @@ def _totals(record: Run) -> list[tuple[str, str]]:
     cpu = [job.cpu_seconds for job in record.jobs if job.cpu_seconds is not None]
     peaks = [(job.peak_memory_mib, job.label) for job in record.jobs if job.peak_memory_mib is not None]
     completed = sum(job.state == "completed" for job in record.jobs)
-    facts = [("Jobs", f"{completed} of {len(record.jobs)} completed")]
+    again = sum(bool(job.reused_from) for job in record.jobs)
+    facts = [("Jobs", f"{completed} of {len(record.jobs)} completed" + (f", {again} by earlier runs" if again else ""))]
     facts += [("Processor time", duration(sum(cpu)))] if cpu else []
     facts += [("Largest job", f"{max(peaks)[0]:.0f} MiB ({max(peaks)[1]})")] if peaks else []
     return facts

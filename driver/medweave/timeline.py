@@ -120,6 +120,8 @@ def _bar(job: Job, top: float, scale: float, end_s: float, colour: str, neighbou
 
 
 def _bar_text(job: Job, seconds: float) -> str:
+    if job.reused_from:
+        return "not done again"
     word = {"failed": "failed after ", "cancelled": "cancelled after ", "unfinished": "unfinished after "}.get(
         job.state, ""
     )

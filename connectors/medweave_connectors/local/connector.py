@@ -24,6 +24,7 @@ from medweave_connectors.record.causes import cause, step_message
 from medweave_connectors.record.output import take_line
 from medweave_connectors.record.run import CommandOutcome, short_path
 from medweave_connectors.remote import file_name, stream_line
+from medweave_connectors.reuse.session import current_work
 
 SETTLE_S = 3.0
 
@@ -89,14 +90,24 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
             if told[1] and not capture_output:
                 raise CommandFailed(command, "this machine", told)
             return told if capture_output else None
+        variables = step_environment(location.environment, environment or {})
+        # StreamFlow passes the file of stdout when the tool names none for stderr: progress must not end in there.
+        streams = (file_name(stdin), file_name(stdout), None if stderr == stdout else file_name(stderr))
+        set_here = {**location.environment, **(environment or {})}
+        work, run = current_work(), current()
+        if work is not None and (
+            origin := await work.take(command, environment=set_here, streams=streams, search=variables["PATH"])
+        ):
+            if run is not None:
+                run.command_ended(job_name, reused(origin, Path(workdir)))
+            return "", 0
         started = Command(
             command,
-            environment=step_environment(location.environment, environment or {}),
+            environment=variables,
             workdir=Path(workdir),
-            stdin=file_name(stdin),
-            stdout=file_name(stdout),
-            # StreamFlow passes the file of stdout when the tool names none for stderr: progress must not end in there.
-            stderr=None if stderr == stdout else file_name(stderr),
+            stdin=streams[0],
+            stdout=streams[1],
+            stderr=streams[2],
             takes_line=lambda line: take_line(job_name, line),
         )
         self._commands.add(started)
@@ -105,12 +116,14 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
         finally:
             self._commands.discard(started)
         outcome = _outcome(started, ended, timeout, Path(workdir))
-        if (run := current()) is not None:
+        if run is not None:
             run.command_ended(job_name, outcome)
         if self._closing:
             raise asyncio.CancelledError  # ended by us: the job did not fail
         if ended.timed_out:
             raise TimeLimitExceeded(f"{job_name}: {outcome.cause}")
+        if work is not None:
+            work.did_well = outcome.exit_code == 0
         return outcome.cause, outcome.exit_code
 
     async def copy_local_to_remote(
@@ -173,6 +186,15 @@ def step_environment(*layers: MutableMapping[str, str]) -> dict[str, str]:
         environment["PATH"] = os.pathsep.join((beside, path))
     environment["MEDWEAVE_PROGRESS"] = "json"
     return environment
+
+
+def reused(run_id: str, workdir: Path) -> CommandOutcome:
+    """How a command ended that was not run, for an earlier run has done its work.
+
+    Args:
+        run_id: that run.
+    """
+    return CommandOutcome(exit_code=0, seconds=0.0, report_folder=workdir, reused_from=run_id)
 
 
 def _outcome(command: Command, ended: Ended, timeout: int | None, workdir: Path) -> CommandOutcome:

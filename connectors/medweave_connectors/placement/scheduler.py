@@ -32,11 +32,13 @@ from medweave_connectors.placement.policy import MedweavePolicy
 from medweave_connectors.placement.shortfall import look, storage_of
 from medweave_connectors.record import console, plan
 from medweave_connectors.record.run import JobEnd, PartialMode
+from medweave_connectors.reuse.session import Reuse
 
 # A pod that is lost comes again within minutes, and one that never does is told by its connector much sooner.
 LOCATION_DEADLINE_S = 600.0
 LOOK_S = 15.0
 KEEP_DAYS = 14  # the folders of a failed run, where nothing changes in them any more
+REUSE_GIB = 50
 _NO_POLICY = "__DEFAULT__"  # the engine's name for what a deployment has that names none
 _ENDS: dict[Status, JobEnd] = {
     Status.COMPLETED: "completed",
@@ -56,6 +58,7 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
         retry_delay: int = 15,
         keep_days: int = KEEP_DAYS,
         partial: PartialMode = "marked",
+        reuse_gib: float = REUSE_GIB,
     ) -> None:
         super().__init__(context, retry_delay)
         check_managers(context.config)
@@ -63,6 +66,7 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
         check_targets(context.config)
         self._run = plan(context.config)
         self._run.partial = partial
+        self.reuse = Reuse(self._run, limit_gib=reuse_gib, keep_days=keep_days)
         self._policy = MedweavePolicy()
         schemas = {
             name: json.loads(kind.get_schema())

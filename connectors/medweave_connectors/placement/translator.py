@@ -37,6 +37,12 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
             if isinstance(hint, MutableMapping)  # those that the parser knows are objects by now
         }
         for asked in (*(cwl_element.hints or ()), *(cwl_element.requirements or ())):
+            if getattr(asked, "inplaceUpdate", False) and isinstance(self.context.scheduler, MedweaveScheduler):
+                self.context.scheduler.reuse.on = (
+                    False  # a file that a step may write to cannot be a name of a kept one
+                )
+            if getattr(asked, "class_", "") == requests.WORK_REUSE:
+                own[requests.WORK_REUSE] = {"enableReuse": asked.enableReuse}
             if getattr(asked, "class_", "") == "CUDARequirement":  # StreamFlow drops it, in both places
                 own[requests.CUDA_REQUIREMENT] = {
                     key: value for key in requests.CUDA_KEYS if (value := getattr(asked, key)) is not None

@@ -10,7 +10,7 @@ import posixpath
 import secrets
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -46,6 +46,7 @@ class CommandOutcome:
         kept_at: where its files lie, for people: a path of this machine, or `deployment:/path`.
         report_folder: a folder on this machine with its run_report.json and report folder, or copies of them.
         site: the site's own facts: its job id, state and nodes, or its pods.
+        reused_from: the run that has done the work, where it was not done again.
     """
 
     exit_code: int
@@ -57,6 +58,7 @@ class CommandOutcome:
     kept_at: str = ""
     report_folder: Path | None = None
     site: Mapping[str, Any] = field(default_factory=dict)
+    reused_from: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,6 +125,7 @@ class RunRecord:
         self.first_failure: JobRecord | None = None
         self.partial: PartialMode = "marked"  # scattered steps that may lose jobs; `marked`: those whose hint says so
         self.left_out: list[str] = []
+        self.when_ended: Callable[[], None] = lambda: None  # called last, when the scratch is gone
         self._log: EventLog | None = None
         self._live = LiveText(self.work / FOLDER)
         self._clock = 0.0
@@ -172,6 +175,22 @@ class RunRecord:
         if job is not None and job.started is None:
             job.started = time.monotonic()
             self._append("job.started", job, {"attempt": job.attempt})
+
+    def job_looked_up(
+        self, name: str, *, parts: Mapping[str, str] | None = None, reused_from: str = "", why: str = ""
+    ) -> None:
+        """Before the command it was looked up whether its work was done before.
+
+        Args:
+            parts: what the work is made of: name to a keyed digest.
+            reused_from: the run that has done it; empty for none.
+            why: it cannot be reused or kept.
+        """
+        if (job := self.jobs.get(name)) is not None:
+            told = {"parts": dict(parts or {}), "reused_from": reused_from, "why": why}
+            self._append(
+                "job.lookup", job, {"attempt": job.attempt, **{key: each for key, each in told.items() if each}}
+            )
 
     def job_progress(self, name: str, figures: Mapping[str, Any]) -> None:
         """The step said how far it is (see `medweave_steps.contracts.progress`)."""
@@ -227,6 +246,8 @@ class RunRecord:
             }
             if outcome.message:
                 data["message"] = outcome.message
+            if outcome.reused_from:
+                data["reused_from"] = outcome.reused_from
             if outcome.site:
                 data["site"] = dict(outcome.site)
         self._append("job.ended", job, data)
@@ -342,6 +363,7 @@ class RunRecord:
         self._tell_end(state, data["seconds"])
         if not self.keeps_work:
             shutil.rmtree(self.work, ignore_errors=True)
+        self.when_ended()
         return state
 
     def _called(self, name: str) -> str:
@@ -409,6 +431,8 @@ def _progress_text(figures: Mapping[str, Any]) -> str:
 
 def _end_text(job: JobRecord, state: JobEnd) -> str:
     outcome = job.outcome
+    if outcome is not None and outcome.reused_from and state == "completed":
+        return f"not done again: run {outcome.reused_from} did it"
     word = {"completed": "done in", "failed": "FAILED after", "cancelled": "stopped after"}[state]
     seconds = outcome.seconds if outcome else time.monotonic() - job.started if job.started is not None else 0.0
     facts: Sequence[str] = ()

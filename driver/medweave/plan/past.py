@@ -33,7 +33,10 @@ class Past:
             seconds = [
                 job.duration_s
                 for job in run.jobs
-                if job.step == step and (job.deployment, job.service) == where and job.state == "completed"
+                if job.step == step
+                and (job.deployment, job.service) == where
+                and job.state == "completed"
+                and not job.reused_from
             ]
             if times := [each for each in seconds if each is not None]:
                 found.append(statistics.median(times))
@@ -45,6 +48,7 @@ class Past:
             run.seconds
             for run in self.runs
             if run.state == "completed"
+            and not any(job.reused_from for job in run.jobs)
             and {job.step for job in run.jobs} == set(places)
             and all((job.deployment, job.service) == places[job.step] for job in run.jobs)
         )

@@ -11,6 +11,7 @@ EventType = Literal[
     "run.ended",
     "job.scheduled",
     "job.started",
+    "job.lookup",
     "job.progress",
     "job.ended",
     "job.report",
@@ -34,7 +35,9 @@ class Event:
         step: path of the step (`/segment`).
         deployment, service, location: where, as named in the bindings.
         data: what belongs to the type: `state`, `exit_code`, `seconds`, `peak_memory_mib`, `text` (a progress line), `bytes`;
-            of `job.reaction`, what follows from a failed attempt: `failure`, `again`, `after_s`, `memory_mib`, `from_checkpoint`.
+            of `job.reaction`, what follows from a failed attempt: `failure`, `again`, `after_s`, `memory_mib`, `from_checkpoint`;
+            of `job.lookup`, before a command that may have been run before: `parts` of its work, each by a keyed digest, and
+            `reused_from`, the run that did it, or `why` it cannot be reused. `job.ended` then has `reused_from`, too.
     """
 
     sequence: int

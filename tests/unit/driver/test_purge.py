@@ -44,9 +44,12 @@ def everything(folder: Path) -> bytes:
 def test_nothing_is_left_of_the_case_and_the_others_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained_run(tmp_path / "runs" / "one")
     Recorder(tmp_path / "runs" / "another").end(1)
+    kept = tmp_path / "runs" / ".kept" / "ab" / "abcd" / "outputs" / CASE
+    kept.mkdir(parents=True)
     assert main(["purge", CASE, "--runs", str(tmp_path / "runs")]) == 0
     told = capsys.readouterr().out
     assert "the model of this run has seen the case (train)" in told
+    assert "was kept for reuse by later runs: removed" in told
     assert f"1 of 2 runs knew {CASE}" in told
     assert CASE.encode() not in everything(tmp_path)
     report = json.loads((run / "reports" / "preprocess" / "run_report.json").read_text())

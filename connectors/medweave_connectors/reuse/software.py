@@ -1,0 +1,64 @@
+"""The programs behind a step of this machine, as far as a digest of them can be had in milliseconds. No streamflow in here.
+
+A step of medweave: its source, Python, and the versions of all that is installed beside it. Another one: the file of its program.
+What that program calls in its turn is not seen, as in any other workflow manager.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import medweave_steps
+
+STEP = "medweave-step"
+
+
+def software_of(words: Sequence[str], search: str) -> str:
+    """A digest of what a command would run.
+
+    Args:
+        words: as a shell is given them.
+        search: folders of programs, as PATH has them.
+    """
+    name = _first(words)
+    found = shutil.which(name, path=search) if name else None
+    facts = [name]
+    if found is not None:
+        said = Path(found).stat()
+        # Of a small one the content: an environment that is made anew has it, too.
+        facts += [_content(found) if said.st_size < 2**20 else f"{said.st_size} {said.st_mtime_ns}"]
+    if Path(name).name == STEP or Path(name).name.startswith("python"):
+        facts.append(_installed())
+    return hashlib.sha256("\0".join(facts).encode()).hexdigest()
+
+
+def _first(words: Sequence[str]) -> str:
+    try:
+        return next(iter(shlex.split(words[0])), "") if words else ""
+    except ValueError:  # a part of a shell's own syntax
+        return ""
+
+
+def _content(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+@functools.cache
+def _installed() -> str:
+    """Python, its libraries by name and version, and the source of the steps."""
+    whole = hashlib.sha256(sys.version.encode())
+    for folder in sorted(filter(os.path.isdir, sys.path)):
+        for name in sorted(each.name for each in Path(folder).glob("*.dist-info")):
+            whole.update(f"{name}\n".encode())
+    source = Path(medweave_steps.__file__).parent
+    for path in sorted(source.rglob("*")):
+        if path.is_file() and path.suffix != ".pyc":
+            whole.update(f"{path.relative_to(source)}\0{_content(str(path))}\n".encode())
+    return whole.hexdigest()

@@ -1,0 +1,227 @@
+"""What makes two jobs the same work, and what is kept of them: the pure parts, and real files."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from medweave_connectors.reuse import content
+from medweave_connectors.reuse.content import Contents
+from medweave_connectors.reuse.key import described, key_of, parts_of
+from medweave_connectors.reuse.shelf import Shelf
+from medweave_connectors.reuse.software import software_of
+
+SECRET = b"secret"
+KEY = "ab" + 62 * "0"
+A, B = "0f8fad5b-d9cb-469f-a165-70867728950e", "7c9e6679-7425-40de-944b-e07fc1f90ae7"
+
+
+def parts(**changes: Any) -> dict[str, str]:
+    facts: dict[str, Any] = {
+        "words": ["train", "--data", f"/work/runs/run-1/work/{A}/data", "--steps", "9"],
+        "environment": {"HOME": f"/work/{A}", "TMPDIR": "/tmp/x", "MODE": "fast"},
+        "streams": [None, "log.txt", None],
+        "inputs": {"steps": 9, "data": ["Directory", "data", "ab", []]},
+        "staged": {"config.json": "cd"},
+        "software": "ef",
+        "run_id": "run-1",
+        "secret": SECRET,
+    }
+    return parts_of(**(facts | changes))
+
+
+def test_names_of_runs_and_of_the_engines_folders_change_nothing() -> None:
+    words = ["train", "--data", f"/work/runs/run-2/work/{B}/data", "--steps", "9"]
+    again = parts(words=words, environment={"HOME": f"/w/{B}", "TMPDIR": "/y", "MODE": "fast"}, run_id="run-2")
+    assert again == parts()
+    assert key_of(again, SECRET) == key_of(parts(), SECRET)
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"words": ["train", "--steps", "10"]}, "command"),
+        ({"environment": {"MODE": "slow"}}, "environment"),
+        ({"streams": [None, "other.txt", None]}, "streams"),
+        ({"inputs": {"steps": 9, "data": ["Directory", "data", "ac", []]}}, "input data"),
+        ({"inputs": {"steps": "9", "data": ["Directory", "data", "ab", []]}}, "input steps"),
+        ({"staged": {}}, "files beside the command"),
+        ({"software": "ee"}, "programs"),
+    ],
+)
+def test_each_part_that_changes_is_another_work(change: dict[str, Any], part: str) -> None:
+    now, before = parts(**change), parts()
+    assert [name for name in now.keys() | before if now.get(name) != before.get(name)] == [part]
+    assert key_of(now, SECRET) != key_of(before, SECRET)
+
+
+def test_a_tools_own_shell_syntax_is_read_through_the_engines_wrapping() -> None:
+    def wrapped(folder: str) -> list[str]:
+        text = base64.b64encode(f"cat /work/{folder}/a | sort".encode()).decode()
+        return ["/bin/sh", "-c", f'"$(echo {text} | base64 -d)"']
+
+    assert parts(words=wrapped(A)) == parts(words=wrapped(B))
+
+
+def test_nobody_finds_a_value_by_trying_without_the_secret() -> None:
+    assert parts()["input steps"] != parts(secret=b"another")["input steps"]
+
+
+def test_a_file_is_told_by_name_and_content_wherever_it_lies() -> None:
+    def value(folder: str) -> dict[str, Any]:
+        beside = {"class": "File", "basename": "a.idx", "path": f"/{folder}/a.idx"}
+        return {"class": "File", "basename": "a", "path": f"/{folder}/a", "size": 3, "secondaryFiles": [beside]}
+
+    told = described({"images": [value("x")], "threshold": 0.5}, lambda path: f"digest of {Path(path).name}")
+    assert told == {
+        "images": [["File", "a", "digest of a", [["File", "a.idx", "digest of a.idx", []]]]],
+        "threshold": 0.5,
+    }
+    assert told["images"] == described([value("y")], lambda path: f"digest of {Path(path).name}")
+
+
+def old(path: Path, text: str) -> Path:
+    """A file that was not touched just now."""
+    path.write_text(text)
+    os.utime(path, ns=(0, 0))
+    return path
+
+
+def test_a_folder_is_told_by_what_lies_in_it(tmp_path: Path) -> None:
+    contents, folder = Contents(tmp_path / "memo"), tmp_path / "a"
+    (folder / "sub").mkdir(parents=True)
+    file = old(folder / "sub" / "x", "one")
+    first = contents.digest(folder)
+    assert contents.digest(folder) == first
+    file.chmod(0o755)
+    executable = contents.digest(folder)
+    file.write_text("two")
+    changed = contents.digest(folder)
+    (folder / "empty").mkdir()
+    assert len({first, executable, changed, contents.digest(folder)}) == 4
+
+
+def test_a_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(content, "QUIET_NS", -1)
+    file, contents = old(tmp_path / "x", "one"), Contents(tmp_path / "memo")
+    first = contents.digest(file)
+    monkeypatch.setattr(content.hashlib, "file_digest", None)
+    assert Contents(tmp_path / "memo").digest(file) == first
+
+
+def test_a_file_that_has_just_changed_is_read_again(tmp_path: Path) -> None:
+    file, contents = tmp_path / "x", Contents(tmp_path / "memo")
+    file.write_text("one")
+    first = contents.digest(file)
+    said = file.stat()
+    file.write_text("two")
+    os.utime(file, ns=(said.st_atime_ns, said.st_mtime_ns))
+    assert contents.digest(file) != first
+
+
+@pytest.mark.parametrize("broken", ["text", "folder"])
+def test_a_memo_that_cannot_be_used_costs_time_only(tmp_path: Path, broken: str) -> None:
+    memo = tmp_path / "memo"
+    memo.mkdir() if broken == "folder" else memo.write_text("no database")
+    assert Contents(memo).digest(old(tmp_path / "x", "one")) == Contents(tmp_path / "good").digest(tmp_path / "x")
+
+
+def shelf(tmp_path: Path, **limits: float) -> Shelf:
+    found = Shelf(tmp_path / "kept", **({"limit_gib": 1, "keep_days": 14} | limits))
+    found.secret()
+    return found
+
+
+def outputs(tmp_path: Path) -> Path:
+    folder = tmp_path / "outputs"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "sub" / "x").write_text("one")
+    (folder / "sub" / "x").chmod(0o755)
+    (folder / "latest").symlink_to("sub/x")
+    (folder / "config.json").write_text("staged")
+    return folder
+
+
+def test_what_is_kept_comes_back_as_it_was(tmp_path: Path) -> None:
+    kept, made = shelf(tmp_path), outputs(tmp_path)
+    assert kept.keep(KEY, made, staged={"config.json"}, run_id="run-1")
+    into = tmp_path / "into"
+    into.mkdir()
+    record = kept.take(KEY, into)
+    assert record is not None
+    assert record.run_id == "run-1"
+    assert (into / "sub" / "x").samefile(made / "sub" / "x")
+    assert (into / "sub" / "x").stat().st_mode & 0o777 == 0o755
+    assert (into / "latest").readlink() == Path("sub/x")
+    assert not (into / "config.json").exists()
+    assert kept.take("cd" + KEY[2:], into) is None
+
+
+def test_what_was_changed_is_given_to_nobody(tmp_path: Path) -> None:
+    kept, made, into = shelf(tmp_path), outputs(tmp_path), tmp_path / "into"
+    kept.keep(KEY, made, staged=set(), run_id="run-1")
+    into.mkdir()
+    said = (made / "sub" / "x").stat()
+    (made / "sub" / "x").write_text("two")
+    os.utime(made / "sub" / "x", ns=(said.st_atime_ns, said.st_mtime_ns))
+    assert kept.take(KEY, into) is None
+    assert not list(into.iterdir())
+    assert kept.keep(KEY, made, staged=set(), run_id="run-2"), "the place is free for what is made anew"
+    assert kept.take(KEY, into) is not None
+
+
+@pytest.mark.parametrize("odd", ["link out", "socket"])
+def test_what_cannot_be_kept_leaves_nothing(tmp_path: Path, odd: str) -> None:
+    kept, made = shelf(tmp_path), outputs(tmp_path)
+    if odd == "socket":
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(os.path.relpath(made / "socket"))
+    else:
+        (made / "link").symlink_to(tmp_path)
+    assert not kept.keep(KEY, made, staged=set(), run_id="run-1")
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["digests.sqlite", "secret"]
+
+
+def test_a_damaged_record_is_none(tmp_path: Path) -> None:
+    kept, made = shelf(tmp_path), outputs(tmp_path)
+    kept.keep(KEY, made, staged=set(), run_id="run-1")
+    (file,) = (tmp_path / "kept").glob("*/*/record.json")
+    for text in ("", "[]", json.dumps(json.loads(file.read_text()) | {"version": 2})):
+        file.write_text(text)
+        assert kept.take(KEY, tmp_path) is None
+
+
+def test_room_is_made_by_last_use(tmp_path: Path) -> None:
+    kept = shelf(tmp_path, limit_gib=2.5 * 2**-20)  # 2.5 KiB
+    for number in range(4):
+        made = tmp_path / f"made-{number}"
+        made.mkdir()
+        (made / "x").write_text(1024 * "x")
+        kept.keep(f"{number}{KEY[1:]}", made, staged=set(), run_id="run-1")
+        (file,) = (tmp_path / "kept").glob(f"{number}b/*/record.json")
+        os.utime(file, (time.time() - 100 + number, time.time() - 100 + number))
+    (tmp_path / "into").mkdir()
+    assert kept.take(f"0{KEY[1:]}", tmp_path / "into"), "which makes it the last one used"
+    kept.make_room()
+    assert sorted(path.parts[-3] for path in (tmp_path / "kept").glob("*/*/record.json")) == ["0b", "3b"]
+    Shelf(tmp_path / "kept", limit_gib=1, keep_days=-1).make_room()
+    assert not list((tmp_path / "kept").glob("*/*/record.json"))
+
+
+def test_programs_are_told_apart(tmp_path: Path) -> None:
+    program = tmp_path / "tool"
+    program.write_text("#!/bin/sh\necho 1\n")
+    program.chmod(0o755)
+    search = f"{tmp_path}:/usr/bin:/bin"
+    first = software_of(["tool", "--x"], search)
+    assert software_of(["tool"], search) == first
+    program.write_text("#!/bin/sh\necho 2\n")
+    assert software_of(["tool"], search) != first
+    assert len({software_of([word], search) for word in ("nobodys", "sh", "medweave-step", "'unbalanced")}) == 4

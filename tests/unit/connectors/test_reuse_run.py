@@ -1,0 +1,185 @@
+"""Runs of the engine that find the work of earlier ones done: what is run again, what is not, and how that is explained."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from medweave.cli import main
+from support.engine import FILE, Run, run, start, valid_events, wait_until
+
+ON = {"MEDWEAVE_REUSE": "1"}
+TOOL: dict[str, Any] = {"class": "CommandLineTool"}
+COUNT = "echo run >> {folder}/{name}.count"
+
+
+def write(folder: Path, *, file: str = FILE, **keys: Any) -> None:
+    """A step `copy` of a file, and a step `mark` that adds a parameter to its result; each counts its runs.
+
+    Args:
+        keys: more keys of the tool of `mark`.
+    """
+
+    def tool(name: str, script: str, inputs: dict[str, Any], **more: Any) -> dict[str, Any]:
+        count = COUNT.format(folder=folder, name=name)
+        return {
+            **TOOL,
+            "baseCommand": ["sh", "-c", f"{count}; {script}", "sh"],
+            "inputs": {each: {"type": kind, "inputBinding": {"position": n}} for n, (each, kind) in enumerate(inputs.items())},
+            "outputs": {"result": {"type": "File", "outputBinding": {"glob": "result.txt"}}},
+        } | more  # fmt: skip
+
+    copy = tool("copy", 'cat "$1" > result.txt', {"data": "File"})
+    mark = tool(
+        "mark", '[ "$2" != fail ] && { cat "$1"; echo "$2"; } > result.txt', {"data": "File", "word": "string"}, **keys
+    )
+    document = {
+        "cwlVersion": "v1.2",
+        "class": "Workflow",
+        "inputs": {"data": "File", "word": "string"},
+        "outputs": {"result": {"type": "File", "outputSource": "mark/result"}},
+        "steps": {
+            "copy": {"run": copy, "in": {"data": "data"}, "out": ["result"]},
+            "mark": {"run": mark, "in": {"data": "copy/result", "word": "word"}, "out": ["result"]},
+        },
+    }
+    (folder / "tiny.cwl").write_text(json.dumps(document))
+    (folder / "streamflow.yml").write_text(file)
+    (folder / "data.txt").write_text("one\n")
+    give(folder, "red")
+
+
+def give(folder: Path, word: str) -> None:
+    (folder / "job.yml").write_text(json.dumps({"data": {"class": "File", "path": "data.txt"}, "word": word}))
+
+
+def again(folder: Path, **environment: str) -> Run:
+    return run(folder, environment=ON | environment)
+
+
+def counts(folder: Path) -> tuple[int, int]:
+    """How often the commands of `copy` and `mark` were run."""
+    files = (folder / f"{name}.count" for name in ("copy", "mark"))
+    return tuple(len(file.read_text().split()) if file.exists() else 0 for file in files)  # type: ignore[return-value]
+
+
+def delivered(folder: Path) -> str:
+    (file,) = (folder / "results").glob("result*.txt")
+    text = file.read_text()
+    file.write_text(f"{text}written to, for a delivered file is its owner's\n")
+    shutil.rmtree(folder / "results")
+    return text
+
+
+def explained(folder: Path, step: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["explain", step, "--runs", str(folder / "runs"), "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    return str(told["why"])
+
+
+def test_only_what_has_changed_is_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path)
+    assert again(tmp_path).exit_code == 0
+    assert (counts(tmp_path), delivered(tmp_path)) == ((1, 1), "one\nred\n")
+    assert explained(tmp_path, "mark", capsys) == "run: no earlier run of this folder has done it"
+
+    ended = again(tmp_path)
+    assert ended.exit_code == 0
+    assert (counts(tmp_path), delivered(tmp_path)) == ((1, 1), "one\nred\n")
+    logs = sorted((tmp_path / "runs").glob("*/events.jsonl"), key=lambda log: log.stat().st_mtime)
+    first, second = (valid_events(log) for log in logs)
+    reused = [event["data"].get("reused_from") for event in second if event["type"] == "job.ended"]
+    assert reused == [first[0]["run_id"]] * 2
+    assert ended.stderr.count(f"not done again: run {first[0]['run_id']} did it") == 2
+    assert "nothing has changed since run" in explained(tmp_path, "mark", capsys)
+
+    give(tmp_path, "blue")
+    assert again(tmp_path).exit_code == 0
+    assert (counts(tmp_path), delivered(tmp_path)) == ((1, 2), "one\nblue\n")
+    assert explained(tmp_path, "mark", capsys) == f"run: since run {second[0]['run_id']} another input word"
+    assert "blue" not in "".join(log.read_text() for log in (tmp_path / "runs").glob("*/events.jsonl"))
+
+    (tmp_path / "data.txt").write_text("two\n")
+    assert again(tmp_path).exit_code == 0
+    assert (counts(tmp_path), delivered(tmp_path)) == ((2, 3), "two\nblue\n")
+    assert explained(tmp_path, "/copy", capsys).endswith("another input data")
+
+    # Back to what the first run did.
+    (tmp_path / "data.txt").write_text("one\n")
+    give(tmp_path, "red")
+    assert again(tmp_path).exit_code == 0
+    assert (counts(tmp_path), delivered(tmp_path)) == ((2, 3), "one\nred\n")
+
+
+def test_a_run_whose_driver_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    write(tmp_path)
+    text = (tmp_path / "tiny.cwl").read_text().replace('[ \\"$2\\" != fail ]', f"[ -e {gate} ] || sleep 20; true")
+    (tmp_path / "tiny.cwl").write_text(text)
+    going = start(tmp_path, environment=ON)
+    wait_until(lambda: counts(tmp_path) == (1, 1), 30)
+    going.signal(signal.SIGKILL)
+    going.wait()
+    gate.touch()
+    assert again(tmp_path).exit_code == 0
+    assert (counts(tmp_path), delivered(tmp_path)) == ((1, 2), "one\nred\n")
+
+
+def test_a_command_that_failed_is_run_again(tmp_path: Path) -> None:
+    write(tmp_path)
+    give(tmp_path, "fail")
+    assert [again(tmp_path).exit_code for _ in range(2)] == [1, 1]
+    assert counts(tmp_path) == (1, 2)
+
+
+def test_outputs_that_are_missing_are_not_kept(tmp_path: Path) -> None:
+    write(tmp_path, outputs={"result": {"type": "File", "outputBinding": {"glob": "other.txt"}}})
+    assert [again(tmp_path).exit_code for _ in range(2)] == [1, 1]
+    assert counts(tmp_path) == (1, 2)
+
+
+def test_a_tool_that_says_so_is_always_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, hints={"WorkReuse": {"enableReuse": False}})
+    assert [again(tmp_path).exit_code for _ in range(2)] == [0, 0]
+    assert counts(tmp_path) == (1, 2)
+    assert explained(tmp_path, "mark", capsys) == "run: its tool says WorkReuse: {enableReuse: false}"
+
+
+@pytest.mark.parametrize("switch", ["environment", "file"])
+def test_reuse_can_be_switched_off(tmp_path: Path, switch: str) -> None:
+    off = "type: medweave.scheduler, config: {reuse_gib: 0}"
+    write(tmp_path, file=FILE if switch == "environment" else FILE.replace("type: medweave.scheduler, config: {}", off))
+    variables = {"MEDWEAVE_REUSE": "0"} if switch == "environment" else {}
+    assert [again(tmp_path, **variables).exit_code for _ in range(2)] == [0, 0]
+    assert counts(tmp_path) == (2, 2)
+    assert not (tmp_path / "runs" / ".kept").exists()
+
+
+def test_where_inputs_are_updated_in_place_nothing_is_kept(tmp_path: Path) -> None:
+    write(tmp_path, requirements={"InplaceUpdateRequirement": {"inplaceUpdate": True}})
+    assert again(tmp_path).exit_code == 0
+    assert not list((tmp_path / "runs").glob(".kept/*/*/record.json"))
+
+
+def test_files_that_the_workflow_puts_beside_a_command_count(tmp_path: Path) -> None:
+    def listing(text: str) -> dict[str, Any]:
+        return {"InitialWorkDirRequirement": {"listing": [{"entryname": "config.json", "entry": text}]}}
+
+    for text, expected in (("a", (1, 1)), ("a", (1, 1)), ("b", (1, 2))):
+        write(tmp_path, requirements=listing(text))
+        assert again(tmp_path).exit_code == 0
+        assert counts(tmp_path) == expected
+
+
+def test_what_was_changed_among_the_kept_is_made_again(tmp_path: Path) -> None:
+    write(tmp_path)
+    assert again(tmp_path).exit_code == 0
+    for file in (tmp_path / "runs").glob(".kept/*/*/outputs/result.txt"):
+        file.write_text("another\n")
+    assert again(tmp_path).exit_code == 0
+    assert (counts(tmp_path), delivered(tmp_path)) == ((2, 2), "one\nred\n")

@@ -1,0 +1,48 @@
+"""The check of a workflow's types reads each tool once, and finds the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import cwl_utils.parser
+import cwl_utils.parser.utils
+import pytest
+
+from medweave_connectors.placement import tools_once
+
+WORKFLOWS = Path(__file__).parents[3] / "workflows" / "lung-nodule-segmentation"
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tools that were read."""
+    found: list[str] = []
+
+    def read(step: Any) -> Any:
+        found.append(step.run)
+        return stock(step)
+
+    stock = tools_once._read
+    monkeypatch.setattr(tools_once, "_read", read)
+    monkeypatch.setattr(tools_once, "_tools", {})
+    monkeypatch.setattr(cwl_utils.parser.utils, "load_step", tools_once._load)
+    return found
+
+
+def test_each_tool_is_read_once(reads: list[str]) -> None:
+    workflow = cwl_utils.parser.load_document_by_uri(WORKFLOWS / "train.cwl")
+    for _ in range(2):
+        cwl_utils.parser.utils.static_checker(workflow)
+    assert sorted(reads) == sorted({step.run for step in workflow.steps})
+    assert len(reads) > 5
+
+
+def test_the_types_are_those_of_the_tools(reads: list[str]) -> None:
+    workflow = cwl_utils.parser.load_document_by_uri(WORKFLOWS / "train.cwl")
+    cwl_utils.parser.utils.static_checker(workflow)
+    for step in workflow.steps:
+        tool = cwl_utils.parser.load_document_by_uri(step.run, step.loadingOptions)
+        for each in tool.outputs:
+            kept = cwl_utils.parser.utils.type_for_step_output(step, each.id, "v1.2")
+            assert str(cwl_utils.parser.save(kept)).endswith(str(cwl_utils.parser.save(each.type_)).partition("#")[2])
