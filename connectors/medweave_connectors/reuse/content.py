@@ -5,24 +5,19 @@ No streamflow in here.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import posixpath
-import sqlite3
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+
+from medweave_connectors.reuse.memo import Memo
 
 QUIET_NS = 2_000_000_000  # what has changed just now may change again within one tick of the file system's clock
-MOST_ROWS = 500_000
 _AT_ONCE = 900  # SQLite takes 999 values
-_TABLE = (
-    "CREATE TABLE IF NOT EXISTS files (device INTEGER, inode INTEGER, size INTEGER, modified INTEGER, changed INTEGER, "
-    "sha256 BLOB, PRIMARY KEY (inode, device)) WITHOUT ROWID"
-)
+Row = tuple[int, int, int, int, int, bytes]  # of the table
 
 
 class Unreadable(OSError):
@@ -30,13 +25,13 @@ class Unreadable(OSError):
 
 
 class Contents:
-    """Digests of files, by device and inode; of a file's name nothing is written down.
+    """Digests of files, by inode and device; of a file's name nothing is written down. For several threads.
 
     Args:
-        memo: the SQLite file that keeps them between runs; its folder exists. A memo that cannot be used costs time, nothing else.
+        memo: keeps them between runs.
     """
 
-    def __init__(self, memo: Path) -> None:
+    def __init__(self, memo: Memo) -> None:
         self._memo = memo
 
     def digest(self, path: str | os.PathLike[str]) -> str:
@@ -45,109 +40,63 @@ class Contents:
         Raises:
             OSError: it cannot be read.
         """
-        with self.open() as known:
-            if not Path(path).is_dir():
-                return known.file(path)
-            whole = hashlib.sha256()
-            found = [(inside, file, os.stat(file)) for inside, file in tree(os.fspath(path))]  # noqa: PTH116 (thousands)
-            known.expect([said for _, _, said in found])
-            for inside, file, said in found:
-                mark = "x" if said.st_mode & stat.S_IXUSR else ""
-                word = "/" if stat.S_ISDIR(said.st_mode) else known.file(file, said) + mark
-                name = os.fsencode(inside)
-                whole.update(b"%d\0%b\0%b\n" % (len(name), name, word.encode()))
-            return whole.hexdigest()
+        if not Path(path).is_dir():
+            return self.files([os.fspath(path)])[0]
+        there = list(tree(os.fspath(path)))
+        is_folder = {file: Path(file).is_dir() for _, file in there}
+        files = [file for _, file in there if not is_folder[file]]
+        known = dict(zip(files, self.files(files), strict=True))
+        whole = hashlib.sha256()
+        for inside, file in there:
+            name, word = os.fsencode(inside), known.get(file, "/") + ("x" if _runs(file, is_folder[file]) else "")
+            whole.update(b"%d\0%b\0%b\n" % (len(name), name, word.encode()))
+        return whole.hexdigest()
 
-    @contextlib.contextmanager
-    def open(self) -> Iterator[Known]:
-        """The digests for one piece of work."""
-        try:
-            table = sqlite3.connect(self._memo, timeout=5)
-        except sqlite3.Error:
-            table = sqlite3.connect(":memory:")
-        known = Known(table)
-        try:
-            yield known
-        finally:
-            known.close()
-
-
-class Known:
-    """Digests that are looked up, found out and noted."""
-
-    def __init__(self, table: sqlite3.Connection) -> None:
-        self._table = table
-        self._expected: dict[tuple[int, int], tuple[Any, ...] | None] = {}
-        with self._careful() as rows:
-            rows.execute("PRAGMA journal_mode=WAL")
-            rows.execute("PRAGMA synchronous=OFF")  # a memo that a power cut breaks is read no more, and costs time
-            rows.execute(_TABLE)
-
-    def file(self, path: str | os.PathLike[str], said: os.stat_result | None = None) -> str:
-        """SHA-256 of a file.
-
-        Args:
-            said: what the file system says of it, where that is known already.
+    def files(self, paths: Sequence[str]) -> list[str]:
+        """SHA-256 of each file.
 
         Raises:
-            OSError: it cannot be read, or is no file.
+            OSError: one cannot be read, or is no file.
         """
-        said = said or os.stat(path)  # noqa: PTH116 (there are thousands)
-        if not stat.S_ISREG(said.st_mode):
+        said = [os.stat(path) for path in paths]  # noqa: PTH116 (there are thousands)
+        if any(not stat.S_ISREG(each.st_mode) for each in said):
             raise Unreadable("neither file nor folder")
-        if _key(said) not in self._expected:
-            self.expect([said])
-        known = self._expected[_key(said)]
-        if known is not None and known[:-1] == _facts(said):
-            return bytes(known[-1]).hex()
-        with open(path, "rb") as content:  # noqa: PTH123
-            found = hashlib.file_digest(content, "sha256").hexdigest()
-        if time.time_ns() - max(said.st_ctime_ns, said.st_mtime_ns) > QUIET_NS and _facts(Path(path).stat()) == _facts(
-            said
-        ):
-            self._write(said, found)
+        known, found, new = self._rows(said), [], []
+        for path, each in zip(paths, said, strict=True):
+            row = known.get(_key(each))
+            if row is None or row[:-1] != _facts(each):
+                row = _read(path, each)
+                if _is_quiet(path, each):
+                    new.append(row)
+            found.append(row[-1].hex())
+        self._write(new)
         return found
 
-    def expect(self, files: Sequence[os.stat_result]) -> None:
-        """Looks some files up at once."""
-        keys = [_key(said) for said in files]
-        self._expected.update(dict.fromkeys(keys))
-        for first in range(0, len(keys), _AT_ONCE):
-            part = keys[first : first + _AT_ONCE]
-            with self._careful() as rows:
-                places = ",".join("?" * len(part))
-                found = rows.execute(f"SELECT * FROM files WHERE inode IN ({places})", [inode for _, inode in part])
-                self._expected.update({each[:2]: each for each in found if each[:2] in self._expected})
+    def note(self, digests: Mapping[Path, str]) -> None:
+        """Remembers what files hold whose inodes have got another name since they were read."""
+        self._write([(*_facts(path.stat()), bytes.fromhex(sha256)) for path, sha256 in digests.items()])
 
-    def renamed(self, path: Path) -> None:
-        """Remembers a file on whose inode nothing but its names has changed since it was read."""
-        said = path.stat()
-        self.expect([said])
-        known = self._expected[_key(said)]
-        if known is not None and known[:-2] == _facts(said)[:-1]:
-            self._write(said, bytes(known[-1]).hex())
+    def renamed(self, paths: Sequence[Path]) -> None:
+        """Remembers the files on whose inodes nothing but their names has changed since they were read."""
+        said = [path.stat() for path in paths]
+        known = self._rows(said)
+        same = [(each, row) for each in said if (row := known.get(_key(each))) and row[:4] == _facts(each)[:4]]
+        self._write([(*_facts(each), row[-1]) for each, row in same])
 
-    def note(self, path: Path, sha256: str) -> None:
-        """Remembers what a file holds whose inode has got another name since it was read."""
-        self._write(path.stat(), sha256)
+    def _rows(self, files: Sequence[os.stat_result]) -> dict[tuple[int, int], Row]:
+        found: dict[tuple[int, int], Row] = {}
+        inodes = [_key(each)[0] for each in files]
+        for first in range(0, len(inodes), _AT_ONCE):
+            part = inodes[first : first + _AT_ONCE]
+            with self._memo.open() as table:
+                rows = table.execute(f"SELECT * FROM files WHERE inode IN ({','.join('?' * len(part))})", part)
+                found.update({each[:2]: each for each in rows})
+        return found
 
-    def close(self) -> None:
-        """Keeps what was noted."""
-        with self._careful() as rows:
-            if rows.execute("SELECT count(*) FROM files").fetchone()[0] > MOST_ROWS:
-                rows.execute("DELETE FROM files")
-            rows.commit()
-        self._table.close()
-
-    def _write(self, said: os.stat_result, sha256: str) -> None:
-        self._expected.pop(_key(said), None)
-        with self._careful() as rows:
-            rows.execute("REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", (*_facts(said), bytes.fromhex(sha256)))
-
-    @contextlib.contextmanager
-    def _careful(self) -> Iterator[sqlite3.Connection]:
-        with contextlib.suppress(sqlite3.Error):
-            yield self._table
+    def _write(self, rows: Sequence[Row]) -> None:
+        if rows:
+            with self._memo.open() as table:
+                table.executemany("REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", rows)
 
 
 def tree(folder: str) -> Iterator[tuple[str, str]]:
@@ -159,11 +108,26 @@ def tree(folder: str) -> Iterator[tuple[str, str]]:
             yield posixpath.join(inside, name), posixpath.join(at, name)
 
 
+def _runs(file: str, is_folder: bool) -> bool:
+    return not is_folder and os.access(file, os.X_OK)
+
+
+def _read(path: str, said: os.stat_result) -> Row:
+    with Path(path).open("rb") as content:
+        return *_facts(said), hashlib.file_digest(content, "sha256").digest()
+
+
+def _is_quiet(path: str, said: os.stat_result) -> bool:
+    """Whether nobody has written to it just now, or while it was read."""
+    age_ns = time.time_ns() - max(said.st_ctime_ns, said.st_mtime_ns)
+    return age_ns > QUIET_NS and _facts(Path(path).stat()) == _facts(said)
+
+
 def _key(said: os.stat_result) -> tuple[int, int]:
-    return said.st_dev, _signed(said.st_ino)
+    return _signed(said.st_ino), said.st_dev
 
 
-def _facts(said: os.stat_result) -> tuple[int, ...]:
+def _facts(said: os.stat_result) -> tuple[int, int, int, int, int]:
     return *_key(said), said.st_size, said.st_mtime_ns, said.st_ctime_ns
 
 

@@ -17,7 +17,7 @@ from medweave_connectors.record import console
 from medweave_connectors.record.run import RunRecord
 from medweave_connectors.reuse.content import tree
 from medweave_connectors.reuse.key import SHOWN_CHARACTERS, described, key_of, parts_of
-from medweave_connectors.reuse.shelf import Shelf
+from medweave_connectors.reuse.shelf import Record, Shelf
 from medweave_connectors.reuse.software import software_of
 
 FOLDER = ".kept"  # in the folder of runs
@@ -95,9 +95,7 @@ class Work:
             self._reuse.run.job_looked_up(self._job_name, why=NOT_ALLOWED)
             return ""
         try:
-            parts, staged = await asyncio.to_thread(self._parts, words, environment, streams, search)
-            key = key_of(parts, self._reuse.secret())
-            record = await asyncio.to_thread(self._reuse.shelf.take, key, self._outputs)
+            parts, staged, key, record = await asyncio.to_thread(self._look, words, environment, streams, search)
         except OSError:
             self._reuse.run.job_looked_up(self._job_name, why=UNREADABLE)
             return ""
@@ -124,9 +122,9 @@ class Work:
                 f"medweave: what {self._job_name} has written is not kept for reuse: {os.strerror(error.errno or 0)}"
             )
 
-    def _parts(
+    def _look(
         self, words: Sequence[str], environment: Mapping[str, str], streams: Sequence[str | None], search: str
-    ) -> tuple[dict[str, str], frozenset[str]]:
+    ) -> tuple[dict[str, str], frozenset[str], str, Record | None]:
         contents = self._reuse.shelf.contents
         secret = self._reuse.secret()
         staged = {
@@ -143,7 +141,8 @@ class Work:
             run_id=self._reuse.run.run_id,
             secret=secret,
         )
-        return parts, frozenset(staged)
+        key = key_of(parts, secret)
+        return parts, frozenset(staged), key, self._reuse.shelf.take(key, self._outputs)
 
 
 def begin(work: Work | None) -> contextvars.Token[Work | None]:

@@ -15,13 +15,14 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from medweave_connectors.reuse.content import Contents, Known, Unreadable
+from medweave_connectors.reuse.content import Contents, Unreadable
+from medweave_connectors.reuse.memo import Memo
 
-RECORD, OUTPUTS = "record.json", "outputs"
+MEMO = "memo.sqlite"
 VERSION = 1
 _GIB = 2**30
 _DAY_S = 86_400
@@ -61,7 +62,8 @@ class Shelf:
 
     def __init__(self, root: Path, *, limit_gib: float, keep_days: float) -> None:
         self._root, self._limit_gib, self._keep_days = root, limit_gib, keep_days
-        self.contents = Contents(root / "digests.sqlite")
+        self._memo = Memo(root / MEMO)
+        self.contents = Contents(self._memo)
 
     def secret(self) -> bytes:
         """The secret of the digests, made once.
@@ -86,17 +88,20 @@ class Shelf:
         Args:
             into: the output folder of the job; what lies in it stays.
         """
-        place = self._place(key)
-        try:
-            record = _read(place / RECORD)
-            with self.contents.open() as known:
-                if not _is_whole(place / OUTPUTS, record, known):
-                    shutil.rmtree(place, ignore_errors=True)
-                    return None
-                _put(place / OUTPUTS, into, record, known)
-            os.utime(place / RECORD)  # its last use
-        except (OSError, ValueError, TypeError, KeyError):
+        record, place = self._record(key), self._root / key
+        if record is None:
             return None
+        try:
+            if not self._is_whole(place, record):
+                self._forget(key)
+                return None
+            _put(place, into, record)
+            # The inodes have changed: they have one more name.
+            self.contents.note({place / path: sha256 for path, (sha256, _) in record.files.items()})
+        except OSError:  # another run has just made room
+            return None
+        with self._memo.open() as table:
+            table.execute("UPDATE works SET used=? WHERE key=?", (time.time(), key))
         return record
 
     def keep(self, key: str, outputs: Path, *, staged: Collection[str], run_id: str) -> bool:
@@ -109,108 +114,125 @@ class Shelf:
         Raises:
             OSError: the disk is full, or refuses.
         """
-        place, new = self._place(key), self._root / f"{_NEW}{secrets.token_hex(8)}"
-        if place.exists():
+        if self._record(key) is not None:
             return True
+        found = _found(outputs, staged)
         try:
-            (new / OUTPUTS).mkdir(mode=0o700, parents=True)
-            with self.contents.open() as known:
-                record = _collect(outputs, new / OUTPUTS, staged=staged, run_id=run_id, known=known)
-            (new / RECORD).write_text(json.dumps(dataclasses.asdict(record)), encoding="utf-8")
-            place.parent.mkdir(mode=0o700, exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                new.rename(place)
+            record = self._collect(outputs, found, self._root / key, run_id=run_id)
         except (Unreadable, _Elsewhere):
             return False
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
+        text = json.dumps(dataclasses.asdict(record))
+        with self._memo.open() as table:
+            table.execute("REPLACE INTO works VALUES (?, ?, ?, ?)", (key, time.time(), record.num_bytes, text))
         return True
 
     def renamed(self, key: str) -> None:
         """The kept files have lost names: the scratch of a run was removed."""
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-            place = self._place(key)
-            record = _read(place / RECORD)
-            with self.contents.open() as known:
-                for path in record.files:
-                    known.renamed(place / OUTPUTS / path)
+        with contextlib.suppress(OSError):
+            if (record := self._record(key)) is not None:
+                self.contents.renamed([self._root / key / path for path in record.files])
 
     def make_room(self) -> None:
         """Removes what was not used for long, and above the limit what was used longest ago."""
-        oldest_s = time.time() - self._keep_days * _DAY_S
-        for left in self._root.glob(f"{_NEW}*"):
-            with contextlib.suppress(OSError):
-                if left.stat().st_mtime < oldest_s:
-                    shutil.rmtree(left, ignore_errors=True)
-        room = self._limit_gib * _GIB
-        for used_s, place, num_bytes in sorted(self._all(), reverse=True):
+        oldest_s, room = time.time() - self._keep_days * _DAY_S, self._limit_gib * _GIB
+        works: list[tuple[str, float, int]] = []
+        with self._memo.open() as table:
+            works = table.execute("SELECT key, used, bytes FROM works ORDER BY used DESC").fetchall()
+        for key, used_s, num_bytes in works:
             room -= num_bytes
             if used_s < oldest_s or room < 0:
-                shutil.rmtree(place, ignore_errors=True)
+                self._forget(key)
+        known = {key for key, _, _ in works}
+        for place in self._root.iterdir():  # a driver that was killed while it kept something
+            with contextlib.suppress(OSError):
+                if place.is_dir() and place.name not in known and time.time() - place.stat().st_mtime > _DAY_S:
+                    shutil.rmtree(place, ignore_errors=True)
 
-    def _all(self) -> Iterator[tuple[float, Path, int]]:
-        for file in self._root.glob(f"??/*/{RECORD}"):
-            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-                yield file.stat().st_mtime, file.parent, _read(file).num_bytes
+    def _record(self, key: str) -> Record | None:
+        """What is known of kept work; None where nothing is, or another version wrote it."""
+        row = None
+        with self._memo.open() as table:
+            row = table.execute("SELECT record FROM works WHERE key=?", (key,)).fetchone()
+        with contextlib.suppress(ValueError, TypeError):
+            return None if row is None else _read(row[0])
+        return None
 
-    def _place(self, key: str) -> Path:
-        return self._root / key[:2] / key
+    def _forget(self, key: str) -> None:
+        with self._memo.open() as table:
+            table.execute("DELETE FROM works WHERE key=?", (key,))
+        shutil.rmtree(self._root / key, ignore_errors=True)
+
+    def _is_whole(self, outputs: Path, record: Record) -> bool:
+        there = self.contents.files([os.fspath(outputs / path) for path in record.files])
+        return there == [sha256 for sha256, _ in record.files.values()]
+
+    def _collect(self, outputs: Path, found: Mapping[str, os.stat_result], place: Path, *, run_id: str) -> Record:
+        """Gives the files their second names, in a folder that is there whole or not at all; none for work without files."""
+        links = {
+            inside: _inner(outputs / inside, outputs) for inside, said in found.items() if stat.S_ISLNK(said.st_mode)
+        }
+        folders = {inside: stat.S_IMODE(said.st_mode) for inside, said in found.items() if stat.S_ISDIR(said.st_mode)}
+        files = [inside for inside in found if inside not in links and inside not in folders]
+        digests = dict(zip(files, self.contents.files([os.fspath(outputs / inside) for inside in files]), strict=True))
+        if files:
+            self._link(outputs, {inside: stat.S_IMODE(found[inside].st_mode) for inside in files}, folders, place)
+            self.contents.note({place / inside: sha256 for inside, sha256 in digests.items()})
+        return Record(
+            run_id=run_id,
+            files={inside: (sha256, stat.S_IMODE(found[inside].st_mode)) for inside, sha256 in digests.items()},
+            folders=folders,
+            links=links,
+            num_bytes=sum(found[inside].st_size for inside in files),
+        )
+
+    def _link(self, outputs: Path, files: Mapping[str, int], folders: Iterable[str], place: Path) -> None:
+        new = self._root / f"{_NEW}{secrets.token_hex(8)}"
+        try:
+            new.mkdir(mode=0o700)
+            for inside in folders:
+                (new / inside).mkdir()
+            for inside, mode in files.items():
+                _same_file(outputs / inside, new / inside, mode)
+            shutil.rmtree(place, ignore_errors=True)  # what a driver has left that was killed in here
+            new.rename(place)
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
 
 
 class _Elsewhere(Exception):
     """A link leads out of the outputs."""
 
 
-def _read(file: Path) -> Record:
-    told = json.loads(file.read_text(encoding="utf-8"))
-    if told["version"] != VERSION:
-        raise ValueError(told["version"])
+def _read(text: str) -> Record:
+    told = json.loads(text)
+    if not isinstance(told, dict) or told.get("version") != VERSION:
+        raise ValueError(told)
     return Record(**told)
 
 
-def _is_whole(outputs: Path, record: Record, known: Known) -> bool:
-    return all(known.file(outputs / path) == sha256 for path, (sha256, _) in record.files.items())
-
-
-def _put(outputs: Path, into: Path, record: Record, known: Known) -> None:
+def _put(outputs: Path, into: Path, record: Record) -> None:
     for path in sorted(record.folders):
         (into / path).mkdir(exist_ok=True)
-    for path, (sha256, mode) in record.files.items():
+    for path, (_, mode) in record.files.items():
         (into / path).unlink(missing_ok=True)
         _same_file(outputs / path, into / path, mode)
-        known.note(outputs / path, sha256)  # its inode has changed: it has one more name
     for path, target in record.links.items():
         (into / path).symlink_to(target)
     for path in sorted(record.folders, reverse=True):
         (into / path).chmod(record.folders[path] | _OWNER_ALL)
 
 
-def _collect(outputs: Path, new: Path, *, staged: Collection[str], run_id: str, known: Known) -> Record:
-    files: dict[str, tuple[str, int]] = {}
-    folders: dict[str, int] = {}
-    links: dict[str, str] = {}
-    num_bytes = 0
-    for at, below, names in os.walk(outputs):
-        for name in sorted([*below, *names]):
+def _found(outputs: Path, staged: Collection[str]) -> dict[str, os.stat_result]:
+    """What lies in a folder, each folder before what it holds; links are not followed, and what was staged is left out."""
+    found: dict[str, os.stat_result] = {}
+    for at, folders, files in os.walk(outputs):
+        for name in sorted([*folders, *files]):
             path = Path(at, name)
-            inside = path.relative_to(outputs).as_posix()
-            said = path.lstat()
-            if inside in staged:
-                continue
-            if stat.S_ISLNK(said.st_mode):
-                links[inside] = _inner(path, outputs)
-            elif stat.S_ISDIR(said.st_mode):
-                folders[inside] = stat.S_IMODE(said.st_mode)
-                (new / inside).mkdir()
-            else:
-                mode = stat.S_IMODE(said.st_mode)
-                sha256 = known.file(path)
-                _same_file(path, new / inside, mode)
-                known.note(new / inside, sha256)
-                files[inside] = (sha256, mode)
-                num_bytes += said.st_size
-        below[:] = [name for name in below if Path(at, name).relative_to(outputs).as_posix() not in staged]
-    return Record(run_id=run_id, files=files, folders=folders, links=links, num_bytes=num_bytes)
+            if (inside := path.relative_to(outputs).as_posix()) not in staged:
+                found[inside] = path.lstat()
+        folders[:] = [name for name in folders if Path(at, name).relative_to(outputs).as_posix() in found]
+    return found
 
 
 def _inner(link: Path, outputs: Path) -> str:

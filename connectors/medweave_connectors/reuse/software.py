@@ -28,15 +28,21 @@ def software_of(words: Sequence[str], search: str) -> str:
         search: folders of programs, as PATH has them.
     """
     name = _first(words)
-    found = shutil.which(name, path=search) if name else None
-    facts = [name]
-    if found is not None:
-        said = Path(found).stat()
-        # Of a small one the content: an environment that is made anew has it, too.
-        facts += [_content(found) if said.st_size < 2**20 else f"{said.st_size} {said.st_mtime_ns}"]
+    facts = [name, _program(name, search)]
     if Path(name).name == STEP or Path(name).name.startswith("python"):
         facts.append(_installed())
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()
+
+
+@functools.cache
+def _program(name: str, search: str) -> str:
+    """What is known of a program's file; empty for none. Asked once in a run."""
+    found = shutil.which(name, path=search) if name else None
+    if found is None:
+        return ""
+    said = Path(found).stat()
+    # Of a small one the content: an environment that is made anew has it, too.
+    return _content(found) if said.st_size < 2**20 else f"{said.st_size} {said.st_mtime_ns}"
 
 
 def _first(words: Sequence[str]) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 import socket
-import time
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ import pytest
 from medweave_connectors.reuse import content
 from medweave_connectors.reuse.content import Contents
 from medweave_connectors.reuse.key import described, key_of, parts_of
+from medweave_connectors.reuse.memo import Memo
 from medweave_connectors.reuse.shelf import Shelf
-from medweave_connectors.reuse.software import software_of
+from medweave_connectors.reuse.software import _program, software_of
 
 SECRET = b"secret"
 KEY = "ab" + 62 * "0"
@@ -95,7 +95,7 @@ def old(path: Path, text: str) -> Path:
 
 
 def test_a_folder_is_told_by_what_lies_in_it(tmp_path: Path) -> None:
-    contents, folder = Contents(tmp_path / "memo"), tmp_path / "a"
+    contents, folder = Contents(Memo(tmp_path / "memo")), tmp_path / "a"
     (folder / "sub").mkdir(parents=True)
     file = old(folder / "sub" / "x", "one")
     first = contents.digest(folder)
@@ -110,14 +110,14 @@ def test_a_folder_is_told_by_what_lies_in_it(tmp_path: Path) -> None:
 
 def test_a_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(content, "QUIET_NS", -1)
-    file, contents = old(tmp_path / "x", "one"), Contents(tmp_path / "memo")
+    file, contents = old(tmp_path / "x", "one"), Contents(Memo(tmp_path / "memo"))
     first = contents.digest(file)
     monkeypatch.setattr(content.hashlib, "file_digest", None)
-    assert Contents(tmp_path / "memo").digest(file) == first
+    assert Contents(Memo(tmp_path / "memo")).digest(file) == first
 
 
 def test_a_file_that_has_just_changed_is_read_again(tmp_path: Path) -> None:
-    file, contents = tmp_path / "x", Contents(tmp_path / "memo")
+    file, contents = tmp_path / "x", Contents(Memo(tmp_path / "memo"))
     file.write_text("one")
     first = contents.digest(file)
     said = file.stat()
@@ -130,7 +130,9 @@ def test_a_file_that_has_just_changed_is_read_again(tmp_path: Path) -> None:
 def test_a_memo_that_cannot_be_used_costs_time_only(tmp_path: Path, broken: str) -> None:
     memo = tmp_path / "memo"
     memo.mkdir() if broken == "folder" else memo.write_text("no database")
-    assert Contents(memo).digest(old(tmp_path / "x", "one")) == Contents(tmp_path / "good").digest(tmp_path / "x")
+    assert Contents(Memo(memo)).digest(old(tmp_path / "x", "one")) == Contents(Memo(tmp_path / "good")).digest(
+        tmp_path / "x"
+    )
 
 
 def shelf(tmp_path: Path, **limits: float) -> Shelf:
@@ -186,33 +188,55 @@ def test_what_cannot_be_kept_leaves_nothing(tmp_path: Path, odd: str) -> None:
     else:
         (made / "link").symlink_to(tmp_path)
     assert not kept.keep(KEY, made, staged=set(), run_id="run-1")
-    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["digests.sqlite", "secret"]
+    assert [path.name for path in (tmp_path / "kept").iterdir() if not path.name.startswith("memo")] == ["secret"]
 
 
-def test_a_damaged_record_is_none(tmp_path: Path) -> None:
+def test_a_record_of_another_version_is_none(tmp_path: Path) -> None:
+    kept, made = shelf(tmp_path), outputs(tmp_path)
+    for text in ("", "[]", '{"version": 2}', '{"version": 1}'):
+        kept.keep(KEY, made, staged=set(), run_id="run-1")
+        with sqlite3.connect(tmp_path / "kept" / "memo.sqlite") as table:
+            table.execute("UPDATE works SET record=?", (text,))
+        assert kept.take(KEY, tmp_path) is None
+    kept.keep(KEY, made, staged=set(), run_id="run-2")
+    (tmp_path / "into").mkdir()
+    assert kept.take(KEY, tmp_path / "into") is not None, "the place of what nobody can read is free"
+
+
+def test_a_memo_that_a_power_cut_has_broken_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "memo.sqlite").write_text("no database")
     kept, made = shelf(tmp_path), outputs(tmp_path)
     kept.keep(KEY, made, staged=set(), run_id="run-1")
-    (file,) = (tmp_path / "kept").glob("*/*/record.json")
-    for text in ("", "[]", json.dumps(json.loads(file.read_text()) | {"version": 2})):
-        file.write_text(text)
-        assert kept.take(KEY, tmp_path) is None
+    (tmp_path / "into").mkdir()
+    assert Shelf(tmp_path / "kept", limit_gib=1, keep_days=1).take(KEY, tmp_path / "into") is not None
+
+
+def test_work_without_files_is_kept_as_well(tmp_path: Path) -> None:
+    (tmp_path / "outputs").mkdir()
+    kept = shelf(tmp_path)
+    kept.keep(KEY, tmp_path / "outputs", staged=set(), run_id="run-1")
+    assert kept.take(KEY, tmp_path / "outputs") is not None
+    assert not (tmp_path / "kept" / KEY).exists()
 
 
 def test_room_is_made_by_last_use(tmp_path: Path) -> None:
     kept = shelf(tmp_path, limit_gib=2.5 * 2**-20)  # 2.5 KiB
-    for number in range(4):
+    keys = [f"{number}{KEY[1:]}" for number in range(4)]
+    for number, key in enumerate(keys):
         made = tmp_path / f"made-{number}"
         made.mkdir()
         (made / "x").write_text(1024 * "x")
-        kept.keep(f"{number}{KEY[1:]}", made, staged=set(), run_id="run-1")
-        (file,) = (tmp_path / "kept").glob(f"{number}b/*/record.json")
-        os.utime(file, (time.time() - 100 + number, time.time() - 100 + number))
+        kept.keep(key, made, staged=set(), run_id="run-1")
+    left = tmp_path / "kept" / "new-0123"
+    left.mkdir()
+    os.utime(left, (0, 0))
     (tmp_path / "into").mkdir()
-    assert kept.take(f"0{KEY[1:]}", tmp_path / "into"), "which makes it the last one used"
+    assert kept.take(keys[0], tmp_path / "into"), "which makes it the last one used"
     kept.make_room()
-    assert sorted(path.parts[-3] for path in (tmp_path / "kept").glob("*/*/record.json")) == ["0b", "3b"]
+    assert {path.name for path in (tmp_path / "kept").iterdir() if path.is_dir()} == {keys[0], keys[3]}
     Shelf(tmp_path / "kept", limit_gib=1, keep_days=-1).make_room()
-    assert not list((tmp_path / "kept").glob("*/*/record.json"))
+    assert not [path for path in (tmp_path / "kept").iterdir() if path.is_dir()]
 
 
 def test_programs_are_told_apart(tmp_path: Path) -> None:
@@ -223,5 +247,6 @@ def test_programs_are_told_apart(tmp_path: Path) -> None:
     first = software_of(["tool", "--x"], search)
     assert software_of(["tool"], search) == first
     program.write_text("#!/bin/sh\necho 2\n")
+    _program.cache_clear()  # as another run would
     assert software_of(["tool"], search) != first
     assert len({software_of([word], search) for word in ("nobodys", "sh", "medweave-step", "'unbalanced")}) == 4

@@ -163,7 +163,7 @@ def test_reuse_can_be_switched_off(tmp_path: Path, switch: str) -> None:
 def test_where_inputs_are_updated_in_place_nothing_is_kept(tmp_path: Path) -> None:
     write(tmp_path, requirements={"InplaceUpdateRequirement": {"inplaceUpdate": True}})
     assert again(tmp_path).exit_code == 0
-    assert not list((tmp_path / "runs").glob(".kept/*/*/record.json"))
+    assert not list((tmp_path / "runs").glob(".kept/*/result.txt"))
 
 
 def test_files_that_the_workflow_puts_beside_a_command_count(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_files_that_the_workflow_puts_beside_a_command_count(tmp_path: Path) -> 
 def test_what_was_changed_among_the_kept_is_made_again(tmp_path: Path) -> None:
     write(tmp_path)
     assert again(tmp_path).exit_code == 0
-    for file in (tmp_path / "runs").glob(".kept/*/*/outputs/result.txt"):
+    for file in (tmp_path / "runs").glob(".kept/*/result.txt"):
         file.write_text("another\n")
     assert again(tmp_path).exit_code == 0
     assert (counts(tmp_path), delivered(tmp_path)) == ((2, 2), "one\nred\n")
