@@ -43,12 +43,13 @@ class Contents:
         if not Path(path).is_dir():
             return self.files([os.fspath(path)])[0]
         there = list(tree(os.fspath(path)))
-        is_folder = {file: Path(file).is_dir() for _, file in there}
-        files = [file for _, file in there if not is_folder[file]]
-        known = dict(zip(files, self.files(files), strict=True))
+        files = [(file, os.stat(file)) for _, file, is_folder in there if not is_folder]  # noqa: PTH116 (thousands)
+        words = iter(self._digests(files))
+        modes = iter([said.st_mode for _, said in files])
         whole = hashlib.sha256()
-        for inside, file in there:
-            name, word = os.fsencode(inside), known.get(file, "/") + ("x" if _runs(file, is_folder[file]) else "")
+        for inside, _, is_folder in there:
+            word = "/" if is_folder else next(words) + ("x" if next(modes) & stat.S_IXUSR else "")
+            name = os.fsencode(inside)
             whole.update(b"%d\0%b\0%b\n" % (len(name), name, word.encode()))
         return whole.hexdigest()
 
@@ -58,11 +59,14 @@ class Contents:
         Raises:
             OSError: one cannot be read, or is no file.
         """
-        said = [os.stat(path) for path in paths]  # noqa: PTH116 (there are thousands)
+        return self._digests([(path, os.stat(path)) for path in paths])  # noqa: PTH116 (there are thousands)
+
+    def _digests(self, files: Sequence[tuple[str, os.stat_result]]) -> list[str]:
+        said = [each for _, each in files]
         if any(not stat.S_ISREG(each.st_mode) for each in said):
             raise Unreadable("neither file nor folder")
         known, found, new = self._rows(said), [], []
-        for path, each in zip(paths, said, strict=True):
+        for path, each in files:
             row = known.get(_key(each))
             if row is None or row[:-1] != _facts(each):
                 row = _read(path, each)
@@ -99,17 +103,15 @@ class Contents:
                 table.executemany("REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", rows)
 
 
-def tree(folder: str) -> Iterator[tuple[str, str]]:
-    """Everything below a folder in the order of its names, links followed: the path inside, and the path."""
+def tree(folder: str) -> Iterator[tuple[str, str, bool]]:
+    """Everything below a folder in one order, links followed: the path inside, the path, and whether it is a folder."""
     for at, folders, files in os.walk(folder, followlinks=True):
         folders.sort()
         inside = at[len(folder) :].lstrip("/")
-        for name in sorted([*folders, *files]):
-            yield posixpath.join(inside, name), posixpath.join(at, name)
-
-
-def _runs(file: str, is_folder: bool) -> bool:
-    return not is_folder and os.access(file, os.X_OK)
+        for name in folders:
+            yield posixpath.join(inside, name), posixpath.join(at, name), True
+        for name in sorted(files):
+            yield posixpath.join(inside, name), posixpath.join(at, name), False
 
 
 def _read(path: str, said: os.stat_result) -> Row:

@@ -128,8 +128,8 @@ class Work:
         contents = self._reuse.shelf.contents
         secret = self._reuse.secret()
         staged = {
-            inside: "/" if Path(path).is_dir() else contents.digest(path)
-            for inside, path in (tree(os.fspath(self._outputs)) if self._outputs.is_dir() else ())
+            inside: "/" if is_folder else contents.digest(path)
+            for inside, path, is_folder in (tree(os.fspath(self._outputs)) if self._outputs.is_dir() else ())
         }
         parts = parts_of(
             words=words,
