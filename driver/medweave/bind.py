@@ -34,11 +34,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def add_place_options(parser: argparse.ArgumentParser) -> None:
+def add_place_options(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Arguments that say what is to run where: see `fit`."""
-    parser.add_argument("workflow", type=Path, metavar="WORKFLOW", help="CWL workflow with a roles.yml beside it")
     parser.add_argument(
-        "--site", required=True, metavar="SITE",
+        "workflow", type=Path, nargs=None if required else "?", metavar="WORKFLOW",
+        help="CWL workflow with a roles.yml beside it",
+    )  # fmt: skip
+    parser.add_argument(
+        "--site", required=required, metavar="SITE",
         help="name of a file in deployments/sites/ at or above the workflow, or the path of a site file",
     )  # fmt: skip
     parser.add_argument(

@@ -57,7 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run (runs/<run-id>)")
     parser.add_argument(
         "--file", type=Path, default=None, metavar="FILE",
-        help="the streamflow.yml of the run (default: streamflow.yml beside the folder of runs)",
+        help="the streamflow.yml of the run (default: the one in its folder, else that beside the folder of runs)",
     )  # fmt: skip
 
 
@@ -71,9 +71,15 @@ def run(namespace: argparse.Namespace) -> int:
     record = read_run(namespace.run)
     if (refused := refusal(record)) is not None:
         raise refused
-    for line in clean(record, namespace.file or namespace.run.parent.parent / "streamflow.yml"):
+    for line in clean(record, namespace.file or file_of(namespace.run)):
         print(line)
     return 0
+
+
+def file_of(folder: Path) -> Path:
+    """The streamflow.yml of a run, where it was started with the usual one."""
+    own = folder / "streamflow.yml"
+    return own if own.exists() else folder.parent.parent / "streamflow.yml"
 
 
 def refusal(record: Run) -> UserInputError | None:

@@ -21,6 +21,7 @@ COMMANDS = {
     "plan": "tell what a run would do, where, with which data and for how long",
     "provision": "make the worker environments of a site there, without a network",
     "report": "join a run's event log and its steps' reports into one HTML file that opens offline",
+    "run": "run a workflow by `streamflow run`, and show how far it is",
     "schema": "print the JSON Schema of a kind of file, for editors and other programs",
     "validate": "find what is wrong in workflows, bindings, sites, jobs and charts, without running anything",
 }

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from medweave.clean import clean, refusal
+from medweave.clean import clean, file_of, refusal
 from medweave.files import write_atomically
 from medweave.history import LOG_FILE, Run, read_run
 from medweave_connectors.record.run import WORK
@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--file", type=Path, default=None, metavar="FILE",
-        help="the streamflow.yml of the runs (default: streamflow.yml beside their folder)",
+        help="the streamflow.yml of the runs (default: the one in a run's folder, else that beside the folder of runs)",
     )  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def run(namespace: argparse.Namespace) -> int:
         if record.state == "completed" and not record.transfers:
             shutil.rmtree(record.folder / WORK, ignore_errors=True)
         else:
-            for line in clean(record, namespace.file or folder.parent / "streamflow.yml"):
+            for line in clean(record, namespace.file or file_of(record.folder)):
                 print(f"  {line}")
         for line in _forget(record, case, files):
             print(f"  {line}")

@@ -1,0 +1,70 @@
+"""Where a run is shown: lines for people, or the events themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import Protocol, TextIO
+
+from medweave.follow.plain import PlainLines
+from medweave.follow.state import State
+from medweave_steps.contracts.event import Event
+
+
+class Display(Protocol):
+    """What shows a run."""
+
+    def take(self, line: str, event: Event | None, state: State) -> None:
+        """A line of the log; its event is in the state already, or None if this version does not know its type."""
+
+    def show(self, state: State, now_s: float) -> None:
+        """Called a few times a second, whether something has happened or not."""
+
+    def say(self, text: str) -> None:
+        """Something that the log does not tell."""
+
+    def close(self) -> None:
+        """Nothing more is shown."""
+
+
+class Lines:
+    """One line per change, on standard error, as `streamflow run` prints its own."""
+
+    def __init__(self) -> None:
+        self._lines = PlainLines()
+
+    def take(self, line: str, event: Event | None, state: State) -> None:
+        """Prints what the event changes."""
+        for text in self._lines.of(event, state) if event else ():
+            self.say(text)
+
+    def show(self, state: State, now_s: float) -> None:
+        """Time alone changes nothing."""
+
+    def say(self, text: str) -> None:
+        """A line more."""
+        put(text, sys.stderr)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Events(Lines):
+    """The lines of the log, on standard output; the words beside them stay on standard error."""
+
+    def take(self, line: str, event: Event | None, state: State) -> None:
+        """Prints the line as it stands in the log."""
+        put(line, sys.stdout)
+
+
+def put(text: str, stream: TextIO) -> None:
+    """A line, at once. Whoever read it may be gone: that is no reason to end a run."""
+    try:
+        print(text, file=stream, flush=True)
+    except BrokenPipeError:
+        # Else Python says so once more when it ends.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except OSError:
+        pass

@@ -1,0 +1,97 @@
+"""What a person reads when a run is over: how long, what was delivered, what failed and why, and what to do next."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from medweave.documents import shown
+from medweave.follow.state import Job, State
+from medweave.follow.words import END_WORDS, place, size, why
+from medweave_connectors.record.live import FOLDER
+from medweave_connectors.record.run import WORK
+from medweave_steps.contracts.progress import duration
+
+LAST_LINES, LAST_BYTES = 12, 16 * 1024
+MOST_FAILURES, MOST_LEFT = 5, 10
+
+
+def summary(state: State, folder: Path, outdir: Path, outputs: Mapping[str, Any]) -> Iterator[str]:
+    """The lines.
+
+    Args:
+        folder: of the run.
+        outdir: where its outputs were put.
+        outputs: the CWL output object that the engine has printed. The names of its files are not told: they may tell of patients.
+    """
+    end = state.end or "has no end in its log"
+    states = Counter(job.state for job in state.jobs.values())
+    reused = sum(bool(job.reused_from) for job in state.jobs.values())
+    jobs = f"{states['completed']} of {len(state.jobs)} jobs done" + (f", {reused} by an earlier run" if reused else "")
+    yield f"medweave: run {state.run_id} {END_WORDS.get(end, end)} after {duration(state.seconds or state.now_s)}; {jobs}"
+    for source, destination, route in state.moved:
+        moved = state.moved[source, destination, route]
+        if moved.num_bytes >= 2**20:
+            yield _line("moved", f"{size(moved.num_bytes)} from {place(source)} to {place(destination)}, {route}")
+    if delivered := [_counted(name, value) for name, value in outputs.items() if value is not None]:
+        yield _line("delivered", f"in {shown(outdir)}: {', '.join(delivered)}")
+    if state.left_out:
+        yield _line("not in them", ", ".join(state.jobs[name].label for name in state.left_out if name in state.jobs))
+    failures = state.failures()
+    for job in failures[:MOST_FAILURES]:
+        yield _line("failed", f"{job.label} on {place(job.where)}, {why(job)}")
+        yield from (f"    {line}" for line in said(job, folder))
+    if len(failures) > MOST_FAILURES:
+        yield _line("failed", f"and {len(failures) - MOST_FAILURES} more jobs; the report names each")
+    yield _line("next", f"medweave report {_word(folder)}")
+    if end != "completed":
+        yield _line("", f"medweave clean {_word(folder)}   removes what it has kept, here and at its sites")
+
+
+def left(state: State, folder: Path) -> Iterator[str]:
+    """What a person reads who leaves at once: what may go on without anybody who looks after it."""
+    going = state.going_on()
+    yield f"medweave: left run {state.run_id} before it was cleaned up"
+    for job in going[:MOST_LEFT]:
+        yield _line("may go on", f"{job.label} on {place(job.where)}")
+    if len(going) > MOST_LEFT:
+        yield _line("", f"and {len(going) - MOST_LEFT} more jobs")
+    yield _line("next", f"medweave clean {_word(folder)}   ends and removes what it has left")
+
+
+def said(job: Job, folder: Path) -> list[str]:
+    """Why a job failed: the step's own message, which holds no patient data, else the last lines that it printed.
+
+    Those are shown to the person who started the run, as the engine does, and are written nowhere.
+    """
+    if job.message:
+        return job.message.splitlines()
+    try:
+        with (folder / WORK / FOLDER / job.label).open("rb") as stream:
+            stream.seek(max(stream.seek(0, 2) - LAST_BYTES, 0))
+            return stream.read().decode(errors="replace").splitlines()[-LAST_LINES:]
+    except OSError:
+        return []
+
+
+def files_in(value: Any) -> int:
+    """How many files and folders an output holds."""
+    if isinstance(value, list):
+        return sum(map(files_in, value))
+    return int(isinstance(value, Mapping) and value.get("class") in ("File", "Directory"))
+
+
+def _counted(name: str, value: Any) -> str:
+    number = files_in(value)
+    return f"{name} ({number} files)" if number > 1 else name
+
+
+def _line(label: str, text: str) -> str:
+    return f"  {label:<11} {text}"
+
+
+def _word(path: Path) -> str:
+    return shlex.quote(shown(path))

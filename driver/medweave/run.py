@@ -1,0 +1,202 @@
+"""`medweave run`: starts `streamflow run`, and shows what its event log tells until it ends."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from medweave.bind import add_place_options, bind
+from medweave.files import write_atomically
+from medweave.follow.child import Child, start, workflow_of
+from medweave.follow.displays import Display, Events, Lines, put
+from medweave.follow.log import FollowedLog
+from medweave.follow.planned import planned_steps
+from medweave.follow.state import State, fold, label_of
+from medweave.follow.summary import left, summary
+from medweave.pipelines import read_pipeline
+from medweave_connectors.record.run import new_run_id
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.errors import UsageError
+from medweave_steps.contracts.event import Event
+
+DEFAULT_FILE = Path("streamflow.yml")
+INTERRUPTED = 128 + signal.SIGINT
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PAUSE_S = 0.1
+NUM_ENGINE_LINES = 15
+DESCRIPTION = (
+    "Runs a workflow by `streamflow run`, with the same file and the same result, and shows how far it is: which step is where,\n"
+    "what it does or waits for, how many jobs of a scattered step are done, what is copied. Each change is a line on standard\n"
+    "error, and comes from the run's event log (runs/<run-id>/events.jsonl) alone. Standard output gets the CWL output object,\n"
+    "unless it is a terminal.\n\n"
+    "Ctrl-C once, or TERM or HUP, ends the run's jobs and cleans up. Ctrl-C twice leaves at once, and says what is left.\n\n"
+    "exit codes: 0 all was done, 1 the run failed, 3 a part was delivered, 130 after Ctrl-C, 143 and 129 after TERM and HUP,\n"
+    "2 wrong usage, 65 a file is wrong or missing, 69 StreamFlow or a library is missing, 74 reading or writing failed"
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `medweave run`."""
+    add_place_options(parser, required=False)
+    parser.add_argument(
+        "--file", type=Path, default=None, metavar="FILE",
+        help="a StreamFlow file instead of WORKFLOW and --site (default, without these: streamflow.yml)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--outdir",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="folder for the outputs (default: the current folder)",
+    )
+    parser.add_argument(
+        "--json", action="store_true",
+        help="print the events as they come, one JSON object a line (`medweave schema event`); the last one says how it ended",
+    )  # fmt: skip
+
+
+def run(namespace: argparse.Namespace) -> int:
+    """Runs, shows and sums up; returns the exit code of the engine."""
+    file, folder, planned = _prepared(namespace)
+    child = start(file, folder, namespace.outdir)
+    display: Display = Events() if namespace.json else Lines()
+    following = Following(child=child, display=display, state=State(planned=planned))
+    try:
+        with _signals(following.signals.append):
+            following.until_end()
+    finally:
+        display.close()
+        if child.exit_code is None:  # something broke in here
+            child.signal(signal.SIGTERM)
+    return _ended(following, namespace.outdir, as_json=namespace.json)
+
+
+@dataclass(slots=True, kw_only=True)
+class Following:
+    """A run that is shown.
+
+    Attributes:
+        signals: those that this process has got, in order.
+        num_passed: how many of them were passed on.
+        left: the user did not wait for the end; what went on then.
+    """
+
+    child: Child
+    display: Display
+    state: State
+    signals: list[signal.Signals] = field(default_factory=list)
+    num_passed: int = 0
+    left: list[str] | None = None
+
+    def until_end(self) -> None:
+        """Shows the run until the engine has ended, or the user leaves."""
+        log = FollowedLog(self.child.log)
+        while True:
+            over = self.child.exit_code is not None  # asked first: what it has written is read after that
+            for line, event in log.new():
+                if event is not None:
+                    fold(self.state, event)
+                self.display.take(line, event, self.state)
+            self.display.show(self.state, self.state.at(datetime.datetime.now(datetime.UTC)))
+            if over or self.left is not None:
+                return
+            self._pass_signals()
+            time.sleep(PAUSE_S)
+
+    def _pass_signals(self) -> None:
+        for number in self.signals[self.num_passed :]:
+            self.num_passed += 1
+            if self.num_passed == 1:
+                self.display.say(
+                    f"medweave: {number.name}: the run is cancelled and cleaned up (again: leaves at once)"
+                )
+                self.child.signal(number)
+            elif self.left is None:
+                self.left = list(left(self.state, self.child.folder))
+                self.child.end_at_once()
+
+
+def _prepared(namespace: argparse.Namespace) -> tuple[Path, Path, tuple[str, ...]]:
+    """The file to run, the folder of the run, and the labels of the workflow's steps."""
+    named = os.environ.get("MEDWEAVE_RUNS_DIR")
+    if namespace.workflow is None:
+        if namespace.site is not None or namespace.job is not None or namespace.role:
+            raise UsageError(
+                "--site, --job and --role need a WORKFLOW.", expected="medweave run WORKFLOW --site SITE, or --file FILE",
+                do="name the workflow",
+            )  # fmt: skip
+        file = (namespace.file or DEFAULT_FILE).absolute()
+        folder = Path(named or file.parent / "runs").absolute() / new_run_id(workflow_of(file))
+        return file, folder, planned_steps(file)
+    if namespace.file is not None or namespace.site is None:
+        raise UsageError(
+            "a WORKFLOW runs at a site; a StreamFlow file names its workflow itself.",
+            expected="medweave run WORKFLOW --site SITE, or medweave run --file FILE", do="choose one of them",
+        )  # fmt: skip
+    pipeline = read_pipeline(namespace.workflow.resolve())
+    folder = Path(named or "runs").absolute() / new_run_id(pipeline.name)
+    file = folder / DEFAULT_FILE.name
+    write_atomically(file, bind(namespace.workflow, namespace.site, file, namespace.job, namespace.role))
+    return file, folder, tuple(label_of(step.path) for step in pipeline.steps)
+
+
+@contextmanager
+def _signals(take: Callable[[signal.Signals], None]) -> Iterator[None]:
+    before = {number: signal.signal(number, lambda got, _: take(signal.Signals(got))) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _ended(following: Following, outdir: Path, *, as_json: bool) -> int:
+    """Tells the end; the exit code."""
+    child, state, say = following.child, following.state, following.display.say
+    code = INTERRUPTED if following.left is not None else child.exit_code or 0
+    if as_json and state.end is None:
+        put(json.dumps(codec.to_json(_end_event(state, child.folder.name, code)), separators=(",", ":")), sys.stdout)
+    if following.left is not None:
+        lines = following.left
+    elif state.began is None:
+        said = child.said(NUM_ENGINE_LINES)
+        lines = [*said, f"medweave: StreamFlow ended with exit code {code} before the run began"]
+    else:
+        printed = child.printed()
+        lines = list(summary(state, child.folder, outdir, _outputs(printed)))
+        if code and not state.failures() and not following.signals:
+            lines[1:1] = [f"    {line}" for line in child.said(NUM_ENGINE_LINES)]
+        if not as_json and printed and not sys.stdout.isatty():
+            put(printed.rstrip("\n"), sys.stdout)
+    for line in lines:
+        say(line)
+    child.forget()
+    return code
+
+
+def _end_event(state: State, run_id: str, code: int) -> Event:
+    """What the log lacks where the engine did not live to write it."""
+    failed = sorted(job.name for job in state.failures())
+    now = datetime.datetime.now(datetime.UTC)
+    data = {"state": "unknown", "seconds": round(state.at(now), 3), "failed": failed, "exit_code": code}
+    return Event(
+        sequence=state.sequence + 1, time=now.isoformat(timespec="milliseconds"), run_id=run_id, type="run.ended", data=data
+    )  # fmt: skip
+
+
+def _outputs(printed: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(printed)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,209 @@
+"""A run's event log folded into a state, and told as lines: pure, no run and no clock."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from medweave.follow.log import FollowedLog
+from medweave.follow.plain import PAUSE_S, PlainLines
+from medweave.follow.state import State, fold, steps
+from medweave.follow.summary import left, summary
+from medweave_steps.contracts.event import Event
+
+BEGAN = datetime.datetime(2026, 11, 23, 20, 0, 0, tzinfo=datetime.UTC)
+
+
+class Log:
+    """Events with their numbers, as a run writes them."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.add("run.started", workflow="lung")
+
+    def add(self, kind: Any, job: str | None = None, *, at: float = 0.0, deployment: str = "hpc", **data: Any) -> Event:
+        """An event at a number of seconds after the start; `job` as the engine names it (`/segment/0.3`)."""
+        event = Event(
+            sequence=len(self.events) + 1, time=(BEGAN + datetime.timedelta(seconds=at)).isoformat(), run_id="lung-1",
+            type=kind, job=job, step=job.rpartition("/")[0] if job else None,
+            deployment=deployment if kind != "run.started" else None, service="gpu4" if job else None, data=data,
+        )  # fmt: skip
+        self.events.append(event)
+        return event
+
+    def state(self, *planned: str) -> State:
+        """All of them folded."""
+        state = State(planned=planned)
+        for event in self.events:
+            fold(state, event)
+        return state
+
+    def lines(self) -> list[str]:
+        """The lines of all of them, without the first and without the blanks at both ends."""
+        state, plain = State(), PlainLines()
+        return [line.strip() for event in self.events for line in plain.of(event, fold(state, event))][1:]
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+def begin(log: Log, job: str, at: float = 0.0, attempt: int = 1) -> None:
+    log.add("job.scheduled", job, at=at, attempt=attempt)
+    log.add("job.started", job, at=at, attempt=attempt)
+
+
+def progress(log: Log, job: str, done: int, total: int, at: float) -> None:
+    log.add("job.progress", job, at=at, done=done, total=total, text=f"epoch {done}/{total}: loss 0.3, Dice 0.8")
+
+
+def test_a_step_waits_runs_and_ends(log: Log) -> None:
+    assert [(row.label, row.state) for row in steps(log.state("check", "train"))] == [
+        ("check", "later"),
+        ("train", "later"),
+    ]
+    log.add("job.scheduled", "/train/0", at=1)
+    assert [row.state for row in steps(log.state("check", "train"))] == ["later", "placed"]
+    log.add("job.started", "/train/0", at=2)
+    log.add("notice", "/train/0", at=3, text="waits in the queue: Priority")
+    (job,) = log.state().going_on()
+    assert (job.state, job.reason, job.where) == ("waiting", "waits in the queue: Priority", "hpc/gpu4")
+    progress(log, "/train/0", 3, 24, 10)
+    (job,) = log.state().going_on()
+    assert (job.state, job.reason, job.done, job.total, job.seconds(12)) == ("running", "", 3, 24, 10)
+    log.add("job.ended", "/train/0", at=32, state="completed", exit_code=0)
+    log.add("run.ended", at=33, state="completed", seconds=33.0, failed=[])
+    state = log.state()
+    assert (state.end, state.going_on(), steps(state)[0].seconds(99)) == ("completed", [], 30)
+
+
+def test_a_scattered_step_is_one_row_for_each_place(log: Log) -> None:
+    for number in range(3):
+        begin(log, f"/segment/0.{number}", at=number)
+    log.add("job.scheduled", "/segment/0.3", deployment="cloud")
+    log.add("job.ended", "/segment/0.0", at=5, state="completed")
+    here, there = steps(log.state("segment"))
+    assert (here.where, here.count("completed"), len(here.jobs), here.state) == ("hpc/gpu4", 1, 3, "running")
+    assert (there.where, there.state) == ("cloud/gpu4", "placed")
+
+
+def test_an_attempt_more_begins_anew_and_only_the_last_one_counts(log: Log) -> None:
+    begin(log, "/train/0")
+    log.add("job.ended", "/train/0", at=5, state="failed", exit_code=137, attempt=1)
+    log.add("job.reaction", "/train/0", at=5, text="tries again with 8 GiB")
+    begin(log, "/train/0", at=6, attempt=2)
+    assert log.state().failures() == []
+    assert log.lines()[2:] == [
+        "train        note: tries again with 8 GiB",
+        "train        started on hpc/gpu4, attempt 2",
+    ]
+
+
+def test_copies_are_in_flight_until_they_have_arrived(log: Log) -> None:
+    log.add("transfer.progress", **{"from": "laptop", "bytes": 2**20, "total_bytes": 2**30, "text": "1.0 MiB of 1 GiB"})
+    assert log.state().copies["laptop", "hpc"].num_bytes == 2**20
+    facts = {"from": "laptop", "bytes": 2**30, "route": "direct", "reused_bytes": 2**21, "seconds": 8.0}
+    log.add("transfer.ended", at=9, **facts)
+    state = log.state()
+    assert state.copies == {}
+    assert state.moved["laptop", "hpc", "direct"].num_bytes == 2**30
+    assert log.lines()[1] == "hpc          copy from laptop: 1.0 GiB in 8.0 s, direct, 2.0 MiB were there"
+
+
+def test_progress_is_a_line_every_ten_seconds_and_no_flood(log: Log) -> None:
+    begin(log, "/train/0")
+    for number in range(1000):
+        progress(log, "/train/0", number, 1000, at=number / 10)  # 100 s
+    assert len(log.lines()) == 1 + 100 / PAUSE_S
+
+
+def test_nothing_is_told_twice(log: Log) -> None:
+    begin(log, "/train/0")
+    for at in (1, 2, 3):
+        log.add("notice", "/train/0", at=at, text="one case has no mask")
+    assert log.lines() == ["train        started on hpc/gpu4", "train        note: one case has no mask"]
+
+
+def test_a_wide_scatter_tells_its_failures_and_its_last_job(log: Log) -> None:
+    for number in range(200):
+        begin(log, f"/segment/0.{number}")
+    for number in range(200):
+        log.add("job.ended", f"/segment/0.{number}", at=1, state="failed" if number == 7 else "completed", exit_code=65)
+    lines = log.lines()
+    assert lines[0] == "segment      started on hpc/gpu4"
+    assert [line for line in lines if "FAILED" in line] == [
+        "segment.7    FAILED after 1.0 s, exit code 65, bad data (7 done so far)"
+    ]
+    assert len(lines) == 3, "the first job's start, the first end, the failure"
+
+
+def test_what_an_earlier_run_did_is_called_so(log: Log) -> None:
+    begin(log, "/train/0")
+    log.add("job.ended", "/train/0", at=1, state="completed", reused_from="lung-0")
+    assert log.lines()[-1] == "train        not done again: run lung-0 did it"
+
+
+def test_the_summary_says_what_was_delivered_and_no_name_of_a_file(log: Log, tmp_path: Path) -> None:
+    begin(log, "/train/0")
+    log.add("job.ended", "/train/0", at=1, state="completed")
+    log.add("run.ended", at=2, state="completed", seconds=125.0, failed=[])
+    file = {"class": "File", "basename": "Doe_John.nii.gz"}
+    text = "\n".join(
+        summary(
+            log.state(), tmp_path / "lung-1", tmp_path / "out", {"masks": [file, file], "home": None, "report": file}
+        )
+    )
+    assert "completed after 2 min 05 s; 1 of 1 jobs done" in text
+    assert "masks (2 files), report" in text
+    assert "Doe" not in text
+    assert f"medweave report {tmp_path / 'lung-1'}" in text
+    assert "medweave clean" not in text, "after a success there is nothing to clean"
+
+
+def test_the_summary_of_a_failure_begins_with_its_first_cause(log: Log, tmp_path: Path) -> None:
+    for name in ("/check/0", "/train/0"):
+        begin(log, name)
+        log.add(
+            "job.ended",
+            name,
+            at=1,
+            state="failed",
+            exit_code=65,
+            message="" if name == "/train/0" else "medweave-step check: no.",
+        )
+    log.add("run.ended", at=2, state="failed", seconds=2.0, failed=["/check/0", "/train/0"], first_cause="/train/0")
+    said = tmp_path / "work" / "stderr" / "train"
+    said.parent.mkdir(parents=True)
+    said.write_text("".join(f"line {number}\n" for number in range(100)), encoding="utf-8")
+    lines = list(summary(log.state(), tmp_path, tmp_path, {}))
+    assert lines[1] == "  failed      train on hpc/gpu4, exit code 65, bad data"
+    assert lines[2:14] == [f"    line {number}" for number in range(88, 100)]
+    assert lines[14:16] == ["  failed      check on hpc/gpu4, exit code 65, bad data", "    medweave-step check: no."]
+    assert "medweave clean" in lines[-1]
+
+
+def test_who_leaves_hears_what_may_go_on(log: Log, tmp_path: Path) -> None:
+    begin(log, "/train/0")
+    text = "\n".join(left(log.state(), tmp_path))
+    assert "train on hpc/gpu4" in text
+    assert f"medweave clean {tmp_path}" in text
+
+
+def test_a_log_is_read_in_whole_lines_and_types_of_later_versions_pass(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    followed = FollowedLog(path)
+    assert list(followed.new()) == [], "the run has not begun"
+    line = (
+        '{"sequence":1,"time":"2026-11-23T20:00:00.000+00:00","run_id":"r","type":"%s","job":null,"step":null,'
+        '"deployment":null,"service":null,"location":null,"data":{}}'
+    )
+    begun, later = line % "run.started", line % "run.dreamt"
+    path.write_text(f"{begun}\n{later}\n{begun[:20]}", encoding="utf-8")
+    assert [(text, event and event.type) for text, event in followed.new()] == [(begun, "run.started"), (later, None)]
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(f"{begun[20:]}\n")
+    assert [text for text, _ in followed.new()] == [begun]

@@ -1,0 +1,147 @@
+"""`medweave run`: real runs of the real engine, started and shown by the real command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from medweave import cli
+from medweave.follow.plain import PlainLines
+from medweave.follow.state import State, fold
+from medweave.history import read_events
+from medweave_steps.contracts.errors import UsageError
+from medweave_steps.contracts.schema import schema_of
+from support.engine import valid_events, wait_until, write_workflow
+
+PROGRAM = Path(sys.executable).parent / "medweave"
+GOOD = "echo {} > run_report.json; echo done > result.txt"
+BAD = """
+echo 'v: note: one case has no mask' >&2
+printf 'medweave-step v: "case-1" cannot be used.\\n  seen:     3 slices\\n  do:       send it again\\n' >&2
+exit 65
+"""
+SLOW = "trap '' INT TERM; echo $$ > {folder}/pid; while :; do sleep 0.1; done"
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("MEDWEAVE_")}
+    return subprocess.Popen(
+        [PROGRAM, "run", "--outdir", "results", *words],
+        cwd=folder, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def record(folder: Path) -> Path:
+    (found,) = (folder / "runs").glob("*/events.jsonl")
+    return found.parent
+
+
+def pid_of(folder: Path) -> int:
+    path = folder / "pid"
+    wait_until(lambda: path.exists() and path.read_text(encoding="utf-8").strip() != "", 60)
+    return int(path.read_text(encoding="utf-8"))
+
+
+def gone(pid: int) -> bool:
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_a_good_run_in_lines(tmp_path: Path) -> None:
+    write_workflow(tmp_path, {"first": GOOD, "second": GOOD})
+    process = start(tmp_path)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert (tmp_path / "results" / "result.txt").read_text(encoding="utf-8") == "done\n"
+    assert set(json.loads(out)) == {"first_result", "second_result"}, "what `streamflow run` prints"
+    lines = err.splitlines()
+    assert len(lines) == len(set(lines)), "nothing twice"
+    assert "completed after" in err
+    assert "delivered   in results: first_result, second_result" in err
+    assert "\x1b" not in err, "no terminal, no codes of one"
+
+    # The same lines come of the log alone.
+    state, plain = State(), PlainLines()
+    events = read_events((record(tmp_path) / "events.jsonl").read_text(encoding="utf-8"))
+    again = [line for event in events for line in plain.of(event, fold(state, event))]
+    assert again == lines[: len(again)]
+    assert (state.end, len(state.jobs)) == ("completed", 2)
+
+
+def test_a_failing_step_as_events(tmp_path: Path) -> None:
+    write_workflow(tmp_path, {"bad": BAD})
+    process = start(tmp_path, "--json")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, "as of `streamflow run`"
+    assert out == (record(tmp_path) / "events.jsonl").read_text(encoding="utf-8"), "the log, and nothing else"
+    last = json.loads(out.splitlines()[-1])
+    assert (last["type"], last["data"]["state"]) == ("run.ended", "failed")
+    assert "exit code 65, bad data\n    medweave-step v:" in err
+
+
+def test_ctrl_c_once_ends_the_job_and_says_so(tmp_path: Path) -> None:
+    write_workflow(tmp_path, {"slow": SLOW.replace("trap '' INT TERM; ", "").format(folder=tmp_path)})
+    process = start(tmp_path)
+    job = pid_of(tmp_path)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert gone(job)
+    assert "cancelled and cleaned up" in err
+    last = valid_events(record(tmp_path) / "events.jsonl")[-1]
+    assert (last["data"]["state"], last["data"]["signal"]) == ("cancelled", signal.SIGINT)
+
+
+def test_ctrl_c_twice_leaves_at_once(tmp_path: Path) -> None:
+    write_workflow(tmp_path, {"slow": SLOW.format(folder=tmp_path)})
+    process = start(tmp_path)
+    job = pid_of(tmp_path)
+    assert process.stderr is not None
+    process.send_signal(signal.SIGINT)
+    while "again: leaves at once" not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert gone(job)
+    assert "may go on   slow on here" in err
+    assert f"medweave clean runs/{record(tmp_path).name}" in err
+
+
+def test_a_run_that_cannot_begin_leaves_nothing_and_tells_the_engines_error(tmp_path: Path) -> None:
+    write_workflow(tmp_path, {"first": GOOD})
+    with (tmp_path / "streamflow.yml").open("a", encoding="utf-8") as stream:
+        stream.write("no_such_block: 1\n")
+    process = start(tmp_path, "--json")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "no_such_block" in err
+    (line,) = out.splitlines()
+    jsonschema.Draft202012Validator(schema_of("event")).validate(json.loads(line))
+    assert json.loads(line)["type"] == "run.ended"
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_file_without_our_log_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("streamflow.yml").write_text("version: v1.0\nworkflows: {tiny: {type: cwl}}\n", encoding="utf-8")
+    assert cli.main(["run"]) == UsageError.exit_code
+    assert "streamflow run streamflow.yml" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [tmp_path / "streamflow.yml"], "nothing was begun"
+
+
+@pytest.mark.parametrize(
+    "words", [["--site", "laptop"], ["x.cwl"], ["x.cwl", "--site", "laptop", "--file", "y"]], ids=" ".join
+)
+def test_a_workflow_and_its_site_belong_together(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", *words]) == UsageError.exit_code
+    assert "WORKFLOW" in capsys.readouterr().err
