@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave.bind import add_place_options, bind
+from medweave.documents import not_installed
 from medweave.files import write_atomically
 from medweave.follow.child import Child, start, workflow_of
 from medweave.follow.displays import Display, Events, Lines, put
@@ -36,9 +37,9 @@ PAUSE_S = 0.1
 NUM_ENGINE_LINES = 15
 DESCRIPTION = (
     "Runs a workflow by `streamflow run`, with the same file and the same result, and shows how far it is: which step is where,\n"
-    "what it does or waits for, how many jobs of a scattered step are done, what is copied. Each change is a line on standard\n"
-    "error, and comes from the run's event log (runs/<run-id>/events.jsonl) alone. Standard output gets the CWL output object,\n"
-    "unless it is a terminal.\n\n"
+    "what it does or waits for, how many jobs of a scattered step are done, what is copied. On a terminal the picture moves;\n"
+    "elsewhere, and with NO_COLOR or TERM=dumb, each change is a line. Both are on standard error, and come from the run's event\n"
+    "log (runs/<run-id>/events.jsonl) alone. Standard output gets the CWL output object, unless it is a terminal.\n\n"
     "Ctrl-C once, or TERM or HUP, ends the run's jobs and cleans up. Ctrl-C twice leaves at once, and says what is left.\n\n"
     "exit codes: 0 all was done, 1 the run failed, 3 a part was delivered, 130 after Ctrl-C, 143 and 129 after TERM and HUP,\n"
     "2 wrong usage, 65 a file is wrong or missing, 69 StreamFlow or a library is missing, 74 reading or writing failed"
@@ -68,8 +69,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(namespace: argparse.Namespace) -> int:
     """Runs, shows and sums up; returns the exit code of the engine."""
     file, folder, planned = _prepared(namespace)
+    display: Display = Events() if namespace.json else _for_people()
     child = start(file, folder, namespace.outdir)
-    display: Display = Events() if namespace.json else Lines()
     following = Following(child=child, display=display, state=State(planned=planned))
     try:
         with _signals(following.signals.append):
@@ -148,6 +149,21 @@ def _prepared(namespace: argparse.Namespace) -> tuple[Path, Path, tuple[str, ...
     file = folder / DEFAULT_FILE.name
     write_atomically(file, bind(namespace.workflow, namespace.site, file, namespace.job, namespace.role))
     return file, folder, tuple(label_of(step.path) for step in pipeline.steps)
+
+
+def _for_people() -> Display:
+    """A picture on a terminal that can show one, else lines.
+
+    Raises:
+        BackendMissingError: the library that draws it is not installed.
+    """
+    if not sys.stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb":
+        return Lines()
+    try:
+        from medweave.follow.live import LivePicture
+    except ImportError as error:
+        raise not_installed(error) from error
+    return LivePicture()
 
 
 @contextmanager

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
+from rich.spinner import Spinner
 
+from medweave.follow.live import picture, visible
 from medweave.follow.log import FollowedLog
 from medweave.follow.plain import PAUSE_S, PlainLines
 from medweave.follow.state import State, fold, steps
@@ -207,3 +211,56 @@ def test_a_log_is_read_in_whole_lines_and_types_of_later_versions_pass(tmp_path:
     with path.open("a", encoding="utf-8") as stream:
         stream.write(f"{begun[20:]}\n")
     assert [text for text, _ in followed.new()] == [begun]
+
+
+def drawn(state: State, now_s: float = 10.0, said: str = "", num_rows: int = 20) -> str:
+    console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
+    console.print(picture(state, now_s, Spinner("dots"), said, num_rows))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_picture_has_a_row_for_each_step_and_its_place(log: Log) -> None:
+    begin(log, "/train/0", at=2)
+    progress(log, "/train/0", 3, 24, 8)
+    for number in range(3):
+        begin(log, f"/segment/0.{number}", at=8)
+    log.add("job.ended", "/segment/0.0", at=9, state="completed")
+    log.add(
+        "transfer.progress", at=9, **{"from": "laptop", "bytes": 2**20, "total_bytes": 2**21, "text": "1.0 of 2.0 MiB"}
+    )
+    log.add("notice", "/train/0", at=9, text="one case has no mask")
+    text = drawn(log.state("check", "train", "segment"), said="medweave: SIGINT")
+    rows = text.splitlines()
+    assert rows[0] == "medweave lung-1  0 of 3 steps done, 10 s"
+    assert "check" in rows[1]
+    assert all(word in rows[2] for word in ("train", "hpc/gpu4", "━", "8.0 s", "epoch 3/24: loss 0.3, Dice 0.8"))
+    assert all(word in rows[3] for word in ("segment ×3", "1 done, 2 running"))
+    assert "━" not in rows[3], "how many jobs will come is not known"
+    assert all(word in rows[4] for word in ("laptop → hpc", "1.0 of 2.0 MiB"))
+    assert "note train: one case has no mask" in rows[5]
+    assert rows[6] == "medweave: SIGINT"
+
+
+def test_a_waiting_job_says_why_in_its_row_and_not_twice(log: Log) -> None:
+    begin(log, "/train/0")
+    log.add("notice", "/train/0", at=3, text="waits in the queue: Resources")
+    assert drawn(log.state()).count("waits in the queue: Resources") == 1
+
+
+def test_what_fails_or_goes_on_is_seen_where_not_all_rows_fit(log: Log) -> None:
+    names = [f"step{number}" for number in range(30)]
+    for name in names[:20]:
+        begin(log, f"/{name}/0")
+        log.add("job.ended", f"/{name}/0", at=1, state="failed" if name == "step3" else "completed", exit_code=65)
+    begin(log, "/step20/0", at=2)
+    rows = visible(steps(log.state(*names)), 4)
+    assert [row.label for row in rows] == ["step3", "step20", "step21", "step22"]
+    assert "and 26 more steps" in drawn(log.state(*names), num_rows=4)
+
+
+def test_after_the_end_the_picture_says_what_did_not_run(log: Log) -> None:
+    begin(log, "/train/0")
+    log.add("job.ended", "/train/0", at=1, state="completed")
+    log.add("run.ended", at=2, state="completed", seconds=2.0, failed=[])
+    assert "did not run" in drawn(log.state("deidentify", "train"), now_s=500)
+    assert "8 min" not in drawn(log.state("train"), now_s=500), "time stands still"

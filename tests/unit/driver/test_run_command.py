@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -86,17 +88,33 @@ def test_a_failing_step_as_events(tmp_path: Path) -> None:
     assert "exit code 65, bad data\n    medweave-step v:" in err
 
 
-def test_ctrl_c_once_ends_the_job_and_says_so(tmp_path: Path) -> None:
-    write_workflow(tmp_path, {"slow": SLOW.replace("trap '' INT TERM; ", "").format(folder=tmp_path)})
-    process = start(tmp_path)
-    job = pid_of(tmp_path)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert gone(job)
-    assert "cancelled and cleaned up" in err
-    last = valid_events(record(tmp_path) / "events.jsonl")[-1]
-    assert (last["data"]["state"], last["data"]["signal"]) == ("cancelled", signal.SIGINT)
+def test_on_a_terminal_it_is_a_picture_and_ctrl_c_is_one_signal(tmp_path: Path) -> None:
+    script = "trap 'exit 130' INT; " + SLOW.replace("trap '' INT TERM; ", "")
+    write_workflow(tmp_path, {"slow": script.format(folder=tmp_path), "other": GOOD})
+    process, terminal = pty.fork()
+    if process == 0:
+        os.chdir(tmp_path)
+        os.environ |= {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
+        for name in ("NO_COLOR", "MEDWEAVE_RUN_ID", "MEDWEAVE_RUNS_DIR"):
+            os.environ.pop(name, None)
+        os.execv(PROGRAM, ["medweave", "run", "--outdir", "results"])
+    seen = bytearray()
+    typed = False
+    with contextlib.suppress(OSError):  # how a terminal says that its last user has gone
+        while data := os.read(terminal, 65536):
+            seen += data
+            if not typed and "✓".encode() in seen and (tmp_path / "pid").exists():
+                typed = os.write(terminal, b"\x03") == 1  # what Ctrl-C is on a terminal, for all of its foreground
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 130
+    text = seen.decode()
+    assert "SIGINT: the run is cancelled and cleaned up" in text
+    assert "\x1b[?25h" in text[text.rindex("\x1b[?25l") :], "the cursor is given back"
+    assert "cancelled after" in text[text.rindex("\x1b[?25h") :], "and the summary comes after the picture"
+    assert gone(pid_of(tmp_path))
+    events = valid_events(record(tmp_path) / "events.jsonl")
+    assert (events[-1]["data"]["state"], events[-1]["data"]["signal"]) == ("cancelled", signal.SIGINT)
+    (end,) = [event["data"] for event in events if event["type"] == "job.ended" and event["step"] == "/slow"]
+    assert end["exit_code"] != 137, "a second signal would have killed it"
 
 
 def test_ctrl_c_twice_leaves_at_once(tmp_path: Path) -> None:
