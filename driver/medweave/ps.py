@@ -1,0 +1,134 @@
+"""`medweave ps`: the runs of a folder, by their event logs: what goes on, what has ended and how, whose driver is gone."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from medweave.documents import shown
+from medweave.follow.planned import steps_in
+from medweave.follow.state import State, fold, steps
+from medweave.history import LOG_FILE, read_events
+from medweave_connectors.record.event_log import driver_lives
+from medweave_steps.contracts.errors import StepError, UserInputError
+from medweave_steps.contracts.progress import duration
+
+RUNS = Path("runs")
+COLUMNS = ("run", "workflow", "state", "started", "took", "steps", "jobs")
+DESCRIPTION = (
+    "Lists the runs of a folder, the latest first: id, workflow, state, start (UTC), how long it took or has been going on, steps\n"
+    "done of those that the workflow has (of those that ran, when it is over), and jobs done of those that have begun. The state\n"
+    "is `running` while the driver lives, else how the run ended; `driver gone` where it was killed: `medweave clean RUN` ends\n"
+    "and removes what such a run has left.\n\n"
+    "exit codes: 0, 2 wrong usage, 65 there is no such folder"
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `medweave ps`."""
+    add_runs_option(parser)
+    parser.add_argument(
+        "--json", action="store_true", help="print a list of objects, with times in s and all ids whole"
+    )
+
+
+def add_runs_option(parser: argparse.ArgumentParser) -> None:
+    """The folder of runs."""
+    parser.add_argument(
+        "--runs", type=Path, default=RUNS, metavar="FOLDER", help="folder with folders of runs (default: runs/)"
+    )
+
+
+def run(namespace: argparse.Namespace) -> int:
+    """Prints the list."""
+    found = [described(folder) for folder in folders_of(namespace.runs)]
+    if namespace.json:
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+        return 0
+    for line in table(found):
+        print(line)
+    return 0
+
+
+def folders_of(runs: Path) -> list[Path]:
+    """The folders of the runs, the latest first.
+
+    Raises:
+        UserInputError: there is no such folder.
+    """
+    if not runs.is_dir():
+        raise UserInputError(
+            f"{shown(runs)}: there is no such folder of runs.", expected="a folder with one folder for each run",
+            do="go where the runs were started, or name it: --runs FOLDER",
+        )  # fmt: skip
+    logs = sorted(runs.glob(f"[!.]*/{LOG_FILE}"), key=_started, reverse=True)
+    return [log.parent for log in logs]
+
+
+def state_of(folder: Path) -> State:
+    """A run so far.
+
+    Raises:
+        UserInputError: its log is damaged.
+    """
+    events = read_events((folder / LOG_FILE).read_text(encoding="utf-8"))
+    state = State()
+    for event in events:
+        fold(state, event)
+    if events:
+        own = folder if (folder / "streamflow.yml").exists() else folder.parent.parent
+        state.planned = steps_in(own / str(events[0].data.get("workflow_file", "")))
+    return state
+
+
+def described(folder: Path) -> dict[str, Any]:
+    """What the list says of a run; of one whose log cannot be read, only that."""
+    try:
+        state = state_of(folder)
+    except StepError:
+        return {"run": folder.name, "state": "log damaged"}
+    rows = [row for row in steps(state) if row.jobs or state.end is None]  # what has not begun then, does not run
+    lives = state.end is None and driver_lives(folder / LOG_FILE)
+    if lives:
+        state.now_s = state.at(datetime.datetime.now(datetime.UTC))
+    return {
+        "run": folder.name,
+        "workflow": state.workflow,
+        "state": state.end or ("running" if lives else "driver gone"),
+        "started": state.began.isoformat(timespec="seconds") if state.began else None,
+        "seconds": round(state.seconds if state.end else state.now_s, 3),
+        "steps_done": sum(row.state == "completed" for row in rows),
+        "steps": len(rows),
+        "jobs_done": sum(job.state == "completed" for job in state.jobs.values()),
+        "jobs": len(state.jobs),
+        "failed": [job.label for job in state.failures()],
+    }
+
+
+def table(found: list[dict[str, Any]]) -> Iterator[str]:
+    """The lines of the list."""
+    rows = [COLUMNS, *(_row(each) for each in found)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    for row in rows:
+        yield "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _row(each: dict[str, Any]) -> tuple[str, ...]:
+    if "workflow" not in each:
+        return (each["run"], "-", each["state"], "-", "-", "-", "-")
+    started = str(each["started"] or "-")[: len("2026-11-23T20:00:00")].replace("T", " ")
+    done = (f"{each['steps_done']}/{each['steps']}", f"{each['jobs_done']}/{each['jobs']}")
+    return each["run"], each["workflow"], each["state"], started, duration(each["seconds"]), *done
+
+
+def _started(log: Path) -> str:
+    """The time in the first line of a log."""
+    with log.open(encoding="utf-8", errors="replace") as stream:
+        try:
+            return str(json.loads(stream.readline())["time"])
+        except (ValueError, TypeError, KeyError):
+            return ""
