@@ -168,7 +168,12 @@ def _for_people() -> Display:
 
 @contextmanager
 def _signals(take: Callable[[signal.Signals], None]) -> Iterator[None]:
-    before = {number: signal.signal(number, lambda got, _: take(signal.Signals(got))) for number in SIGNALS}
+    kept = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()  # nohup
+    before = {
+        number: signal.signal(number, lambda got, _: take(signal.Signals(got)))
+        for number in SIGNALS
+        if number not in kept
+    }
     try:
         yield
     finally:
@@ -185,7 +190,7 @@ def _ended(following: Following, outdir: Path, *, as_json: bool) -> int:
     if following.left is not None:
         lines = following.left
     elif state.began is None:
-        said = child.said(NUM_ENGINE_LINES)
+        said = [] if following.signals else child.said(NUM_ENGINE_LINES)
         lines = [*said, f"medweave: StreamFlow ended with exit code {code} before the run began"]
     else:
         printed = child.printed()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 from rich.console import Console, Group, RenderableType
@@ -46,19 +47,22 @@ class LivePicture:
             return
         self._drawn_s, self._ended = now_s, state.end is not None
         rows = max(self._console.height - ROWS_BESIDE, 3)
-        self._live.start()
-        self._live.update(picture(state, now_s, self._spinner, self._said, rows), refresh=True)
+        with contextlib.suppress(OSError):  # the terminal has gone: HUP, which ends the run, comes with that
+            self._live.start()
+            self._live.update(picture(state, now_s, self._spinner, self._said, rows), refresh=True)
 
     def say(self, text: str) -> None:
         """Below the picture while it is drawn, after it then."""
         if self._live.is_started:
             self._said = text
         else:
-            self._console.print(Text(text), soft_wrap=True)
+            with contextlib.suppress(OSError):
+                self._console.print(Text(text), soft_wrap=True)
 
     def close(self) -> None:
         """Ends the picture, and gives the cursor back."""
-        self._live.stop()
+        with contextlib.suppress(OSError):
+            self._live.stop()
 
 
 def picture(state: State, now_s: float, spinner: Spinner, said: str, num_rows: int) -> RenderableType:

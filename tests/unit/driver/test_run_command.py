@@ -40,6 +40,19 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+def on_a_terminal(folder: Path) -> tuple[int, int]:
+    """The command as its own terminal's foreground: its process, and the other end of the terminal."""
+    process, terminal = pty.fork()
+    if process == 0:
+        os.chdir(folder)
+        os.environ |= {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
+        for name in ("NO_COLOR", "MEDWEAVE_RUN_ID", "MEDWEAVE_RUNS_DIR"):
+            os.environ.pop(name, None)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # who runs the tests may ignore it
+        os.execv(PROGRAM, ["medweave", "run", "--outdir", "results"])
+    return process, terminal
+
+
 def record(folder: Path) -> Path:
     (found,) = (folder / "runs").glob("*/events.jsonl")
     return found.parent
@@ -91,13 +104,7 @@ def test_a_failing_step_as_events(tmp_path: Path) -> None:
 def test_on_a_terminal_it_is_a_picture_and_ctrl_c_is_one_signal(tmp_path: Path) -> None:
     script = "trap 'exit 130' INT; " + SLOW.replace("trap '' INT TERM; ", "")
     write_workflow(tmp_path, {"slow": script.format(folder=tmp_path), "other": GOOD})
-    process, terminal = pty.fork()
-    if process == 0:
-        os.chdir(tmp_path)
-        os.environ |= {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
-        for name in ("NO_COLOR", "MEDWEAVE_RUN_ID", "MEDWEAVE_RUNS_DIR"):
-            os.environ.pop(name, None)
-        os.execv(PROGRAM, ["medweave", "run", "--outdir", "results"])
+    process, terminal = on_a_terminal(tmp_path)
     seen = bytearray()
     typed = False
     with contextlib.suppress(OSError):  # how a terminal says that its last user has gone
@@ -115,6 +122,21 @@ def test_on_a_terminal_it_is_a_picture_and_ctrl_c_is_one_signal(tmp_path: Path) 
     assert (events[-1]["data"]["state"], events[-1]["data"]["signal"]) == ("cancelled", signal.SIGINT)
     (end,) = [event["data"] for event in events if event["type"] == "job.ended" and event["step"] == "/slow"]
     assert end["exit_code"] != 137, "a second signal would have killed it"
+
+
+def test_a_terminal_that_goes_away_ends_the_run_cleanly(tmp_path: Path) -> None:
+    write_workflow(tmp_path, {"slow": SLOW.replace("trap '' INT TERM; ", "").format(folder=tmp_path)})
+    process, terminal = on_a_terminal(tmp_path)
+    job = -1
+    while data := os.read(terminal, 65536):
+        if b"slow" in data and (tmp_path / "pid").exists():
+            job = pid_of(tmp_path)
+            break
+    os.close(terminal)  # the kernel sends HUP, and every write fails from now on
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 128 + signal.SIGHUP
+    assert gone(job)
+    last = valid_events(record(tmp_path) / "events.jsonl")[-1]
+    assert (last["type"], last["data"]["signal"]) == ("run.ended", signal.SIGHUP)
 
 
 def test_ctrl_c_twice_leaves_at_once(tmp_path: Path) -> None:
