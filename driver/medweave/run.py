@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from medweave.bind import add_place_options, bind
-from medweave.documents import not_installed
+from medweave.clean import file_of
+from medweave.documents import not_installed, shown
 from medweave.files import write_atomically
 from medweave.follow.child import Child, start, workflow_of
 from medweave.follow.displays import Display, Events, Lines, put
@@ -24,10 +25,12 @@ from medweave.follow.log import FollowedLog
 from medweave.follow.planned import planned_steps
 from medweave.follow.state import State, fold, label_of
 from medweave.follow.summary import left, summary
+from medweave.history import LOG_FILE, Run, read_run
 from medweave.pipelines import read_pipeline
+from medweave_connectors.record.event_log import driver_lives
 from medweave_connectors.record.run import new_run_id
 from medweave_steps.contracts import codec
-from medweave_steps.contracts.errors import UsageError
+from medweave_steps.contracts.errors import UsageError, UserInputError
 from medweave_steps.contracts.event import Event
 
 DEFAULT_FILE = Path("streamflow.yml")
@@ -40,6 +43,9 @@ DESCRIPTION = (
     "what it does or waits for, how many jobs of a scattered step are done, what is copied. On a terminal the picture moves;\n"
     "elsewhere, and with NO_COLOR or TERM=dumb, each change is a line. Both are on standard error, and come from the run's event\n"
     "log (runs/<run-id>/events.jsonl) alone. Standard output gets the CWL output object, unless it is a terminal.\n\n"
+    "--resume RUN goes on after a run that failed, was cancelled or lost its driver: its file is started again in the same\n"
+    "folder of runs. What has been finished on this machine is not done again, and Slurm jobs that a killed driver has left are\n"
+    "taken over, not doubled.\n\n"
     "Ctrl-C once, or TERM or HUP, ends the run's jobs and cleans up. Ctrl-C twice leaves at once, and says what is left.\n\n"
     "exit codes: 0 all was done, 1 the run failed, 3 a part was delivered, 130 after Ctrl-C, 143 and 129 after TERM and HUP,\n"
     "2 wrong usage, 65 a file is wrong or missing, 69 StreamFlow or a library is missing, 74 reading or writing failed"
@@ -52,6 +58,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--file", type=Path, default=None, metavar="FILE",
         help="a StreamFlow file instead of WORKFLOW and --site (default, without these: streamflow.yml)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--resume", type=Path, default=None, metavar="RUN",
+        help="folder of an earlier run (runs/<run-id>) to go on from, instead of WORKFLOW and --site (--file, if its file has "
+        "another name than streamflow.yml)",
     )  # fmt: skip
     parser.add_argument(
         "--outdir",
@@ -70,6 +81,8 @@ def run(namespace: argparse.Namespace) -> int:
     """Runs, shows and sums up; returns the exit code of the engine."""
     file, folder, planned = _prepared(namespace)
     display: Display = Events() if namespace.json else _for_people()
+    if namespace.resume is not None:
+        display.say(f"medweave: goes on from run {namespace.resume.name}")
     child = start(file, folder, namespace.outdir)
     following = Following(child=child, display=display, state=State(planned=planned))
     try:
@@ -130,6 +143,8 @@ class Following:
 def _prepared(namespace: argparse.Namespace) -> tuple[Path, Path, tuple[str, ...]]:
     """The file to run, the folder of the run, and the labels of the workflow's steps."""
     named = os.environ.get("MEDWEAVE_RUNS_DIR")
+    if namespace.resume is not None:
+        return _resumed(namespace)
     if namespace.workflow is None:
         if namespace.site is not None or namespace.job is not None or namespace.role:
             raise UsageError(
@@ -149,6 +164,50 @@ def _prepared(namespace: argparse.Namespace) -> tuple[Path, Path, tuple[str, ...
     file = folder / DEFAULT_FILE.name
     write_atomically(file, bind(namespace.workflow, namespace.site, file, namespace.job, namespace.role))
     return file, folder, tuple(label_of(step.path) for step in pipeline.steps)
+
+
+def _resumed(namespace: argparse.Namespace) -> tuple[Path, Path, tuple[str, ...]]:
+    """The same for what goes on from an earlier run.
+
+    Raises:
+        UserInputError: there is no such run, it goes on, it did all, or the file is of another workflow.
+    """
+    if namespace.workflow is not None or namespace.site is not None or namespace.job is not None or namespace.role:
+        raise UsageError(
+            "--resume takes the workflow, site and job of the earlier run.",
+            expected="medweave run --resume runs/<run-id>", do="leave WORKFLOW, --site, --job and --role out",
+        )  # fmt: skip
+    earlier = namespace.resume.absolute()
+    file = (namespace.file or file_of(earlier)).absolute()
+    check_resumable(read_run(earlier), workflow_of(file), shown(file))
+    folder = earlier.parent / new_run_id(workflow_of(file))
+    if file.parent == earlier:  # bound for that run alone: its paths hold from the folder beside it, too
+        write_atomically(folder / file.name, file.read_text(encoding="utf-8"))
+        file = folder / file.name
+    return file, folder, planned_steps(file)
+
+
+def check_resumable(record: Run, workflow: str, file: str) -> None:
+    """Whether there is anything to go on with.
+
+    Args:
+        workflow, file: name of the workflow in the file that is to be started, and the file.
+
+    Raises:
+        UserInputError: the run goes on, it did all, or it is of another workflow.
+    """
+    seen, do = f"state {record.state}", ""
+    if driver_lives(record.folder / LOG_FILE):
+        seen, do = f"its driver, process {record.facts.get('pid')}, lives", "wait for its end, or end it with Ctrl-C"
+    elif record.state == "completed":
+        do = f"to run the same again, start its file: medweave run --file {file}"
+    elif record.workflow != workflow:
+        seen, do = f"workflow '{record.workflow}', and '{workflow}' in {file}", "name the run's own file with --file"
+    if do:
+        raise UserInputError(
+            f"run {record.run_id} is none to go on from.",
+            seen=seen, expected="a run of the same workflow that has not done all, and whose driver lives no more", do=do,
+        )  # fmt: skip
 
 
 def _for_people() -> Display:

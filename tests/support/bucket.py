@@ -23,6 +23,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+from support.built_once import GO_ENVIRONMENT, alone
+
 SOURCES = Path(__file__).parents[2] / "deployments" / "testbed" / "s3"
 PACKAGE = "github.com/versity/versitygw/cmd/versitygw"
 ACCOUNT = {"AWS_ACCESS_KEY_ID": "an-account", "AWS_SECRET_ACCESS_KEY": "its-secret-key"}
@@ -64,18 +66,21 @@ def program() -> Path:
     digest = hashlib.sha256((SOURCES / "go.sum").read_bytes()).hexdigest()[:16]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     file = cache / "medweave-tests" / f"versitygw-{digest}"
-    if file.exists():
-        return file
+    with alone(file.with_suffix(".lock")):
+        if not file.exists():
+            _build(file)
+    return file
+
+
+def _build(file: Path) -> None:
     go = shutil.which("go", path=f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/local/go/bin")
     if go is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("no Go here, which builds the S3 server (golang.org)")
-    file.parent.mkdir(parents=True, exist_ok=True)
     aside = file.with_name(f"{file.name}.{os.getpid()}")
     words = [go, "build", "-mod=readonly", "-ldflags", "-s -w", "-o", aside, PACKAGE]
-    environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false"}
+    environment = os.environ | GO_ENVIRONMENT | {"GOFLAGS": "-buildvcs=false"}
     subprocess.run(words, cwd=SOURCES, env=environment, check=True, timeout=BUILD_S)
     aside.rename(file)
-    return file
 
 
 @contextmanager

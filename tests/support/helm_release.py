@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from support.built_once import GO_ENVIRONMENT, alone
+
 Values = dict[str, Any]
 KUBE_SCORE = "github.com/zegl/kube-score/cmd/kube-score@v1.20.0"
 TESTBED = Path(os.environ.get("MEDWEAVE_TESTBED") or "/opt/medweave-testbed")
@@ -123,8 +125,12 @@ def first_tenant() -> Tenant:
 
 
 def kube_score() -> Path:
-    """The checker of charts: the machine's own, or built once beside the testbed's caches (under a minute)."""
-    folder = TESTBED / "cache" / "test-tools"
+    """The checker of charts: the machine's own, or built once beside the testbed's caches (a minute of two cores)."""
+    with alone(TESTBED / "cache" / "test-tools" / ".lock"):
+        return _kube_score(TESTBED / "cache" / "test-tools")
+
+
+def _kube_score(folder: Path) -> Path:
     found = shutil.which("kube-score", path=f"{folder}{os.pathsep}{os.environ['PATH']}")
     if found:
         return Path(found)
@@ -136,7 +142,10 @@ def kube_score() -> Path:
         "GOMODCACHE": TESTBED / "cache" / "go-modules",
         "GOBIN": folder,
     }
-    environment = os.environ | {name: str(path) for name, path in caches.items()} | {"GOFLAGS": "-modcacherw"}
-    built = subprocess.run([go, "install", KUBE_SCORE], env=environment, text=True, capture_output=True, check=False)
+    environment = os.environ | GO_ENVIRONMENT | {name: str(path) for name, path in caches.items()}
+    environment["GOFLAGS"] = "-modcacherw"
+    built = subprocess.run(
+        [go, "install", "-ldflags", "-s -w", KUBE_SCORE], env=environment, text=True, capture_output=True, check=False
+    )
     assert built.returncode == 0, built.stderr[-2000:]
     return folder / "kube-score"

@@ -17,8 +17,10 @@ import pytest
 from medweave import cli
 from medweave.follow.plain import PlainLines
 from medweave.follow.state import State, fold
-from medweave.history import read_events
-from medweave_steps.contracts.errors import UsageError
+from medweave.history import read_events, read_run
+from medweave.run import check_resumable
+from medweave_connectors.record.event_log import driver_lives
+from medweave_steps.contracts.errors import UsageError, UserInputError
 from medweave_steps.contracts.schema import schema_of
 from support.engine import valid_events, wait_until, write_workflow
 
@@ -153,6 +155,46 @@ def test_ctrl_c_twice_leaves_at_once(tmp_path: Path) -> None:
     assert gone(job)
     assert "may go on   slow on here" in err
     assert f"medweave clean runs/{record(tmp_path).name}" in err
+
+
+def test_a_run_goes_on_from_one_that_failed(tmp_path: Path) -> None:
+    after_first = f"until grep -q job.ended.*/first {tmp_path}/runs/*/events.jsonl; do sleep 0.1; done"
+    write_workflow(tmp_path, {"first": GOOD, "second": f"{after_first}; [ -e {tmp_path}/there ] || exit 65; {GOOD}"})
+    assert start(tmp_path).wait(60) == 1
+    failed = record(tmp_path)
+    (failed / "streamflow.yml").write_text((tmp_path / "streamflow.yml").read_text(encoding="utf-8").replace(
+        "tiny.cwl", "../../tiny.cwl").replace("job.yml", "../../job.yml"), encoding="utf-8")  # fmt: skip
+    (tmp_path / "streamflow.yml").unlink()
+    (tmp_path / "there").touch()
+    process = start(tmp_path, "--resume", f"runs/{failed.name}")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert f"medweave: goes on from run {failed.name}" in err
+    assert err.count(f"not done again: run {failed.name} did it") == 1
+    (done,) = {log.parent for log in (tmp_path / "runs").glob("*/events.jsonl")} - {failed}
+    assert (done / "streamflow.yml").exists(), "medweave clean finds it there"
+    again = start(tmp_path, "--resume", f"runs/{done.name}")
+    _, err = again.communicate(timeout=60)
+    assert again.returncode == UserInputError.exit_code
+    assert f"run {done.name} is none to go on from" in err
+    assert "state completed" in err
+
+
+def test_a_run_that_goes_on_or_is_of_another_workflow_is_not_resumed(tmp_path: Path) -> None:
+    write_workflow(tmp_path, {"slow": SLOW.format(folder=tmp_path)})
+    process = start(tmp_path)
+    pid_of(tmp_path)
+    run = read_run(record(tmp_path))
+    with pytest.raises(UserInputError, match="lives"):
+        check_resumable(run, "tiny", "streamflow.yml")
+    process.send_signal(signal.SIGKILL)
+    process.wait(60)
+    os.kill(run.facts["pid"], signal.SIGTERM)
+    wait_until(lambda: not driver_lives(record(tmp_path) / "events.jsonl"), 30)
+    check_resumable(read_run(record(tmp_path)), "tiny", "streamflow.yml")
+    with pytest.raises(UserInputError, match=r"workflow 'tiny', and 'lung' in other\.yml"):
+        check_resumable(read_run(record(tmp_path)), "lung", "other.yml")
+    assert cli.main(["run", "x.cwl", "--resume", str(record(tmp_path))]) == UsageError.exit_code
 
 
 def test_a_run_that_cannot_begin_leaves_nothing_and_tells_the_engines_error(tmp_path: Path) -> None:
