@@ -207,12 +207,13 @@ def test_a_job_waits_for_its_turn_and_says_for_what(tmp_path: Path, testbed: Sit
     other = testbed.submitted(
         "--nodes=2", "--ntasks-per-node=2", "--mem=8000M", "--output=/dev/null", script="sleep 600"
     )
-    write(tmp_path, {"first": (GOOD, resources())})
+    write(tmp_path, {"first": (f"sleep 8; {GOOD}", resources())})
     going = begin(tmp_path, testbed)
     try:
         going.wait_for_line("waits in the queue: ")
     finally:
         testbed.hpc("scancel", other)
+    going.wait_for_line("runs now, after ")
     ended = going.wait(120)
     assert ended.exit_code == 0, ended.stderr
     assert site_of(ended)["queue_seconds"] >= 5

@@ -15,6 +15,7 @@ from medweave_connectors.slurm.answers import Polled, Queued, read_poll
 from medweave_connectors.slurm.patience import Patience, SiteSilent, reason_of
 from medweave_connectors.slurm.script import JobFiles
 from medweave_connectors.slurm.states import HOPELESS_REASONS, JobState, state_of
+from medweave_steps.contracts.progress import duration
 
 SHORTEST_S, LONGEST_FOLLOW_S = 0.5, 2.0
 LONGEST_S, LONGEST_WAITING_S = 10.0, 30.0  # between two questions about the queue: with jobs on nodes, and without
@@ -169,6 +170,9 @@ class Watch:
         if state is JobState.WAITING and state_of(job.word) is JobState.GOING:
             job.on_notice("Slurm has stopped it and put it back into the queue; it will start anew")
             job.since, job.told, job.script_ended = now, ("", ""), False
+        if state is JobState.GOING and state_of(job.word) is JobState.WAITING and any(job.told):
+            job.told = ("", "")
+            job.on_notice(f"runs now, after {duration(now - job.since)} in the queue")
         if word in ("SUSPENDED", "STOPPED") and job.told != (word, ""):
             job.told = word, ""
             job.on_notice(f"Slurm has stopped it for a while ({word}); it will go on from where it was")
