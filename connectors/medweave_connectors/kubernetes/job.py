@@ -199,6 +199,8 @@ class KubernetesJob:
         if told is not None and told.state is JobState.WAITING:
             await self._wait_for(told)
         elif told is not None:
+            if self._told_reason:
+                self._notice("its pod runs now")
             self._told_reason, self._waited = "", Waited()
             await self._follow()
 

@@ -147,6 +147,18 @@ def test_a_pod_without_room_is_told_and_refused_at_pending_timeout(tmp_path: Pat
     assert clean(server)
 
 
+def test_the_end_of_a_wait_is_told(tmp_path: Path, server: JobServer) -> None:
+    server.held = {"conditions": [NO_ROOM], "containerStatuses": []}
+    write(tmp_path, {"first": f"sleep 2; {GOOD}"}, config=f"{MODE}, pendingTimeout: 30")
+    going = start(tmp_path)
+    going.wait_for_line("waits for up to 30 s: Unschedulable")
+    server.held = None
+    ended = going.wait()
+    assert ended.exit_code == 0, ended.stderr
+    notices = [event["data"]["text"] for event in ended.of_type("notice")]
+    assert notices[-2:] == ["waits for up to 30 s: Unschedulable: 3 Insufficient cpu.", "its pod runs now"]
+
+
 def test_jobs_that_wait_ask_for_events_together(tmp_path: Path, server: JobServer) -> None:
     server.held = {"conditions": [NO_ROOM], "containerStatuses": []}
     write(tmp_path, dict.fromkeys(("a", "b", "c", "d"), GOOD), config=f"{MODE}, pendingTimeout: 5")
