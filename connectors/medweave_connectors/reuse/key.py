@@ -51,6 +51,7 @@ def parts_of(
     inputs: Mapping[str, Any],
     staged: Mapping[str, str],
     software: str,
+    processor: str,
     run_id: str,
     secret: bytes,
 ) -> dict[str, str]:
@@ -63,6 +64,7 @@ def parts_of(
         inputs: as `described`, by name.
         staged: what lay in the output folder before the command, by content.
         software: a digest of the programs.
+        processor: what computes: the gate measures its speed, and its precision is not every other's.
     """
     own = {name: text for name, text in environment.items() if name not in _OWN_FOLDERS}
     told: dict[str, Any] = {f"input {name}": value for name, value in inputs.items()} | {
@@ -71,6 +73,7 @@ def parts_of(
         "streams": list(streams),
         "files beside the command": dict(staged),
         "programs": software,
+        "processor": processor,
     }
     return {name: _digest(json.dumps(value, sort_keys=True), secret) for name, value in told.items()}
 

@@ -18,7 +18,7 @@ from medweave_connectors.record.run import RunRecord
 from medweave_connectors.reuse.content import tree
 from medweave_connectors.reuse.key import SHOWN_CHARACTERS, described, key_of, parts_of
 from medweave_connectors.reuse.shelf import Record, Shelf
-from medweave_connectors.reuse.software import software_of
+from medweave_connectors.reuse.software import processor, software_of
 
 FOLDER = ".kept"  # in the folder of runs
 SWITCH = "MEDWEAVE_REUSE"  # 0: nothing is reused, and nothing kept
@@ -138,6 +138,7 @@ class Work:
             inputs={name: described(value, contents.digest) for name, value in self._inputs.items()},
             staged=staged,
             software=software_of(words, search),
+            processor=processor(),
             run_id=self._reuse.run.run_id,
             secret=secret,
         )

@@ -1,4 +1,4 @@
-"""The programs behind a step of this machine, as far as a digest of them can be had in milliseconds. No streamflow in here.
+"""The programs behind a step of this machine, and its processor, as far as they can be had in milliseconds. No streamflow in here.
 
 A step of medweave: its source, Python, and the versions of all that is installed beside it. Another one: the file of its program.
 What that program calls in its turn is not seen, as in any other workflow manager.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import platform
 import shlex
 import shutil
 import sys
@@ -43,6 +44,20 @@ def _program(name: str, search: str) -> str:
     said = Path(found).stat()
     # Of a small one the content: an environment that is made anew has it, too.
     return _content(found) if said.st_size < 2**20 else f"{said.st_size} {said.st_mtime_ns}"
+
+
+@functools.cache
+def processor(file: Path = Path("/proc/cpuinfo"), gpus: Path = Path("/proc/driver/nvidia/gpus")) -> str:
+    """The processor's model and abilities, how many there are, and the GPUs of NVIDIA's driver, as the kernel tells them."""
+    kept = ("model name", "flags", "Features", "CPU part")  # of x86 and of ARM
+    lines = [line for line in file.read_text().splitlines() if line.startswith(kept)] if file.exists() else []
+    cards = [
+        line
+        for card in sorted(gpus.glob("*/information"))
+        for line in card.read_text().splitlines()
+        if line.startswith("Model")
+    ]
+    return "\n".join((platform.machine(), str(os.cpu_count()), *sorted(set(lines)), *cards))
 
 
 def _first(words: Sequence[str]) -> str:

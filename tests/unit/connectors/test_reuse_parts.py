@@ -16,7 +16,7 @@ from medweave_connectors.reuse.content import Contents
 from medweave_connectors.reuse.key import described, key_of, parts_of
 from medweave_connectors.reuse.memo import Memo
 from medweave_connectors.reuse.shelf import Shelf
-from medweave_connectors.reuse.software import _program, software_of
+from medweave_connectors.reuse.software import _program, processor, software_of
 
 SECRET = b"secret"
 KEY = "ab" + 62 * "0"
@@ -31,6 +31,7 @@ def parts(**changes: Any) -> dict[str, str]:
         "inputs": {"steps": 9, "data": ["Directory", "data", "ab", []]},
         "staged": {"config.json": "cd"},
         "software": "ef",
+        "processor": "x86",
         "run_id": "run-1",
         "secret": SECRET,
     }
@@ -54,6 +55,7 @@ def test_names_of_runs_and_of_the_engines_folders_change_nothing() -> None:
         ({"inputs": {"steps": "9", "data": ["Directory", "data", "ab", []]}}, "input steps"),
         ({"staged": {}}, "files beside the command"),
         ({"software": "ee"}, "programs"),
+        ({"processor": "arm"}, "processor"),
     ],
 )
 def test_each_part_that_changes_is_another_work(change: dict[str, Any], part: str) -> None:
@@ -250,3 +252,21 @@ def test_programs_are_told_apart(tmp_path: Path) -> None:
     _program.cache_clear()  # as another run would
     assert software_of(["tool"], search) != first
     assert len({software_of([word], search) for word in ("nobodys", "sh", "medweave-step", "'unbalanced")}) == 4
+
+
+def test_another_processor_is_told_apart(tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+    told = set()
+    for flags in ("avx2", "avx2 amx_int8"):
+        file.write_text(f"processor : 0\nmodel name : X\ncpu MHz : {len(flags)}00\nflags : {flags}\n")
+        processor.cache_clear()
+        told.add(processor(file))
+        file.write_text(f"processor : 0\nmodel name : X\ncpu MHz : 1234\nflags : {flags}\n")
+        processor.cache_clear()
+        assert processor(file) in told, "its clock is another one each time"
+    assert len(told) == 2
+    assert processor(tmp_path / "none")
+    card = tmp_path / "gpus" / "0000:01:00.0" / "information"
+    card.parent.mkdir(parents=True)
+    card.write_text("Model: \t\t NVIDIA H100\nIRQ: 17\n")
+    assert processor(file, tmp_path / "gpus") == f"{processor(file)}\nModel: \t\t NVIDIA H100"
