@@ -106,7 +106,7 @@ def test_training_pipeline_hands_the_same_to_every_step(tmp_path: Path, fake_coh
         *(f"segmentations-batch-{n:03d}/case-1/lesion_mask.{kind}" for n in (0, 1) for kind in ("dcm", "nii.gz")),
         *(f"segmentations-batch-{n:03d}/segmentations.json" for n in (0, 1)),
     }
-    (run,) = (tmp_path / "runs").iterdir()
+    (run,) = (tmp_path / "runs").glob("[!.]*")
     ends = [event for event in engine.valid_events(run / "events.jsonl") if event["type"] == "job.ended"]
     assert {event["data"]["state"] for event in ends} == {"completed"}
     assert [event["job"] for event in ends[:4]] == ["/deidentify/0", "/check/0", "/preprocess/0", "/train/0"]
@@ -129,7 +129,7 @@ def test_distributed_training_takes_the_place_of_the_first_one(tmp_path: Path, f
     }
     found = run_both(tmp_path, "train.cwl", job, fakes=True)
     assert found["streamflow"] == found["cwltool"]
-    (run,) = (tmp_path / "runs").iterdir()
+    (run,) = (tmp_path / "runs").glob("[!.]*")
     ends = [event for event in engine.valid_events(run / "events.jsonl") if event["type"] == "job.ended"]
     assert [event["job"] for event in ends[2:5]] == ["/train/0", "/train_distributed/0", "/export/0"]
     assert ends[0]["job"] == "/check/0", "a cohort that names nobody is not de-identified"

@@ -45,7 +45,7 @@ class Run:
     @property
     def record(self) -> Path:
         """The folder of the (only) run."""
-        (found,) = (self.folder / "runs").iterdir()
+        (found,) = (self.folder / "runs").glob("[!.]*")  # what is kept for reuse is no run
         return found
 
     @property
