@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -66,7 +67,7 @@ def run(folder: Path, kind: str) -> None:
     code = MAIN if kind == "ours" else STOCK + MAIN
     ended = subprocess.run(
         [sys.executable, "-c", code, "run", "--quiet", f"{kind}.yml"],
-        cwd=folder, check=False, capture_output=True, text=True,
+        cwd=folder, check=False, capture_output=True, text=True, env=os.environ | {"MEDWEAVE_REUSE": "1"},  # as it comes
     )  # fmt: skip
     if ended.returncode:
         sys.exit(ended.stderr[-4000:])
