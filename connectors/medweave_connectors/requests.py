@@ -5,14 +5,13 @@ StreamFlow gives connectors the command and nothing of what the tool asked for. 
 
 from __future__ import annotations
 
-import functools
 import math
-import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from medweave_connectors.names import step_of
 from medweave_steps.contracts.errors import UsageError
 
 NAMESPACE = "urn:medweave:cwl#"
@@ -119,12 +118,6 @@ _jobs: dict[str, JobRequest] = {}
 def note_step(step: str, hints: StepHints) -> None:
     """Remembers the hints of a step, by its path (`/train`)."""
     _steps[step] = hints
-
-
-@functools.cache
-def step_of(job_name: str) -> str:
-    """Path of a job's step: `/train` of `/train/0`."""
-    return posixpath.dirname(job_name)
 
 
 def hints_of(job_name: str) -> StepHints:

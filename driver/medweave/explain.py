@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from medweave.history import LOG_FILE, Job, Run, read_run
-from medweave_steps.contracts.errors import StepError, UserInputError
+from medweave.history import Job, Run, read_runs
+from medweave.ps import add_runs_option
+from medweave_connectors.names import step_label
+from medweave_steps.contracts.errors import UserInputError
 
 DESCRIPTION = (
     "Tells of each job of a step why a run did its work, or took what an earlier run had done: which input, parameter or program\n"
@@ -44,9 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Arguments of `medweave explain`."""
     parser.add_argument("step", metavar="STEP", help="the step's name, or a job's as the terminal has it (segment.3)")
     parser.add_argument("--run", metavar="RUN", help="id of the run, or its folder (default: the one that began last)")
-    parser.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="folder of the runs (default: runs)"
-    )
+    add_runs_option(parser)
     parser.add_argument("--json", action="store_true", help="a JSON list in the place of lines")
 
 
@@ -59,7 +59,7 @@ def run(namespace: argparse.Namespace) -> int:
     folder: Path = namespace.runs
     if namespace.run and len(Path(namespace.run).parts) > 1:
         folder = Path(namespace.run).parent
-    found = explain(_readable(folder), namespace.step, Path(namespace.run).name if namespace.run else "")
+    found = explain(read_runs(folder), namespace.step, Path(namespace.run).name if namespace.run else "")
     if namespace.json:
         print(json.dumps([asdict(each) for each in found], indent=2))
         return 0
@@ -90,9 +90,9 @@ def explain(runs: Sequence[Run], step: str, run_id: str = "") -> list[Why]:
             expected=", ".join(each.run_id for each in ordered[-3:]) or "a folder of runs with event logs",
             do="name a run of this folder with --run, or another folder with --runs",
         )
-    name = step.strip("/").replace("/", ".")
+    name = step_label(step)
     last = {job.name: job for job in chosen.jobs}.values()  # of several attempts the last one
-    jobs = [job for job in last if name in (job.label, job.step.strip("/").replace("/", "."))]
+    jobs = [job for job in last if name in (job.label, step_label(job.step))]
     if not jobs:
         raise UserInputError(
             f"run {chosen.run_id} has no job of this step.",
@@ -144,13 +144,3 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...
 
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _readable(folder: Path) -> list[Run]:
-    found = []
-    for log in folder.glob(f"*/{LOG_FILE}"):
-        try:
-            found.append(read_run(log.parent))
-        except (StepError, OSError):  # one damaged log hides no other run
-            continue
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import json
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from medweave_connectors.names import job_label
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import StepError, UserInputError
 from medweave_steps.contracts.event import Event, EventType
@@ -62,9 +64,7 @@ class Job:
     @property
     def label(self) -> str:
         """Short name: `train`, `segment.3` for the fourth of a scatter."""
-        tag = PurePosixPath(self.name).name.partition(".")[2]
-        step = self.step.strip("/").replace("/", ".")
-        return f"{step}.{tag}" if tag else step
+        return job_label(self.name)
 
     @property
     def where(self) -> str:
@@ -166,6 +166,15 @@ def read_run(folder: Path) -> Run:
             do="check that the log was copied whole",
         )
     return build_run(events, folder)
+
+
+def read_runs(folder: Path) -> list[Run]:
+    """The runs of a folder of runs that can be read, by the names of their folders: one damaged log hides no other run."""
+    found = []
+    for log in sorted(folder.glob(f"*/{LOG_FILE}")):
+        with contextlib.suppress(StepError, OSError):
+            found.append(read_run(log.parent))
+    return found
 
 
 def read_events(text: str) -> list[Event]:

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from medweave.documents import shown
-from medweave.follow.state import ENDED, Job, State, label_of
+from medweave.follow.state import ENDED, Job, State
 from medweave.follow.words import end_of
 from medweave.history import LOG_FILE, read_events
 from medweave.ps import add_runs_option, folders_of, state_of
 from medweave_connectors.closest import closest
+from medweave_connectors.names import step_label
 from medweave_connectors.record.event_log import driver_lives
 from medweave_connectors.record.live import FOLDER
 from medweave_connectors.record.run import WORK
@@ -40,11 +41,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(namespace: argparse.Namespace) -> int:
     """Prints, and follows where that is asked for."""
     folder = _folder(namespace.runs, namespace.run)
-    step = namespace.step.strip("/").replace("/", ".")
+    step = step_label(namespace.step)
     state = state_of(folder)
     jobs = jobs_of(state, step)
     if not jobs and not (namespace.follow and step in state.planned):
-        known = list(dict.fromkeys(name for job in state.jobs.values() for name in (label_of(job.step), job.label)))
+        known = list(dict.fromkeys(name for job in state.jobs.values() for name in (step_label(job.step), job.label)))
         raise UserInputError(
             f"the run {folder.name} has done nothing for a step '{step}'.",
             seen=f"'{step}'",
@@ -65,7 +66,7 @@ def run(namespace: argparse.Namespace) -> int:
 
 def jobs_of(state: State, step: str) -> list[Job]:
     """The jobs of a step, or the one of that name."""
-    return [job for job in state.jobs.values() if step in (label_of(job.step), job.label)]
+    return [job for job in state.jobs.values() if step in (step_label(job.step), job.label)]
 
 
 def kept(folder: Path, job: Job) -> Iterator[str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from medweave.clean import file_of
 from medweave.documents import shown
 from medweave.follow.planned import steps_in
 from medweave.follow.state import State, fold, steps
@@ -80,8 +81,7 @@ def state_of(folder: Path) -> State:
     for event in events:
         fold(state, event)
     if events:
-        own = folder if (folder / "streamflow.yml").exists() else folder.parent.parent
-        state.planned = steps_in(own / str(events[0].data.get("workflow_file", "")))
+        state.planned = steps_in(file_of(folder).parent / str(events[0].data.get("workflow_file", "")))
     return state
 
 

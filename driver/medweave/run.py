@@ -23,10 +23,11 @@ from medweave.follow.child import Child, start, workflow_of
 from medweave.follow.displays import Display, Events, Lines, put
 from medweave.follow.log import FollowedLog
 from medweave.follow.planned import planned_steps
-from medweave.follow.state import State, fold, label_of
+from medweave.follow.state import State, fold
 from medweave.follow.summary import left, summary
 from medweave.history import LOG_FILE, Run, read_run
 from medweave.pipelines import read_pipeline
+from medweave_connectors.names import step_label
 from medweave_connectors.record.event_log import driver_lives
 from medweave_connectors.record.run import new_run_id
 from medweave_steps.contracts import codec
@@ -163,7 +164,7 @@ def _prepared(namespace: argparse.Namespace) -> tuple[Path, Path, tuple[str, ...
     folder = Path(named or "runs").absolute() / new_run_id(pipeline.name)
     file = folder / DEFAULT_FILE.name
     write_atomically(file, bind(namespace.workflow, namespace.site, file, namespace.job, namespace.role))
-    return file, folder, tuple(label_of(step.path) for step in pipeline.steps)
+    return file, folder, tuple(step_label(step.path) for step in pipeline.steps)
 
 
 def _resumed(namespace: argparse.Namespace) -> tuple[Path, Path, tuple[str, ...]]:

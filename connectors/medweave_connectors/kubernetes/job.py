@@ -30,8 +30,8 @@ from medweave_connectors.pods.step import Step
 from medweave_connectors.pods.words import tell_events, tell_pods
 from medweave_connectors.reactions.table import Failed, FailureKind
 from medweave_connectors.record import console, current
+from medweave_connectors.record.job import CommandOutcome
 from medweave_connectors.record.output import JobOutput
-from medweave_connectors.record.run import CommandOutcome
 
 POLL_S, FOLLOW_S = 0.5, 2.0
 MISSING_S = 10.0  # a shared file system may show a file some seconds late

@@ -21,8 +21,9 @@ from medweave_connectors.local.process import Command, Ended, end_all_now
 from medweave_connectors.local.streams import Reader, Writer
 from medweave_connectors.record import current
 from medweave_connectors.record.causes import cause, step_message
+from medweave_connectors.record.job import CommandOutcome
 from medweave_connectors.record.output import take_line
-from medweave_connectors.record.run import CommandOutcome, short_path
+from medweave_connectors.record.run import short_path
 from medweave_connectors.remote import file_name, stream_line
 from medweave_connectors.reuse.session import current_work
 

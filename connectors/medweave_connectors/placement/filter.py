@@ -13,6 +13,7 @@ from streamflow.deployment.utils import get_binding_config
 
 from medweave_connectors import requests
 from medweave_connectors.errors import ImpossibleRequest, PlacementForbidden
+from medweave_connectors.names import step_of
 from medweave_connectors.placement.choice import Candidate, in_order
 from medweave_connectors.placement.data_rules import DataRules, Fault
 from medweave_connectors.placement.inputs import Inputs
@@ -46,7 +47,7 @@ class MedweaveFilter(BindingFilter):  # type: ignore[misc]
             PlacementForbidden: the data rules leave none.
             ImpossibleRequest: each is known to have too few GPUs.
         """
-        allowed = _allowed(self._rules, requests.step_of(job.name), targets)
+        allowed = _allowed(self._rules, step_of(job.name), targets)
         gpus = requests.hints_of(job.name).gpus_min
         context = self.context
         if context is None or (len(allowed) == 1 and not gpus):

@@ -31,7 +31,8 @@ from medweave_connectors.placement.paths import resolve_paths
 from medweave_connectors.placement.policy import MedweavePolicy
 from medweave_connectors.placement.shortfall import look, storage_of
 from medweave_connectors.record import console, plan
-from medweave_connectors.record.run import JobEnd, PartialMode
+from medweave_connectors.record.job import JobEnd
+from medweave_connectors.record.run import PartialMode
 from medweave_connectors.reuse.session import Reuse
 
 # A pod that is lost comes again within minutes, and one that never does is told by its connector much sooner.

@@ -26,7 +26,7 @@ from medweave_connectors.reactions.attempt_script import (
 from medweave_connectors.reactions.attempts import Attempts
 from medweave_connectors.reactions.table import Checkpoint, Failed, FailureKind
 from medweave_connectors.record import current
-from medweave_connectors.record.run import CommandOutcome
+from medweave_connectors.record.job import CommandOutcome
 from medweave_connectors.remote import fetch_reports
 
 _ORDER = (Checkpoint.NONE, Checkpoint.OLD, Checkpoint.NEW)

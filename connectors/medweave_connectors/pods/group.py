@@ -22,8 +22,8 @@ from medweave_connectors.pods.execution import STDOUT, Execution, execute
 from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.states import kind_of_event, loss, loss_kind, node_lost
 from medweave_connectors.reactions.table import FailureKind
+from medweave_connectors.record.job import CommandOutcome
 from medweave_connectors.record.output import JobOutput, Lines
-from medweave_connectors.record.run import CommandOutcome
 from medweave_steps.contracts.progress import JSON_PREFIX
 
 GRACE_S = 4.0  # between asking a command to end and killing it

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from medweave_connectors.record.causes import cause, step_message
+from medweave_connectors.record.job import CommandOutcome
 from medweave_connectors.record.registry import current
-from medweave_connectors.record.run import CommandOutcome
 from medweave_steps.contracts.progress import JSON_PREFIX
 
 NOTICE_MARK = ": note: "

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import functools
 import os
 import posixpath
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
+from medweave_connectors.names import step_of
 from medweave_connectors.record import console
 from medweave_connectors.record.event_log import EventLog
+from medweave_connectors.record.job import CommandOutcome, JobEnd, JobRecord, end_text, why
 from medweave_connectors.record.live import FOLDER, LiveText
-from medweave_connectors.requests import step_of
-from medweave_steps.contracts.exit_codes import meaning
 from medweave_steps.contracts.progress import duration, sentence
 
 REPORT_FILE, REPORT_FOLDER = "run_report.json", "report"
@@ -27,79 +25,8 @@ WORK = "work"  # in the folder of a run: its scratch
 OUTPUTS_MISSING = (
     "The command ended well, but an output of its tool is missing or of another type: see the engine's message."
 )
-JobEnd = Literal["completed", "failed", "cancelled"]
 PartialMode = Literal["marked", "all", "none"]
 RunEnd = Literal["completed", "partial", "failed", "cancelled", "unknown"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandOutcome:
-    """How a job's command ended.
-
-    Attributes:
-        exit_code: as a shell tells it (128 + signal number for a death by signal).
-        seconds: wall time, s.
-        cpu_seconds: user and system time of the command and of the children it waited for, s.
-        peak_memory_mib: largest resident set of one process of the command, MiB.
-        cause: what went wrong, for the person who started the run; empty after a success.
-        message: the part of `cause` that is known to hold no patient data.
-        kept_at: where its files lie, for people: a path of this machine, or `deployment:/path`.
-        report_folder: a folder on this machine with its run_report.json and report folder, or copies of them.
-        site: the site's own facts: its job id, state and nodes, or its pods.
-        reused_from: the run that has done the work, where it was not done again.
-    """
-
-    exit_code: int
-    seconds: float
-    cpu_seconds: float | None = None
-    peak_memory_mib: float | None = None
-    cause: str = ""
-    message: str = ""
-    kept_at: str = ""
-    report_folder: Path | None = None
-    site: Mapping[str, Any] = field(default_factory=dict)
-    reused_from: str = ""
-
-
-@dataclass(slots=True, kw_only=True)
-class JobRecord:
-    """A step's execution; the same name again in a retry, with the next attempt."""
-
-    name: str
-    deployment: str
-    service: str | None
-    location: str
-    attempt: int = 1
-    started: float | None = None
-    outcome: CommandOutcome | None = None
-    ended: JobEnd | None = None
-
-    @property
-    def step(self) -> str:
-        """Path of the step: `/segment`."""
-        return step_of(self.name)
-
-    @property
-    def label(self) -> str:
-        """Short name for people and folders: `train`, `segment.3` for the fourth of a scatter."""
-        return _label_of(self.name)
-
-    def where(self) -> dict[str, str | None]:
-        """The fields that every event of the job carries."""
-        return {
-            "job": self.name,
-            "step": self.step,
-            "deployment": self.deployment,
-            "service": self.service,
-            "location": self.location,
-        }
-
-
-@functools.cache
-def _label_of(name: str) -> str:
-    tag = PurePosixPath(name).name.partition(".")[2]
-    step = step_of(name).strip("/").replace("/", ".")
-    return f"{step}.{tag}" if tag else step
 
 
 def new_run_id(workflow: str) -> str:
@@ -251,7 +178,7 @@ class RunRecord:
             if outcome.site:
                 data["site"] = dict(outcome.site)
         self._append("job.ended", job, data)
-        console.tell(job.label, _end_text(job, state))
+        console.tell(job.label, end_text(job, state))
 
     def transfer_progress(
         self, *, source: str, destination: str, num_bytes: int, total_bytes: int, rate: float, text: str
@@ -392,7 +319,7 @@ class RunRecord:
             labels = ", ".join(sorted(self.jobs[name].label for name in self.left_out))
             console.say(f"medweave: not in its outputs: {labels}")
         if state in ("failed", "partial") and job is not None and job.outcome is not None:
-            console.say(f"medweave: first cause: {job.label} on {job.deployment}, {_why(job.outcome)}")
+            console.say(f"medweave: first cause: {job.label} on {job.deployment}, {why(job.outcome)}")
             console.say(job.outcome.cause or OUTPUTS_MISSING)
             if job.outcome.kept_at:
                 console.say(f"medweave: its files are kept in {job.outcome.kept_at}")
@@ -427,24 +354,6 @@ def _progress_text(figures: Mapping[str, Any]) -> str:
         seconds_left=float(figures.get("seconds_left") or 0.0),
         detail=str(figures.get("detail", "")),
     )
-
-
-def _end_text(job: JobRecord, state: JobEnd) -> str:
-    outcome = job.outcome
-    if outcome is not None and outcome.reused_from and state == "completed":
-        return f"not done again: run {outcome.reused_from} did it"
-    word = {"completed": "done in", "failed": "FAILED after", "cancelled": "stopped after"}[state]
-    seconds = outcome.seconds if outcome else time.monotonic() - job.started if job.started is not None else 0.0
-    facts: Sequence[str] = ()
-    if outcome is not None and state == "completed" and outcome.peak_memory_mib:
-        facts = (f"peak memory {outcome.peak_memory_mib:.0f} MiB",)
-    if outcome is not None and state == "failed":
-        facts = (_why(outcome),)
-    return ", ".join((f"{word} {duration(seconds)}", *facts))
-
-
-def _why(outcome: CommandOutcome) -> str:
-    return meaning(outcome.exit_code) if outcome.exit_code else "its outputs are not complete"
 
 
 def short_path(path: Path) -> str:

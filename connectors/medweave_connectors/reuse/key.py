@@ -13,18 +13,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from medweave_connectors.names import nameless
+
 SHOWN_CHARACTERS = 16  # of a part's digest, in the event log
-# The engine gives each job folders of its own, named by chance.
-_FOLDER = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_SCRIPT = re.compile(
-    r"\$\(echo ([A-Za-z0-9+/=]+) \| base64 -d\)"
-)  # how the engine hands a tool's own shell syntax over
+# How the engine hands a tool's own shell syntax over.
+_SCRIPT = re.compile(r"\$\(echo ([A-Za-z0-9+/=]+) \| base64 -d\)")
 _OWN_FOLDERS = ("HOME", "TMPDIR")
-
-
-def nameless(text: str, run_id: str) -> str:
-    """A text without the names of the run and of the engine's folders."""
-    return _FOLDER.sub("*", text).replace(f"/{run_id}/", "/*/")
 
 
 def described(value: Any, digest: Callable[[str], str]) -> Any:

@@ -21,8 +21,8 @@ from medweave_connectors.errors import (
 )
 from medweave_connectors.reactions.table import Failed, FailureKind
 from medweave_connectors.record import current
+from medweave_connectors.record.job import CommandOutcome
 from medweave_connectors.record.output import JobOutput
-from medweave_connectors.record.run import CommandOutcome
 from medweave_connectors.slurm import commands, journal, left_commands, submission, takeover, words
 from medweave_connectors.slurm.answers import EndWords, read_poll
 from medweave_connectors.slurm.ends import Ends

@@ -14,11 +14,11 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from medweave_connectors.names import FOLDER, nameless
 from medweave_connectors.slurm import commands, journal, left_commands, submission
 from medweave_connectors.slurm.answers import read_end, sections
 from medweave_connectors.slurm.journal import Submission
@@ -31,8 +31,6 @@ from medweave_connectors.slurm.submission import Ask
 from medweave_steps import __version__
 
 IN_FLIGHT_LOOKS, PAUSE_S = 10, 3.0
-# The engine gives each job folders of its own, named by chance.
-_FOLDER = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def fingerprint(step: StepCommand, asked: Allocation, *, place: str, prologue: str, run_id: str) -> str:
@@ -54,15 +52,14 @@ def fingerprint(step: StepCommand, asked: Allocation, *, place: str, prologue: s
         "worker": dataclasses.asdict(step.worker),
         "version": __version__,
     }
-    text = _FOLDER.sub("*", json.dumps(parts, sort_keys=True)).replace(f"/{run_id}/", "/*/")
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(nameless(json.dumps(parts, sort_keys=True), run_id).encode()).hexdigest()
 
 
 def inputs_of(step: StepCommand) -> tuple[str, ...]:
     """The paths that a command reads from folders of the engine, in the order in which it names them."""
     own = {step.output_directory, *(step.environment.get(name, "") for name in ("HOME", "TMPDIR"))}
     texts = [text for word in step.words for text in _words(word)]
-    paths = [text[text.index("/") :] for text in (*texts, step.stdin or "") if _FOLDER.search(text) and "/" in text]
+    paths = [text[text.index("/") :] for text in (*texts, step.stdin or "") if FOLDER.search(text) and "/" in text]
     return tuple(path for path in paths if not any(path == each or path.startswith(f"{each}/") for each in own if each))
 
 

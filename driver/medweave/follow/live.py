@@ -12,7 +12,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from medweave.follow.state import ENDED, State, Step, steps
+from medweave.follow.state import ENDED, WAITS, State, Step, steps
 from medweave.follow.words import end_of, going, place, size, took
 from medweave_steps.contracts.event import Event
 from medweave_steps.contracts.progress import duration
@@ -121,7 +121,7 @@ def visible(rows: list[Step], num_rows: int) -> list[Step]:
 def _row(row: Step, now_s: float, spinner: Spinner, *, over: bool) -> tuple[RenderableType, ...]:
     if row.state == "later":
         told = Text("did not run" if over else "", style="dim")
-        return Text("·", style="dim"), Text(row.label, style="dim"), "", "", "", told
+        return Text(*MARKS[row.state]), Text(row.label, style="dim"), "", "", "", told
     mark: RenderableType = spinner if row.state == "running" else Text(*MARKS[row.state])
     label = row.label if len(row.jobs) == 1 else f"{row.label} ×{len(row.jobs)}"
     style = "bold" if row.state == "running" else ""
@@ -175,4 +175,4 @@ def _copy(source: str, destination: str, state: State) -> Table:
 
 def _notices(state: State) -> list[tuple[str, str]]:
     """The last ones; what a job waits for stands in its row."""
-    return [each for each in state.notices if not each[1].startswith("waits ")][-NUM_NOTICES:]
+    return [each for each in state.notices if not each[1].startswith(WAITS)][-NUM_NOTICES:]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from medweave.follow.state import Job, State, label_of
+from medweave.follow.state import Job, State
 from medweave.follow.words import end_of, place, size, took
+from medweave_connectors.names import step_label
 from medweave_steps.contracts.event import Event
 
 PAUSE_S = 10.0
@@ -46,18 +47,18 @@ class PlainLines:
         if event.type == "job.started":
             return self._of_start(job, state)
         if event.type == "job.progress":
-            text = f"{job.text} ({job.label})" if job.label != label_of(job.step) else job.text
-            return self._sometimes(label_of(job.step), text, state.now_s)
+            text = f"{job.text} ({job.label})" if job.label != step_label(job.step) else job.text
+            return self._sometimes(step_label(job.step), text, state.now_s)
         return self._of_end(job, state) if event.type == "job.ended" else []
 
     def _of_start(self, job: Job, state: State) -> list[str]:
         again = f", attempt {job.attempt}" if job.attempt > 1 else ""
-        label = label_of(job.step)
+        label = step_label(job.step)
         scattered = job.label != label
         return self._once(label if scattered and not again else job.label, f"started on {place(job.where)}{again}")
 
     def _of_end(self, job: Job, state: State) -> list[str]:
-        label = label_of(job.step)
+        label = step_label(job.step)
         if job.label == label:
             return [_line(label, end_of(job))]
         own = [each for each in state.jobs.values() if each.step == job.step]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave.documents import read_mapping
-from medweave.follow.state import label_of
+from medweave_connectors.names import step_label
 from medweave_steps.contracts.errors import StepError
 
 
@@ -31,4 +31,4 @@ def steps_in(workflow: Path) -> tuple[str, ...]:
         names = steps if isinstance(steps, Mapping) else [step["id"].lstrip("#") for step in steps]
     except (StepError, OSError, KeyError, TypeError, AttributeError):
         return ()
-    return tuple(label_of(str(name)) for name in names)
+    return tuple(step_label(str(name)) for name in names)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any, Literal
 
+from medweave_connectors.names import job_label, step_label
 from medweave_steps.contracts.event import Event
 
 WAITS = "waits "  # how the notice of a job begins that waits at its site
@@ -47,8 +47,7 @@ class Job:
     @property
     def label(self) -> str:
         """Short name: `train`, `segment.3` for the fourth of a scatter."""
-        tag = PurePosixPath(self.name).name.partition(".")[2]
-        return f"{label_of(self.step)}.{tag}" if tag else label_of(self.step)
+        return job_label(self.name)
 
     def seconds(self, now_s: float) -> float:
         """Since its command was handed over, until its end."""
@@ -143,16 +142,11 @@ class Step:
         return max(max(ends) - min(begins), 0.0) if self.jobs else 0.0
 
 
-def label_of(step: str) -> str:
-    """`segment` for `/segment`."""
-    return step.strip("/").replace("/", ".")
-
-
 def steps(state: State) -> list[Step]:
     """The rows, in the order of the workflow; steps that it does not name (those of a workflow inside) come by their beginning."""
     found: dict[tuple[str, str], list[Job]] = {}
     for job in state.jobs.values():
-        found.setdefault((label_of(job.step), job.where), []).append(job)
+        found.setdefault((step_label(job.step), job.where), []).append(job)
     begun = {label for label, _ in found}
     rows = [Step(label=label, where=where, jobs=tuple(jobs)) for (label, where), jobs in found.items()]
     rows += [Step(label=label, where="", jobs=()) for label in state.planned if label not in begun]

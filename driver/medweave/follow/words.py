@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from medweave.follow.state import Job
+from medweave_connectors.names import HERE
 from medweave_steps.contracts.exit_codes import meaning
 from medweave_steps.contracts.progress import duration
 
-HERE = "__LOCAL__"  # StreamFlow's name of the machine that drives the run
 NOT_COMPLETE = "its outputs are not complete"
 END_WORDS = {"partial": "delivered a part", "unknown": "ended, outcome unknown"}
 UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from medweave.data_rules import DRIVER_TYPE
-from medweave.history import LOG_FILE, Run, read_run
+from medweave.history import Run, read_runs
 from medweave.plan.document import Figures
-from medweave_steps.contracts.errors import StepError
-
-ENGINES_OWN = "__LOCAL__"  # StreamFlow's name for the machine that drives the run
+from medweave_connectors.names import HERE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,17 +69,9 @@ class Past:
 
 
 def read_past(folders: Iterable[Path], workflow: Path) -> Past:
-    """The runs of a workflow in some folders of runs; what cannot be read is left out, for a plan must not fail with an old log."""
+    """The runs of a workflow in some folders of runs."""
     folders = list(folders)
-    found = []
-    for folder in folders:
-        for log in sorted(folder.glob(f"*/{LOG_FILE}")):
-            try:
-                run = read_run(log.parent)
-            except (StepError, OSError):
-                continue
-            if is_of(run, workflow):
-                found.append(run)
+    found = [run for folder in folders for run in read_runs(folder) if is_of(run, workflow)]
     return Past(runs=found, looked_in=folders)
 
 
@@ -99,5 +89,5 @@ def figures(values: Iterable[float]) -> Figures | None:
 
 
 def _place(deployment: str, run: Run) -> str | None:
-    is_here = deployment == ENGINES_OWN or (run.facts.get("deployments") or {}).get(deployment) == DRIVER_TYPE
+    is_here = deployment == HERE or (run.facts.get("deployments") or {}).get(deployment) == DRIVER_TYPE
     return None if is_here else deployment

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from medweave_connectors.record import causes
-from medweave_connectors.record.run import CommandOutcome, RunRecord, new_run_id
+from medweave_connectors.record.job import CommandOutcome
+from medweave_connectors.record.run import RunRecord, new_run_id
 from support.engine import valid_events
 
 

@@ -12,7 +12,8 @@ from medweave.explain import Why, changes, explain
 from medweave.history import read_run
 from medweave.plan.past import read_past
 from medweave.report import render
-from medweave_connectors.record.run import CommandOutcome, RunRecord
+from medweave_connectors.record.job import CommandOutcome
+from medweave_connectors.record.run import RunRecord
 from medweave_steps.contracts.errors import UserInputError
 
 PARTS = {"input scan": "a1", "input steps": "b1", "command": "c1", "programs": "d1"}

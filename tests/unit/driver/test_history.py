@@ -8,7 +8,8 @@ import pytest
 
 from medweave.history import read_events, read_run
 from medweave.report import render
-from medweave_connectors.record.run import CommandOutcome, RunRecord
+from medweave_connectors.record.job import CommandOutcome
+from medweave_connectors.record.run import RunRecord
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import UserInputError
 from support.recorded import Recorder, completed_run, failed_run

@@ -1,0 +1,36 @@
+"""The names that the engine gives to jobs, steps and folders, and what people call them. Pure."""
+
+from __future__ import annotations
+
+import functools
+import posixpath
+import re
+
+HERE = "__LOCAL__"  # the engine's name of the machine that drives the run
+# It gives each job folders of its own, named by chance.
+FOLDER = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@functools.cache
+def step_of(job_name: str) -> str:
+    """Path of a job's step: `/train` of `/train/0`."""
+    return posixpath.dirname(job_name)
+
+
+@functools.cache
+def step_label(step: str) -> str:
+    """`segment` for `/segment`, `inner.segment` for a step of a workflow inside."""
+    return step.strip("/").replace("/", ".")
+
+
+@functools.cache
+def job_label(job_name: str) -> str:
+    """Short name for people and folders: `train`, `segment.3` for the fourth job of a scatter."""
+    tag = posixpath.basename(job_name).partition(".")[2]
+    step = step_label(step_of(job_name))
+    return f"{step}.{tag}" if tag else step
+
+
+def nameless(text: str, run_id: str) -> str:
+    """A text without the names of the run and of the engine's folders: the same for the same work of another run."""
+    return FOLDER.sub("*", text).replace(f"/{run_id}/", "/*/")
