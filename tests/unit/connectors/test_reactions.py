@@ -277,7 +277,7 @@ WAITS = (
 def test_the_signal_reaches_the_command_and_its_exit_code_is_kept(
     tmp_path: Path, code: int, gang: bool, shell: str
 ) -> None:
-    command = f"( exec sh -c '{WAITS.format(folder=tmp_path, n=20).replace(chr(39), chr(34))}; exit {code}' )"
+    command = f"( exec sh -c '{WAITS.format(folder=tmp_path, n=60).replace(chr(39), chr(34))}; exit {code}' )"
     line = with_process_id(command, file=str(tmp_path / "p id"))
     if gang:  # what srun starts writes its process id
         (tmp_path / "node.sh").write_text(line)
@@ -285,9 +285,12 @@ def test_the_signal_reaches_the_command_and_its_exit_code_is_kept(
     lines = with_signal(line, process_id=str(tmp_path / "p id"), status=str(tmp_path / "sta tus"))
     process = subprocess.Popen([shell, "-c", "\n".join((*lines, 'exit "$?"'))])
     wait_until(lambda: (tmp_path / "ready").exists())
-    for _ in range(2):
+    for times in (1, 2):
         process.send_signal(signal.SIGUSR1)
-        time.sleep(0.2)
+        # Two signals that come before the first is seen are one.
+        wait_until(
+            lambda times=times: (tmp_path / "said").exists() and (tmp_path / "said").read_text().count("\n") == times
+        )
     assert process.wait(10) == code
     assert (tmp_path / "said").read_text() == "saved\nsaved\n"
 
