@@ -1,4 +1,4 @@
-"""The names that the engine gives to jobs, steps and folders, and what people call them. Pure."""
+"""The names that the engine gives to jobs, steps and folders. Pure."""
 
 from __future__ import annotations
 
@@ -15,20 +15,6 @@ FOLDER = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 def step_of(job_name: str) -> str:
     """Path of a job's step: `/train` of `/train/0`."""
     return posixpath.dirname(job_name)
-
-
-@functools.cache
-def step_label(step: str) -> str:
-    """`segment` for `/segment`, `inner.segment` for a step of a workflow inside."""
-    return step.strip("/").replace("/", ".")
-
-
-@functools.cache
-def job_label(job_name: str) -> str:
-    """Short name for people and folders: `train`, `segment.3` for the fourth job of a scatter."""
-    tag = posixpath.basename(job_name).partition(".")[2]
-    step = step_label(step_of(job_name))
-    return f"{step}.{tag}" if tag else step
 
 
 def nameless(text: str, run_id: str) -> str:

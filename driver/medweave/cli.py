@@ -14,14 +14,17 @@ from medweave_steps.contracts.model import RESEARCH_USE_ONLY
 
 # Name -> one line of help. The command's module is imported only when it is asked for.
 COMMANDS = {
+    "attach": "show a run that goes on, as `medweave run` shows its own",
     "bind": "write a streamflow.yml that runs a workflow at a site",
+    "cancel": "end a run that goes on, and clean up after it",
     "clean": "end and remove what a run has left at its sites",
+    "completion": "print what makes your shell complete commands, options and files",
     "explain": "tell why a run did a step's work, or took what an earlier run had done",
-    "ps": "list the runs: which go on, how the others ended",
-    "purge": "remove all that runs keep about one case",
     "logs": "print what the jobs of a step have printed, and follow them",
     "plan": "tell what a run would do, where, with which data and for how long",
     "provision": "make the worker environments of a site there, without a network",
+    "ps": "list the runs: which go on, how the others ended",
+    "purge": "remove all that runs keep about one case",
     "report": "join a run's event log and its steps' reports into one HTML file that opens offline",
     "run": "run a workflow by `streamflow run`, and show how far it is",
     "schema": "print the JSON Schema of a kind of file, for editors and other programs",
@@ -59,7 +62,7 @@ def build_parser(name: str | None = None) -> argparse.ArgumentParser:
         )
         command.add_options(parser)
         return parser
-    lines = "\n".join(f"  {word:<9} {text}" for word, text in COMMANDS.items())
+    lines = "\n".join(f"  {word:<10} {text}" for word, text in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="medweave",
         usage="medweave COMMAND [options]   (medweave COMMAND --help lists them)",

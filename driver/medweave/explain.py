@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from medweave.history import Job, Run, read_runs
-from medweave.ps import add_runs_option
-from medweave_connectors.names import step_label
+from medweave.runs import add_runs_option
 from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.event import step_label
 
 DESCRIPTION = (
     "Tells of each job of a step why a run did its work, or took what an earlier run had done: which input, parameter or program\n"

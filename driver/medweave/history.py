@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from medweave_connectors.names import job_label
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import StepError, UserInputError
-from medweave_steps.contracts.event import Event, EventType
+from medweave_steps.contracts.event import Event, EventType, job_label
 from medweave_steps.contracts.report import RunReport
 
 LOG_FILE = "events.jsonl"

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from medweave.documents import shown
-from medweave.follow.state import ENDED, Job, State
+from medweave.follow.log import FollowedLog
+from medweave.follow.printed import Printed
+from medweave.follow.state import ENDED, Job, State, fold
 from medweave.follow.words import end_of
 from medweave.history import LOG_FILE, read_events
-from medweave.ps import add_runs_option, folders_of, state_of
+from medweave.runs import add_runs_option, find, state_of
 from medweave_connectors.closest import closest
-from medweave_connectors.names import step_label
 from medweave_connectors.record.event_log import driver_lives
 from medweave_connectors.record.live import FOLDER
 from medweave_connectors.record.run import WORK
 from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.event import step_label
 
 PAUSE_S = 0.3
 TOLD = ("job.progress", "notice", "job.reaction")
@@ -33,14 +35,14 @@ DESCRIPTION = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Arguments of `medweave logs`."""
     parser.add_argument("step", metavar="STEP", help="a step (segment), or one job of a scattered step (segment.3)")
-    parser.add_argument("--run", default=None, metavar="ID", help="id of the run (default: the latest)")
+    parser.add_argument("--run", default=None, metavar="ID", help="id of the run, or its folder (default: the latest)")
     parser.add_argument("--follow", action="store_true", help="print on as long as the step's jobs go on")
     add_runs_option(parser)
 
 
 def run(namespace: argparse.Namespace) -> int:
     """Prints, and follows where that is asked for."""
-    folder = _folder(namespace.runs, namespace.run)
+    folder = find(namespace.runs, namespace.run)
     step = step_label(namespace.step)
     state = state_of(folder)
     jobs = jobs_of(state, step)
@@ -52,16 +54,33 @@ def run(namespace: argparse.Namespace) -> int:
             expected=f"one of {', '.join(known)}" if known else "a run that has begun with a step",
             do=closest(step, known) or "choose one of these",
         )
-    offsets: dict[str, int] = {}
-    while True:
-        over = _is_over(folder, jobs)  # asked first: what they have printed is read after that
-        for job in jobs:
-            _print_new(folder, job, offsets, several=len(jobs) > 1)
-        if not namespace.follow or over:
-            break
-        time.sleep(PAUSE_S)
-        jobs = jobs_of(state_of(folder), step)
+    with contextlib.ExitStack() as opened:
+        _print(folder, step, opened, follow=namespace.follow)
     return 0
+
+
+def _print(folder: Path, step: str, opened: contextlib.ExitStack, *, follow: bool) -> None:
+    log, state = FollowedLog(folder / LOG_FILE), State()
+    files, told = dict[str, Printed](), set[str]()
+    while True:
+        gone = not driver_lives(folder / LOG_FILE)  # asked first: what was written before is read after that
+        for _, event in log.new():
+            if event is not None:
+                fold(state, event)
+        jobs = jobs_of(state, step)
+        for job in jobs:
+            if job.label not in files:
+                files[job.label] = opened.enter_context(Printed(folder / WORK / FOLDER / job.label))
+            text = files[job.label].new()
+            if not files[job.label].begun and job.state in ENDED and job.label not in told:
+                told.add(job.label)
+                text = "".join(f"{line}\n" for line in kept(folder, job))
+            if text:
+                sys.stdout.write((f"== {job.label}\n" if len(jobs) > 1 else "") + text)
+                sys.stdout.flush()
+        if not follow or gone or (jobs and all(job.state in ENDED for job in jobs)):
+            return
+        time.sleep(PAUSE_S)
 
 
 def jobs_of(state: State, step: str) -> list[Job]:
@@ -77,42 +96,3 @@ def kept(folder: Path, job: Job) -> Iterator[str]:
     yield from job.message.splitlines()
     if job.state in ENDED:
         yield end_of(job)
-
-
-def _folder(runs: Path, run_id: str | None) -> Path:
-    folders = folders_of(runs)
-    found = [folder for folder in folders if run_id in (None, folder.name)]
-    if not found:
-        raise UserInputError(
-            f"there is no run '{run_id}'." if run_id else "there is no run.",
-            seen=", ".join(folder.name for folder in folders[:5]) or f"nothing in {shown(runs)}",
-            expected="the id of a run, as `medweave ps` lists them",
-            do=closest(str(run_id), [folder.name for folder in folders]) or "look with `medweave ps`",
-        )
-    return found[0]
-
-
-def _is_over(folder: Path, jobs: list[Job]) -> bool:
-    return (bool(jobs) and all(job.state in ENDED for job in jobs)) or not driver_lives(folder / LOG_FILE)
-
-
-def _print_new(folder: Path, job: Job, offsets: dict[str, int], *, several: bool) -> None:
-    """What a job has printed since the last time; a file that has been full begins anew."""
-    path = folder / WORK / FOLDER / job.label
-    text, begun = "", job.label in offsets
-    try:
-        if not begun and (earlier := path.with_name(f"{path.name}.1")).exists():
-            text = earlier.read_text(encoding="utf-8", errors="replace")
-        with path.open("rb") as stream:
-            offset = offsets.get(job.label, 0)
-            stream.seek(0 if stream.seek(0, 2) < offset else offset)
-            text += stream.read().decode(errors="replace")
-            offsets[job.label] = stream.tell()
-    except OSError:
-        if begun or job.state not in ENDED:
-            return
-        text = "".join(f"{line}\n" for line in kept(folder, job))
-        offsets[job.label] = 0
-    if text:
-        sys.stdout.write((f"== {job.label}\n" if several else "") + text)
-        sys.stdout.flush()

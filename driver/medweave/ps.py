@@ -9,16 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from medweave.clean import file_of
-from medweave.documents import shown
-from medweave.follow.planned import steps_in
-from medweave.follow.state import State, fold, steps
-from medweave.history import LOG_FILE, read_events
+from medweave.follow.state import steps
+from medweave.history import LOG_FILE
+from medweave.runs import add_runs_option, folders_of, state_of
 from medweave_connectors.record.event_log import driver_lives
-from medweave_steps.contracts.errors import StepError, UserInputError
+from medweave_steps.contracts.errors import StepError
 from medweave_steps.contracts.progress import duration
 
-RUNS = Path("runs")
 COLUMNS = ("run", "workflow", "state", "started", "took", "steps", "jobs")
 DESCRIPTION = (
     "Lists the runs of a folder, the latest first: id, workflow, state, start (UTC), how long it took or has been going on, steps\n"
@@ -37,13 +34,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_runs_option(parser: argparse.ArgumentParser) -> None:
-    """The folder of runs."""
-    parser.add_argument(
-        "--runs", type=Path, default=RUNS, metavar="FOLDER", help="folder with folders of runs (default: runs/)"
-    )
-
-
 def run(namespace: argparse.Namespace) -> int:
     """Prints the list."""
     found = [described(folder) for folder in folders_of(namespace.runs)]
@@ -53,36 +43,6 @@ def run(namespace: argparse.Namespace) -> int:
     for line in table(found):
         print(line)
     return 0
-
-
-def folders_of(runs: Path) -> list[Path]:
-    """The folders of the runs, the latest first.
-
-    Raises:
-        UserInputError: there is no such folder.
-    """
-    if not runs.is_dir():
-        raise UserInputError(
-            f"{shown(runs)}: there is no such folder of runs.", expected="a folder with one folder for each run",
-            do="go where the runs were started, or name it: --runs FOLDER",
-        )  # fmt: skip
-    logs = sorted(runs.glob(f"[!.]*/{LOG_FILE}"), key=_started, reverse=True)
-    return [log.parent for log in logs]
-
-
-def state_of(folder: Path) -> State:
-    """A run so far.
-
-    Raises:
-        UserInputError: its log is damaged.
-    """
-    events = read_events((folder / LOG_FILE).read_text(encoding="utf-8"))
-    state = State()
-    for event in events:
-        fold(state, event)
-    if events:
-        state.planned = steps_in(file_of(folder).parent / str(events[0].data.get("workflow_file", "")))
-    return state
 
 
 def described(folder: Path) -> dict[str, Any]:
@@ -123,12 +83,3 @@ def _row(each: dict[str, Any]) -> tuple[str, ...]:
     started = str(each["started"] or "-")[: len("2026-11-23T20:00:00")].replace("T", " ")
     done = (f"{each['steps_done']}/{each['steps']}", f"{each['jobs_done']}/{each['jobs']}")
     return each["run"], each["workflow"], each["state"], started, duration(each["seconds"]), *done
-
-
-def _started(log: Path) -> str:
-    """The time in the first line of a log."""
-    with log.open(encoding="utf-8", errors="replace") as stream:
-        try:
-            return str(json.loads(stream.readline())["time"])
-        except (ValueError, TypeError, KeyError):
-            return ""

@@ -17,27 +17,26 @@ from typing import Any
 
 from medweave.bind import add_place_options, bind
 from medweave.clean import file_of
-from medweave.documents import not_installed, shown
+from medweave.documents import shown
 from medweave.files import write_atomically
 from medweave.follow.child import Child, start, workflow_of
-from medweave.follow.displays import Display, Events, Lines, put
+from medweave.follow.displays import Display, Events, for_people, put
 from medweave.follow.log import FollowedLog
 from medweave.follow.planned import planned_steps
-from medweave.follow.state import State, fold
+from medweave.follow.state import State
 from medweave.follow.summary import left, summary
+from medweave.follow.watch import PAUSE_S, Watch
 from medweave.history import LOG_FILE, Run, read_run
 from medweave.pipelines import read_pipeline
-from medweave_connectors.names import step_label
 from medweave_connectors.record.event_log import driver_lives
 from medweave_connectors.record.run import new_run_id
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import UsageError, UserInputError
-from medweave_steps.contracts.event import Event
+from medweave_steps.contracts.event import Event, step_label
 
 DEFAULT_FILE = Path("streamflow.yml")
 INTERRUPTED = 128 + signal.SIGINT
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-PAUSE_S = 0.1
 NUM_ENGINE_LINES = 15
 DESCRIPTION = (
     "Runs a workflow by `streamflow run`, with the same file and the same result, and shows how far it is: which step is where,\n"
@@ -81,7 +80,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(namespace: argparse.Namespace) -> int:
     """Runs, shows and sums up; returns the exit code of the engine."""
     file, folder, planned = _prepared(namespace)
-    display: Display = Events() if namespace.json else _for_people()
+    display: Display = Events() if namespace.json else for_people()
     if namespace.resume is not None:
         display.say(f"medweave: goes on from run {namespace.resume.name}")
     child = start(file, folder, namespace.outdir)
@@ -115,14 +114,10 @@ class Following:
 
     def until_end(self) -> None:
         """Shows the run until the engine has ended, or the user leaves."""
-        log = FollowedLog(self.child.log)
+        watch = Watch(log=FollowedLog(self.child.log), display=self.display, state=self.state)
         while True:
             over = self.child.exit_code is not None  # asked first: what it has written is read after that
-            for line, event in log.new():
-                if event is not None:
-                    fold(self.state, event)
-                self.display.take(line, event, self.state)
-            self.display.show(self.state, self.state.at(datetime.datetime.now(datetime.UTC)))
+            watch.look()
             if over or self.left is not None:
                 return
             self._pass_signals()
@@ -199,7 +194,8 @@ def check_resumable(record: Run, workflow: str, file: str) -> None:
     """
     seen, do = f"state {record.state}", ""
     if driver_lives(record.folder / LOG_FILE):
-        seen, do = f"its driver, process {record.facts.get('pid')}, lives", "wait for its end, or end it with Ctrl-C"
+        seen = f"its driver, process {record.facts.get('pid')}, lives"
+        do = f"wait for its end, or end it: medweave cancel {record.run_id}"
     elif record.state == "completed":
         do = f"to run the same again, start its file: medweave run --file {file}"
     elif record.workflow != workflow:
@@ -209,21 +205,6 @@ def check_resumable(record: Run, workflow: str, file: str) -> None:
             f"run {record.run_id} is none to go on from.",
             seen=seen, expected="a run of the same workflow that has not done all, and whose driver lives no more", do=do,
         )  # fmt: skip
-
-
-def _for_people() -> Display:
-    """A picture on a terminal that can show one, else lines.
-
-    Raises:
-        BackendMissingError: the library that draws it is not installed.
-    """
-    if not sys.stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb":
-        return Lines()
-    try:
-        from medweave.follow.live import LivePicture
-    except ImportError as error:
-        raise not_installed(error) from error
-    return LivePicture()
 
 
 @contextmanager
@@ -255,7 +236,7 @@ def _ended(following: Following, outdir: Path, *, as_json: bool) -> int:
     else:
         printed = child.printed()
         lines = list(summary(state, child.folder, outdir, _outputs(printed)))
-        if code and not state.failures() and not following.signals:
+        if code and not state.failures() and state.end != "cancelled":
             lines[1:1] = [f"    {line}" for line in child.said(NUM_ENGINE_LINES)]
         if not as_json and printed and not sys.stdout.isatty():
             put(printed.rstrip("\n"), sys.stdout)

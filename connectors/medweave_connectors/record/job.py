@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from medweave_connectors.names import job_label, step_of
+from medweave_connectors.names import step_of
+from medweave_steps.contracts.event import job_label
 from medweave_steps.contracts.exit_codes import meaning
 from medweave_steps.contracts.progress import duration
 

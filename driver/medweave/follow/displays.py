@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Protocol, TextIO
 
+from medweave.documents import not_installed
 from medweave.follow.plain import PlainLines
 from medweave.follow.state import State
 from medweave_steps.contracts.event import Event
@@ -56,6 +57,21 @@ class Events(Lines):
     def take(self, line: str, event: Event | None, state: State) -> None:
         """Prints the line as it stands in the log."""
         put(line, sys.stdout)
+
+
+def for_people() -> Display:
+    """A picture on a terminal that can show one, else lines.
+
+    Raises:
+        BackendMissingError: the library that draws it is not installed.
+    """
+    if not sys.stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb":
+        return Lines()
+    try:
+        from medweave.follow.live import LivePicture
+    except ImportError as error:
+        raise not_installed(error) from error
+    return LivePicture()
 
 
 def put(text: str, stream: TextIO) -> None:

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 from medweave.follow.state import Job, State
 from medweave.follow.words import end_of, place, size, took
-from medweave_connectors.names import step_label
-from medweave_steps.contracts.event import Event
+from medweave_steps.contracts.event import Event, step_label
 
 PAUSE_S = 10.0
 FEW_JOBS = 20  # of a scattered step: the end of each has its line

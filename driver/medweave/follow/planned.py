@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from medweave.documents import read_mapping
-from medweave_connectors.names import step_label
 from medweave_steps.contracts.errors import StepError
+from medweave_steps.contracts.event import step_label
 
 
 def planned_steps(file: Path) -> tuple[str, ...]:

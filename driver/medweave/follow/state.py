@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from medweave_connectors.names import job_label, step_label
-from medweave_steps.contracts.event import Event
+from medweave_steps.contracts.event import Event, job_label, step_label
 
 WAITS = "waits "  # how the notice of a job begins that waits at its site
 JobState = Literal["placed", "waiting", "running", "completed", "failed", "cancelled"]

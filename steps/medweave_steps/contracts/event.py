@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -51,3 +53,17 @@ class Event:
     location: str | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
     event_version: Literal[1] = 1
+
+
+@functools.cache
+def step_label(step: str) -> str:
+    """`segment` for `/segment`, `inner.segment` for a step of a workflow inside."""
+    return step.strip("/").replace("/", ".")
+
+
+@functools.cache
+def job_label(job_name: str) -> str:
+    """Short name for people and folders: `train`, `segment.3` for the fourth job of a scatter."""
+    tag = posixpath.basename(job_name).partition(".")[2]
+    step = step_label(posixpath.dirname(job_name))
+    return f"{step}.{tag}" if tag else step
