@@ -21,6 +21,7 @@ COMMANDS = {
     "completion": "print what makes your shell complete commands, options and files",
     "explain": "tell why a run did a step's work, or took what an earlier run had done",
     "logs": "print what the jobs of a step have printed, and follow them",
+    "new": "write a workflow, a step or a site to start from",
     "plan": "tell what a run would do, where, with which data and for how long",
     "provision": "make the worker environments of a site there, without a network",
     "ps": "list the runs: which go on, how the others ended",

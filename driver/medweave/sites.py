@@ -295,6 +295,11 @@ def fault_of_place(place: Place, deployments: Mapping[str, Mapping[str, Any]]) -
     return None
 
 
+def role_names() -> list[str]:
+    """The roles that a site file may place."""
+    return list(schema()["properties"]["roles"]["properties"])
+
+
 def with_role(site: Site, text: str) -> Site:
     """The site with another place for one role.
 
@@ -305,7 +310,7 @@ def with_role(site: Site, text: str) -> Site:
         UsageError: it has another form, or no such place exists.
     """
     found = ROLE_OPTION.fullmatch(text)
-    roles = list(schema()["properties"]["roles"]["properties"])
+    roles = role_names()
     if found is None or found["role"] not in roles:
         raise UsageError(
             f"--role {text}: this says no role and place.",

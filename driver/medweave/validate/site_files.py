@@ -10,7 +10,7 @@ from typing import Any
 from medweave.data_rules import held_at
 from medweave.field_faults import FieldFault
 from medweave.pipelines import Pipeline, read_pipeline
-from medweave.sites import faults_of_site, read_site, schema
+from medweave.sites import faults_of_site, read_site, role_names
 from medweave.validate.cwl import named
 from medweave.validate.findings import Finding
 from medweave.validate.places import check_types_and_files, services_of, told
@@ -47,7 +47,7 @@ def check_site(source: Source) -> list[Finding]:
 
 def check_roles(source: Source, repository: Repository) -> Iterator[Finding]:
     """What is wrong with a roles.yml: its workflows, their steps, the roles."""
-    known_roles = list(schema()["properties"]["roles"]["properties"])
+    known_roles = role_names()
     for name, roles in source.data.items():
         if name == "holds":
             continue

@@ -1,0 +1,105 @@
+"""`medweave new`: what it writes is right as it stands, and runs under both engines."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from medweave import cli
+from medweave.sites import role_names
+from medweave_steps.contracts.errors import UsageError
+
+PROGRAMS = Path(sys.executable).parent
+WORKFLOW = Path("workflows/lung-volume/lung-volume.cwl")
+
+
+@pytest.fixture(autouse=True)
+def in_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def files() -> set[str]:
+    return {path.as_posix() for path in Path().rglob("*") if path.is_file()}
+
+
+def validated(capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    code = cli.main(["validate"])
+    assert (code, capsys.readouterr().out.splitlines()[-1].partition(": ")[2]) == (0, "0 errors, 0 warnings")
+
+
+def measurements(folder: Path) -> list[int]:
+    return sorted(json.loads(path.read_text(encoding="utf-8"))["bytes"] for path in folder.glob("example-?.json"))
+
+
+def test_a_new_workflow_is_valid_and_runs_under_both_engines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["new", "workflow", "lung-volume"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    validated(capsys)
+    own = {name: value for name, value in os.environ.items() if not name.startswith("MEDWEAVE_")}
+    line = told[-1].split()
+    assert line[0] == "medweave"
+    done = subprocess.run([PROGRAMS / line[0], *line[1:]], env=own, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert measurements(tmp_path / "results") == [18, 18]
+
+    job = Path("workflows/lung-volume/jobs/demo-lung-volume.yml")
+    words = [PROGRAMS / "cwltool", "--quiet", "--outdir", "reference", WORKFLOW, job]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert measurements(tmp_path / "reference") == [18, 18]
+    assert os.access(WORKFLOW, os.X_OK), "it says by which program it is run"
+
+
+@pytest.mark.parametrize("kind", ["laptop", "slurm", "kubernetes"])
+def test_a_new_site_is_valid_and_has_a_place_for_each_role(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["new", "workflow", "lung-volume"]) == 0
+    assert cli.main(["new", "site", "mine", "--kind", kind]) == 0
+    validated(capsys)
+    text = Path("deployments/sites/mine.yml").read_text(encoding="utf-8")
+    assert all(f"\n  {role}: " in text for role in role_names())
+    assert cli.main(["bind", str(WORKFLOW), "--site", "mine", "-o", "streamflow.yml"]) == 0
+    validated(capsys)
+
+
+def test_a_new_step_is_valid_and_refuses_what_it_cannot_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["new", "step", "volume"]) == 0
+    assert "one of check, deidentify," in capsys.readouterr().out
+    validated(capsys)
+    (tmp_path / "empty").touch()
+    words = [sys.executable, "workflows/tools/volume.py", "--scan", "empty", "--output", "volume.json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (65, "volume: this scan cannot be used: the file is empty\n")
+    assert not (tmp_path / "volume.json").exists()
+
+
+def test_a_site_that_is_there_serves_a_new_workflow(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["new", "site", "mine"]) == 0
+    assert cli.main(["new", "workflow", "lung-volume"]) == 0
+    assert "--site SITE" in capsys.readouterr().out
+    assert files() & {"deployments/sites/laptop.yml", "deployments/sites/mine.yml"} == {"deployments/sites/mine.yml"}
+    validated(capsys)
+
+
+def test_nothing_is_written_where_a_file_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    WORKFLOW.parent.mkdir(parents=True)
+    (WORKFLOW.parent / "roles.yml").write_text("mine", encoding="utf-8")
+    assert cli.main(["new", "workflow", "lung-volume"]) == UsageError.exit_code
+    assert "seen:     workflows/lung-volume/roles.yml" in capsys.readouterr().err
+    assert files() == {"workflows/lung-volume/roles.yml"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("workflow", "Lung"), ("step", "../up"), ("site", "a--b"), ("step", "x.cwl"), ("step", "fine", "--kind", "slurm")],
+)
+def test_names_and_options_that_will_not_do(words: tuple[str, ...]) -> None:
+    assert cli.main(["new", *words]) == UsageError.exit_code
+    assert files() == set()
