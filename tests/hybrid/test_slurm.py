@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -188,6 +190,20 @@ def test_ctrl_c_cancels_the_job_within_20_s(tmp_path: Path, testbed: Sites, numb
     ((job_id, state),) = jobs_of(testbed, ended.record.name)
     assert state in ("CANCELLED", "COMPLETING")
     wait_for(lambda: sacct(testbed, job_id)[0].startswith("CANCELLED") or None, "CANCELLED in the accounting")
+
+
+def test_medweave_cancel_cancels_the_job_from_another_terminal(tmp_path: Path, testbed: Sites) -> None:
+    write(tmp_path, {"first": (PROGRESS + "sleep 600", resources())})
+    going = begin(tmp_path, testbed)
+    going.wait_for_line("case 1/2")
+    words = [Path(sys.executable).parent / "medweave", "cancel", "--runs", tmp_path / "runs"]
+    cancelled = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert cancelled.returncode == 0, cancelled.stderr
+    assert "first        stopped after" in cancelled.stderr
+    ended = going.wait(20)
+    assert ended.exit_code == -signal.SIGTERM
+    ((_, state),) = jobs_of(testbed, ended.record.name)
+    assert state in ("CANCELLED", "COMPLETING"), "when the command ends, not some time after"
 
 
 def test_a_failed_sibling_cancels_the_job(tmp_path: Path, testbed: Sites) -> None:
