@@ -149,7 +149,7 @@ def _text(row: Step, now_s: float) -> Text:
     if len(row.jobs) == 1:
         job = row.jobs[0]
         style = {"failed": "red", "waiting": "yellow", "completed": "dim"}.get(job.state, "")
-        if job.state == "completed" and not job.reused_from:
+        if job.state == "completed" and job.text and not job.reused_from:
             return Text(job.text, style=style)
         return Text(end_of(job) if job.state in ENDED else going(job, now_s), style=style)
     counts = [("completed", "done"), ("running", "running"), ("waiting", "waiting"), ("placed", "getting their inputs")]

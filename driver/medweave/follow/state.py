@@ -22,7 +22,7 @@ class Job:
         where: `hpc/gpu4`, or the deployment alone.
         state: `placed` until its inputs are there and its command is handed to the site; `waiting` where the site says why.
         reason: why it waits.
-        done, total, text: its last progress line; 0 of 0 before the first one.
+        done, total, text: its last progress line; 0 of 0 before the first one, and the text of its last notice.
         message: its own words about its failure.
         reused_from: the run that did it, where it was not done again.
     """
@@ -201,10 +201,14 @@ def _fold_job(state: State, event: Event) -> None:
         waits = str(data.get("text", "")).startswith(WAITS)
         job.reason = str(data["text"]) if waits else ""
         job.state = "waiting" if waits else "running" if job.started_s is not None else job.state
+        if (
+            not waits and not job.total
+        ):  # before its first progress the site's word tells most: its id there, that it runs now
+            job.text = str(data.get("text", ""))
     elif event.type == "job.ended":
         end = data.get("state")
         job.state = end if end in ENDED else "failed"
-        job.ended_s, job.reason = state.now_s, ""
+        job.ended_s, job.reason, job.text = state.now_s, "", job.text if job.total else ""
         job.exit_code, job.message = data.get("exit_code"), str(data.get("message", ""))
         job.reused_from = str(data.get("reused_from", ""))
 
