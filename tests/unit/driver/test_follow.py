@@ -251,9 +251,9 @@ def test_before_its_first_progress_a_job_shows_the_last_word_of_its_site(log: Lo
     begin(log, "/train/0", at=1)
     log.add("notice", "/train/0", at=2, text="Slurm job 14")
     assert "running for" not in drawn(log.state()), "it may still be in the queue"
-    assert drawn(log.state()).splitlines()[1].endswith("Slurm job 14")
+    assert drawn(log.state()).splitlines()[1].rstrip().endswith("Slurm job 14")
     log.add("job.ended", "/train/0", at=9, state="completed")
-    assert drawn(log.state()).splitlines()[1].endswith("done in 8.0 s")
+    assert drawn(log.state()).splitlines()[1].rstrip().endswith("done in 8.0 s")
 
 
 def test_what_fails_or_goes_on_is_seen_where_not_all_rows_fit(log: Log) -> None:
