@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from medweave.new import files_of
 from support import images
 from support.charts import CHARTS, chart_name, ci_values
 from support.cwl_files import ROOT
@@ -124,6 +125,15 @@ def test_helm_and_the_api_server_accept_every_ci_file(tenant: Tenant, chart: Pat
         assert applied.returncode == 0, applied.stderr
         assert "would violate PodSecurity" not in applied.stderr
         assert applied.stdout.count("server dry run") == len(re.findall(r"^kind: ", rendered, flags=re.MULTILINE))
+
+
+def test_the_api_server_accepts_what_medweave_new_writes_for_it(tenant: Tenant) -> None:
+    texts = files_of("site", "pods", kind="kubernetes", here=ROOT)
+    (manifest,) = (text for path, text in texts.items() if path.name == "pods-pods.yml")
+    applied = tenant.ended("kubectl", "apply", "--dry-run=server", "--filename", "-", stdin=manifest)
+    assert applied.returncode == 0, applied.stderr
+    assert "would violate PodSecurity" not in applied.stderr
+    assert applied.stdout.count("server dry run") == 2
 
 
 @pytest.mark.parametrize("chart", CHARTS, ids=chart_name)
