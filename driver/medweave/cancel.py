@@ -21,8 +21,8 @@ from medweave_steps.contracts.event import Event
 INTERRUPTED = 130
 DESCRIPTION = (
     "Asks the driver of a run that goes on to end it, as Ctrl-C in its terminal does: jobs in queues and clusters are cancelled,\n"
-    "those on this machine are ended, releases and folders are removed. Waits for that, and tells what happens. A second\n"
-    "`medweave cancel` kills the jobs of this machine that do not end. Ctrl-C ends the waiting, and the run all the same.\n\n"
+    "those on this machine are ended, and killed after 3 s, releases and folders are removed. Waits for that, and tells what\n"
+    "happens. Ctrl-C ends the waiting; the run is cancelled all the same.\n\n"
     "exit codes: 0 the run was cancelled, 1 it ended in another way before, 130 after Ctrl-C, 2 wrong usage, 65 there is no such\n"
     "run, it does not go on, or its driver is no process of this machine"
 )

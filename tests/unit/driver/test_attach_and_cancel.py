@@ -71,14 +71,14 @@ def test_cancel_ends_the_run_and_tells_its_end(tmp_path: Path) -> None:
     assert f"run {run_of(tmp_path).name} cancelled after" in err
 
 
-def test_a_second_cancel_kills_what_does_not_end(tmp_path: Path) -> None:
+def test_what_does_not_end_is_killed_and_a_second_cancel_does_no_harm(tmp_path: Path) -> None:
     with going(tmp_path, STUBBORN) as (driver, job):
         first = start(tmp_path, "medweave", "cancel", run_of(tmp_path).name)
         assert first.stderr is not None
         assert "is being cancelled" in first.stderr.readline()
         second = start(tmp_path, "medweave", "cancel", str(run_of(tmp_path)))
         _, err = second.communicate(timeout=60)
-        assert second.returncode == 0, err
+        assert second.returncode == 0 or "seen:     state cancelled" in err, "it may come too late"
         assert (first.wait(20), driver.wait(20)) == (0, -signal.SIGTERM)
         wait_until(lambda: is_gone(job))
         first.communicate()
