@@ -52,8 +52,10 @@ MAY_LACK = ("no COMPSs runtime",)  # what CI cannot have
 _crashed: list[str] = []
 
 
-# Whoever runs the tests may ignore it, and a shell that ignores a signal from its start cannot be told otherwise.
+# Whoever runs the tests may ignore these (a script that starts them with `&` ignores INT), and a shell that ignores a signal from
+# its start cannot be told otherwise.
 signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 _handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
 
 
