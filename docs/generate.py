@@ -1,11 +1,12 @@
 """Writes the generated pages: the JSON Schemas of all contracts and of job files, the reference of commands, step verbs,
-site files, connectors, `medweave validate`, `medweave plan`, states and CWL conformance.
+site files, connectors, `medweave validate`, `medweave plan`, states and CWL conformance, and the picture of a plan.
 
 A test runs this into a temporary folder and compares, so that the pages cannot drift: `python docs/generate.py [FOLDER]`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -16,9 +17,13 @@ from typing import Any
 import yaml
 
 from medweave import sites
+from medweave.bind import fit
 from medweave.cli import COMMANDS, build_parser
 from medweave.job_schema import job_schema
 from medweave.plan import document
+from medweave.plan.make import make_plan
+from medweave.plan.past import Past
+from medweave.plan.picture import picture_of
 from medweave.schema import text_of
 from medweave.validate.findings import RULES
 from medweave_steps import cli
@@ -30,7 +35,7 @@ from states_page import reference_of_states, table
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMAS = Path("steps/medweave_steps/contracts/schemas")
-REFERENCE = Path("docs/reference")
+REFERENCE, IMAGES = Path("docs/reference"), Path("docs/images")
 CONFORMANCE, REASONS = REFERENCE / "conformance.json", Path("tests/conformance/reasons.yml")
 
 
@@ -225,6 +230,14 @@ def reference_of_conformance() -> str:
     return "\n".join(parts)
 
 
+def picture_of_a_plan() -> str:
+    """SVG: the plan that the guide shows as text."""
+    site = "university-hpc-and-hospital"
+    with contextlib.chdir(ROOT):  # it shows paths as seen from there
+        workflow, job = Path("workflows/lung-nodule-segmentation/train.cwl"), Path(f"deployments/jobs/{site}-train.yml")
+        return picture_of(make_plan(fit(workflow, site, job), Past(runs=(), looked_in=(Path("runs"),))))
+
+
 SUITE = "https://github.com/common-workflow-language/cwl-v1.2"
 _TRIED = {
     "stock": "`local`, StreamFlow's own, without medweave",
@@ -263,6 +276,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "plan.md": reference_of_plan(),
         REFERENCE / "states.md": reference_of_states(),
         REFERENCE / "conformance.md": reference_of_conformance(),
+        IMAGES / "plan.svg": picture_of_a_plan(),
     }
 
 

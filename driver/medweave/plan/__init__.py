@@ -11,7 +11,7 @@ from medweave.documents import not_installed, shown
 from medweave.files import write_atomically
 from medweave_steps.contracts.errors import UsageError, UserInputError
 
-FORMATS = ("text", "json")
+FORMATS = ("text", "json", "svg")
 RUNS = Path("runs")
 DESCRIPTION = (
     "Tells what a run would do, and starts nothing: the steps in their order, where each goes and why, what it asks for and what\n"
@@ -28,7 +28,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--runs", type=Path, action="append", default=[], metavar="FOLDER",
         help="folder of earlier runs, for times and sizes; may be repeated (default: runs/ in the current folder)",
     )  # fmt: skip
-    parser.add_argument("--format", choices=FORMATS, default="text", help="text for people, or json (default: text)")
+    parser.add_argument(
+        "--format", choices=FORMATS, default="text", help="text, json, or svg: a picture for a browser (default: text)"
+    )
     parser.add_argument(
         "-o", "--output", type=Path, default=None, metavar="FILE", help="file to write to (default: standard output)"
     )
@@ -39,13 +41,15 @@ def run(namespace: argparse.Namespace) -> int:
     try:
         from medweave.plan.make import make_plan
         from medweave.plan.past import read_past
+        from medweave.plan.picture import picture_of
         from medweave.plan.text import text_of
         from medweave_steps.contracts.codec import dumps
     except ImportError as error:
         raise not_installed(error) from error
     fitted = fit(namespace.workflow, namespace.site, namespace.job, namespace.role)
     plan = make_plan(fitted, read_past(folders_of_runs(namespace.runs), fitted.pipeline.path))
-    text = dumps(plan) if namespace.format == "json" else text_of(plan)
+    written = {"text": text_of, "json": dumps, "svg": picture_of}
+    text = written[namespace.format](plan)
     if namespace.output is None:
         sys.stdout.write(text)
     else:

@@ -56,6 +56,7 @@ class PlannedStep:
         runs: whether it runs; null where only the run can tell.
         condition: the workflow's input that says whether it runs; empty where it always does.
         after: the steps whose outputs it reads.
+        inputs: the workflow's inputs with files or folders that it reads.
         role: its role, by the workflow's roles.yml.
         deployment: where it runs.
         service: which of the deployment's services; null where it has none.
@@ -73,6 +74,7 @@ class PlannedStep:
     runs: bool | None
     condition: str
     after: tuple[str, ...]
+    inputs: tuple[str, ...]
     role: str
     deployment: str
     service: str | None

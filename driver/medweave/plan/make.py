@@ -136,6 +136,9 @@ def _steps(given: _Given) -> Iterator[PlannedStep]:
             runs=given.flow.runs(step),
             condition=_condition(step),
             after=tuple(given.flow.after(step)),
+            inputs=tuple(
+                dict.fromkeys(each for _, each in given.flow.read(step) if each in given.fitted.pipeline.data_inputs)
+            ),
             role=step.role,
             deployment=place.deployment,
             service=place.service,

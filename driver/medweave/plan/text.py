@@ -36,7 +36,7 @@ def _inputs(plan: Plan) -> Iterator[str]:
         rows += [
             (
                 each.name,
-                _place(each.place),
+                place_name(each.place),
                 _size(each, "not known" if each.place is None else "not known here"),
                 _classes(each),
             )
@@ -47,7 +47,7 @@ def _inputs(plan: Plan) -> Iterator[str]:
 
 def _steps(plan: Plan) -> Iterator[str]:
     yield "What runs where, in this order; a step goes where the site file places its role"
-    after = _nearest(plan.steps)
+    after = nearest(plan.steps)
     rows = [("", "step", "after", "where", "why")]
     numbers = itertools.count(1)
     for step in plan.steps:
@@ -86,13 +86,13 @@ def _moves(plan: Plan) -> Iterator[str]:
     }
     widths = [max(len(row[column]) for listed in rows.values() for row in listed) for column in (1, 2)]
     for place, move in enumerate(plan.moves):
-        yield f"  {_place(move.source)} → {_place(move.destination)}, {_routes(move)}"
+        yield f"  {place_name(move.source)} → {place_name(move.destination)}, {_routes(move)}"
         for names, classes, size_text, needed in rows[place]:
             first, *more = textwrap.wrap(names, NAMES, break_long_words=False, break_on_hyphens=False)
             yield f"    {first:<{NAMES}}  {classes:<{widths[0]}}  {size_text:<{widths[1]}}  for {needed}"
             yield from (f"    {line}" for line in more)
         if move.earlier_bytes is not None:
-            yield f"    earlier runs sent {_figures(move.earlier_bytes, size)}, by {', '.join(move.earlier_routes)}"
+            yield f"    earlier runs sent {figures_text(move.earlier_bytes, size)}, by {', '.join(move.earlier_routes)}"
     between = next((move for move in plan.moves if len(move.ways) > 1), None)
     if between is not None:
         yield "  Between two sites the first of these that works is taken; each pair is probed when it runs:"
@@ -118,7 +118,7 @@ def _holdings(plan: Plan) -> Iterator[str]:
 
 
 def _holding(each: Holding, with_rules: bool) -> tuple[str, ...]:
-    cells = (_place(each.place), ", ".join(each.gets or ()) or NOTHING)
+    cells = (place_name(each.place), ", ".join(each.gets or ()) or NOTHING)
     return (*cells, ", ".join(each.may_hold or ()) or "nothing") if with_rules else cells
 
 
@@ -133,9 +133,11 @@ def _time(plan: Plan) -> Iterator[str]:
     for step in plan.steps:
         if step.runs is not False:
             each = " for each job" if step.one_job_for_each else ""
-            told = _figures(step.job_seconds, short_duration) + each if step.job_seconds else "not known at this place"
+            told = (
+                figures_text(step.job_seconds, short_duration) + each if step.job_seconds else "not known at this place"
+            )
             rows.append((step.step.lstrip("/"), told))
-    whole = _figures(plan.seconds, short_duration) if plan.seconds else "no whole run at these places"
+    whole = figures_text(plan.seconds, short_duration) if plan.seconds else "no whole run at these places"
     yield from _table([*rows, ("all of it", whole)])
 
 
@@ -148,7 +150,7 @@ def _problems(plan: Plan) -> Iterator[str]:
             yield f"    {label + ':':<9} {text}"
 
 
-def _nearest(steps: Sequence[PlannedStep]) -> dict[str, list[str]]:
+def nearest(steps: Sequence[PlannedStep]) -> dict[str, list[str]]:
     """Names of the steps that each step waits for, without those that another of them waits for."""
     above: dict[str, set[str]] = {}
     found = {}
@@ -167,7 +169,8 @@ def _where(step: PlannedStep) -> str:
     return f"{where} × {step.locations}" if step.locations > 1 else where
 
 
-def _place(name: str | None) -> str:
+def place_name(name: str | None) -> str:
+    """A deployment, or this machine."""
     return HERE if name is None else name
 
 
@@ -214,7 +217,8 @@ def size(num_bytes: float) -> str:
     return f"{num_bytes / 1024:,.1f} TiB"
 
 
-def _figures(figures: Figures, spelled: Callable[[float], str]) -> str:
+def figures_text(figures: Figures, spelled: Callable[[float], str]) -> str:
+    """Median, range, and of how many runs."""
     runs = f"{figures.num_runs} run{'s' * (figures.num_runs > 1)}"
     if figures.low == figures.high:
         return f"{spelled(figures.median)} ({runs})"

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import jsonschema
 import pytest
@@ -95,6 +96,8 @@ def test_the_command_prints_text_or_json_and_writes_a_file(
     jsonschema.validate(json.loads(printed), schema(), jsonschema.Draft202012Validator)
     assert main([*words, "--format", "json", "--output", "plan.json"]) == 0
     assert (tmp_path / "plan.json").read_text() == printed
+    assert main([*words, "--format", "svg", "--output", "plan.svg"]) == 0
+    assert ElementTree.parse(tmp_path / "plan.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 
 # ---- steps
@@ -119,6 +122,13 @@ def test_each_step_comes_after_those_that_it_reads_from(plan: Callable[..., Plan
     for step in plan(distributed=True).steps:
         assert set(step.after) <= done
         done.add(step.step)
+
+
+def test_each_step_names_the_inputs_that_it_reads(plan: Callable[..., Plan]) -> None:
+    by_step = {step.step: step.inputs for step in plan(identified=True).steps if step.inputs}
+    assert by_step == {"/deidentify": ("cohort",)}
+    by_step = {step.step: step.inputs for step in plan(identified=False).steps if step.inputs and step.runs}
+    assert by_step == {"/check": ("cohort",), "/preprocess": ("cohort",), "/evaluate": ("cohort",)}
 
 
 def test_a_role_that_the_command_line_places_says_so(plan: Callable[..., Plan]) -> None:

@@ -1,0 +1,344 @@
+"""A plan as a picture: one column for each place, one row for each step, and arrows for what later steps need. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+
+from medweave.data_rules import DRIVER_TYPE
+from medweave.plan.document import Input, Item, Move, Plan, PlannedStep
+from medweave.plan.flow import HERE, RESULTS
+from medweave.plan.routes import Box, Route, drawn, routes, widths
+from medweave.plan.text import figures_text, nearest, place_name, size
+from medweave.timeline import short_duration
+
+WIDTH, HEIGHT, ROW = 190.0, 44.0, 62.0  # of a box; from one row to the next
+MARGIN, GAP, TRACK = 18.0, 22.0, 7.0  # a gap's width without tracks, and each track's
+BAND, BEHIND = 12.0, 5.0  # from a column to its first track; from a box to one behind it
+TITLE, LINE, LETTER = 60.0, 16.0, 9.8  # the height above the columns, of a line, and a letter's width in the title
+LETTERS = 28  # of a box's small line
+COLOURS = ("#3a7fc4", "#b7791f", "#2f9461", "#b5478a", "#7c5cd0", "#7d7a2e")  # read on white and on black
+PORT = 8.0  # arrows leave a box as much below its middle as others come in above it
+STYLE = """
+  svg { --ink: #1c2430; --soft: #5d6978; --paper: #fff; --band: #f4f6f9; --faint: #b4bdc9; --bad: #b83232; background: var(--paper);
+        font-family: system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
+  @media (prefers-color-scheme: dark) {
+    svg { --ink: #e6eaf0; --soft: #9aa7b8; --paper: #14181f; --band: #1d232d; --faint: #4b5767; --bad: #f08a8a; } }
+  text { fill: var(--ink); font-size: 13px; } .title { font-size: 17px; font-weight: 600; } .name { font-weight: 600; }
+  .soft { fill: var(--soft); font-size: 11.5px; } .bad { fill: var(--bad); } .band { fill: var(--band); }
+  .box { fill: var(--paper); stroke-width: 1.6; } .maybe { stroke-dasharray: 5 3; }
+  .off { fill: var(--paper); stroke: var(--faint); stroke-dasharray: 2 3; }
+  .file { fill: none; stroke-width: 1.2; } .arrow { fill: none; stroke: var(--soft); stroke-width: 1.3; }
+  .moves { stroke-width: 2; } .small { stroke: var(--faint); stroke-width: 1; }
+  .arrow-tip { fill: var(--soft); } .small-tip { fill: var(--faint); }
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Arrow:
+    """What a later step needs, and what of it has to move.
+
+    Attributes:
+        names: of what moves; none where it stays at its place.
+        classes: of all that moves; None where one is not said.
+        num_bytes: of all that moves; None where that is not known.
+        to_many: the later step has several jobs.
+    """
+
+    source: str
+    target: str
+    names: tuple[str, ...] = ()
+    classes: frozenset[str] | None = frozenset()
+    num_bytes: int | None = None
+    route: str = ""
+    to_many: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spot:
+    """Where a box is drawn."""
+
+    left: float
+    top: float
+    right: float
+    height: float
+    colour: str
+
+    @property
+    def middle(self) -> float:
+        return (self.left + self.right) / 2
+
+    @property
+    def bottom(self) -> float:
+        return self.top + self.height
+
+    def port(self, below: float) -> float:
+        """Where arrows meet its sides: a step's have room for those that leave and those that come in."""
+        return self.top + self.height / 2 + (below if self.height == HEIGHT else 0.0)
+
+
+def picture_of(plan: Plan) -> str:
+    """The picture, an SVG file of its own."""
+    columns = _columns(plan)
+    boxes = _boxes(plan, columns)
+    arrows = _arrows(plan, boxes)
+    ways = routes(boxes, [(each.source, each.target) for each in arrows])
+    lefts, gaps, width = _across(ways, len(columns))
+    heads = [_head(plan, place) for place in columns]
+    top = TITLE + LINE * (max(map(len, heads)) + 1)
+    end, foot = top + ROW * len(boxes), _foot(plan)
+    spots = {name: _spot(name, box, lefts, top) for name, box in boxes.items()}
+    parts = [
+        *_begin(
+            plan,
+            max(
+                width,
+                MARGIN * 2 + LETTER * max(len(plan.workflow) + len(plan.site_name) + 24, len(plan.site_title) * 0.7),
+            ),
+            end + LINE * (len(foot) + 1.5),
+        )
+    ]
+    for number, (left, lines) in enumerate(zip(lefts, heads, strict=True)):
+        parts += _column(_colour(number), left, lines, end)
+    for arrow, way in sorted(zip(arrows, ways, strict=True), key=_weight):
+        parts.append(_arrow(arrow, way, spots[arrow.source], spots[arrow.target], gaps))
+    for each in plan.inputs:
+        parts += _input(each, spots[each.name])
+    for word, step in _numbered(plan.steps):
+        parts += _step(step, word, spots[step.step])
+    parts += _results(spots[RESULTS])
+    parts += [_text(style, MARGIN, end + LINE * (line + 1), words) for line, (style, words) in enumerate(foot)]
+    return "\n".join([*parts, "</svg>\n"])
+
+
+# ---- what stands where
+
+
+def _place(step: PlannedStep) -> str | None:
+    return HERE if step.connector == DRIVER_TYPE else step.deployment
+
+
+def _columns(plan: Plan) -> list[str | None]:
+    """The places, this machine first, then in the order in which they are needed."""
+    return list(dict.fromkeys([HERE, *(each.place for each in plan.inputs), *map(_place, plan.steps)]))
+
+
+def _boxes(plan: Plan, columns: Sequence[str | None]) -> dict[str, Box]:
+    places = {each.name: each.place for each in plan.inputs} | {each.step: _place(each) for each in plan.steps}
+    places[RESULTS] = HERE
+    return {name: Box(column=columns.index(place), row=row) for row, (name, place) in enumerate(places.items())}
+
+
+def _across(ways: Sequence[Route], num_columns: int) -> tuple[list[float], list[float], float]:
+    """Where each column begins, where the first track of each gap is, and how wide the picture is."""
+    tracks, x, lefts, gaps = widths(ways, num_columns), MARGIN, [], []
+    for number in range(num_columns):
+        gaps.append(x + BAND)
+        x += (GAP if number else 0) + TRACK * tracks[number]
+        lefts.append(x)
+        x += WIDTH
+    gaps.append(x + BAND)
+    return lefts, gaps, x + MARGIN + TRACK * tracks[-1]
+
+
+def _spot(name: str, box: Box, lefts: Sequence[float], top: float) -> _Spot:
+    is_step = name.startswith("/")
+    indent, height = (0.0, HEIGHT) if is_step else (12.0, HEIGHT - 10)
+    left = lefts[box.column]
+    return _Spot(
+        left=left + indent, right=left + WIDTH - BEHIND - indent, top=top + ROW * (box.row + 0.5) - height / 2,
+        height=height, colour=_colour(box.column),
+    )  # fmt: skip
+
+
+def _colour(column: int) -> str:
+    return COLOURS[column % len(COLOURS)]
+
+
+def _arrows(plan: Plan, boxes: Iterable[str]) -> list[_Arrow]:
+    """One from each box to each that needs it; without those that others imply, where nothing moves."""
+    known, before = set(boxes), nearest(plan.steps)
+    found = {
+        (source, step.step): _Arrow(source=source, target=step.step)
+        for step in plan.steps
+        if step.runs is not False
+        for source in (*step.inputs, *(f"/{name}" for name in before[step.step]))
+        if source in known
+    }
+    many = {step.step for step in plan.steps if step.one_job_for_each}
+    for move in plan.moves:
+        for item in move.items:
+            name, _, output = item.name.partition("/")
+            for target in item.needed_by:
+                pair = (f"/{name}" if output else name, target)
+                found[pair] = _with(found.get(pair, _Arrow(source=pair[0], target=target)), item, move)
+    return [replace(each, to_many=each.target in many) for each in found.values()]
+
+
+def _with(arrow: _Arrow, item: Item, move: Move) -> _Arrow:
+    """The arrow of what moves with one thing more."""
+    is_known = item.num_bytes is not None and (arrow.num_bytes is not None or not arrow.names)
+    return replace(
+        arrow,
+        names=(*arrow.names, item.name),
+        classes=None if arrow.classes is None or item.classes is None else arrow.classes | {*item.classes},
+        num_bytes=(arrow.num_bytes or 0) + (item.num_bytes or 0) if is_known else None,
+        route=" or ".join(way.route for way in move.ways),
+    )
+
+
+def _is_small(arrow: _Arrow) -> bool:
+    """Only figures move, no images and no models."""
+    return bool(arrow.names) and arrow.classes == frozenset({"aggregate"})
+
+
+def _weight(pair: tuple[_Arrow, Route]) -> int:
+    return 2 if pair[0].names and not _is_small(pair[0]) else int(not pair[0].names)
+
+
+def _numbered(steps: Sequence[PlannedStep]) -> Iterator[tuple[str, PlannedStep]]:
+    """Each with its number, as in the text."""
+    numbers = itertools.count(1)
+    for step in steps:
+        yield f"{next(numbers)}  " if step.runs is not False else "", step
+
+
+# ---- how it looks
+
+
+def _begin(plan: Plan, width: float, height: float) -> Iterator[str]:
+    words = f"Plan of {plan.workflow} at the site '{plan.site_name}'"
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" '
+        f'role="img">'
+    )
+    yield f"<title>{escape(words)}</title>\n<style>{STYLE}</style>"
+    yield f"<defs>{''.join(_tip(name) for name in (*map(str, range(len(COLOURS))), 'arrow', 'small'))}</defs>"
+    yield _text("title", MARGIN, 28, words)
+    yield _text("soft", MARGIN, 46, f"{plan.site_title[0].upper()}{plan.site_title[1:]}")
+
+
+def _tip(name: str) -> str:
+    """An arrow's head: one for each colour, for not every browser lets it take that of its arrow."""
+    fill = f' style="fill:{_colour(int(name))}"' if name.isdecimal() else f' class="{name}-tip"'
+    return (
+        f'<marker id="tip-{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
+        f'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z"{fill}/></marker>'
+    )
+
+
+def _head(plan: Plan, place: str | None) -> list[str]:
+    """A column's name, its kind, and what comes to lie there."""
+    kind = next(
+        (each.connector for each in plan.steps if _place(each) == place), "drives the run" if place is HERE else ""
+    )
+    gets = next((", ".join(each.gets or ()) for each in plan.holdings if each.place == place), "")
+    return [place_name(place), kind, *textwrap.wrap(f"gets {gets}" if gets else "", LETTERS + 4)]
+
+
+def _column(colour: str, left: float, lines: Sequence[str], end: float) -> Iterator[str]:
+    yield (
+        f'<rect class="band" x="{left - 8:g}" y="{TITLE:g}" width="{WIDTH + 16:g}" height="{end - TITLE + 4:g}" rx="6"/>'
+    )
+    yield f'<rect x="{left - 8:g}" y="{TITLE:g}" width="{WIDTH + 16:g}" height="4" rx="2" fill="{colour}"/>'
+    for line, text in enumerate(lines):
+        style = "soft" if line else "name"
+        yield _text(style, left + WIDTH / 2, TITLE + LINE * (line + 1) + 7, text, 'text-anchor="middle"')
+
+
+def _step(step: PlannedStep, number: str, spot: _Spot) -> Iterator[str]:
+    is_off = step.runs is False
+    style = {True: "box", None: "box maybe", False: "off"}[step.runs]
+    yield f"<g><title>{escape(_told(step))}</title>"
+    if step.one_job_for_each and not is_off:
+        yield _rect(style, spot, shift=BEHIND)
+    yield _rect(style, spot)
+    yield _text("soft" if is_off else "name", spot.left + 10, spot.top + 18, _cut(number + step.step.lstrip("/"), 24))
+    yield f"{_text('soft', spot.left + 10, spot.top + 35, _cut(_small_line(step), LETTERS))}</g>"
+
+
+def _small_line(step: PlannedStep) -> str:
+    """What matters most of a step."""
+    if step.runs is False:
+        return "does not run"
+    asks = {each.name: each for each in step.asks if each.most}
+    gpus = asks.get("GPUs")
+    words = [
+        f"if {step.condition}" if step.runs is None else "",
+        f"{step.locations} nodes" if step.locations > 1 else "",
+        f"{'up to ' * (gpus.least < gpus.most)}{gpus.most:g} GPU{'s' * (gpus.most > 1)}" if gpus else "",
+        f"each of {step.one_job_for_each[0].rpartition('/')[2]}" if step.one_job_for_each else "",
+        f"about {short_duration(step.job_seconds.median)}" if step.job_seconds else "",
+    ]
+    needs = [f"{cores.most:g} core{'s' * (cores.most != 1)}"] if (cores := asks.get("cores")) else []
+    needs += [size(asks["memory"].most * 2**20).replace(".0 ", " ")] if "memory" in asks else []
+    return " · ".join(filter(None, words)) or ", ".join(needs) or f"role {step.role}"
+
+
+def _told(step: PlannedStep) -> str:
+    """What a pointer over the box shows."""
+    where = f"{step.deployment}/{step.service}" if step.service else step.deployment
+    why = f"{step.condition} is false" if step.runs is False else step.why
+    took = f"{figures_text(step.job_seconds, short_duration)} before" if step.job_seconds else ""
+    return "\n".join(filter(None, (step.label, f"{where}: {why}", took)))
+
+
+def _input(each: Input, spot: _Spot) -> Iterator[str]:
+    known = size(each.num_bytes) if each.num_bytes is not None else ""
+    words = " · ".join(filter(None, (", ".join(each.classes or ()), known))) or "input"
+    yield _rect("file", spot)
+    yield _text("", spot.left + 16, spot.top + 15, _cut(each.name, 22))
+    yield _text("soft", spot.left + 16, spot.top + 28, _cut(words, 24))
+
+
+def _results(spot: _Spot) -> Iterator[str]:
+    yield _rect("file", spot)
+    yield _text("", spot.left + 16, spot.top + 22, RESULTS)
+
+
+def _arrow(arrow: _Arrow, way: Route, begin: _Spot, end: _Spot, gaps: Sequence[float]) -> str:
+    if way.gap is None:
+        path = f"M{begin.middle:g} {begin.bottom:g}V{end.top - 1 - (BEHIND if arrow.to_many else 0):g}"
+    else:
+        x0 = begin.right if way.leaves > 0 else begin.left
+        x1 = end.right + 1 if way.enters > 0 else end.left - 1
+        across = gaps[way.gap] + TRACK * way.track
+        path = drawn((x0, begin.port(PORT)), across, (x1, end.port(-PORT)))
+    style, tip, own = ("small", "small", "") if _is_small(arrow) else ("", "arrow", "")
+    if arrow.names and not _is_small(arrow):
+        style, tip, own = "moves", str(COLOURS.index(begin.colour)), f' style="stroke:{begin.colour}"'
+    known = f", {size(arrow.num_bytes)}" if arrow.num_bytes is not None else ""
+    words = f"{', '.join(arrow.names)}: {arrow.route}{known}" if arrow.names else "stays where it is"
+    return f'<path class="arrow {style}"{own} marker-end="url(#tip-{tip})" d="{path}"><title>{escape(words)}</title></path>'
+
+
+def _foot(plan: Plan) -> list[tuple[str, str]]:
+    lines = [
+        (
+            "soft",
+            "Coloured arrows: data that move to another place. Pale ones: only figures move. Stacked: several jobs.",
+        )
+    ]
+    if plan.seconds is not None:
+        lines.append(("soft", f"All of it took {figures_text(plan.seconds, short_duration)} before."))
+    return [*lines, *(("bad", f"It would fail: {each.what}") for each in plan.problems)]
+
+
+def _rect(style: str, spot: _Spot, *, shift: float = 0.0) -> str:
+    own = "" if style == "off" else f' style="stroke:{spot.colour}"'
+    radius = spot.height / 2 if style == "file" else 5
+    return (
+        f'<rect class="{style}"{own} x="{spot.left + shift:g}" y="{spot.top - shift:g}" '
+        f'width="{spot.right - spot.left:g}" height="{spot.height:g}" rx="{radius:g}"/>'
+    )
+
+
+def _text(style: str, x: float, y: float, words: str, more: str = "") -> str:
+    return f'<text class="{style}" x="{x:g}" y="{y:g}" {more}>{escape(words)}</text>'
+
+
+def _cut(text: str, letters: int) -> str:
+    return text if len(text) <= letters else f"{text[: letters - 1]}…"
