@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from medweave import DRIVER_TYPE
 from medweave.carried import AS_READ, Ports, Said, carried, held
 from medweave.documents import FieldPath, shown
 from medweave.field_faults import check, fault_at
@@ -19,7 +20,6 @@ from medweave_connectors.transfer.classes import WORKFLOW, in_order
 from medweave_steps.contracts.errors import UsageError, UserInputError
 
 HOLDS, IDENTIFIED = "holds", "identified"
-DRIVER_TYPE = "medweave.local"  # deployments of this type are on the machine that drives the run
 _CLASS, _WRITTEN = {"enum": list(CLASSES)}, {"enum": [*CLASSES, AS_READ]}
 _SCHEMA = {
     "type": "object",

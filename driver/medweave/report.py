@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from medweave import __version__
+from medweave.energy import CO2E_G_PER_KWH, PUE, Model, energy_wh, spelled, spelled_co2e, total
 from medweave.files import write_atomically
 from medweave.history import UNFINISHED, Job, Run, Transfers, read_run
 from medweave.timeline import colours, short_duration, timeline
@@ -57,15 +60,31 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=Path, default=None, metavar="FILE", help="HTML file to write (default: RUN/report.html)"
     )
+    parser.add_argument(
+        "--carbon-intensity", type=_positive, default=CO2E_G_PER_KWH, metavar="G",
+        help=f"g CO2e per kWh of the electricity, for the estimate of CO2e (default: {CO2E_G_PER_KWH:g}, the world's average)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--pue", type=_positive, default=PUE, metavar="FACTOR",
+        help=f"power usage effectiveness of the data centres, for the estimate of energy (default: {PUE:g}; this machine has 1)",
+    )  # fmt: skip
 
 
 def run(namespace: argparse.Namespace) -> int:
     """Writes the report and prints where it lies."""
     record = read_run(namespace.run)
     output = namespace.output or namespace.run / "report.html"
-    write_atomically(output, render(record, read_results(record)))
+    model = Model(pue=namespace.pue, co2e_g_per_kwh=namespace.carbon_intensity)
+    write_atomically(output, render(record, read_results(record), model))
     print(output)
     return 0
+
+
+def _positive(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if (value := float(text)) > 0 and math.isfinite(value):
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
 
 
 def read_results(record: Run) -> Results | None:
@@ -91,7 +110,7 @@ def read_results(record: Run) -> Results | None:
     return None
 
 
-def render(record: Run, results: Results | None) -> str:
+def render(record: Run, results: Results | None, model: Model) -> str:
     """The whole page."""
     try:
         import jinja2
@@ -123,8 +142,9 @@ def render(record: Run, results: Results | None) -> str:
         going_on=[f"{job.label}: {job.progress}." for job in jobs if job.state == UNFINISHED and job.progress],
         timeline=timeline(jobs, record.seconds),
         legend=[(name, deployments.get(name, ""), colour) for name, colour in by_colour.items()],
-        rows=[_row(job) for job in jobs],
-        totals=_totals(record),
+        rows=[_row(job, energy_wh(job, deployments, model)) for job in jobs],
+        totals=[*_totals(record), *_energy([energy_wh(job, deployments, model) for job in jobs], model)],
+        method=model.method,
         transfers=[_transfer_row(each) for each in record.transfers],
         delivered=[] if results else delivered(record),
         versions=versions(record),
@@ -162,7 +182,7 @@ def _failure(job: Job) -> dict[str, str]:
     }
 
 
-def _row(job: Job) -> dict[str, str]:
+def _row(job: Job, wh: float | None) -> dict[str, str]:
     def number(value: float | None, form: str) -> str:
         return "–" if value is None else form.format(value)
 
@@ -177,6 +197,7 @@ def _row(job: Job) -> dict[str, str]:
         "took": "–" if job.duration_s is None else short_duration(job.duration_s),
         "cpu": "–" if job.cpu_seconds is None else short_duration(job.cpu_seconds),
         "asked": f"{cores:g}" if isinstance(cores, int | float) else "–",
+        "energy": "–" if wh is None else spelled(wh),
         "memory": number(job.peak_memory_mib, "{:.0f}"),
         "asked_memory": f"{memory:.0f}" if isinstance(memory, int | float) else "–",
     }
@@ -206,6 +227,16 @@ def _totals(record: Run) -> list[tuple[str, str]]:
     facts += [("Processor time", duration(sum(cpu)))] if cpu else []
     facts += [("Largest job", f"{max(peaks)[0]:.0f} MiB ({max(peaks)[1]})")] if peaks else []
     return facts
+
+
+def _energy(each_wh: Sequence[float | None], model: Model) -> list[tuple[str, str]]:
+    sum_wh, num_unknown = total(each_wh)
+    if num_unknown == len(each_wh):
+        return []
+    without = (
+        f", without {num_unknown} job{'s' * (num_unknown > 1)} whose processor time is not known" if num_unknown else ""
+    )
+    return [("Energy", f"about {spelled(sum_wh)}, {spelled_co2e(model.co2e_g(sum_wh))} CO2e, estimated{without}")]
 
 
 def delivered(record: Run) -> list[dict[str, Any]]:

@@ -67,6 +67,7 @@ class PlannedStep:
         asks: what its tool asks for; what is not listed, the tool does not say.
         holds: classes of all that it reads and writes; null where the workflow does not say.
         job_seconds: wall time of one of its jobs at this place in earlier runs, s.
+        job_wh: estimated electricity of one of its jobs at this place in earlier runs, Wh.
     """
 
     step: str
@@ -85,6 +86,7 @@ class PlannedStep:
     asks: tuple[Asked, ...]
     holds: tuple[str, ...] | None
     job_seconds: Figures | None
+    job_wh: Figures | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +209,7 @@ class Plan:
         moves: what moves between places.
         holdings: what comes to lie where.
         seconds: wall time of earlier whole runs at the same places, s.
+        wh: estimated electricity of earlier whole runs at the same places, Wh.
         num_earlier_runs: earlier runs of this workflow that were read, completed or not.
         looked_in: folders in which earlier runs were looked for.
         problems: why it would fail; empty where nothing is known that is in the way.
@@ -223,6 +226,7 @@ class Plan:
     moves: tuple[Move, ...]
     holdings: tuple[Holding, ...]
     seconds: Figures | None
+    wh: Figures | None
     num_earlier_runs: int
     looked_in: tuple[str, ...]
     problems: tuple[Problem, ...]
@@ -238,7 +242,7 @@ PARTS = {
     "One of `ways`": Way,
     "One of `items`": Item,
     "One of `holdings`": Holding,
-    "`seconds`, `job_seconds`, `earlier_bytes`": Figures,
+    "`seconds`, `job_seconds`, `wh`, `job_wh`, `earlier_bytes`": Figures,
     "One of `problems`": Problem,
 }
 

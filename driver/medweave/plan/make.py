@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from medweave import __version__
+from medweave import DRIVER_TYPE, __version__
 from medweave.bind import Fitted
 from medweave.carried import Ports, held
-from medweave.data_rules import DRIVER_TYPE, classes_at
+from medweave.data_rules import classes_at
 from medweave.documents import shown
 from medweave.pipelines import Step
 from medweave.plan.document import Holding, Input, Item, Move, Plan, PlannedStep, Problem
@@ -100,6 +100,7 @@ def make_plan(fitted: Fitted, past: Past) -> Plan:
         moves=moves,
         holdings=tuple(_holdings(given, moves)),
         seconds=past.seconds(running) if is_sure else None,
+        wh=past.wh(running) if is_sure else None,
         num_earlier_runs=len(past.runs),
         looked_in=tuple(shown(folder) for folder in past.looked_in),
         problems=tuple(problems),
@@ -149,6 +150,7 @@ def _steps(given: _Given) -> Iterator[PlannedStep]:
             asks=tuple(asked_by(tool, given.site, place, _known(bound, given.flow.values))) if tool else (),
             holds=tuple(held(given.carries[step.path])) if given.carries is not None else None,
             job_seconds=given.past.job_seconds(step.path, (place.deployment, place.service)),
+            job_wh=given.past.job_wh(step.path, (place.deployment, place.service)),
         )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from medweave.data_rules import DRIVER_TYPE
-from medweave.history import Run, read_runs
+from medweave import DRIVER_TYPE
+from medweave.energy import Model, energy_wh, total
+from medweave.history import Job, Run, read_runs
 from medweave.plan.document import Figures
 from medweave_connectors.names import HERE
 
@@ -26,30 +27,50 @@ class Past:
 
     def job_seconds(self, step: str, where: tuple[str, str | None]) -> Figures | None:
         """Wall time of one job of a step at a deployment and service, s: of each run, the median of its jobs that did well."""
+        return self._of_jobs(step, where, lambda job, _: job.duration_s)
+
+    def job_wh(self, step: str, where: tuple[str, str | None]) -> Figures | None:
+        """The same of the electricity that it took, Wh, as `medweave report` estimates it."""
+        return self._of_jobs(step, where, lambda job, run: energy_wh(job, run.facts.get("deployments") or {}, Model()))
+
+    def _of_jobs(
+        self, step: str, where: tuple[str, str | None], value: Callable[[Job, Run], float | None]
+    ) -> Figures | None:
         found = []
         for run in self.runs:
-            seconds = [
-                job.duration_s
+            values = [
+                value(job, run)
                 for job in run.jobs
                 if job.step == step
                 and (job.deployment, job.service) == where
                 and job.state == "completed"
                 and not job.reused_from
             ]
-            if times := [each for each in seconds if each is not None]:
-                found.append(statistics.median(times))
+            if known := [each for each in values if each is not None]:
+                found.append(statistics.median(known))
         return figures(found)
 
     def seconds(self, places: Mapping[str, tuple[str, str | None]]) -> Figures | None:
         """Wall time of the runs that did well with exactly these steps at these places, s."""
-        return figures(
-            run.seconds
-            for run in self.runs
-            if run.state == "completed"
-            and not any(job.reused_from for job in run.jobs)
-            and {job.step for job in run.jobs} == set(places)
-            and all((job.deployment, job.service) == places[job.step] for job in run.jobs)
-        )
+        return figures(run.seconds for run in self._alike(places))
+
+    def wh(self, places: Mapping[str, tuple[str, str | None]]) -> Figures | None:
+        """The electricity that such runs took, Wh; of those of which all is known."""
+        sums = [
+            total(energy_wh(job, run.facts.get("deployments") or {}, Model()) for job in run.jobs)
+            for run in self._alike(places)
+        ]
+        return figures(wh for wh, num_unknown in sums if not num_unknown)
+
+    def _alike(self, places: Mapping[str, tuple[str, str | None]]) -> Iterator[Run]:
+        for run in self.runs:
+            if (
+                run.state == "completed"
+                and not any(job.reused_from for job in run.jobs)
+                and {job.step for job in run.jobs} == set(places)
+                and all((job.deployment, job.service) == places[job.step] for job in run.jobs)
+            ):
+                yield run
 
     def moved(self, source: str | None, destination: str | None) -> tuple[Figures | None, tuple[str, ...]]:
         """Bytes that completed runs sent from one place to another, and by which routes; None is the driver's machine."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 
-from medweave.data_rules import DRIVER_TYPE
+from medweave import DRIVER_TYPE
 from medweave.plan.document import Input, Item, Move, Plan, PlannedStep
 from medweave.plan.flow import HERE, RESULTS
 from medweave.plan.routes import Box, Route, drawn, routes, widths

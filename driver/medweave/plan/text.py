@@ -6,7 +6,8 @@ import itertools
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
-from medweave.data_rules import DRIVER_TYPE
+from medweave import DRIVER_TYPE
+from medweave.energy import Model, spelled
 from medweave.plan.document import Asked, Figures, Holding, Input, Item, Move, Plan, PlannedStep
 from medweave.timeline import short_duration
 
@@ -128,17 +129,22 @@ def _time(plan: Plan) -> Iterator[str]:
         yield f"How long it takes: not known. There is no earlier run of this workflow in {folders}."
         return
     runs = f"{plan.num_earlier_runs} earlier run{'s' * (plan.num_earlier_runs > 1)} in {folders}"
-    yield f"How long it takes, by {runs}, whatever data they had: the median (the range; how many runs)"
+    yield f"How long it takes and how much electricity, by {runs}, whatever data they had: the median (the range; how many runs)"
     rows = []
     for step in plan.steps:
         if step.runs is not False:
             each = " for each job" if step.one_job_for_each else ""
-            told = (
-                figures_text(step.job_seconds, short_duration) + each if step.job_seconds else "not known at this place"
-            )
+            told = _took(step.job_seconds, step.job_wh, each) if step.job_seconds else "not known at this place"
             rows.append((step.step.lstrip("/"), told))
-    whole = figures_text(plan.seconds, short_duration) if plan.seconds else "no whole run at these places"
+    whole = _took(plan.seconds, plan.wh, "") if plan.seconds else "no whole run at these places"
     yield from _table([*rows, ("all of it", whole)])
+    if any(step.job_wh for step in plan.steps):
+        yield from _wrapped(Model().method, "  ")
+
+
+def _took(seconds: Figures, wh: Figures | None, each: str) -> str:
+    energy = f", about {spelled(wh.median)}" if wh is not None else ""
+    return f"{figures_text(seconds, short_duration)}{energy}{each}"
 
 
 def _problems(plan: Plan) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from medweave.energy import Model
 from medweave.history import read_run
 from medweave.report import render
 from support.engine import FILE, Run, run, write_workflow
@@ -74,7 +75,7 @@ def test_the_run_delivers_what_worked_and_says_what_did_not(tmp_path: Path) -> N
     assert (ended.record / "work").is_dir(), "the files of the failed job are kept"
     record = read_run(ended.record)
     assert [job.name for job in record.failures()] == ["/each/0.2"]
-    assert "The run delivered a part." in render(record, None)
+    assert "The run delivered a part." in render(record, None, Model())
 
 
 def test_a_step_after_it_gets_what_came(tmp_path: Path) -> None:

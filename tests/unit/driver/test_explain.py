@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from medweave.cli import main
+from medweave.energy import Model
 from medweave.explain import Why, changes, explain
 from medweave.history import read_run
 from medweave.plan.past import read_past
@@ -109,6 +110,6 @@ def test_the_time_of_work_that_was_not_done_is_no_time(tmp_path: Path, monkeypat
 
 
 def test_the_report_says_what_was_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = render(read_run(record(tmp_path, "run-2", monkeypatch, parts=PARTS, reused_from="run-1")), [])
+    page = render(read_run(record(tmp_path, "run-2", monkeypatch, parts=PARTS, reused_from="run-1")), None, Model())
     assert '<td class="good">not done again</td>' in page
     assert "1 of 1 completed, 1 by earlier runs" in page

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from medweave.energy import Model
 from medweave.history import read_events, read_run
 from medweave.report import render
 from medweave_connectors.record.job import CommandOutcome
@@ -92,7 +93,7 @@ def test_copies_are_added_up_per_pair_of_places_and_route(tmp_path: Path) -> Non
     assert (first.reused_bytes, second.reused_bytes) == (10, 0)
     assert (first.wire_bytes, second.wire_bytes) == (75, 7)
     assert (second.destination, second.num_bytes) == ("pods", 7)
-    html = render(read_run(record.folder), None)
+    html = render(read_run(record.folder), None, Model())
     assert "What moved between places" in html
     assert html.count("on the wire") == 1
     assert "through-driver" in html

@@ -322,7 +322,7 @@ def test_earlier_runs_are_read_and_told(
     run.end(30)
     text = text_of(plan(past=read_past([tmp_path / "runs"], TRAIN)))
     assert re.search(r"by 1 earlier run in \S*runs/, whatever data they had", text)
-    assert re.search(r"^  check +18 s \(1 run\)$", text, re.MULTILINE)
+    assert re.search(r"^  check +18 s \(1 run\), about 0.0062 Wh$", text, re.MULTILINE)
     assert re.search(r"^  train +not known at this place$", text, re.MULTILINE)
     assert re.search(r"^  all of it +no whole run at these places$", text, re.MULTILINE)
     assert "    earlier runs sent 3.0 MiB (1 run), by from-driver\n" in text

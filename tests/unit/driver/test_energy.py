@@ -1,0 +1,79 @@
+"""The estimate of energy and CO2e, by hand and on a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from medweave.cli import main
+from medweave.energy import Model, energy_wh, spelled, spelled_co2e, total
+from medweave.history import Job
+from support.recorded import Recorder, completed_run
+
+DEPLOYMENTS = {"laptop": "medweave.local", "site-a": "medweave.slurm"}
+
+
+def job(**changes: object) -> Job:
+    told = {
+        "name": "/train/0", "step": "/train", "attempt": 1, "deployment": "site-a", "service": "gpu4", "location": "n1",
+        "scheduled_s": 0.0, "seconds": 3600.0, "cpu_seconds": 7200.0, "requested": {"memory_mib": 4e9 / 2**20},
+    }  # fmt: skip
+    return Job(**(told | changes))  # type: ignore[arg-type]
+
+
+def test_the_formula_of_green_algorithms() -> None:
+    # Two cores for an hour, 4 GB: (2 × 12 W + 4 × 0.3725 W) × 1.67 h
+    assert energy_wh(job(), DEPLOYMENTS, Model()) == pytest.approx((24 + 1.49) * 1.67)
+    assert energy_wh(job(), DEPLOYMENTS, Model(pue=1.2)) == pytest.approx((24 + 1.49) * 1.2)
+    assert Model(co2e_g_per_kwh=60).co2e_g(500) == pytest.approx(30)
+
+
+def test_this_machine_has_no_data_centre_around_it() -> None:
+    assert energy_wh(job(deployment="laptop"), DEPLOYMENTS, Model()) == pytest.approx(25.49)
+
+
+def test_each_node_of_a_gang_has_its_memory() -> None:
+    assert energy_wh(job(location="n1,n2,n3"), DEPLOYMENTS, Model(pue=1)) == pytest.approx(24 + 3 * 1.49)
+
+
+def test_what_is_not_known_is_not_guessed_and_what_was_not_done_again_took_nothing() -> None:
+    assert energy_wh(job(cpu_seconds=None), DEPLOYMENTS, Model()) is None
+    assert energy_wh(job(reused_from="run-1", cpu_seconds=None), DEPLOYMENTS, Model()) == 0
+    assert total([1.5, None, 2.5, 0.0]) == (4.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("wh", "text"), [(0, "0 Wh"), (0.0312, "0.031 Wh"), (3.14, "3.1 Wh"), (42.4, "42 Wh"), (1234, "1.2 kWh")]
+)
+def test_energy_as_people_read_it(wh: float, text: str) -> None:
+    assert spelled(wh) == text
+    assert spelled_co2e(wh) == text.replace("kWh", "kg").replace("Wh", "g")
+
+
+def test_the_report_names_sum_method_and_what_is_missing(tmp_path: Path) -> None:
+    run = completed_run(tmp_path / "run")
+    words = ["report", str(run.folder)]
+    assert main(words) == 0
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Green Algorithms (doi 10.1002/advs.202100707)" in page
+    assert "475 g CO2e per kWh" in page
+    assert "without" not in page.partition("<dt>Energy</dt>")[2].partition("</dd>")[0]
+    assert main([*words, "--carbon-intensity", "56", "--pue", "1.1"]) == 0
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "PUE of 1.1" in page
+    assert "56 g CO2e per kWh" in page
+    lost = Recorder(tmp_path / "lost")
+    lost.job("/check/0", 1, 20)
+    lost.job("/train/0", 21, 40, deployment="site-a", cpu_seconds=None)
+    lost.end(50)
+    assert main(["report", str(lost.folder)]) == 0
+    assert "without 1 job whose processor time is not known" in (tmp_path / "lost" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("value", ["0", "-3", "nan", "inf", "much"])
+def test_a_wrong_number_is_told(tmp_path: Path, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(tmp_path), f"--pue={value}"])
+    assert ended.value.code == 2
+    assert f"argument --pue: {value!r} is no number above 0" in capsys.readouterr().err
