@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medweave import __version__
+from medweave import __version__, compare
 from medweave.energy import CO2E_G_PER_KWH, PUE, Model, energy_wh, spelled, spelled_co2e, total
 from medweave.files import write_atomically
 from medweave.history import UNFINISHED, Job, Run, Transfers, read_run
@@ -36,6 +36,7 @@ DESCRIPTION = (
     "A run that failed, was cancelled or is still going on gets a report too."
 )
 
+DATE = "%-d %B %Y, %H:%M:%S UTC"
 STATE_WORDS = {
     "completed": "completed",
     "partial": "a part was delivered",
@@ -61,6 +62,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--output", type=Path, default=None, metavar="FILE", help="HTML file to write (default: RUN/report.html)"
     )
     parser.add_argument(
+        "--compare", type=Path, default=None, metavar="OTHER",
+        help="folder of another run of the same workflow, for a section that holds the two side by side",
+    )  # fmt: skip
+    parser.add_argument(
         "--carbon-intensity", type=_positive, default=CO2E_G_PER_KWH, metavar="G",
         help=f"g CO2e per kWh of the electricity, for the estimate of CO2e (default: {CO2E_G_PER_KWH:g}, the world's average)",
     )  # fmt: skip
@@ -75,7 +80,8 @@ def run(namespace: argparse.Namespace) -> int:
     record = read_run(namespace.run)
     output = namespace.output or namespace.run / "report.html"
     model = Model(pue=namespace.pue, co2e_g_per_kwh=namespace.carbon_intensity)
-    write_atomically(output, render(record, read_results(record), model))
+    other = read_run(namespace.compare) if namespace.compare else None
+    write_atomically(output, render(record, read_results(record), model, other))
     print(output)
     return 0
 
@@ -110,8 +116,12 @@ def read_results(record: Run) -> Results | None:
     return None
 
 
-def render(record: Run, results: Results | None, model: Model) -> str:
-    """The whole page."""
+def render(record: Run, results: Results | None, model: Model, other: Run | None = None) -> str:
+    """The whole page.
+
+    Args:
+        other: the run that it is compared with.
+    """
     try:
         import jinja2
     except ImportError as error:
@@ -134,7 +144,7 @@ def render(record: Run, results: Results | None, model: Model) -> str:
         title=results.summary.title if results else f"Run of {record.workflow}",
         state=STATE_WORDS.get(record.state, record.state),
         took=duration(record.seconds),
-        started=record.started.strftime("%-d %B %Y, %H:%M:%S UTC"),
+        started=record.started.strftime(DATE),
         results=results,
         cards=[_card(item) for item in results.summary.figures] if results else [],
         style=stylesheet(),
@@ -149,14 +159,36 @@ def render(record: Run, results: Results | None, model: Model) -> str:
         delivered=[] if results else delivered(record),
         versions=versions(record),
         processors=processors(record),
-        contents=_contents(record, results),
+        compared=_compared(record, results, other, model) if other else None,
+        contents=_contents(record, results, other),
         intended_use=RESEARCH_USE_ONLY,
         made_by=f"medweave {__version__}",
     )
 
 
-def _contents(record: Run, results: Results | None) -> list[tuple[str, str]]:
-    own = [("execution", "What ran, where and when")]
+def _compared(record: Run, results: Results | None, other: Run, model: Model) -> dict[str, Any]:
+    theirs = read_results(other)
+    return {
+        "run_id": other.run_id,
+        "workflow": other.workflow if other.workflow != record.workflow else "",
+        "started": other.started.strftime(DATE),
+        "state": STATE_WORDS.get(other.state, other.state),
+        "tables": [
+            ("The run", list(compare.sums(record, other, model))),
+            ("Each step, all of its jobs together", compare.steps(record, other, model)),
+            ("Results", compare.figures(_figures(results), _figures(theirs))),
+            ("Versions that differ", compare.versions(versions(record), versions(other))),
+        ],
+    }
+
+
+def _figures(results: Results | None) -> dict[str, float | None]:
+    return {item.label: item.value for item in results.summary.figures} if results else {}
+
+
+def _contents(record: Run, results: Results | None, other: Run | None) -> list[tuple[str, str]]:
+    own = [("compared", "Beside another run")] if other else []
+    own += [("execution", "What ran, where and when")]
     own += [("transfers", "What moved between places")] if record.transfers else []
     own += [("notices", "Notices")] if record.notices else []
     first = list(results.summary.sections) if results else []

@@ -1,0 +1,107 @@
+"""Two runs side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from medweave import compare
+from medweave.cli import main
+from medweave.compare import Row
+from medweave.energy import Model
+from medweave.history import Run, read_run
+from support.recorded import Recorder, completed_run
+
+
+def recorded(folder: Path, train_s: float, *, at: str = "laptop", state: str = "completed", sent: int = 0) -> Run:
+    run = Recorder(folder)
+    run.job("/check/0", 1, 20)
+    run.job("/train/0", 21, 21 + train_s, deployment=at, state=state)
+    if sent:
+        run.event(
+            30, "transfer.ended", deployment="site-a", **{"from": "laptop", "route": "from-driver", "bytes": sent}
+        )
+    run.end(30 + train_s, state)
+    return read_run(folder)
+
+
+def test_a_step_tells_both_times_and_what_has_changed(tmp_path: Path) -> None:
+    now, before = recorded(tmp_path / "now", 60), recorded(tmp_path / "before", 20.6, at="site-a")
+    check, train = compare.steps(now, before, Model())
+    assert check == Row(name="check", now="laptop, 18 s, 321 MiB", before="laptop, 18 s, 321 MiB")
+    assert train.now == "laptop, 59 s, 321 MiB"
+    assert train.before == "site-a/gpu4, 20 s, 321 MiB"
+    assert (train.change, train.is_worse) == ("3.0 times", True)
+    quicker = compare.steps(before, now, Model())[1]
+    assert (quicker.change, quicker.is_worse) == ("-66 %", False)
+
+
+def test_a_step_of_one_run_only_and_one_that_failed(tmp_path: Path) -> None:
+    now = recorded(tmp_path / "now", 60, state="failed")
+    run = Recorder(tmp_path / "before")
+    run.job("/check/0", 1, 20)
+    for place in range(3):
+        run.job(f"/segment/0.{place}", 21, 40)
+    run.end(41)
+    by_name = {row.name: row for row in compare.steps(now, read_run(tmp_path / "before"), Model())}
+    assert list(by_name) == ["check", "train", "segment"]
+    assert by_name["train"].now == "laptop, failed, 59 s, 321 MiB"
+    assert by_name["train"].before == "did not run"
+    assert by_name["segment"].before == "3 jobs at laptop, 55 s, 321 MiB"
+    assert by_name["segment"].now == "did not run"
+
+
+def test_work_that_was_not_done_again_is_no_speed(tmp_path: Path) -> None:
+    run = Recorder(tmp_path / "now")
+    run.event(1, "job.scheduled", "/check/0", attempt=1, cores=1, memory_mib=10)
+    run.event(2, "job.lookup", "/check/0", attempt=1, parts={}, reused_from="before")
+    run.event(3, "job.ended", "/check/0", attempt=1, state="completed", exit_code=0, seconds=0.1)
+    run.end(4)
+    now, before = read_run(tmp_path / "now"), recorded(tmp_path / "before", 60)
+    row = compare.steps(now, before, Model())[0]
+    assert row == Row(name="check", now="laptop, not done again", before="laptop, 18 s, 321 MiB")
+
+
+def test_the_whole_run(tmp_path: Path) -> None:
+    now = recorded(tmp_path / "now", 60, sent=3 * 2**20)
+    before = recorded(tmp_path / "before", 60, sent=2**20)
+    rows = {row.name: row for row in compare.sums(now, before, Model())}
+    assert rows["Whole run"] == Row(name="Whole run", now="1 min 30 s", before="1 min 30 s")
+    copied = rows["MiB copied between places"]
+    assert (copied.now, copied.before, copied.change, copied.is_worse) == ("3.0", "1.0", "3.0 times", True)
+    assert rows["Energy, estimated"].now.endswith("Wh")
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "change"),
+    [(0.812, 0.8, "+0.012"), (0.8, 0.812, "-0.012"), (0.8, 0.8, ""), (None, 0.8, ""), (0.8, None, "")],
+)
+def test_results_are_not_judged(now: float | None, before: float | None, change: str) -> None:
+    (row,) = compare.figures({"Dice": now}, {"Dice": before})
+    assert (row.change, row.is_worse) == (change, None)
+
+
+def test_only_versions_that_differ_are_told() -> None:
+    rows = compare.versions(
+        [("torch", "2.6"), ("monai", "1.5")], [("torch", "2.5"), ("monai", "1.5"), ("onnx", "1.17")]
+    )
+    assert rows == [Row(name="onnx", now="–", before="1.17"), Row(name="torch", now="2.6", before="2.5")]
+
+
+def test_the_page_has_the_section_and_says_if_it_is_another_workflow(tmp_path: Path) -> None:
+    run, other = completed_run(tmp_path / "run"), Recorder(tmp_path / "other", workflow="brain")
+    other.job("/check/0", 1, 20)
+    other.end(30)
+    assert main(["report", str(run.folder), "--compare", str(other.folder)]) == 0
+    page = (run.folder / "report.html").read_text()
+    assert '<h2 id="compared">Beside another run</h2>' in page
+    assert "It is a run of another workflow: brain." in page
+    assert main(["report", str(run.folder)]) == 0
+    assert "Beside another run" not in (run.folder / "report.html").read_text()
+
+
+def test_a_run_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = completed_run(tmp_path / "run")
+    assert main(["report", str(run.folder), "--compare", str(tmp_path / "none")]) != 0
+    assert "none" in capsys.readouterr().err
