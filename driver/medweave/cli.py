@@ -19,6 +19,7 @@ COMMANDS = {
     "cancel": "end a run that goes on, and clean up after it",
     "clean": "end and remove what a run has left at its sites",
     "completion": "print what makes your shell complete commands, options and files",
+    "doctor": "try each hop of a site for real, and say what to mend",
     "explain": "tell why a run did a step's work, or took what an earlier run had done",
     "logs": "print what the jobs of a step have printed, and follow them",
     "new": "write a workflow, a step or a site to start from",

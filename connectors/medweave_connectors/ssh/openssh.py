@@ -14,28 +14,10 @@ from pathlib import Path
 
 from medweave_connectors import programs
 from medweave_connectors.errors import SiteConfigError
+from medweave_connectors.ssh.command_line import ssh_words, user_file
 from medweave_connectors.ssh.settings import HostSettings, parse, plain
 
 ANSWER_S = 20.0  # a `Match exec` may ask a network
-
-
-def user_file() -> Path:
-    """The user's configuration; below $HOME, as every `~` of ours."""
-    return Path.home() / ".ssh" / "config"
-
-
-def ssh_words(host: str, user: str, port: int | None, *options: str) -> list[str]:
-    """An `ssh` command line that reads the user's configuration; `user` and `port` win over it where they are given."""
-    words = ["ssh"]
-    # ssh takes the home folder of the account, whatever HOME says.
-    if Path.home() != Path(pwd.getpwuid(os.getuid()).pw_dir):
-        words += ["-F", str(user_file()) if user_file().is_file() else "none"]
-    words += list(options)
-    if user:
-        words += ["-l", user]
-    if port is not None:
-        words += ["-p", str(port)]
-    return [*words, "--", host]
 
 
 async def look_up(host: str, user: str, port: int | None, *, where: str) -> HostSettings:

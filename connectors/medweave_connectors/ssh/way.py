@@ -12,8 +12,9 @@ import asyncssh
 from streamflow.deployment.connector.ssh import get_param_from_file
 
 from medweave_connectors.errors import SiteConfigError
+from medweave_connectors.ssh.command_line import ssh_words, user_file
 from medweave_connectors.ssh.master import OPTIONS, MasterConnection, MasterForward
-from medweave_connectors.ssh.openssh import look_up, master_answers, ssh_words, user_file
+from medweave_connectors.ssh.openssh import look_up, master_answers
 from medweave_connectors.ssh.refusals import Hop, refusal
 from medweave_connectors.ssh.settings import HostSettings, split_jump
 

@@ -17,8 +17,8 @@ from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.errors import SiteConfigError, SiteUnreachable
 from medweave_connectors.ssh import openssh
+from medweave_connectors.ssh.command_line import ssh_words
 from medweave_connectors.ssh.connector import MedweaveSSHConnector
-from medweave_connectors.ssh.openssh import ssh_words
 from support.sshd import USER, Sshd, agent, make_key, sshd
 
 

@@ -1,0 +1,146 @@
+"""All deployments of a site, tried side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import queue
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from medweave import __version__
+from medweave.doctor.cluster import Cluster
+from medweave.doctor.hop import Check, Health, Hop, quantity
+from medweave.doctor.machine import LITTLE_BYTES, Machine, slurm_checks
+from medweave.doctor.way import Login, login_of
+from medweave.sites import Site, connector_schemas, wrapped
+from medweave_connectors.placement.paths import resolve_paths
+
+MACHINE, SLURM, LOCAL = "medweave.ssh", "medweave.slurm", "medweave.local"
+CLUSTERS = ("medweave.kubernetes", "medweave.helm", "medweave.compss")
+
+
+def look_at(site: Site, only: Sequence[str], limit_s: float, tell: Callable[[Hop], None]) -> list[Hop]:
+    """Tries everything.
+
+    Args:
+        only: names of deployments; empty for all.
+        limit_s: for one answer; a check that has not ended after twice of it is given up.
+        tell: gets each hop as it is known.
+
+    Returns:
+        the hops, in the order of the site file.
+
+    Raises:
+        UsageError: a variable of the site file has no value.
+    """
+    document: dict[str, Any] = {"path": str(site.path), "deployments": copy.deepcopy(dict(site.deployments))}
+    resolve_paths(document, Path("runs").absolute(), connector_schemas())
+    names = [name for name in site.deployments if not only or name in only]
+    told: queue.Queue[tuple[str, Hop | None]] = queue.Queue()
+    for name in names:
+        thread = threading.Thread(
+            target=_try, args=(name, document["deployments"], site.path.parent, limit_s, told), daemon=True
+        )
+        thread.start()
+    found: dict[str, list[Hop]] = {name: [] for name in names}
+    left = set(names)
+    while left:
+        name, hop = told.get()
+        if hop is None:
+            left.discard(name)
+        else:
+            found[name].append(hop)
+            tell(hop)
+    return [hop for name in names for hop in found[name]]
+
+
+def _try(
+    name: str, deployments: dict[str, Any], site_folder: Path, limit_s: float, told: queue.Queue[tuple[str, Hop | None]]
+) -> None:
+    """The checks of a deployment; each of them in a thread that can be given up."""
+    with contextlib.ExitStack() as held:
+        for chain in _chains(name, deployments, site_folder, limit_s, held):
+            for check in chain:
+                hops = _within(name, check, 2 * limit_s)
+                for hop in hops:
+                    told.put((name, hop))
+                if check.leads_on and any(hop.health in (Health.FAULT, Health.UNKNOWN) for hop in hops):
+                    break
+    told.put((name, None))
+
+
+def _within(place: str, check: Check, limit_s: float) -> list[Hop]:
+    found: list[Hop] = []
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            found.extend(check.try_it())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if thread.is_alive() or any(isinstance(each, TimeoutError) for each in failed):
+        seen, do = (
+            f"no answer within {limit_s:.0f} s",
+            "try again with a longer --timeout; if it stays so, ask the site",
+        )
+        return [*found, Hop(place=place, name=check.name, health=Health.UNKNOWN, seen=seen, do=do)]
+    if failed:  # nothing is assumed of what could not be tried
+        seen = f"{type(failed[0]).__name__}: {(str(failed[0]).splitlines() or [''])[0][:160]}"
+        return [*found, Hop(place=place, name=check.name, health=Health.UNKNOWN, seen=seen, do="try it by hand")]
+    return found
+
+
+def _chains(
+    name: str, deployments: dict[str, Any], site_folder: Path, limit_s: float, held: contextlib.ExitStack
+) -> Iterator[Iterator[Check]]:
+    """The checks of one deployment: one chain, or one for each of its machines."""
+    deployment = deployments[name]
+    kind, given = deployment["type"], deployment.get("config") or {}
+    if kind == LOCAL:
+        yield iter([Check("workdir", lambda: _here(name, deployment.get("workdir")))])
+    elif kind == MACHINE:
+        for login in _logins(name, given, limit_s):
+            place = name if len(given["nodes"]) == 1 else f"{name} {login.host}"
+            machine = Machine(place, login, held, __version__)
+            yield machine.checks(deployment.get("workdir"), given.get("environment") or {})
+    elif kind == SLURM:
+        inner = deployments.get(wrapped(deployment) or "", {})
+        if inner.get("type") == MACHINE:
+            login = next(_logins(name, inner.get("config") or {}, limit_s))
+            machine = Machine(name, login, held, __version__)
+            yield slurm_checks(name, given, machine, f"deployments.{name}.config")
+        else:
+            seen = "on this machine: what its commands answer is looked at when a run starts"
+            yield iter(
+                [Check("scheduler", lambda: [Hop(place=name, name="scheduler", health=Health.UNKNOWN, seen=seen)])]
+            )
+    elif kind in CLUSTERS:
+        yield Cluster(name, kind.partition(".")[2], given, limit_s, site_folder).checks()
+    else:
+        seen = f"of the type {kind}, which is not one of ours"
+        yield iter([Check("type", lambda: [Hop(place=name, name="type", health=Health.UNKNOWN, seen=seen)])])
+
+
+def _logins(name: str, given: dict[str, Any], limit_s: float) -> Iterator[Login]:
+    for node in given["nodes"]:
+        yield login_of(f"deployments.{name}.config", node, given, limit_s)
+
+
+def _here(name: str, workdir: str | None) -> Iterator[Hop]:
+    at = Path(workdir or "runs").absolute()
+    while not at.is_dir():
+        at = at.parent
+    free = shutil.disk_usage(at).free
+    is_little = free < LITTLE_BYTES
+    yield Hop(
+        place=name, name="workdir", health=Health.WARNING if is_little else Health.OK, seen=f"{at}: {quantity(free)} free",
+        do=f"make room: less than {quantity(LITTLE_BYTES)} is soon full" if is_little else "",
+    )  # fmt: skip

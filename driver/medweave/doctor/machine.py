@@ -1,0 +1,262 @@
+"""A machine that is reached by ssh, and the Slurm behind it: what is tried there."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import paramiko
+
+from medweave.doctor.hop import Check, Health, Hop, quantity, skew
+from medweave.doctor.way import Closed, Login, Taken, connected
+from medweave_connectors.slurm.service import Service
+from medweave_connectors.slurm.site_look import look, read_look, refuse_what_is_not_there
+from medweave_connectors.worker import read_environment
+from medweave_steps.contracts.errors import UsageError
+
+LITTLE_BYTES = 10 * 2**30
+PROBE_BYTES = 8 * 2**20
+NEEDED = ("tar", "gzip", "base64", "sha256sum", "find", "stat", "sort", "awk", "xargs")
+VERSION = "import importlib.metadata as m, sys; print(m.version('medweave'), sys.version.split()[0])"
+
+
+class Machine:
+    """One machine of a medweave.ssh deployment.
+
+    Args:
+        place: the deployment's name.
+        version: of medweave here.
+    """
+
+    def __init__(self, place: str, login: Login, held: contextlib.ExitStack, version: str) -> None:
+        self._place, self._login, self._held, self._version = place, login, held, version
+        self._client: paramiko.SSHClient | None = None
+
+    def checks(self, workdir: str | None, keys: Mapping[str, Any]) -> Iterator[Check]:
+        """What is tried, in this order.
+
+        Args:
+            workdir: of the deployment.
+            keys: its `environment`.
+        """
+        yield Check("ssh", self.open, leads_on=True)
+        yield Check("clock", self._clock)
+        yield Check("programs", self._programs)
+        if workdir:
+            yield Check("workdir", lambda: self._workdir(workdir))
+        if keys.get("virtualEnvironment"):
+            yield Check("worker", lambda: self.worker(self._place, keys, self._login.where))
+        yield Check("bandwidth", self._bandwidth)
+
+    def open(self) -> Iterator[Hop]:
+        """Connects."""
+        began = time.monotonic()
+        try:
+            self._client = self._held.enter_context(connected(self._login))
+        except Taken as error:
+            do = "close that connection (`ssh -O exit …`) to have this machine tried, or go on: runs use it"
+            yield self._hop("ssh", Health.UNKNOWN, str(error), do)
+            return
+        except Closed as error:
+            yield self._hop("ssh", Health.FAULT, str(error), error.do)
+            return
+        except UsageError as error:
+            yield self._hop("ssh", Health.FAULT, error.seen or error.what, error.do or "")
+            return
+        took_s = time.monotonic() - began
+        yield self._hop("ssh", Health.OK, f"{self._login.host}, host key and login accepted, {took_s:.2f} s")
+
+    def ask(self, line: str) -> tuple[str, int]:
+        """What a line printed there, and its exit status.
+
+        Raises:
+            TimeoutError: it has not ended in time.
+        """
+        assert self._client is not None
+        _, out, _ = self._client.exec_command(f"sh -c {shlex.quote(line)}", timeout=self._login.limit_s)
+        text = out.read().decode(errors="replace")
+        return text, out.channel.recv_exit_status()
+
+    # ---- what is tried
+
+    def _clock(self) -> Iterator[Hop]:
+        began = time.time()
+        text, _ = self.ask("date +%s.%N")
+        ended = time.time()
+        digits = text.strip().removesuffix(".N")  # busybox knows no %N
+        try:
+            there = float(digits)
+        except ValueError:
+            yield self._hop("clock", Health.UNKNOWN, f"`date +%s.%N` printed '{text.strip()[:40]}'")
+            return
+        yield skew(self._place, there - (began + ended) / 2, (ended - began) / 2 + (0 if "." in digits else 1))
+
+    def _programs(self) -> Iterator[Hop]:
+        asked = " ".join((*NEEDED, "python3", "zstd"))
+        text, _ = self.ask(f'for each in {asked}; do command -v "$each" >/dev/null || echo "$each"; done')
+        missing = text.split()
+        if needed := [each for each in missing if each in NEEDED]:
+            yield self._hop(
+                "programs", Health.FAULT, f"not on the PATH: {', '.join(needed)}",
+                "have them installed there (coreutils, findutils, tar, gzip, awk)",
+            )  # fmt: skip
+        elif "python3" in missing:
+            yield self._hop(
+                "programs", Health.WARNING, "no python3 on the PATH",
+                "works without; with it, copies of many files are several times as fast, and compressed",
+            )  # fmt: skip
+        else:
+            yield self._hop("programs", Health.OK, "shell, tar, coreutils, python3")
+
+    def _workdir(self, path: str) -> Iterator[Hop]:
+        name = f"{path}/.medweave-doctor-{secrets.token_hex(4)}"
+        quoted = shlex.quote(name)
+        # What does not exist yet is made by a run, so its next folder above is looked at.
+        line = (
+            f'export LC_ALL=C; at={shlex.quote(path)}; made=; if [ -d "$at" ]; then '
+            f"( umask 077; : > {quoted} ) 2>&1 && rm -f {quoted} || echo medweave-refused; "
+            'else while [ ! -d "$at" ]; do [ ! -e "$at" ] || echo medweave-refused; at=${at%/*}; at=${at:-/}; done; '
+            '[ -w "$at" ] || echo medweave-refused; '
+            'echo medweave-above; fi; df -Pk "$at" | tail -n 1'
+        )
+        text, _ = self.ask(line)
+        free = _free_bytes(text)
+        room = f"{quantity(free)} free" if free is not None else "free space unknown"
+        seen = f"{path}: {'will be made; ' if 'medweave-above' in text else ''}{room}"
+        if "medweave-refused" in text:
+            yield self._hop(
+                "workdir", Health.FAULT, f"{path}: cannot be written to",
+                f"deployments.{self._place}.workdir: write a folder of your own with much room, such as one on scratch",
+            )  # fmt: skip
+        elif free is not None and free < LITTLE_BYTES:
+            yield self._hop(
+                "workdir", Health.WARNING, seen, f"make room: less than {quantity(LITTLE_BYTES)} is soon full"
+            )
+        else:
+            yield self._hop("workdir", Health.OK, seen)
+
+    def worker(self, place: str, keys: Mapping[str, Any], where: str) -> Iterator[Hop]:
+        """The step package in the virtual environment of a deployment or of one of its services."""
+        environment = read_environment(keys, where=f"{where}.environment")
+        python = f"{environment.virtualEnvironment}/bin/python"
+        shown = f'"$HOME"/{shlex.quote(python[2:])}' if python.startswith("~/") else shlex.quote(python)
+        text, code = self.ask(f"{shown} -c {shlex.quote(VERSION)} 2>&1")
+        fix = "run: medweave provision --site …"
+        if code:
+            seen = f"{python}: {text.strip().splitlines()[-1][:120] if text.strip() else f'ended with {code}'}"
+            yield Hop(place=place, name="worker", health=Health.FAULT, seen=seen, do=fix)
+            return
+        version, _, python_version = text.strip().partition(" ")
+        seen = f"medweave {version}, Python {python_version}"
+        if version != self._version:
+            seen += f"; here it is {self._version}"
+            yield Hop(place=place, name="worker", health=Health.WARNING, seen=seen, do=fix)
+        else:
+            yield Hop(place=place, name="worker", health=Health.OK, seen=seen)
+
+    def _bandwidth(self) -> Iterator[Hop]:
+        assert self._client is not None
+        began = time.monotonic()
+        self.ask("true")
+        answer_s = time.monotonic() - began
+        content = secrets.token_bytes(PROBE_BYTES)
+        began = time.monotonic()
+        stdin, out, _ = self._client.exec_command("wc -c", timeout=self._login.limit_s)
+        stdin.write(content)
+        stdin.channel.shutdown_write()
+        out.read()
+        there_s = time.monotonic() - began
+        began = time.monotonic()
+        _, out, _ = self._client.exec_command(f"head -c {PROBE_BYTES} /dev/urandom", timeout=self._login.limit_s)
+        num_bytes = len(out.read())
+        back_s = time.monotonic() - began
+        seen = (
+            f"{PROBE_BYTES / there_s / 1e6:.0f} MB/s there, {num_bytes / back_s / 1e6:.0f} MB/s back, over one connection; "
+            f"an answer takes {answer_s * 1e3:.0f} ms"
+        )
+        yield self._hop("bandwidth", Health.OK, seen)
+
+    def _hop(self, name: str, health: Health, seen: str, do: str = "") -> Hop:
+        return Hop(place=self._place, name=name, health=health, seen=seen, do=do)
+
+
+def slurm_checks(place: str, config: Mapping[str, Any], machine: Machine, path: str) -> Iterator[Check]:
+    """What is tried of a medweave.slurm deployment, through the machine that it wraps.
+
+    Args:
+        path: place of its `config` in the site file.
+    """
+    services: dict[str, Mapping[str, Any]] = dict(config.get("services") or {})
+    yield Check("ssh", lambda: _only_faults(place, machine), leads_on=True)
+    yield Check("scheduler", lambda: _scheduler(place, config, services, machine.ask, path))
+    for name, keys in services.items():
+        if (keys.get("environment") or {}).get("virtualEnvironment"):
+            where = f"{path}.services.{name}"
+            yield Check("worker", lambda keys=keys, where=where: machine.worker(place, keys["environment"], where))  # type: ignore[misc]
+
+
+def _only_faults(place: str, machine: Machine) -> Iterator[Hop]:
+    """The machine's own lines say the rest."""
+    for each in machine.open():
+        if each.health != Health.OK:
+            yield Hop(place=place, name=each.name, health=each.health, seen=each.seen, do=each.do)
+
+
+def _scheduler(
+    place: str,
+    config: Mapping[str, Any],
+    services: Mapping[str, Mapping[str, Any]],
+    ask: Callable[[str], tuple[str, int]],
+    path: str,
+) -> Iterator[Hop]:
+    asked = {
+        name: Service(**{**keys, "environment": read_environment(keys.get("environment") or {}, where=path)})
+        for name, keys in services.items()
+    }
+    cluster = config.get("cluster") or ""
+    line = f"export SLURM_CLUSTERS={shlex.quote(cluster)}; {look(asked)}" if cluster else look(asked)
+    seen = read_look(ask(line)[0], asked)
+    if seen.missing:
+        yield Hop(
+            place=place, name="scheduler", health=Health.FAULT, seen=f"not on the PATH: {', '.join(seen.missing)}",
+            do="name a login node in the deployment that it wraps, or load Slurm's module for non-interactive shells",
+        )  # fmt: skip
+        return
+    if seen.said:
+        yield Hop(
+            place=place, name="scheduler", health=Health.FAULT, seen=f"sinfo: {seen.said}",
+            do="ask the site whether slurmctld is down; or correct `cluster`",
+        )  # fmt: skip
+        return
+    yield Hop(
+        place=place, name="scheduler", health=Health.OK, seen=f"Slurm answers; partitions: {', '.join(seen.partitions)}"
+    )
+    for name, service in asked.items():
+        hop = f"service {name}"
+        try:
+            refuse_what_is_not_there(seen, {name: service}, lambda each: f"{path}.services.{each}")
+        except UsageError as error:
+            yield Hop(
+                place=place, name=hop, health=Health.FAULT, seen=f"{error.what} seen: {error.seen}",
+                do=f"expected: {error.expected}; {error.do}",
+            )  # fmt: skip
+            continue
+        said = seen.trials.get(name, "")
+        yield Hop(place=place, name=hop, health=Health.OK, seen=_asked_for(service, said))
+
+
+def _asked_for(service: Service, said: str) -> str:
+    keys = ("partition", "account", "qos", "constraint", "reservation", "time")
+    asked = ", ".join(f"{key} {value}" for key in keys if (value := getattr(service, key)))
+    gpus = f", {service.gpusPerNode} × {service.gres} a node" if service.gpusPerNode else ""
+    trial = " ".join(said.replace("sbatch:", "").split())
+    return f"{asked or 'the defaults'}{gpus} accepted by sbatch --test-only" + (f": {trial[:160]}" if trial else "")
+
+
+def _free_bytes(text: str) -> int | None:
+    fields = text.strip().splitlines()[-1].split() if text.strip() else []
+    return int(fields[-3]) * 1024 if len(fields) >= 6 and fields[-3].isdigit() else None

@@ -1,0 +1,66 @@
+"""Which rights a run needs in a namespace, as docs/how-to/run-in-kubernetes.md lists them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+FILES = ("get", "create", "patch", "delete")
+HELM = ("get", "list", "create", "update", "patch", "delete")
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """Verbs on one resource.
+
+    Attributes:
+        resource: in the plural, with its subresource after a slash.
+        without: what a run does without it; empty where it fails.
+    """
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+    without: str = ""
+
+    @property
+    def name(self) -> str:
+        """As kubectl writes it."""
+        return f"{self.resource}.{self.group}" if self.group else self.resource
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a run fails without it."""
+        return not self.without
+
+
+PODS = (
+    Right("", "pods", ("get", "list")),
+    Right("", "pods/exec", ("get", "create")),
+    Right("", "events", ("list",), "reasons have fewer words, and no scale-up is seen"),
+)
+JOBS = (
+    Right("batch", "jobs", ("list", "create", "delete")),
+    Right("", "pods", ("delete",), "an ended run's pods get the whole grace period of the template"),
+)
+
+
+def of_kinds(kinds: Iterable[tuple[str, str]], verbs: tuple[str, ...]) -> list[Right]:
+    """The same verbs on some kinds of objects, each once.
+
+    Args:
+        kinds: apiVersion and kind.
+    """
+    return [Right(group, _plural(kind), verbs) for group, kind in sorted({(_group(api), kind) for api, kind in kinds})]
+
+
+def _group(api_version: str) -> str:
+    return api_version.partition("/")[0] if "/" in api_version else ""
+
+
+def _plural(kind: str) -> str:
+    """As Kubernetes' own kinds are named, all of which follow English."""
+    word = kind.lower()
+    if word.endswith(("s", "x", "ch")):
+        return word + "es"
+    return word[:-1] + "ies" if word.endswith("y") and word[-2] not in "aeiou" else word + "s"

@@ -1,0 +1,33 @@
+"""`medweave doctor` at the testbed's own site: a real login node, Slurm and cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from support.hybrid_runs import SITE, laptop
+from support.testbed import Sites
+
+
+def looked_at(testbed: Sites, *words: str) -> tuple[int, list[dict[str, Any]]]:
+    ended = subprocess.run(
+        [sys.executable, "-m", "medweave.cli", "doctor", "--site", str(SITE), "--json", *words],
+        env=os.environ | laptop(testbed), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    return ended.returncode, json.loads(ended.stdout)
+
+
+def test_all_is_well_and_no_pod_is_left(testbed: Sites) -> None:
+    code, hops = looked_at(
+        testbed, *(f"--deployment={name}" for name in ("laptop", "login", "slurm", "training-ddp", "inference"))
+    )
+    assert {hop["health"] for hop in hops} <= {"ok", "warning"}, hops
+    assert code == 0
+    names = {(hop["place"], hop["name"]) for hop in hops}
+    assert {("login", "ssh"), ("slurm", "service normal"), ("inference", "rights"), ("inference", "image")} <= names
+    left = testbed.laptop("kubectl", "get", "pods", "-l", "app.kubernetes.io/managed-by=medweave-doctor", "-o", "name")
+    assert left.returncode == 0
+    assert left.stdout == ""

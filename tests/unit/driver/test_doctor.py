@@ -1,0 +1,206 @@
+"""`medweave doctor`: what it says of machines (a real server of OpenSSH), of clocks, rights and objects, and its table."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from medweave import __version__
+from medweave.cli import main
+from medweave.doctor import cluster
+from medweave.doctor.hop import Check, Health, Hop, quantity, skew
+from medweave.doctor.look import _within
+from medweave.doctor.machine import Machine
+from medweave.doctor.rights import FILES, of_kinds
+from medweave.doctor.text import as_json, table
+from medweave.doctor.way import Login
+from support.sshd import make_key, sshd
+
+needs_sshd = pytest.mark.skipif(shutil.which("sshd", path="/usr/sbin:/usr/bin") is None, reason="no OpenSSH server")
+
+
+@pytest.fixture(scope="module")
+def login(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Login]:
+    folder = tmp_path_factory.mktemp("doctor")
+    key = make_key(folder / "key")
+    with sshd(folder / "server", [key]) as server:
+        (folder / "known_hosts").write_text(server.known_host)
+        yield Login(
+            where="deployments.hpc.config", host="127.0.0.1", port=server.port, user="root", key=str(key),
+            known_hosts=str(folder / "known_hosts"),
+        )  # fmt: skip
+
+
+def changed(login: Login, **values: object) -> Login:
+    return Login(**{**{name: getattr(login, name) for name in login.__slots__}, **values})  # type: ignore[arg-type]
+
+
+def found(login: Login, workdir: str | None = None, keys: dict[str, str] | None = None) -> dict[str, Hop]:
+    with contextlib.ExitStack() as held:
+        hops: list[Hop] = []
+        for check in Machine("hpc", login, held, __version__).checks(workdir, keys or {}):
+            hops += check.try_it()
+            if check.leads_on and hops[-1].health != Health.OK:
+                break
+        return {hop.name: hop for hop in hops}
+
+
+@needs_sshd
+class TestMachine:
+    def test_all_is_well(self, login: Login, tmp_path: Path) -> None:
+        hops = found(login, str(tmp_path / "not" / "yet"))
+        assert {hop.health for hop in hops.values()} == {Health.OK}
+        assert list(hops) == ["ssh", "clock", "programs", "workdir", "bandwidth"]
+        assert "will be made" in hops["workdir"].seen
+        assert not (tmp_path / "not").exists()
+        assert "MB/s there" in hops["bandwidth"].seen
+
+    def test_nothing_is_left_in_the_workdir(self, login: Login, tmp_path: Path) -> None:
+        assert found(login, str(tmp_path))["workdir"].health == Health.OK
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("where", ["/proc", "file/below"])
+    def test_a_workdir_that_cannot_be_written_to(self, login: Login, tmp_path: Path, where: str) -> None:
+        (tmp_path / "file").touch()
+        hop = found(login, str(tmp_path / where))["workdir"]  # /proc refuses root, too
+        assert hop.health == Health.FAULT
+        assert "deployments.hpc.workdir" in hop.do
+
+    def test_an_unknown_host_key_ends_it(self, login: Login, tmp_path: Path) -> None:
+        (tmp_path / "known").touch()
+        hops = found(changed(login, known_hosts=str(tmp_path / "known")))
+        assert list(hops) == ["ssh"]
+        assert hops["ssh"].health == Health.FAULT
+        assert "has no key of 127.0.0.1" in hops["ssh"].seen
+        assert "ssh-keyscan -p" in hops["ssh"].do
+
+    def test_another_host_key_ends_it(self, login: Login, tmp_path: Path) -> None:
+        other = make_key(tmp_path / "other").with_suffix(".pub").read_text().split()[:2]
+        (tmp_path / "known").write_text(f"[127.0.0.1]:{login.port} {' '.join(other)}\n")
+        hop = found(changed(login, known_hosts=str(tmp_path / "known")))["ssh"]
+        assert hop.health == Health.FAULT
+        assert "another host key" in hop.seen
+
+    def test_a_key_that_is_not_let_in(self, login: Login, tmp_path: Path) -> None:
+        hop = found(changed(login, key=str(make_key(tmp_path / "other"))))["ssh"]
+        assert hop.health == Health.FAULT
+        assert "does not let root in" in hop.seen
+        assert "sshKey" in hop.do
+
+    def test_nobody_listens(self, login: Login) -> None:
+        hop = found(changed(login, port=1))["ssh"]
+        assert hop.health == Health.FAULT
+        assert "refused" in hop.seen
+        assert "nodes" in hop.do
+
+    def test_a_name_without_an_address(self, login: Login) -> None:
+        hop = found(changed(login, host="medweave.invalid"))["ssh"]
+        assert hop.health == Health.FAULT
+        assert "no address" in hop.seen
+
+    def test_a_worker_that_is_not_there(self, login: Login, tmp_path: Path) -> None:
+        hop = found(login, None, {"virtualEnvironment": str(tmp_path / "none")})["worker"]
+        assert hop.health == Health.FAULT
+        assert "medweave provision" in hop.do
+
+    @pytest.mark.parametrize(("version", "health"), [(__version__, Health.OK), ("0.0.1", Health.WARNING)])
+    def test_the_version_of_a_worker(self, login: Login, tmp_path: Path, version: str, health: Health) -> None:
+        python = tmp_path / "bin" / "python"
+        python.parent.mkdir()
+        python.write_text(f"#!/bin/sh\necho {version} 3.11.2\n")
+        python.chmod(0o755)
+        hop = found(login, None, {"virtualEnvironment": str(tmp_path)})["worker"]
+        assert hop.health == health
+        assert version in hop.seen
+
+
+class TestTelling:
+    def test_a_skewed_clock_is_a_warning(self) -> None:
+        assert skew("hpc", -0.4, 0.1).health == Health.OK
+        hop = skew("hpc", 3600.0, 0.1)
+        assert hop.health == Health.WARNING
+        assert "3600.0 s ahead" in hop.seen
+
+    def test_quantities(self) -> None:
+        assert [quantity(each) for each in (12, 2**20, 3 * 2**40)] == ["12 B", "1 MiB", "3 TiB"]
+
+    def test_a_table_and_json(self) -> None:
+        hops = [
+            Hop(place="hpc", name="ssh", health=Health.OK, seen="there"),
+            Hop(place="hpc", name="clock", health=Health.FAULT, seen="late", do="set it"),
+        ]
+        text = table(hops)
+        assert "✓ hpc  ssh    there" in text
+        assert "→ set it" in text
+        assert text.endswith("2 hops tried: 1 wrong")
+        assert [each["health"] for each in json.loads(as_json(hops))] == ["ok", "fault"]
+
+    def test_what_does_not_answer_is_unknown(self) -> None:
+        import threading
+
+        never = threading.Event()
+
+        def wait() -> Iterator[Hop]:
+            yield Hop(place="hpc", name="first", health=Health.OK, seen="")
+            never.wait(20)
+
+        hops = _within("hpc", Check("quota", wait), 0.2)
+        never.set()
+        assert [(hop.name, hop.health) for hop in hops] == [("first", Health.OK), ("quota", Health.UNKNOWN)]
+
+    def test_what_fails_is_unknown_and_no_traceback(self) -> None:
+        def fail() -> Iterator[Hop]:
+            raise ValueError("odd\nmore")
+            yield
+
+        (hop,) = _within("hpc", Check("quota", fail), 5)
+        assert (hop.health, hop.seen) == (Health.UNKNOWN, "ValueError: odd")
+
+
+class TestObjects:
+    def test_plurals_and_groups(self) -> None:
+        kinds = [("v1", "ConfigMap"), ("networking.k8s.io/v1", "NetworkPolicy"), ("networking.k8s.io/v1", "Ingress")]
+        rights = of_kinds([*kinds, ("v1", "ConfigMap")], FILES)
+        assert [each.name for each in rights] == [
+            "configmaps",
+            "ingresses.networking.k8s.io",
+            "networkpolicies.networking.k8s.io",
+        ]
+
+    def test_what_helm_test_makes_is_not_asked_for(self) -> None:
+        text = "kind: Pod\nmetadata: {name: a, annotations: {helm.sh/hook: test}}\n---\nkind: Secret\nmetadata: {name: b}\n"
+        assert [each["kind"] for each in cluster._documents(text)] == ["Secret"]
+
+    def test_claims_of_any_workload(self) -> None:
+        spec = {"containers": [], "volumes": [{"persistentVolumeClaim": {"claimName": "scans"}}, {"emptyDir": {}}]}
+        objects = [{"kind": "Pod", "spec": spec}, {"kind": "Deployment", "spec": {"template": {"spec": spec}}}]
+        assert list(cluster._claims(objects)) == ["scans", "scans"]
+
+    def test_a_trial_pod_keeps_the_rules_and_runs_nothing(self) -> None:
+        security = {"runAsNonRoot": True}
+        container = {"image": "a:1", "command": ["train"], "securityContext": security, "env": [{"name": "TOKEN"}]}
+        pod = cluster._pod("name", container, {"nodeSelector": {"gpu": "yes"}, "volumes": [{}]})
+        assert pod["spec"]["containers"] == [
+            {"name": "image", "command": ["true"], "image": "a:1", "securityContext": security}
+        ]
+        assert pod["spec"]["nodeSelector"] == {"gpu": "yes"}
+        assert "volumes" not in pod["spec"]
+
+
+class TestCommand:
+    def test_the_laptop_alone(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["doctor", "--site", "laptop"]) == 0
+        assert "free" in capsys.readouterr().out
+
+    def test_an_unknown_deployment_names_the_nearest(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["doctor", "--site", "testbed", "--deployment", "slrum"]) == 2
+        assert "slurm" in capsys.readouterr().err
+
+    def test_no_time_at_all(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["doctor", "--site", "laptop", "--timeout", "0"]) == 2
+        assert "more than 0 s" in capsys.readouterr().err
