@@ -36,7 +36,7 @@ RULES: tuple[dict[str, list[str]], ...] = (
         "verbs": _WRITE,
     },
     {"apiGroups": ["apps"], "resources": ["replicasets", "controllerrevisions"], "verbs": _READ},
-    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": _WRITE},
+    {"apiGroups": ["batch"], "resources": ["jobs", "cronjobs"], "verbs": _WRITE},
     {"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": _WRITE},
     {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": _WRITE},
     {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": _WRITE},
