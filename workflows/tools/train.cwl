@@ -43,10 +43,46 @@ inputs:
     doc: channels per level of the network, finest first
     type: int[]?
     inputBinding: {prefix: --channels}
+  network:
+    doc: unet is MONAI's, the others are the two that DistMIS' paper can mean (unet, distmis-as-described, distmis-as-published)
+    type: {type: enum, symbols: [unet, distmis-as-described, distmis-as-published]}
+    default: unet
+    inputBinding: {prefix: --network}
+  norm:
+    doc: normalisation of the network (batch, group, instance)
+    type: {type: enum, symbols: [batch, group, instance]}
+    default: batch
+    inputBinding: {prefix: --norm}
   learning_rate:
     doc: peak of the learning rate
     type: float?
     inputBinding: {prefix: --learning-rate}
+  beta2:
+    doc: decay of Adam's mean of squared gradients
+    type: float?
+    inputBinding: {prefix: --beta2}
+  amsgrad:
+    doc: Adam that divides by the largest such mean so far
+    type: boolean?
+    inputBinding: {prefix: --amsgrad}
+  schedule:
+    doc: course of the learning rate (one-cycle, constant)
+    type: {type: enum, symbols: [one-cycle, constant]}
+    default: one-cycle
+    inputBinding: {prefix: --schedule}
+  dice:
+    doc: what a Dice loss is taken over, all patches of a rank together or each (batch, sample)
+    type: {type: enum, symbols: [batch, sample]}
+    default: batch
+    inputBinding: {prefix: --dice}
+  dice_smoothing:
+    doc: voxels added to both sides of the Dice's fraction
+    type: float?
+    inputBinding: {prefix: --dice-smoothing}
+  cross_entropy_weight:
+    doc: weight of the cross-entropy beside the Dice loss
+    type: float?
+    inputBinding: {prefix: --cross-entropy-weight}
   seed:
     doc: seed of weights, patches and augmentation
     type: int?
@@ -73,6 +109,10 @@ inputs:
     type: {type: enum, symbols: [single, ddp, local-sgd]}
     default: single
     inputBinding: {prefix: --strategy}
+  scale_by_ranks:
+    doc: whether the batch size and the learning rate are those of one rank, and multiplied by the ranks
+    type: boolean?
+    inputBinding: {prefix: --scale-by-ranks}
   ranks:
     doc: processes of ddp or local-sgd, over all nodes together; a multiple of the nodes
     type: int

@@ -14,8 +14,8 @@ from medweave_steps.contracts.model import ModelCard
 from medweave_steps.io.model_folder import BUNDLE_WEIGHTS_FILE, WEIGHTS_FILE, listed_file
 from medweave_steps.runtime.imports import require
 
-# A card is data that may come from elsewhere: it may choose among MONAI's networks, never name other code to run.
-_ALLOWED_CLASS = re.compile(r"monai\.networks\.nets\.[A-Za-z][A-Za-z0-9_]*")
+# A card is data that may come from elsewhere: it may choose among MONAI's networks and ours, never name other code to run.
+_ALLOWED_CLASS = re.compile(r"(monai\.networks\.nets|medweave_steps\.networks\.distmis)\.[A-Za-z][A-Za-z0-9_]*")
 
 
 def build_network(architecture: Mapping[str, Any]) -> Any:
@@ -26,7 +26,7 @@ def build_network(architecture: Mapping[str, Any]) -> Any:
     Returns:
         a torch.nn.Module.
     Raises:
-        UserInputError: the class is not one of `monai.networks.nets`, or does not take these arguments.
+        UserInputError: the class is none of `monai.networks.nets` or `medweave_steps.networks`, or does not take these arguments.
         BackendMissingError: torch or MONAI is not installed.
     """
     name, arguments = architecture.get("class"), architecture.get("arguments")
@@ -34,9 +34,10 @@ def build_network(architecture: Mapping[str, Any]) -> Any:
         raise _bad_architecture(f"class {name!r}, arguments of type {type(arguments).__name__}")
     torch = require("torch", extra="export")
     require("monai", extra="export")
-    network_class = getattr(importlib.import_module("monai.networks.nets"), name.rpartition(".")[2], None)
+    module, _, word = name.rpartition(".")
+    network_class = getattr(importlib.import_module(module), word, None)
     if not isinstance(network_class, type) or not issubclass(network_class, torch.nn.Module):
-        raise _bad_architecture(f"class {name!r}, which this version of MONAI does not have")
+        raise _bad_architecture(f"class {name!r}, which the installed {module.partition('.')[0]} does not have")
     try:
         return network_class(**arguments)
     except (TypeError, ValueError, KeyError) as error:
@@ -141,7 +142,7 @@ def _bad_architecture(seen: str) -> UserInputError:
     return UserInputError(
         "the model card describes a network that cannot be built.",
         seen=seen,
-        expected="a class of monai.networks.nets, and arguments that it takes",
+        expected="a class of monai.networks.nets or medweave_steps.networks, and arguments that it takes",
         do="correct the model's `architecture`, or train the model with this version of medweave",
     )
 

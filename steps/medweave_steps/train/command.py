@@ -28,7 +28,7 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     from medweave_steps.training.launch import ranks_here, run_ranks
     from medweave_steps.training.outputs import open_outputs
 
-    config = _continued(config, context)
+    config = _scaled(_continued(config, context), context)
     usable_cases(open_prepared(config.training_set))  # before any process is started
     gang = environment.gang()
     uses_ranks = strategy_class(config.strategy).uses_ranks
@@ -69,6 +69,17 @@ def _continued(config: TrainConfig, context: StepContext) -> TrainConfig:
         context.notice("an earlier attempt has left no whole checkpoint; the training starts anew.")
         return config
     return dataclasses.replace(config, resume_from=found)
+
+
+def _scaled(config: TrainConfig, context: StepContext) -> TrainConfig:
+    together = config.for_all_ranks()
+    if config.scale_by_ranks:
+        context.notice(
+            f"--scale-by-ranks with {config.ranks} rank{'s' if config.ranks > 1 else ''}: batch size {config.batch_size} × "
+            f"{config.ranks} = {together.batch_size}, learning rate {config.learning_rate:g} × {config.ranks} = "
+            f"{together.learning_rate:g}."
+        )
+    return together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

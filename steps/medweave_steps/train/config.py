@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from medweave_steps.networks import GROUPS, POOLINGS
 from medweave_steps.runtime.options import option
 from medweave_steps.train.strategies import STRATEGIES, strategy_class
 from medweave_steps.training.recipe import Recipe, check_option, options_of
@@ -23,6 +25,19 @@ _NOT_NUMERIC = (
 )
 """Options that do not change the trained weights: a run may be resumed under other values of these."""
 
+_NAMED_IF_USED = (
+    "sync_interval",
+    "accumulate",
+    "network",
+    "norm",
+    "beta2",
+    "amsgrad",
+    "schedule",
+    "dice",
+    "dice_smoothing",
+    "scale_by_ranks",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig(Recipe):
@@ -31,6 +46,11 @@ class TrainConfig(Recipe):
     name: str = option("the model's name in its card", default="lung-nodule")
 
     steps: int = option("optimiser steps", default=2000)
+    network: Literal["unet", "distmis-as-described", "distmis-as-published"] = option(
+        "unet is MONAI's, as the next three options say; the others are DistMIS' 3-D U-Net, whose text describes another than its "
+        "406,793 parameters belong to: that one is tied to the depth of --patch-shape",
+        default="unet",
+    )
     channels: tuple[int, ...] = option(
         "channels per level of the U-Net, finest first", default=(8, 16, 32, 64, 128), metavar="N"
     )
@@ -38,7 +58,14 @@ class TrainConfig(Recipe):
         "down-sampling on entering each level but the last (1 keeps full resolution)", default=(1, 2, 2, 2), metavar="N"
     )
     residual_units: int = option("residual convolutions per level; 0 for plain convolutions", default=0)
-    learning_rate: float = option("peak of the one-cycle schedule (Adam)", default=5e-3)
+    norm: Literal["batch", "group", "instance"] = option(
+        "normalisation of the network: batch is by the patches of a rank, group by up to 8 groups of channels, instance by channel",
+        default="batch",
+    )
+    learning_rate: float = option("of Adam: the peak of the schedule", default=5e-3)
+    scale_by_ranks: bool = option(
+        "--batch-size and --learning-rate are those of one rank: both are multiplied by --ranks", default=False
+    )
 
     epoch_steps: int = option("steps per epoch, the unit of progress", default=100)
     validation_interval: int = option("epochs between two validations", default=10)
@@ -81,7 +108,8 @@ class TrainConfig(Recipe):
         check_option(0 < self.learning_rate < math.inf, "learning_rate", self.learning_rate, "more than 0")
         check_option(0 <= self.overlap < 1, "overlap", self.overlap, "0 or more, below 1")
         check_option(self.strategy in STRATEGIES, "strategy", self.strategy, f"one of {', '.join(STRATEGIES)}")
-        most = self.batch_size if strategy_class(self.strategy).uses_ranks else 1
+        uses_ranks = strategy_class(self.strategy).uses_ranks
+        most = (math.inf if self.scale_by_ranks else self.batch_size) if uses_ranks else 1
         told = "1, or choose --strategy ddp" if most == 1 else f"1 to {most}: every rank takes part in --batch-size"
         check_option(1 <= self.ranks <= most, "ranks", self.ranks, told)
         threads = self.threads_per_rank
@@ -89,13 +117,22 @@ class TrainConfig(Recipe):
         interval = self.sync_interval
         fits = interval is None or (interval >= 1 and self.strategy == "local-sgd")
         check_option(fits, "sync_interval", interval, "at least 1, with --strategy local-sgd only")
-        parts, least = self.accumulate, self.batch_size // self.ranks
+        parts, least = self.accumulate, self.batch_size // (1 if self.scale_by_ranks else self.ranks)
         check_option(
             1 <= parts <= least, "accumulate", parts, f"1 to {least}, the patches that each rank has in a step"
         )
         self._check_network()
 
     def _check_network(self) -> None:
+        if self.network == "distmis-as-published":
+            depth, window_depth = self.patch_shape[2], self.window_shape[2]
+            check_option(
+                depth == window_depth, "window_shape", self.window_shape, f"the depth of --patch-shape, {depth}"
+            )
+            multiple = self.patch_multiple * (GROUPS["as_published"] if self.norm == "group" else 1)
+            check_option(
+                depth % multiple == 0, "patch_shape", self.patch_shape, f"a depth that is a multiple of {multiple}"
+            )
         check_option(
             len(self.channels) >= 2 and min(self.channels) >= 1, "channels", self.channels, "two or more, each >= 1"
         )
@@ -110,12 +147,21 @@ class TrainConfig(Recipe):
     @property
     def patch_multiple(self) -> int:
         """Every side of a patch must be a multiple of this."""
-        return math.prod(self.strides)
+        return math.prod(self.strides) if self.network == "unet" else 2**POOLINGS
 
     def identity(self) -> dict[str, Any]:
         """Every option that the trained weights depend on, as JSON values; equal identities train equal weights."""
         # What is not used is not named, so that checkpoints from before these options still fit.
         unused = tuple(
-            name for name, value in (("sync_interval", None), ("accumulate", 1)) if getattr(self, name) == value
+            field.name
+            for field in dataclasses.fields(self)
+            if field.name in _NAMED_IF_USED and getattr(self, field.name) == field.default
         )
         return options_of(self, leave_out=_NOT_NUMERIC + unused)
+
+    def for_all_ranks(self) -> TrainConfig:
+        """The same training with the batch size and the learning rate of all ranks together."""
+        if not self.scale_by_ranks:
+            return self
+        batch_size, learning_rate = self.batch_size * self.ranks, self.learning_rate * self.ranks
+        return dataclasses.replace(self, batch_size=batch_size, learning_rate=learning_rate, scale_by_ranks=False)

@@ -26,8 +26,19 @@ class Recipe:
         "voxels of a training patch along I J K", default=(32, 32, 32), metavar="I J K"
     )
     weight_decay: float = option("decoupled weight decay (AdamW); 0 is plain Adam", default=0.0)
-    warm_up: float = option("share of the steps in which the learning rate rises", default=0.1)
-    dice_weight: float = option("weight of the Dice loss, taken over all patches of a rank", default=1.0)
+    beta2: float = option("decay of Adam's mean of squared gradients", default=0.999)
+    amsgrad: bool = option("Adam that divides by the largest such mean so far (AMSGrad)", default=False)
+    schedule: Literal["one-cycle", "constant"] = option(
+        "course of the learning rate: one-cycle rises and falls once, constant is --learning-rate at every step",
+        default="one-cycle",
+    )
+    warm_up: float = option("share of the steps in which the learning rate rises (one-cycle)", default=0.1)
+    dice_weight: float = option("weight of the Dice loss", default=1.0)
+    dice: Literal["batch", "sample"] = option(
+        "what a Dice is taken over: batch is all patches of a rank together; sample is each patch, of which the mean is taken",
+        default="batch",
+    )
+    dice_smoothing: float = option("voxels added to both sides of the Dice's fraction", default=1.0)
     cross_entropy_weight: float = option("weight of the cross-entropy loss", default=1.0)
     lesion_share: float = option("share of patches placed on a lesion, each lesion with equal chance", default=0.6)
     bright_share: float = option("share of the other patches placed on bright lung structures (vessels)", default=0.3)
@@ -57,6 +68,8 @@ class Recipe:
             check_option(0 <= getattr(self, name) <= 1, name, getattr(self, name), "0 to 1")
         together = self.bright_share + self.thick_share
         check_option(together <= 1 + 1e-9, "bright_share", f"{together:g} with --thick-share", "at most 1 together")
+        check_option(0 <= self.beta2 < 1, "beta2", self.beta2, "0 or more, below 1")
+        check_option(0 < self.dice_smoothing < math.inf, "dice_smoothing", self.dice_smoothing, "more than 0")
         check_option(0 < self.warm_up < 1, "warm_up", self.warm_up, "between 0 and 1")
         check_option(self.dice_weight + self.cross_entropy_weight > 0, "dice_weight", 0, "a loss with some weight")
         check_option(min(self.patch_shape) >= 1, "patch_shape", self.patch_shape, "voxels, each >= 1")

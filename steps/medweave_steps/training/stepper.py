@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,17 +49,22 @@ class Stepper:
         self.network, self.wrapped, self.device, self.uses_bfloat16 = network, wrapped, device, uses_bfloat16
         self.dtype = next(network.parameters()).dtype
         self._statistics = [buffer for buffer in network.buffers() if buffer.is_floating_point()]
-        self.loss = dice_cross_entropy(dice_weight=recipe.dice_weight, cross_entropy_weight=recipe.cross_entropy_weight)
-        # One kernel for all weights: the weights are many and small.
-        if recipe.weight_decay:
-            decay = recipe.weight_decay
-            self.optimiser = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=decay, fused=True)
-        else:
-            self.optimiser = torch.optim.Adam(network.parameters(), lr=learning_rate, fused=True)
-        # Smith and Topin 2019, Proc. SPIE 11006, "Super-convergence": one rise, one fall to almost zero.
-        self.schedule = torch.optim.lr_scheduler.OneCycleLR(
-            self.optimiser, learning_rate, total_steps=num_steps, pct_start=recipe.warm_up
+        self.loss = dice_cross_entropy(
+            dice_weight=recipe.dice_weight,
+            cross_entropy_weight=recipe.cross_entropy_weight,
+            over_batch=recipe.dice == "batch",
+            smoothing=recipe.dice_smoothing,
         )
+        self.optimiser = _adam(recipe, network, learning_rate)
+        schedules = torch.optim.lr_scheduler
+        if recipe.schedule == "constant":
+            self.schedule = schedules.ConstantLR(self.optimiser, factor=1.0)
+        else:
+            # Smith and Topin 2019, Proc. SPIE 11006, "Super-convergence": one rise, one fall to almost zero. The momentum goes
+            # the other way, and with it beta1; beta2 stays.
+            # A rise of exactly one step is divided by zero in torch.
+            rise = recipe.warm_up * (1.001 if math.isclose(recipe.warm_up * num_steps, 1) else 1)
+            self.schedule = schedules.OneCycleLR(self.optimiser, learning_rate, total_steps=num_steps, pct_start=rise)
 
     @property
     def learning_rate(self) -> float:
@@ -129,6 +135,17 @@ class Stepper:
         """Takes over what `state` gave."""
         self.optimiser.load_state_dict(state["optimiser"])
         self.schedule.load_state_dict(state["schedule"])
+
+
+def _adam(recipe: Recipe, network: Any, learning_rate: float) -> Any:
+    # One kernel for all weights: the weights are many and small.
+    given = {
+        "lr": learning_rate, "betas": (0.9, recipe.beta2), "amsgrad": recipe.amsgrad, "fused": True,
+    }  # fmt: skip
+    optimisers = require("torch", extra="train").optim
+    if recipe.weight_decay:
+        return optimisers.AdamW(network.parameters(), weight_decay=recipe.weight_decay, **given)
+    return optimisers.Adam(network.parameters(), **given)
 
 
 def uses_bfloat16(recipe: Recipe, device: Any) -> bool:
