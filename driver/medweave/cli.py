@@ -14,6 +14,7 @@ from medweave_steps.contracts.model import RESEARCH_USE_ONLY
 
 # Name -> one line of help. The command's module is imported only when it is asked for.
 COMMANDS = {
+    "advise": "tell which training strategy on how many GPUs finishes soonest, by a few measurements",
     "attach": "show a run that goes on, as `medweave run` shows its own",
     "bind": "write a streamflow.yml that runs a workflow at a site",
     "cancel": "end a run that goes on, and clean up after it",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave import sites
+from medweave.advise import document as advice
 from medweave.documents import not_installed
 from medweave.plan import document
 from medweave_connectors.closest import closest
@@ -53,6 +54,8 @@ def schemas() -> dict[str, Callable[[], Mapping[str, Any]]]:
         "site": sites.schema,
         "streamflow": streamflow_schema,
         document.SCHEMA: document.schema,
+        advice.MEASURED: partial(advice.schema, advice.MEASURED),
+        advice.ADVICE: partial(advice.schema, advice.ADVICE),
     }
     found |= {name: partial(_of_connector, name) for name in sites.connector_schemas()}
     return found | {name: partial(schema_of, name) for name in PUBLISHED}

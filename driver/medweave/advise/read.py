@@ -1,0 +1,197 @@
+"""The files that `medweave advise` reads: measurements by hand, and reports of medweave's own trainings."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from medweave.advise.document import STRATEGIES, Measured, MeasuredRow
+from medweave.documents import read_mapping, shown
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.report import RunReport
+
+DEFAULT_GPUS = (1, 2, 4, 8, 16, 32)
+REPORTS = ("train",)
+"""Verbs whose run reports hold a row."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the command line says beside the files; None where it says nothing.
+
+    Attributes:
+        gpus: numbers of GPUs to judge.
+        num_trials: trainings that the work has.
+    """
+
+    gpus: tuple[int, ...] | None
+    num_trials: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Training:
+    """A training of medweave, as its report tells it."""
+
+    row: MeasuredRow
+    num_samples: int
+    ranks_per_node: int
+    shown: str
+
+
+def read_measured(paths: Sequence[Path], asked: Asked) -> Measured:
+    """What all files say together.
+
+    Raises:
+        UserInputError: a file is of neither kind, two of them tell of different works, or a number cannot be.
+    """
+    documents: list[tuple[Measured, str]] = []
+    trainings: list[_Training] = []
+    for path in paths:
+        found = _read(path)
+        if isinstance(found, Measured):
+            documents.append((found, shown(path)))
+        else:
+            trainings.append(found)
+    if len(documents) > 1:
+        raise UserInputError(
+            "more than one file of measurements was given.",
+            seen=", ".join(name for _, name in documents),
+            expected="one, and reports of trainings beside it",
+            do="put their rows into one file",
+        )
+    _check_same_work(trainings)
+    measured = documents[0][0] if documents else _of_trainings(trainings)
+    if asked.num_trials is not None:
+        measured = dataclasses.replace(measured, num_trials=asked.num_trials)
+    measured = dataclasses.replace(measured, gpus=asked.gpus or measured.gpus)
+    rows = tuple(_of_work(training, measured) for training in trainings)
+    measured = dataclasses.replace(measured, rows=measured.rows + rows)
+    _check(measured, documents[0][1] if documents else "the reports")
+    return measured
+
+
+def _read(path: Path) -> Measured | _Training:
+    document = read_mapping(path, "file of measurements, or run report")
+    if "verb" not in document:
+        return codec.from_json(Measured, document, where=shown(path))
+    report = codec.from_json(RunReport, document, where=shown(path))
+    if report.verb not in REPORTS:
+        raise UserInputError(
+            f"{shown(path)}: this run report tells of no training.",
+            seen=f"verb {report.verb!r}",
+            expected=f"the report of {' or '.join(REPORTS)}",
+            do="give run_report.json of the training",
+        )
+    return _training(report, shown(path))
+
+
+def _training(report: RunReport, name: str) -> _Training:
+    told: Mapping[str, Any] = report.results.get("training") or {}
+    try:
+        world_size = int(told["world_size"])
+        row = MeasuredRow(
+            strategy=next(each for each in STRATEGIES if each == (told["strategy"] if world_size > 1 else "single")),
+            gpus=world_size,
+            elapsed_s=float(told["seconds"]),
+        )
+        num_samples = int(told["steps_done"]) * int(told["batch_size"])
+    except (KeyError, TypeError, ValueError, StopIteration) as error:
+        raise UserInputError(
+            f"{name}: this report does not tell what an advice needs.",
+            seen=f"{type(error).__name__}: {error}",
+            expected="results.training with strategy, world_size, seconds, steps_done and batch_size",
+            do="train again with this version of medweave",
+        ) from error
+    per_host = Counter(rank.host for rank in report.ranks)
+    return _Training(
+        row=row, num_samples=num_samples, ranks_per_node=max(per_host.values(), default=1), shown=name
+    )  # fmt: skip
+
+
+def _of_trainings(trainings: Sequence[_Training]) -> Measured:
+    return Measured(
+        title="trainings of medweave, by their reports",
+        gpus=DEFAULT_GPUS,
+        gpus_per_node=max(training.ranks_per_node for training in trainings),
+        rows=(),
+        samples_per_trial=trainings[0].num_samples,
+    )
+
+
+def _of_work(training: _Training, measured: Measured) -> MeasuredRow:
+    """Its row, with the time of all trainings that the work has."""
+    expected = measured.samples_per_trial
+    if expected is not None and training.num_samples != expected:
+        raise UserInputError(
+            f"{training.shown} tells of another work than the measurements.",
+            seen=f"{training.num_samples} samples (steps_done times batch_size)",
+            expected=f"{expected} samples, as samples_per_trial says",
+            do="give trainings of the same length, or mend samples_per_trial",
+        )
+    assert training.row.elapsed_s is not None, "that of a report"
+    return dataclasses.replace(training.row, elapsed_s=training.row.elapsed_s * measured.num_trials)
+
+
+def _check_same_work(trainings: Sequence[_Training]) -> None:
+    if len({training.num_samples for training in trainings}) > 1:
+        raise UserInputError(
+            "the reports tell of trainings of different length.",
+            seen="; ".join(f"{each.shown}: {each.num_samples} samples" for each in trainings),
+            expected="the same number of steps times patches per step in each",
+            do="give trainings that differ only in --strategy and --ranks",
+        )
+
+
+def _check(measured: Measured, name: str) -> None:
+    for fault, expected in _faults(measured):
+        raise UserInputError(f"{name}: an advice cannot be made of this.", seen=fault, expected=expected)
+
+
+def _faults(measured: Measured) -> Iterator[tuple[str, str]]:
+    if not measured.rows:
+        yield "no rows", "at least one measurement"
+    if not measured.gpus or min(measured.gpus) < 1:
+        yield f"gpus: {list(measured.gpus)}", "numbers of GPUs to judge, each 1 or more"
+    for key in ("gpus_per_node", "num_trials"):
+        if getattr(measured, key) < 1:
+            yield f"{key}: {getattr(measured, key)}", "1 or more"
+    if measured.trial_s and (len(measured.trial_s) != measured.num_trials or not all(map(_is_time, measured.trial_s))):
+        yield (
+            f"trial_s: {len(measured.trial_s)} values",
+            f"a duration above 0 s for each of the {measured.num_trials} trials",
+        )
+    for number, row in enumerate(measured.rows):
+        for fault, expected in _faults_of_row(row, measured):
+            yield f"rows[{number}]: {fault}", expected
+
+
+def _faults_of_row(row: MeasuredRow, measured: Measured) -> Iterator[tuple[str, str]]:
+    if row.gpus < 1 or (row.strategy == "single" and row.gpus != 1):
+        yield f"{row.strategy} on {row.gpus} GPUs", "1 or more, and 1 for single"
+    if (row.elapsed_s is None) == (row.compute_s is None):
+        yield (
+            "elapsed_s and compute_s both, or neither",
+            "elapsed_s for a whole work, or compute_s for the parts of a step",
+        )
+    for key in ("elapsed_s", "compute_s"):
+        if getattr(row, key) is not None and not _is_time(getattr(row, key)):
+            yield f"{key}: {getattr(row, key)}", "more than 0 s"
+    for key in ("communication_s", "data_s", "queue_wait_s"):
+        if not 0 <= getattr(row, key) < math.inf:
+            yield f"{key}: {getattr(row, key)}", "0 s or more"
+    if row.compute_s is not None and (row.samples_per_step is None or measured.samples_per_trial is None):
+        yield (
+            "parts of a step, and not how many there are",
+            "samples_per_step in the row, samples_per_trial in the file",
+        )
+    if min(row.samples_per_step or 1, measured.samples_per_trial or 1) < 1:
+        yield "samples_per_step or samples_per_trial below 1", "1 or more"
+
+
+def _is_time(seconds: float) -> bool:
+    return 0 < seconds < math.inf

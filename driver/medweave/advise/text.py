@@ -1,0 +1,89 @@
+"""An advice as text for people. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from medweave.advise.document import Advice, Option
+from medweave_steps.contracts.progress import duration
+
+WIDTH = 110
+
+
+def text_of(advice: Advice) -> str:
+    """The whole advice."""
+    parts = (_head, _options, _checks, _said)
+    return "\n\n".join("\n".join(lines) for part in parts if (lines := list(part(advice)))) + "\n"
+
+
+def _head(advice: Advice) -> Iterator[str]:
+    yield advice.title
+    best = advice.soonest
+    if best is None:
+        yield "Nothing can be advised: no option could be judged, or none fits into the memory of a GPU."
+        return
+    sure = "no other option can be sooner" if advice.is_sure else "others may be sooner: the intervals overlap"
+    wait = f", after {duration(best.queue_wait_s)} in the queue" if best.queue_wait_s else ""
+    yield from textwrap.wrap(
+        f"Soonest: {_name(best)}: {duration(best.elapsed_s)} (between {duration(best.low_s)} and {duration(best.high_s)}){wait}, "
+        f"efficiency {best.efficiency:.2f} ({best.efficiency_low:.2f} to {best.efficiency_high:.2f}); {sure}.",
+        WIDTH,
+    )
+    if advice.measure_next:
+        yield f"To know more, measure next: {advice.measure_next}."
+
+
+def _options(advice: Advice) -> Iterator[str]:
+    rows = [("strategy", "GPUs", "time", "at least", "at most", "queue", "efficiency", "of", "to", "")]
+    for each in advice.options:
+        told = [*(["measured"] if each.is_measured else []), *([] if each.fits else ["does not fit into memory"])]
+        rows.append(
+            (
+                each.strategy, str(each.gpus), duration(each.elapsed_s), duration(each.low_s), duration(each.high_s),
+                duration(each.queue_wait_s), f"{each.efficiency:.2f}", f"{each.efficiency_low:.2f}",
+                f"{each.efficiency_high:.2f}", ", ".join(told),
+            )
+        )  # fmt: skip
+    yield from _table(rows)
+
+
+def _checks(advice: Advice) -> Iterator[str]:
+    if not advice.checks:
+        return
+    inside = sum(each.is_inside for each in advice.checks)
+    yield f"Rows that were held back ({inside} of {len(advice.checks)} in their interval)"
+    rows = [("strategy", "GPUs", "measured", "expected", "error", "at least", "at most", "")]
+    rows += [
+        (
+            each.strategy, str(each.gpus), duration(each.measured_s), duration(each.elapsed_s), f"{100 * each.error:+.1f} %",
+            duration(each.low_s), duration(each.high_s), "" if each.is_inside else "outside",
+        )
+        for each in advice.checks
+    ]  # fmt: skip
+    yield from _table(rows)
+
+
+def _said(advice: Advice) -> Iterator[str]:
+    yield from textwrap.wrap(advice.method, WIDTH)
+    for title, lines in (("Not judged", advice.not_judged), ("What these measurements cannot show", advice.unseen)):
+        if lines:
+            yield f"{title}:"
+        for line in lines:
+            yield from textwrap.wrap(line, WIDTH, initial_indent="  - ", subsequent_indent="    ")
+
+
+def _name(option: Option) -> str:
+    return f"{option.strategy} on {option.gpus} GPU{'s' if option.gpus > 1 else ''}"
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Columns as wide as their widest cell; numbers to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = [
+            f"{cell:<{width}}" if place == 0 else f"{cell:>{width}}"
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        cells[-1] = row[-1]
+        yield ("  " + "  ".join(cells)).rstrip()

@@ -1,0 +1,312 @@
+"""The adviser: a table of the literature, works whose times are known by hand, and files that cannot be used."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from medweave.advise import document, model
+from medweave.advise.document import Advice, Measured, MeasuredRow
+from medweave.advise.judge import advise, law_of
+from medweave.cli import main
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave_steps.contracts.report import RankFacts, RunReport
+from support.cwl_files import ROOT
+
+TABLE = ROOT / "docs/how-to/advise/distmis-table-1.yml"
+PAGE = ROOT / "docs/how-to/choose-a-strategy.md"
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str | Path) -> Advice:
+    """What the command prints as JSON, held against its schema."""
+    assert main(["advise", "--json", *map(str, words)]) == 0
+    data = json.loads(capsys.readouterr().out)
+    jsonschema.validate(data, document.schema(document.ADVICE), jsonschema.Draft202012Validator)
+    return codec.from_json(Advice, data, where="advice")
+
+
+def written(folder: Path, **content: Any) -> Path:
+    path = folder / "measured.json"
+    path.write_text(json.dumps({"title": "t", "gpus": [1, 2, 4], "gpus_per_node": 2} | content))
+    return path
+
+
+def measured(*rows: MeasuredRow, **more: Any) -> Measured:
+    return Measured(**({"title": "t", "gpus": (1, 2, 4, 8), "gpus_per_node": 8, "rows": rows} | more))
+
+
+def row(strategy: Any, gpus: int, seconds: float | None = None, **more: Any) -> MeasuredRow:
+    return MeasuredRow(strategy=strategy, gpus=gpus, elapsed_s=seconds, **more)
+
+
+# -- DistMIS, Table I -------------------------------------------------------------------------------------------------
+
+
+def test_calibrated_on_two_rows_every_further_row_has_its_error_and_lies_in_its_interval(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    checks = told(capsys, TABLE, "--calibrate-up-to", "2").checks
+    assert [(each.strategy, each.gpus) for each in checks] == [
+        (strategy, gpus) for strategy in ("ddp", "search") for gpus in (4, 8, 12, 16, 32)
+    ]
+    assert all(each.is_inside and each.low_s <= each.measured_s <= each.high_s for each in checks)
+    # By hand: a + b = T(1), a/2 + b = T(2).
+    kept = 2 * 83368 - 159482
+    assert checks[0].elapsed_s == pytest.approx((159482 - kept) / 4 + kept)
+    assert checks[0].error == pytest.approx(checks[0].elapsed_s / 54575 - 1)
+    assert checks[4].error == pytest.approx(-0.008, abs=0.001)
+    assert checks[9].error == pytest.approx(-0.365, abs=0.001)
+
+
+def test_the_interval_rests_on_the_calibrated_rows_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    for each in told(capsys, TABLE, "--calibrate-up-to", "2").checks:
+        first, second = {"ddp": (159482, 83368), "search": (159619, 80679)}[each.strategy]
+        assert each.low_s == pytest.approx(min(first, 2 * second) / each.gpus)
+        assert each.high_s == second
+
+
+def test_more_rows_make_narrower_intervals(capsys: pytest.CaptureFixture[str]) -> None:
+    widths = []
+    for limit in (2, 4, 8, 16):
+        last = told(capsys, TABLE, "--calibrate-up-to", str(limit)).checks[-1]
+        assert last.gpus == 32
+        assert last.is_inside
+        widths.append(last.high_s - last.low_s)
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_a_row_that_is_wrong_is_outside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"strategy": "ddp", "gpus": n, "elapsed_s": s} for n, s in ((1, 100), (2, 60), (4, 20))]
+    (check,) = told(capsys, written(tmp_path, rows=rows), "--calibrate-up-to", "2").checks
+    assert not check.is_inside
+    assert main(["advise", str(tmp_path / "measured.json"), "--calibrate-up-to", "2"]) == 0
+    assert "0 of 1 in their interval" in capsys.readouterr().out
+
+
+def test_what_cannot_be_seen_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    unseen = " ".join(told(capsys, TABLE, "--calibrate-up-to", "2").unseen)
+    for words in ("shared file system", "network between nodes", "differ in length", "queue's wait", "memory"):
+        assert words in unseen
+    assert "network between nodes" not in " ".join(told(capsys, TABLE).unseen)
+
+
+def test_the_whole_table_says_what_the_paper_says(capsys: pytest.CaptureFixture[str]) -> None:
+    advice = told(capsys, TABLE)
+    assert advice.soonest is not None
+    assert (advice.soonest.strategy, advice.soonest.gpus, advice.soonest.is_measured) == ("search", 32, True)
+    assert advice.soonest.efficiency == pytest.approx(15.19 / 32, abs=0.001)
+    assert advice.is_sure
+    assert advice.measure_next == ""
+
+
+# -- the model --------------------------------------------------------------------------------------------------------
+
+
+def test_a_law_of_two_terms_is_found_again_from_three_rows() -> None:
+    rows = [row("ddp", n, 1000 / n + 50) for n in (1, 2, 4)]
+    found = law_of("ddp", rows, measured(*rows))
+    assert found is not None
+    assert found.at(8).elapsed_s == pytest.approx(1000 / 8 + 50)
+
+
+@pytest.mark.parametrize(
+    ("points", "expected"),
+    [
+        ([(1.0, 100.0), (0.5, 50.0)], (100.0, 0.0)),
+        ([(1.0, 100.0), (0.5, 40.0)], None),
+        ([(1.0, 80.0), (0.5, 90.0)], None),
+    ],
+)
+def test_neither_term_is_below_zero(points: list[tuple[float, float]], expected: tuple[float, float] | None) -> None:
+    found = model.fitted(points)
+    assert min(found) >= 0
+    if expected:
+        assert found == pytest.approx(expected)
+
+
+def test_parts_of_a_step_make_the_interval_narrower_than_whole_times() -> None:
+    # Of a step of 1.1 s on one GPU 1 s is computing, 0.1 s waiting for data; on two, 0.5 + 0.05 and 0.1 for the other rank.
+    parts = [
+        row("ddp", 1, compute_s=1.0, data_s=0.1, samples_per_step=8),
+        row("ddp", 2, compute_s=0.5, data_s=0.05, communication_s=0.1, samples_per_step=8),
+    ]
+    work = measured(*parts, samples_per_trial=800)
+    found = law_of("ddp", parts, work)
+    assert found is not None
+    four = found.at(4)
+    assert four.elapsed_s == pytest.approx(100 * (0.25 + 0.025 + 0.1 * (3 / 4) / (1 / 2)))
+    assert four.low_s == pytest.approx(100 * (0.25 + 0.025 + 0.1))
+    assert four.high_s == pytest.approx(100 * (0.25 + 0.05 + 0.1 * 3))
+    whole = [row("ddp", 1, 110.0), row("ddp", 2, 65.0)]
+    wide = law_of("ddp", whole, measured(*whole))
+    assert wide is not None
+    assert (wide.at(4).low_s, wide.at(4).high_s) == (27.5, 65.0)
+
+
+def test_a_batch_that_grows_with_the_gpus_has_fewer_meetings() -> None:
+    parts = [
+        row("ddp", 1, compute_s=1.0, samples_per_step=2),
+        row("ddp", 2, compute_s=1.0, communication_s=0.1, samples_per_step=4),
+    ]
+    found = law_of("ddp", parts, measured(*parts, samples_per_trial=800))
+    assert found is not None
+    assert found.at(2).elapsed_s == pytest.approx(200 * 1.1)
+    assert found.at(4).elapsed_s == pytest.approx(100 * (1.0 + 0.1 * (3 / 4) / (1 / 2)))
+
+
+def test_between_two_measured_numbers_the_time_lies_between_theirs() -> None:
+    rows = [row("ddp", 1, 100.0), row("ddp", 8, 30.0)]
+    found = law_of("ddp", rows, measured(*rows))
+    assert found is not None
+    assert (found.at(4).low_s, found.at(4).high_s) == (30.0, 100.0)
+    assert 30 < found.at(4).elapsed_s < 100
+
+
+def test_repeats_are_averaged_and_their_range_is_the_interval() -> None:
+    rows = [row("ddp", 1, 100.0), row("ddp", 2, 60.0), row("ddp", 2, 64.0)]
+    found = law_of("ddp", rows, measured(*rows))
+    assert found is not None
+    two = found.at(2)
+    assert (two.low_s, two.elapsed_s, two.high_s, two.is_measured) == (60.0, 62.0, 64.0, True)
+
+
+def test_trials_of_known_length_are_dealt_to_the_gpu_that_is_free() -> None:
+    assert model.makespan([4, 3, 2, 1], 2) == 5
+    assert model.makespan([4, 3, 2, 1], 9) == 4
+    rows = [row("search", 1, 10.0)]
+    found = law_of("search", rows, measured(*rows, num_trials=4, trial_s=(4, 3, 2, 1)))
+    assert found is not None
+    assert found.at(2).elapsed_s == pytest.approx(5.0)
+    equal = law_of("search", rows, measured(*rows, num_trials=5))
+    assert equal is not None
+    assert equal.at(2).elapsed_s == pytest.approx(6.0)  # two GPUs, five trials: three of them one after the other
+    assert equal.at(2).low_s == pytest.approx(5.0)
+
+
+# -- the advice -------------------------------------------------------------------------------------------------------
+
+
+def test_one_training_is_not_sooner_by_a_search_and_the_fewest_gpus_of_equals_are_advised() -> None:
+    rows = [row("ddp", 1, 100.0), row("ddp", 2, 55.0), row("search", 2, 100.0)]
+    advice = advise(measured(*rows))
+    assert advice.soonest is not None
+    assert (advice.soonest.strategy, advice.soonest.gpus) == ("ddp", 8)
+    search = [each for each in advice.options if each.strategy == "search"]
+    assert [each.gpus for each in search] == [2, 4, 8]
+    assert {round(each.elapsed_s) for each in search} == {100}
+
+
+def test_the_wait_in_the_queue_counts() -> None:
+    rows = [row("ddp", 1, 100.0, queue_wait_s=5), row("ddp", 2, 55.0, queue_wait_s=500)]
+    best = advise(measured(*rows)).soonest
+    assert best is not None
+    assert (best.strategy, best.gpus, best.queue_wait_s) == ("single", 1, 5)
+
+
+def test_what_does_not_fit_into_memory_is_not_advised() -> None:
+    rows = [row("ddp", 1, 100.0, memory_mib=20000), row("ddp", 2, 55.0, memory_mib=11000)]
+    advice = advise(measured(*rows, gpus=(1, 2), gpu_memory_mib=16384))
+    assert advice.soonest is not None
+    assert (advice.soonest.strategy, advice.soonest.gpus) == ("ddp", 2)
+    assert {each.strategy for each in advice.options if not each.fits} == {"single", "search"}
+    assert advise(measured(*rows, gpus=(1, 2), gpu_memory_mib=8000)).soonest is None
+
+
+def test_a_strategy_that_talks_is_not_judged_by_one_gpu() -> None:
+    advice = advise(measured(row("ddp", 1, 100.0)))
+    assert {each.strategy for each in advice.options} == {"single", "search"}
+    assert advice.not_judged[0].startswith("ddp:")
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def report(path: Path, *, strategy: str, ranks: int, seconds: float, steps: int = 50, verb: str = "train") -> Path:
+    training = {
+        "strategy": strategy, "world_size": ranks, "seconds": seconds, "steps_done": steps, "batch_size": 4,
+    }  # fmt: skip
+    facts = [
+        RankFacts(rank=rank, host="n1", device="cpu", num_threads=1, samples=1, seconds=1.0) for rank in range(ranks)
+    ]
+    content = RunReport(
+        verb=verb, medweave_version="0", started_at="2026-01-01T00:00:00+00:00", seconds=seconds, peak_memory_mib=1,
+        peak_memory_children_mib=1, num_threads=1, host_cpu="x", config={}, versions={}, results={"training": training},
+        cases=(), notices=(), ranks=tuple(facts),
+    )  # fmt: skip
+    path.write_text(codec.dumps(content))
+    return path
+
+
+def test_reports_of_trainings_are_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = report(tmp_path / "one.json", strategy="single", ranks=1, seconds=100)
+    two = report(tmp_path / "two.json", strategy="ddp", ranks=2, seconds=60)
+    advice = told(capsys, one, two, "--gpus", "1", "2", "4", "--num-trials", "3")
+    times = {(each.strategy, each.gpus): each.elapsed_s for each in advice.options}
+    assert times[("single", 1)] == 300
+    assert times[("ddp", 2)] == 180
+    assert times[("search", 4)] == pytest.approx(100)
+
+
+def test_reports_of_different_works_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = report(tmp_path / "one.json", strategy="single", ranks=1, seconds=100)
+    two = report(tmp_path / "two.json", strategy="ddp", ranks=2, seconds=60, steps=70)
+    assert main(["advise", str(one), str(two)]) == UserInputError.exit_code
+    assert "200 samples" in capsys.readouterr().err
+    other = report(tmp_path / "three.json", strategy="single", ranks=1, seconds=1, verb="export")
+    assert main(["advise", str(other)]) == UserInputError.exit_code
+    assert "tells of no training" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("rows", "seen"),
+    [
+        ([], "no rows"),
+        ([{"strategy": "single", "gpus": 2, "elapsed_s": 1}], "rows[0]: single on 2 GPUs"),
+        ([{"strategy": "ddp", "gpus": 0, "elapsed_s": 1}], "rows[0]: ddp on 0 GPUs"),
+        ([{"strategy": "ddp", "gpus": 1}], "elapsed_s and compute_s both, or neither"),
+        ([{"strategy": "ddp", "gpus": 1, "elapsed_s": 1, "compute_s": 1}], "elapsed_s and compute_s both, or neither"),
+        ([{"strategy": "ddp", "gpus": 1, "elapsed_s": -1}], "elapsed_s: -1"),
+        ([{"strategy": "ddp", "gpus": 1, "elapsed_s": 1, "queue_wait_s": -1}], "queue_wait_s: -1"),
+        ([{"strategy": "ddp", "gpus": 1, "compute_s": 1, "samples_per_step": 4}], "not how many there are"),
+        ([{"strategy": "dpp", "gpus": 1, "elapsed_s": 1}], "dpp"),
+        ([{"strategy": "ddp", "gpus": 1, "elapsed": 1}], "elapsed"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_used_says_where(
+    tmp_path: Path, rows: list[dict[str, Any]], seen: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["advise", str(written(tmp_path, rows=rows))]) == UserInputError.exit_code
+    assert seen in capsys.readouterr().err
+
+
+def test_durations_of_trials_are_as_many_as_the_trials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"strategy": "search", "gpus": 1, "elapsed_s": 10}]
+    assert main(["advise", str(written(tmp_path, rows=rows, num_trials=3, trial_s=[1, 2]))]) == UserInputError.exit_code
+    assert "each of the 3 trials" in capsys.readouterr().err
+
+
+def test_a_limit_below_all_rows_and_a_missing_file_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"strategy": "ddp", "gpus": 2, "elapsed_s": 10}]
+    assert main(["advise", str(written(tmp_path, rows=rows)), "--calibrate-up-to", "1"]) == UsageError.exit_code
+    assert "leaves no row" in capsys.readouterr().err
+    assert main(["advise", str(tmp_path / "none.yml")]) == UserInputError.exit_code
+    with pytest.raises(SystemExit):
+        main(["advise", str(TABLE), "--gpus", "0"])
+
+
+def test_the_guide_shows_what_the_command_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    (command,) = re.findall(r"^medweave (advise docs/.*)$", PAGE.read_text(), flags=re.MULTILINE)
+    assert main(command.split()) == 0
+    printed = capsys.readouterr().out
+    shown = re.findall(r"```text\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)[0]
+    for line in shown.splitlines():
+        assert line == "…" or line in printed.splitlines()
