@@ -17,7 +17,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 # Its assertions tell what they saw, as those of a test file do.
-pytest.register_assert_rewrite("support.connector_contract")
+pytest.register_assert_rewrite("support.connector_contract", "support.reuse_contract")
 
 # Tests of a full disk run verbs under a limit on file size; Python (seen with 3.11) would keep byte code that the limit cut
 # short, in the environment's own folders, and every later import of it would fail.

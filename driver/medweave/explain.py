@@ -18,7 +18,10 @@ DESCRIPTION = (
     "has changed since then. It reads the event logs of the runs, which hold no values: what has changed is named, and not shown."
 )
 COMMAND = "command"  # part of the work that changes with its inputs, as a rule
-_ONLY_HERE = "its site keeps nothing for later runs: what steps of medweave.local have written is kept, on this machine"
+_NOT_LOOKED_UP = (
+    "it was not looked up whether it was done before: reuse is switched off (MEDWEAVE_REUSE, reuse_gib, storeGiB), or a connector "
+    "or data manager is not medweave's"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +130,7 @@ def _sentence(job: Job, compared_with: str, changed: Sequence[str]) -> str:
     if job.not_reusable:
         return f"run: {job.not_reusable}"
     if not job.parts:
-        return f"run: {_ONLY_HERE}" if job.started_s is not None else "not run: the run ended before"
+        return f"run: {_NOT_LOOKED_UP}" if job.started_s is not None else "not run: the run ended before"
     if not compared_with:
         return "run: no earlier run of this folder has done it"
     if changed:

@@ -69,7 +69,7 @@ def run(namespace: argparse.Namespace) -> int:
     known = _knowing(records, case)
     for record, files in known:
         print(f"{record.run_id}:")
-        if record.state == "completed" and not record.transfers:
+        if record.state == "completed" and not record.transfers and not _kept_at_sites(record):
             shutil.rmtree(record.folder / WORK, ignore_errors=True)
         else:
             for line in clean(record, namespace.file or file_of(record.folder)):
@@ -106,6 +106,11 @@ def _knowing(records: Sequence[Run], case: str) -> list[tuple[Run, list[Path]]]:
         if files:
             known.append((record, files))
     return known
+
+
+def _kept_at_sites(record: Run) -> bool:
+    """Whether a site may have kept what a step has written there."""
+    return any("place" in job.parts for job in record.jobs)
 
 
 def _may_hold_more(record: Run) -> bool:

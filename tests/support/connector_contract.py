@@ -33,6 +33,7 @@ from support.connector_runs import (
     until,
     using,
 )
+from support.reuse_contract import ReuseContract
 
 VALUE = "a $HOME $(touch harm) `touch harm` \"b\" 'c' \\ d\nsecond line;"
 JOBS = (JOB, "/train/1", "/train/2", "/train/3")
@@ -44,7 +45,7 @@ ENDS_BY_ITSELF = {
 }
 
 
-class ConnectorContract:
+class ConnectorContract(ReuseContract):
     """The suite. A back-end's class has a fixture `site`, and says as `lacks` what it cannot have."""
 
     def __init_subclass__(cls, *, lacks: Mapping[str, str] | None = None, **keywords: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import dataclasses
 import shlex
 import shutil
 from collections.abc import MutableMapping, MutableSequence, Sequence
@@ -27,6 +28,8 @@ from medweave_connectors.pods.pod import Pod, pod_facts
 from medweave_connectors.pods.states import loss
 from medweave_connectors.record import console, current
 from medweave_connectors.record.run import short_path
+from medweave_connectors.reuse.running import reusing
+from medweave_connectors.reuse.worker import Worker
 from medweave_connectors.shutdown import run_is_ending
 from medweave_connectors.transfer import manifest
 
@@ -157,6 +160,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
 
     # ---- jobs
 
+    @reusing
     async def run(
         self,
         location: ExecutionLocation,
@@ -177,6 +181,12 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         return await super().run(
             location, command, environment, workdir, stdin, stdout, stderr, capture_output, timeout, job_name
         )
+
+    async def worker_of(self, location: ExecutionLocation, job_name: str) -> Worker:
+        """As in other pods, with the engine, and the pods of a distributed job."""
+        worker, distributed = await super().worker_of(location, job_name), requests.hints_of(job_name).gang
+        facts = {"engine": self.engine, "workers": len(self._taking_part(job_name)) if distributed else 1}
+        return dataclasses.replace(worker, facts={**worker.facts, **facts})
 
     def places_of(self, job_name: str, location: ExecutionLocation) -> list[str]:
         """Under ddp every worker that takes part; else the first pod."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
 from importlib.resources import files as package_files
@@ -29,6 +30,8 @@ from medweave_connectors.pods.workloads import container_names, documents, selec
 from medweave_connectors.reactions.table import STANDING, read_table
 from medweave_connectors.record import console
 from medweave_connectors.remote import step_variables
+from medweave_connectors.reuse.running import reusing
+from medweave_connectors.reuse.worker import Worker
 
 MAX_JOBS = 32
 EXEC_KINDS = [kind for kind, row in STANDING.items() if row.do != "stop"]
@@ -178,6 +181,7 @@ class MedweaveKubernetesConnector(PodsConnector):
         """How many locations a job can have; one pod is no gang."""
         return 1 if self.mode == "job" else super().most_locations(service)
 
+    @reusing
     async def run(
         self,
         location: ExecutionLocation,
@@ -205,6 +209,10 @@ class MedweaveKubernetesConnector(PodsConnector):
             limit_s=timeout,
         )
         return await self._jobs.run(step, location)
+
+    async def worker_of(self, location: ExecutionLocation, job_name: str) -> Worker:
+        """As in pods that stand; with `mode: job` the pod that holds the files does not compute."""
+        return dataclasses.replace(await super().worker_of(location, job_name), computes=self.mode == "exec")
 
     # ---- inside
 

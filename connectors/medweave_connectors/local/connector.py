@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import os
-import sys
 from collections.abc import MutableMapping, MutableSequence
 from importlib.resources import files
 from pathlib import Path
@@ -16,6 +14,7 @@ from streamflow.deployment.connector.local import LocalConnector
 
 from medweave_connectors.errors import CommandFailed, TimeLimitExceeded
 from medweave_connectors.local import utility
+from medweave_connectors.local.environment import step_environment
 from medweave_connectors.local.links import let_write, link
 from medweave_connectors.local.process import Command, Ended, end_all_now
 from medweave_connectors.local.streams import Reader, Writer
@@ -25,7 +24,7 @@ from medweave_connectors.record.job import CommandOutcome
 from medweave_connectors.record.output import take_line
 from medweave_connectors.record.run import short_path
 from medweave_connectors.remote import file_name, stream_line
-from medweave_connectors.reuse.session import current_work
+from medweave_connectors.reuse.running import reusing
 
 SETTLE_S = 3.0
 
@@ -60,6 +59,7 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
             await asyncio.sleep(0.01)
         await super().undeploy(external)
 
+    @reusing
     async def run(
         self,
         location: ExecutionLocation,
@@ -94,14 +94,6 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
         variables = step_environment(location.environment, environment or {})
         # StreamFlow passes the file of stdout when the tool names none for stderr: progress must not end in there.
         streams = (file_name(stdin), file_name(stdout), None if stderr == stdout else file_name(stderr))
-        set_here = {**location.environment, **(environment or {})}
-        work, run = current_work(), current()
-        if work is not None and (
-            origin := await work.take(command, environment=set_here, streams=streams, search=variables["PATH"])
-        ):
-            if run is not None:
-                run.command_ended(job_name, reused(origin, Path(workdir)))
-            return "", 0
         started = Command(
             command,
             environment=variables,
@@ -117,14 +109,12 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
         finally:
             self._commands.discard(started)
         outcome = _outcome(started, ended, timeout, Path(workdir))
-        if run is not None:
+        if (run := current()) is not None:
             run.command_ended(job_name, outcome)
         if self._closing:
             raise asyncio.CancelledError  # ended by us: the job did not fail
         if ended.timed_out:
             raise TimeLimitExceeded(f"{job_name}: {outcome.cause}")
-        if work is not None:
-            work.did_well = outcome.exit_code == 0
         return outcome.cause, outcome.exit_code
 
     async def copy_local_to_remote(
@@ -170,32 +160,6 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
     def get_schema(cls) -> str:
         """The closed schema of the deployment's `config`."""
         return files(__package__).joinpath("schema.json").read_text("utf-8")
-
-
-def step_environment(*layers: MutableMapping[str, str]) -> dict[str, str]:
-    """The driver's environment, then the layers; steps report progress as JSON.
-
-    The folder of this interpreter is on the PATH, so `.venv/bin/streamflow run …` finds the steps of its own environment
-    without activating it.
-    """
-    environment = os.environ.copy()
-    for layer in layers:
-        environment |= layer
-    beside = str(Path(sys.executable).parent)
-    path = environment.get("PATH", os.defpath)
-    if beside not in path.split(os.pathsep):
-        environment["PATH"] = os.pathsep.join((beside, path))
-    environment["MEDWEAVE_PROGRESS"] = "json"
-    return environment
-
-
-def reused(run_id: str, workdir: Path) -> CommandOutcome:
-    """How a command ended that was not run, for an earlier run has done its work.
-
-    Args:
-        run_id: that run.
-    """
-    return CommandOutcome(exit_code=0, seconds=0.0, report_folder=workdir, reused_from=run_id)
 
 
 def _outcome(command: Command, ended: Ended, timeout: int | None, workdir: Path) -> CommandOutcome:

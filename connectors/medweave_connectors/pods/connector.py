@@ -40,6 +40,8 @@ from medweave_connectors.reactions.table import STANDING, read_table
 from medweave_connectors.record import current
 from medweave_connectors.record.output import JobOutput
 from medweave_connectors.remote import file_name, shell_line, step_variables
+from medweave_connectors.reuse.running import reusing
+from medweave_connectors.reuse.worker import Worker
 from medweave_connectors.transfer import looking
 
 NO_PODS_S = 60.0
@@ -216,6 +218,7 @@ class PodsConnector(PodPlaces):
 
     # ---- commands
 
+    @reusing
     async def run(
         self,
         location: ExecutionLocation,
@@ -244,7 +247,7 @@ class PodsConnector(PodPlaces):
                 raise CommandFailed(command, location.name, (text, code))
             return (text, code) if capture_output else None
         streams = streams_of(stdin, stdout, stderr)
-        self._writers[workdir] = location.name
+        self.has_outputs(location, workdir)
         variables = step_variables(location.environment, environment or {})
         step = Step(
             name=job_name,
@@ -255,6 +258,16 @@ class PodsConnector(PodPlaces):
             limit_s=timeout,
         )
         return await PodAttempts(self, step, location, groups=self._groups, closing=lambda: self._closing).run()
+
+    def has_outputs(self, location: ExecutionLocation, workdir: str) -> None:
+        """The outputs of a job lie, or will, in this place of those that it was given."""
+        self._writers[workdir] = location.name
+
+    async def worker_of(self, location: ExecutionLocation, job_name: str) -> Worker:
+        """What runs a job's command there: the container's image."""
+        pod = await self.pod_at(location.name)
+        found = pod.container(location.name.partition(":")[2])
+        return Worker(facts={"image": found.image if found else ""})
 
     async def utility(
         self,

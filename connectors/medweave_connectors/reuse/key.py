@@ -45,9 +45,10 @@ def parts_of(
     inputs: Mapping[str, Any],
     staged: Mapping[str, str],
     software: str,
-    processor: str,
     run_id: str,
     secret: bytes,
+    processor: str = "",
+    place: Mapping[str, Any] | None = None,
 ) -> dict[str, str]:
     """The parts of a job, by name: 64 hexadecimal digits each.
 
@@ -58,7 +59,9 @@ def parts_of(
         inputs: as `described`, by name.
         staged: what lay in the output folder before the command, by content.
         software: a digest of the programs.
-        processor: what computes: the gate measures its speed, and its precision is not every other's.
+        processor: what computes: the gate measures its speed, and its precision is not every other's. Of another site it is
+            in `software`, as far as it can be asked.
+        place: of a job elsewhere, where it runs, and where its outputs stay.
     """
     own = {name: text for name, text in environment.items() if name not in _OWN_FOLDERS}
     told: dict[str, Any] = {f"input {name}": value for name, value in inputs.items()} | {
@@ -67,8 +70,8 @@ def parts_of(
         "streams": list(streams),
         "files beside the command": dict(staged),
         "programs": software,
-        "processor": processor,
     }
+    told |= {"processor": processor} if place is None else {"place": dict(place)}
     return {name: _digest(json.dumps(value, sort_keys=True), secret) for name, value in told.items()}
 
 

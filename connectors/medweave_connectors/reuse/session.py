@@ -1,5 +1,6 @@
-"""Reuse in one run: each job of this machine asks for its outputs before its command starts, and hands them in when it did well.
+"""Reuse in one run: each job asks for its outputs before its command starts, and hands them in when it did well.
 
+What is asked, kept and told is the same everywhere; where outputs lie, and how they are found again, is `here`'s and `there`'s.
 No streamflow in here.
 """
 
@@ -9,16 +10,16 @@ import asyncio
 import contextvars
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from medweave_connectors.record import console
 from medweave_connectors.record.run import RunRecord
-from medweave_connectors.reuse.content import tree
-from medweave_connectors.reuse.key import SHOWN_CHARACTERS, described, key_of, parts_of
-from medweave_connectors.reuse.shelf import Record, Shelf
-from medweave_connectors.reuse.software import processor, software_of
+from medweave_connectors.reuse.key import SHOWN_CHARACTERS, key_of
+from medweave_connectors.reuse.shelf import Shelf
 
 FOLDER = ".kept"  # in the folder of runs
 SWITCH = "MEDWEAVE_REUSE"  # 0: nothing is reused, and nothing kept
@@ -26,6 +27,25 @@ NOT_ALLOWED = "its tool says WorkReuse: {enableReuse: false}"
 UNREADABLE = "something that it reads, or that it has written, cannot be told by content: a pipe, a socket, a link that leads out"
 
 _work: contextvars.ContextVar[Work | None] = contextvars.ContextVar("medweave_work", default=None)
+
+
+class Untold(Exception):
+    """What a job's work is cannot be told; the words say why, for people, and name no file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The command of a job as the engine gives it to a connector.
+
+    Attributes:
+        words: as a shell is given them.
+        environment: what the tool sets.
+        streams: files of stdin, stdout and stderr.
+    """
+
+    words: Sequence[str]
+    environment: Mapping[str, str]
+    streams: Sequence[str | None]
 
 
 class Reuse:
@@ -42,11 +62,19 @@ class Reuse:
         self.shelf = Shelf(run.folder.parent / FOLDER, limit_gib=limit_gib, keep_days=keep_days)
         self._secret: bytes | None = None
         self._used: set[str] = set()
+        self._once: dict[tuple[str, ...], asyncio.Future[Any]] = {}
         run.when_ended = self._settle
 
     def used(self, key: str) -> None:
         """Something was kept, or taken, in this run."""
         self._used.add(key)
+
+    async def once(self, key: tuple[str, ...], ask: Callable[[], Awaitable[Any]]) -> Any:
+        """What was asked in this run before is not asked again; what failed is."""
+        known = self._once.get(key)
+        if known is None or (known.done() and (known.cancelled() or known.exception() is not None)):
+            known = self._once[key] = asyncio.ensure_future(ask())
+        return await asyncio.shield(known)
 
     def _settle(self) -> None:
         for key in self._used:
@@ -64,47 +92,43 @@ class Reuse:
         return self._secret
 
 
-class Work:
+class Work(ABC):
     """One job's command that may have been done before.
+
+    Attributes:
+        did_well: its command was run, and ended with a code of success.
 
     Args:
         inputs: values of its inputs, files and folders with their paths on the job's machine.
-        outputs: the job's output folder.
         allowed: whether its tool lets its work be reused.
     """
 
-    def __init__(self, reuse: Reuse, job_name: str, inputs: Mapping[str, Any], outputs: Path, *, allowed: bool) -> None:
-        self._reuse, self._job_name, self._inputs, self._outputs = reuse, job_name, inputs, outputs
-        self._allowed = allowed
-        self._key, self._staged = "", frozenset[str]()
-        self.did_well = False  # its command was run, and ended with a code of success
+    def __init__(self, reuse: Reuse, job_name: str, inputs: Mapping[str, Any], *, allowed: bool) -> None:
+        self.reuse, self.job_name, self.inputs = reuse, job_name, inputs
+        self.did_well = False
+        self._allowed, self._key = allowed, ""
 
-    async def take(
-        self, words: Sequence[str], *, environment: Mapping[str, str], streams: Sequence[str | None], search: str
-    ) -> str:
-        """The run that has done it, whose outputs now lie where the command would have written them; empty for none.
-
-        Args:
-            words: of the command, as a shell is given them.
-            environment: what the tool sets.
-            streams: files of stdin, stdout and stderr.
-            search: folders of programs, as PATH has them.
-        """
+    async def take(self, asked: Asked) -> str:
+        """The run that has done it, whose outputs now lie where the command would have written them; empty for none."""
         self._key, self.did_well = "", False
+        tell = self.reuse.run.job_looked_up
         if not self._allowed:
-            self._reuse.run.job_looked_up(self._job_name, why=NOT_ALLOWED)
+            tell(self.job_name, why=NOT_ALLOWED)
             return ""
         try:
-            parts, staged, key, record = await asyncio.to_thread(self._look, words, environment, streams, search)
-        except OSError:
-            self._reuse.run.job_looked_up(self._job_name, why=UNREADABLE)
+            parts, secret = await self.parts(asked)
+        except (OSError, Untold) as error:
+            tell(self.job_name, why=str(error) if isinstance(error, Untold) else UNREADABLE)
             return ""
-        self._key, self._staged = key, staged
-        shown = {name: digest[:SHOWN_CHARACTERS] for name, digest in parts.items()}
-        found = record.run_id if record is not None else ""
+        self._key = key_of(parts, secret)
+        shown, found, why = {name: digest[:SHOWN_CHARACTERS] for name, digest in parts.items()}, "", ""
+        try:
+            found = await self.given(self._key)
+        except Untold as error:
+            why = str(error)
         if found:
-            self._reuse.used(key)
-        self._reuse.run.job_looked_up(self._job_name, parts=shown, reused_from=found)
+            self.reuse.used(self._key)
+        tell(self.job_name, parts=shown, reused_from=found, why=why)
         return found
 
     async def keep(self) -> None:
@@ -112,38 +136,39 @@ class Work:
         if not (self._key and self.did_well):
             return
         try:
-            run_id = self._reuse.run.run_id
-            await asyncio.to_thread(
-                self._reuse.shelf.keep, self._key, self._outputs, staged=self._staged, run_id=run_id
-            )
-            self._reuse.used(self._key)
-        except OSError as error:
-            console.say(
-                f"medweave: what {self._job_name} has written is not kept for reuse: {os.strerror(error.errno or 0)}"
-            )
+            await self.handed_in(self._key)
+            self.reuse.used(self._key)
+        except (OSError, Untold) as error:
+            why = str(error) if isinstance(error, Untold) else os.strerror(error.errno or 0)
+            console.say(f"medweave: what {self.job_name} has written is not kept for reuse: {why}")
 
-    def _look(
-        self, words: Sequence[str], environment: Mapping[str, str], streams: Sequence[str | None], search: str
-    ) -> tuple[dict[str, str], frozenset[str], str, Record | None]:
-        contents = self._reuse.shelf.contents
-        secret = self._reuse.secret()
-        staged = {
-            inside: "/" if is_folder else contents.digest(path)
-            for inside, path, is_folder in (tree(os.fspath(self._outputs)) if self._outputs.is_dir() else ())
-        }
-        parts = parts_of(
-            words=words,
-            environment=environment,
-            streams=streams,
-            inputs={name: described(value, contents.digest) for name, value in self._inputs.items()},
-            staged=staged,
-            software=software_of(words, search),
-            processor=processor(),
-            run_id=self._reuse.run.run_id,
-            secret=secret,
-        )
-        key = key_of(parts, secret)
-        return parts, frozenset(staged), key, self._reuse.shelf.take(key, self._outputs)
+    @abstractmethod
+    async def parts(self, asked: Asked) -> tuple[dict[str, str], bytes]:
+        """What the work is made of, as `key.parts_of` has it, and the secret of its digests.
+
+        Raises:
+            OSError, Untold: something of it cannot be told.
+        """
+
+    @abstractmethod
+    async def given(self, key: str) -> str:
+        """Puts what was kept into the job's output folder: the run that has done it; empty for none.
+
+        Raises:
+            Untold: it was kept, and is not there any more.
+        """
+
+    @abstractmethod
+    async def handed_in(self, key: str) -> None:
+        """Keeps what lies in the job's output folder.
+
+        Raises:
+            OSError, Untold: it cannot be kept.
+        """
+
+    @abstractmethod
+    async def report_folder(self) -> Path | None:
+        """A folder of this machine with the reports of the outputs that were given."""
 
 
 def begin(work: Work | None) -> contextvars.Token[Work | None]:

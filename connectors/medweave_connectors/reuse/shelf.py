@@ -62,8 +62,8 @@ class Shelf:
 
     def __init__(self, root: Path, *, limit_gib: float, keep_days: float) -> None:
         self._root, self._limit_gib, self._keep_days = root, limit_gib, keep_days
-        self._memo = Memo(root / MEMO)
-        self.contents = Contents(self._memo)
+        self.memo = Memo(root / MEMO)
+        self.contents = Contents(self.memo)
 
     def secret(self) -> bytes:
         """The secret of the digests, made once.
@@ -100,7 +100,7 @@ class Shelf:
             self.contents.note({place / path: sha256 for path, (sha256, _) in record.files.items()})
         except OSError:  # another run has just made room
             return None
-        with self._memo.open() as table:
+        with self.memo.open() as table:
             table.execute("UPDATE works SET used=? WHERE key=?", (time.time(), key))
         return record
 
@@ -122,7 +122,7 @@ class Shelf:
         except (Unreadable, _Elsewhere):
             return False
         text = json.dumps(dataclasses.asdict(record))
-        with self._memo.open() as table:
+        with self.memo.open() as table:
             table.execute("REPLACE INTO works VALUES (?, ?, ?, ?)", (key, time.time(), record.num_bytes, text))
         return True
 
@@ -136,7 +136,7 @@ class Shelf:
         """Removes what was not used for long, and above the limit what was used longest ago."""
         oldest_s, room = time.time() - self._keep_days * _DAY_S, self._limit_gib * _GIB
         works: list[tuple[str, float, int]] = []
-        with self._memo.open() as table:
+        with self.memo.open() as table:
             works = table.execute("SELECT key, used, bytes FROM works ORDER BY used DESC").fetchall()
         for key, used_s, num_bytes in works:
             room -= num_bytes
@@ -151,14 +151,14 @@ class Shelf:
     def _record(self, key: str) -> Record | None:
         """What is known of kept work; None where nothing is, or another version wrote it."""
         row = None
-        with self._memo.open() as table:
+        with self.memo.open() as table:
             row = table.execute("SELECT record FROM works WHERE key=?", (key,)).fetchone()
         with contextlib.suppress(ValueError, TypeError):
             return None if row is None else _read(row[0])
         return None
 
     def _forget(self, key: str) -> None:
-        with self._memo.open() as table:
+        with self.memo.open() as table:
             table.execute("DELETE FROM works WHERE key=?", (key,))
         shutil.rmtree(self._root / key, ignore_errors=True)
 

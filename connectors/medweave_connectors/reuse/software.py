@@ -12,11 +12,10 @@ import os
 import platform
 import shlex
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import medweave_steps
+from medweave_connectors.reuse.installed import installed
 
 STEP = "medweave-step"
 
@@ -28,7 +27,7 @@ def software_of(words: Sequence[str], search: str) -> str:
         words: as a shell is given them.
         search: folders of programs, as PATH has them.
     """
-    name = _first(words)
+    name = first_word(words)
     facts = [name, _program(name, search)]
     if Path(name).name == STEP or Path(name).name.startswith("python"):
         facts.append(_installed())
@@ -60,7 +59,8 @@ def processor(file: Path = Path("/proc/cpuinfo"), gpus: Path = Path("/proc/drive
     return "\n".join((platform.machine(), str(os.cpu_count()), *sorted(set(lines)), *cards))
 
 
-def _first(words: Sequence[str]) -> str:
+def first_word(words: Sequence[str]) -> str:
+    """The program of a command; empty where a shell's own syntax comes first."""
     try:
         return next(iter(shlex.split(words[0])), "") if words else ""
     except ValueError:  # a part of a shell's own syntax
@@ -73,13 +73,5 @@ def _content(path: str) -> str:
 
 @functools.cache
 def _installed() -> str:
-    """Python, its libraries by name and version, and the source of the steps."""
-    whole = hashlib.sha256(sys.version.encode())
-    for folder in sorted(filter(os.path.isdir, sys.path)):
-        for name in sorted(each.name for each in Path(folder).glob("*.dist-info")):
-            whole.update(f"{name}\n".encode())
-    source = Path(medweave_steps.__file__).parent
-    for path in sorted(source.rglob("*")):
-        if path.is_file() and path.suffix != ".pyc":
-            whole.update(f"{path.relative_to(source)}\0{_content(str(path))}\n".encode())
-    return whole.hexdigest()
+    """Python, its libraries by name and version, and the source of the steps. Asked once in a run."""
+    return installed(needs_steps=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Mapping, MutableMapping, MutableSequence
 from importlib.resources import files
@@ -20,6 +21,8 @@ from medweave_connectors.record import current
 from medweave_connectors.record.console import say
 from medweave_connectors.remote import fetch_reports, file_name, step_variables
 from medweave_connectors.requests import Size
+from medweave_connectors.reuse.running import reusing
+from medweave_connectors.reuse.worker import Worker
 from medweave_connectors.slurm import commands
 from medweave_connectors.slurm.answers import Polled, Queued, read_poll
 from medweave_connectors.slurm.attempts import SlurmAttempts
@@ -171,6 +174,7 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
         gpus = self.services[service].gpusPerNode if service in self.services else 0
         return {f"{self._login.name}/slurmctld": Size(gpus=gpus)}
 
+    @reusing
     async def run(
         self,
         location: ExecutionLocation,
@@ -219,6 +223,21 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
                 self._open.discard(job)
 
         return await SlurmAttempts(job_name, step, self._site_of(location), self._reactions, submit).run()
+
+    async def worker_of(self, location: ExecutionLocation, job_name: str) -> Worker:
+        """What runs a job's command there. The login node is asked about programs; it is not the one that computes."""
+        name = location.service or ""
+        service = self.services.get(name, Service())
+        return Worker(
+            environment=service.environment,
+            setting=f"{self._where(name)}.environment",
+            facts={
+                "environment": dataclasses.asdict(service.environment),
+                "prologue": self._prologues.get(name, ""),
+                "nodes": [service.partition, service.constraint, service.gpusPerNode, service.gres],
+            },
+            computes=False,
+        )
 
     async def copy_remote_to_remote(
         self,

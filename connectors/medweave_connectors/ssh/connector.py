@@ -34,6 +34,8 @@ from medweave_connectors.remote import (
     stream_line,
     utility_line,
 )
+from medweave_connectors.reuse.running import reusing
+from medweave_connectors.reuse.worker import Worker
 from medweave_connectors.shells import SHELLS, ShellLost, Shells
 from medweave_connectors.ssh.hardware import PROBE, parse_hardware
 from medweave_connectors.ssh.master import MasterConnection
@@ -160,6 +162,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
             await shells.close()
         await super().undeploy(external)
 
+    @reusing
     async def run(
         self,
         location: ExecutionLocation,
@@ -211,6 +214,10 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
         if told[1] and not capture_output:
             raise CommandFailed(command, location.name, told)
         return told if capture_output else None
+
+    async def worker_of(self, location: ExecutionLocation, job_name: str) -> Worker:
+        """What runs a job's command there."""
+        return Worker(environment=self._worker, setting=self._worker_setting)
 
     async def get_stream_reader(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """What a command at the machine writes; a failure of the command is an error when the stream ends."""

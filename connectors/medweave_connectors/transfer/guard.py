@@ -80,6 +80,12 @@ class Guard:
             for location, path in copies:
                 self._known.note(self._place(location), path, of_it)
 
+    def made_by(self, step: str, outputs: Iterable[str]) -> frozenset[str]:
+        """The classes of all that a step writes; empty without rules."""
+        if self._rules is None:
+            return frozenset()
+        return frozenset().union(*(self._rules.carried(Port(step, name)) for name in outputs))
+
     def note_made(self, port: Port, copies: Copies) -> None:
         """What lies there came out of a step, or into the workflow, through this port."""
         if self._rules is not None:

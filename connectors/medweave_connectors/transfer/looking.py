@@ -91,6 +91,11 @@ def listed(folder: str, *, kind: str, follow: bool) -> list[str]:
     return _asked(f"export LC_ALL=C; cd {shlex.quote(folder)} && {find}")
 
 
+def found(folder: str, tests: str) -> list[str]:
+    """Words that print the paths below a folder that pass tests of `find`, each after `./`; links are not followed."""
+    return _asked(f"export LC_ALL=C; cd {shlex.quote(folder)} && find . -mindepth 1 {tests} {_EACH}")
+
+
 def listed_names(told: bytes) -> list[str]:
     """The names that `listed` told."""
     return [each.removeprefix(_BELOW) for each in names(told)]

@@ -29,6 +29,7 @@ from medweave_connectors.transfer.direct.routes import Routes
 from medweave_connectors.transfer.direct.way import Way
 from medweave_connectors.transfer.flow import Flow, Progress
 from medweave_connectors.transfer.guard import Guard
+from medweave_connectors.transfer.held import Held, site_of
 from medweave_connectors.transfer.known import Digests
 from medweave_connectors.transfer.limit import Limit, read_limit
 from medweave_connectors.transfer.manifest import Manifest
@@ -48,6 +49,7 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
 
     Attributes:
         guard: the data rules, which are asked before anything is sent.
+        held: what is known to lie at the sites.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
     ) -> None:
         super().__init__(context)
         self.guard = Guard(dataRules, wraps_of(context.config) if dataRules is not None else {})
+        self.held = Held()
         self._digests = Digests(memo_of(os.environ))
         self._store_gib = storeGiB
         with of_the_file():
@@ -102,10 +105,11 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
             if sending is not None:
                 work.append(self._send(sending, started, writable))
             await every(work)
-            linked = {wanted.name for _, _, wanted in links}
+            linked = {wanted.name: path for _, path, wanted in links}
             for place in made:
                 if place.name in linked and not writable:
                     await self._judge(place)
+                    self.held.linked(site_of(place.location), linked[place.name], place.path)
                 self._finish(place)
         except BaseException:
             _release(made)
@@ -185,7 +189,7 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
         at: Store | None,
     ) -> Sending:
         connector_of = self.context.deployment_manager.get_connector
-        sending = Sending(
+        return Sending(
             src_location,
             source,
             others,
@@ -194,21 +198,29 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
             digests=self._digests,
             flow=Flow(self._limit),
             at=at,
-            sweeps=at is not None and (key := (at.root, *(each.name for each in others))) not in self._swept,
+            sweeps=at is not None and self.sweeps(at, others),
         )
-        if at is not None:
-            self._swept.add(key)
-        return sending
 
     def _store(
         self, locations: Sequence[ExecutionLocation], path: str, writable: bool, classes: frozenset[str]
     ) -> Store | None:
         """The store of the places that get a copy; this machine has none, nor have places that copy to others by themselves."""
-        run = current()
         connector = self.context.deployment_manager.get_connector(locations[0].deployment)
-        if writable or run is None or locations[0].local or hasattr(connector, "mirrors"):
+        if writable or locations[0].local or hasattr(connector, "mirrors"):
             return None
-        return store_at(path, run.run_id, self._store_gib, classes)
+        return self.store_at(path, classes)
+
+    def store_at(self, path: str, classes: frozenset[str]) -> Store | None:
+        """The store for what lies at a path of another site; None where it has none."""
+        run = current()
+        return None if run is None else store_at(path, run.run_id, self._store_gib, classes)
+
+    def sweeps(self, at: Store, places: Sequence[ExecutionLocation]) -> bool:
+        """Whether nobody in this run has removed yet what is too much in a store; who asks does."""
+        key = (at.root, *(each.name for each in places))
+        is_first = key not in self._swept
+        self._swept.add(key)
+        return is_first
 
     async def _arrivals(self, source: str, destinations: Sequence[ExecutionLocation]) -> None:
         wanted = {(each.deployment, each.name) for each in destinations}
@@ -296,7 +308,11 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
 
             await way.send(source, target, pump)
 
-        _record(sending, await sending.send(stream), time.monotonic() - started, way)
+        sent = await sending.send(stream)
+        if not writable:
+            for place in sending.destinations:
+                self.held.note(site_of(place), sending.place.final, sent)
+        _record(sending, sent, time.monotonic() - started, way)
 
     async def _judge(self, place: DataLocation) -> None:
         path = StreamFlowPath(place.path, context=self.context, location=place.location)

@@ -22,7 +22,7 @@ class NotesClasses:
         step: Any = self
         if isinstance(manager := step.workflow.context.data_manager, MedweaveDataManager):
             names = [name for name, known in step.output_ports.items() if known == port.name]
-            for path in _paths(token):
+            for path in paths_in(token):
                 copies = [(each.location, each.path) for each in manager.get_data_locations(path)]
                 for name in names:
                     manager.guard.note_made(_made_at(step.name, name), copies)
@@ -37,21 +37,21 @@ def _made_at(step: str, name: str) -> Port:
     return Port(WORKFLOW, name) if step.endswith(_INJECTOR) else Port(step, name)
 
 
-def _paths(value: Any) -> Iterator[str]:
+def paths_in(value: Any) -> Iterator[str]:
     """Of all files and folders in a value; what lies in a folder is its own."""
     if isinstance(value, Token):
-        yield from _paths(value.value)
+        yield from paths_in(value.value)
     elif isinstance(value, MutableSequence):
         for each in value:
-            yield from _paths(each)
+            yield from paths_in(each)
     elif isinstance(value, Mapping):
         if value.get("class") in ("File", "Directory"):
             if path := value.get("path"):
                 yield path
-            yield from _paths(value.get("secondaryFiles") or [])
+            yield from paths_in(value.get("secondaryFiles") or [])
         else:
             for each in value.values():
-                yield from _paths(each)
+                yield from paths_in(each)
 
 
 def install() -> None:

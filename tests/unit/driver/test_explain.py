@@ -64,7 +64,8 @@ def test_each_answer_has_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "run: since run run-2 another input steps and programs",
         "run: nothing has changed since run run-3, whose outputs were not kept (it failed, or they made room)",
         "run: its tool says so",
-        "run: its site keeps nothing for later runs: what steps of medweave.local have written is kept, on this machine",
+        "run: it was not looked up whether it was done before: reuse is switched off (MEDWEAVE_REUSE, reuse_gib, storeGiB), or a "
+        "connector or data manager is not medweave's",
     ]
     third = why(tmp_path, "run-3")
     assert (third.compared_with, third.changed) == ("run-2", ("input steps", "programs"))

@@ -1,0 +1,92 @@
+"""The part of every connector's behaviour that is about work which was done before, written once."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+from streamflow.core.deployment import ExecutionLocation
+
+from medweave_connectors.record.run import RunRecord
+from medweave_connectors.reuse import session
+from medweave_connectors.reuse.here import WorkHere
+from medweave_connectors.reuse.session import Reuse
+from medweave_connectors.reuse.there import At, WorkThere
+from medweave_connectors.transfer.held import Held
+from medweave_connectors.transfer.store import store_at
+from support.connector_runs import JOB, Site, run_job, using
+
+
+class Again:
+    """The same job in one run after the other, each in a folder of its own, as the engine's step has it run.
+
+    Attributes:
+        first, folder: output folders of the first job, and of the last one.
+    """
+
+    def __init__(self, site: Site, record: RunRecord) -> None:
+        self._site, self._held = site, Held()
+        self._reuse = Reuse(record, limit_gib=1, keep_days=1)
+        self._reuse.on = True
+        self.first = self.folder = ""
+
+    async def run(self, connector: Any, place: ExecutionLocation, script: str) -> str:
+        """The run that had done the work before; empty where the script was run."""
+        self.folder = f"{self._site.folder}/{self._reuse.run.run_id}/{uuid.uuid4()}"
+        self.first = self.first or self.folder
+        work = self._work(connector, place)
+        token = session.begin(work)
+        try:
+            assert await run_job(self._site, connector, place, script, folder=self.folder) == ("", 0)
+        finally:
+            session.end(token)
+        await work.keep()
+        outcome = self._reuse.run.jobs[JOB].outcome
+        assert outcome is not None
+        return outcome.reused_from
+
+    def _work(self, connector: Any, place: ExecutionLocation) -> session.Work:
+        if place.local:
+            return WorkHere(self._reuse, JOB, {"word": "red"}, allowed=True, outputs=Path(self.folder))
+        store = store_at(self.folder, self._reuse.run.run_id, 1)
+        assert store is not None
+        at = At(
+            connector=connector,
+            location=place,
+            held=self._held,
+            store=store,
+            outputs=self.folder,
+            staged=True,
+            num_nodes=1,
+            sweeps=lambda: True,
+        )
+        return WorkThere(self._reuse, JOB, {"word": "red"}, allowed=True, at=at)
+
+
+class ReuseContract:
+    """Of `ConnectorContract`, which has the fixtures."""
+
+    def test_work_that_was_done_before_is_not_done_again(self, site: Site, record: RunRecord) -> None:
+        again = Again(site, record)
+        script = f"""echo x >> {site.folder}/count
+            mkdir result; echo one > result/a; echo two > 'result/b c'; echo {{}} > run_report.json"""
+
+        async def act(connector: Any, place: ExecutionLocation) -> None:
+            assert await again.run(connector, place, script) == ""
+            assert await again.run(connector, place, script) == record.run_id
+            texts = [site.read(f"{again.folder}/{name}") for name in ("result/a", "result/b c", "run_report.json")]
+            assert texts == ["one\n", "two\n", "{}\n"]
+            outcome = record.jobs[JOB].outcome
+            assert outcome is not None
+            assert outcome.report_folder is not None
+            assert (outcome.report_folder / "run_report.json").is_file()
+            # What is given is a further name of what is kept: written to, it is not what it was.
+            write = ["echo", "other", ">", f"{again.first}/result/a"]
+            await connector.run(place, write, capture_output=True)  # of a cluster, other pods have no such file
+            assert await again.run(connector, place, script) == ""
+            assert site.read(f"{again.folder}/result/a") == "one\n"
+            assert await again.run(connector, place, f"{script}; true") == "", "another command"
+
+        using(site, act)
+        assert site.read(f"{site.folder}/count") == "x\n" * 3

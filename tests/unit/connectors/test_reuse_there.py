@@ -1,0 +1,199 @@
+"""Runs of the engine whose steps work at other sites, and find the work of earlier runs done there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from medweave.cli import main
+from support.engine import Run, run, start, valid_events, wait_until
+from support.engine_file import OURS, engine_file, ssh_site
+from support.fake_cluster import NEVER_AGAIN, fake_cluster
+
+ON = {"MEDWEAVE_REUSE": "1"}
+SLURM = {"type": "medweave.slurm", "wraps": "login", "config": {"reactions": NEVER_AGAIN}}
+
+
+def write(folder: Path, *, site: str, port: int, carries: dict[str, Any] | None = None, **keys: Any) -> None:
+    """A step `copy` of a folder, and a step `mark` that adds a word to its result; each counts its runs."""
+
+    def tool(name: str, script: str, inputs: dict[str, Any], **more: Any) -> dict[str, Any]:
+        return {
+            "class": "CommandLineTool",
+            "baseCommand": ["sh", "-c", f"echo run >> {folder}/{name}.count; {script}", "sh"],
+            "inputs": {each: {"type": kind, "inputBinding": {"position": n}} for n, (each, kind) in enumerate(inputs.items())},
+            "outputs": {"result": {"type": "Directory", "outputBinding": {"glob": "result"}}},
+        } | more  # fmt: skip
+
+    copy = tool(
+        "copy",
+        'mkdir result; for each in "$1"/*; do cat "$each" > "result/${each##*/}"; done; echo {} > run_report.json',
+        {"data": "Directory"},
+    )
+    mark = tool(
+        "mark", 'cp -rL "$1" result && echo "$2" > result/word', {"data": "Directory", "word": "string"}, **keys
+    )
+    document = {
+        "cwlVersion": "v1.2",
+        "class": "Workflow",
+        "inputs": {"data": "Directory", "word": "string"},
+        "outputs": {"result": {"type": "Directory", "outputSource": "mark/result"}},
+        "steps": {
+            "copy": {"run": copy, "in": {"data": "data"}, "out": ["result"]},
+            "mark": {"run": mark, "in": {"data": "copy/result", "word": "word"}, "out": ["result"]},
+        },
+    }
+    (folder / "tiny.cwl").write_text(json.dumps(document))
+    holds = ["derived", "model"]
+    rules = {} if carries is None else {"carries": carries, "mayHold": {"login": holds}, "driver": holds}
+    managers = OURS | {"dataManager": {"type": "medweave.transfer", "config": {"dataRules": rules} if rules else {}}}
+    deployments = {"login": ssh_site(port, f"{folder}/site")} | ({"hpc": SLURM} if site == "hpc" else {})
+    text = engine_file(deployments, {"/": {"deployment": site}}, managers=managers)
+    (folder / "streamflow.yml").write_text(text)
+    (folder / "data").mkdir()
+    (folder / "data" / "one").write_text("one\n")
+    (folder / "data" / "two").write_text("two\n")
+    (folder / "data" / "two").chmod(0o755)
+    give(folder, "red")
+
+
+def give(folder: Path, word: str) -> None:
+    (folder / "job.yml").write_text(json.dumps({"data": {"class": "Directory", "path": "data"}, "word": word}))
+
+
+def again(folder: Path, **environment: str) -> Run:
+    ended = run(folder, environment=ON | environment)
+    assert ended.exit_code == 0, ended.stderr
+    return ended
+
+
+def counts(folder: Path) -> tuple[int, int]:
+    """How often the commands of `copy` and `mark` were run."""
+    files = (folder / f"{name}.count" for name in ("copy", "mark"))
+    return tuple(len(file.read_text().split()) if file.exists() else 0 for file in files)  # type: ignore[return-value]
+
+
+def delivered(folder: Path) -> dict[str, str]:
+    (result,) = (folder / "results").glob("result*")
+    found = {path.name: path.read_text() for path in result.iterdir()}
+    for path in result.iterdir():
+        assert path.stat().st_mode & 0o200, "a delivered file is its owner's to write to"
+    shutil.rmtree(folder / "results")
+    return found
+
+
+def explained(folder: Path, step: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["explain", step, "--runs", str(folder / "runs"), "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    return str(told["why"])
+
+
+def last_events(folder: Path) -> list[dict[str, Any]]:
+    logs = sorted((folder / "runs").glob("*/events.jsonl"), key=lambda log: log.stat().st_mtime)
+    return valid_events(logs[-1])
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Iterator[int]:
+    with fake_cluster(tmp_path) as cluster:
+        yield cluster.server.port
+
+
+@pytest.mark.parametrize("site", ["login", "hpc"])
+def test_only_what_has_changed_is_run_again(
+    site: str, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, site=site, port=port)
+    again(tmp_path)
+    result = {"one": "one\n", "two": "two\n", "word": "red\n"}
+    assert (counts(tmp_path), delivered(tmp_path)) == ((1, 1), result)
+    assert explained(tmp_path, "mark", capsys) == "run: no earlier run of this folder has done it"
+
+    ended = again(tmp_path)
+    assert (counts(tmp_path), delivered(tmp_path)) == ((1, 1), result)
+    assert ended.stderr.count("not done again: run ") == 2
+    (report,) = [each for each in last_events(tmp_path) if each["type"] == "job.report"]
+    assert report["data"]["files"] == ["run_report.json"]
+
+    give(tmp_path, "blue")
+    again(tmp_path)
+    assert (counts(tmp_path), delivered(tmp_path)) == ((1, 2), result | {"word": "blue\n"})
+    assert explained(tmp_path, "mark", capsys).endswith(" another input word")
+    assert "not run again" in explained(tmp_path, "copy", capsys)
+    assert "blue" not in "".join(log.read_text() for log in (tmp_path / "runs").glob("*/events.jsonl"))
+
+    (tmp_path / "data" / "one").write_text("other\n")
+    again(tmp_path)
+    assert (counts(tmp_path), delivered(tmp_path)) == ((2, 3), result | {"word": "blue\n", "one": "other\n"})
+
+
+def kept(folder: Path, kind: str = "unclassified") -> list[Path]:
+    """Files of the site's store."""
+    return [path for path in (folder / "site" / ".medweave-store" / kind).rglob("*") if path.is_file()]
+
+
+def test_what_is_gone_or_changed_at_the_site_is_done_again_and_said(
+    port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, site="login", port=port)
+    again(tmp_path)
+    result = delivered(tmp_path)
+    (word,) = [path for path in kept(tmp_path) if path.read_text() == "red\n"]
+    word.chmod(0o600)
+    word.write_text("RED\n")
+    again(tmp_path)
+    assert (counts(tmp_path), delivered(tmp_path)) == ((1, 2), result)
+    assert "has written is not at login any more" in explained(tmp_path, "mark", capsys)
+    for path in kept(tmp_path):
+        path.unlink()
+    again(tmp_path)
+    assert (counts(tmp_path), delivered(tmp_path)) == ((2, 3), result)
+    again(tmp_path)
+    assert (counts(tmp_path), delivered(tmp_path)) == ((2, 3), result), "what was done again is kept again"
+
+
+def test_a_run_whose_driver_was_killed_goes_on_where_it_was(port: int, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    write(tmp_path, site="login", port=port)
+    text = (tmp_path / "tiny.cwl").read_text().replace("mark.count;", f"mark.count; [ -e {gate} ] || sleep 20;")
+    (tmp_path / "tiny.cwl").write_text(text)
+    going = start(tmp_path, environment=ON)
+    wait_until(lambda: counts(tmp_path) == (1, 1), 30)
+    going.signal(signal.SIGKILL)
+    going.wait()
+    gate.touch()
+    again(tmp_path)
+    assert counts(tmp_path) == (1, 2)
+    assert set(delivered(tmp_path)) == {"one", "two", "word"}
+
+
+def test_outputs_stay_in_the_folder_of_their_class(port: int, tmp_path: Path) -> None:
+    ports = {"data": "derived", "result": "derived"}
+    carries = {"/": ports, "/copy": ports, "/mark": {"data": "derived", "result": "model"}}
+    write(tmp_path, site="login", port=port, carries=carries)
+    again(tmp_path)
+    assert sorted({path.read_text() for path in kept(tmp_path, "model")}) == ["one\n", "red\n", "two\n"]
+    assert "red\n" not in {path.read_text() for path in kept(tmp_path, "derived")}
+    again(tmp_path)
+    assert counts(tmp_path) == (1, 1)
+
+
+def test_it_can_be_switched_off(port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, site="login", port=port, hints={"WorkReuse": {"enableReuse": False}})
+    again(tmp_path)
+    again(tmp_path)
+    assert counts(tmp_path) == (1, 2)
+    assert explained(tmp_path, "mark", capsys) == "run: its tool says WorkReuse: {enableReuse: false}"
+    again(tmp_path, MEDWEAVE_REUSE="0")
+    assert counts(tmp_path) == (2, 3)
+    assert "reuse is switched off" in explained(tmp_path, "copy", capsys)
+    file = tmp_path / "streamflow.yml"
+    file.write_text(file.read_text().replace("medweave.transfer, config: {", "medweave.transfer, config: {storeGiB: 0"))
+    again(tmp_path)
+    assert counts(tmp_path) == (3, 4)
