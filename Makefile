@@ -3,6 +3,7 @@
 #   make test            everything CI runs without real sites (includes `make check`)
 #   make check           formatting, lint, types, import streets, `medweave validate`
 #   make validate-seeded  mistakes in a copy of the repository, one after the other: `medweave validate` must tell each once
+#   make leaks           fifty identifiers and secrets in what real runs are given, looked for in all that they write
 #   make bench           each figure of docs/benchmarks.md, measured again on this machine
 #   make testbed         a real Slurm, Kubernetes and login node on this machine (Debian, root); what is up is left alone
 #   make testbed-status  which part of it is up, which is not, and why
@@ -31,9 +32,9 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 TESTBED := deployments/testbed/testbed.py
 
-.PHONY: help env demo test check validate-seeded bench docs constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults conformance
+.PHONY: help env demo test check validate-seeded leaks bench docs constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults conformance
 help:
-	@sed -n '2,24p' Makefile | cut -c3-
+	@sed -n '2,25p' Makefile | cut -c3-
 
 env: $(INSTALLED)
 
@@ -55,6 +56,9 @@ check: $(INSTALLED)
 
 validate-seeded: $(INSTALLED)
 	$(BIN)/python tests/validate/seeded.py
+
+leaks: $(INSTALLED)
+	$(BIN)/python tests/leaks/leaks.py
 
 # Three processes for two cores, for many tests wait. Side by side on a slow machine a test may miss a deadline: what fails is run again, one
 # after the other. A test process that dies ends the run: with another in its place, pytest-xdist 3.8 waits for ever. In the order of the

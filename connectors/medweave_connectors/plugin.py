@@ -7,6 +7,7 @@ from streamflow.ext.plugin import StreamFlowPlugin
 from medweave_connectors import quoting
 from medweave_connectors.compss.connector import MedweaveCompssConnector
 from medweave_connectors.helm.connector import MedweaveHelmConnector
+from medweave_connectors.ingest import listings
 from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
 from medweave_connectors.local.connector import MedweaveLocalConnector
 from medweave_connectors.persistence.database import MedweaveDatabase
@@ -43,6 +44,7 @@ class MedweavePlugin(StreamFlowPlugin):  # type: ignore[misc]
         deployments.install()
         transfer_step.install()
         origin.install()
+        listings.install()
         remote_path.install()
         quoting.install()
         partial.install()

@@ -53,6 +53,8 @@ def _all_forwarded(processor: Any) -> bool:
 
 def _moved(path_processor: ModuleType, path: str, old_dir: str, new_dir: str) -> str:
     """A path or location below one folder, as it is below another one."""
+    if old_dir == new_dir:
+        return path
     if path.startswith(_FILE):
         return location_of(_moved(path_processor, urllib.parse.unquote(path[len(_FILE) :]), old_dir, new_dir))
     if ":/" in path and not path.startswith("/"):  # of another scheme

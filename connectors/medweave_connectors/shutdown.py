@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from medweave_connectors.errors import of_the_file
 from medweave_connectors.local.process import kill_all
 from medweave_connectors.placement.bindings import targets
 from medweave_connectors.record import console, current
@@ -35,9 +36,15 @@ def remember_main_task() -> None:
 
 
 def begin(run: RunRecord, config: Mapping[str, Any]) -> None:
-    """Starts the record and listens to signals; a second call does nothing."""
+    """Starts the record, makes the links to the inputs, and listens to signals; a second call does nothing.
+
+    Raises:
+        SiteConfigError: an input is not there.
+    """
     if run.running:
         return
+    with of_the_file():
+        run.home.make()
     workflow = (config.get("workflows") or {}).get(run.workflow, {})
     file = workflow.get("config", {}).get("file", "")
     run.begin(

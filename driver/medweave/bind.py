@@ -63,7 +63,12 @@ def run(namespace: argparse.Namespace) -> int:
 
 
 def bind(
-    workflow: Path, site_name: str, output: Path, job: Path | None = None, role_options: Sequence[str] = ()
+    workflow: Path,
+    site_name: str,
+    output: Path,
+    job: Path | None = None,
+    role_options: Sequence[str] = (),
+    job_link: Path | None = None,
 ) -> str:
     """The text of the bound file; writes nothing.
 
@@ -71,6 +76,7 @@ def bind(
         site_name: name or path of a site file, see `find_site`.
         job: inputs of the workflow; the demo's where None.
         role_options: other places for roles, see `with_role`.
+        job_link: a link to the job file, absolute, that is written down in its place.
 
     Raises:
         UsageError: there is no such site or no job file, or no such place for a role.
@@ -80,7 +86,7 @@ def bind(
     binding = Binding(
         pipeline=fitted.pipeline,
         site=fitted.site,
-        job=fitted.job,
+        job=job_link or fitted.job,
         job_is_default=job is None,
         output=_normal(output),
         role_options=tuple(role_options),

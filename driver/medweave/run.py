@@ -28,6 +28,7 @@ from medweave.follow.summary import left, summary
 from medweave.follow.watch import PAUSE_S, Watch
 from medweave.history import LOG_FILE, Run, read_run
 from medweave.pipelines import read_pipeline
+from medweave_connectors.ingest.home import Home
 from medweave_connectors.record.event_log import driver_lives
 from medweave_connectors.record.run import new_run_id
 from medweave_steps.contracts import codec
@@ -158,7 +159,13 @@ def _prepared(namespace: argparse.Namespace) -> tuple[Path, Path, tuple[str, ...
     pipeline = read_pipeline(namespace.workflow.resolve())
     folder = Path(named or "runs").absolute() / new_run_id(pipeline.name)
     file = folder / DEFAULT_FILE.name
-    write_atomically(file, bind(namespace.workflow, namespace.site, file, namespace.job, namespace.role))
+    job, link = namespace.job, None
+    home = Home(folder.parent)
+    if job is not None:
+        link = home.link_of(str(job.resolve()), "job", what="--job")
+    text = bind(namespace.workflow, namespace.site, file, job, namespace.role, job_link=link)
+    home.make()
+    write_atomically(file, text)
     return file, folder, tuple(step_label(step.path) for step in pipeline.steps)
 
 

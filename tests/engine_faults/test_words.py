@@ -1,4 +1,4 @@
-"""Fault C18 of the engine: a shell runs the items of a list. It is shown on stock StreamFlow, and is not there with medweave."""
+"""Faults C18 and C19 of the engine, of items and folders: they are shown on stock StreamFlow, and not there with medweave."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ json.dump(sys.argv[1:], open("words", "w"))
 
 
 def words(folder: Path, tool: dict[str, Any], *, ours: bool, job: dict[str, Any] | None = None) -> list[str]:
-    """What a program is given, whose inputs are these."""
+    """What a program is given, whose inputs are these. The engine's database stays, `stock.db` or in the run's scratch."""
     (folder / "show.py").write_text(SHOW)
     document = {
         "cwlVersion": "v1.2",
@@ -29,9 +29,14 @@ def words(folder: Path, tool: dict[str, Any], *, ours: bool, job: dict[str, Any]
         "outputs": {"words": {"type": "File", "outputBinding": {"glob": "words"}}},
         **tool,
     }
-    write_workflow(folder, {}, job=job or {"names": list(HARM)}, file=FILE if ours else stock_file(folder))
+    write_workflow(
+        folder,
+        {},
+        job=job or {"names": list(HARM)},
+        file=FILE if ours else stock_file(folder).replace(":memory:", "stock.db"),
+    )
     (folder / "tiny.cwl").write_text(json.dumps(document))
-    ended = (run if ours else run_stock)(folder)
+    ended = (run if ours else run_stock)(folder, environment={"MEDWEAVE_KEEP_WORK": "1"})
     assert ended.exit_code == 0, ended.stderr
     found = json.loads((folder / "results" / "words").read_text())
     return [str(each) for each in found]
@@ -72,3 +77,18 @@ def test_items_are_words_however_a_list_is_bound(ours: Path, kind: Any, binding:
         names = "one $HOME"
     tool = {"inputs": {"names": {"type": kind, "inputBinding": binding}}}
     assert words(ours, tool, ours=True, job={"names": names}) == list(expected)
+
+
+def test_c19_a_folder_is_listed_for_nobody_who_did_not_ask(stock: Path, ours: Path, stock_only: bool) -> None:
+    for folder in (stock, ours):
+        (folder / "scans").mkdir()
+        (folder / "scans" / "patient-4711.dcm").write_text("x")
+    tool = {"inputs": {"scans": {"type": "Directory"}}}
+    job = {"scans": {"class": "Directory", "path": "scans"}}
+    words(stock, tool, ours=False, job=job)
+    shown(b"patient-4711" in (stock / "stock.db").read_bytes(), "the stock database holds no name inside a folder")
+    if stock_only:
+        return
+    words(ours, tool, ours=True, job=job)
+    (database,) = ours.glob("runs/*/work/engine.db")
+    assert b"patient-4711" not in database.read_bytes()

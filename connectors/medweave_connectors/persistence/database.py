@@ -28,14 +28,36 @@ class MedweaveDatabase(SqliteDatabase):  # type: ignore[misc]
         self._run = plan(context.config)
         self.connection = CommittingConnection(self._run)
         self._workflow_id: int | None = None
+        # Not in the file: the paths of the user, and what stands for secrets in the settings of a deployment.
+        self._workflow_settings: dict[int, Any] = {}
+        self._deployment_settings: dict[int, Any] = {}
 
-    async def add_workflow(self, *arguments: Any, **keywords: Any) -> int:
+    async def add_workflow(self, name: str, params: MutableMapping[str, Any], status: int, type: str) -> int:
         """A workflow is about to run (recovery adds more later: the first is the run's)."""
         shutdown.begin(self._run, self.context.config)
-        workflow_id: int = await super().add_workflow(*arguments, **keywords)
+        workflow_id: int = await super().add_workflow(
+            name=name, params={**params, "config": {}}, status=status, type=type
+        )
+        self._workflow_settings[workflow_id] = params.get("config", {})
         if self._workflow_id is None:
             self._workflow_id = workflow_id
         return workflow_id
+
+    async def get_workflow(self, workflow_id: int) -> MutableMapping[str, Any]:
+        """A workflow of this run, as it was added."""
+        row: MutableMapping[str, Any] = await super().get_workflow(workflow_id)
+        return {**row, "params": {**row["params"], "config": self._workflow_settings.get(workflow_id, {})}}
+
+    async def add_deployment(self, *, config: MutableMapping[str, Any], **keywords: Any) -> int:
+        """A deployment of this run; what its settings hold is known to this process only."""
+        deployment_id: int = await super().add_deployment(config={}, **keywords)
+        self._deployment_settings[deployment_id] = config
+        return deployment_id
+
+    async def get_deployment(self, deployment_id: int) -> MutableMapping[str, Any]:
+        """The same, as it was added."""
+        row: MutableMapping[str, Any] = await super().get_deployment(deployment_id)
+        return {**row, "config": self._deployment_settings.get(deployment_id, {})}
 
     async def update_workflow(self, workflow_id: int, updates: MutableMapping[str, Any]) -> int:
         """Listens for the executor's verdict, which it gives here only."""

@@ -6,19 +6,27 @@ a binding of a step or port that the workflow does not have: before anything is 
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import MutableMapping
+from pathlib import PurePosixPath
 from typing import Any
 
 import streamflow.cwl.main
+from streamflow.core.deployment import Target
 from streamflow.cwl.translator import CWLTranslator, _inject_value
+from streamflow.cwl.utils import remap_token_value
+from streamflow.deployment.utils import get_binding_config
 
 from medweave_connectors import requests
 from medweave_connectors.errors import of_the_file
+from medweave_connectors.ingest.values import behind_links
 from medweave_connectors.placement.addresses import refuse_addresses
 from medweave_connectors.placement.filter import check_placement
 from medweave_connectors.placement.names import check_paths
+from medweave_connectors.placement.paths import LOCAL_TYPES
 from medweave_connectors.placement.scheduler import MedweaveScheduler
+from medweave_connectors.record import plan
 
 
 class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
@@ -28,6 +36,10 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
         super().__init__(*arguments, **keywords)
         self._inherited: list[dict[str, MutableMapping[str, Any]]] = [{}]
         self._tools: set[str] = set()
+        if (
+            inputs := keywords.get("cwl_inputs_path")
+        ) is not None:  # paths start at the file itself, not at a link to it
+            self.cwl_inputs_path = os.path.realpath(inputs)
 
     def _recursive_translate(self, workflow: Any, cwl_element: Any, **keywords: Any) -> None:
         namespaces = cwl_element.loadingOptions.namespaces or {}
@@ -58,6 +70,29 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
         requests.note_step(name_prefix, requests.read_hints(self._inherited[-1], where=name_prefix))
         check_placement(name_prefix, self.workflow_config)
         super()._translate_command_line_tool(name_prefix=name_prefix, **keywords)
+
+    def _inject_input(
+        self, *, global_name: str, port_name: str, output_directory: str | None, value: Any, **keywords: Any
+    ) -> None:
+        """Lets the engine see a file or folder of this machine behind a link only: its database keeps paths and names."""
+        run, target = plan(self.context.config), self._target_of(global_name)
+        if isinstance(self.context.scheduler, MedweaveScheduler) and (
+            target is None or target.deployment.type in LOCAL_TYPES
+        ):
+            value, folder = _inject_value(value), output_directory or ""
+            if target is not None and target.workdir is not None:
+                value = remap_token_value(os.path, folder, target.workdir, value)
+                folder = output_directory = target.workdir
+            what = f"the job file, input {port_name}"
+            value = behind_links(value, lambda path: str(run.home.link_of(path, port_name, what=what)), folder=folder)
+        super()._inject_input(
+            global_name=global_name, port_name=port_name, output_directory=output_directory, value=value, **keywords
+        )
+
+    def _target_of(self, global_name: str) -> Target | None:
+        """Where a binding of a port says that its data lie; None for this machine."""
+        bound = self.workflow_config.propagate(PurePosixPath(global_name), "port")
+        return get_binding_config(global_name, "port", self.workflow_config).targets[0] if bound is not None else None
 
     def _inject_inputs(self, workflow: Any) -> None:
         """The engine calls it when it has seen all steps, and before it warns of bindings that match none."""

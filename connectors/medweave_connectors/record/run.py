@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from medweave_connectors.ingest.home import Home
 from medweave_connectors.names import step_of
 from medweave_connectors.record import console
 from medweave_connectors.record.event_log import EventLog
@@ -45,6 +46,7 @@ class RunRecord:
         self.workflow = workflow
         self.run_id = new_run_id(workflow)
         self.folder = runs / self.run_id
+        self.home = Home(runs)
         self.jobs: dict[str, JobRecord] = {}
         self.signal_number: int | None = None
         self.engine_verdict: Literal["completed", "failed"] | None = None

@@ -1,0 +1,96 @@
+"""The home of a folder of runs: the key of the pseudonyms, and the links by which the engine gets at the data.
+
+It is for its owner only, and nothing of it is sent anywhere. A link tells whose data have a pseudonym: that is the way back. They
+stay for later runs. No streamflow in here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+from medweave_connectors.ingest.pseudonyms import pseudonym, stem_and_kind
+from medweave_steps.contracts.errors import UsageError
+
+FOLDER, KEY = ".home", "key"  # in the folder of runs
+KEY_BYTES = 32
+
+
+class Home:
+    """Its key and its links; nothing is written before `make`, since files are also read to be validated only."""
+
+    def __init__(self, runs: Path) -> None:
+        self.folder = runs / FOLDER
+        self._key: bytes | None = None
+        self._wanted: dict[str, tuple[Path, str]] = {}
+        self._listed: dict[Path, dict[str, list[tuple[Path, str]]]] = {}
+
+    def link_of(self, path: str, port: str, *, what: str) -> Path:
+        """Where the link to a file or folder will lie.
+
+        Files that stand beside a file, under its name but for their kind, get links beside its link: CWL looks for them there.
+
+        Args:
+            path: absolute, of this machine.
+            port: the input of the workflow.
+            what: where it was named, for an error.
+        """
+        real = Path(os.path.normpath(path))
+        stem, kind = stem_and_kind(real.name)
+        name = pseudonym(self._key_of(), port, str(real.with_name(stem)))
+        for beside, its_kind in () if real.is_dir() else self._listing(real.parent).get(stem, ()):
+            self._wanted.setdefault(f"{name}{its_kind}", (beside, ""))
+        self._wanted[f"{name}{kind}"] = real, what
+        return self.folder / f"{name}{kind}"
+
+    def make(self) -> None:
+        """Makes the links that were asked for.
+
+        Raises:
+            UsageError: what one leads to is not there. Its words hold no path.
+        """
+        for real, what in self._wanted.values():
+            if what and not real.exists():
+                raise UsageError(
+                    f"{what}: there is no such file or folder on this machine.",
+                    seen="a path that leads nowhere, or to what you may not see",
+                    expected="a path from the folder of the job file, or an absolute one",
+                    do="correct the path in the job file",
+                )
+        if not self._wanted:
+            return
+        self._make_key()
+        for name, (real, _) in self._wanted.items():
+            link = self.folder / name
+            if not (link.is_symlink() and Path(os.readlink(link)) == real):  # noqa: PTH115 (its words)
+                new = self.folder / f"{secrets.token_hex(8)}.new"
+                new.symlink_to(real)
+                new.replace(link)
+
+    def _listing(self, folder: Path) -> dict[str, list[tuple[Path, str]]]:
+        """The files of a folder with their kinds, by their names without these; thousands may be named, so it is looked at once."""
+        if folder not in self._listed:
+            found = self._listed[folder] = {}
+            with contextlib.suppress(OSError):
+                for each in folder.iterdir():
+                    stem, kind = stem_and_kind(each.name)
+                    found.setdefault(stem, []).append((each, kind))
+        return self._listed[folder]
+
+    def _key_of(self) -> bytes:
+        if self._key is None:
+            try:
+                self._key = (self.folder / KEY).read_bytes()
+            except OSError:
+                self._key = secrets.token_bytes(KEY_BYTES)
+        return self._key
+
+    def _make_key(self) -> None:
+        """Keeps the key; where another run was quicker, that one's is kept, and later runs have other names than this one."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(self.folder / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(self._key_of())

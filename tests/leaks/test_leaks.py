@@ -1,0 +1,94 @@
+"""Of what is planted in the inputs and the configuration of real runs nothing is found in what they write."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import runpy
+import sqlite3
+import stat
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.cwl_files import ROOT
+from support.leak_search import forms_of, search
+from support.planted import Planted
+
+LEAKS = runpy.run_path(str(ROOT / "tests" / "leaks" / "leaks.py"))
+WORD = Planted(what="word", text="Quill ë/77", where="header")
+
+
+@pytest.fixture(scope="module")
+def acted(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return LEAKS["act"](tmp_path_factory.mktemp("leaks").resolve())
+
+
+@pytest.mark.pipeline
+def test_nothing_of_fifty_is_found(acted: Any) -> None:
+    scene, words = acted
+    assert scene.codes == {name: LEAKS["EXPECTED"].get(name, 0) for name in scene.codes}
+    assert LEAKS["reached"](scene, words) == {each.what for each in words}, "the search finds them where they are"
+    assert len(words) == len({each.text for each in words}) == 50
+    assert [str(leak) for leak in LEAKS["found"](scene, words)] == []
+
+
+@pytest.mark.pipeline
+def test_the_runs_were_as_they_should_be(acted: Any) -> None:
+    scene, _ = acted
+    killed, resumed = (run for run in scene.runs if "-infer-" in run.name)
+    assert "run.ended" not in (killed / "events.jsonl").read_text()
+    assert json.loads((resumed / "events.jsonl").read_text().splitlines()[-1])["data"]["state"] == "completed"
+    assert list((scene.folder / "results").rglob("lesion_mask.nii.gz")), "the masks were delivered"
+    for run in scene.runs:
+        assert (run / "work" / "engine.db").is_file(), "the engine's database was there to be searched"
+    assert list(scene.site_folder.rglob("*.npy")), "the other machine got data"
+
+
+@pytest.mark.pipeline
+def test_the_way_back_stays_at_home(acted: Any) -> None:
+    scene, _ = acted
+    home = scene.folder / "runs" / ".home"
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    assert stat.S_IMODE((home / "key").stat().st_mode) == 0o600
+    led = {link.readlink() for link in home.iterdir() if link.is_symlink()}
+    assert scene.inputs.job in led
+    assert next(scene.inputs.root.glob("* scans")) in led
+    files = json.loads((scene.folder / "results" / "home" / "way_back.json").read_text())["files"]
+    assert all((next(scene.inputs.root.glob("* scans")) / name).is_file() for name in files), "real names lead back"
+
+
+@pytest.mark.parametrize("form", forms_of(WORD.text))
+def test_the_search_finds_each_form(form: str, tmp_path: Path) -> None:
+    text, filler = WORD.text, {"base64, shifted by 1": "x", "base64, shifted by 2": "xy"}.get(form, "")
+    written = {
+        "text": text.replace("Quill", "qUILL").encode(),
+        "UTF-16": text.encode("utf-16-le"),
+        "UTF-16, big end first": text.encode("utf-16-be"),
+        "JSON": json.dumps({"a": text}).encode(),
+        "URL": b"file:///a/Quill%20%C3%AB%2F77.dcm",
+        "hex": text.encode().hex().upper().encode(),
+    }.get(form, base64.b64encode(f"{filler}{text} and more".encode()))
+    (tmp_path / "file").write_bytes(b"before " + written + b" after")
+    assert form in {leak.form for leak in search([tmp_path], [WORD])}
+
+
+def test_the_search_looks_into_names_packages_and_databases(tmp_path: Path) -> None:
+    text = "Quillfeather"
+    (tmp_path / f"a {text}.txt").touch()
+    (tmp_path / "packed.gz").write_bytes(gzip.compress(text.encode()))
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("inside.txt", text)
+    with sqlite3.connect(tmp_path / "base.db") as database:
+        database.execute("CREATE TABLE t (a TEXT)")
+        database.execute("INSERT INTO t VALUES (?)", (text,))
+    found = {
+        leak.place.removeprefix("name of ")
+        for leak in search([tmp_path], [Planted(what="w", text=text, where="header")])
+    }
+    names = {Path(place).name for place in found}
+    assert names >= {f"a {text}.txt", "packed.gz, unpacked", "packed.zip, inside.txt", "base.db, dumped"}
+    assert search([tmp_path], [WORD]) == []

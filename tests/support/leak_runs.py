@@ -1,0 +1,173 @@
+"""Real runs over what `support.planted` writes: one whose driver is killed, its resumption, some that fail, and reports of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from support.cwl_files import ROOT
+from support.planted import Inputs, environment, site
+
+BESIDE = Path(sys.executable).parent
+INFER = ROOT / "workflows" / "lung-nodule-segmentation" / "infer.cwl"
+KILLED_AT, WITHIN_S = "/preprocess", 120
+FOREIGN = {  # a program that knows nothing of medweave, and tells what it was given
+    "cwlVersion": "v1.2",
+    "class": "Workflow",
+    "requirements": {"ScatterFeatureRequirement": {}},
+    "inputs": {"cohort": "Directory", "cases": "File[]"},
+    "outputs": {"told": {"type": "File", "outputSource": "look/told"}},
+    "steps": {
+        "look": {
+            "run": {
+                "class": "CommandLineTool",
+                "baseCommand": ["sh", "-c", 'echo "$@" > told; echo "cannot open $*" >&2; exit 3'],
+                "inputs": {
+                    "cohort": {"type": "Directory", "inputBinding": {"position": 1}},
+                    "cases": {"type": "File[]", "inputBinding": {"position": 2}},
+                },
+                "outputs": {"told": {"type": "File", "outputBinding": {"glob": "told"}}},
+            },
+            "in": {"cohort": "cohort", "cases": "cases"},
+            "out": ["told"],
+        }
+    },
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Scene:
+    """A user's folder, in which runs are made.
+
+    Attributes:
+        folder: where the commands are started; holds all that they write.
+        site_folder: the folder of the other machine.
+        codes: exit codes of what was started, by name.
+    """
+
+    folder: Path
+    inputs: Inputs
+    site_folder: Path
+    codes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> list[Path]:
+        """The folders of the runs, in the order of their names."""
+        return sorted(log.parent for log in (self.folder / "runs").glob("[!.]*/events.jsonl"))
+
+    def start(self, name: str, *words: str, more: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        """Starts a command; what it prints goes to `<name>.out` and `<name>.err`."""
+        out, err = ((self.folder / "said" / f"{name}.{kind}").open("wb") for kind in ("out", "err"))
+        own = {
+            "TMPDIR": str(self.folder / "tmp"),
+            "MEDWEAVE_KEEP_WORK": "1",
+            "MEDWEAVE_RUNS_DIR": str(self.folder / "runs"),
+        } | dict(more or {})
+        return subprocess.Popen(
+            [str(BESIDE / words[0]), *words[1:]], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+            env=environment(self.inputs, programs=BESIDE) | own, start_new_session=True,
+        )  # fmt: skip
+
+    def do(self, name: str, *words: str) -> int:
+        """The same, to its end."""
+        self.codes[name] = self.start(name, *words).wait(WITHIN_S)
+        return self.codes[name]
+
+    def said(self, name: str) -> str:
+        """What a command has printed."""
+        return "".join((self.folder / "said" / f"{name}.{kind}").read_text(errors="replace") for kind in ("out", "err"))
+
+
+def begin(folder: Path, inputs: Inputs, *, port: int) -> Scene:
+    """Makes the folder and its site file."""
+    scene = Scene(folder=folder, inputs=inputs, site_folder=folder / "server")
+    for each in ("said", "tmp"):
+        (folder / each).mkdir(parents=True)
+    (folder / "site.yml").write_text(site(inputs, port=port, folder=scene.site_folder), encoding="utf-8")
+    return scene
+
+
+def killed_and_resumed(scene: Scene) -> None:
+    """`medweave run` whose driver is killed in the middle, and `medweave run --resume`, which does the rest."""
+    words = ("medweave", "run", str(INFER), "--site", "site.yml", "--job", str(scene.inputs.job), "--outdir", "results")
+    front = scene.start("killed", *words)
+    log = _log_of(scene, front)
+    _wait_for(log, KILLED_AT, front)
+    first = json.loads(log.read_text(encoding="utf-8").splitlines()[0])
+    os.kill(first["data"]["pid"], signal.SIGKILL)
+    scene.codes["killed"] = front.wait(WITHIN_S)
+    scene.do("resumed", "medweave", "run", "--resume", str(log.parent), "--outdir", "results", "--json")
+
+
+def failing(scene: Scene) -> None:
+    """Plain `streamflow run`: once a step of medweave refuses the data, once a foreign program fails."""
+    cohort = next(each for each in scene.inputs.root.iterdir() if each.name.endswith(" scans"))
+    slices = sorted(cohort.rglob("*.dcm"))
+    damaged = scene.inputs.root / f"{cohort.name} damaged" / slices[0].parent.name
+    damaged.mkdir(parents=True)
+    (damaged / slices[0].name).write_bytes(slices[0].read_bytes()[:-3000])
+    (damaged / slices[1].name).write_bytes(slices[1].read_bytes())
+    refused = json.loads(scene.inputs.job.read_text(encoding="utf-8"))
+    refused["cohort"]["path"] = str(damaged.parent)
+    for name in ("pseudonym_key", "segmentation_model"):
+        refused[name]["path"] = str(scene.inputs.root / refused[name]["path"])
+    foreign = {
+        "cohort": {"class": "Directory", "location": cohort.as_uri()},
+        "cases": [{"class": "File", "path": str(each)} for each in slices[:2]],
+    }
+    (scene.folder / "foreign.cwl").write_text(json.dumps(FOREIGN), encoding="utf-8")
+    for name, workflow, job in (("refused", INFER, refused), ("foreign", scene.folder / "foreign.cwl", foreign)):
+        settings = scene.inputs.job.with_name(f"{scene.inputs.job.stem} {name}.json")
+        settings.write_text(json.dumps(job), encoding="utf-8")
+        document = {
+            "version": "v1.0",
+            "workflows": {name: {
+                "type": "cwl", "config": {"file": str(workflow), "settings": str(settings)},
+                "bindings": [{"step": "/", "target": {"deployment": "ward"}}],
+            }},
+            "deployments": {"ward": {"type": "medweave.local", "config": {}}},
+            "scheduling": {"scheduler": {"type": "medweave.scheduler", "config": {}}},
+            "dataManager": {"type": "medweave.transfer", "config": {}},
+            "database": {"type": "medweave.database", "config": {}},
+        }  # fmt: skip
+        file = scene.inputs.root / f"{name}.yml"  # the user's own: it names the job file
+        file.write_text(yaml.safe_dump(document), encoding="utf-8")
+        scene.do(name, "streamflow", "run", "--outdir", "results", str(file))
+
+
+def told(scene: Scene) -> None:
+    """What the other commands print and write about the runs."""
+    last = str(next(run for run in reversed(scene.runs) if "-infer-" in run.name))
+    scene.do("report", "medweave", "report", last, "--output", "report.html")
+    scene.do("ps", "medweave", "ps")
+    scene.do("logs", "medweave", "logs", "deidentify", "--run", last)
+    for name in ("refused", "foreign"):
+        (run,) = [run for run in scene.runs if run.name.startswith(name)]
+        scene.do(f"report-{name}", "medweave", "report", str(run))
+
+
+def _log_of(scene: Scene, front: subprocess.Popen[bytes]) -> Path:
+    deadline = time.monotonic() + WITHIN_S
+    while not scene.runs and time.monotonic() < deadline and front.poll() is None:
+        time.sleep(0.05)
+    assert scene.runs, scene.said("killed")
+    return scene.runs[0] / "events.jsonl"
+
+
+def _wait_for(log: Path, step: str, front: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while time.monotonic() < deadline and front.poll() is None:
+        events = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+        if any(each["type"] == "job.started" and each["step"] == step for each in events):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{step} did not start")

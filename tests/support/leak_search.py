@@ -1,0 +1,106 @@
+"""Looks for planted words in everything that lies below folders: names, contents, links; as text and in other forms of it."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+import os
+import sqlite3
+import urllib.parse
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.planted import Planted
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """A planted word where it must not be.
+
+    Attributes:
+        what: which one.
+        form: as what it stands there.
+        place: the file.
+    """
+
+    what: str
+    form: str
+    place: str
+
+
+def forms_of(text: str) -> dict[str, bytes]:
+    """The ways in which a text may be written down, by name; those of `folded` are looked for in lower-case content."""
+    plain = text.encode()
+    found = {
+        "text": plain.lower(),
+        "UTF-16": text.lower().encode("utf-16-le"),
+        "UTF-16, big end first": text.lower().encode("utf-16-be"),
+        "JSON": json.dumps(text)[1:-1].lower().encode(),
+        "URL": urllib.parse.quote(text, safe="").lower().encode(),
+        "hex": plain.hex().encode(),
+    }
+    # In base64 the same bytes look different by their place among three; the first and last letters belong to neighbours, too.
+    for shift in range(3):
+        coded = base64.b64encode(b"\0" * shift + plain)
+        inner = coded[{0: 0, 1: 2, 2: 3}[shift] :].rstrip(b"=")
+        found[f"base64, shifted by {shift}"] = inner[: len(inner) - (1 if (len(plain) + shift) % 3 else 0)]
+    return found
+
+
+def search(
+    folders: Iterable[Path], planted: Iterable[Planted], *, spared: Callable[[Path], bool] = lambda path: False
+) -> list[Leak]:
+    """All leaks below some folders (or in files).
+
+    Args:
+        spared: of a file or link: it is of those who hold the data.
+    """
+    wanted: Mapping[tuple[str, str], bytes] = {
+        (each.what, form): coded for each in planted for form, coded in forms_of(each.text).items()
+    }
+    leaks: set[Leak] = set()
+    for name, content in _everything(folders, spared):
+        folded = content.lower()
+        for (what, form), coded in wanted.items():
+            if coded in (content if form.startswith("base64") else folded):
+                leaks.add(Leak(what, form, name))
+    return sorted(leaks, key=lambda leak: (leak.what, leak.place, leak.form))
+
+
+def _everything(folders: Iterable[Path], spared: Callable[[Path], bool]) -> Iterator[tuple[str, bytes]]:
+    """Names, contents, and what is packed in them; a file with several names is read once."""
+    seen: set[tuple[int, int]] = set()
+    for folder in folders:
+        for path in (folder, *sorted(folder.rglob("*"))):
+            if spared(path) or not (path.exists() or path.is_symlink()):
+                continue
+            if path != folder:
+                yield f"name of {path}", os.fsencode(path.relative_to(folder))
+            if path.is_symlink() or not path.is_file():
+                continue
+            said = path.stat()
+            if (said.st_dev, said.st_ino) not in seen:
+                seen.add((said.st_dev, said.st_ino))
+                content = path.read_bytes()
+                yield str(path), content
+                yield from _unpacked(str(path), content)
+
+
+def _unpacked(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
+    if content.startswith(b"\x1f\x8b"):
+        try:
+            yield f"{name}, unpacked", gzip.decompress(content)
+        except (OSError, EOFError, zlib.error):  # a kill has cut it off
+            return
+    elif zipfile.is_zipfile(io.BytesIO(content)):
+        with zipfile.ZipFile(io.BytesIO(content)) as packed:
+            for inside in packed.namelist():
+                yield f"{name}, {inside}", inside.encode() + b"\n" + packed.read(inside)
+    elif content.startswith(b"SQLite format 3\0"):  # what is in its log of changes, and in the order of columns
+        with sqlite3.connect(f"file:{name}?mode=ro", uri=True) as database:
+            yield f"{name}, dumped", "\n".join(database.iterdump()).encode()

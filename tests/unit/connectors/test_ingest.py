@@ -1,0 +1,208 @@
+"""Data enter a run behind links with pseudonyms: of the names of files and folders the engine sees none."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from medweave_connectors.ingest.home import Home
+from medweave_connectors.ingest.pseudonyms import pseudonym, stem_and_kind
+from medweave_connectors.ingest.values import behind_links
+from medweave_steps.contracts.errors import UsageError
+from support import engine
+from support.engine_file import LOCAL, OURS
+
+KEY = bytes(range(32))
+NAME = "Quillfeather"
+SHOW = 'for each; do cat "$each" > /dev/null || find "$each/" > /dev/null; done; printf \'%s\\n\' "$@" > result.txt'
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Doe_J.nii.gz", ("Doe_J", ".nii.gz")),
+        ("scan.DOE^JOHN", ("scan.DOE^JOHN", "")),
+        ("Doe.J.DCM", ("Doe.J", ".DCM")),
+        (".hidden", (".hidden", "")),
+        (".nii", (".nii", "")),
+        ("19480217", ("19480217", "")),
+    ],
+)
+def test_only_ends_that_tell_a_kind_are_kept(name: str, expected: tuple[str, str]) -> None:
+    assert stem_and_kind(name) == expected
+
+
+def test_a_pseudonym_follows_from_key_and_path() -> None:
+    name = pseudonym(KEY, "cohort", f"/data/{NAME}")
+    assert name == pseudonym(KEY, "cohort", f"/data/{NAME}")
+    assert name.startswith("cohort-")
+    assert len({name, pseudonym(KEY, "cohort", "/data/x"), pseudonym(KEY[::-1], "cohort", f"/data/{NAME}")}) == 3
+    assert pseudonym(KEY, "../a b/", "/x").startswith("a-b-"), "a port is no way out of the folder"
+
+
+def test_only_paths_of_this_machine_are_replaced() -> None:
+    value = {
+        "class": "File", "location": f"file:///data/a%20{NAME}.nii", "basename": "given.nii", "format": "f", "nameroot": NAME,
+        "secondaryFiles": [{"class": "File", "path": f"{NAME}.json"}],
+    }  # fmt: skip
+    seen: list[str] = []
+
+    def link_of(path: str) -> str:
+        seen.append(path)
+        return f"/home/{len(seen)} x"
+
+    new = behind_links({"record": [value, 3, {"class": "File", "contents": "text"}]}, link_of, folder="/job")["record"]
+    assert seen == [f"/job/{NAME}.json", f"/data/a {NAME}.nii"]
+    assert new[0]["path"] == "/home/2 x"
+    assert new[0]["location"] == "file:///home/2%20x"
+    assert new[0]["secondaryFiles"] == [{"class": "File", "path": "/home/1 x", "location": "file:///home/1%20x"}]
+    assert (new[0]["basename"], new[0]["format"]) == ("given.nii", "f")
+    assert "nameroot" not in new[0]
+    assert new[1:] == [3, {"class": "File", "contents": "text"}]
+
+
+def test_links_lead_home_and_stay_the_same(tmp_path: Path) -> None:
+    (tmp_path / NAME).mkdir()
+    links = []
+    for _ in range(2):
+        home = Home(tmp_path / "runs")
+        links.append(home.link_of(str(tmp_path / NAME), "cohort", what="cohort"))
+        home.make()
+    assert links[0] == links[1]
+    assert links[0].readlink() == tmp_path / NAME
+    assert stat.S_IMODE(home.folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((home.folder / "key").stat().st_mode) == 0o600
+
+
+def test_nothing_is_written_before_the_run(tmp_path: Path) -> None:
+    Home(tmp_path / "runs").link_of(str(tmp_path), "cohort", what="cohort")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_beside_a_file_are_linked_under_its_pseudonym(tmp_path: Path) -> None:
+    for name in (f"{NAME}.dat", f"{NAME}.hea", f"{NAME}.dat.md5", f"{NAME}2.hea", "other.hea", f"{NAME}.notes-of-Ada"):
+        (tmp_path / name).touch()
+    home = Home(tmp_path / "runs")
+    link = home.link_of(str(tmp_path / f"{NAME}.dat"), "record", what="record")
+    home.make()
+    stem = link.name.removesuffix(".dat")
+    assert {each.name for each in home.folder.iterdir()} == {"key", link.name, f"{stem}.hea", f"{stem}.dat.md5"}
+
+
+def test_an_input_that_is_missing_is_told_without_its_path(tmp_path: Path) -> None:
+    home = Home(tmp_path / "runs")
+    home.link_of(str(tmp_path / NAME), "cohort", what="the job file, input cohort")
+    with pytest.raises(UsageError, match="the job file, input cohort: there is no such file or folder") as told:
+        home.make()
+    assert NAME not in str(told.value)
+
+
+def workflow(folder: Path, inputs: dict[str, Any], job: dict[str, Any], *, bindings: list[Any] | None = None) -> None:
+    """A step that reads each input, and says by which paths it got them."""
+    tool = {
+        "class": "CommandLineTool", "baseCommand": ["sh", "-c", SHOW, "sh"],
+        "inputs": {name: {**kind, "inputBinding": {"position": n}} for n, (name, kind) in enumerate(inputs.items())},
+        "outputs": {"result": {"type": "File", "outputBinding": {"glob": "result.txt"}}},
+    }  # fmt: skip
+    document = {
+        "cwlVersion": "v1.2", "class": "Workflow",
+        "inputs": {name: {key: each for key, each in kind.items() if key != "loadListing"} for name, kind in inputs.items()},
+        "outputs": {"result": {"type": "File", "outputSource": "show/result"}},
+        "steps": {"show": {"run": tool, "in": {name: name for name in inputs}, "out": ["result"]}},
+    }  # fmt: skip
+    bound = {
+        "type": "cwl", "config": {"file": "tiny.cwl", "settings": f"{NAME}.json"},
+        "bindings": [{"step": "/", "target": {"deployment": "here"}}, *(bindings or [])],
+    }  # fmt: skip
+    file = {"version": "v1.0", "workflows": {"tiny": bound}, "deployments": {"here": LOCAL}, **OURS}
+    (folder / "tiny.cwl").write_text(json.dumps(document))
+    (folder / f"{NAME}.json").write_text(json.dumps(job))
+    (folder / "streamflow.yml").write_text(yaml.safe_dump(file))
+
+
+def run(folder: Path, *words: str) -> engine.Run:
+    return engine.run(folder, *words, environment={"MEDWEAVE_KEEP_WORK": "1"})
+
+
+def database(ended: engine.Run) -> str:
+    with sqlite3.connect(ended.record / "work" / "engine.db") as opened:
+        return "\n".join(opened.iterdump())
+
+
+def test_the_engine_sees_no_name(tmp_path: Path) -> None:
+    (tmp_path / f"{NAME} scans" / f"{NAME}^Ada").mkdir(parents=True)
+    (tmp_path / f"{NAME} scans" / f"{NAME}.dcm").write_text("x")
+    (tmp_path / f"{NAME}.dat").write_text("x")
+    (tmp_path / f"{NAME}.hea").write_text("x")
+    inputs = {
+        "cohort": {"type": "Directory"},
+        "cases": {"type": {"type": "array", "items": "File"}},
+        "record": {"type": "File", "secondaryFiles": ["^.hea"]},
+    }
+    job = {
+        "cohort": {"class": "Directory", "path": f"{NAME} scans"},
+        "cases": [{"class": "File", "location": (tmp_path / f"{NAME} scans" / f"{NAME}.dcm").as_uri()}],
+        "record": {"class": "File", "path": f"{NAME}.dat"},
+    }
+    workflow(tmp_path, inputs, job)
+    ended = run(tmp_path)
+    assert ended.exit_code == 0, ended.stderr
+    paths = (tmp_path / "results" / "result.txt").read_text().splitlines()
+    assert [Path(path).name.partition("-")[0] for path in paths] == ["cohort", "cases", "record"]
+    assert [Path(path).suffix for path in paths] == ["", ".dcm", ".dat"]
+    told = database(ended) + ended.stderr + (tmp_path / "stdout.txt").read_text() + json.dumps(ended.events)
+    assert NAME not in told.replace(f"{NAME}.json", "")
+    assert NAME not in database(ended)
+    assert "cohort-" in database(ended)
+
+
+def test_a_listing_is_made_for_a_tool_that_wants_one_only(tmp_path: Path) -> None:
+    (tmp_path / "cohort").mkdir()
+    (tmp_path / "cohort" / "inside.txt").write_text("x")
+    job = {name: {"class": "Directory", "path": "cohort"} for name in ("plain", "listed")}
+    workflow(tmp_path, {"plain": {"type": "Directory"}}, {"plain": job["plain"]})
+    ended = run(tmp_path)
+    assert ended.exit_code == 0, ended.stderr
+    assert "inside.txt" not in database(ended)
+    other = tmp_path / "other"
+    other.mkdir()
+    job["listed"]["path"] = "../cohort"
+    workflow(other, {"listed": {"type": "Directory", "loadListing": "shallow_listing"}}, {"listed": job["listed"]})
+    ended = run(other)
+    assert ended.exit_code == 0, ended.stderr
+    assert "inside.txt" in database(ended)
+
+
+def test_data_that_a_binding_of_a_port_places_on_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "data" / NAME).mkdir(parents=True)
+    where = {"port": "/cohort", "target": {"deployment": "here", "workdir": str(tmp_path / "data")}}
+    job = {"cohort": {"class": "Directory", "path": NAME}}
+    workflow(tmp_path, {"cohort": {"type": "Directory"}}, job, bindings=[where])
+    ended = run(tmp_path)
+    assert ended.exit_code == 0, ended.stderr
+    assert NAME not in database(ended)
+
+
+def test_a_missing_input_ends_the_run_before_it_begins(tmp_path: Path) -> None:
+    workflow(tmp_path, {"cohort": {"type": "Directory"}}, {"cohort": {"class": "Directory", "path": f"{NAME} scans"}})
+    ended = run(tmp_path)
+    assert ended.exit_code == 1
+    assert "the job file, input cohort: there is no such file or folder on this machine." in ended.stderr
+    assert f"{NAME} scans" not in ended.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_settings_of_deployments_are_not_in_the_database(tmp_path: Path) -> None:
+    engine.write_workflow(tmp_path, {"one": "echo > result.txt"})
+    text = (tmp_path / "streamflow.yml").read_text().replace("config: {}", "config: {transferBufferSize: 65536}", 1)
+    (tmp_path / "streamflow.yml").write_text(text)
+    ended = run(tmp_path)
+    with sqlite3.connect(ended.record / "work" / "engine.db") as opened:
+        assert {row[0] for row in opened.execute("SELECT config FROM deployment")} == {"{}"}
+        assert [json.loads(row[0])["config"] for row in opened.execute("SELECT params FROM workflow")] == [{}]
