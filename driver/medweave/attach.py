@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
+from medweave.documents import not_installed
 from medweave.follow.displays import Display, Events, for_people, put
 from medweave.follow.state import State
 from medweave.follow.summary import summary
 from medweave.follow.watch import until_gone
 from medweave.runs import add_run_argument, add_runs_option, find_going
+from medweave_steps.contracts.errors import UsageError
 
 INTERRUPTED = 130
 EXIT_CODES = {"completed": 0, "partial": 3}
 DESCRIPTION = (
     "Shows a run that goes on as `medweave run` does, from its beginning: one that another terminal, a schedule or plain\n"
-    "`streamflow run` drives on this machine. Ctrl-C leaves it; the run goes on. `medweave cancel` ends it.\n\n"
+    "`streamflow run` drives on this machine, or with --schedule one in a pod of Kubernetes. Ctrl-C leaves it; the run goes on.\n"
+    "`medweave cancel` ends one of this machine.\n\n"
     "exit codes: 0 the run did all, 1 it failed, was cancelled or has no end in its log, 3 it delivered a part, 130 after Ctrl-C,\n"
     "2 wrong usage, 65 there is no such run, or it does not go on"
 )
@@ -26,12 +30,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_run_argument(parser)
     add_runs_option(parser)
     parser.add_argument(
+        "--schedule",
+        default=None,
+        metavar="NAME|FILE",
+        help="the run that goes on of a schedule in Kubernetes, instead of RUN",
+    )
+    parser.add_argument(
         "--json", action="store_true", help="print its events, one JSON object a line (`medweave schema event`)"
     )
 
 
 def run(namespace: argparse.Namespace) -> int:
     """Shows, until the run has ended or the user leaves."""
+    if namespace.schedule is not None:
+        return _in_a_pod(namespace)
     folder = find_going(namespace.runs, namespace.run)
     display: Display = Events() if namespace.json else for_people()
     state = State()
@@ -45,4 +57,31 @@ def run(namespace: argparse.Namespace) -> int:
         display.close()
     for line in summary(state, folder, folder, {}):
         display.say(line)
+    return EXIT_CODES.get(state.end or "", 1)
+
+
+def _in_a_pod(namespace: argparse.Namespace) -> int:
+    try:
+        from medweave.schedule.attached import follow
+    except ImportError as error:
+        raise not_installed(error) from error
+    if namespace.run is not None:
+        raise UsageError(
+            "--schedule follows the run that goes on.", seen=f"RUN {namespace.run}",
+            expected="medweave attach --schedule NAME", do="leave RUN out",
+        )  # fmt: skip
+    display: Display = Events() if namespace.json else for_people()
+    state = State()
+    try:
+        follow(namespace.schedule, display, state)
+    except KeyboardInterrupt:
+        display.close()
+        put(f"medweave: the run goes on; medweave attach --schedule {namespace.schedule} shows it again", sys.stderr)
+        return INTERRUPTED
+    finally:
+        display.close()
+    if state.end is None:  # the pod was gone before its last lines came
+        display.say(f"medweave: run {state.run_id}: no more is heard; medweave schedule list tells how it ended")
+    else:
+        display.say(next(summary(state, Path(state.run_id), Path(), {})))
     return EXIT_CODES.get(state.end or "", 1)

@@ -30,6 +30,7 @@ COMMANDS = {
     "purge": "remove all that runs keep about one case",
     "report": "join a run's event log and its steps' reports into one HTML file that opens offline",
     "run": "run a workflow by `streamflow run`, and show how far it is",
+    "schedule": "run a pipeline by itself at its times, where it has something to do",
     "schema": "print the JSON Schema of a kind of file, for editors and other programs",
     "validate": "find what is wrong in workflows, bindings, sites, jobs and charts, without running anything",
 }

@@ -15,6 +15,7 @@ from medweave import sites
 from medweave.advise import document as advice
 from medweave.documents import not_installed
 from medweave.plan import document
+from medweave.schedule.document import schema as schedule_schema
 from medweave_connectors.closest import closest
 from medweave_steps.contracts.errors import UsageError
 from medweave_steps.contracts.schema import PUBLISHED, schema_of
@@ -53,6 +54,7 @@ def schemas() -> dict[str, Callable[[], Mapping[str, Any]]]:
     found: dict[str, Callable[[], Mapping[str, Any]]] = {
         "site": sites.schema,
         "streamflow": streamflow_schema,
+        "schedule": schedule_schema,
         document.SCHEMA: document.schema,
         advice.MEASURED: partial(advice.schema, advice.MEASURED),
         advice.ADVICE: partial(advice.schema, advice.ADVICE),

@@ -22,6 +22,7 @@ IMAGE = {"repository": "registry.example.org/x", "tag": "1"}
 MINIMAL: dict[str, dict[str, Any]] = {
     "compss-cluster": {"engine": "ddp", "image": IMAGE},
     "segmentation-worker": {"image": IMAGE},
+    "runner": {"image": IMAGE, "definition": {"existingClaim": "pipelines"}},
 }
 
 
@@ -43,7 +44,7 @@ def errors(chart: Path, document: dict[str, Any]) -> list[str]:
     return [f"{'.'.join(map(str, error.absolute_path))}: {error.message}" for error in found]
 
 
-def test_both_charts_are_seen() -> None:
+def test_all_charts_are_seen() -> None:
     assert {path.name for path in CHARTS} == set(MINIMAL)
 
 
@@ -112,6 +113,11 @@ def test_the_ci_files_are_valid_and_switch_every_key(chart: Path) -> None:
         ("segmentation-worker", {"replicas": 1.5}, "replicas"),
         ("segmentation-worker", {"image": {"digest": "latest"}}, "image.digest"),
         ("segmentation-worker", {"modelCache": {"exsistingClaim": "models"}}, "exsistingClaim"),
+        ("runner", {"concurrencyPolicy": "forbid"}, "concurrencyPolicy"),
+        ("runner", {"startingDeadlineSeconds": "1h"}, "startingDeadlineSeconds"),
+        ("runner", {"definition": {"file": "/schedule.yml"}}, "definition.file"),
+        ("runner", {"rights": [{"apiGroup": "", "resources": ["*"], "verbs": ["get"]}]}, "rights.0.resources"),
+        ("runner", {"rights": [{"apiGroup": "", "resources": ["pods"], "verbs": ["escalate"]}]}, "rights.0.verbs"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_key(name: str, document: dict[str, Any], key: str) -> None:
@@ -147,9 +153,9 @@ def test_names_come_from_one_file(chart: Path) -> None:
 def test_container_names_are_unique_in_the_chart(chart: Path) -> None:
     text = "\n".join(path.read_text() for path in templates(chart))
     names = re.findall(r'Cluster\.container" \(dict "root" \. "part" "(\w+)"', text)
-    names += re.findall(r'Worker\.container" \(dict "root" \. "name" "(\w+)"', text)
+    names += re.findall(r'(?:Worker|runner)\.container" \(dict "root" \. "name" "(\w+)"', text)
     assert sorted(names) == sorted(set(names))
-    assert set(names) in ({"master", "worker", "test"}, {"segment", "test"})
+    assert set(names) in ({"master", "worker", "test"}, {"segment", "test"}, {"run", "test"})
 
 
 def scripts() -> list[Path]:

@@ -56,3 +56,12 @@ def used(chart: Path) -> set[str]:
     """Dotted keys that the templates read as `.Values.a.b`."""
     text = "\n".join(path.read_text() for path in templates(chart))
     return set(re.findall(r"\.Values\.([A-Za-z0-9.]+)", text))
+
+
+def pod_of(document: dict[str, Any]) -> dict[str, Any] | None:
+    """The pod that an object is, or makes, whatever lies between; None for others."""
+    spec = document.get("spec") or {}
+    if document["kind"] == "Pod":
+        return dict(spec)
+    found = spec.get("jobTemplate", {"spec": spec})["spec"].get("template")
+    return None if found is None else dict(found["spec"])

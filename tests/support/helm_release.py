@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ from support.built_once import GO_ENVIRONMENT, alone
 Values = dict[str, Any]
 KUBE_SCORE = "github.com/zegl/kube-score/cmd/kube-score@v1.20.0"
 TESTBED = Path(os.environ.get("MEDWEAVE_TESTBED") or "/opt/medweave-testbed")
+ADMIN = TESTBED / "kubernetes" / "admin.kubeconfig"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,17 @@ def release(tenant: Tenant, name: str, chart: Path, values: Values, *, wait: boo
         yield time.monotonic() - started
     finally:
         tenant.ended("helm", "uninstall", name, "--ignore-not-found", "--wait", "--timeout", "2m")
+
+
+@contextmanager
+def granter(tenant: Tenant, account: str) -> Iterator[Tenant]:
+    """The cluster's administrator in the tenant's namespace, who may grant rights, while there is an account of that name."""
+    found = dataclasses.replace(tenant, kubeconfig=ADMIN)
+    found.call("kubectl", "create", "serviceaccount", account)
+    try:
+        yield found
+    finally:
+        found.call("kubectl", "delete", "serviceaccount", account)
 
 
 def until(condition: Any, *, limit_s: float, what: str) -> Any:

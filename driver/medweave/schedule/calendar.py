@@ -1,0 +1,86 @@
+"""Times as cron writes them: five fields. Pure."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from medweave.field_faults import fault_at
+
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_PART = re.compile(r"(?:\*|(?P<first>\w+)(?:-(?P<last>\w+))?)(?:/(?P<step>[0-9]+))?")
+
+
+class Field(NamedTuple):
+    """One of the five; `names` stand for numbers from `least` on."""
+
+    name: str
+    least: int
+    most: int
+    names: tuple[str, ...] = ()
+
+
+FIELDS = (
+    Field("minute", 0, 59),
+    Field("hour", 0, 23),
+    Field("day of the month", 1, 31),
+    Field("month", 1, 12, MONTHS),
+    Field("day of the week", 0, 7, DAYS),  # both 0 and 7 are Sunday
+)
+
+
+def check_times(text: str, path: Path) -> None:
+    """Refuses what cron would not take.
+
+    Args:
+        path: of the schedule's file, for the message.
+
+    Raises:
+        UserInputError: it has not five fields, or one of them has no meaning.
+    """
+    try:
+        numbers_of(text)
+    except ValueError as error:
+        raise fault_at(
+            path, ("when",), "these are no times.", seen=f"'{text}': {error}",
+            expected="five fields: minute, hour, day of the month, month, day of the week, such as 0 2 * * *",
+            do="correct it; https://man7.org/linux/man-pages/man5/crontab.5.html",
+        ) from error  # fmt: skip
+
+
+def numbers_of(text: str) -> list[list[int] | None]:
+    """The numbers of each field, None where it is `*`.
+
+    Raises:
+        ValueError: a field has no meaning; the message says which.
+    """
+    words = text.split()
+    if len(words) != len(FIELDS):
+        raise ValueError(f"{len(words)} fields")
+    return [None if word == "*" else _numbers(word, field) for word, field in zip(words, FIELDS, strict=True)]
+
+
+def _numbers(word: str, field: Field) -> list[int]:
+    found: set[int] = set()
+    for part in word.split(","):
+        match = _PART.fullmatch(part)
+        if match is None or match["step"] == "0":
+            raise ValueError(f"{field.name} '{part}'")
+        step = int(match["step"] or 1)
+        first = field.least if match["first"] is None else _number(match["first"], field)
+        alone = match["first"] is not None and match["step"] is None
+        last = _number(match["last"], field) if match["last"] else first if alone else field.most
+        if first > last:
+            raise ValueError(f"{field.name} '{part}' goes backwards")
+        found.update(range(first, last + 1, step))
+    return sorted({number % 7 for number in found} if field.names == DAYS else found)
+
+
+def _number(word: str, field: Field) -> int:
+    if word.lower() in field.names:
+        return field.names.index(word.lower()) + field.least
+    if not word.isdecimal() or not field.least <= int(word) <= field.most:
+        raise ValueError(f"{field.name} '{word}' is none of {field.least} to {field.most}")
+    return int(word)

@@ -1,0 +1,88 @@
+"""The schedule's file as data."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from medweave.documents import read_mapping, shown
+from medweave.field_faults import check, fault_at
+from medweave.schedule.calendar import check_times
+
+WHAT = "file of a schedule"
+Overlap = Literal["forbid", "replace", "allow"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A schedule that was found right; what each key means stands in its schema.
+
+    Attributes:
+        path, file, folder: absolute; `file` is the StreamFlow file.
+        place: `kubernetes` and the like, with its settings; None where nothing but `run` is asked of it.
+    """
+
+    path: Path
+    name: str
+    file: Path
+    folder: Path
+    when: str | None
+    time_zone: str | None
+    skips_unchanged: bool
+    overlap: Overlap
+    start_within_s: int
+    history: Mapping[str, int]
+    place: str | None
+    settings: Mapping[str, Any]
+
+
+@functools.cache
+def schema() -> dict[str, Any]:
+    """The JSON Schema of the file."""
+    document: dict[str, Any] = json.loads(files("medweave").joinpath("schedule.schema.json").read_text("utf-8"))
+    return document
+
+
+def read_schedule(path: Path) -> Schedule:
+    """Reads the file of a schedule.
+
+    Raises:
+        UserInputError: it is no YAML, or something in it is wrong; the message has the path to the field.
+    """
+    path = path.absolute()
+    document = read_mapping(path, WHAT)
+    check(document, schema(), path, ())
+    file = path.parent / Path(document["file"]).expanduser()
+    if not file.is_file():
+        raise fault_at(
+            path, ("file",), "there is no such StreamFlow file.", seen=shown(file), expected="a file as `medweave bind` writes it",
+            do="correct the path",
+        )  # fmt: skip
+    if "when" in document:
+        check_times(document["when"], path)
+    ((place, settings),) = (document.get("place") or {None: {}}).items()
+    properties = schema()["properties"]
+
+    def given(key: str) -> Any:
+        return document.get(key, properties[key].get("default"))
+
+    kept = {key: each["default"] for key, each in properties["history"]["properties"].items()}
+    return Schedule(
+        path=path,
+        name=document["name"],
+        file=file,
+        folder=path.parent / Path(document.get("folder") or f"schedules/{document['name']}").expanduser(),
+        when=document.get("when"),
+        time_zone=document.get("timeZone"),
+        skips_unchanged=given("unchanged") == "skip",
+        overlap=given("overlap"),
+        start_within_s=given("startWithin"),
+        history=kept | dict(document.get("history") or {}),
+        place=place,
+        settings=settings,
+    )

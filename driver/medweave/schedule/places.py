@@ -1,0 +1,43 @@
+"""Where a schedule lives, whatever kind of place that is."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from medweave.field_faults import fault_at
+from medweave.schedule.document import Schedule
+
+
+class Place(Protocol):
+    """What makes, changes and shows one schedule."""
+
+    def create(self) -> None:
+        """Makes it, or changes the one of that name."""
+
+    def pause(self, *, paused: bool) -> None:
+        """Starts no run from now on, or goes on."""
+
+    def remove(self) -> None:
+        """Takes it away; a run that goes on is ended."""
+
+    def said(self, action: str) -> str:
+        """What was done, for people."""
+
+    def state(self) -> dict[str, Any]:
+        """`state` in a word, and `last`, the last firing, as far as the place knows."""
+
+
+def place_of(schedule: Schedule) -> Place:
+    """The place that a schedule's file names.
+
+    Raises:
+        UserInputError: it names none.
+    """
+    if schedule.place == "kubernetes":
+        from medweave.schedule.kubernetes import Kubernetes
+
+        return Kubernetes(schedule)
+    raise fault_at(
+        schedule.path, (), "the key 'place' is missing.", seen="a schedule that runs only when it is asked to",
+        expected="place: {kubernetes: {values: …}}", do="write where it runs",
+    )  # fmt: skip

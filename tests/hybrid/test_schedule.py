@@ -1,0 +1,139 @@
+"""`medweave schedule` in a real cluster: a CronJob of helm/runner that fires, delivers, skips, and is held."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from medweave_steps.contracts.model import Postprocessing
+from support.chest_cohort import write_dicom
+from support.cwl_files import ROOT
+from support.exported import export
+from support.helm_release import TESTBED, Tenant, until
+from support.model_folders import trained_model
+from support.scheduled_pods import conditions, jobs, log_of, on_the_claim, runner_values, write_inference
+from support.schedules import PROGRAM, ended, write_schedule
+from support.testbed import unique
+
+RUNNER = ROOT / "helm" / "runner"
+WITH_HELM = {
+    "PATH": f"{TESTBED / 'bin'}:/usr/bin:/bin",
+    "KUBECONFIG": str(TESTBED / "laptop" / "home" / ".kube" / "tenant-a.kubeconfig"),
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    trained_model(folder / "trained", postprocessing=Postprocessing(threshold=0.5, min_volume_mm3=2000.0, overlap=0.25))
+    assert export(folder) == 0
+    return folder / "exported"
+
+
+@pytest.fixture
+def data(tenant: Tenant, model: Path) -> Iterator[tuple[Path, dict[str, str]]]:
+    """A cohort of one case and a model on the tenant's claim, and the job's inputs as the runner's pod sees them."""
+    with on_the_claim() as (folder, inside):
+        write_dicom(folder / "cohort", 1)
+        subprocess.run(["cp", "-r", model, folder / "model"], check=True)
+        subprocess.run(["chown", "-R", "10001:10001", folder], check=True)
+        yield folder, {"cohort": f"{inside}/cohort", "segmentation_model": f"{inside}/model"}
+
+
+def schedule(word: str, file: Path) -> str:
+    code, out, err = ended(word, file, cwd=file.parent, **WITH_HELM)
+    assert code == 0, err
+    return out
+
+
+def finished(tenant: Tenant, job: str, *, limit_s: float = 240) -> str:
+    """Waits for a Job's end; its log."""
+
+    def end() -> set[str]:
+        found = json.loads(tenant.call("kubectl", "get", "job", job, "--output", "json"))
+        return conditions(found) & {"Complete", "Failed"}
+
+    assert until(end, limit_s=limit_s, what=f"the end of {job}") == {"Complete"}, log_of(tenant, job)
+    return log_of(tenant, job)
+
+
+def test_a_cronjob_fires_delivers_skips_and_is_paused_and_removed(
+    tmp_path: Path, tenant: Tenant, data: tuple[Path, dict[str, str]], capsys: Any
+) -> None:
+    folder, inputs = data
+    name = unique("nightly")[:30]
+    values = runner_values(work={"existingClaim": "medweave-data", "folder": folder.name})
+    file = write_inference(tmp_path / "definition", inputs=inputs, name=name, values=values, when="* * * * *")
+    try:
+        said = schedule("create", file)
+        assert f"schedule {name}: is a release in namespace tenant-a, and runs at * * * * *" in said
+        first = until(lambda: jobs(tenant, name), limit_s=75, what="the first firing")[0]["metadata"]["name"]
+        said = schedule("pause", file)
+        log = finished(tenant, first)
+        assert "runs: no run has done all before" in log
+        assert "completed after" in log
+        delivered = list((folder / "results").rglob("lesion_mask.dcm"))
+        assert len(delivered) == 1
+
+        second = f"{name}-now"
+        tenant.call("kubectl", "create", "job", second, f"--from=cronjob/{name}")
+        log = finished(tenant, second, limit_s=60)
+        assert "skipped: nothing has changed since run lung-nodule-segmentation-infer-" in log
+        assert list((folder / "results").rglob("lesion_mask.dcm")) == delivered
+        with capsys.disabled():
+            print(log)
+    finally:
+        schedule("remove", file)
+    until(
+        lambda: not tenant.get("cronjobs,jobs,pods", f"app.kubernetes.io/instance={name}"),
+        limit_s=60,
+        what="nothing left",
+    )
+
+
+def test_an_overlapping_one_is_held_and_the_run_in_the_pod_is_followed_and_ended(
+    tmp_path: Path, tenant: Tenant
+) -> None:
+    name = unique("held")
+    with on_the_claim() as (folder, inside):
+        (folder / "scans").mkdir()
+        values = runner_values(work={"existingClaim": "medweave-data", "folder": folder.name})
+        place = {"kubernetes": {"chart": str(RUNNER), "values": values}}  # no rights: a tenant may do all of this
+        script = f"while [ ! -e {inside}/go-on ]; do sleep 0.1; done; echo done > result.txt"
+        file = write_schedule(
+            tmp_path / "x", script, scans=Path(inside) / "scans", name=name, when="0 0 1 1 *", place=place
+        )
+        try:
+            schedule("create", file)
+            for number in (1, 2):
+                tenant.call("kubectl", "create", "job", f"{name}-{number}", f"--from=cronjob/{name}")
+                if number == 1:
+                    until(lambda: "started on here" in log_of(tenant, f"{name}-1"), limit_s=60, what="the first run")
+            assert "held: the run before goes on" in finished(tenant, f"{name}-2", limit_s=60)
+            code, out, _ = ended("list", "--json", cwd=tmp_path / "x", **WITH_HELM)
+            (row,) = json.loads(out)
+            assert (code, row["state"], row["last"]["outcome"]) == (0, "running", "done")
+            assert row["last"]["why"] == "held: the run before goes on"
+            following = attached(tmp_path / "x", name)
+            assert following.stderr is not None
+            seen = [following.stderr.readline() for _ in range(2)]
+            assert "copy         started on here" in "".join(seen)
+            (folder / "go-on").touch()
+            assert following.wait(60) == 0
+            assert "completed after" in following.stderr.read()
+            assert "completed after" in finished(tenant, f"{name}-1", limit_s=30)
+        finally:
+            schedule("remove", file)
+
+
+def attached(folder: Path, name: str) -> subprocess.Popen[str]:
+    """`medweave attach --schedule`, by the account that made it."""
+    own = os.environ | {"XDG_STATE_HOME": str(folder / "state")} | WITH_HELM
+    words = [PROGRAM, "attach", "--schedule", name]
+    return subprocess.Popen(words, cwd=folder, env=own, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -1,0 +1,191 @@
+"""`medweave schedule run`: real firings of the real command."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import yaml
+
+from medweave.history import read_run
+from medweave.schedule.calendar import numbers_of
+from medweave.schedule.document import read_schedule, schema
+from medweave.schedule.memory import alone
+from medweave_steps.contracts.errors import StepError, UserInputError
+from support.engine import wait_until
+from support.schedules import ended, memory, results, start, write_schedule
+
+GOOD = 'cat "$0"/* > result.txt'
+SLOW = "echo $$ > {folder}/pid; sleep 30 & wait; echo late > result.txt"
+
+
+def fire(file: Path) -> tuple[int, str]:
+    code, _, err = ended("run", file.name, cwd=file.parent)
+    assert "Traceback" not in err
+    return code, err
+
+
+def test_the_first_firing_runs_the_second_is_skipped_and_a_changed_input_runs(tmp_path: Path) -> None:
+    file = write_schedule(tmp_path, GOOD)
+    code, said = fire(file)
+    assert code == 0, said
+    assert "runs: no run has done all before" in said
+    first = memory(tmp_path).done
+    assert first is not None
+    assert [each.read_text() for each in results(tmp_path)] == ["1"]
+
+    code, said = fire(file)
+    assert code == 0
+    assert f"skipped: nothing has changed since run {first.run} did all" in said
+    last = memory(tmp_path).last
+    assert last is not None
+    assert (last.outcome, len(results(tmp_path))) == ("skipped", 1)
+
+    (tmp_path / "scans" / "two").write_text("2")
+    code, said = fire(file)
+    assert (code, len(results(tmp_path))) == (0, 2)
+    assert f"runs: input scans changed since run {first.run}" in said
+
+
+def test_a_changed_tool_runs_and_the_same_under_another_date_does_not(tmp_path: Path) -> None:
+    file = write_schedule(tmp_path, GOOD)
+    assert fire(file)[0] == 0
+    os.utime(tmp_path / "scans" / "one", (1, 1))
+    assert "skipped" in fire(file)[1]
+    tool = tmp_path / "tools" / "copy.cwl"
+    tool.write_text(tool.read_text().replace("cat", "cat -u"))
+    assert "runs: definition changed since" in fire(file)[1]
+
+
+def test_what_failed_is_run_again_and_its_exit_code_is_told(tmp_path: Path) -> None:
+    file = write_schedule(tmp_path, "exit 65")
+    assert [fire(file)[0], fire(file)[0]] == [1, 1]
+    kept = memory(tmp_path)
+    assert kept.done is None
+    assert kept.last is not None
+    assert kept.last.outcome == "failed"
+
+
+def test_unchanged_inputs_run_where_that_is_wanted(tmp_path: Path) -> None:
+    file = write_schedule(tmp_path, GOOD, unchanged="run")
+    fire(file)
+    assert "runs: unchanged inputs are run, too" in fire(file)[1]
+    assert len(results(tmp_path)) == 2
+
+
+def test_an_input_that_lies_elsewhere_is_never_taken_for_unchanged(tmp_path: Path) -> None:
+    file = write_schedule(tmp_path, GOOD, scans=tmp_path / "elsewhere")
+    assert "input scans cannot be told by content from here" in fire(file)[1]
+
+
+def test_what_is_remembered_tells_no_name_and_no_content(tmp_path: Path) -> None:
+    file = write_schedule(tmp_path, GOOD)
+    (tmp_path / "scans" / "DOE^JANE.dcm").write_text("born 1970-01-01")
+    _, said = fire(file)
+    for kept in (tmp_path / "schedules" / "nightly").iterdir():
+        if kept.is_file():
+            assert b"DOE" not in kept.read_bytes(), kept.name
+            assert b"1970" not in kept.read_bytes(), kept.name
+    assert "DOE" not in said
+
+
+def test_one_that_overlaps_is_held(tmp_path: Path) -> None:
+    file = write_schedule(tmp_path, SLOW.format(folder=tmp_path))
+    first = start("run", file.name, cwd=tmp_path)
+    try:
+        wait_until(lambda: (tmp_path / "pid").exists(), 60)
+        code, said = fire(file)
+        assert code == 0
+        assert "held: the run before goes on" in said
+        assert len(list((tmp_path / "schedules/nightly/runs").glob("tiny-*"))) == 1
+    finally:
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(30) == 143
+
+
+def test_one_that_overlaps_replaces_the_run_before(tmp_path: Path) -> None:
+    script = f"if mkdir {tmp_path}/first; then {SLOW.format(folder=tmp_path)}; else echo second > result.txt; fi"
+    file = write_schedule(tmp_path, script, overlap="replace")
+    first = start("run", file.name, cwd=tmp_path)
+    wait_until(lambda: (tmp_path / "pid").exists(), 60)
+    code, said = fire(file)
+    assert code == 0, said
+    assert first.wait(30) == 143
+    first.communicate()
+    states = sorted(read_run(log.parent).state for log in (tmp_path / "schedules/nightly/runs").glob("*/events.jsonl"))
+    assert states == ["cancelled", "completed"]
+    assert [each.read_text() for each in results(tmp_path)] == ["second\n"]
+
+
+def test_both_go_on_where_that_is_allowed(tmp_path: Path) -> None:
+    file = write_schedule(tmp_path, GOOD, overlap="allow")
+    (tmp_path / "schedules/nightly").mkdir(parents=True)
+    with alone(tmp_path / "schedules/nightly") as is_alone:
+        assert is_alone
+        assert fire(file)[0] == 0
+    assert len(results(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "place", "said"),
+    [
+        ({"file": "no.yml"}, "file", "there is no such StreamFlow file"),
+        ({"when": "0 25 * * *"}, "when", "hour '25' is none of 0 to 23"),
+        ({"when": "0 2 * *"}, "when", "4 fields"),
+        ({"overlap": "never"}, "overlap", "forbid, replace, allow"),
+        ({"nmae": "x"}, "nmae", "there is no such key"),
+        ({"name": "Nightly"}, "name", "this value cannot be used"),
+    ],
+)
+def test_a_fault_of_the_file_is_told_with_its_place(
+    tmp_path: Path, keys: dict[str, str], place: str, said: str
+) -> None:
+    file = write_schedule(tmp_path, GOOD, **keys)
+    with pytest.raises(UserInputError) as refused:
+        read_schedule(file)
+    assert f"schedule.yml: {place}: " in str(refused.value)
+    assert said in str(refused.value)
+
+
+def test_every_key_is_described() -> None:
+    def keys(node: dict[str, object]) -> None:
+        for name, inner in node.get("properties", {}).items():  # type: ignore[attr-defined]
+            assert len(inner.get("description", "")) > 10, name
+            keys(inner)
+
+    keys(schema())
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "numbers"),
+    [
+        ("*/20 * * * *", 0, [0, 20, 40]),
+        ("5-9/2,50 * * * *", 0, [5, 7, 9, 50]),
+        ("0 22/1 * * *", 1, [22, 23]),
+        ("0 0 * jan-MAR *", 3, [1, 2, 3]),
+        ("0 0 * * fri-7", 4, [0, 5, 6]),
+        ("0 0 * * *", 2, None),
+    ],
+)
+def test_times_are_read_as_cron_does(text: str, field: int, numbers: list[int] | None) -> None:
+    assert numbers_of(text)[field] == numbers
+
+
+@pytest.mark.parametrize("text", ["60 * * * *", "*/0 * * * *", "9-5 * * * *", "x * * * *", "-1 * * * *", "* * 0 * *"])
+def test_times_that_cron_refuses_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        numbers_of(text)
+
+
+def test_a_word_without_its_file_and_a_file_that_is_none_are_told(tmp_path: Path) -> None:
+    code, _, err = ended("pause", cwd=tmp_path)
+    assert (code, "no schedule is named" in err) == (2, True)
+    code, _, err = ended("pause", "nightly", cwd=tmp_path)
+    assert (code, "there is no schedule 'nightly'" in err) == (2, True)
+    file = write_schedule(tmp_path / "x", GOOD)
+    code, _, err = ended("create", file, cwd=tmp_path)
+    assert (code, "the key 'place' is missing" in err) == (65, True)
+    assert issubclass(UserInputError, StepError)
+    assert yaml.safe_load(file.read_text())["name"] == "nightly"
