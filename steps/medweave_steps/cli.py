@@ -20,6 +20,7 @@ VERBS = {
     "preprocess": "orient, resample, crop to the lungs and split a cohort",
     "train": "train the segmentation network",
     "train-distributed": "train a model further: replicas on several nodes, averaged in rounds",
+    "search": "train every trial of a grid of options, and choose the best",
     "export": "write a trained model as ONNX and OpenVINO IR, and check their parity",
     "bundle": "take a MONAI Bundle with weights as a model",
     "quantize": "make an int8 candidate of an exported model",

@@ -25,6 +25,7 @@ VERBS = (
     "preprocess",
     "train",
     "train-distributed",
+    "search",
     "export",
     "bundle",
     "quantize",

@@ -11,7 +11,7 @@ from medweave_steps.contracts.errors import UsageError
 DESCRIPTION = (
     "Tells from a few measured steps or runs which training strategy on how many GPUs finishes soonest, at what efficiency and\n"
     "between which bounds, and what the measurements cannot show. Reads a file of measurements (YAML or JSON, in s; `medweave\n"
-    "schema measured-steps` describes it), run_report.json of trainings by `medweave-step train` (ranks count as GPUs), or both.\n"
+    "schema measured-steps` describes it), run_report.json of trainings and of a search (ranks count as GPUs), or both.\n"
     "With --calibrate-up-to it tells how far off it is on the rows with more GPUs. Starts nothing and asks no site.\n\n"
     "exit codes: 0 an advice was made, 65 a file is wrong or the files tell of different works, 2 wrong usage"
 )

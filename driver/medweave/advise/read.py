@@ -14,9 +14,10 @@ from medweave.documents import read_mapping, shown
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.report import RunReport
+from medweave_steps.contracts.search import SearchTable
 
 DEFAULT_GPUS = (1, 2, 4, 8, 16, 32)
-REPORTS = ("train",)
+REPORTS = ("train", "search")
 """Verbs whose run reports hold a row."""
 
 
@@ -59,7 +60,7 @@ def read_measured(paths: Sequence[Path], asked: Asked) -> Measured:
             trainings.append(found)
     if len(documents) > 1:
         raise UserInputError(
-            "more than one file of measurements was given.",
+            "more than one file of measurements, or report of a search, was given.",
             seen=", ".join(name for _, name in documents),
             expected="one, and reports of trainings beside it",
             do="put their rows into one file",
@@ -87,7 +88,30 @@ def _read(path: Path) -> Measured | _Training:
             expected=f"the report of {' or '.join(REPORTS)}",
             do="give run_report.json of the training",
         )
+    if report.verb == "search":
+        return _search(report, shown(path))
     return _training(report, shown(path))
+
+
+def _search(report: RunReport, name: str) -> Measured:
+    """All trials of a search, which ran on a GPU each."""
+    table = codec.from_json(SearchTable, dict(report.results), where=f"results of {name}")
+    if not table.best or any(row.state != "completed" for row in table.rows):
+        raise UserInputError(
+            f"{name}: the time of this search is not that of all its trials.",
+            seen=", ".join(f"{state}: {number}" for state, number in Counter(row.state for row in table.rows).items()),
+            expected="the report of --part all or --part collect, with each trial completed",
+            do="search again without the trials that fail, and with --scheduler all",
+        )
+    at_once = max(1, table.most_at_once)
+    return Measured(
+        title="a search of medweave, by its report",
+        gpus=DEFAULT_GPUS,
+        gpus_per_node=at_once,
+        rows=(MeasuredRow(strategy="search", gpus=at_once, elapsed_s=table.seconds),),
+        num_trials=len(table.rows),
+        trial_s=tuple(row.seconds for row in table.rows),
+    )
 
 
 def _training(report: RunReport, name: str) -> _Training:

@@ -18,6 +18,7 @@ from medweave_steps.contracts.gate import GateDecision
 from medweave_steps.contracts.model import ModelCard
 from medweave_steps.contracts.report import RunReport
 from medweave_steps.contracts.report_fragment import ReportSummary
+from medweave_steps.contracts.search import SearchGrid, SearchTable, Trial
 from medweave_steps.contracts.segmentations import Segmentations
 from medweave_steps.contracts.volume import VolumeInfo
 
@@ -31,7 +32,10 @@ PUBLISHED: Mapping[str, type] = {
     "prepared-cohort": PreparedCohort,
     "report-summary": ReportSummary,
     "run-report": RunReport,
+    "search-grid": SearchGrid,
+    "search-table": SearchTable,
     "segmentations": Segmentations,
+    "trial": Trial,
     "volume-info": VolumeInfo,
     "way-back": WayBack,
 }

@@ -157,6 +157,29 @@ def hush_torch() -> None:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
 
 
+def of_trial() -> dict[str, str]:
+    """The environment of a training that a step starts as a process of its own, alone, and whose progress it reads."""
+    own = ("MEDWEAVE_NODE_RANK", "MEDWEAVE_NUM_NODES", "MEDWEAVE_RENDEZVOUS", "MEDWEAVE_RESUME_FROM")
+    return {name: value for name, value in os.environ.items() if name not in own} | {"MEDWEAVE_PROGRESS": "json"}
+
+
+def keep_ray_at_home(token: str) -> None:
+    """Makes Ray, before it is imported, talk to this machine alone and to those who know the token, and send no usage data."""
+    os.environ |= {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Its name tells what it was made for; without a cluster Ray listens on the loopback interface only.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": token,
+        "RAY_CHDIR_TO_TRIAL_DIR": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+        "TUNE_DISABLE_SIGINT_HANDLER": "1",
+        "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+        "RAY_AIR_NEW_OUTPUT": "0",
+    }
+
+
 def host_name() -> str:
     """The machine's (or pod's) own name."""
     return socket.gethostname()

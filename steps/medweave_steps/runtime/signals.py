@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from medweave_steps.runtime import partials
@@ -26,6 +26,7 @@ class Terminated(BaseException):
 
 
 _received: list[int] = []
+_cleaning: list[Callable[[], None]] = []
 _grace_s = GRACE_S
 
 
@@ -66,6 +67,9 @@ def install() -> None:
             number = receiver.recv(1)
             if number and number[0] in (signal.SIGINT, signal.SIGTERM):
                 time.sleep(_grace_s)
+                for clean_up in _cleaning:
+                    with contextlib.suppress(Exception):
+                        clean_up()
                 partials.remove_all()
                 sys.stderr.write("interrupted; partial outputs were removed\n")
                 sys.stderr.flush()
@@ -93,6 +97,16 @@ class Deferred:
         """Raises `Terminated` if INT or TERM has arrived."""
         if self.ending is not None:
             raise Terminated(self.ending)
+
+
+@contextlib.contextmanager
+def before_leaving(clean_up: Callable[[], None]) -> Iterator[None]:
+    """Inside the block the watchdog of `install` calls this before it leaves: for what would outlive the process."""
+    _cleaning.append(clean_up)
+    try:
+        yield
+    finally:
+        _cleaning.remove(clean_up)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from medweave.cli import main
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import UsageError, UserInputError
 from medweave_steps.contracts.report import RankFacts, RunReport
+from medweave_steps.contracts.search import SearchTable, TrialRow
 from support.cwl_files import ROOT
 
 TABLE = ROOT / "docs/how-to/advise/distmis-table-1.yml"
@@ -310,3 +311,33 @@ def test_the_guide_shows_what_the_command_prints(
     shown = re.findall(r"```text\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)[0]
     for line in shown.splitlines():
         assert line == "…" or line in printed.splitlines()
+
+
+def search_report(path: Path, *, states: tuple[str, ...] = ("completed", "completed", "completed")) -> Path:
+    rows = tuple(
+        TrialRow(trial_id=f"t{place}", varied={}, seed=1, state=state, score=0.5, seconds=10.0 * (place + 1))  # type: ignore[arg-type]
+        for place, state in enumerate(states)
+    )
+    table = SearchTable(metric="validation_dice", rows=rows, best="t0", most_at_once=2, seconds=42.0)
+    content = json.loads(report(path, strategy="single", ranks=1, seconds=1, verb="search").read_text())
+    path.write_text(json.dumps(content | {"results": codec.to_json(table)}))
+    return path
+
+
+def test_the_report_of_a_search_tells_how_long_each_trial_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    advice = told(capsys, search_report(tmp_path / "s.json"), "--gpus", "1", "2", "3")
+    times = {(each.strategy, each.gpus): each.elapsed_s for each in advice.options}
+    # 10, 20 and 30 s: two GPUs are done after 40, which took 42; three after 30.
+    assert times[("search", 2)] == 42
+    assert times[("search", 3)] == pytest.approx(42 / 40 * 30)
+    assert "differ in length" not in " ".join(advice.unseen)
+
+
+@pytest.mark.parametrize("state", ["failed", "stopped"])
+def test_a_search_that_did_not_do_all_its_trials_is_no_measurement(
+    tmp_path: Path, state: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["advise", str(search_report(tmp_path / "s.json", states=("completed", state)))]) == 65
+    assert f"{state}: 1" in capsys.readouterr().err

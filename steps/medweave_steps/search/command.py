@@ -1,0 +1,152 @@
+"""`medweave-step search`: a grid of trainings in, one table and the best model out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.search import SearchGrid, SearchTable, Trial, TrialRow
+from medweave_steps.runtime import environment
+from medweave_steps.runtime.verb import StepContext, Verb
+from medweave_steps.runtime.write import atomic_directory
+from medweave_steps.search.config import SearchConfig
+from medweave_steps.search.grid import trials_of
+from medweave_steps.search.side_by_side import Spread, run_side_by_side
+from medweave_steps.search.table import TRIALS, in_order, read_rows, table_of, write_table
+from medweave_steps.search.trial import MODEL, Settings, train_to_its_end
+
+C = TypeVar("C")
+
+
+def run(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
+    """Does the part of a search that was asked for."""
+    return {"all": _all, "plan": _plan, "trial": _one, "collect": _collect}[config.part](config, context)
+
+
+def _plan(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
+    trials = trials_of(_read(SearchGrid, config.grid, "grid"))
+    with atomic_directory(config.output) as folder:
+        for place, trial in enumerate(trials):
+            (folder / f"trial-{place:04d}.json").write_text(codec.dumps(trial), encoding="utf-8")
+    return {"num_trials": len(trials)}
+
+
+def _one(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
+    trial = _read(Trial, config.trial, "trial")
+    with atomic_directory(config.output) as folder:
+        row = train_to_its_end(trial, _settings(config), _of(folder, trial.trial_id), _epochs(context))
+        table = _written(folder, [row], config, context, choose=False)
+    return _results(table)
+
+
+def _all(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
+    trials = trials_of(_read(SearchGrid, config.grid, "grid"))
+    spread = Spread(
+        slots=min(config.slots, len(trials)),
+        scheduler=config.scheduler,
+        grace_epochs=config.grace_epochs,
+        reduction_factor=config.reduction_factor,
+    )
+    progress = context.progress(unit="trial", total=len(trials))
+    with atomic_directory(config.output) as folder, atomic_directory(config.best_model) as model:
+        rows = run_side_by_side(
+            trials, _settings(config), _of(folder.resolve()), spread, lambda row: progress.step(_told(row, config))
+        )
+        table = _written(folder, rows, config, context, choose=True)
+        shutil.copytree(_of(folder, table.best) / MODEL, model, dirs_exist_ok=True)
+    context.versions |= environment.library_versions()
+    return _results(table)
+
+
+def _collect(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
+    trials = trials_of(_read(SearchGrid, config.grid, "grid"))
+    found = read_rows(config.results)
+    rows = in_order(trials, found)
+    with atomic_directory(config.output) as folder, atomic_directory(config.best_model) as model:
+        for name, (_, source) in found.items():
+            shutil.copytree(source, _of(folder, name))
+        table = _written(folder, rows, config, context, choose=True)
+        shutil.copytree(_of(folder, table.best) / MODEL, model, dirs_exist_ok=True)
+    return _results(table)
+
+
+def _written(
+    folder: Path, rows: Sequence[TrialRow], config: SearchConfig, context: StepContext, *, choose: bool
+) -> SearchTable:
+    for row in rows:
+        if row.state == "failed":
+            context.notice(f"trial {row.trial_id} failed: {row.cause}")
+    table = table_of(rows, config.metric, choose=choose)
+    write_table(folder, table)
+    return table
+
+
+def _results(table: SearchTable) -> dict[str, Any]:
+    document: dict[str, Any] = codec.to_json(table)
+    return document
+
+
+def _settings(config: SearchConfig) -> Settings:
+    assert config.training_set is not None, "checked with the options"
+    return Settings(
+        training_set=config.training_set.resolve(), num_threads=config.threads_per_trial, metric=config.metric
+    )
+
+
+def _of(folder: Path, trial_id: str = "") -> Path:
+    return folder / TRIALS / trial_id
+
+
+def _told(row: TrialRow, config: SearchConfig) -> str:
+    varied = ", ".join(f"{name} {value}" for name, value in row.varied.items())
+    score = "" if row.score is None else f", {config.metric} {row.score:.3f}"
+    return f"{varied or row.trial_id}: {row.state}{score}"
+
+
+def _epochs(context: StepContext) -> Any:
+    """Hands on each epoch of the only trial as this step's own progress."""
+    progress: list[Any] = []
+
+    def step(point: Mapping[str, Any]) -> None:
+        if not progress:
+            progress.append(context.progress(unit="epoch", total=int(point["total"]), done=int(point["done"]) - 1))
+        progress[0].step(str(point.get("detail", "")))
+
+    return step
+
+
+def _read(cls: type[C], path: Path | None, what: str) -> C:
+    """A file that people or `--part plan` wrote.
+
+    Raises:
+        UserInputError: it is no JSON, or another kind of file.
+    """
+    assert path is not None, "checked with the options"
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserInputError(
+            f"the file of the {what} is no JSON.", seen=str(error), expected="a JSON object", do="mend the file"
+        ) from error
+    return codec.from_json(cls, document, where=f"the file of the {what}")
+
+
+VERB = Verb(
+    name="search",
+    description=(
+        "Trains every trial of a grid of options, side by side, and chooses the model with the best validation metric. A trial is\n"
+        "`train` with options, in a process of its own; it shares nothing with the others, and its seed comes from its options.\n"
+        'Grid: {"options": {"steps": 2000}, "product": {"learning-rate": [0.001, 0.005], …}} or with "trials": [{…}, …].\n'
+        "A trial that fails is a row of the table with its cause, and the others go on. Times are UTC, durations in s.\n"
+        "--part all needs the library Ray, uses this machine only and leaves no process behind; plan, trial and collect are the\n"
+        "same search as jobs of a workflow engine. Refuses grids with unknown keys or the same trial twice, and ends with an\n"
+        "error if no trial was completed."
+    ),
+    config=SearchConfig,
+    run=run,
+)

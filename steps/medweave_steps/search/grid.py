@@ -1,0 +1,102 @@
+"""From a grid to its trials, and from a trial to the command line of `train`. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.search import SearchGrid, Trial
+
+GIVEN = ("training-set", "output", "training-log", "run-report", "num-threads", "checkpoint-folder", "resume-from")
+"""What the search itself tells each trial."""
+_NAME = re.compile(r"[a-z][a-z0-9-]*")
+_SEED = "seed"
+
+
+def trials_of(grid: SearchGrid) -> list[Trial]:
+    """The trials in the order of the grid.
+
+    A trial's seed comes from its options, unless they name one: so it does not depend on which other trials there are.
+
+    Raises:
+        UserInputError: the grid names no trials or the same one twice, or an option that no trial can have.
+    """
+    varied = list(_varied(grid))
+    if not varied:
+        raise _wrong("no trial", "`product` with at least one value for each option, or `trials`, and not both")
+    trials = [_trial(grid.options, each) for each in varied]
+    ids = [trial.trial_id for trial in trials]
+    for place, name in enumerate(ids):
+        if name in ids[:place]:
+            raise _wrong(f"the same trial at places {ids.index(name)} and {place}, from 0", "each trial once")
+    return trials
+
+
+def _varied(grid: SearchGrid) -> Iterator[dict[str, Any]]:
+    if grid.trials and not grid.product:
+        yield from (dict(each) for each in grid.trials)
+    elif grid.product and not grid.trials:
+        for values in itertools.product(*grid.product.values()):
+            yield dict(zip(grid.product, values, strict=True))
+
+
+def _trial(common: Mapping[str, Any], varied: Mapping[str, Any]) -> Trial:
+    for name in varied:
+        if name in common:
+            raise _wrong(f"option {name!r} in `options` and for single trials", "each option in one of them")
+    options = {name: _plain(name, value) for name, value in {**common, **varied}.items()}
+    content = json.dumps(options, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    options.setdefault(_SEED, int(digest[:8], 16) & 0x7FFFFFFF)
+    return Trial(trial_id=digest[:10], options=options, varied={name: options[name] for name in varied})
+
+
+def _plain(name: str, value: Any) -> Any:
+    """The value in the one form that equal values have (2 and 2.0)."""
+    if not _NAME.fullmatch(name):
+        raise _wrong(f"option {name!r}", "the name of an option of `train` without the dashes, such as learning-rate")
+    if name in GIVEN:
+        raise _wrong(f"option {name!r}", f"options of a training; the search itself gives {', '.join(GIVEN)}")
+    if isinstance(value, list | tuple) and value and all(_is_scalar(each) for each in value):
+        return [_number(each) for each in value]
+    if not _is_scalar(value):
+        raise _wrong(
+            f"{name}: {json.dumps(value, default=str)[:60]}", "a number, a word, true or false, or a list of these"
+        )
+    return _number(value)
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, bool | int | str) or (isinstance(value, float) and value - value == 0)
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def words_of(options: Mapping[str, Any]) -> list[str]:
+    """The options as words of a command line, in the order of their names."""
+    words: list[str] = []
+    for name in sorted(options):
+        value = options[name]
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no-{name}")
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            words += [f"--{name}", *map(str, value)]
+        else:
+            words.append(f"--{name}={value}")
+    return words
+
+
+def _wrong(seen: str, expected: str) -> UserInputError:
+    return UserInputError(
+        "the grid of the search cannot be used.",
+        seen=seen,
+        expected=expected,
+        do="mend the grid file; `medweave-step train --help` lists the options",
+    )

@@ -1,0 +1,177 @@
+"""Trials side by side on this machine by Ray Tune: each in a process of its own, on cores (and a GPU) that no other has.
+
+Ray runs for this search alone: it listens on the loopback interface, asks for a token, sends no usage data, shows no dashboard, and
+its processes and files go when the search ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.search import Trial, TrialRow
+from medweave_steps.runtime import environment, partials
+from medweave_steps.runtime.child import all_ended
+from medweave_steps.runtime.imports import require
+from medweave_steps.runtime.signals import before_leaving
+from medweave_steps.search.trial import ROW, Settings, Training
+
+Scheduler = Literal["all", "asha"]
+_EXTRA = "search"
+_STORE_BYTES = 80 * 2**20  # the least that Ray takes; trials share files, not objects
+_ENDLESS = 10**6  # epochs: the search ends no trial for its length
+_SCORE, _EPOCH, _DONE = "score", "epoch", "done"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How trials are spread over the machine.
+
+    Attributes:
+        slots: trials at the same time, where there are GPUs no more than these.
+        scheduler: `all` trains every trial to its end; `asha` stops those that others are better than.
+        grace_epochs: epochs with a validation that `asha` gives each trial at least.
+        reduction_factor: of the trials that reach a rung, `asha` lets one of so many go on.
+    """
+
+    slots: int
+    scheduler: Scheduler
+    grace_epochs: int
+    reduction_factor: int
+
+
+def run_side_by_side(
+    trials: Sequence[Trial], settings: Settings, folder: Path, spread: Spread, ended: Callable[[TrialRow], None]
+) -> list[TrialRow]:
+    """Does all trials; a failed one is a row, and the others go on.
+
+    Args:
+        folder: absolute path; each trial leaves its files in a folder of its id there.
+        ended: called with each trial's row as soon as it has one.
+    Returns:
+        the rows, in the order of the trials.
+    """
+    with _ray(spread.slots * settings.num_threads) as (ray, home):
+        tune = require("ray.tune", extra=_EXTRA)
+        gpus = int(ray.cluster_resources().get("GPU", 0))
+        needs = {"cpu": settings.num_threads, "gpu": 1 if gpus else 0}
+        actor = tune.with_parameters(_actor(tune), trials=list(trials), settings=settings, folder=str(folder))
+        tuner = tune.Tuner(
+            tune.with_resources(actor, needs),
+            param_space={"place": tune.grid_search(list(range(len(trials))))},
+            tune_config=tune.TuneConfig(
+                metric=_SCORE, mode="max", scheduler=_scheduler(spread), max_concurrent_trials=spread.slots
+            ),
+            run_config=tune.RunConfig(
+                name="trials",
+                storage_path=str(home / "tune"),
+                verbose=0,
+                callbacks=[_told(tune, trials, folder, ended)],
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+            ),
+        )
+        tuner.fit()
+    return [_row(folder, trial) for trial in trials]
+
+
+@contextlib.contextmanager
+def _ray(num_cpus: int) -> Iterator[tuple[Any, Path]]:
+    """Ray and the folder of its files; both are gone after the block."""
+    environment.keep_ray_at_home(secrets.token_hex(32))
+    ray = require("ray", extra=_EXTRA)
+    home = _home()
+    partials.register(home)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # Ray takes ten seconds to end, longer than INT and TERM leave, and two of its agents outlive it by a minute.
+    with all_ended() as end, before_leaving(end):
+        try:
+            ray.init(
+                address="local", num_cpus=num_cpus, include_dashboard=False, log_to_driver=False, logging_level="error",
+                object_store_memory=_STORE_BYTES, _temp_dir=str(home),
+            )  # fmt: skip
+            for number, handler in handlers.items():
+                signal.signal(number, handler)  # Ray puts its own in their place, which prints a stack
+            yield ray, home
+        finally:
+            ray.shutdown()
+    shutil.rmtree(home, ignore_errors=True)
+    partials.forget(home)
+
+
+def _home() -> Path:
+    """A new folder with a short name: those of Ray's sockets, which lie below it, may have 107 characters."""
+    given = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="mw-", dir=given if len(given) <= 24 else "/tmp"))
+
+
+def _scheduler(spread: Spread) -> Any:
+    schedulers = require("ray.tune.schedulers", extra=_EXTRA)
+    if spread.scheduler == "all":
+        return schedulers.FIFOScheduler()
+    # Source: Li et al. 2020, MLSys, "A System for Massively Parallel Hyperparameter Tuning".
+    return schedulers.ASHAScheduler(
+        time_attr=_EPOCH, max_t=_ENDLESS, grace_period=spread.grace_epochs, reduction_factor=spread.reduction_factor
+    )
+
+
+def _actor(tune: Any) -> Any:
+    """The class that Ray makes an object of for each trial: it follows a training from score to score."""
+
+    class TrialActor(tune.Trainable):  # type: ignore[misc]
+        def setup(self, config: dict[str, Any], trials: list[Trial], settings: Settings, folder: str) -> None:
+            trial = trials[config["place"]]
+            self.training = Training(trial, settings, Path(folder) / trial.trial_id)
+            self.row: TrialRow | None = None
+
+        def step(self) -> dict[str, Any]:
+            before = self.training.epochs
+            while self.training.next_point() is not None:
+                if self.training.score is not None and self.training.epochs > before:
+                    return self._figures(done=False)
+            self.row = self.training.row()
+            return self._figures(done=True)
+
+        def _figures(self, *, done: bool) -> dict[str, Any]:
+            score = self.training.score
+            return {_SCORE: -1.0 if score is None else score, _EPOCH: max(1, self.training.epochs), _DONE: done}
+
+        def cleanup(self) -> None:
+            self.training.end()
+            if self.row is None:
+                self.training.row(stopped=True)
+
+    return TrialActor
+
+
+def _told(tune: Any, trials: Sequence[Trial], folder: Path, ended: Callable[[TrialRow], None]) -> Any:
+    class Told(tune.Callback):  # type: ignore[misc]
+        def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            ended(_row(folder, listed[trial.config["place"]]))
+
+        on_trial_error = on_trial_complete
+
+    listed = list(trials)
+    return Told()
+
+
+def _row(folder: Path, trial: Trial) -> TrialRow:
+    """The row that a trial has left; one of its own where Ray lost its process."""
+    path = folder / trial.trial_id / ROW
+    if path.is_file():
+        return codec.from_json(TrialRow, json.loads(path.read_text(encoding="utf-8")), where="the row of a trial")
+    return TrialRow(
+        trial_id=trial.trial_id,
+        varied=trial.varied,
+        seed=trial.options["seed"],
+        state="failed",
+        cause="the process that followed this training was lost: perhaps the machine was out of memory",
+    )

@@ -1,0 +1,126 @@
+"""The table of a search: rows gathered, the best trial chosen, all written as JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.search import SearchTable, Trial, TrialRow
+
+TABLE, SHEET, TRIALS = "search.json", "trials.csv", "trials"
+NO_RESULT = "no result: the job that trained it failed, as the report of the run tells"
+
+
+def table_of(rows: Sequence[TrialRow], metric: str, *, choose: bool) -> SearchTable:
+    """The table; of equal scores the first in the order of the grid is the best.
+
+    Args:
+        choose: name the best.
+    Raises:
+        UserInputError: no trial was completed, so there is none to choose.
+    """
+    done = [row for row in rows if row.state == "completed" and row.score is not None]
+    if choose and not done:
+        raise UserInputError(
+            "no trial of the search was completed.",
+            seen="; ".join(dict.fromkeys(row.cause or row.state for row in rows)),
+            expected="at least one trained model",
+            do="mend what the trials say, or look at one alone: `medweave-step search --part trial`",
+        )
+    best = max(done, key=lambda row: row.score or 0.0).trial_id if choose else ""
+    times = [(_time(row.started_at), _time(row.ended_at)) for row in rows if row.started_at]
+    seconds = max(end for _, end in times) - min(start for start, _ in times) if times else 0.0
+    return SearchTable(
+        metric=metric, rows=tuple(rows), best=best, most_at_once=most_at_once(times), seconds=round(seconds, 3)
+    )
+
+
+def most_at_once(times: Sequence[tuple[float, float]]) -> int:
+    """The most intervals that have a moment in common.
+
+    Args:
+        times: start and end of each, s.
+    """
+    changes = sorted([*((start, 1) for start, _ in times), *((end, -1) for _, end in times)])
+    running = most = 0
+    for _, change in changes:
+        running += change
+        most = max(most, running)
+    return most
+
+
+def read_rows(folders: Iterable[Path]) -> dict[str, tuple[TrialRow, Path]]:
+    """The rows of earlier results, each with the folder of what the trial has left.
+
+    Raises:
+        UserInputError: a folder is no result of a search, or two tell of the same trial.
+    """
+    found: dict[str, tuple[TrialRow, Path]] = {}
+    for folder in folders:
+        try:
+            document = json.loads((folder / TABLE).read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+            raise UserInputError(
+                "one of --results is no result of a search.",
+                seen=f"{type(error).__name__} while reading {TABLE}",
+                expected=f"a folder with {TABLE}, as --part trial writes it",
+                do="give the outputs of the trials",
+            ) from error
+        for row in codec.from_json(SearchTable, document, where=f"{TABLE} of a result").rows:
+            if row.trial_id in found:
+                raise UserInputError(
+                    "two of --results tell of the same trial.", seen=row.trial_id, expected="each trial once"
+                )
+            found[row.trial_id] = row, folder / TRIALS / row.trial_id
+    return found
+
+
+def in_order(trials: Sequence[Trial], found: Mapping[str, tuple[TrialRow, Path]]) -> list[TrialRow]:
+    """The rows of a grid's trials; one whose job left nothing is a failed one.
+
+    Raises:
+        UserInputError: a result is of no trial of the grid.
+    """
+    strange = sorted(found.keys() - {trial.trial_id for trial in trials})
+    if strange:
+        raise UserInputError(
+            "a result is of no trial of this grid.",
+            seen=", ".join(strange),
+            expected="results of this grid's trials, with the same options",
+            do="give the grid that the trials were planned from",
+        )
+    return [
+        found[trial.trial_id][0]
+        if trial.trial_id in found
+        else TrialRow(
+            trial_id=trial.trial_id, varied=trial.varied, seed=trial.options["seed"], state="failed", cause=NO_RESULT
+        )
+        for trial in trials
+    ]
+
+
+def write_table(folder: Path, table: SearchTable) -> None:
+    """Writes search.json, and trials.csv for spreadsheets."""
+    (folder / TABLE).write_text(codec.dumps(table), encoding="utf-8")
+    names = list(dict.fromkeys(name for row in table.rows for name in row.varied))
+    text = io.StringIO()
+    sheet = csv.writer(text, lineterminator="\n")
+    told = ("trial", *names, "state", table.metric, "seed", "started_at", "ended_at", "seconds", "epochs", "cause")
+    sheet.writerow(told)
+    for row in table.rows:
+        values = [json.dumps(row.varied[name]) if name in row.varied else "" for name in names]
+        score = "" if row.score is None else row.score
+        sheet.writerow(
+            [row.trial_id, *values, row.state, score, row.seed, row.started_at, row.ended_at, row.seconds, row.epochs, row.cause]
+        )  # fmt: skip
+    (folder / SHEET).write_text(text.getvalue(), encoding="utf-8")
+
+
+def _time(text: str) -> float:
+    return datetime.datetime.fromisoformat(text).timestamp()

@@ -1,0 +1,181 @@
+"""One trial: `train` in a process of its own, followed by its progress lines, and what became of it as a row."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.progress import JSON_PREFIX
+from medweave_steps.contracts.report import RunReport
+from medweave_steps.contracts.search import Trial, TrialRow, TrialState
+from medweave_steps.io.model_folder import WEIGHTS_FILE, read_card
+from medweave_steps.runtime import environment
+from medweave_steps.search.grid import words_of
+
+MODEL, LOG, REPORT, ROW = "trained_model", "training_log", "run_report.json", "trial.json"
+FIRST_WORDS = "medweave-step train: "
+GRACE_S = 5.0
+"""A training that is told to end has so long, before it is killed."""
+_LAST_LINES = 12
+_SPLIT = "validation_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What all trials of a search have in common. Travels to other processes.
+
+    Attributes:
+        training_set: absolute path of the prepared cases.
+        num_threads: compute threads of each trial.
+        metric: name in the run report of `train`.
+    """
+
+    training_set: Path
+    num_threads: int
+    metric: str
+
+
+class Training:
+    """A trial that has begun; `next_point` follows it, `end` stops it, `row` tells what became of it.
+
+    Args:
+        folder: a free path, made for what the trial leaves.
+    """
+
+    def __init__(self, trial: Trial, settings: Settings, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self.trial, self.settings, self.folder = trial, settings, folder
+        self.epochs = 0
+        self.score: float | None = None
+        self._began_at, self._began = _now(), time.monotonic()
+        self._last: deque[str] = deque(maxlen=_LAST_LINES)
+        self._points: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "medweave_steps.search.process", str(os.getpid()), "train"),
+                *words_of(trial.options),
+                *("--training-set", str(settings.training_set), "--output", MODEL, "--training-log", LOG),
+                *("--run-report", REPORT, "--num-threads", str(settings.num_threads)),
+            ],
+            cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            errors="replace", env=environment.of_trial(),
+        )  # fmt: skip
+        assert self._process.stderr is not None
+        self._reader = threading.Thread(target=self._read, args=(self._process.stderr,), daemon=True)
+        self._reader.start()
+
+    def _read(self, stream: IO[str]) -> None:
+        for line in stream:
+            if line.startswith(JSON_PREFIX):
+                with contextlib.suppress(ValueError):
+                    self._points.put(json.loads(line.removeprefix(JSON_PREFIX)))
+            else:
+                self._last.append(line.rstrip())
+        self._points.put(None)
+
+    def next_point(self) -> Mapping[str, Any] | None:
+        """Waits for the next epoch and returns its figures; None when the training has ended."""
+        point = self._points.get()
+        if point is None:
+            self._process.wait()
+            return None
+        self.epochs = int(point.get("done", self.epochs))
+        value = point.get(self.settings.metric.removeprefix(_SPLIT))
+        self.score = float(value) if isinstance(value, int | float) else self.score
+        return point
+
+    def end(self) -> None:
+        """Ends the training if it goes on; it leaves nothing half written."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._process.wait()
+        self._reader.join()
+
+    def row(self, *, stopped: bool = False) -> TrialRow:
+        """What became of it, after its end; written beside its files, too.
+
+        Args:
+            stopped: it was ended because others were better.
+        """
+        self._reader.join()
+        code = self._process.returncode
+        report = self._report() if code == 0 else None
+        metrics: Mapping[str, float | None] = report.results.get("metrics", {}) if report else {}
+        state: TrialState = "completed" if report else "stopped" if stopped else "failed"
+        score, cause = self.score, ""
+        if report:
+            score = metrics.get(self.settings.metric)
+            if score is None:
+                state, cause = (
+                    "failed",
+                    f"no metric {self.settings.metric}; it has {', '.join(sorted(metrics)) or 'none'}",
+                )
+        elif not stopped:
+            score, cause = None, self._cause(code)
+        row = TrialRow(
+            trial_id=self.trial.trial_id, varied=self.trial.varied, seed=self.trial.options["seed"], state=state, score=score,
+            metrics=metrics, cause=cause, exit_code=code, started_at=self._began_at, ended_at=_now(),
+            seconds=round(time.monotonic() - self._began, 3), epochs=self.epochs, host=environment.host_name(),
+            weights_sha256=self._weights() if report else "",
+        )  # fmt: skip
+        if state != "completed":
+            for path in self.folder.iterdir():  # what was half written by a killed one, too
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+        (self.folder / ROW).write_text(codec.dumps(row), encoding="utf-8")
+        return row
+
+    def _report(self) -> RunReport:
+        document = json.loads((self.folder / REPORT).read_text(encoding="utf-8"))
+        return codec.from_json(RunReport, document, where="the run report of a trial")
+
+    def _weights(self) -> str:
+        return read_card(self.folder / MODEL, verify=False).files.get(WEIGHTS_FILE, "")
+
+    def _cause(self, code: int) -> str:
+        """The words of `train` about its failure; its last line where it said nothing of its own."""
+        lines = list(self._last)
+        first = max((place for place, line in enumerate(lines) if line.startswith(FIRST_WORDS)), default=None)
+        if first is not None:
+            return " ".join(" ".join(lines[first:]).removeprefix(FIRST_WORDS).split())
+        if code < 0:
+            return f"ended by signal {-code}" + (": perhaps the machine was out of memory" if code == -9 else "")
+        return f"exit code {code}: {lines[-1] if lines else 'nothing was said'}"
+
+
+def train_to_its_end(trial: Trial, settings: Settings, folder: Path, each_epoch: Any = None) -> TrialRow:
+    """Does a trial in this process, whatever comes of it.
+
+    Args:
+        each_epoch: called with the figures of each epoch.
+    """
+    training = Training(trial, settings, folder)
+    try:
+        while (point := training.next_point()) is not None:
+            if each_epoch is not None:
+                each_epoch(point)
+        return training.row()
+    finally:
+        training.end()
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,90 @@
+"""One search in four ways: trial by trial and by Ray, under StreamFlow and under cwltool, by their own commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from medweave_steps.contracts.search import SearchTable
+from support.cwl_files import WORKFLOWS
+from support.searches import same_for_all_ways, table_in, write_grid
+from support.training_set import training_set
+
+BESIDE = Path(sys.executable).parent
+STREAMFLOW_FILE = """
+version: v1.0
+workflows:
+  search:
+    type: cwl
+    config: {{file: {workflow}, settings: {job}}}
+    bindings: [{{step: /, target: {{deployment: laptop}}}}]
+deployments: {{laptop: {{type: medweave.local, config: {{}}}}}}
+scheduling: {{scheduler: {{type: medweave.scheduler, config: {{}}}}}}
+database: {{type: medweave.database, config: {{}}}}
+"""
+SLOTS = 2
+
+
+def run(folder: Path, workflow: str, engine: str) -> SearchTable:
+    """The table of a search by a workflow under an engine, in a folder of its own."""
+    own = folder / f"{workflow}-{engine}"
+    own.mkdir()
+    cwl = WORKFLOWS / "search" / f"{workflow}.cwl"
+    job = {
+        "training_set": {"class": "Directory", "path": str(folder / "data")},
+        "grid": {"class": "File", "path": str(folder / "grid.json"), "format": "http://edamontology.org/format_3464"},
+        "memory_mib": 1024,
+    }
+    (own / "job.json").write_text(json.dumps(job | ({"slots": SLOTS} if workflow == "search" else {})))
+    (own / "streamflow.yml").write_text(STREAMFLOW_FILE.format(workflow=json.dumps(str(cwl)), job="job.json"))
+    words = {
+        "streamflow": ["streamflow", "run", "--quiet", "--outdir", "out", "streamflow.yml"],
+        "cwltool": ["cwltool", "--outdir", "out", str(cwl), "job.json"],
+    }[engine]
+    environment = os.environ | {"PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}"}
+    ended = subprocess.run(
+        [BESIDE / words[0], *words[1:]], cwd=own, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert (own / "out" / "best_model" / "model_card.json").is_file()
+    return table_in(own / "out" / "search")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("search")
+    training_set(folder / "data")
+    write_grid(folder / "grid.json")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def scattered(folder: Path) -> SearchTable:
+    return run(folder, "scatter", "streamflow")
+
+
+def test_scattered_trials_overlap_in_time_and_a_failed_one_is_a_row(scattered: SearchTable) -> None:
+    assert [row.state for row in scattered.rows] == ["completed", "completed", "failed"]
+    assert scattered.rows[2].cause.startswith("--learning-rate cannot be used. seen: -1.0")
+    assert scattered.most_at_once == SLOTS
+    first, second = scattered.rows[:2]
+    assert max(first.started_at, second.started_at) < min(first.ended_at, second.ended_at)
+    assert scattered.best in {row.trial_id for row in scattered.rows[:2]}
+
+
+@pytest.mark.parametrize(
+    ("workflow", "engine"), [("scatter", "cwltool"), ("search", "streamflow"), ("search", "cwltool")]
+)
+def test_every_way_gives_the_same_trial_by_trial(
+    folder: Path, scattered: SearchTable, workflow: str, engine: str
+) -> None:
+    found = run(folder, workflow, engine)
+    assert same_for_all_ways(found) == same_for_all_ways(scattered)
+    assert found.best == scattered.best
+    assert all(row.weights_sha256 for row in found.rows if row.state == "completed")
+    assert found.most_at_once == (SLOTS if workflow == "search" else 1)  # cwltool does one job after the other

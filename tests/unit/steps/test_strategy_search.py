@@ -1,0 +1,194 @@
+"""`search`: single trials, and trials side by side by Ray. tests/cwl/test_search.py has the same search under workflow engines."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from medweave_steps.cli import main
+from medweave_steps.contracts.errors import BackendMissingError, UserInputError
+from medweave_steps.contracts.search import SearchGrid, Trial
+from medweave_steps.search.grid import trials_of
+from medweave_steps.search.side_by_side import Spread, run_side_by_side
+from medweave_steps.search.trial import Settings, Training, train_to_its_end
+from support.processes import interrupted, started
+from support.searches import TINY, table_in, write_grid
+from support.training_set import training_set
+
+METRIC = "validation_dice"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return training_set(tmp_path_factory.mktemp("data"))
+
+
+def settings(data: Path, **changes: Any) -> Settings:
+    return Settings(**{"training_set": data, "num_threads": 1, "metric": METRIC} | changes)
+
+
+def trial(**options: Any) -> Trial:
+    (found,) = trials_of(SearchGrid(trials=(TINY | options,)))
+    return found
+
+
+def below(process: int) -> set[int]:
+    """All processes below one, from /proc."""
+    parents: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    found = {process}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {process}
+
+
+def listening(processes: set[int]) -> set[str]:
+    """Addresses on which some processes wait for connections."""
+    owned = set()
+    for process in processes:
+        for file in Path(f"/proc/{process}/fd").glob("*"):
+            try:
+                owned.add(str(file.readlink()).removeprefix("socket:[").removesuffix("]"))
+            except OSError:
+                continue
+    found = set()
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and words[9] in owned:
+                digits = bytes.fromhex(words[1].partition(":")[0])
+                packed = b"".join(
+                    struct.pack("=I", *struct.unpack(">I", digits[i : i + 4])) for i in range(0, len(digits), 4)
+                )
+                found.add(socket.inet_ntop(family, packed))
+    return found
+
+
+# -- one trial --------------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_training_is_a_failed_row_and_leaves_no_half_model(data: Path, tmp_path: Path) -> None:
+    training = Training(trial(steps=4000), settings(data), tmp_path / "t")
+    assert training.next_point() is not None
+    os.kill(training._process.pid, signal.SIGKILL)
+    while training.next_point() is not None:
+        pass
+    row = training.row()
+    assert (row.state, row.exit_code, row.score) == ("failed", -9, None)
+    assert row.cause == "ended by signal 9: perhaps the machine was out of memory"
+    assert [path.name for path in (tmp_path / "t").iterdir()] == ["trial.json"]
+
+
+def test_a_trial_without_the_metric_has_failed_and_says_which_there_are(data: Path, tmp_path: Path) -> None:
+    row = train_to_its_end(trial(), settings(data, metric="validation_nsd"), tmp_path / "t")
+    assert row.state == "failed"
+    assert row.cause.startswith("no metric validation_nsd; it has ")
+    assert METRIC in row.cause
+
+
+def test_the_cause_is_what_train_says(data: Path, tmp_path: Path) -> None:
+    wrong = train_to_its_end(trial(strides=[2, 2]), settings(data), tmp_path / "t")
+    assert wrong.exit_code == 2
+    assert wrong.cause.startswith("--strides cannot be used. seen: 2 2 expected: 1 numbers")
+    unknown = train_to_its_end(trial(learnig=1), settings(data), tmp_path / "u")
+    assert "unrecognized arguments: --learnig=1" in unknown.cause
+    absent = train_to_its_end(trial(), settings(tmp_path / "none"), tmp_path / "v")
+    assert absent.exit_code == 65
+    assert str(tmp_path) not in absent.cause
+
+
+def test_collect_refuses_what_is_no_result_and_the_same_trial_twice(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    grid = str(write_grid(tmp_path / "grid.json", rates=[-1.0]))
+    assert main(["search", "--part", "plan", "--grid", grid, "--output", "planned"]) == 0
+    one = ["search", "--part", "trial", "--trial", "planned/trial-0000.json", "--training-set", str(data)]
+    assert main([*one, "--output", "one"]) == 0
+    assert "note: trial" in capsys.readouterr().err
+    collect = ["search", "--part", "collect", "--grid", grid, "--output", "all", "--results"]
+    for results, told in (
+        (["planned"], "no result of a search"), (["one", "one"], "the same trial"), (["one"], "no trial of the search was"),
+    ):  # fmt: skip
+        assert main([*collect, *results]) == UserInputError.exit_code
+        assert told in capsys.readouterr().err
+    assert not Path("all").exists()
+    report = json.loads(Path("run_report.json").read_text())
+    assert report["results"]["rows"][0]["state"] == "failed"
+
+
+# -- side by side -----------------------------------------------------------------------------------------------------
+
+
+def test_without_ray_it_is_told_what_to_install(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    spread = Spread(slots=1, scheduler="all", grace_epochs=1, reduction_factor=2)
+    with pytest.raises(BackendMissingError, match="ray") as told:
+        run_side_by_side([trial()], settings(data), tmp_path, spread, lambda _: None)
+    assert "medweave[search]" in told.value.do
+
+
+def test_asha_stops_a_trial_that_others_are_better_than(data: Path, tmp_path: Path) -> None:
+    # One after the other: the second learns nothing, which shows after its first epoch.
+    longer = {"steps": 120, "epoch_steps": 30, "batch_size": 4, "patch_shape": [16, 16, 16]}
+    grid = write_grid(tmp_path / "grid.json", rates=[0.02, 1e-9], **longer)
+    words = ["search", "--grid", str(grid), "--training-set", str(data), "--output", "o"]
+    process = started([*words, "--scheduler", "asha", "--reduction-factor", "2"], folder=tmp_path)
+    _, told = process.communicate(timeout=400)
+    assert process.returncode == 0, told
+    table = table_in(tmp_path / "o")
+    learnt, stopped = table.rows
+    assert (learnt.state, learnt.epochs, table.best) == ("completed", 4, learnt.trial_id)
+    assert learnt.score is not None
+    assert learnt.score > 0.5
+    assert (stopped.state, stopped.score, stopped.weights_sha256) == ("stopped", 0.0, "")
+    assert 1 <= stopped.epochs < 4
+    assert [path.name for path in (tmp_path / "o" / "trials" / stopped.trial_id).iterdir()] == ["trial.json"]
+    assert table.most_at_once == 1
+
+
+def test_ray_is_heard_on_this_machine_only_and_ctrl_c_leaves_nothing(data: Path, tmp_path: Path) -> None:
+    grid = write_grid(tmp_path / "grid.json", rates=[0.001, 0.002], steps=4000)
+    words = ["search", "--grid", str(grid), "--training-set", str(data), "--output", "o", "--slots", "2"]
+    homes = set(Path("/tmp").glob("mw-*"))
+    process = started(words, folder=tmp_path)
+    deadline = time.monotonic() + 200
+    while len(list(tmp_path.glob(".o.partial-*/trials/*"))) < 2:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.1)
+    family = below(process.pid)
+    heard = listening(family)
+    code, told = interrupted(process)
+    assert code == 130, told
+    assert "interrupted; partial outputs were removed" in told
+    assert heard
+    assert all(ipaddress.ip_address(address).is_loopback for address in map(plain, heard)), heard
+    assert [each for each in family if lives(each)] == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["grid.json"]
+    assert set(Path("/tmp").glob("mw-*")) <= homes
+
+
+def plain(address: str) -> str:
+    return address.removeprefix("::ffff:")
+
+
+def lives(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
