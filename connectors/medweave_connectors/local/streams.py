@@ -18,6 +18,7 @@ from streamflow.core.data import StreamWrapper
 from medweave_connectors.errors import StreamBroke
 
 READ_BYTES, TAIL_BYTES = 2**16, 2000
+HELD_BYTES = 2**19  # asyncio stops reading a pipe when it holds twice as much
 GRACE_S = 5.0
 
 
@@ -38,6 +39,7 @@ class _Program(StreamWrapper):  # type: ignore[misc]
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "LC_ALL": "C"},
             start_new_session=True,
+            limit=HELD_BYTES,
         )
         self._draining = asyncio.create_task(self._drain())
 

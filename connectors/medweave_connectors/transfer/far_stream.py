@@ -1,6 +1,7 @@
 """One end of a copy through the driver: a command that writes, whose output is encoded, or one that reads what is decoded for it.
+Or a folder of many files, which this program writes by itself.
 
-It runs at a site by a bare python3 (3.8 or later): `wire.words` sends this text, with `encoding` in the place of its import. The
+It runs at a site by a bare python3 (3.8 or later): `wire.words` sends this text, with modules in the places of their imports. The
 stream is standard output, or standard input; the command's last words and its exit status are this program's, too. After its blocks
 comes one of no length, and the number of bytes: what ends without it was cut.
 """
@@ -15,6 +16,7 @@ import subprocess
 import sys
 from typing import Callable, Iterator, NoReturn  # noqa: UP035 (3.8)
 
+from medweave_connectors.transfer import tree_stream
 from medweave_connectors.transfer.direct import encoding
 
 COUNT = struct.Struct(">Q")
@@ -76,6 +78,19 @@ def receive(_: str, *command: str) -> int:
     return code or (FAILED if why else 0)
 
 
+def plant(path: str, note: str, blobs: str) -> int:
+    """Makes a folder of what it reads, decoded: see `tree_stream`."""
+    encoding.hold_memory()
+    os.umask(0)  # modes are those of the source
+    _widen(sys.stdin.fileno())
+    try:
+        tree_stream.plant(_contents(), path, note, blobs)
+    except (encoding.NotDecoded, tree_stream.NotPlanted) as error:
+        sys.stderr.write("medweave: %s\n" % (str(error) or "no tree"))
+        return FAILED
+    return 0
+
+
 def _contents() -> Iterator[bytearray]:
     """What comes, decoded, up to its end."""
     decoder, count = encoding.Decoder(), 0
@@ -115,7 +130,7 @@ def _ended(tar: subprocess.Popen[bytes]) -> int:
 
 def main(verb: str, *given: str) -> NoReturn:
     """Does what the words of `wire` ask for."""
-    verbs: dict[str, Callable[..., int]] = {"tell": tell, "send": send, "receive": receive}
+    verbs: dict[str, Callable[..., int]] = {"tell": tell, "send": send, "receive": receive, "plant": plant}
     try:
         code = verbs[verb](*given)
         sys.stdout.flush()

@@ -18,6 +18,7 @@ from medweave_connectors.transfer import rest as rests
 from medweave_connectors.transfer.commands import Place
 from medweave_connectors.transfer.flow import Flow
 from medweave_connectors.transfer.manifest import ROOT, Kind, Manifest, Unlisted
+from medweave_connectors.transfer.pieces import Piece
 from medweave_connectors.transfer.rest import Rest
 
 # Before each further try. A kubelet or an API server that is started again needs some seconds.
@@ -37,6 +38,12 @@ class Carrier(Protocol):
 
     async def send_end(self, path: str, target: str, destinations: Places, *, begins: int, size: int) -> None:
         """Sends what a large file lacks."""
+
+    async def plants(self, destinations: Places) -> bool:
+        """Whether a program of ours can write a folder at each of them."""
+
+    async def send_tree(self, piece: Piece, destinations: Places) -> None:
+        """Sends a folder to such a program."""
 
     def brought_more(self) -> None:
         """A stream was cut which was not in vain."""

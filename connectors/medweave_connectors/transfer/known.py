@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from medweave_connectors.transfer import many
 from medweave_connectors.transfer.manifest import Manifest
-from medweave_connectors.transfer.memo import Memo, stamp
+from medweave_connectors.transfer.memo import Memo
 
 Read = Callable[[], Awaitable[Manifest]]
 
@@ -20,7 +20,7 @@ class Digests:
     """
 
     def __init__(self, memo: Memo | None = None) -> None:
-        self._known: dict[tuple[str, str, str], tuple[Manifest, asyncio.Task[Manifest]]] = {}
+        self._known: dict[tuple[str, str, str], tuple[Manifest, asyncio.Future[Manifest]]] = {}
         self._memo = memo
 
     async def of(
@@ -42,18 +42,25 @@ class Digests:
         return await asyncio.shield(known[1])
 
     async def _recalled(self, seen: Manifest) -> Manifest | None:
-        if self._memo is None or not many.are_in(seen) or (known_by := await asyncio.to_thread(stamp, seen)) is None:
+        if self._memo is None or not many.are_in(seen) or seen.known_by is None:
             return None
-        return await asyncio.to_thread(self._memo.recall, known_by, seen)
+        return await asyncio.to_thread(self._memo.recall, seen.known_by, seen)
 
     async def _noted(self, seen: Manifest, read: Read) -> Manifest:
-        if self._memo is None or not many.are_in(seen):
-            return await read()
-        known_by = await asyncio.to_thread(stamp, seen)
         found = await read()
-        if known_by is not None:
-            await asyncio.to_thread(self._memo.note, known_by, found)
+        await self._note(seen, found)
         return found
+
+    async def learn(self, key: tuple[str, str, str], seen: Manifest, read: Manifest) -> None:
+        """A source on this machine has been read by whoever sent it."""
+        known: asyncio.Future[Manifest] = asyncio.get_running_loop().create_future()
+        known.set_result(read)
+        self._known[key] = seen, known
+        await self._note(seen, read)
+
+    async def _note(self, seen: Manifest, read: Manifest) -> None:
+        if self._memo is not None and many.are_in(seen) and seen.known_by is not None:
+            await asyncio.to_thread(self._memo.note, seen.known_by, read)
 
 
 def failed(task: asyncio.Future[Manifest]) -> bool:

@@ -34,7 +34,8 @@ from medweave_connectors.transfer.known import Digests
 from medweave_connectors.transfer.limit import Limit, read_limit
 from medweave_connectors.transfer.manifest import Manifest
 from medweave_connectors.transfer.memo import memo_of
-from medweave_connectors.transfer.sending import Sending, every
+from medweave_connectors.transfer.sending import Sending
+from medweave_connectors.transfer.side_by_side import every
 from medweave_connectors.transfer.store import Store, store_at
 
 STORE_GIB = 50.0
@@ -189,6 +190,11 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
         at: Store | None,
     ) -> Sending:
         connector_of = self.context.deployment_manager.get_connector
+
+        async def ask(places: Sequence[ExecutionLocation]) -> None:
+            if src_location.local and await asyncio.to_thread(os.path.isdir, source):
+                await self._routes.ask(places)
+
         return Sending(
             src_location,
             source,
@@ -198,6 +204,7 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
             digests=self._digests,
             flow=Flow(self._limit),
             at=at,
+            ask=ask,
             sweeps=at is not None and self.sweeps(at, others),
         )
 

@@ -9,7 +9,7 @@ import shlex
 import stat
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -75,15 +75,17 @@ class Manifest:
         real: the path itself, without links.
         entries: by path, relative to the path asked about, which is `ROOT`. Bytes that are no UTF-8 are in there as
             `os.fsdecode` has them.
+        known_by: a digest of all that shows whether a file of it has changed, where that is known: see `looked_here`.
     """
 
     real: str
     entries: dict[str, Entry]
+    known_by: str | None = field(default=None, compare=False)
 
     @property
     def num_bytes(self) -> int:
         """Of all files together."""
-        return sum(each.size for each in self.entries.values() if each.kind == Kind.FILE)
+        return sum(each.size for each in self.entries.values() if each.kind is Kind.FILE)
 
     @property
     def num_files(self) -> int:
@@ -92,7 +94,7 @@ class Manifest:
 
     def count(self, kind: Kind) -> int:
         """The entries of a kind."""
-        return sum(each.kind == kind for each in self.entries.values())
+        return sum(each.kind is kind for each in self.entries.values())
 
     def difference(self, arrived: Manifest) -> str:
         """What is wrong with a copy, in counts only (file names may tell about patients); empty where nothing is.
@@ -160,7 +162,7 @@ def command(path: str, *, digests: bool = True, many: bool = False) -> list[str]
     )
     whole = f"{{ ( {script} ) 2>&1; code=$?; printf '\\0end %s\\n' $code; }}"
     lacks = f"for tool in {' '.join(TOOLS)}; do command -v $tool >/dev/null || {{ echo {_LACKS}$tool; exit 1; }}; done"
-    return [f"{LOOK}( export LC_ALL=C; {lacks}; {whole} | gzip -1 | base64 )"]
+    return [f"{LOOK}( export LC_ALL=C TZ=UTC0; {lacks}; {whole} | gzip -1 | base64 )"]
 
 
 def only_looks(words: Sequence[str]) -> bool:

@@ -10,7 +10,7 @@ import os
 import posixpath
 import shlex
 
-from medweave_connectors.transfer import digest, seal
+from medweave_connectors.transfer import digest, far_files, seal
 from medweave_connectors.transfer.manifest import LOOK, ROOT, Kind, Manifest
 from medweave_connectors.transfer.store import Store
 
@@ -41,17 +41,33 @@ def tree_of(manifest: Manifest) -> str | None:
 def sealed(path: str) -> list[str]:
     """Words that print the seal of a folder, and note its tree."""
     others = " ".join(seal.command(path)).removeprefix(LOOK)
-    return [f"{LOOK}{{ {_run('seal', path, _beside(path))} || {others}; }}"]
+    return [f"{LOOK}{{ {_run('seal', path, note_of(path))} || {others}; }}"]
 
 
 def keep(store: Store, path: str, tree: str) -> list[str]:
     """Words that make blobs of the files of a folder that `sealed` has read, and keep its tree: `kept` tells whether they did."""
-    return [f"{{ {_run('keep', path, _beside(path), store.blobs, tree)}; }}"]
+    return [f"{{ {_run('keep', path, note_of(path), store.blobs, tree)}; }}"]
 
 
 def kept(text: str) -> bool:
     """What they printed."""
     return "medweave-kept." in text
+
+
+def settled(path: str, tree: str, store: Store | None) -> list[str]:
+    """Words that look whether what `tree_stream` has written is this tree, which the store keeps then: `is_settled` tells."""
+    note = shlex.quote(note_of(path))
+    kept = ""
+    if store is not None:
+        place = posixpath.join(store.blobs, far_files.LISTS.decode(), tree[:2], tree[2:])
+        folder, new = shlex.quote(posixpath.dirname(place)), shlex.quote(place)
+        kept = f" && {{ mkdir -p -m 700 {folder} && mv -f {note} {new} || :; }}"  # without it, the files are known one by one
+    return [f'( [ "$(sha256sum < {note})" = "{tree}  -" ]{kept} && echo medweave-settled. ) 2>/dev/null']
+
+
+def is_settled(text: str) -> bool:
+    """What they printed."""
+    return "medweave-settled." in text
 
 
 def take(store: Store, path: str, tree: str) -> list[str]:
@@ -65,7 +81,8 @@ def taken(text: str) -> bool:
     return "medweave-took." in text
 
 
-def _beside(path: str) -> str:
+def note_of(path: str) -> str:
+    """Where the tree of a copy is noted that is put together at a path."""
     return posixpath.join(posixpath.dirname(path), _NOTE)
 
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import posixpath
 import secrets
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +18,6 @@ from pathlib import Path
 from medweave_connectors.transfer.manifest import Kind, Manifest
 
 MOST = 64  # folders; those go first whose last use is longest ago
-QUIET_S = 5.0  # what has changed just now may change again within one tick of the file system's clock
 _DIGEST_BYTES = 32
 
 
@@ -29,22 +26,6 @@ def memo_of(environment: Mapping[str, str]) -> Memo | None:
     bases = (Path(environment.get("XDG_CACHE_HOME", "")), Path(environment.get("HOME", "")) / ".cache")
     base = next((each for each in bases if each.is_absolute()), None)
     return None if base is None else Memo(base / "medweave" / "digests")
-
-
-def stamp(seen: Manifest) -> str | None:
-    """One digest of all that shows whether a file of a folder here has changed; None where something has, just now."""
-    quiet_since_ns = time.time_ns() - round(QUIET_S * 1e9)
-    lines = [seen.real]
-    for path in _files(seen):
-        try:
-            said = os.stat(posixpath.join(seen.real, path))  # noqa: PTH116 (many)
-        except OSError:
-            return None
-        if max(said.st_ctime_ns, said.st_mtime_ns) > quiet_since_ns:
-            return None
-        facts = (said.st_dev, said.st_ino, said.st_mode, said.st_size, said.st_mtime_ns, said.st_ctime_ns)
-        lines.append(f"{path}\0{facts}")
-    return hashlib.sha256(os.fsencode("\0\0".join(lines))).hexdigest()
 
 
 class Memo:
@@ -61,7 +42,7 @@ class Memo:
         """A folder that looks as `seen`, with its digests; None where it is not known.
 
         Args:
-            known_by: its `stamp`.
+            known_by: see `Manifest`.
         """
         files, file = _files(seen), self._at / known_by
         try:
@@ -79,13 +60,11 @@ class Memo:
         return replace(seen, entries=entries)
 
     def note(self, known_by: str, read: Manifest) -> None:
-        """Keeps the digests of a folder, if it is as it was before it was read.
+        """Keeps the digests of a folder.
 
         Args:
-            known_by: its `stamp` then.
+            known_by: see `Manifest`; as it was before it was read. Where it has changed since, nothing is known by that any more.
         """
-        if stamp(read) != known_by:
-            return
         digests = b"".join(bytes.fromhex(read.entries[path].sha256) for path in _files(read))
         new = self._at / f"{secrets.token_hex(8)}.new"
         with contextlib.suppress(OSError):  # a full disk: it is read again the next time

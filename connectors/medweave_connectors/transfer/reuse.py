@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import shlex
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from streamflow.core.deployment import ExecutionLocation
 
@@ -69,21 +69,30 @@ class Reuse:
             return manifest.parse(text)
         return Manifest("", {})
 
-    async def keep(self, sent: Manifest, paths: Iterable[str]) -> None:
-        """Puts files of a verified copy into the stores. What cannot be kept is sent again, another time."""
-        wanted, tree = list(paths), many.tree_of(sent)
+    async def keep(self, sent: Manifest, paths: Sequence[str] | None = None) -> None:
+        """Puts files of a verified copy into the stores, all where none are named. What cannot be kept is sent another time."""
         for each in self._locations:
-            known = each in self._given
-            if tree is not None and not known:
-                text, _ = await self._run(each, many.keep(self._store, posixpath.join(self._part, self._name), tree))
-                known = many.kept(text)
-            await self._all(each, store.keep(self._store, self._part, sent, self._name, [] if known else wanted))
+            wanted = [] if each in self._given else await self._not_kept_as_a_tree(each, sent, paths)
+            await self._all(each, store.keep(self._store, self._part, sent, self._name, wanted))
+
+    async def _not_kept_as_a_tree(
+        self, location: ExecutionLocation, sent: Manifest, paths: Sequence[str] | None
+    ) -> Sequence[str]:
+        if (tree := many.tree_of(sent)) is not None:
+            text, _ = await self._run(location, many.keep(self._store, posixpath.join(self._part, self._name), tree))
+            if many.kept(text):
+                return []
+        return store.files_of(sent) if paths is None else paths
 
     async def leave(self) -> None:
         """Takes back what the stores gave: the whole copy is sent."""
         words = [f"rm -rf {shlex.quote(posixpath.join(self._part, self._name))}"]
         for each in self._locations:
             await self._run(each, words)
+
+    def knows(self, location: ExecutionLocation) -> None:
+        """A store has the whole tree of the copy."""
+        self._given.append(location)
 
     async def make_room(self, needed_bytes: int) -> None:
         """Removes as much as nobody uses."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import posixpath
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+import tempfile
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
 from streamflow.core.deployment import ExecutionLocation
 
@@ -15,25 +17,23 @@ from medweave_connectors.errors import (
     NoRoom,
     SiteUnreachable,
     SourceChanged,
-    SourceRefused,
     SourceUnreadable,
     StreamBroke,
-    StreamRefused,
-    TargetRefused,
     TransferFailed,
 )
-from medweave_connectors.transfer import archive, commands, manifest, many, reasons, seal, store
+from medweave_connectors.transfer import archive, commands, looked_here, manifest, many, planting, seal, store
+from medweave_connectors.transfer.broken import Broken, Differs
 from medweave_connectors.transfer.commands import Place
 from medweave_connectors.transfer.flow import Flow, counted_by
 from medweave_connectors.transfer.going_on import Carrier, GoingOn
 from medweave_connectors.transfer.known import Digests, failed
 from medweave_connectors.transfer.manifest import Kind, Manifest, Unlisted
 from medweave_connectors.transfer.reuse import Reuse, is_worth_it
+from medweave_connectors.transfer.side_by_side import every
 from medweave_connectors.transfer.store import State, Store
 
 ConnectorOf = Callable[[str], Any]
 Stream = Callable[[str, str], Awaitable[None]]
-Value = TypeVar("Value")
 
 
 class Sending:
@@ -48,6 +48,7 @@ class Sending:
     Args:
         at: the store of the destinations, if they have one.
         sweeps: what is too much in there is removed first.
+        ask: looks what the destinations can do with many files, if it may come to that.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Sending:
         flow: Flow,
         at: Store | None = None,
         sweeps: bool = False,
+        ask: Callable[[Sequence[ExecutionLocation]], Awaitable[None]],
     ) -> None:
         self.source, self.path = source, path
         self.destinations, self.destination = destinations, destination
@@ -76,6 +78,11 @@ class Sending:
         self._asked: Manifest  # with which the stores were asked
         self._gone_on = False
         self.carrier: Carrier
+        self._ask = ask
+
+    @property
+    def _broken(self) -> Broken:
+        return Broken(self.source.deployment, self.to)
 
     @property
     def to(self) -> str:
@@ -101,12 +108,12 @@ class Sending:
         connector = self._connector_of(self.to)
         if (distinct := getattr(connector, "distinct", None)) is not None:  # some pods share a volume
             self._distinct = await distinct(self.destinations, self.destination)
-        looking = asyncio.ensure_future(self.look())
+        beside = asyncio.gather(self.look(), self._ask(self._distinct))
         try:
             told = await every(self._prepared(each) for each in self._distinct)
-            self.seen = await looking
+            self.seen, _ = await beside
         finally:
-            looking.cancel()
+            beside.cancel()
         below, name = told[0][0].below, posixpath.basename(self.path)  # a copy has one path for all of them
         self.place = commands.place_of(self.destination, name, self._token, below=below)
         self._refuse_what_cannot_be_sent()
@@ -154,7 +161,7 @@ class Sending:
             words = ["; ".join((*first, store.make(self._store), *words))]
         text, code = await self._run(location, words)
         if code or (told := commands.read_prepared(text)) is None:
-            raise self._refused(text, code)
+            raise self._broken.refused(text, code)
         return told, store.state_in(text)
 
     def _refuse_what_cannot_be_sent(self) -> None:
@@ -186,10 +193,12 @@ class Sending:
                 with archive.expecting(self.seen.num_bytes):
                     sent = await self._attempt(stream)
                 break
-            except (StreamBroke, OSError, SourceUnreadable, _Differs) as error:
+            except (StreamBroke, OSError, SourceUnreadable, Differs) as error:
                 now = await self.look()
                 if self.seen.unchanged(now) and not getattr(error, "source_moved", False):
-                    raise await self._typed(error) from None  # the stream's own words name files
+                    needed_bytes = self.seen.num_bytes
+                    told = await self._broken.typed(error, needed_bytes=needed_bytes, read_source=self._sums)
+                    raise told from None  # the stream's own words name files
                 if is_last:
                     seen = f"{len(now.entries)} files and folders, some of which are not as they were when it began"
                     raise SourceChanged(self.source.deployment, self.to, seen) from None
@@ -206,19 +215,19 @@ class Sending:
         if self._left is not None:
             try:
                 return await self._rest(self._left)
-            except (StreamBroke, OSError, _Differs):
+            except (StreamBroke, OSError, Differs):
                 self._left = None
                 await self._start_anew()
         try:
             sent = await self._whole(stream)
-        except _Differs as error:
+        except Differs as error:
             # What was sent in pieces is sent once more, in one: a file that was cut may hold anything.
             if error.source_moved or not self._gone_on:
                 raise
             await self._start_anew()
             sent = await self._whole(stream)
         if self._reuse is not None:
-            await self._reuse.keep(sent, store.files_of(sent))
+            await self._reuse.keep(sent)
         return sent
 
     async def _rest(self, left: list[str]) -> Manifest:
@@ -236,6 +245,8 @@ class Sending:
         return sent
 
     async def _whole(self, stream: Stream) -> Manifest:
+        if self.source.local and planting.is_for(self.seen) and await self.carrier.plants(self._distinct):
+            return await self._planted()
         # The source is read for its digests while it is read to be sent: the second of them finds it in memory.
         reading = asyncio.ensure_future(self._sums())
         reading.add_done_callback(failed)  # where the stream breaks first, its error is told
@@ -253,6 +264,35 @@ class Sending:
             reading.cancel()
         await self._verify(sent)
         return sent
+
+    async def _planted(self) -> Manifest:
+        """Sends a folder of many files, which are known at the other end when the stream has ended."""
+        with tempfile.TemporaryDirectory(prefix="medweave-") as folder:
+            note, at = Path(folder, "sent"), self._store if self._reuse is not None else None
+
+            async def tree(place: Place) -> None:
+                piece = planting.piece(self.seen.real, place.inside(self.name), note, at)
+                await self.carrier.send_tree(piece, self._distinct)
+
+            await self._carried(tree)
+            found = None if self._gone_on else planting.read(note, self.seen)
+        if found is None:
+            sent = await self._sums()
+            await self._verify(sent)
+            return sent
+        sent, digest = found
+        learning = self._digests.learn(self._key, self.seen, sent)
+        await every([learning, *(self._settled(each, sent, digest) for each in self._distinct)])
+        return sent
+
+    async def _settled(self, location: ExecutionLocation, sent: Manifest, digest: str) -> None:
+        at = self._store if self._reuse is not None else None
+        text, _ = await self._run(location, many.settled(self.place.inside(self.name), digest, at))
+        if not many.is_settled(text):
+            if wrong := await self._difference(location, sent, seal.of(sent)):
+                raise Differs(wrong)
+        elif self._reuse is not None:
+            self._reuse.knows(location)
 
     async def _carried(self, first: Callable[[Place], Awaitable[None]]) -> None:
         """Sends, and goes on where the stream is cut."""
@@ -297,7 +337,7 @@ class Sending:
         wanted = seal.of(sent)
         found = await every(self._difference(each, sent, wanted) for each in self.verified_at())
         if wrong := next(filter(None, found), ""):
-            raise _Differs(wrong, source_moved=not self.seen.unchanged(sent))
+            raise Differs(wrong, source_moved=not self.seen.unchanged(sent))
 
     async def _difference(self, location: ExecutionLocation, sent: Manifest, wanted: str | None) -> str:
         """What is wrong with the copy at a place; empty where nothing is."""
@@ -309,9 +349,12 @@ class Sending:
         return sent.difference(await self._arrived(location))
 
     async def _sums(self, *, to_ask: bool = False) -> Manifest:
-        key, here = (self.source.deployment, self.source.name, self.seen.real), bool(self.source.local)
-        read = partial(self._manifest_of_source, digests=True)
-        return await self._digests.of(key, self.seen, read, here=here, to_ask=to_ask)
+        read, here = partial(self._manifest_of_source, digests=True), bool(self.source.local)
+        return await self._digests.of(self._key, self.seen, read, here=here, to_ask=to_ask)
+
+    @property
+    def _key(self) -> tuple[str, str, str]:
+        return self.source.deployment, self.source.name, self.seen.real
 
     def verified_at(self) -> list[ExecutionLocation]:
         """Each place that got a copy: places of several machines copy to all of them."""
@@ -324,12 +367,12 @@ class Sending:
         try:
             return manifest.parse(text)
         except Unlisted as error:
-            raise _Differs(f"at {self.to}: {error}") from None
+            raise Differs(f"at {self.to}: {error}") from None
 
     async def _keep(self, location: ExecutionLocation) -> None:
         text, code = await self._run(location, commands.keep(self.place, self.name))
         if code:
-            raise self._refused(text, code)
+            raise self._broken.refused(text, code)
 
     async def drop(self) -> None:
         """Removes what is not in its place, wherever it can be reached."""
@@ -339,6 +382,8 @@ class Sending:
     # ---- inside
 
     async def _manifest_of_source(self, *, digests: bool) -> Manifest:
+        if self.source.local and not digests and (found := await asyncio.to_thread(looked_here.look, self.path)):
+            return found
         are_many = digests and many.are_in(self.seen)
         text, _ = await self._run(self.source, manifest.command(self.path, digests=digests, many=are_many))
         try:
@@ -350,51 +395,7 @@ class Sending:
         told = await self._connector_of(location.deployment).run(location=location, command=words, capture_output=True)
         return str(told[0]), int(told[1])
 
-    def _refused(self, text: str, code: int) -> TransferFailed:
-        reason = reasons.reason_in(text)
-        kind = NoRoom if reason in reasons.NO_ROOM else TargetRefused
-        return kind(self.source.deployment, self.to, reason or f"the shell there ended with {code}")
-
-    async def _typed(self, error: StreamBroke | OSError | SourceUnreadable | _Differs) -> TransferFailed:
-        if isinstance(error, SourceUnreadable):
-            return error
-        if isinstance(error, StreamRefused):
-            return SourceRefused(self.source.deployment, self.to, error.told)
-        if isinstance(error, _Differs):
-            return TransferFailed(self.source.deployment, self.to, str(error))
-        reason = reasons.reason_in(error.told if isinstance(error, StreamBroke) else str(error))
-        status = f" (exit status {error.exit_status})" if isinstance(error, StreamBroke) else ""
-        seen = f"the stream broke off: {reason or 'without a word that is known'}{status}"
-        if reason in reasons.NO_ROOM:
-            return NoRoom(self.source.deployment, self.to, f"{self.seen.num_bytes} bytes are needed; {seen}")
-        if reason in (*reasons.NOT_ALLOWED, *reasons.READ_ONLY):
-            try:
-                await self._sums()  # which end was it?
-            except SourceUnreadable as unreadable:
-                return unreadable
-            return TargetRefused(self.source.deployment, self.to, seen)
-        return TransferFailed(self.source.deployment, self.to, seen)
-
-
-async def every(work: Iterable[Coroutine[Any, Any, Value]]) -> list[Value]:
-    """What all of it returns. When one fails, the others have ended too before that is told: nothing goes on behind it."""
-    tasks = [asyncio.ensure_future(each) for each in work]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
 
 def _least(places: Iterable[commands.Prepared]) -> int | None:
     """Free bytes where there are fewest; None where no place says it."""
     return min((each.free_bytes for each in places if each.free_bytes is not None), default=None)
-
-
-class _Differs(Exception):
-    """What arrived is not what was sent."""
-
-    def __init__(self, seen: str, *, source_moved: bool = False) -> None:
-        super().__init__(seen)
-        self.source_moved = source_moved

@@ -188,11 +188,11 @@ def files_of(manifest: Manifest) -> list[str]:
 
 
 def _files(manifest: Manifest) -> list[tuple[str, Entry]]:
-    return [(path, each) for path, each in manifest.entries.items() if each.kind == Kind.FILE]
+    return [(path, each) for path, each in manifest.entries.items() if each.kind is Kind.FILE]
 
 
 def _folders(manifest: Manifest) -> dict[str, int]:
-    return {path: each.mode for path, each in manifest.entries.items() if each.kind == Kind.FOLDER}
+    return {path: each.mode for path, each in manifest.entries.items() if each.kind is Kind.FOLDER}
 
 
 def _beside(name: str, path: str) -> str:

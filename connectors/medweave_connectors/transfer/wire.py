@@ -39,8 +39,9 @@ Item = TypeVar("Item")
 
 @functools.cache
 def program() -> bytes:
-    """The far end's program, with `encoding` as a module within it."""
-    text = files(__package__).joinpath("far_stream.py").read_text("utf-8")
+    """The far end's program, with what it imports of ours within it."""
+    text, tree = (files(__package__).joinpath(name).read_text("utf-8") for name in ("far_stream.py", "tree_stream.py"))
+    text = encoding.with_module(text, "tree_stream", tree, __package__)
     return encoding.with_module(text, "encoding", encoding.for_far_end()).encode()
 
 
@@ -115,7 +116,9 @@ class Leg:
         return words("send", ",".join(map(str, sorted(self.codecs))), *command) if self.codecs else list(command)
 
     def unpacking(self, command: Sequence[str]) -> list[str]:
-        """Words of the command that reads it, or of what decodes it before."""
+        """Words of the command that reads it, or of what decodes it before. A program of ours decodes it by itself."""
+        if isinstance(command, Words):
+            return command
         return words("receive", "", *command) if self.codecs else list(command)
 
 

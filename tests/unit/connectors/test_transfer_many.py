@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medweave_connectors.placement.folder_commands import STORE, remove_traces
-from medweave_connectors.transfer import digest, far_files, manager, manifest, many, memo, seal
+from medweave_connectors.transfer import digest, far_files, looked_here, manager, manifest, many, memo, seal
 from medweave_connectors.transfer.store import Store
 from support.old_python import assert_is_python
 from support.transfers import Places, places
@@ -129,7 +129,7 @@ class Runs:
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(memo, "QUIET_S", 0.0)
+    monkeypatch.setattr(looked_here, "QUIET_S", 0.0)
     with places(tmp_path) as at:
         yield Runs(at, tmp_path / "work", monkeypatch)
 

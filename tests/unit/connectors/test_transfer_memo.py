@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medweave_connectors.transfer import many, memo
+from medweave_connectors.transfer import looked_here, many, memo
 from medweave_connectors.transfer.known import Digests
-from medweave_connectors.transfer.manifest import Entry, Kind, Manifest
-from medweave_connectors.transfer.memo import Memo, memo_of, stamp
+from medweave_connectors.transfer.manifest import Kind, Manifest
+from medweave_connectors.transfer.memo import Memo, memo_of
 
 KEY = ("laptop", "here", "/cohort")
 
@@ -23,7 +23,7 @@ KEY = ("laptop", "here", "/cohort")
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No file has to be old, nor a folder large."""
-    monkeypatch.setattr(memo, "QUIET_S", 0.0)
+    monkeypatch.setattr(looked_here, "QUIET_S", 0.0)
     monkeypatch.setattr(many, "MANY", 1)
 
 
@@ -37,17 +37,16 @@ def cohort(tmp_path: Path) -> Path:
 
 
 def manifest_of(folder: Path, digit: str = "") -> Manifest:
-    entries = {
-        "." if path == folder else str(path.relative_to(folder)): Entry(Kind.FOLDER, 0, 0o755, 1, "")
-        if path.is_dir()
-        else Entry(Kind.FILE, path.stat().st_size, 0o644, 1, "", digit * 64)
-        for path in (folder, *folder.rglob("*"))
+    seen = looked_here.look(str(folder))
+    assert seen is not None
+    read = {
+        path: each._replace(sha256=digit * 64 if each.kind is Kind.FILE else "") for path, each in seen.entries.items()
     }
-    return Manifest(str(folder), entries)
+    return replace(seen, entries=read)
 
 
 def remembered(at: Path, folder: Path, digit: str = "a") -> Memo:
-    held, known_by = Memo(at), stamp(manifest_of(folder))
+    held, known_by = Memo(at), manifest_of(folder).known_by
     assert known_by is not None
     held.note(known_by, manifest_of(folder, digit))
     return held
@@ -55,9 +54,8 @@ def remembered(at: Path, folder: Path, digit: str = "a") -> Memo:
 
 def recalled(held: Memo, folder: Path) -> Manifest | None:
     seen = manifest_of(folder)
-    known_by = stamp(seen)
-    assert known_by is not None
-    return held.recall(known_by, seen)
+    assert seen.known_by is not None
+    return held.recall(seen.known_by, seen)
 
 
 def test_a_folder_that_nobody_has_touched_is_known(tmp_path: Path, cohort: Path) -> None:
@@ -91,14 +89,15 @@ def test_one_that_has_been_touched_is_not_known(tmp_path: Path, cohort: Path, ch
 
 
 def test_what_has_changed_just_now_is_not_kept(tmp_path: Path, cohort: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memo, "QUIET_S", 3600.0)
-    assert stamp(manifest_of(cohort)) is None
-    monkeypatch.setattr(memo, "QUIET_S", 0.0)
-    known_by = stamp(manifest_of(cohort))
-    assert known_by is not None
+    monkeypatch.setattr(looked_here, "QUIET_S", 3600.0)
+    assert manifest_of(cohort).known_by is None
+    monkeypatch.setattr(looked_here, "QUIET_S", 0.0)
+    before = manifest_of(cohort)
+    assert before.known_by is not None
     rewrite(cohort / "3")  # while it was read
-    Memo(tmp_path / "memo").note(known_by, manifest_of(cohort, "a"))
-    assert not (tmp_path / "memo").exists()
+    held = Memo(tmp_path / "memo")
+    held.note(before.known_by, manifest_of(cohort, "a"))
+    assert recalled(held, cohort) is None
 
 
 @settings(max_examples=30, deadline=None)

@@ -47,9 +47,9 @@ def for_far_end() -> str:
     return with_module(Path(__file__).read_text("utf-8"), "pace", Path(pace.__file__).read_text("utf-8"))
 
 
-def with_module(text: str, name: str, module: str) -> str:
-    """A program that imports a module of this package, with that module's text in the place of the import."""
-    first, found, rest = text.partition("from medweave_connectors.transfer.direct import %s\n" % name)  # noqa: UP031
+def with_module(text: str, name: str, module: str, package: str = "medweave_connectors.transfer.direct") -> str:
+    """A program that imports a module of ours, with that module's text in the place of the import."""
+    first, found, rest = text.partition("from %s import %s\n" % (package, name))  # noqa: UP031
     assert found
     # Imports from __future__ stay the first ones.
     made = "import types\n{0} = types.ModuleType({0!r})\nexec(compile({1!r}, {0!r}, 'exec'), {0}.__dict__)\n"

@@ -24,7 +24,7 @@ from medweave_connectors.transfer.flow import Flow
 from medweave_connectors.transfer.flow import current as current_flow
 from medweave_connectors.transfer.pieces import Piece
 from medweave_connectors.transfer.same_files import How
-from medweave_connectors.transfer.sending import every
+from medweave_connectors.transfer.side_by_side import every
 from medweave_connectors.transfer.wire import Sites
 
 MOST_BREAKS = 2  # of streams, one after the other: then the pair is left alone
@@ -134,6 +134,17 @@ class Way:
             left = await self._without_driver([work], destinations)
         if left:
             await self._through_driver([end], left)
+
+    async def plants(self, destinations: Sequence[ExecutionLocation]) -> bool:
+        """Whether a program of ours can write a folder of this machine at each of them."""
+        if self._why_not or len(self._everywhere) > len(self._destinations):
+            return False
+        await self.sites.ask(destinations, self._connector_of)
+        return all(self.sites.known(each) for each in destinations)
+
+    async def send_tree(self, piece: Piece, destinations: Sequence[ExecutionLocation]) -> None:
+        """Sends a folder of this machine to such programs."""
+        await self._through_driver([piece], destinations)
 
     def brought_more(self) -> None:
         """A stream that broke off was not in vain: the next one may go the same way."""

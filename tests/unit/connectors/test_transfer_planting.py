@@ -1,0 +1,380 @@
+"""Many files of this machine are sent as one stream of our own, which is what tar would have brought, and as hard to deceive."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from medweave_connectors.errors import SourceUnreadable, TransferFailed
+from medweave_connectors.placement.folder_commands import STORE
+from medweave_connectors.transfer import looked_here, manager, manifest, many, planting, tree_stream, wire
+from medweave_connectors.transfer.direct import routes
+from medweave_connectors.transfer.tree_stream import END, FILE, FOLDER, HEAD, NotPlanted, Planter
+from support.old_python import assert_is_python
+from support.transfers import Places, places
+
+PATIENT = "Mustermann_Erika_1970"
+NUM_FILES = 300
+NAMES = st.text(
+    st.characters(exclude_characters="/\0\\\n\r", exclude_categories=["Cs"]), min_size=1, max_size=20
+).filter(lambda name: name not in {".", ".."})
+FILES = st.dictionaries(NAMES, st.tuples(st.binary(max_size=60), st.sampled_from([0o644, 0o755, 0o400])), max_size=5)
+
+
+def told(words: list[str]) -> str:
+    return subprocess.run(["sh", "-c", " ".join(words)], capture_output=True, text=True, check=True).stdout
+
+
+def listed(path: Path) -> manifest.Manifest:
+    return manifest.parse(told(manifest.command(str(path))))
+
+
+def sent(folder: Path, note: Path) -> bytes:
+    words = planting.piece(str(folder), "/nowhere", note, None).packing
+    return subprocess.run(words, capture_output=True, check=True).stdout
+
+
+def written(root: Path, files: dict[str, tuple[bytes, int]], folders: set[str]) -> None:
+    for folder in {"sub", *folders - files.keys()}:
+        (root / folder).mkdir(parents=True, mode=0o750)
+    for name, (content, mode) in files.items():
+        at = root / "sub" / name
+        at.write_bytes(content)
+        at.chmod(mode)
+        os.utime(at, ns=(10**18 + 7, 10**18 + 7))
+
+
+# ---- what lies here
+
+
+@settings(max_examples=25, deadline=None)
+@given(files=FILES, folders=st.sets(NAMES, max_size=2))
+def test_this_machine_looks_as_its_programs_do(files: dict[str, tuple[bytes, int]], folders: set[str]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name, "root")
+        written(root, files, folders)
+        (root / "to a folder").symlink_to("sub")
+        for number, file in enumerate(files):
+            (root / f"link {number}").symlink_to(f"sub/{file}")
+        wanted = manifest.parse(told(manifest.command(str(root), digests=False)), digests=False)
+        assert looked_here.look(str(root)) == wanted
+
+
+def dangling(root: Path) -> None:
+    (root / "link").symlink_to("nothing")
+
+
+def loop(root: Path) -> None:
+    (root / "sub").mkdir()
+    (root / "sub" / "link").symlink_to("..")
+
+
+def special(root: Path) -> None:
+    os.mkfifo(root / "pipe")
+
+
+@pytest.mark.parametrize("make", [dangling, loop, special])
+def test_what_is_unusual_is_left_to_the_programs(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    (tmp_path / "file").touch()
+    assert looked_here.look(str(tmp_path)) is not None
+    make(tmp_path)
+    assert looked_here.look(str(tmp_path)) is None
+    assert looked_here.look(str(tmp_path / "file")) is None
+    assert looked_here.look(str(tmp_path / "nothing")) is None
+
+
+# ---- the stream
+
+
+def test_what_is_sent_to_a_site_is_python_of_its_version() -> None:
+    assert_is_python(wire.program().decode())
+    assert "import medweave" not in wire.program().decode()
+
+
+@settings(max_examples=25, deadline=None)
+@given(files=FILES, folders=st.sets(NAMES, max_size=2), size=st.integers(1, 200), keeps=st.booleans())
+def test_what_arrives_is_what_lay_there(
+    files: dict[str, tuple[bytes, int]], folders: set[str], size: int, keeps: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(many, "MANY", 0)
+        patch.chdir("/")  # whoever writes goes into the folder
+        root, target, blobs = Path(name, "root"), Path(name, "target"), Path(name, "blobs")
+        written(root, files, folders)
+        stream = sent(root, Path(name, "sent"))
+        planter = Planter(os.fsencode(target), os.fsencode(Path(name, "note")), os.fsencode(blobs) if keeps else b"")
+        for begins in range(0, len(stream), size):
+            planter.take(stream[begins : begins + size])
+        planter.end()
+        wanted, found = listed(root), listed(target)
+        assert wanted.difference(found) == ""
+        assert [each.modified_s for each in found.entries.values() if each.sha256] == [10**9] * len(files)
+        kept = 0o555 if keeps else 0o777
+        assert {path: each.mode & kept for path, each in found.entries.items()} == {
+            path: (each.mode if each.kind == manifest.Kind.FOLDER else each.mode & kept) & kept
+            for path, each in wanted.entries.items()
+        }
+        told_by = planting.read(Path(name, "sent"), replace(wanted, entries={
+            path: each._replace(sha256="") for path, each in wanted.entries.items()
+        }))  # fmt: skip
+        assert told_by == (wanted, many.tree_of(wanted))
+        assert hashlib.sha256(Path(name, "note").read_bytes()).hexdigest() == many.tree_of(wanted)
+        if keeps:
+            held = {each.read_bytes() for each in blobs.rglob("*") if each.is_file()}
+            assert held == {content for content, _ in files.values()}
+
+
+def entry(kind: int, name: bytes, content: bytes = b"", mode: int = 0o755) -> bytes:
+    return HEAD.pack(kind, len(name), mode, 0, len(content)) + name + content
+
+
+TOP = entry(FOLDER, b".")
+LAST = HEAD.pack(END, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        TOP + entry(FILE, b"/tmp/medweave-hostile", b"x"),
+        TOP + entry(FILE, b"../hostile", b"x"),
+        TOP + entry(FOLDER, b"a") + entry(FILE, b"a/../../hostile", b"x"),
+        TOP + entry(FOLDER, b".."),
+        TOP + entry(FILE, b"set-uid", b"x", mode=0o104755),
+        TOP + entry(7, b"device"),
+        TOP + entry(FILE, b"two\nlines", b"x"),
+        entry(FILE, b"hostile", b"x"),
+        TOP + LAST + entry(FILE, b"later", b"x"),
+    ],
+)
+def test_a_hostile_stream_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bytes) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NotPlanted):
+        tree_stream.plant([stream], str(tmp_path / "at" if tmp_path.is_dir() else ""), str(tmp_path / "note"), "")
+    assert not (tmp_path / "note").exists()
+    assert [each for each in tmp_path.rglob("*") if each.is_file()] == []
+    assert not Path("/tmp/medweave-hostile").exists()
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), pieces=st.lists(st.binary(max_size=80), max_size=4))
+def test_no_stream_writes_elsewhere(data: st.DataObject, pieces: list[bytes]) -> None:
+    good = TOP + entry(FOLDER, b"./a") + entry(FILE, b"./a/b", b"content") + LAST
+    broken = bytearray(good)
+    for _ in range(data.draw(st.integers(0, 3))):
+        broken[data.draw(st.integers(0, len(broken) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.chdir("/")
+        inside = Path(name, "in")
+        inside.mkdir()
+        try:
+            tree_stream.plant([bytes(broken), *pieces], str(inside / "at"), str(inside / "note"), "")
+        except (NotPlanted, OSError, ValueError):
+            assert not (inside / "note").exists()
+        assert [each.name for each in Path(name).iterdir()] == ["in"]
+        assert {each.name for each in inside.iterdir()} <= {"at", "note"}
+
+
+# ---- whole copies, over real ssh
+
+
+class Cohort:
+    """A folder of many files, which is sent to a site with a store."""
+
+    def __init__(self, at: Places, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.at, self.folder, self.workdir = at, at.source / "cohort", workdir
+        self.told: dict[str, Any] = {}
+        for number in range(NUM_FILES):
+            file = self.folder / f"{PATIENT} {number % 3}" / f"{number}"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(number.to_bytes(2, "big") * 200)
+        run = SimpleNamespace(
+            run_id="run-1",
+            transfer_ended=lambda **facts: self.told.update(facts),
+            deployment_notice=lambda *_: None,
+        )
+        monkeypatch.setattr(manager, "current", lambda: run)
+        monkeypatch.setattr(routes, "SMALL_BYTES", 0)
+        at.target = workdir / "run-1" / "job"
+        at.target.mkdir(parents=True)
+        at.replace("tar", "exit 2")
+
+    def send(self, **given: bool) -> None:
+        self.at.at_work(lambda each: each.send("from-driver", "cohort", **given))
+        self.arrived()
+
+    def arrived(self) -> None:
+        wanted, found = listed(self.folder), listed(self.at.target / "cohort")
+        assert wanted.difference(found) == ""
+        assert self.told["num_files"] == wanted.num_files
+
+    def failed(self, kind: type[TransferFailed] = TransferFailed) -> str:
+        with pytest.raises(kind) as raised:
+            self.at.at_work(lambda each: each.send("from-driver", "cohort"))
+        assert type(raised.value) is kind
+        assert PATIENT not in str(raised.value)
+        assert self.at.left() == []
+        return str(raised.value)
+
+
+@pytest.fixture
+def cohort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cohort]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with places(tmp_path) as at:
+        yield Cohort(at, tmp_path / "work", monkeypatch)
+
+
+def spoiled_on_the_way(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """What is sent goes through a program, which is Python's standard input and output."""
+    piece = planting.piece
+
+    def through(*given: Any) -> Any:
+        made = piece(*given)
+        line = f"{shlex.join(made.packing)} | {shlex.join([sys.executable, '-c', script])}"
+        return replace(made, packing=["sh", "-c", line])
+
+    monkeypatch.setattr(planting, "piece", through)
+
+
+FLIP = "import sys; d = bytearray(sys.stdin.buffer.read()); d[-100] ^= 1; sys.stdout.buffer.write(d)"
+
+
+def test_many_files_arrive_and_are_kept_without_tar(cohort: Cohort) -> None:
+    cohort.send()
+    (tree,) = (each for each in (cohort.workdir / STORE).glob("*/lists/*/*") if each.is_file())
+    assert hashlib.sha256(tree.read_bytes()).hexdigest() == tree.parent.name + tree.name
+    assert {each.stat().st_mode & 0o222 for each in cohort.at.target.rglob("*") if each.is_file()} == {0}
+    assert {each.stat().st_nlink for each in cohort.at.target.rglob("*") if each.is_file()} == {2}
+
+
+def test_a_copy_that_may_be_written_to_is_nobody_elses(cohort: Cohort) -> None:
+    cohort.send(writable=True)
+    files = [each for each in (cohort.at.target / "cohort").rglob("*") if each.is_file()]
+    assert {each.stat().st_mode & 0o200 for each in files} == {0o200}
+    assert {each.stat().st_nlink for each in files} == {1}
+
+
+def test_a_folder_that_nobody_may_write_to_arrives_so(cohort: Cohort) -> None:
+    (cohort.folder / f"{PATIENT} 1").chmod(0o555)
+    cohort.at.replace("tar", 'exec "$real" "$@"')  # which sets the mode in the end
+    cohort.send()
+    assert (cohort.at.target / "cohort" / f"{PATIENT} 1").stat().st_mode & 0o777 == 0o555
+
+
+def test_a_byte_flipped_on_the_way_is_noticed(cohort: Cohort, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoiled_on_the_way(monkeypatch, FLIP)
+    assert f"1 of {NUM_FILES} files with other content" in cohort.failed()
+    assert not list((cohort.workdir / STORE).glob("*/lists/*/*"))
+
+
+@pytest.mark.parametrize(
+    "script", [FLIP.replace("d[-100] ^= 1", "del d[-5000:]"), "import sys; sys.stdin.buffer.read(9999)"]
+)
+def test_a_stream_that_ends_too_soon_is_no_copy(cohort: Cohort, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    spoiled_on_the_way(monkeypatch, script)
+    assert "broke off" in cohort.failed()
+
+
+def test_a_program_that_dies_there_in_the_middle(cohort: Cohort) -> None:
+    cohort.at.replace(
+        "python3", 'case "$*" in *" plant "*) head -c 90000 >/dev/null; exit 9 ;; esac; exec "$real" "$@"'
+    )
+    assert "(exit status 9)" in cohort.failed()
+
+
+def changing(cohort: Cohort, monkeypatch: pytest.MonkeyPatch, packing: list[str] | None) -> list[int]:
+    """A file changes after it was looked at; and what was sent in the first try."""
+    piece, tries = planting.piece, list[int]()
+
+    def changed(*given: Any) -> Any:
+        tries.append(len(tries))
+        made = piece(*given)
+        if len(tries) == 1:
+            (cohort.folder / f"{PATIENT} 0" / "0").write_bytes(b"more than there was" * 100)
+            return made if packing is None else replace(made, packing=packing)
+        return made
+
+    monkeypatch.setattr(planting, "piece", changed)
+    return tries
+
+
+def test_a_file_that_changed_before_it_was_sent_arrives_as_it_is(
+    cohort: Cohort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = changing(cohort, monkeypatch, None)
+    cohort.send()
+    assert tries == [0]
+
+
+def test_what_changes_while_it_is_read_is_sent_again(cohort: Cohort, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = changing(cohort, monkeypatch, ["sh", "-c", f"exit {tree_stream.CHANGED}"])
+    cohort.send()
+    assert tries == [0, 1]
+
+
+def test_who_reads_notices_who_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    file = tmp_path / "data" / "a"
+    file.write_bytes(b"1" * 1000)
+    real = os.read
+
+    def read(at: int, size: int) -> bytes:
+        found = real(at, size)
+        with file.open("r+b") as other:
+            other.write(b"2")
+        return found
+
+    monkeypatch.chdir("/")
+    with (tmp_path / "out").open("wb") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert tree_stream.send(str(tmp_path / "data"), str(tmp_path / "note")) == 0
+        monkeypatch.setattr(os, "read", read)
+        assert tree_stream.send(str(tmp_path / "data"), str(tmp_path / "other")) == tree_stream.CHANGED
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="as root, somebody else's files are made")
+def test_a_file_that_may_not_be_read(cohort: Cohort, monkeypatch: pytest.MonkeyPatch) -> None:
+    piece = planting.piece
+
+    def unreadable(*given: Any) -> Any:
+        made = piece(*given)
+        return replace(made, packing=["sh", "-c", "echo 'Permission denied' >&2; exit 1"])
+
+    monkeypatch.setattr(planting, "piece", unreadable)
+    monkeypatch.setattr(
+        manifest, "command", lambda *_, **__: ["( echo 'Permission denied'; exit 1 )"]
+    )  # so would the listing say
+    cohort.failed(SourceUnreadable)
+
+
+def test_a_connection_that_is_lost_goes_on(cohort: Cohort, monkeypatch: pytest.MonkeyPatch) -> None:
+    cohort.at.replace("tar", 'exec "$real" "$@"')  # what is missing goes by tar
+    whole = wire.Passing._read
+    cut = list[int]()
+
+    async def lost(self: Any, read: Any, buffer_bytes: int) -> Any:
+        async for data, wire_bytes in whole(self, read, buffer_bytes):
+            half = data[: len(data) // 2]
+            yield (data if cut else half), wire_bytes
+            if not cut:
+                cut.append(1)
+                await asyncio.sleep(0.3)
+                raise ConnectionResetError
+
+    monkeypatch.setattr(wire.Passing, "_read", lost)
+    cohort.send()
+    assert cut == [1]
