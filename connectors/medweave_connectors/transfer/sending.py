@@ -79,10 +79,7 @@ class Sending:
         self._gone_on = False
         self.carrier: Carrier
         self._ask = ask
-
-    @property
-    def _broken(self) -> Broken:
-        return Broken(self.source.deployment, self.to)
+        self._broken = Broken(source.deployment, self.to)
 
     @property
     def to(self) -> str:
@@ -196,8 +193,8 @@ class Sending:
             except (StreamBroke, OSError, SourceUnreadable, Differs) as error:
                 now = await self.look()
                 if self.seen.unchanged(now) and not getattr(error, "source_moved", False):
-                    needed_bytes = self.seen.num_bytes
-                    told = await self._broken.typed(error, needed_bytes=needed_bytes, read_source=self._sums)
+                    needed = self.seen.num_bytes
+                    told = await self._broken.typed(error, needed_bytes=needed, read_source=self._sums)
                     raise told from None  # the stream's own words name files
                 if is_last:
                     seen = f"{len(now.entries)} files and folders, some of which are not as they were when it began"
@@ -281,8 +278,8 @@ class Sending:
             await self._verify(sent)
             return sent
         sent, digest = found
-        learning = self._digests.learn(self._key, self.seen, sent)
-        await every([learning, *(self._settled(each, sent, digest) for each in self._distinct)])
+        await every(self._settled(each, sent, digest) for each in self._distinct)
+        await self._digests.learn(self._key, self.seen, sent)
         return sent
 
     async def _settled(self, location: ExecutionLocation, sent: Manifest, digest: str) -> None:
