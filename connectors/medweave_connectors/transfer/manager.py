@@ -190,11 +190,6 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
         at: Store | None,
     ) -> Sending:
         connector_of = self.context.deployment_manager.get_connector
-
-        async def ask(places: Sequence[ExecutionLocation]) -> None:
-            if src_location.local and await asyncio.to_thread(os.path.isdir, source):
-                await self._routes.ask(places)
-
         return Sending(
             src_location,
             source,
@@ -204,7 +199,6 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
             digests=self._digests,
             flow=Flow(self._limit),
             at=at,
-            ask=ask,
             sweeps=at is not None and self.sweeps(at, others),
         )
 

@@ -48,7 +48,6 @@ class Sending:
     Args:
         at: the store of the destinations, if they have one.
         sweeps: what is too much in there is removed first.
-        ask: looks what the destinations can do with many files, if it may come to that.
     """
 
     def __init__(
@@ -63,7 +62,6 @@ class Sending:
         flow: Flow,
         at: Store | None = None,
         sweeps: bool = False,
-        ask: Callable[[Sequence[ExecutionLocation]], Awaitable[None]],
     ) -> None:
         self.source, self.path = source, path
         self.destinations, self.destination = destinations, destination
@@ -78,7 +76,6 @@ class Sending:
         self._asked: Manifest  # with which the stores were asked
         self._gone_on = False
         self.carrier: Carrier
-        self._ask = ask
         self._broken = Broken(source.deployment, self.to)
 
     @property
@@ -105,12 +102,12 @@ class Sending:
         connector = self._connector_of(self.to)
         if (distinct := getattr(connector, "distinct", None)) is not None:  # some pods share a volume
             self._distinct = await distinct(self.destinations, self.destination)
-        beside = asyncio.gather(self.look(), self._ask(self._distinct))
+        looking = asyncio.ensure_future(self.look())
         try:
             told = await every(self._prepared(each) for each in self._distinct)
-            self.seen, _ = await beside
+            self.seen = await looking
         finally:
-            beside.cancel()
+            looking.cancel()
         below, name = told[0][0].below, posixpath.basename(self.path)  # a copy has one path for all of them
         self.place = commands.place_of(self.destination, name, self._token, below=below)
         self._refuse_what_cannot_be_sent()

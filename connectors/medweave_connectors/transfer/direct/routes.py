@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 
 from streamflow.core.context import StreamFlowContext
@@ -32,11 +31,6 @@ class Routes:
         self._depot = None if bucket is None else Depot(bucket, lambda text: say("the bucket", text))
         self._pairs: dict[tuple[str, str], Pair] = {}
         self._sites = Sites()
-
-    async def ask(self, destinations: Sequence[ExecutionLocation]) -> None:
-        """Looks what places can do with a folder of this machine, while it is looked at. Nobody hears of a failure: see `way`."""
-        with contextlib.suppress(Exception):
-            await self._sites.ask(destinations, self._context.deployment_manager.get_connector)
 
     def way(
         self,
