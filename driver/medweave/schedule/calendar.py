@@ -84,3 +84,22 @@ def _number(word: str, field: Field) -> int:
     if not word.isdecimal() or not field.least <= int(word) <= field.most:
         raise ValueError(f"{field.name} '{word}' is none of {field.least} to {field.most}")
     return int(word)
+
+
+def on_calendar(text: str, time_zone: str | None) -> list[str]:
+    """The same times as systemd writes them (`OnCalendar=`), one line or two.
+
+    Where both the day of the month and the day of the week are restricted, cron means either of them, and systemd both.
+    """
+    minutes, hours, days, months, weekdays = numbers_of(text)
+    words = text.split()
+    either = days is not None and weekdays is not None and not words[2].startswith("*") and not words[4].startswith("*")
+    time = f"{_joined(hours)}:{_joined(minutes)}:00" + (f" {time_zone}" if time_zone else "")
+    of_week = ",".join(DAYS[number].title() for number in weekdays or []) + " " if weekdays else ""
+    by_week, by_month = f"{of_week}*-{_joined(months)}-*", f"*-{_joined(months)}-{_joined(days)}"
+    dates = [by_week, by_month] if either else [f"{of_week}{by_month}"]
+    return [f"{date} {time}" for date in dates]
+
+
+def _joined(numbers: list[int] | None) -> str:
+    return "*" if numbers is None else ",".join(f"{number:02}" for number in numbers)

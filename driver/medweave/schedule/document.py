@@ -39,6 +39,7 @@ class Schedule:
     history: Mapping[str, int]
     place: str | None
     settings: Mapping[str, Any]
+    watch: Mapping[str, Any] | None
 
 
 @functools.cache
@@ -71,7 +72,6 @@ def read_schedule(path: Path) -> Schedule:
     def given(key: str) -> Any:
         return document.get(key, properties[key].get("default"))
 
-    kept = {key: each["default"] for key, each in properties["history"]["properties"].items()}
     return Schedule(
         path=path,
         name=document["name"],
@@ -82,7 +82,13 @@ def read_schedule(path: Path) -> Schedule:
         skips_unchanged=given("unchanged") == "skip",
         overlap=given("overlap"),
         start_within_s=given("startWithin"),
-        history=kept | dict(document.get("history") or {}),
+        history=_with_defaults(document.get("history") or {}, properties["history"]),
         place=place,
         settings=settings,
+        watch=_with_defaults(document["watch"], properties["watch"]) if "watch" in document else None,
     )
+
+
+def _with_defaults(given: Mapping[str, Any], described: Mapping[str, Any]) -> dict[str, Any]:
+    defaults = {key: each["default"] for key, each in described["properties"].items() if "default" in each}
+    return defaults | dict(given)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import io
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from medweave import run as runs
@@ -29,6 +31,8 @@ from medweave.schedule.memory import (
     secret_of,
     write_memory,
 )
+from medweave.schedule.studies import after
+from medweave.schedule.watching import Watching, why_none
 from medweave_connectors.record.run import new_run_id
 from medweave_connectors.reuse.content import Contents
 from medweave_connectors.reuse.memo import Memo
@@ -36,6 +40,7 @@ from medweave_steps.contracts.progress import duration
 
 RUNS, RESULTS = "runs", "results"
 REPLACED_WITHIN_S = 600.0
+GLANCE_S = 1.0  # `medweave schedule list` holds the lock for a moment
 ALL_DONE = "completed"
 
 
@@ -52,8 +57,8 @@ def fire(schedule: Schedule, folder: Path) -> int:
     if schedule.overlap == "allow":
         return _turn(schedule, folder)
     if schedule.overlap == "replace":
-        _end_the_one_before(folder)
-    with alone(folder, REPLACED_WITHIN_S if schedule.overlap == "replace" else 0.0) as is_alone:
+        end_the_one_before(folder)
+    with alone(folder, REPLACED_WITHIN_S if schedule.overlap == "replace" else GLANCE_S) as is_alone:
         if not is_alone:
             say(schedule, "held: the run before goes on")
             return 0
@@ -66,44 +71,75 @@ def say(schedule: Schedule, text: str) -> None:
     put(f"medweave: schedule {schedule.name}: {text}", sys.stderr)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What is to be done now.
+
+    Attributes:
+        why: in words, it is to be done or not.
+        parts: what the run would be made from.
+        studies: keys of the studies that it takes in.
+    """
+
+    is_due: bool
+    why: str
+    parts: Mapping[str, str] = field(default_factory=dict)
+    studies: Collection[str] = ()
+
+
 def _turn(schedule: Schedule, folder: Path) -> int:
     memory, began, clock = read_memory(folder), _now(), time.monotonic()
-    parts, why = _look(schedule, folder, memory)
-    if not why:
-        done = memory.done
-        assert done is not None, "the parts are those of that run"
-        text = f"nothing has changed since run {done.run} did all ({done.moment})"
-        write_memory(
-            folder, Memory(parts=memory.parts, done=done, last=Firing(moment=began, outcome="skipped", why=text))
-        )
-        say(schedule, f"skipped: {text}")
+    work = _look(schedule, folder, memory)
+    if not work.is_due:
+        write_memory(folder, replace(memory, last=Firing(moment=began, outcome="skipped", why=work.why)))
+        say(schedule, f"skipped: {work.why}")
         return 0
-    say(schedule, f"runs: {why}")
+    say(schedule, f"runs: {work.why}")
     run_id = new_run_id(workflow_of(schedule.file))
     code = _run(schedule, folder, run_id)
     outcome = _outcome(folder / RUNS / run_id)
     firing = Firing(moment=began, outcome=outcome, run=run_id, seconds=round(time.monotonic() - clock, 3))
-    if outcome == ALL_DONE:
-        write_memory(folder, Memory(parts=parts, done=firing, last=firing))
-    else:
-        write_memory(folder, Memory(parts=memory.parts, done=memory.done, last=firing))
+    is_done = outcome == ALL_DONE
+    if not was_ended(outcome):
+        memory = replace(memory, tries=after(memory.tries, work.studies, done=is_done))
+    if is_done:
+        memory = replace(memory, parts=work.parts, done=firing)
+    write_memory(folder, replace(memory, last=firing))
     say(schedule, f"run {run_id} {outcome} after {duration(firing.seconds)}")
     return code
 
 
-def _look(schedule: Schedule, folder: Path, memory: Memory) -> tuple[dict[str, str], str]:
-    """What the run would be made from, and why it is to be done; empty where it is not."""
-    contents = Contents(Memo(folder / DIGESTS))
+def was_ended(outcome: str) -> bool:
+    """Whether somebody ended the run: that says nothing of what it was made from."""
+    return outcome in ("cancelled", "unknown", "unfinished")
+
+
+def _look(schedule: Schedule, folder: Path, memory: Memory) -> _Work:
+    contents, secret = Contents(Memo(folder / DIGESTS)), secret_of(folder)
+    if schedule.watch is None:
+        return _changes(schedule, memory, contents, secret)
+    watching = Watching(schedule, folder, contents, secret)
+    found = watching.find(memory.tries)
+    if not found.new:
+        return _Work(is_due=False, why=why_none(found))
+    watching.take_in(found.new)
+    number = len(found.new)
+    return _Work(is_due=True, why=f"{number} new stud{'y' if number == 1 else 'ies'}", studies=tuple(found.new))
+
+
+def _changes(schedule: Schedule, memory: Memory, contents: Contents, secret: bytes) -> _Work:
     try:
-        parts = parts_of(schedule.file, contents, secret_of(folder))
+        parts = parts_of(schedule.file, contents, secret)
     except Untold as error:
-        return {}, f"input {error} cannot be told by content from here"
+        return _Work(is_due=True, why=f"input {error} cannot be told by content from here")
     if not schedule.skips_unchanged:
-        return parts, "unchanged inputs are run, too"
+        return _Work(is_due=True, why="unchanged inputs are run, too", parts=parts)
     if memory.done is None:
-        return parts, "no run has done all before"
-    changed = list(changes(memory.parts, parts))
-    return parts, f"{', '.join(changed)} changed since run {memory.done.run}" if changed else ""
+        return _Work(is_due=True, why="no run has done all before", parts=parts)
+    if changed := list(changes(memory.parts, parts)):
+        return _Work(is_due=True, why=f"{', '.join(changed)} changed since run {memory.done.run}", parts=parts)
+    done = memory.done
+    return _Work(is_due=False, why=f"nothing has changed since run {done.run} did all ({done.moment})")
 
 
 def _run(schedule: Schedule, folder: Path, run_id: str) -> int:
@@ -112,7 +148,9 @@ def _run(schedule: Schedule, folder: Path, run_id: str) -> int:
         outdir=folder / RESULTS / run_id, json=False,
     )  # fmt: skip
     asked.outdir.mkdir(parents=True)
-    with _variables(MEDWEAVE_RUNS_DIR=str(folder / RUNS), MEDWEAVE_RUN_ID=run_id):
+    # The CWL output object has the names of files, which are nothing for the log of a Job or unit.
+    quiet = contextlib.redirect_stdout(io.StringIO())
+    with quiet, _variables(MEDWEAVE_RUNS_DIR=str(folder / RUNS), MEDWEAVE_RUN_ID=run_id):
         return runs.run(asked)
 
 
@@ -135,7 +173,7 @@ def _outcome(run: Path) -> str:
     return read_run(run).state if (run / LOG_FILE).is_file() else "failed"
 
 
-def _end_the_one_before(folder: Path) -> None:
+def end_the_one_before(folder: Path) -> None:
     """Asks a firing on this machine that goes on to cancel its run; in a cluster the CronJob has ended its pod."""
     with contextlib.suppress(OSError, ValueError):
         pid = int((folder / LOCK).read_text(encoding="utf-8"))

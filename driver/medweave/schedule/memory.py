@@ -47,11 +47,13 @@ class Memory:
         parts: of what the last run that did all was made from, each by a keyed digest; empty before that.
         done: that firing.
         last: the last firing, whatever came of it.
+        tries: of each study that was taken in, by its keyed digest: how often it was run without success; 0 where that is done.
     """
 
     parts: Mapping[str, str] = field(default_factory=dict)
     done: Firing | None = None
     last: Firing | None = None
+    tries: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_memory(folder: Path) -> Memory:
@@ -59,7 +61,7 @@ def read_memory(folder: Path) -> Memory:
     try:
         document: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
         firings = {key: Firing(**document[key]) for key in ("done", "last") if document.get(key)}
-        return Memory(parts=document.get("parts") or {}, **firings)
+        return Memory(parts=document.get("parts") or {}, tries=document.get("tries") or {}, **firings)
     except (OSError, ValueError, TypeError, AttributeError):
         return Memory()
 

@@ -37,7 +37,11 @@ def place_of(schedule: Schedule) -> Place:
         from medweave.schedule.kubernetes import Kubernetes
 
         return Kubernetes(schedule)
+    if schedule.place is not None:
+        from medweave.schedule.on_machine import Cron, Systemd
+
+        return Systemd(schedule) if schedule.place == "systemd" else Cron(schedule)
     raise fault_at(
         schedule.path, (), "the key 'place' is missing.", seen="a schedule that runs only when it is asked to",
-        expected="place: {kubernetes: {values: …}}", do="write where it runs",
+        expected="place: {kubernetes: {values: …}}, {systemd: {}} or {cron: {}}", do="write where it runs",
     )  # fmt: skip

@@ -1,0 +1,70 @@
+"""What a schedule watches, and how its new studies become an input of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from medweave.documents import read_mapping, shown
+from medweave.field_faults import fault_at
+from medweave.schedule.definition import job_file
+from medweave.schedule.document import Schedule
+from medweave.schedule.studies import Found, Source, Study, WatchedFolder, find, take_in
+from medweave_connectors.reuse.content import Contents
+
+
+class Watching:
+    """The watch of one schedule.
+
+    Args:
+        folder: of the schedule.
+        contents: digests of files.
+        secret: of the schedule.
+    """
+
+    def __init__(self, schedule: Schedule, folder: Path, contents: Contents, secret: bytes) -> None:
+        assert schedule.watch is not None
+        self._schedule, self._watch, self._secret = schedule, schedule.watch, secret
+        self._into = folder / self._watch["into"]
+        self._source: Source = _source(schedule, self._watch, contents)
+        self._check_job()
+
+    def find(self, tries: Mapping[str, int]) -> Found:
+        """The studies that are to be taken in now."""
+        return find(self._source, tries, quiet_s=self._watch["quiet"], secret=self._secret)
+
+    def take_in(self, studies: Mapping[str, Study]) -> None:
+        """Makes them the input of the run."""
+        take_in(self._source, studies, self._into)
+
+    def _check_job(self) -> None:
+        job = job_file(self._schedule.file)
+        values = read_mapping(job, "job file").values() if job is not None else []
+        named = [each.get("path") or each.get("location") for each in values if isinstance(each, Mapping)]
+        if job is None or self._into not in {job.parent / str(each) for each in named if each}:
+            raise fault_at(
+                self._schedule.path, ("watch", "into"), "no input of the job file is this folder, so new studies would not be run.",
+                seen=f"paths in {shown(job)}" if job is not None else "no job file", expected=f"path: {self._into}",
+                do="write it as the path of an input, class: Directory",
+            )  # fmt: skip
+
+
+def _source(schedule: Schedule, watch: Mapping[str, Any], contents: Contents) -> Source:
+    folder = schedule.path.parent / Path(watch["folder"]).expanduser()
+    if not folder.is_dir():
+        raise fault_at(
+            schedule.path, ("watch", "folder"), "there is no such folder.", seen=shown(folder),
+            expected="a folder to which studies come", do="make it, or correct the path",
+        )  # fmt: skip
+    return WatchedFolder(folder, contents)
+
+
+def why_none(found: Found) -> str:
+    """Why nothing is to be done, in words."""
+    more = []
+    if found.num_coming:
+        more.append(f"{found.num_coming} still coming")
+    if found.num_given_up:
+        more.append(f"{found.num_given_up} left out after failures")
+    return "no new study" + (f" ({', '.join(more)})" if more else "")

@@ -1,0 +1,163 @@
+"""Schedules of a login node: the units as systemd's own checker reads them, and lines of a crontab."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from medweave.schedule import crontab, units
+from medweave.schedule.calendar import on_calendar
+from support.cwl_files import ROOT
+from support.schedules import ended, results, write_schedule
+
+FAKES = ROOT / "tests" / "fakes" / "bin"
+GOOD = 'cat "$0"/* > result.txt'
+
+
+def analyzed(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("there is no systemd-analyze: apt-get install systemd")
+    return subprocess.run(
+        ["systemd-analyze", *words], env=os.environ | variables, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "lines"),
+    [
+        ("0 2 * * *", None, ["*-*-* 02:00:00"]),
+        ("30 2,14 1 * *", "Europe/Rome", ["*-*-01 02,14:30:00 Europe/Rome"]),
+        ("*/20 * * * mon-fri", None, ["Mon,Tue,Wed,Thu,Fri *-*-* *:00,20,40:00"]),
+        ("0 0 1 * 7", None, ["Sun *-*-* 00:00:00", "*-*-01 00:00:00"]),
+        ("0 0 */2 6 1", None, [f"Mon *-06-{','.join(f'{day:02}' for day in range(1, 32, 2))} 00:00:00"]),
+    ],
+)
+def test_systemd_is_told_the_times_of_cron(text: str, zone: str | None, lines: list[str]) -> None:
+    assert on_calendar(text, zone) == lines
+    for line in lines:
+        said = analyzed("calendar", line)
+        assert said.returncode == 0, said.stderr
+        assert "Next elapse: " in said.stdout
+
+
+def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
+    folder = tmp_path / 'a "folder" with 100 %'
+    folder.mkdir()
+    program = folder / "medweave $X"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    words = [program, "schedule", "run", folder / "schedule.yml"]
+    (tmp_path / "medweave-x.service").write_text(units.service("x", words, folder, f"/usr/bin:{folder}"))
+    (tmp_path / "medweave-x.timer").write_text(units.timer("x", ["*-*-* 02:00:00"], catches_up=True))
+    made = [tmp_path / f"medweave-x.{end}" for end in ("timer", "service")]
+    said = analyzed("--user", "verify", *made, XDG_RUNTIME_DIR=str(tmp_path))
+    assert (said.returncode, said.stderr) == (0, "")
+
+
+def test_a_crontab_keeps_the_others_lines() -> None:
+    others = "MAILTO=me@example.org\n# mine\n5 4 * * * true\n"
+    made = crontab.with_line(others, "a", "0 2 * * * one")
+    both = crontab.with_line(made, "b", "0 3 * * * two")
+    assert crontab.line_of(both, "a") == "0 2 * * * one"
+    assert crontab.line_of(both, "c") is None
+    changed = crontab.with_line(both, "a", "0 4 * * * one")
+    assert changed.splitlines()[3:] == [
+        "# medweave schedule a", "0 4 * * * one", "# medweave schedule b", "0 3 * * * two",
+    ]  # fmt: skip
+    assert crontab.with_line(crontab.with_line(changed, "a", None), "b", None) == others
+
+
+def test_the_line_is_one_that_a_shell_reads_back(tmp_path: Path) -> None:
+    folder = tmp_path / "it's 100 %"
+    line = crontab.line("0  2 * * *", ["/bin/x y", "run"], folder, "/a b:/c", folder / "log")
+    assert line.startswith("0 2 * * * cd ")
+    words = shlex.split(line.replace("\\%", "%"))[5:]
+    assert words == [
+        "cd", str(folder), "&&", "PATH=/a b:/c", "/bin/x y", "run", ">>", str(folder / "log"), "2>&1",
+    ]  # fmt: skip
+    assert "\\%" in line
+
+
+def placed(folder: Path, place: str, **keys: Any) -> tuple[Path, dict[str, str]]:
+    """A schedule of a machine whose systemd and cron are the fakes."""
+    made = folder / "made"
+    made.mkdir()
+    file = write_schedule(folder / "x", GOOD, when="0 2 * * *", place={place: {}}, **keys)
+    path = f"{FAKES}:/usr/bin:/bin"
+    return file, {
+        "PATH": path, "FAKE_SYSTEMD": str(made), "FAKE_CRONTABS": str(made), "XDG_CONFIG_HOME": str(folder / "config"),
+    }  # fmt: skip
+
+
+def do(word: str, file: Path | str, folder: Path, variables: dict[str, str]) -> str:
+    code, out, err = ended(word, file, cwd=folder, **variables)
+    assert code == 0, err
+    return out
+
+
+def listed(folder: Path, variables: dict[str, str]) -> dict[str, Any]:
+    code, out, err = ended("list", "--json", cwd=folder, **variables)
+    assert code == 0, err
+    (row,) = json.loads(out)
+    return dict(row)
+
+
+@pytest.mark.parametrize("place", ["systemd", "cron"])
+def test_a_schedule_is_made_paused_resumed_listed_and_removed(tmp_path: Path, place: str) -> None:
+    file, variables = placed(tmp_path, place)
+    assert "schedule nightly: is " in do("create", file, tmp_path, variables)
+    assert listed(tmp_path, variables)["state"] == "waits"
+    do("pause", "nightly", tmp_path, variables)
+    do("create", file, tmp_path, variables)
+    assert listed(tmp_path, variables)["state"] == "paused", "what is changed stays paused"
+    do("resume", "nightly", tmp_path, variables)
+    before = listed(tmp_path, variables)
+    assert (before["state"], before["last"]) == ("waits", None)
+    started_by(place, tmp_path, variables)
+    assert [each.read_text() for each in results(file.parent)] == ["1"]
+    assert listed(tmp_path, variables)["last"]["outcome"] == "completed"
+    do("remove", "nightly", tmp_path, variables)
+    code, out, _ = ended("list", cwd=tmp_path, **variables)
+    assert (code, "no schedule was made from this account" in out) == (0, True)
+    assert not list((tmp_path / "config").rglob("medweave*"))
+    assert len(results(file.parent)) == 1, "results stay"
+
+
+def started_by(place: str, folder: Path, variables: dict[str, str]) -> None:
+    """What the machine would start at the time, word for word."""
+    if place == "systemd":
+        text = (folder / "config/systemd/user/medweave-nightly.service").read_text()
+        (command,) = [line.removeprefix("ExecStart=") for line in text.splitlines() if line.startswith("ExecStart=")]
+        subprocess.run(shlex.split(command), check=True, capture_output=True)
+        return
+    table = subprocess.run([FAKES / "crontab", "-l"], check=True, capture_output=True, text=True, env=variables).stdout
+    line = crontab.line_of(table, "nightly")
+    assert line is not None
+    subprocess.run(["sh", "-c", line.split(maxsplit=5)[5].replace("\\%", "%")], check=True)
+    assert "completed after" in (folder / "x/schedules/nightly/log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("place", "keys", "said"),
+    [
+        ("systemd", {"overlap": "replace"}, "systemd starts nothing twice"),
+        ("cron", {"timeZone": "Europe/Rome"}, "cron knows the machine's own time zone only"),
+    ],
+)
+def test_what_the_place_cannot_do_is_refused(tmp_path: Path, place: str, keys: dict[str, str], said: str) -> None:
+    file, variables = placed(tmp_path, place, **keys)
+    code, _, err = ended("create", file, cwd=tmp_path, **variables)
+    assert (code, said in err) == (65, True)
+
+
+def test_a_machine_without_either_is_told(tmp_path: Path) -> None:
+    file, variables = placed(tmp_path, "systemd")
+    code, _, err = ended("create", file, cwd=tmp_path, **variables | {"PATH": str(tmp_path)})
+    assert (code, "systemctl is not installed" in err) == (69, True)

@@ -1,0 +1,140 @@
+"""A schedule that watches: which studies are new and quiet, and real firings for a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from medweave.schedule.memory import read_memory
+from medweave.schedule.studies import MOST_TRIES, Study, after, find
+from support.schedules import ended, results, write_schedule
+
+SECRET = b"x" * 32
+# What came, by content, in one line, and the names that the step has seen.
+COPY = 'find -L "$0" -type f | sort | xargs cat > result.txt; cd "$0" && find -L . > {folder}/names'
+
+
+class Listed:
+    """A source that shows one list after the other."""
+
+    def __init__(self, *looks: Sequence[Study]) -> None:
+        self.looks = list(looks)
+
+    def look(self) -> Sequence[Study]:
+        return self.looks.pop(0)
+
+    def fetch(self, study: Study, into: Path) -> None:
+        raise AssertionError(study)
+
+
+def study(name: str, content: str = "1", age_s: float | None = None) -> Study:
+    return Study(name=name, content=content, age_s=age_s)
+
+
+def test_a_study_is_quiet_where_it_tells_so_or_has_not_changed_meanwhile() -> None:
+    waited: list[float] = []
+    first = [study("old", age_s=60.0), study("comes", "1"), study("stays", "1"), study("goes", "1")]
+    second = [study("old", age_s=90.0), study("comes", "2"), study("stays", "1"), study("late", "1")]
+    found = find(Listed(first, second), {}, quiet_s=30.0, secret=SECRET, wait=waited.append)
+    assert sorted(each.name for each in found.new.values()) == ["old", "stays"]
+    assert (found.num_coming, waited) == (2, [30.0])
+
+
+def test_nothing_waits_where_all_are_known_to_be_quiet() -> None:
+    found = find(Listed([study("old", age_s=60.0)]), {}, quiet_s=30.0, secret=SECRET, wait=pytest.fail)
+    assert len(found.new) == 1
+
+
+def test_what_is_done_is_not_new_what_failed_is_and_not_for_ever() -> None:
+    one = study("one", age_s=60.0)
+    key = one.key(SECRET)
+    tries: dict[str, int] = {}
+    for number in range(MOST_TRIES):
+        found = find(Listed([one]), tries, quiet_s=30.0, secret=SECRET)
+        assert list(found.new) == [key], number
+        tries = after(tries, [key], done=False)
+    found = find(Listed([one]), tries, quiet_s=30.0, secret=SECRET)
+    assert (dict(found.new), found.num_given_up) == ({}, 1)
+    assert not find(Listed([one]), after(tries, [key], done=True), quiet_s=30.0, secret=SECRET).new
+    changed = study("one", "2", age_s=60.0)
+    assert find(Listed([changed]), tries, quiet_s=30.0, secret=SECRET).new, "a study that has changed is new"
+
+
+def watching(folder: Path, script: str = COPY, **watch: Any) -> tuple[Path, Path]:
+    """A schedule's file, and the folder that it watches."""
+    source = folder / "source"
+    source.mkdir()
+    into = folder / "x/schedules/nightly/incoming"
+    keys = {"folder": "../source", "quiet": 1} | watch
+    return write_schedule(folder / "x", script.format(folder=folder), scans=into, watch=keys), source
+
+
+def fire(file: Path) -> tuple[int, str]:
+    code, _, err = ended("run", file.name, cwd=file.parent)
+    return code, err
+
+
+def test_new_studies_of_a_folder_are_run_once_under_names_that_tell_nothing(tmp_path: Path) -> None:
+    file, source = watching(tmp_path)
+    code, said = fire(file)
+    assert (code, "skipped: no new study" in said) == (0, True)
+    for number, name in enumerate(("DOE^JANE", "ROE^RICHARD"), start=1):
+        (source / name / "series").mkdir(parents=True)
+        (source / name / "series" / f"{name}.dcm").write_text(f"{number}")
+    code, said = fire(file)
+    assert (code, "runs: 2 new studies" in said) == (0, True)
+    assert sorted(results(file.parent)[0].read_text()) == ["1", "2"]
+    names = (tmp_path / "names").read_text()
+    assert names.count("000001.dcm") == 2
+    everything = list((file.parent / "schedules").rglob("*"))
+    assert not [path for path in everything if "DOE" in path.name or "ROE" in path.name]
+    assert not [path for path in everything if path.is_file() and b"DOE^" in path.read_bytes()]
+    assert "DOE" not in said + names
+    assert "skipped: no new study" in fire(file)[1]
+    (source / "DOE^JANE" / "more.dcm").write_text("3")
+    assert "runs: 1 new study" in fire(file)[1]
+    assert sorted(each.read_text() for each in results(file.parent))[1] in ("13", "31")
+
+
+def test_a_study_whose_run_fails_is_tried_again_and_then_left_out(tmp_path: Path) -> None:
+    file, source = watching(tmp_path, "exit 65")
+    (source / "a").mkdir()
+    (source / "a" / "1.dcm").write_text("1")
+    for _ in range(MOST_TRIES):
+        code, said = fire(file)
+        assert (code, "runs: 1 new study" in said) == (1, True)
+    code, said = fire(file)
+    assert (code, "no new study (1 left out after failures)" in said) == (0, True)
+    assert list(read_memory(file.parent / "schedules/nightly").tries.values()) == [MOST_TRIES]
+
+
+def test_a_job_file_that_does_not_name_the_folder_is_told(tmp_path: Path) -> None:
+    file, _ = watching(tmp_path)
+    job = tmp_path / "x" / "job.yml"
+    job.write_text(yaml.safe_dump({"scans": {"class": "Directory", "path": "/elsewhere"}}))
+    code, said = fire(file)
+    assert code == 65
+    assert "schedule.yml: watch.into: no input of the job file is this folder" in said
+    assert f"path: {tmp_path}/x/schedules/nightly/incoming" in said
+
+
+def test_where_no_link_can_be_the_files_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from medweave.schedule.studies import WatchedFolder
+    from medweave_connectors.reuse.content import Contents
+    from medweave_connectors.reuse.memo import Memo
+
+    def refused(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refused)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "one.nii.gz").write_text("1")
+    (tmp_path / "into").mkdir()
+    watched = WatchedFolder(tmp_path / "source", Contents(Memo(tmp_path / "memo")))
+    watched.fetch(watched.look()[0], tmp_path / "into")
+    assert (tmp_path / "into" / "000001.nii.gz").read_text() == "1"
