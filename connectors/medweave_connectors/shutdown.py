@@ -49,6 +49,7 @@ def begin(run: RunRecord, config: Mapping[str, Any]) -> None:
     file = workflow.get("config", {}).get("file", "")
     run.begin(
         workflow_file=os.path.relpath(file, Path(config["path"]).parent),  # the engine has made it absolute
+        documents=dict(run.documents),
         bindings=_bindings(workflow),
         deployments={name: d.get("type") for name, d in (config.get("deployments") or {}).items()},
         medweave_version=__version__,

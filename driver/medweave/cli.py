@@ -22,6 +22,7 @@ COMMANDS = {
     "completion": "print what makes your shell complete commands, options and files",
     "doctor": "try each hop of a site for real, and say what to mend",
     "explain": "tell why a run did a step's work, or took what an earlier run had done",
+    "export": "write a run as a Workflow Run RO-Crate, without its data, to be shared",
     "logs": "print what the jobs of a step have printed, and follow them",
     "new": "write a workflow, a step or a site to start from",
     "plan": "tell what a run would do, where, with which data and for how long",

@@ -59,7 +59,7 @@ def classes_at(pipeline: Pipeline, site: Site, values: Mapping[str, Any]) -> Map
     Raises:
         UserInputError: what it says is wrong, or says nothing of some of the data.
     """
-    return None if pipeline.holds is None else _carried(pipeline, _said(pipeline), site, values)
+    return None if pipeline.holds is None else _carried(pipeline, said_of(pipeline), site, values)
 
 
 def held_at(pipeline: Pipeline, site: Site, values: Mapping[str, Any]) -> Held | None:
@@ -74,7 +74,7 @@ def held_at(pipeline: Pipeline, site: Site, values: Mapping[str, Any]) -> Held |
     """
     if not site.may_hold:
         return None
-    said = _said(pipeline)
+    said = said_of(pipeline)
     local = [name for name, deployment in site.deployments.items() if deployment["type"] == DRIVER_TYPE]
     found = Held(
         carries=_carried(pipeline, said, site, values),
@@ -94,7 +94,7 @@ def _carried(pipeline: Pipeline, said: Said, site: Site, values: Mapping[str, An
     return carried(pipeline, dataclasses.replace(said, inputs=inputs), values)
 
 
-def _said(pipeline: Pipeline) -> Said:
+def said_of(pipeline: Pipeline) -> Said:
     """The block `holds` of roles.yml, which has to say something of all data."""
     file = pipeline.path.parent / ROLES_FILE
     if pipeline.holds is None:

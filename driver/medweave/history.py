@@ -35,6 +35,8 @@ class Job:
         parts: what its work is made of, each by a keyed digest; empty where nothing is reused.
         reused_from: the run that has done the work, where it was not done again; else empty.
         not_reusable: why its work can be neither reused nor kept; else empty.
+        site: the site's own facts (its job id, nodes, pods).
+        inputs, outputs: what it read and wrote, by content, as `job.data` of the event log has it.
     """
 
     name: str
@@ -59,6 +61,9 @@ class Job:
     parts: typing.Mapping[str, str] = field(default_factory=dict)
     reused_from: str = ""
     not_reusable: str = ""
+    site: typing.Mapping[str, Any] = field(default_factory=dict)
+    inputs: typing.Mapping[str, Sequence[typing.Mapping[str, Any]]] = field(default_factory=dict)
+    outputs: typing.Mapping[str, Sequence[typing.Mapping[str, Any]]] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -259,13 +264,15 @@ def _apply(job: Job, event: Event, at: float) -> None:
     elif event.type == "job.lookup":
         job.parts, job.not_reusable = data.get("parts", {}), str(data.get("why", ""))
         job.reused_from = str(data.get("reused_from", ""))
+    elif event.type == "job.data":
+        job.inputs, job.outputs = data.get("inputs", {}), data.get("outputs", {})
     elif event.type == "job.progress":
         job.progress = str(data.get("text", ""))
     elif event.type == "job.ended":
         job.ended_s, job.state = at, str(data.get("state", "unknown"))
         job.exit_code, job.message = data.get("exit_code"), str(data.get("message", ""))
         job.seconds, job.cpu_seconds = data.get("seconds"), data.get("cpu_seconds")
-        job.peak_memory_mib = data.get("peak_memory_mib")
+        job.peak_memory_mib, job.site = data.get("peak_memory_mib"), data.get("site", {})
 
 
 def _transfers(events: Iterable[Event]) -> tuple[Transfers, ...]:

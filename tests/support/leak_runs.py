@@ -150,9 +150,12 @@ def told(scene: Scene) -> None:
     scene.do("report", "medweave", "report", last, "--output", "report.html")
     scene.do("ps", "medweave", "ps")
     scene.do("logs", "medweave", "logs", "deidentify", "--run", last)
+    scene.do("export", "medweave", "export", last, "--crate", "crate", "--include-outputs", "results")
     for name in ("refused", "foreign"):
         (run,) = [run for run in scene.runs if run.name.startswith(name)]
         scene.do(f"report-{name}", "medweave", "report", str(run))
+        file = str(scene.inputs.root / f"{name}.yml")
+        scene.do(f"export-{name}", "medweave", "export", str(run), "--crate", f"crate-{name}.zip", "--file", file)
 
 
 def _log_of(scene: Scene, front: subprocess.Popen[bytes]) -> Path:

@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from support.built_once import alone
+from support.cwl_files import ROOT
+
+# Its pins are not medweave's (rich), so it has an environment of its own; ro-crate-py 0.14 has RO-Crate 1.1's JSON-LD context.
+CRATE_VALIDATOR = ("roc-validator==0.13.0", "rocrate==0.14.2")
+
+
+def crate_issues(crate: Path) -> list[dict[str, Any]]:
+    """What `roc-validator` finds in a crate, folder or .zip, that the Provenance Run Crate profile forbids."""
+    environment = ROOT / "build" / "roc-validator"
+    python = environment / "bin" / "python"
+    with alone(environment.with_suffix(".lock")):
+        if not (environment / "complete").exists():
+            subprocess.run([sys.executable, "-m", "venv", "--clear", environment], check=True)
+            subprocess.run([python, "-m", "pip", "install", "--quiet", *CRATE_VALIDATOR], check=True)
+            (environment / "complete").touch()
+    words = [python, ROOT / "tests" / "crate" / "validate.py", crate]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
+    assert lines, ended.stdout + ended.stderr
+    said = json.loads(lines[0])
+    assert said["profile"] == "provenance-run-crate"
+    assert said["passed"] == (not said["issues"])
+    return list(said["issues"])
 
 
 def dciodvfy_errors(path: Path) -> list[str]:

@@ -26,6 +26,8 @@ from medweave_connectors.placement.filter import check_placement
 from medweave_connectors.placement.names import check_paths
 from medweave_connectors.placement.paths import LOCAL_TYPES
 from medweave_connectors.placement.scheduler import MedweaveScheduler
+from medweave_connectors.provenance import symbols
+from medweave_connectors.provenance.documents import digests
 from medweave_connectors.record import plan
 
 
@@ -36,12 +38,14 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
         super().__init__(*arguments, **keywords)
         self._inherited: list[dict[str, MutableMapping[str, Any]]] = [{}]
         self._tools: set[str] = set()
+        self._documents: set[str] = set()
         if (
             inputs := keywords.get("cwl_inputs_path")
         ) is not None:  # paths start at the file itself, not at a link to it
             self.cwl_inputs_path = os.path.realpath(inputs)
 
     def _recursive_translate(self, workflow: Any, cwl_element: Any, **keywords: Any) -> None:
+        self._documents.add(cwl_element.loadingOptions.fileuri)
         namespaces = cwl_element.loadingOptions.namespaces or {}
         own = {
             requests.full_name(hint["class"], namespaces): hint
@@ -68,6 +72,7 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
     def _translate_command_line_tool(self, *, name_prefix: str, **keywords: Any) -> None:
         self._tools.add(name_prefix)
         requests.note_step(name_prefix, requests.read_hints(self._inherited[-1], where=name_prefix))
+        symbols.note(name_prefix, keywords["cwl_element"].inputs or ())
         check_placement(name_prefix, self.workflow_config)
         super()._translate_command_line_tool(name_prefix=name_prefix, **keywords)
 
@@ -110,6 +115,7 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
                     ports=ports,
                     document=posixpath.basename(self.workflow_config.config["file"]),
                 )
+        plan(self.context.config).documents = digests(self._documents, self.workflow_config.config["file"])
         super()._inject_inputs(workflow)
 
 

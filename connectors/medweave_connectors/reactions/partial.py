@@ -15,12 +15,13 @@ from streamflow.core.workflow import Job, Status
 from streamflow.cwl.step import CWLExecuteStep
 
 from medweave_connectors import requests
+from medweave_connectors.provenance.step import TellsData
 from medweave_connectors.record import current
 from medweave_connectors.reuse.step import ReusesWork
 from medweave_connectors.transfer.origin import NotesClasses
 
 
-class MedweaveExecuteStep(NotesClasses, ReusesWork, CWLExecuteStep):  # type: ignore[misc]
+class MedweaveExecuteStep(TellsData, NotesClasses, ReusesWork, CWLExecuteStep):  # type: ignore[misc]
     """Goes on after a failed job where the step's hint medweave:Partial, or the file, says so."""
 
     async def _run_job(

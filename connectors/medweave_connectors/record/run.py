@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from medweave_connectors.ingest.home import Home
 from medweave_connectors.names import step_of
+from medweave_connectors.provenance.items import without_guessable
 from medweave_connectors.record import console
 from medweave_connectors.record.event_log import EventLog
 from medweave_connectors.record.job import CommandOutcome, JobEnd, JobRecord, end_text, why
@@ -55,6 +56,8 @@ class RunRecord:
         self.partial: PartialMode = "marked"  # scattered steps that may lose jobs; `marked`: those whose hint says so
         self.left_out: list[str] = []
         self.when_ended: Callable[[], None] = lambda: None  # called last, when the scratch is gone
+        self.documents: dict[str, str] = {}  # the workflow's: SHA-256 by path from its folder
+        self._made: set[str] = set()
         self._log: EventLog | None = None
         self._live = LiveText(self.work / FOLDER)
         self._clock = 0.0
@@ -120,6 +123,15 @@ class RunRecord:
             self._append(
                 "job.lookup", job, {"attempt": job.attempt, **{key: each for key, each in told.items() if each}}
             )
+
+    def job_data(
+        self, name: str, *, inputs: Mapping[str, list[dict[str, Any]]], outputs: Mapping[str, list[dict[str, Any]]]
+    ) -> None:
+        """What a job has read and written, by content (see `medweave_connectors.provenance`); no outputs of one that failed."""
+        self._made.update(item["sha256"] for each in outputs.values() for item in each if "sha256" in item)
+        if (job := self.jobs.get(name)) is not None:
+            given = without_guessable(inputs, self._made)
+            self._append("job.data", job, {"attempt": job.attempt, "inputs": given, "outputs": outputs})
 
     def job_progress(self, name: str, figures: Mapping[str, Any]) -> None:
         """The step said how far it is (see `medweave_steps.contracts.progress`)."""

@@ -55,7 +55,7 @@ def test_a_good_run(tmp_path: Path) -> None:
 
     of_first = [event for event in ended.events if event["job"] == "/first/0"]
     assert [event["type"] for event in of_first] == [
-        "job.scheduled", "job.started", "job.progress", "job.report", "job.ended",
+        "job.scheduled", "job.started", "job.progress", "job.data", "job.report", "job.ended",
     ]  # fmt: skip
     assert {(event["step"], event["deployment"]) for event in of_first} == {("/first", "here")}
     assert of_first[0]["data"]["cores"] == 1

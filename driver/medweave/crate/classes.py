@@ -1,0 +1,38 @@
+"""Which class of data the files of a run have: by the workflow's roles.yml, else none is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from medweave.carried import Ports, carried
+from medweave.data_rules import said_of
+from medweave.history import Run
+from medweave.pipelines import ROLES_FILE, read_pipeline
+
+UNKNOWN = "not known"
+SHARED = frozenset(("aggregate", "model"))  # what a crate may hold
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """By path of a step, and name of its input or output."""
+
+    ports: Mapping[str, Ports]
+
+    def of(self, step: str, name: str) -> tuple[str, ...]:
+        """Those of a port; none where nothing is known."""
+        return tuple(self.ports.get(step, {}).get(name, ()))
+
+
+def classes_of(workflow: Path, record: Run) -> Classes:
+    """The classes of all ports, by what ran; a workflow without roles.yml has none."""
+    if not (workflow.parent / ROLES_FILE).is_file():
+        return Classes({})
+    pipeline = read_pipeline(workflow)
+    if pipeline.holds is None:
+        return Classes({})
+    begun = {job.step for job in record.jobs}
+    values = {step.when: step.path in begun for step in pipeline.steps if step.when and record.state == "completed"}
+    return Classes(carried(pipeline, said_of(pipeline), values))

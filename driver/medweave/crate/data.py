@@ -1,0 +1,64 @@
+"""What jobs read and wrote, in a crate: files and folders by their digests, numbers and fixed words as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from medweave.crate.entities import Entities, extend, fragment, named_by
+
+FOLDER_NOTE = "its sha256 is that of what `find -L . -type f -printf '%P\\0' | LC_ALL=C sort -z | xargs -0 sha256sum` prints in it"
+Item = Mapping[str, Any]
+
+
+class Data:
+    """Puts data into a crate.
+
+    Args:
+        held: path in the crate, and where the file or folder lies, by digest: of what the crate holds itself.
+    """
+
+    def __init__(self, entities: Entities, held: Mapping[str, tuple[str, Path]]) -> None:
+        self._entities, self._held = entities, held
+
+    def of_port(self, name: str, items: Iterable[Item], classes: Sequence[str], parameter: Any) -> list[Any]:
+        """The entities of what went through an input or output.
+
+        Args:
+            classes: of data.
+            parameter: its entity, if it has one.
+        """
+        found = []
+        for item in items:
+            entity = self._file(name, item, classes) if "sha256" in item else self._value(name, item, parameter)
+            if parameter is not None:
+                extend(entity, "exampleOfWork", [parameter])
+            found.append(entity)
+        return found
+
+    def _file(self, name: str, item: Item, classes: Sequence[str]) -> Any:
+        sha256, is_file = str(item["sha256"]), item["class"] == "File"
+        access = f"data class: {', '.join(classes)}" if classes else "data class: not known"
+        told = {"name": name, "sha256": sha256, "contentSize": str(item["bytes"]), "conditionsOfAccess": access}
+        if not is_file:
+            told["description"] = f"a folder of {item['files']} files; {FOLDER_NOTE}"
+        if sha256 not in self._held:
+            return self._entities.add_data(named_by(sha256), "File" if is_file else "Dataset", told)
+        place, source = self._held[sha256]
+        known = self._entities.crate.get(place if is_file else f"{place}/")
+        if known is not None:
+            return known
+        add = self._entities.crate.add_file if is_file else self._entities.crate.add_dataset
+        return add(source, place, properties=told)
+
+    def _value(self, name: str, item: Item, parameter: Any) -> Any:
+        if "value" in item:
+            value = item["value"]
+        elif "characters" in item:
+            value = f"a text of {item['characters']} characters, which is not told"
+        else:
+            size = f" of {item['bytes']} bytes" if "bytes" in item else ""
+            value = f"a {str(item['class']).lower()}{size}, whose content is not told"
+        where = fragment("value", parameter.id if parameter is not None else name, str(value))
+        return self._entities.add(where, "PropertyValue", {"name": name, "value": str(value)})
