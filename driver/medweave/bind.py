@@ -158,9 +158,9 @@ def _check_fit(pipeline: Pipeline, site: Site, job: Path) -> dict[str, Any]:
             )  # fmt: skip
     inputs = read_job(job, pipeline)
     for name, place in site.inputs.items():
-        if name not in pipeline.inputs_beside:
+        if name not in pipeline.inputs_around:
             raise fault_at(
-                site.path, ("inputs", name), f"the workflows of {shown(pipeline.path.parent)} have no such input.",
+                site.path, ("inputs", name), f"no workflow in {shown(pipeline.path.parent)} or beside it has such an input.",
                 seen=f"'{name}'", expected=f"one of {', '.join(sorted(pipeline.inputs_beside))}", do="correct the name",
             )  # fmt: skip
         if name in pipeline.inputs:

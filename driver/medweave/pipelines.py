@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -50,6 +51,7 @@ class Pipeline:
         outputs: what each of its outputs is bound to, as for the inputs of a step.
         firsts: of its outputs, as for the inputs of a step.
         inputs_beside: names of the inputs of all workflows in its folder.
+        inputs_around: the same with those of the folders beside it: a site file serves them all.
         written_beside: outputs of the steps of all workflows in its folder, by role.
         holds: what roles.yml says of the data that the steps read and write, as it stands there; None where it says nothing.
     """
@@ -58,6 +60,7 @@ class Pipeline:
     steps: tuple[Step, ...]
     inputs: frozenset[str]
     inputs_beside: frozenset[str]
+    inputs_around: frozenset[str] = frozenset()
     data_inputs: frozenset[str] = frozenset()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     outputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -110,10 +113,27 @@ def read_pipeline(path: Path) -> Pipeline:
         outputs={
             name: _sources(bound, "outputSource") for name, bound in _named(document.get("outputs") or {}).items()
         },
-        inputs_beside=frozenset(name for other in all_of_them.values() for name in _named(other.get("inputs") or {})),
+        inputs_beside=_inputs_of(all_of_them.values()),
+        inputs_around=_inputs_of([*all_of_them.values(), *_around(path.parent)]),
         written_beside=_written_by_role(all_of_them, said),
         holds=said.get("holds"),
     )
+
+
+def _inputs_of(workflows: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    return frozenset(name for each in workflows for name in _named(each.get("inputs") or {}))
+
+
+def _around(folder: Path) -> Iterator[Mapping[str, Any]]:
+    """The workflows of the folders beside a workflow's own. What cannot be read there is not this workflow's fault."""
+    for roles in sorted(folder.parent.glob(f"*/{ROLES_FILE}")):
+        if roles.parent == folder:
+            continue
+        with contextlib.suppress(UserInputError):
+            named = set(read_mapping(roles, "file of roles"))
+            for file in sorted(roles.parent.glob("*.cwl")):
+                if file.name in named:
+                    yield read_mapping(file, "CWL workflow")
 
 
 def default_job(pipeline: Pipeline) -> Path:

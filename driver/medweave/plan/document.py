@@ -68,6 +68,9 @@ class PlannedStep:
         holds: classes of all that it reads and writes; null where the workflow does not say.
         job_seconds: wall time of one of its jobs at this place in earlier runs, s.
         job_wh: estimated electricity of one of its jobs at this place in earlier runs, Wh.
+        core_hours: what all its jobs together held in earlier runs at this place, hours of one core: their time, by the cores that
+            its tool asks for on each node or pod; null where it asks for none.
+        gpu_hours: the same of GPUs, of the most that it asks for.
     """
 
     step: str
@@ -87,6 +90,8 @@ class PlannedStep:
     holds: tuple[str, ...] | None
     job_seconds: Figures | None
     job_wh: Figures | None
+    core_hours: Figures | None
+    gpu_hours: Figures | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +215,8 @@ class Plan:
         holdings: what comes to lie where.
         seconds: wall time of earlier whole runs at the same places, s.
         wh: estimated electricity of earlier whole runs at the same places, Wh.
+        core_hours: sum of the medians of the steps; null where one of them is not known.
+        gpu_hours: the same of GPUs.
         num_earlier_runs: earlier runs of this workflow that were read, completed or not.
         looked_in: folders in which earlier runs were looked for.
         problems: why it would fail; empty where nothing is known that is in the way.
@@ -227,6 +234,8 @@ class Plan:
     holdings: tuple[Holding, ...]
     seconds: Figures | None
     wh: Figures | None
+    core_hours: float | None
+    gpu_hours: float | None
     num_earlier_runs: int
     looked_in: tuple[str, ...]
     problems: tuple[Problem, ...]
@@ -242,7 +251,7 @@ PARTS = {
     "One of `ways`": Way,
     "One of `items`": Item,
     "One of `holdings`": Holding,
-    "`seconds`, `job_seconds`, `wh`, `job_wh`, `earlier_bytes`": Figures,
+    "`seconds`, `job_seconds`, `wh`, `job_wh`, `core_hours` and `gpu_hours` of a step, `earlier_bytes`": Figures,
     "One of `problems`": Problem,
 }
 

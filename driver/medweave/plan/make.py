@@ -101,10 +101,24 @@ def make_plan(fitted: Fitted, past: Past) -> Plan:
         holdings=tuple(_holdings(given, moves)),
         seconds=past.seconds(running) if is_sure else None,
         wh=past.wh(running) if is_sure else None,
+        core_hours=_hours(steps, "cores") if is_sure else None,
+        gpu_hours=_hours(steps, "GPUs") if is_sure else None,
         num_earlier_runs=len(past.runs),
         looked_in=tuple(shown(folder) for folder in past.looked_in),
         problems=tuple(problems),
     )
+
+
+def _hours(steps: Sequence[PlannedStep], resource: str) -> float | None:
+    """What all steps hold of a resource; None where earlier runs do not tell it of each that asks for it."""
+    found = []
+    for step in steps:
+        if step.runs and any(asked.name == resource for asked in step.asks):
+            hours = step.core_hours if resource == "cores" else step.gpu_hours
+            if hours is None:
+                return None
+            found.append(hours.median)
+    return sum(found)
 
 
 def _given(fitted: Fitted, past: Past) -> _Given:
@@ -129,8 +143,11 @@ def _steps(given: _Given) -> Iterator[PlannedStep]:
     raw = named(given.workflow.data.get("steps"))
     for step in given.flow.ordered():
         place, tool = site.roles[step.role], given.tools.get(step.path)
+        where = place.deployment, place.service
         said = raw[step.path.lstrip("/")]
         bound = {name: sources_of(each) for name, each in named(said.get("in") or {}).items()}
+        asks = tuple(asked_by(tool, given.site, place, _known(bound, given.flow.values))) if tool else ()
+        amounts = {each.name: each.most * place.locations for each in asks}
         yield PlannedStep(
             step=step.path,
             label=" ".join(str(tool.data.get("label") or "").split()) if tool else "",
@@ -147,10 +164,12 @@ def _steps(given: _Given) -> Iterator[PlannedStep]:
             connector=site.deployments[place.deployment]["type"],
             why=_why(step, given),
             one_job_for_each=tuple(_scattered(said, bound)),
-            asks=tuple(asked_by(tool, given.site, place, _known(bound, given.flow.values))) if tool else (),
+            asks=asks,
             holds=tuple(held(given.carries[step.path])) if given.carries is not None else None,
-            job_seconds=given.past.job_seconds(step.path, (place.deployment, place.service)),
-            job_wh=given.past.job_wh(step.path, (place.deployment, place.service)),
+            job_seconds=given.past.job_seconds(step.path, where),
+            job_wh=given.past.job_wh(step.path, where),
+            core_hours=given.past.hours(step.path, where, amounts["cores"]) if "cores" in amounts else None,
+            gpu_hours=given.past.hours(step.path, where, amounts["GPUs"]) if "GPUs" in amounts else None,
         )
 
 

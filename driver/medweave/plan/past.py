@@ -33,8 +33,23 @@ class Past:
         """The same of the electricity that it took, Wh, as `medweave report` estimates it."""
         return self._of_jobs(step, where, lambda job, run: energy_wh(job, run.facts.get("deployments") or {}, Model()))
 
+    def hours(self, step: str, where: tuple[str, str | None], held: float) -> Figures | None:
+        """What all jobs of a step together held of a resource, in hours of one of it; of each run.
+
+        Args:
+            held: how many of it a job holds.
+        """
+        return self._of_jobs(
+            step, where, lambda job, _: None if job.duration_s is None else job.duration_s * held / 3600, together=sum
+        )
+
     def _of_jobs(
-        self, step: str, where: tuple[str, str | None], value: Callable[[Job, Run], float | None]
+        self,
+        step: str,
+        where: tuple[str, str | None],
+        value: Callable[[Job, Run], float | None],
+        *,
+        together: Callable[[Sequence[float]], float] = statistics.median,
     ) -> Figures | None:
         found = []
         for run in self.runs:
@@ -47,7 +62,7 @@ class Past:
                 and not job.reused_from
             ]
             if known := [each for each in values if each is not None]:
-                found.append(statistics.median(known))
+                found.append(together(known))
         return figures(found)
 
     def seconds(self, places: Mapping[str, tuple[str, str | None]]) -> Figures | None:

@@ -135,11 +135,21 @@ def _time(plan: Plan) -> Iterator[str]:
         if step.runs is not False:
             each = " for each job" if step.one_job_for_each else ""
             told = _took(step.job_seconds, step.job_wh, each) if step.job_seconds else "not known at this place"
-            rows.append((step.step.lstrip("/"), told))
+            cores, gpus = (None if each is None else each.median for each in (step.core_hours, step.gpu_hours))
+            rows.append((step.step.lstrip("/"), told + _hours(cores, gpus)))
     whole = _took(plan.seconds, plan.wh, "") if plan.seconds else "no whole run at these places"
-    yield from _table([*rows, ("all of it", whole)])
+    yield from _table([*rows, ("all of it", whole + _hours(plan.core_hours, plan.gpu_hours))])
     if any(step.job_wh for step in plan.steps):
         yield from _wrapped(Model().method, "  ")
+
+
+def _hours(cores: float | None, gpus: float | None) -> str:
+    """What was held for it, in hours."""
+    return "".join(
+        f"; {hours:.{2 if hours < 10 else 0}f} {unit}"
+        for hours, unit in ((cores, "core-hours"), (gpus, "GPU-hours"))
+        if hours
+    )
 
 
 def _took(seconds: Figures, wh: Figures | None, each: str) -> str:

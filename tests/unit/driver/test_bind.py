@@ -267,7 +267,7 @@ FAULTS = [
      "deployments.cluster.config.services.gpu.environment.apptainer", ["exclude each other", "virtualEnvironment: ~/e"]),
     ("  desk:", "  Desk:", "deployments", ["Desk"]),
     (BEFORE_ROLES, f"inputs:\n  cohrt: {{deployment: desk, workdir: /x}}\n{BEFORE_ROLES}",
-     "inputs.cohrt", ["no such input", "cohort, model, seed"]),
+     "inputs.cohrt", ["has such an input", "cohort, model, seed"]),
     (BEFORE_ROLES, f"inputs:\n  cohort: {{deployment: desk}}\n{BEFORE_ROLES}",
      "inputs.cohort", ["'workdir' is missing"]),
 ]  # fmt: skip

@@ -73,8 +73,8 @@ def test_the_text_is_that_of_the_guide(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("site", sorted(path.stem for path in ROOT.glob("deployments/sites/*.yml")))
 @pytest.mark.parametrize("workflow", PIPELINES, ids=lambda path: path.stem)
 def test_each_plan_of_the_repository_has_each_step_once_and_fits_the_schema(workflow: Path, site: str) -> None:
-    own = JOBS / f"{site}-{workflow.stem}.yml"
-    fitted = fit(workflow, site, own if own.is_file() else None)
+    named = (JOBS / f"{site}-{workflow.stem}.yml", workflow.parent / "jobs" / f"example-{workflow.stem}.yml")
+    fitted = fit(workflow, site, next((job for job in named if job.is_file()), None))
     plan = make_plan(fitted, NO_RUNS)
     assert sorted(step.step for step in plan.steps) == sorted(step.path for step in fitted.pipeline.steps)
     jsonschema.validate(json.loads(codec.dumps(plan)), schema(), jsonschema.Draft202012Validator)
@@ -322,10 +322,34 @@ def test_earlier_runs_are_read_and_told(
     run.end(30)
     text = text_of(plan(past=read_past([tmp_path / "runs"], TRAIN)))
     assert re.search(r"by 1 earlier run in \S*runs/, whatever data they had", text)
-    assert re.search(r"^  check +18 s \(1 run\), about 0.0062 Wh$", text, re.MULTILINE)
+    assert re.search(r"^  check +18 s \(1 run\), about 0.0062 Wh; 0.01 core-hours$", text, re.MULTILINE)
     assert re.search(r"^  train +not known at this place$", text, re.MULTILINE)
     assert re.search(r"^  all of it +no whole run at these places$", text, re.MULTILINE)
     assert "    earlier runs sent 3.0 MiB (1 run), by from-driver\n" in text
+
+
+def test_hours_are_those_of_all_jobs_by_what_the_tool_asks_for_on_each_node(
+    plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    for name, seconds in (("a", 3600.0), ("b", 7200.0)):
+        run = Recorder(tmp_path / "runs" / name, workflow_file="workflows/lung-nodule-segmentation/train.cwl")
+        for number in range(3):
+            run.job(f"/check/0.{number}", 0, seconds)
+        run.end(9000)
+    past = read_past([tmp_path / "runs"], TRAIN)
+    (where,) = {(job.deployment, job.service) for run in past.runs for job in run.jobs}
+    told = past.hours("/check", where, 4)
+    assert told == Figures(num_runs=2, median=pytest.approx(18, rel=0.01), low=pytest.approx(12, rel=0.01),
+                           high=pytest.approx(24, rel=0.01))  # type: ignore[arg-type]  # fmt: skip
+    made = plan(past=past)
+    (step,) = (each for each in made.steps if each.step == "/check")
+    assert (step.deployment, step.service) == where == ("laptop", None)
+    (cores,) = (each.most for each in step.asks if each.name == "cores")
+    assert step.core_hours is not None
+    assert step.core_hours.median == pytest.approx(3 * 1.5 * cores * step.locations, rel=0.01)
+    assert step.gpu_hours is None
+    assert made.core_hours is None, "what the other steps hold is not known"
+    assert f"; {step.core_hours.median:.2f} core-hours\n" in text_of(made)
 
 
 def test_without_earlier_runs_nothing_is_estimated(plan: Callable[..., Plan]) -> None:
