@@ -11,6 +11,7 @@
 #   make hybrid          one run over Slurm, a COMPSs release and pods, and the same on this machine alone; needs root, as testbed
 #   make test-hybrid     the tests that need the testbed
 #   make faults          breaks real jobs on the testbed in 21 ways, and compares what the sites say with what medweave says
+#   make resume          SIGKILL to drivers of real runs at the sites, 23 times, and runs that go on: same result, nothing twice; needs root
 #   make conformance     CWL's own test suite with everything bound to one site: what passes with StreamFlow's local connector passes
 #   make docs            generated reference pages and schemas
 #   make constraints     resolve the dependencies anew and pin them with hashes
@@ -19,7 +20,7 @@
 #          STEPS=500           of demo: a shorter training, for a first look on a slow machine; it finds less
 #          TESTS='tests/hybrid/test_slurm.py …'   some of test-hybrid's files, or tests/hybrid/alone, which break parts of the testbed
 #          LONG=1              test-hybrid with the tests that wait minutes for Slurm's own clocks
-#          SEED=1 JOBS_PER_KIND=5   of faults
+#          SEED=1 JOBS_PER_KIND=5   of faults; SEED of resume, too
 #          BENCH='slurm_array transfer_direct transfer_pod'   of bench: those that need the testbed up
 #          SUITE=/path/of/cwl-v1.2 SITES='stock local slurm helm'   of conformance (stock local); the last two need the testbed
 #          COMPSS_HOME=/path   an installation of COMPSs that hybrid's distributed training runs on, instead of torch.distributed
@@ -32,9 +33,9 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 TESTBED := deployments/testbed/testbed.py
 
-.PHONY: help env demo test check validate-seeded leaks bench docs constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults conformance
+.PHONY: help env demo test check validate-seeded leaks bench docs constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults resume conformance
 help:
-	@sed -n '2,25p' Makefile | cut -c3-
+	@sed -n '2,26p' Makefile | cut -c3-
 
 env: $(INSTALLED)
 
@@ -96,6 +97,9 @@ SEED ?= 1
 JOBS_PER_KIND ?= 5
 faults: $(INSTALLED)
 	$(BIN)/python tests/faults/campaign.py --seed $(SEED) --jobs-per-kind $(JOBS_PER_KIND)
+
+resume: $(INSTALLED)
+	$(BIN)/python tests/resume/campaign.py --seed $(SEED)
 
 CWLTEST := build/conformance/cwltest/bin/cwltest
 conformance: $(INSTALLED) $(CWLTEST)

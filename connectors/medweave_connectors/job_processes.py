@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shlex
 import signal
 from collections.abc import Collection
@@ -40,6 +41,22 @@ def kill_lines(pattern: str) -> str:
         "for each in /proc/[0-9]*; do "
         f'if tr "\\0" "\\n" < "$each/environ" | grep -q {pattern}; then kill -s KILL "${{each#/proc/}}"; fi; done'
     )
+
+
+def key_of(run_id: str) -> str:
+    """A new value of `KEY` for a job of a run on this machine."""
+    return f"{run_id}.{secrets.token_hex(8)}"
+
+
+def kill_of_runs(run_ids: Collection[str]) -> int:
+    """Kills what the jobs of runs go on with on this machine; how many processes that were."""
+    killed = 0
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(KEY, "").rpartition(".")[0] in run_ids:
+                os.kill(process.pid, signal.SIGKILL)
+                killed += 1
+    return killed
 
 
 def kill_marked(keys: Collection[str]) -> None:

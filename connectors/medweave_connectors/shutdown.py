@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from medweave_connectors.errors import of_the_file
+from medweave_connectors.job_processes import kill_of_runs
 from medweave_connectors.local.process import kill_all
 from medweave_connectors.placement.bindings import targets
 from medweave_connectors.record import console, current
-from medweave_connectors.record.run import RunRecord
+from medweave_connectors.record.event_log import came_to_its_end, driver_lives
+from medweave_connectors.record.run import EVENTS, WORK, RunRecord
 from medweave_steps import __version__
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -56,9 +58,18 @@ def begin(run: RunRecord, config: Mapping[str, Any]) -> None:
         streamflow_version=metadata.version("streamflow"),
         pid=os.getpid(),
     )
+    end_left(run)
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
         loop.add_signal_handler(number, _interrupt, run, number)
+
+
+def end_left(run: RunRecord) -> None:
+    """Ends what killed drivers of the same folder of runs have left running here: what it would write, this run may do again."""
+    logs = [work.parent / EVENTS for work in run.folder.parent.glob(f"*/{WORK}") if work.parent != run.folder]
+    gone = {log.parent.name for log in logs if not came_to_its_end(log) and not driver_lives(log)}
+    if gone and (count := kill_of_runs(gone)):
+        console.say(f"medweave: {count} processes of runs whose drivers are gone were ended")
 
 
 def abort() -> None:

@@ -41,7 +41,6 @@ steps:
     run: ../tools/search.cwl
     in:
       part: {default: plan}
-      gpus: {default: 0}
       grid: grid
     out: [trials, run_report]
   trial:
@@ -59,7 +58,6 @@ steps:
     run: ../tools/search.cwl
     in:
       part: {default: collect}
-      gpus: {default: 0}
       grid: grid
       results: trial/result
       metric: metric

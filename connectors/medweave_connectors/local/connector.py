@@ -98,6 +98,7 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
             command,
             environment=variables,
             workdir=Path(workdir),
+            run_id=run.run_id if (run := current()) is not None else "",
             stdin=streams[0],
             stdout=streams[1],
             stderr=streams[2],
@@ -109,7 +110,7 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
         finally:
             self._commands.discard(started)
         outcome = _outcome(started, ended, timeout, Path(workdir))
-        if (run := current()) is not None:
+        if run is not None:
             run.command_ended(job_name, outcome)
         if self._closing:
             raise asyncio.CancelledError  # ended by us: the job did not fail

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import os
 import resource
-import secrets
 import signal
 import subprocess
 import threading
@@ -22,7 +21,7 @@ from typing import IO
 
 import psutil  # type: ignore[import-untyped]  # comes with StreamFlow
 
-from medweave_connectors.job_processes import KEY, kill_marked
+from medweave_connectors.job_processes import KEY, key_of, kill_marked
 from medweave_connectors.record.output import TAIL_LINES, Lines
 
 GRACE_S = 3.0
@@ -97,6 +96,7 @@ class Command:
         *,
         environment: Mapping[str, str],
         workdir: Path,
+        run_id: str = "",
         stdin: str | None = None,
         stdout: str | None = None,
         stderr: str | None = None,
@@ -105,12 +105,13 @@ class Command:
         """Starts it.
 
         Args:
+            run_id: whose command it is; where the driver is killed, the next run ends it by that.
             stdin, stdout, stderr: files, relative to `workdir`.
             takes_line: gets each line of stderr (unless it goes to a file); what it does not take is kept in the tail.
         """
         self.stderr_tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.stdout_tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self.key = secrets.token_hex(8)  # marks its processes
+        self.key = key_of(run_id)  # marks its processes
         self._takes_line = takes_line
         self._clock = time.monotonic()
         with contextlib.ExitStack() as files:

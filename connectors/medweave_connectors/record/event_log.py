@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import fcntl
+import functools
 import json
 import math
 import os
@@ -17,6 +19,26 @@ from medweave_steps.contracts.errors import UsageError
 from medweave_steps.contracts.event import EventType
 
 SYNC_INTERVAL_S = 1.0
+
+
+def came_to_its_end(path: Path) -> bool:
+    """Whether the run of this log has ended, in whatever way, and was not cut off."""
+    try:
+        known = path.stat()
+    except OSError:
+        return False
+    return _has_end(path, known.st_ino, known.st_size, known.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=1024)
+def _has_end(path: Path, _inode: int, size: int, _changed_ns: int) -> bool:
+    """What has not changed is not read again."""
+    with contextlib.suppress(OSError):
+        with path.open("rb") as file:
+            file.seek(max(0, size - 65536))
+            *_, last = [b"", *file.read().splitlines()]
+        return b'"type":"run.ended"' in last
+    return False
 
 
 def driver_lives(path: Path) -> bool:

@@ -23,6 +23,7 @@ from medweave_connectors.record.live import FOLDER, LiveText
 from medweave_steps.contracts.progress import duration, sentence
 
 REPORT_FILE, REPORT_FOLDER = "run_report.json", "report"
+EVENTS = "events.jsonl"  # in the folder of a run
 WORK = "work"  # in the folder of a run: its scratch
 OUTPUTS_MISSING = (
     "The command ended well, but an output of its tool is missing or of another type: see the engine's message."
@@ -81,7 +82,7 @@ class RunRecord:
         """Makes the folder and the log; a second call does nothing."""
         if self._log is None:
             self._clock = time.monotonic()
-            self._log = EventLog(self.folder / "events.jsonl", self.run_id)
+            self._log = EventLog(self.folder / EVENTS, self.run_id)
             self.work.mkdir(mode=0o700, exist_ok=True)  # patient data of running steps, for nobody else
             self._log.append("run.started", data={"workflow": self.workflow, **facts})
             console.say(f"medweave: run {self.run_id}, folder {short_path(self.folder)}")

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import posixpath
 import shlex
+from collections.abc import Iterator
 
 from medweave_connectors.transfer import looking
 from medweave_connectors.transfer.commands import part_name
 
 NAME = "out"
+MOST_CHARACTERS = 60_000  # Linux takes 128 KiB in one word, and quotes may double some
 
 
 def aside(outputs: str, token: str) -> str:
@@ -40,6 +42,19 @@ def drop(part: str) -> list[str]:
     """Words that remove the folder of the work; what a link in there leads to stays."""
     quoted = shlex.quote(part)
     return [f"( find {quoted} -type d ! -perm -700 -exec chmod u+rwx {{}} \\; 2>/dev/null; rm -rf {quoted} )"]
+
+
+def together(*commands: list[str]) -> Iterator[list[str]]:
+    """The same commands, as many of them in one as a shell takes in one word: each costs a way there and back."""
+    held: list[str] = []
+    for words in commands:
+        line = " ".join(words)
+        if held and sum(map(len, held)) + len(line) > MOST_CHARACTERS:
+            yield ["{ " + "; ".join(held) + "; }"]
+            held = []
+        held.append(line)
+    if held:
+        yield ["{ " + "; ".join(held) + "; }"]
 
 
 def links(outputs: str) -> list[str]:

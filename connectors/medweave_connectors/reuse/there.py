@@ -164,7 +164,7 @@ class WorkThere(Work):
             return ""
         at, part, wanted = self._at, far_outputs.aside(self._at.outputs, secrets.token_hex(6)), record.outputs
         try:
-            state = await self._made(part)
+            state = store.state_in((await self._run(self._make(part)))[0])
             stores = StoreReuse(at.store, Place(part, at.outputs), far_outputs.NAME, [at.location], self._at_location)
             if state is not State.USED or await stores.take(wanted):
                 await asyncio.to_thread(self._ledger.forget, key)
@@ -185,17 +185,18 @@ class WorkThere(Work):
         at, part = self._at, far_outputs.aside(self._at.outputs, secrets.token_hex(6))
         outputs, _ = await asyncio.gather(self._written(), self._no_links())
         files = store.files_of(outputs)
-        try:
-            if await self._made(part, at.outputs) is State.NONE:
-                raise Untold(NO_LINKS)
-            for words in store.keep(at.store, part, outputs, far_outputs.NAME, files):
-                await self._run(words)
-            known = ""
-            for words in store.ask(at.store, part, outputs, files):
-                known, _ = await self._run(words)
-        finally:
-            await self._run(far_outputs.drop(part))
-        if not {store.key(outputs.entries[path]) for path in files} <= set(known.split()):
+        told = ""
+        for words in far_outputs.together(
+            self._make(part, at.outputs),
+            *store.keep(at.store, part, outputs, far_outputs.NAME, files),
+            *store.ask(at.store, part, outputs, files),
+            far_outputs.drop(part),
+        ):
+            text, _ = await self._run(words)
+            told += f"{text}\n"
+        if State.NONE is store.state_in(told) or not {store.key(outputs.entries[path]) for path in files} <= set(
+            told.split()
+        ):
             raise Untold(NO_LINKS)
         at.held.note(at.site, at.outputs, outputs)
         await asyncio.to_thread(self._ledger.put, key, SiteRecord.of(self.reuse.run.run_id, outputs))
@@ -219,11 +220,10 @@ class WorkThere(Work):
         if set(names) - self._staged:
             raise Untold(UNREADABLE)
 
-    async def _made(self, part: str, outputs: str = "") -> State:
+    def _make(self, part: str, outputs: str = "") -> list[str]:
         at = self._at
         sweep = f"{store.evict(at.store)}; " if at.sweeps() else ""
-        text, _ = await self._run([f"{{ {sweep}{store.make(at.store)}; {far_outputs.make(part, outputs)}; }}"])
-        return store.state_in(text)
+        return [f"{{ {sweep}{store.make(at.store)}; {far_outputs.make(part, outputs)}; }}"]
 
     # ---- inside
 

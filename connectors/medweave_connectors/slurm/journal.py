@@ -18,11 +18,10 @@ from types import MappingProxyType
 from typing import Any
 
 from medweave_connectors.record import whole_lines
-from medweave_connectors.record.event_log import driver_lives
-from medweave_connectors.record.run import WORK
+from medweave_connectors.record.event_log import came_to_its_end, driver_lives
+from medweave_connectors.record.run import EVENTS, WORK
 
 FILE = f"{WORK}/slurm-jobs.jsonl"
-EVENTS = "events.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +97,7 @@ def left_behind(runs: Path) -> list[Submission]:
         events = journal.parents[1] / EVENTS
         if driver_lives(events):
             cared_for |= read(journal).keys()
-        elif not _came_to_its_end(events):
+        elif not came_to_its_end(events):
             submissions = read(journal)
             # What a newer run says of a job counts; of several attempts in a run the last one comes first.
             found |= {key: submissions[key] for key in reversed(list(submissions)) if key not in found}
@@ -133,25 +132,6 @@ def taken_over(submission: Submission, *, run_id: str, output: str) -> Submissio
 
 def _submission(values: Mapping[str, Any]) -> Submission:
     return Submission(**{**values, "outputs": tuple(values["outputs"]), "inputs": tuple(values["inputs"])})
-
-
-def _came_to_its_end(events: Path) -> bool:
-    try:
-        known = events.stat()
-    except OSError:
-        return False
-    return _has_end(events, known.st_ino, known.st_size, known.st_mtime_ns)
-
-
-@functools.lru_cache(maxsize=1024)
-def _has_end(events: Path, _inode: int, size: int, _changed_ns: int) -> bool:
-    """As `_read`: what has not changed is not read again."""
-    with contextlib.suppress(OSError):
-        with events.open("rb") as file:
-            file.seek(max(0, size - 65536))
-            *_, last = [b"", *file.read().splitlines()]
-        return b'"type":"run.ended"' in last
-    return False
 
 
 def _age(path: Path) -> float:

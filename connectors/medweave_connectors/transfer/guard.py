@@ -10,7 +10,7 @@ from typing import Any
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.errors import TransferForbidden
-from medweave_connectors.transfer.classes import Known, Port, Rules
+from medweave_connectors.transfer.classes import WORKFLOW, Known, Port, Rules
 
 DRIVER = ""  # the place of all deployments that are this machine
 _carrying: ContextVar[Port | None] = ContextVar("carrying", default=None)
@@ -26,6 +26,12 @@ def carrying(port: Port | None) -> Iterator[None]:
         yield
     finally:
         _carrying.reset(before)
+
+
+def delivers() -> bool:
+    """Whether what is transferred is a result of the workflow."""
+    port = _carrying.get()
+    return port is not None and port.step == WORKFLOW
 
 
 class Guard:

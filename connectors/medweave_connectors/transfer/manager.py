@@ -24,6 +24,7 @@ from medweave_connectors.errors import of_the_file
 from medweave_connectors.record import current
 from medweave_connectors.transfer.bucket.settings import read_bucket
 from medweave_connectors.transfer.classes import wraps_of
+from medweave_connectors.transfer.delivery import Delivery
 from medweave_connectors.transfer.direct.commands import PORTS, read_ports
 from medweave_connectors.transfer.direct.routes import Routes
 from medweave_connectors.transfer.direct.way import Way
@@ -66,7 +67,7 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
     ) -> None:
         super().__init__(context)
         self.guard = Guard(dataRules, wraps_of(context.config) if dataRules is not None else {})
-        self.held = Held()
+        self.held, self._delivery = Held(), Delivery(self._at)
         self._digests = Digests(memo_of(os.environ))
         self._store_gib = storeGiB
         with of_the_file():
@@ -98,6 +99,10 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
         known = [(each.location, each.path) for each in self.get_data_locations(source)]
         classes = self.guard.admit([(src_location, src_path), (src_location, source), *known], dst_locations)
         made: list[DataLocation] = []
+        if await self._delivery.stands(src_location, source, dst_locations, dst_path):
+            for each in dst_locations:
+                self._finish(self._registered(source, each, dst_path, writable))
+            return
         sending: Sending | None = None
         try:
             links, sending = await self._begin(made, src_location, source, dst_locations, dst_path, writable, classes)
@@ -123,6 +128,11 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
         return files(__package__).joinpath("schema.json").read_text("utf-8")
 
     # ---- what is linked, and what is sent
+
+    async def _at(self, location: ExecutionLocation, words: list[str]) -> tuple[str, int]:
+        connector = self.context.deployment_manager.get_connector(location.deployment)
+        told = await connector.run(location=location, command=words, capture_output=True)
+        return str(told[0]), int(told[1])
 
     async def _resolved(self, location: ExecutionLocation, path: str) -> str:
         real = await StreamFlowPath(path, context=self.context, location=location).resolve()

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from medweave.cli import main
@@ -82,6 +83,11 @@ def explained(folder: Path, step: str, capsys: pytest.CaptureFixture[str]) -> st
     return str(told["why"])
 
 
+def lives(process_id: int) -> bool:
+    """A container may have nobody who buries orphans."""
+    return psutil.pid_exists(process_id) and psutil.Process(process_id).status() != psutil.STATUS_ZOMBIE
+
+
 def test_only_what_has_changed_is_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path)
     assert again(tmp_path).exit_code == 0
@@ -119,14 +125,23 @@ def test_only_what_has_changed_is_run_again(tmp_path: Path, capsys: pytest.Captu
 def test_a_run_whose_driver_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     write(tmp_path)
-    text = (tmp_path / "tiny.cwl").read_text().replace('[ \\"$2\\" != fail ]', f"[ -e {gate} ] || sleep 20; true")
+    text = (
+        (tmp_path / "tiny.cwl")
+        .read_text()
+        .replace('[ \\"$2\\" != fail ]', f"echo $$ > {tmp_path}/pid; [ -e {gate} ] || sleep 50; true")
+    )
     (tmp_path / "tiny.cwl").write_text(text)
     going = start(tmp_path, environment=ON)
     wait_until(lambda: counts(tmp_path) == (1, 1), 30)
     going.signal(signal.SIGKILL)
     going.wait()
     gate.touch()
-    assert again(tmp_path).exit_code == 0
+    left = int((tmp_path / "pid").read_text())
+    assert lives(left), "a killed driver cannot end its commands"
+    ended = again(tmp_path)
+    assert ended.exit_code == 0
+    assert not lives(left)
+    assert "processes of runs whose drivers are gone were ended" in ended.stderr
     assert (counts(tmp_path), delivered(tmp_path)) == ((1, 2), "one\nred\n")
 
 

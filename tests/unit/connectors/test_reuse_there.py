@@ -197,3 +197,14 @@ def test_it_can_be_switched_off(port: int, tmp_path: Path, capsys: pytest.Captur
     file.write_text(file.read_text().replace("medweave.transfer, config: {", "medweave.transfer, config: {storeGiB: 0"))
     again(tmp_path)
     assert counts(tmp_path) == (3, 4)
+
+
+def test_what_was_delivered_before_is_not_delivered_into_itself(port: int, tmp_path: Path) -> None:
+    write(tmp_path, site="login", port=port)
+    again(tmp_path)
+    (tmp_path / "results" / ".medweave-0123456789ab.part").mkdir()  # a driver was killed as it delivered
+    before = sorted((tmp_path / "results" / "result").rglob("*"))
+    again(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == ["result"]
+    assert sorted((tmp_path / "results" / "result").rglob("*")) == before
+    assert delivered(tmp_path) == {"one": "one\n", "two": "two\n", "word": "red\n"}

@@ -1,0 +1,59 @@
+"""Results that are delivered where an earlier run, or a driver that was killed, has delivered before."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from streamflow.core.deployment import ExecutionLocation
+
+from medweave_connectors.record import current
+from medweave_connectors.record.event_log import driver_lives
+from medweave_connectors.transfer import manifest
+from medweave_connectors.transfer.commands import part_name
+from medweave_connectors.transfer.guard import delivers
+from medweave_connectors.transfer.manifest import Unlisted
+
+Run = Callable[[ExecutionLocation, list[str]], Awaitable[tuple[str, int]]]
+LOGS = "*/events.jsonl"
+
+
+class Delivery:
+    """The results of one run on the driver's machine."""
+
+    def __init__(self, run: Run) -> None:
+        """Args: run: runs words at a location."""
+        self._run = run
+        self._cleared: set[Path] = set()
+
+    async def stands(
+        self, source: ExecutionLocation, path: str, destinations: Sequence[ExecutionLocation], destination: str
+    ) -> bool:
+        """Whether a result of the workflow stands at its destination already: a folder with the same content in all.
+
+        The engine copies a folder into one that has its name, and not over it. What a killed driver was putting together goes.
+        """
+        if not delivers() or not all(each.local for each in destinations):
+            return False
+        self._clear(Path(destination).parent)
+        if not Path(destination).is_dir():
+            return False
+        here = destinations[0]
+        try:
+            there = [manifest.parse((await self._run(*each))[0]) for each in (
+                (here, manifest.command(destination)), (source, manifest.command(path))
+            )]  # fmt: skip
+        except Unlisted:
+            return False
+        return not there[1].difference(there[0])
+
+    def _clear(self, folder: Path) -> None:
+        """Once, before anything is put together there by this run; not while another driver of this folder of runs may do so."""
+        run = current()
+        if run is None or folder in self._cleared:
+            return
+        self._cleared.add(folder)
+        if not any(driver_lives(log) for log in run.folder.parent.glob(LOGS) if log.parent != run.folder):
+            for part in folder.glob(part_name("*")):
+                shutil.rmtree(part, ignore_errors=True)

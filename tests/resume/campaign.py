@@ -1,0 +1,127 @@
+"""SIGKILL to drivers of real runs, and the runs that go on: the same result, no job twice, no step twice.
+
+    make testbed
+    python tests/resume/campaign.py [--seed 1] [--kills 20] [--training-kills 3]
+
+The kills are spread over the events of the inference pipeline over the laptop, Slurm and pods; those of the training come while it
+computes. At the end build/resume/summary.json has `kills`, `same_result`, `doubled_jobs`, `repeated_steps`, and a row for each
+kill. The exit code is 0 where all results are the same and nothing was done twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+SUMMARY = ROOT / "build" / "resume" / "summary.json"
+for _folder in (ROOT / "tests", ROOT / "deployments" / "testbed"):
+    sys.path.insert(0, str(_folder))
+
+from resume.cases import Case, play, undisturbed  # noqa: E402
+from resume.drivers import nth, nth_progress  # noqa: E402
+from resume.stage import make_stage  # noqa: E402
+from resume.verdict import boundaries  # noqa: E402
+from support import images  # noqa: E402
+from support.testbed import down_parts, sites  # noqa: E402
+
+
+def say(text: str) -> None:
+    """One line, at once."""
+    print(f"resume: {text}", flush=True)
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the moments (1)")
+    parser.add_argument("--kills", type=int, default=20, metavar="N", help="in the inference pipeline (20)")
+    parser.add_argument("--training-kills", type=int, default=3, metavar="N", help="in the training (3)")
+    return parser.parse_args()
+
+
+def check() -> None:
+    """Leaves with one message where the testbed is not up."""
+    down = {name: why for name, why in down_parts().items() if name not in ("environment", "images")}
+    if os.geteuid() != 0 or down:
+        sys.exit(
+            "resume: the testbed is not up, or you are not root.\n"
+            f"  seen:     {'; '.join(f'{name}: {why}' for name, why in down.items()) or 'another user'}\n"
+            "  expected: all of its parts up, and root\n"
+            "  do:       run `make testbed`, then run again"
+        )
+
+
+def moments(draw: random.Random, count: int, last: int) -> list[int]:
+    """Numbers of events from 1 to `last`, one from each of as many equal parts."""
+    return [1 + int((number + draw.random()) * last / count) for number in range(count)]
+
+
+def campaign(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Plays all cases; the summary."""
+    draw, started = random.Random(given.seed), time.monotonic()
+    images.build("segment")
+    stage, cases, warm_s = make_stage(sites(), folder), list[Case](), 0.0
+    if given.kills:
+        undisturbed(stage, "warm")  # what is imported and pulled for the first time
+        wanted, events, warm_s = undisturbed(stage, "reference")
+        say(f"an undisturbed run takes {warm_s:.0f} s and has {boundaries(events)} moments")
+        for number, moment in enumerate(moments(draw, given.kills, boundaries(events))):
+            cases.append(play(stage, f"kill-{number}", [nth(moment)], wanted, plain=number % 2 == 0))
+            say(str(cases[-1]))
+    if given.training_kills:
+        wanted, events, _ = undisturbed(stage, "training", training=True)
+        lines = sum(event["type"] == "job.progress" and event["step"] == "/train" for event in events)
+        for number, moment in enumerate(moments(draw, given.training_kills, max(lines - 2, 1))):
+            is_it = [nth_progress(moment, "/train")]
+            cases.append(play(stage, f"training-{number}", is_it, wanted, training=True, plain=number % 2 == 0))
+            say(str(cases[-1]))
+    return summary(cases, seed=given.seed, warm_s=warm_s, seconds=time.monotonic() - started)
+
+
+def summary(cases: Sequence[Case], *, seed: int, warm_s: float, seconds: float) -> dict[str, Any]:
+    """What is written to the file."""
+    return {
+        "kills": len(cases),
+        "same_result": sum(case.same_result for case in cases),
+        "doubled_jobs": sum(case.doubled_jobs for case in cases),
+        "repeated_steps": sum(case.repeated_steps for case in cases),
+        "ended_well": sum(case.is_good for case in cases),
+        "seed": seed,
+        "warm_run_seconds": round(warm_s, 1),
+        "seconds": round(seconds, 1),
+        "cases": [dataclasses.asdict(case) for case in cases],
+    }
+
+
+def main() -> int:
+    """Runs the campaign; returns the exit code."""
+    given = options()
+    check()
+    folder = Path(tempfile.mkdtemp(prefix="medweave-resume-"))
+    found = campaign(given, folder)
+    SUMMARY.parent.mkdir(parents=True, exist_ok=True)
+    part = SUMMARY.with_suffix(".json.part")
+    part.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    part.replace(SUMMARY)
+    counts = {name: found[name] for name in ("kills", "same_result", "doubled_jobs", "repeated_steps")}
+    print(f"\n{json.dumps(counts)}\n{SUMMARY.relative_to(ROOT)}")
+    if found["ended_well"] < found["kills"]:
+        say(f"what is left of the bad cases lies in {folder}")
+        return 1
+    shutil.rmtree(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""One case of the campaign: a run whose driver is killed, the runs that go on, and what they did together."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from resume.drivers import Driver, Event, events_of, logs_of
+from resume.stage import FINAL, Stage
+from resume.verdict import doubled, repeated, submitted
+
+SACCT = "sacct --allocations --parsable2 --noheader --starttime now-2hours --format JobName%100,WorkDir%300"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What came of a kill, or of several in a row.
+
+    Attributes:
+        killed_after: the events after which drivers were killed; an empty word for one that had ended before.
+        resumed_by: the command that went on.
+        exit_code: of the last run.
+        same_result: it delivered what an undisturbed run delivers, by SHA-256.
+        doubled_jobs: too many, by Slurm's accounting.
+        repeated_steps: done again, by the event logs.
+        slurm_jobs: what Slurm was given in all.
+        seconds: of the last run.
+    """
+
+    name: str
+    killed_after: tuple[str, ...]
+    resumed_by: str
+    exit_code: int
+    same_result: bool
+    doubled_jobs: int
+    repeated_steps: int
+    slurm_jobs: int
+    seconds: float
+
+    @property
+    def is_good(self) -> bool:
+        """Whether all of it is as it should be."""
+        went_on = self.exit_code == 0 and self.same_result and all(self.killed_after)
+        return went_on and not self.doubled_jobs and not self.repeated_steps
+
+
+def undisturbed(
+    stage: Stage, name: str, *, training: bool = False, alone: bool = False
+) -> tuple[dict[str, str], list[Event], float]:
+    """A run that nobody disturbs: digests of what it delivers, its events, and its seconds.
+
+    Args:
+        training, alone: as `Stage.write`.
+    """
+    bound = stage.write(name, training=training, alone=alone)
+    started = time.monotonic()
+    driver = Driver(bound, stage.environment)
+    code = driver.wait()
+    seconds = time.monotonic() - started
+    assert code == 0, (bound.parent / "driver.txt").read_text()[-5000:]
+    found = digests(bound.parent / "results")
+    assert found, "the run has delivered nothing"
+    events = driver.events()
+    clean(stage, name)
+    return found, events, seconds
+
+
+def play(
+    stage: Stage,
+    name: str,
+    kills: Sequence[Callable[[Event], bool]],
+    wanted: Mapping[str, str],
+    *,
+    training: bool = False,
+    plain: bool = False,
+) -> Case:
+    """Kills a driver after an event, and the next one after the next, goes on to the end, and compares.
+
+    Args:
+        kills: tests for these events.
+        wanted: what an undisturbed run delivers.
+        plain: the same file is started again; else `medweave run --resume` goes on.
+    """
+    bound = stage.write(name, training=training)
+    driver, killed_after = Driver(bound, stage.environment), list[str]()
+    for is_it in kills:
+        after = driver.kill_after(is_it)
+        killed_after.append("" if after is None else " ".join((after["type"], after["job"] or "")).strip())
+        started, earlier = time.monotonic(), None if plain else driver.run
+        driver = Driver(bound, stage.environment, resumes=earlier)
+    code = driver.wait()
+    seconds = time.monotonic() - started
+    runs = [events_of(log.parent) for log in logs_of(bound.parent)]
+    told, scratch = stage.testbed.hpc("sh", "-c", SACCT).stdout, str(stage.scratch(name))
+    case = Case(
+        name=name,
+        killed_after=tuple(killed_after),
+        resumed_by="streamflow run" if earlier is None else "medweave run --resume",
+        exit_code=code,
+        same_result=digests(bound.parent / "results") == wanted,
+        doubled_jobs=sum(doubled(told, scratch).values()),
+        repeated_steps=sum(repeated(*runs).values()),
+        slurm_jobs=submitted(told, scratch),
+        seconds=round(seconds, 1),
+    )
+    if case.is_good:
+        clean(stage, name)
+    return case
+
+
+def digests(results: Path) -> dict[str, str]:
+    """SHA-256 of the delivered masks, tables and weights, by path."""
+    found = [path for path in sorted(results.rglob("*")) if path.name in FINAL]
+    return {path.relative_to(results).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+
+
+def clean(stage: Stage, name: str) -> None:
+    """Removes what a case has left at the sites and here."""
+    for folder in (stage.scratch(name), stage.volume(name), stage.folder / name):
+        shutil.rmtree(folder, ignore_errors=True)

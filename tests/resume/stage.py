@@ -1,0 +1,125 @@
+"""What the campaign runs: the inference pipeline over the laptop, Slurm and pods, and a training on Slurm, with small data."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from medweave.bind import bind
+from support.chest_cohort import write_dicom
+from support.cwl_files import WORKFLOWS
+from support.exported import export
+from support.hybrid_runs import INFERENCE, committed_site, laptop
+from support.model_folders import trained_model
+from support.testbed import Sites
+
+CASES, PATIENTS = 2, 6  # of the inference; of the training, which splits them
+INFER = WORKFLOWS / "lung-nodule-segmentation" / "infer.cwl"
+CLAIM, MOUNT = "medweave-data", "/data"  # pods come and go; what steps have written there stays
+TRAINING = """\
+cwlVersion: v1.2
+class: Workflow
+inputs: {cohort: Directory, training_steps: int}
+outputs: {model: {type: Directory, outputSource: train/trained_model}}
+steps:
+  check: {run: TOOLS/check.cwl, in: {cohort: cohort}, out: [cohort_index]}
+  preprocess: {run: TOOLS/preprocess.cwl, in: {cohort: cohort, cohort_index: check/cohort_index}, out: [training_set]}
+  train:
+    run: TOOLS/train.cwl
+    in:
+      training_set: preprocess/training_set
+      training_steps: training_steps
+      channels: {default: [4, 8]}
+      batch_size: {default: 2}
+      patch_shape: {default: [16, 16, 16]}
+      epoch_steps: {default: 20}
+    out: [trained_model]
+"""
+ROLES = "training.cwl: {/check: check, /preprocess: preprocess, /train: train}\n"
+TRAINING_STEPS = 300
+FINAL = ("lesion_mask.nii.gz", "lesion_mask.dcm", "lesions.csv", "weights.safetensors")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Where all runs of a campaign find their data.
+
+    Attributes:
+        folder: of this machine.
+        name: of everything that lies at the sites.
+    """
+
+    testbed: Sites
+    folder: Path
+    name: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The laptop user's."""
+        return laptop(self.testbed) | {"MEDWEAVE_REUSE": "1"}
+
+    def scratch(self, case: str) -> Path:
+        """The `workdir` of a case at the cluster."""
+        return Path(self.testbed.layout.hpc) / "scratch" / self.name / case
+
+    def volume(self, case: str) -> Path:
+        """The same on the pods' claim, as this machine sees it."""
+        return self.testbed.layout.pods / "tenant-a" / self.name / case
+
+    def write(self, case: str, *, training: bool = False, alone: bool = False) -> Path:
+        """The bound file of a case, which shares nothing with another: its workdirs are its own.
+
+        Args:
+            training: of the training, not of the inference.
+            alone: all steps run on the laptop.
+        """
+        at = self.folder / case
+        at.mkdir(parents=True)
+        (at / "site.yml").write_text(yaml.safe_dump(self._site(case, alone=alone)))
+        cohort = {"class": "Directory", "path": str(self.folder / ("patients" if training else "cohort"))}
+        if training:
+            values: dict[str, Any] = {"cohort": cohort, "training_steps": TRAINING_STEPS}
+            document = at / "training.cwl"
+            document.write_text(TRAINING.replace("TOOLS", str(WORKFLOWS / "tools")))
+            (at / "roles.yml").write_text(ROLES)
+        else:
+            model = {"class": "Directory", "path": str(self.folder / "exported")}
+            # Without a key, each run would give the cases other names.
+            values = {"cohort": cohort, "segmentation_model": model, "cases_per_batch": 1, "identified": False}
+            document = INFER
+        (at / "job.yml").write_text(json.dumps(values))
+        bound = at / "streamflow.yml"
+        bound.write_text(bind(document, str(at / "site.yml"), bound, at / "job.yml"))
+        return bound
+
+    def _site(self, case: str, *, alone: bool) -> dict[str, Any]:
+        site = committed_site()
+        deployments, pods = site["deployments"], f"{self.name}-pods"
+        deployments["login"]["workdir"] = "${MEDWEAVE_TESTBED_SCRATCH}/" + f"{self.name}/{case}"
+        deployments[pods] = deployments.pop(INFERENCE)
+        deployments[pods]["workdir"] = f"{MOUNT}/{self.name}/{case}"
+        deployments[pods]["config"]["values"] |= {
+            "extraVolumes": [{"name": "data", "persistentVolumeClaim": {"claimName": CLAIM}}],
+            "extraVolumeMounts": [{"name": "data", "mountPath": MOUNT}],
+            "terminationGracePeriodSeconds": 5,
+        }
+        for roles, place in ((("preprocess", "train"), ("slurm", "normal")), (("segment", "gate"), (pods, "segment"))):
+            for role in roles:
+                site["roles"][role] = {"deployment": place[0], "service": place[1]}
+        if alone:
+            site["roles"] = dict.fromkeys(site["roles"], {"deployment": "laptop"})  # noqa: RUF024 (nothing changes it)
+        return site
+
+
+def make_stage(testbed: Sites, folder: Path) -> Stage:
+    """The cohort and a model with random weights: its masks are full of voxels that a rounding would tip over."""
+    write_dicom(folder / "cohort", CASES)
+    write_dicom(folder / "patients", PATIENTS)
+    trained_model(folder / "trained")
+    assert export(folder) == 0, "the model could not be exported"
+    return Stage(testbed=testbed, folder=folder, name=f"resume-{secrets.token_hex(3)}")

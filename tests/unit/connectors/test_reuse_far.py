@@ -1,0 +1,86 @@
+"""What sites are asked before a step is reused there: its programs, and what lies there by content. By real shells."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from medweave_connectors.reuse import far_outputs, far_programs
+from medweave_connectors.transfer import manifest
+from medweave_connectors.transfer.held import Held, below, digest_of
+from medweave_connectors.worker import NOTHING, WorkerEnvironment
+
+SITE = ("login", "host")
+BIN = Path(sys.executable).parent
+
+
+def told(
+    word: str, path: str = "/usr/bin:/bin", *, worker: WorkerEnvironment = NOTHING, computes: bool = True
+) -> str | None:
+    words = far_programs.look(
+        [word, "--x"], {"PATH": path}, worker, where="environment", folder="/tmp", computes=computes
+    )
+    ended = subprocess.run(["sh", "-c", words[0]], capture_output=True, text=True, check=False)
+    return far_programs.read(ended.stdout)
+
+
+def test_a_program_is_known_by_its_content(tmp_path: Path) -> None:
+    tool = tmp_path / "tool"
+    tool.write_text("#!/bin/sh\necho one\n")
+    tool.chmod(0o755)
+    path = f"{tmp_path}:/usr/bin:/bin"
+    first = told("tool", path)
+    assert first is not None
+    assert told("tool", path) == first
+    assert told("tool", path, computes=False) != first, "the processor counts where it computes"
+    tool.write_text("#!/bin/sh\necho two\n")
+    assert told("tool", path) not in (first, None)
+    assert told("another", path) is None
+    assert told("tool", path, worker=WorkerEnvironment(virtualEnvironment=str(tmp_path))) is None, "it cannot be loaded"
+
+
+def test_the_steps_are_known_by_all_that_is_installed(tmp_path: Path) -> None:
+    path = f"{BIN}:/usr/bin:/bin"
+    first = told("medweave-step", path)
+    assert first is not None
+    assert told("python3", path) not in (first, None)
+    # The same command of an environment without the steps: nothing is guessed.
+    other = tmp_path / "medweave-step"
+    other.write_text("#!/usr/bin/python3 -IS\n")
+    other.chmod(0o755)
+    assert told("medweave-step", f"{tmp_path}:/usr/bin:/bin") is None
+
+
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_short_commands_go_together(count: int) -> None:
+    line = "printf %s " + "x" * 4_000
+    commands = list(far_outputs.together(*[[line]] * count))
+    assert len(commands) == -(-count // 14)
+    printed = [subprocess.run(["sh", "-c", *words], capture_output=True, check=True).stdout for words in commands]
+    assert sum(map(len, printed)) == 4_000 * count
+
+
+def test_what_was_sent_is_known_with_its_parts_and_links(tmp_path: Path) -> None:
+    (tmp_path / "data" / "sub").mkdir(parents=True)
+    (tmp_path / "data" / "sub" / "a").write_text("one")
+    (tmp_path / "data" / "b").write_text("two")
+    words = manifest.command(str(tmp_path / "data"))
+    seen = manifest.parse(subprocess.run(["sh", "-c", words[0]], capture_output=True, text=True, check=True).stdout)
+    held = Held()
+    held.note(SITE, "/work/in/data", seen)
+    held.linked(SITE, "/work/in/data/sub", "/work/next")
+    held.linked(SITE, "/work/unknown", "/work/other")
+    found = held.find(SITE, "/work/next/a")
+    assert found is not None
+    assert digest_of(found) == hashlib.sha256(b"one").hexdigest()
+    part = below(seen, "sub")
+    assert part is not None
+    assert held.find(SITE, "/work/next") == part
+    assert digest_of(part) not in (digest_of(seen), digest_of(found))
+    for missing in ("/work/in/data/c", "/work/in", "/work/other", "/"):
+        assert held.find(SITE, missing) is None
+    assert held.find(("login", "other"), "/work/in/data") is None
