@@ -148,7 +148,7 @@ def _train(
             config=config, network=seeded_network(config), sampler=sampler, validator=validator,
             strategy=strategy_class(config.strategy)(config=config, group=group, device=device),
             uses_bfloat16=all(group.gather(uses_bfloat16(config, device))),
-            data_sha256=prepared.cohort.data_sha256, signals=signals,
+            data_sha256=prepared.cohort.data_sha256, signals=signals, num_threads=job.num_threads,
         )  # fmt: skip
         points = trainer.restore(content) if content is not None else []
         if content is not None:
@@ -228,6 +228,8 @@ def _card(
             "stopped_early": state.stopped_early,
             "seconds": round(seconds, 1),
             "step_seconds": round(state.train_seconds, 1),
+            "data_wait_seconds": round(state.data_wait_seconds, 2),
+            "patches_per_second": round(config.batch_size * state.step / max(state.train_seconds, 1e-9), 2),
             "synchronised_bytes": state.synchronised_bytes,
             "num_threads": context.num_threads,
             "host_cpu": cpu_model(),

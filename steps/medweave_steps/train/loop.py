@@ -20,9 +20,11 @@ from medweave_steps.runtime.signals import Deferred
 from medweave_steps.train import checkpoint
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.strategies import Strategy
-from medweave_steps.training import validate
-from medweave_steps.training.data import Batch, BatchesAhead, PatchSampler
+from medweave_steps.training import memory, validate
+from medweave_steps.training.batches import Batches
+from medweave_steps.training.data import Batch, PatchSampler
 from medweave_steps.training.history import History
+from medweave_steps.training.recompute import recompute_activations
 from medweave_steps.training.stepper import Stepper
 
 
@@ -37,6 +39,7 @@ class LoopState:
         num_worse: validations since the best.
         stopped_early: patience has run out.
         train_seconds: time spent in steps, validation apart.
+        data_wait_seconds: of these, in which this rank waited for its patches.
         synchronised_bytes: that all ranks have given to be averaged.
     """
 
@@ -48,6 +51,7 @@ class LoopState:
     num_worse: int = 0
     stopped_early: bool = False
     train_seconds: float = 0.0
+    data_wait_seconds: float = 0.0
     synchronised_bytes: int = 0
 
 
@@ -65,15 +69,19 @@ class Trainer:
         uses_bfloat16: bool,
         data_sha256: str,
         signals: Deferred,
+        num_threads: int = 1,
     ) -> None:
         self.config, self.network, self.strategy, self.sampler = config, network, strategy, sampler
         self.validator, self.data_sha256, self.signals, self.state = validator, data_sha256, signals, LoopState()
         # What every rank knows to have arrived at some rank: all obey it at the same step.
         self.agreed = signals if strategy.group.world_size == 1 else Deferred()
         self.choices = validate.all_choices(config.overlap)
+        self.num_threads = num_threads
         self._last_tallies: list[list[validate.Tally]] | None = None
         self._saved_at = 0
         self._saves_alone = strategy.is_alike or strategy.group.world_size == 1
+        if config.recompute:
+            recompute_activations(network)
         self.stepper = Stepper(
             recipe=config,
             learning_rate=config.learning_rate,
@@ -96,10 +104,17 @@ class Trainer:
         config, state, group = self.config, self.state, self.strategy.group
         num_epochs = math.ceil(config.steps / config.epoch_steps)
         progress = make_progress(num_epochs, (state.step - len(state.losses)) // config.epoch_steps)
-        with contextlib.closing(BatchesAhead(self.sampler, rank=group.rank, world_size=group.world_size)) as batches:
+        batches = Batches(
+            self.sampler,
+            rank=group.rank,
+            world_size=group.world_size,
+            num_workers=config.data_processes(self.strategy.device, num_threads=self.num_threads),
+            device=self.strategy.device,
+        )
+        with contextlib.closing(batches):
             self._go_on(history, progress, batches)
 
-    def _go_on(self, history: History, progress: Progress, batches: BatchesAhead) -> None:
+    def _go_on(self, history: History, progress: Progress, batches: Batches) -> None:
         config, state = self.config, self.state
         while not state.stopped_early:
             self._obey_signals(history)
@@ -107,9 +122,10 @@ class Trainer:
                 self._finish_epoch(history, progress)
             if state.stopped_early or state.step >= config.steps:
                 break
-            started = time.monotonic()
+            started, waited_before = time.monotonic(), batches.waited_s
             together = self._train_step(batches.batch(state.step))
             state.train_seconds += time.monotonic() - started
+            state.data_wait_seconds += batches.waited_s - waited_before
             if together:
                 self._save_if_due(history)
 
@@ -139,7 +155,12 @@ class Trainer:
         """Returns whether the ranks hold the same weights now; signals that one of them has seen are known to all then."""
         group, state, seen = self.strategy.group, self.state, self.signals
         news = (float(seen.ending is not None), float(seen.wants_checkpoint))
-        met = self.strategy.take_step(self.stepper, batch, step=state.step, news=news)
+        try:
+            met = self.strategy.take_step(self.stepper, batch, step=state.step, news=news)
+        except (RuntimeError, MemoryError) as error:
+            if memory.is_exhausted(error):
+                raise self._exhausted(batch) from error
+            raise
         state.step += 1
         if met is None:
             return False
@@ -150,6 +171,17 @@ class Trainer:
         if group.world_size > 1 and met.news[1] > 0:
             self.agreed.wants_checkpoint, seen.wants_checkpoint = True, False
         return True
+
+    def _exhausted(self, batch: Batch) -> Exception:
+        device = self.strategy.device
+        return memory.exhausted(
+            patches=len(batch.case_ids),
+            parts=self.config.accumulate,
+            recomputes=self.config.recompute,
+            num_weights=sum(each.numel() for each in self.network.parameters()),
+            peak_bytes=memory.peak_bytes(device),
+            on_a_gpu=device.type == "cuda",
+        )
 
     def _save_if_due(self, history: History) -> None:
         folder, interval = self.config.checkpoint_folder, self.config.checkpoint_interval

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -213,29 +212,6 @@ class PatchSampler:
             point = points[int(rng.integers(len(points)))]
             return case, point + rng.uniform(-jitter, jitter, 3)
         return case, rng.uniform(0, 1, 3) * np.array(case.volume_IJK.shape)
-
-
-class BatchesAhead:
-    """One rank's batches, each cut in another thread while the step before it is computed."""
-
-    def __init__(self, sampler: PatchSampler, *, rank: int, world_size: int) -> None:
-        self._sampler, self._rank, self._world_size = sampler, rank, world_size
-        self._thread = ThreadPoolExecutor(1, "patches")
-        self._next: tuple[int, Future[Batch]] | None = None
-
-    def batch(self, step: int) -> Batch:
-        """The batch of a step, whichever step was asked for before."""
-        ready = self._next[1] if self._next and self._next[0] == step else self._cut(step)
-        batch = ready.result()
-        self._next = step + 1, self._cut(step + 1)
-        return batch
-
-    def close(self) -> None:
-        """Ends the thread."""
-        self._thread.shutdown(cancel_futures=True)
-
-    def _cut(self, step: int) -> Future[Batch]:
-        return self._thread.submit(self._sampler.batch, step, rank=self._rank, world_size=self._world_size)
 
 
 def scaled(volume_IJK_hu: npt.NDArray[np.floating], window_hu: tuple[float, float]) -> FloatArray:

@@ -19,7 +19,8 @@ from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.network import seeded_network
 from medweave_steps.training import validate
 from medweave_steps.training.augment import augmented, changed_intensity
-from medweave_steps.training.data import BatchesAhead, PatchSampler, lesion_boxes, open_training_case
+from medweave_steps.training.batches import Batches
+from medweave_steps.training.data import PatchSampler, lesion_boxes, open_training_case
 from medweave_steps.training.loss import dice_cross_entropy
 from support.model_folders import seeded_network as any_network
 from support.model_folders import tiny_card
@@ -103,12 +104,17 @@ def test_ranks_share_one_global_batch(tmp_path: Path) -> None:
     np.testing.assert_array_equal(parts[1].label_BCIJK, whole.label_BCIJK[1::2])
 
 
-def test_batches_cut_ahead_are_those_of_their_steps(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_cut_ahead_are_those_of_their_steps(tmp_path: Path, num_workers: int) -> None:
     cut = sampler(training_set(tmp_path), augment=True)
-    ahead = BatchesAhead(cut, rank=1, world_size=2)
+    ahead = Batches(cut, rank=1, world_size=2, num_workers=num_workers, device=torch.device("cpu"))
     for step in (3, 4, 5, 0, 1):  # a resumed training starts anywhere
-        np.testing.assert_array_equal(ahead.batch(step).image_BCIJK, cut.batch(step, rank=1, world_size=2).image_BCIJK)
+        batch, wanted = ahead.batch(step), cut.batch(step, rank=1, world_size=2)
+        np.testing.assert_array_equal(batch.image_BCIJK, wanted.image_BCIJK)
+        np.testing.assert_array_equal(batch.label_BCIJK, wanted.label_BCIJK)
+        assert batch.case_ids == wanted.case_ids
     ahead.close()
+    assert ahead.waited_s > 0
 
 
 def test_steps_and_seeds_give_other_patches(tmp_path: Path) -> None:

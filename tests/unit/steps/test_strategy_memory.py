@@ -1,0 +1,145 @@
+"""What a training holds in memory, and how its patches come: the weights are the same whatever is chosen."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from medweave_steps.contracts.errors import TryAgainError, UsageError
+from medweave_steps.train.network import seeded_network
+from medweave_steps.training import memory
+from medweave_steps.training.data import PatchSampler
+from medweave_steps.training.group import Alone
+from medweave_steps.training.recompute import recompute_activations
+from medweave_steps.training.stepper import Stepper
+from support.rank_work import run_to_its_end
+from support.strategy_work import Case, options, trained, trainer_of
+from support.training_set import training_set
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return training_set(tmp_path_factory.mktemp("data"))
+
+
+def weights(data: Path, **changes: Any) -> dict[str, Any]:
+    given = {"steps": 4, "epoch_steps": 4, "validation_interval": 1} | changes
+    return trained(Case(config=options(data, **given), recipe=True), Alone())
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        {},
+        {"residual_units": 1},
+        {"norm": "instance"},
+        {"accumulate": 2},
+        {"network": "distmis-as-described", "window_shape": (24, 24, 16)},
+    ],
+    ids=str,
+)
+def test_what_is_computed_again_trains_the_same_weights_bit_for_bit(data: Path, network: dict[str, Any]) -> None:
+    kept, again = weights(data, **network), weights(data, recompute=True, **network)
+    assert kept.keys() == again.keys()
+    for name, value in kept.items():
+        np.testing.assert_array_equal(again[name], value, err_msg=name)
+
+
+def test_what_is_computed_again_is_not_kept(data: Path) -> None:
+    def kept_bytes(*, recompute: bool) -> int:
+        network = seeded_network(options(data, channels=(8, 8, 8), strides=(1, 2)))
+        if recompute:
+            recompute_activations(network)
+        found: dict[int, int] = {}
+
+        def keep(tensor: Any) -> Any:
+            found[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            loss = network(torch.zeros(1, 1, 32, 32, 32)).sum()
+        loss.backward()
+        return sum(found.values())
+
+    assert kept_bytes(recompute=True) < 0.6 * kept_bytes(recompute=False)
+
+
+def test_processes_that_cut_patches_change_no_weight(data: Path) -> None:
+    by_thread, by_processes = weights(data), weights(data, data_workers=2)
+    for name, value in by_thread.items():
+        np.testing.assert_array_equal(by_processes[name], value, err_msg=name)
+
+
+def test_the_time_that_a_training_waits_for_its_patches_is_counted(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = PatchSampler.batch
+
+    def slowly(self: PatchSampler, *given: Any, **more: Any) -> Any:
+        time.sleep(0.2)
+        return cut(self, *given, **more)
+
+    monkeypatch.setattr(PatchSampler, "batch", slowly)
+    trainer = trainer_of(Case(config=options(data, steps=3, epoch_steps=3), recipe=True), Alone())
+    run_to_its_end(trainer, [])
+    assert 0.2 <= trainer.state.data_wait_seconds <= trainer.state.train_seconds
+
+
+def test_fewer_than_no_processes_are_refused(data: Path) -> None:
+    with pytest.raises(UsageError, match="--data-workers"):
+        options(data, data_workers=-1)
+
+
+# ---- memory that is not there
+
+
+def test_a_step_that_does_not_fit_says_which_setting_makes_it_smaller(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # This machine has no GPU, and torch's allocator for the CPU really refuses this.
+    monkeypatch.setattr(Stepper, "loss_of", lambda *_: torch.empty(2**46))
+    trainer = trainer_of(Case(config=options(data), recipe=True), Alone())
+    with pytest.raises(TryAgainError) as raised:
+        run_to_its_end(trainer, [])
+    assert "train ran out of memory." in str(raised.value)
+    assert "seen:     4 patches at a time\n" in str(raised.value)
+    assert "--accumulate 2, which keeps 50% less of activations at a time; " in str(raised.value)
+    assert "--recompute" in str(raised.value)
+
+
+def test_another_error_of_torch_is_another_error(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stepper, "loss_of", lambda *_: torch.zeros(2) @ torch.zeros(3))
+    trainer = trainer_of(Case(config=options(data), recipe=True), Alone())
+    with pytest.raises(RuntimeError, match="inconsistent tensor size"):
+        run_to_its_end(trainer, [])
+
+
+GIVEN: dict[str, Any] = {
+    "patches": 8, "parts": 1, "recomputes": False, "num_weights": 2**28, "peak_bytes": 20 * 2**30, "on_a_gpu": True,
+}  # fmt: skip
+
+
+def test_on_a_gpu_it_says_by_how_much() -> None:
+    told = str(memory.exhausted(**GIVEN))
+    assert "train ran out of GPU memory." in told
+    assert "8 patches at a time; 20.0 GiB were in use" in told
+    assert "with 4.00 GiB of weights, gradients and Adam's means" in told
+    assert "--accumulate 2, which keeps 50% less of activations at a time, about 8.0 GiB" in told
+
+
+def test_what_is_at_its_least_is_not_proposed() -> None:
+    told = str(memory.exhausted(**GIVEN | {"parts": 8, "recomputes": True}))
+    assert "1 patch at a time" in told
+    assert "--accumulate" not in told
+    assert "--recompute" not in told
+    assert "--patch-shape" in told
+
+
+def test_running_out_is_told_from_other_errors() -> None:
+    assert memory.is_exhausted(MemoryError())
+    assert memory.is_exhausted(torch.OutOfMemoryError("CUDA out of memory."))
+    assert not memory.is_exhausted(ValueError("memory"))
+    assert not memory.is_exhausted(RuntimeError("a shape"))
