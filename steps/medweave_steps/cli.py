@@ -14,7 +14,7 @@ from medweave_steps.runtime.verb import Verb, add_verb_options, execute
 
 # Name -> one line of help. The verb's module is imported only when it is asked for.
 VERBS = {
-    "phantom": "write a synthetic cohort: chest CT as DICOM series, DICOM SEG and MSD folder",
+    "phantom": "write a synthetic cohort: chest CT as DICOM series, DICOM SEG and MSD folder, or brain MR as MSD folder",
     "check": "say what is in a cohort and what is wrong with it",
     "deidentify": "turn identified data into de-identified data, and keep the way back at home",
     "preprocess": "orient, resample, crop to the lungs and split a cohort",

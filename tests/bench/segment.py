@@ -209,7 +209,7 @@ class Ours:
 
         volume = np.load(output / "prepared" / "volume.npy")
         started = time.perf_counter()
-        predict_probability(self.engine, volume, self.card)
+        predict_probability(self.engine, volume[None], self.card)
         return time.perf_counter() - started
 
     def decode(self, cohort: Path, case_id: str) -> dict[str, float]:

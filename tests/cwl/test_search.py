@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from medweave_steps.contracts.search import SearchTable
 from support.cwl_files import WORKFLOWS
-from support.searches import same_for_all_ways, table_in, write_grid
+from support.searches import TINY, same_for_all_ways, table_in, write_grid
 from support.training_set import training_set
 
 BESIDE = Path(sys.executable).parent
@@ -28,10 +30,20 @@ scheduling: {{scheduler: {{type: medweave.scheduler, config: {{}}}}}}
 database: {{type: medweave.database, config: {{}}}}
 """
 SLOTS = 2
+PARTIAL = 3  # exit code of a run that delivered a part
 
 
 def run(folder: Path, workflow: str, engine: str) -> SearchTable:
     """The table of a search by a workflow under an engine, in a folder of its own."""
+    own, process = start(folder, workflow, engine)
+    _, told = process.communicate(timeout=600)
+    assert process.returncode == 0, told
+    assert (own / "out" / "best_model" / "model_card.json").is_file()
+    return table_in(own / "out" / "search")
+
+
+def start(folder: Path, workflow: str, engine: str) -> tuple[Path, subprocess.Popen[str]]:
+    """The engine's command and the folder where it runs."""
     own = folder / f"{workflow}-{engine}"
     own.mkdir()
     cwl = WORKFLOWS / "search" / f"{workflow}.cwl"
@@ -47,12 +59,14 @@ def run(folder: Path, workflow: str, engine: str) -> SearchTable:
         "cwltool": ["cwltool", "--outdir", "out", str(cwl), "job.json"],
     }[engine]
     environment = os.environ | {"PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}"}
-    ended = subprocess.run(
-        [BESIDE / words[0], *words[1:]], cwd=own, env=environment, capture_output=True, text=True, check=False
+    return own, subprocess.Popen(
+        [BESIDE / words[0], *words[1:]],
+        cwd=own,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert (own / "out" / "best_model" / "model_card.json").is_file()
-    return table_in(own / "out" / "search")
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +102,33 @@ def test_every_way_gives_the_same_trial_by_trial(
     assert found.best == scattered.best
     assert all(row.weights_sha256 for row in found.rows if row.state == "completed")
     assert found.most_at_once == (SLOTS if workflow == "search" else 1)  # cwltool does one job after the other
+
+
+def test_a_trial_whose_whole_job_is_lost_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:
+    training_set(tmp_path / "data")
+    trials = [{"steps": 60}, {"steps": 123456}]
+    grid = {"options": {name: value for name, value in TINY.items() if name != "steps"}, "trials": trials}
+    (tmp_path / "grid.json").write_text(json.dumps(grid))
+    own, process = start(tmp_path, "scatter", "streamflow")
+    os.kill(parent_of_the_training_with("--steps=123456", process), signal.SIGKILL)
+    _, told = process.communicate(timeout=600)
+    assert process.returncode == PARTIAL, told
+    assert "not in its outputs: trial.1" in told
+    table = table_in(own / "out" / "search")
+    assert [row.state for row in table.rows] == ["completed", "failed"]
+    assert table.rows[1].cause.startswith("no result: the job that trained it failed")
+    assert table.best == table.rows[0].trial_id
+
+
+def parent_of_the_training_with(word: str, engine: subprocess.Popen[str]) -> int:
+    """Waits for a training that was given a word; the process of the step that started it."""
+    while engine.poll() is None:
+        for file in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = file.read_bytes().decode().split("\0")
+            except OSError:
+                continue
+            if word in words and "medweave_steps.search.process" in words:
+                return int(words[words.index("medweave_steps.search.process") + 1])
+        time.sleep(0.05)
+    raise AssertionError("the engine ended before the trial began")

@@ -18,7 +18,7 @@ from support.planted import Planted, environment, owned, planted, write_inputs  
 from support.ssh_server import ssh_server  # noqa: E402
 
 HOME = "home"  # the output of `deidentify` that stays with those who hold the data
-EXPECTED = {"killed": 137, "resumed": 0, "refused": 1, "foreign": 1}
+EXPECTED = {"killed": 137, "refused": 1, "foreign": 1, "doctor": 65}  # its cluster does not answer
 
 
 def act(folder: Path) -> tuple[Scene, tuple[Planted, ...]]:

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 WORKFLOWS = ROOT / "workflows"
 TOOLS = sorted((WORKFLOWS / "tools").glob("*.cwl"))
 PIPELINES = sorted(path for path in WORKFLOWS.glob("*/*.cwl") if path.parent.name != "tools")
+LUNG = WORKFLOWS / "lung-nodule-segmentation"
 DOCUMENTS = [*TOOLS, *PIPELINES]
 
 
@@ -69,3 +70,8 @@ def step_paths(pipeline: Path) -> list[str]:
 def references(document: dict[str, Any]) -> set[str]:
     """Names of inputs that parameter references of a tool read."""
     return {found for text in strings(document) for found in re.findall(r"\$\(inputs\.(\w+)", text)}
+
+
+def known_as(pipeline: Path) -> str:
+    """How files of a site name a workflow: `train`, `infer`; of another folder than the lung's `brain-train`."""
+    return pipeline.stem if pipeline.parent == LUNG else f"{pipeline.parent.name.partition('-')[0]}-{pipeline.stem}"

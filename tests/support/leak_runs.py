@@ -150,6 +150,11 @@ def told(scene: Scene) -> None:
     scene.do("report", "medweave", "report", last, "--output", "report.html")
     scene.do("ps", "medweave", "ps")
     scene.do("logs", "medweave", "logs", "deidentify", "--run", last)
+    words = (str(INFER), "--site", "site.yml", "--job", str(scene.inputs.job))
+    scene.do("plan", "medweave", "plan", *words)
+    scene.do("plan-json", "medweave", "plan", *words, "--format", "json")
+    scene.do("explain", "medweave", "explain", "deidentify", "--run", last)
+    scene.do("doctor", "medweave", "doctor", "--site", "site.yml")
     scene.do("export", "medweave", "export", last, "--crate", "crate", "--include-outputs", "results")
     for name in ("refused", "foreign"):
         (run,) = [run for run in scene.runs if run.name.startswith(name)]

@@ -11,7 +11,7 @@ from medweave_steps.contracts import codec
 from medweave_steps.contracts.search import SearchTable
 
 TINY: dict[str, Any] = {
-    "steps": 4, "batch-size": 2, "patch-shape": [8, 8, 8], "channels": [4, 8], "strides": [2], "epoch-steps": 2,
+    "steps": 60, "batch-size": 2, "patch-shape": [8, 8, 8], "channels": [4, 8], "strides": [2], "epoch-steps": 30,
     "validation-interval": 1, "window-shape": [24, 20, 16], "precision": "float32", "device": "cpu",
 }  # fmt: skip
 TWO_AND_A_WRONG_ONE = [0.001, 0.02, -1.0]

@@ -41,6 +41,7 @@ steps:
     run: ../tools/search.cwl
     in:
       part: {default: plan}
+      gpus: {default: 0}
       grid: grid
     out: [trials, run_report]
   trial:
@@ -58,6 +59,7 @@ steps:
     run: ../tools/search.cwl
     in:
       part: {default: collect}
+      gpus: {default: 0}
       grid: grid
       results: trial/result
       metric: metric

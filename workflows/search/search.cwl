@@ -55,6 +55,7 @@ steps:
       training_set: training_set
       metric: metric
       slots: slots
+      gpus: slots
       memory_mib: memory_mib
       threads_per_trial: threads_per_trial
       scheduler: scheduler

@@ -1,9 +1,9 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: CommandLineTool
-label: Orient, resample, crop to the lungs and split a cohort
+label: Orient, resample, crop and split a cohort
 doc: |
-  Brings every case to one voxel size (mm) and one range of HU, keeps the way back to the source grid, and splits by patient.
+  Brings every case to one voxel size (mm) and one range of HU, or each contrast of MR to mean 0 and standard deviation 1, keeps the way back to the source grid, and splits by patient.
   Options that are left out take the defaults of the verb, or those of the model that will segment the cases.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
@@ -37,9 +37,13 @@ inputs:
     type: float[]?
     inputBinding: {prefix: --window-hu}
   crop:
-    doc: field of view, the box around the lungs (lungs) or the whole volume (none)
-    type: string?  # lungs or none; StreamFlow 0.2.0rc3 refuses an enum without a value
+    doc: field of view, the box around the lungs (lungs), the whole volume (none), or as much of it as has sides of multiples of 8 voxels
+    type: string?  # lungs, none or multiple-of-8; StreamFlow 0.2.0rc3 refuses an enum without a value
     inputBinding: {prefix: --crop}
+  merged_label:
+    doc: name of the one label that all labels become; else they stay apart
+    type: string?
+    inputBinding: {prefix: --merged-label}
   margin_mm:
     doc: distance kept around the lungs when cropping, mm
     type: float?

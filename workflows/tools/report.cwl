@@ -12,6 +12,10 @@ arguments:
   - {prefix: --output, valueFrom: report}
   - {prefix: --num-threads, valueFrom: $(runtime.cores)}
 inputs:
+  title:
+    doc: heading of the report
+    type: string?
+    inputBinding: {prefix: --title}
   evaluation:
     doc: what evaluate wrote
     type: Directory

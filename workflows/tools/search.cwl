@@ -14,7 +14,7 @@ requirements:
   ToolTimeLimit: {timelimit: 172800}  # s
 hints:
   # Read by medweave's connectors, ignored by every other runner.
-  medweave:GPURequest: {gpusMin: 0, gpusTotal: $(inputs.slots)}  # each trial at the same time has its own
+  medweave:GPURequest: {gpusMin: 0, gpusTotal: $(inputs.gpus)}
   medweave:Partial: {}  # where a trial's whole job is lost, the others go on: its row says so
 baseCommand: [medweave-step, search]
 arguments:
@@ -53,6 +53,10 @@ inputs:
     type: int
     default: 1
     inputBinding: {prefix: --slots}
+  gpus:
+    doc: GPUs that the job can use, one for each trial at the same time
+    type: int
+    default: 1
   memory_mib:
     doc: memory of the job, MiB; about 3 GiB for each trial at the same time
     type: int

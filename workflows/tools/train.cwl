@@ -27,6 +27,18 @@ inputs:
     doc: prepared cases of the training and validation split, with labels
     type: Directory
     inputBinding: {prefix: --training-set}
+  name:
+    doc: the model's name in its card
+    type: string?
+    inputBinding: {prefix: --name}
+  epochs:
+    doc: passes over the training cases, in the place of training_steps; patches are whole cases then, each exactly once a pass
+    type: int?
+    inputBinding: {prefix: --epochs}
+  window_shape:
+    doc: voxels of a sliding window along I, J, K, kept in the model card
+    type: int[]?
+    inputBinding: {prefix: --window-shape}
   training_steps:
     doc: optimiser steps
     type: int?

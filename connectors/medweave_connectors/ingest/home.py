@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import posixpath
 import secrets
 from pathlib import Path
 
@@ -23,6 +24,7 @@ class Home:
 
     def __init__(self, runs: Path) -> None:
         self.folder = runs / FOLDER
+        self.there: dict[str, str] = {}  # links at sites, and what they will lead to
         self._key: bytes | None = None
         self._wanted: dict[str, tuple[Path, str]] = {}
         self._listed: dict[Path, dict[str, list[tuple[Path, str]]]] = {}
@@ -45,8 +47,21 @@ class Home:
         self._wanted[f"{name}{kind}"] = real, what
         return self.folder / f"{name}{kind}"
 
+    def link_there(self, path: str, port: str, *, folder: str) -> str:
+        """Where the link to a file or folder at a site will lie.
+
+        Args:
+            path: absolute, of the site.
+            folder: of the links there.
+        """
+        stem, kind = stem_and_kind(posixpath.basename(path))
+        name = pseudonym(self._key_of(), port, posixpath.join(posixpath.dirname(path), stem))
+        link = posixpath.join(folder, f"{name}{kind}")
+        self.there[link] = path
+        return link
+
     def make(self) -> None:
-        """Makes the links that were asked for.
+        """Makes the links of this machine that were asked for, and keeps the key.
 
         Raises:
             UsageError: what one leads to is not there. Its words hold no path.
@@ -59,7 +74,7 @@ class Home:
                     expected="a path from the folder of the job file, or an absolute one",
                     do="correct the path in the job file",
                 )
-        if not self._wanted:
+        if not (self._wanted or self.there):
             return
         self._make_key()
         for name, (real, _) in self._wanted.items():

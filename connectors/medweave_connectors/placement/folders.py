@@ -8,7 +8,7 @@ finds it untouched for some days.
 from __future__ import annotations
 
 import shlex
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 from streamflow.core.context import StreamFlowContext
@@ -65,17 +65,17 @@ class RunFolders:
         if workdir is None:
             return
         for location in locations:
-            place = (location.deployment, location.name, workdir)
-            if place not in self._made:
-                line = make(workdir, self._run.run_id, keep_days=self._keep_days)
-                free = read_free(await self._run_line(location, line))
-                self._made[place] = location, workdir
-                if free is not None:
-                    self._free_mib[place] = free
+            place = await self._make(location, workdir)
             if (free := self._free_mib.get(place)) is not None and free < storage_mib:
                 raise no_room(
                     job_name, storage_mib, [f"{location.name} of {location.deployment} has {free:.0f} MiB in {workdir}"]
                 )
+
+    async def make_at(self, location: ExecutionLocation, folders: Iterable[str]) -> None:
+        """Makes the run's folders at a location before a job is there; what is none of these is left alone."""
+        for folder in folders:
+            if (workdir := self._workdirs.get(folder)) is not None:
+                await self._make(location, workdir)
 
     async def remove_all(self) -> None:
         """Removes the folders of a run that did well; one that cannot be removed is told."""
@@ -90,6 +90,16 @@ class RunFolders:
                     f"  seen:     {error}\n"
                     f"  do:       remove {folder_of(workdir, self._run.run_id)} there; a later run does, too, when it is old"
                 )
+
+    async def _make(self, location: ExecutionLocation, workdir: str) -> tuple[str, str, str]:
+        place = (location.deployment, location.name, workdir)
+        if place not in self._made:
+            line = make(workdir, self._run.run_id, keep_days=self._keep_days)
+            free = read_free(await self._run_line(location, line))
+            self._made[place] = location, workdir
+            if free is not None:
+                self._free_mib[place] = free
+        return place
 
     async def _run_line(self, location: ExecutionLocation, line: str) -> str:
         connector = self._context.deployment_manager.get_connector(location.deployment)

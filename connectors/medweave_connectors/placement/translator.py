@@ -20,6 +20,7 @@ from streamflow.deployment.utils import get_binding_config
 
 from medweave_connectors import requests
 from medweave_connectors.errors import of_the_file
+from medweave_connectors.ingest.homes import LINKS, TYPES
 from medweave_connectors.ingest.values import behind_links
 from medweave_connectors.placement.addresses import refuse_addresses
 from medweave_connectors.placement.filter import check_placement
@@ -81,18 +82,32 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
     ) -> None:
         """Lets the engine see a file or folder of this machine behind a link only: its database keeps paths and names."""
         run, target = plan(self.context.config), self._target_of(global_name)
-        if isinstance(self.context.scheduler, MedweaveScheduler) and (
-            target is None or target.deployment.type in LOCAL_TYPES
-        ):
+        here = target is None or target.deployment.type in LOCAL_TYPES
+        if isinstance(self.context.scheduler, MedweaveScheduler) and (here or self._links_there(target, port_name)):
             value, folder = _inject_value(value), output_directory or ""
             if target is not None and target.workdir is not None:
                 value = remap_token_value(os.path, folder, target.workdir, value)
                 folder = output_directory = target.workdir
             what = f"the job file, input {port_name}"
-            value = behind_links(value, lambda path: str(run.home.link_of(path, port_name, what=what)), folder=folder)
+            links = posixpath.join(target.deployment.workdir or "", LINKS) if target is not None else ""
+
+            def link_of(path: str) -> str:
+                if here:
+                    return str(run.home.link_of(path, port_name, what=what))
+                return run.home.link_there(path, port_name, folder=links)
+
+            value = behind_links(value, link_of, folder=folder)
         super()._inject_input(
             global_name=global_name, port_name=port_name, output_directory=output_directory, value=value, **keywords
         )
+
+    def _links_there(self, target: Target, port_name: str) -> bool:
+        """Whether an input that lies at a site gets a link there: not one whose files are looked for beside it by their names."""
+        looks = any(
+            each.secondaryFiles and each.id.rpartition("/")[2].rpartition("#")[2] == port_name
+            for each in self.cwl_definition.inputs or ()
+        )
+        return target.deployment.type in TYPES and bool(target.deployment.workdir) and not looks
 
     def _target_of(self, global_name: str) -> Target | None:
         """Where a binding of a port says that its data lie; None for this machine."""

@@ -8,7 +8,9 @@ from typing import Any
 import streamflow.cwl.translator
 from streamflow.core.workflow import Token
 from streamflow.cwl.step import CWLInputInjectorStep
+from streamflow.data.remotepath import StreamFlowPath
 
+from medweave_connectors.ingest import homes
 from medweave_connectors.transfer.classes import WORKFLOW, Port
 from medweave_connectors.transfer.manager import MedweaveDataManager
 
@@ -30,7 +32,21 @@ class NotesClasses:
 
 
 class MedweaveInputInjectorStep(NotesClasses, CWLInputInjectorStep):  # type: ignore[misc]
-    """Gives the workflow one of its inputs."""
+    """Gives the workflow one of its inputs, which lies behind a link.
+
+    The stock one knows where a link leads only if it leads below a folder that it knows already; of others it would know nothing.
+    """
+
+    async def process_input(self, job: Any, token_value: Any) -> Any:
+        """The token of the input."""
+        context = self.workflow.context
+        for location in context.scheduler.get_locations(job.name):
+            await homes.link_there(context, location, token_value)
+            for path in paths_in(token_value):
+                real = await StreamFlowPath(path, context=context, location=location).resolve()
+                if real is not None and str(real) != path:
+                    context.data_manager.register_path(location=location, path=str(real), relpath=real.name)
+        return await super().process_input(job, token_value)
 
 
 def _made_at(step: str, name: str) -> Port:

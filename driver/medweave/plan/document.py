@@ -205,7 +205,7 @@ class Plan:
     Attributes:
         medweave_version: version that made the plan.
         workflow: its file, as seen from the current folder.
-        job: the job file, as seen from there.
+        job: the job file, as seen from there; a file that lies in no folder `jobs` is not named.
         site: the site file, as seen from there.
         site_name: the site's name, by that of its file.
         site_title: what the site file says of itself.

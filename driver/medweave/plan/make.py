@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from medweave import DRIVER_TYPE, __version__
@@ -26,6 +27,8 @@ from medweave.validate.repository import Repository
 from medweave.validate.source import Source
 from medweave_connectors.transfer.classes import WORKFLOW, in_order
 from medweave_steps.contracts.errors import InternalError
+
+JOBS, NAMED = "jobs", "the one that --job names"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +94,7 @@ def make_plan(fitted: Fitted, past: Past) -> Plan:
     return Plan(
         medweave_version=__version__,
         workflow=shown(fitted.pipeline.path),
-        job=shown(fitted.job),
+        job=_job(fitted.job),
         site=shown(fitted.site.path),
         site_name=fitted.site.name,
         site_title=fitted.site.title,
@@ -119,6 +122,11 @@ def _hours(steps: Sequence[PlannedStep], resource: str) -> float | None:
                 return None
             found.append(hours.median)
     return sum(found)
+
+
+def _job(file: Path) -> str:
+    """A job file as a plan names it, which others may see: one that is not kept with workflows or sites may be a patient's."""
+    return shown(file) if file.parent.name == JOBS else NAMED
 
 
 def _given(fitted: Fitted, past: Past) -> _Given:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from medweave.documents import not_installed
 
-ACTIONS = ("create", "list", "pause", "resume", "remove", "run")
+ACTIONS = ("create", "list", "pause", "resume", "remove", "run", "receive")
 DESCRIPTION = (
     "Runs a StreamFlow file by itself, at the times of a schedule's file (`medweave schema schedule`), where there is something\n"
     "to do: unchanged inputs are skipped, and a run whose time comes while the one before goes on is held.\n\n"
@@ -16,7 +16,8 @@ DESCRIPTION = (
     "  medweave schedule pause NAME    no run is started from now on; one that goes on is not touched\n"
     "  medweave schedule resume NAME   goes on\n"
     "  medweave schedule remove NAME   takes it away; one that goes on is ended. Runs and results stay\n"
-    "  medweave schedule run FILE      one firing, now and here: what the Job, timer or cron calls\n\n"
+    "  medweave schedule run FILE      one firing, now and here: what the Job, timer or cron calls\n"
+    "  medweave schedule receive FILE  takes what a DICOM node sends (C-STORE) for its runs, until it is ended\n\n"
     "exit codes: 0 done, or there was nothing to do; of `run` those of `medweave run`: 1 it failed, 3 a part was delivered,\n"
     "130, 143 and 129 after a signal; 2 wrong usage, 65 a file is wrong or a cluster refuses, 69 a program or library is missing,\n"
     "74 reading or writing failed"
@@ -31,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--folder", type=Path, default=None, metavar="DIR",
-        help="of run: where the schedule remembers, instead of the folder that its file says",
+        help="of run and receive: where the schedule remembers, instead of the folder that its file says",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="of list: print a list of objects instead of a table")
 

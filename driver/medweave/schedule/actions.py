@@ -6,10 +6,13 @@ import argparse
 import json
 from pathlib import Path
 
+from medweave.field_faults import fault_at
 from medweave.schedule import kept
-from medweave.schedule.document import read_schedule
-from medweave.schedule.firing import fire
+from medweave.schedule.document import Schedule, read_schedule
+from medweave.schedule.firing import fire, say
+from medweave.schedule.memory import secret_of
 from medweave.schedule.places import Place, place_of
+from medweave.schedule.watching import received_in
 from medweave_steps.contracts.errors import UsageError
 
 
@@ -25,14 +28,15 @@ def do(namespace: argparse.Namespace) -> int:
             f"{action}: no schedule is named." if named is None else "list: it lists them all.",
             expected="medweave schedule list, or medweave schedule ACTION FILE", do="see medweave schedule --help",
         )  # fmt: skip
-    if (namespace.folder and action != "run") or (namespace.json and action != "list"):
+    if (namespace.folder and action not in ("run", "receive")) or (namespace.json and action != "list"):
         raise UsageError(
             f"{action} has no such option.", seen="--folder" if namespace.folder else "--json",
-            expected="--folder with run, --json with list", do="leave it out",
+            expected="--folder with run and receive, --json with list", do="leave it out",
         )  # fmt: skip
-    if action == "run":
+    if action in ("run", "receive"):
         schedule = read_schedule(named)
-        return fire(schedule, (namespace.folder or schedule.folder).absolute())
+        folder = (namespace.folder or schedule.folder).absolute()
+        return fire(schedule, folder) if action == "run" else _receive(schedule, folder)
     if action == "list":
         return _list(as_json=namespace.json)
     return _change(action, named)
@@ -51,6 +55,24 @@ def _change(action: str, named: Path) -> int:
     else:
         place.pause(paused=action == "pause")
     print(f"medweave: schedule {schedule.name}: {place.said(action)}")
+    return 0
+
+
+def _receive(schedule: Schedule, folder: Path) -> int:
+    """Listens until it is ended."""
+    from medweave.schedule.receiver import Receiver, receive_until_ended
+
+    if schedule.watch is None or "receive" not in schedule.watch:
+        raise fault_at(
+            schedule.path, (), "this schedule receives nothing.", seen="no key watch.receive",
+            expected="watch: {receive: {callers: [PACS]}}", do="write it there",
+        )  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = schedule.watch["receive"]
+    receiver = Receiver(settings, received_in(folder), secret_of(folder))
+    told = f"listens on port {settings['port']} as {settings['title']}, for {', '.join(settings['callers'])}"
+    receive_until_ended(receiver, lambda: say(schedule, told))
+    say(schedule, f"received {receiver.num_received} instances")
     return 0
 
 

@@ -15,6 +15,7 @@ from medweave.field_faults import check, fault_at
 from medweave.schedule.calendar import check_times
 
 WHAT = "file of a schedule"
+SOURCES = ("folder", "dicomweb", "receive")
 Overlap = Literal["forbid", "replace", "allow"]
 
 
@@ -85,8 +86,21 @@ def read_schedule(path: Path) -> Schedule:
         history=_with_defaults(document.get("history") or {}, properties["history"]),
         place=place,
         settings=settings,
-        watch=_with_defaults(document["watch"], properties["watch"]) if "watch" in document else None,
+        watch=_watch(document["watch"], properties["watch"], path) if "watch" in document else None,
     )
+
+
+def _watch(given: Mapping[str, Any], described: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    named = [each for each in SOURCES if each in given]
+    if len(named) != 1:
+        raise fault_at(
+            path, ("watch",), "studies come from one place.", seen=", ".join(named) or "none",
+            expected=f"one of {', '.join(SOURCES)}", do="write one of these keys",
+        )  # fmt: skip
+    (source,) = named
+    inner = described["properties"][source]
+    kept = _with_defaults(given[source], inner) if inner["type"] == "object" else given[source]
+    return _with_defaults(given, described) | {source: kept}
 
 
 def _with_defaults(given: Mapping[str, Any], described: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from medweave.schedule.memory import (
     secret_of,
     write_memory,
 )
-from medweave.schedule.studies import after
+from medweave.schedule.studies import Study, after
 from medweave.schedule.watching import Watching, why_none
 from medweave_connectors.record.run import new_run_id
 from medweave_connectors.reuse.content import Contents
@@ -78,13 +78,15 @@ class _Work:
     Attributes:
         why: in words, it is to be done or not.
         parts: what the run would be made from.
-        studies: keys of the studies that it takes in.
+        studies: that it takes in, by their keys.
+        finish: what follows when the run has done all.
     """
 
     is_due: bool
     why: str
     parts: Mapping[str, str] = field(default_factory=dict)
-    studies: Collection[str] = ()
+    studies: Mapping[str, Study] = field(default_factory=dict)
+    finish: Callable[[], None] = lambda: None
 
 
 def _turn(schedule: Schedule, folder: Path) -> int:
@@ -105,6 +107,8 @@ def _turn(schedule: Schedule, folder: Path) -> int:
     if is_done:
         memory = replace(memory, parts=work.parts, done=firing)
     write_memory(folder, replace(memory, last=firing))
+    if is_done:
+        work.finish()
     say(schedule, f"run {run_id} {outcome} after {duration(firing.seconds)}")
     return code
 
@@ -124,7 +128,10 @@ def _look(schedule: Schedule, folder: Path, memory: Memory) -> _Work:
         return _Work(is_due=False, why=why_none(found))
     watching.take_in(found.new)
     number = len(found.new)
-    return _Work(is_due=True, why=f"{number} new stud{'y' if number == 1 else 'ies'}", studies=tuple(found.new))
+    return _Work(
+        is_due=True, why=f"{number} new stud{'y' if number == 1 else 'ies'}", studies=found.new,
+        finish=lambda: watching.finish(found.new),
+    )  # fmt: skip
 
 
 def _changes(schedule: Schedule, memory: Memory, contents: Contents, secret: bytes) -> _Work:

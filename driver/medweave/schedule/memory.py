@@ -72,13 +72,15 @@ def write_memory(folder: Path, memory: Memory) -> None:
 
 
 def secret_of(folder: Path) -> bytes:
-    """The secret of the digests, made once."""
+    """The secret of the digests, made once, whole before anybody sees it."""
     file = folder / SECRET
-    with (
-        contextlib.suppress(FileExistsError),
-        os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened,
-    ):
-        opened.write(secrets.token_bytes(32))
+    if not file.exists():
+        new = folder / f".{SECRET}.{secrets.token_hex(4)}"
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
+            opened.write(secrets.token_bytes(32))
+        with contextlib.suppress(FileExistsError):  # another process was quicker
+            os.link(new, file)
+        new.unlink()
     return file.read_bytes()
 
 

@@ -51,6 +51,9 @@ class Source(Protocol):
     def fetch(self, study: Study, into: Path) -> None:
         """Puts a study's files into an empty folder."""
 
+    def finish(self, studies: Sequence[Study]) -> None:
+        """A run with these has done all."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
@@ -142,6 +145,18 @@ class WatchedFolder:
                 os.link(file, target)
             except OSError:
                 shutil.copyfile(file, target)
+
+    def finish(self, studies: Sequence[Study]) -> None:
+        """What was run stays there."""
+
+
+class ReceivedFolder(WatchedFolder):
+    """The folder of a receiver: its studies are copies of our own, and go when they are done."""
+
+    def finish(self, studies: Sequence[Study]) -> None:
+        """Removes them."""
+        for study in studies:
+            shutil.rmtree(self._folder / study.name, ignore_errors=True)
 
 
 def _files(path: Path) -> list[Path]:

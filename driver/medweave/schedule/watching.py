@@ -10,7 +10,7 @@ from medweave.documents import read_mapping, shown
 from medweave.field_faults import fault_at
 from medweave.schedule.definition import job_file
 from medweave.schedule.document import Schedule
-from medweave.schedule.studies import Found, Source, Study, WatchedFolder, find, take_in
+from medweave.schedule.studies import Found, ReceivedFolder, Source, Study, WatchedFolder, find, take_in
 from medweave_connectors.reuse.content import Contents
 
 
@@ -27,7 +27,7 @@ class Watching:
         assert schedule.watch is not None
         self._schedule, self._watch, self._secret = schedule, schedule.watch, secret
         self._into = folder / self._watch["into"]
-        self._source: Source = _source(schedule, self._watch, contents)
+        self._source: Source = _source(schedule, self._watch, folder, contents)
         self._check_job()
 
     def find(self, tries: Mapping[str, int]) -> Found:
@@ -37,6 +37,10 @@ class Watching:
     def take_in(self, studies: Mapping[str, Study]) -> None:
         """Makes them the input of the run."""
         take_in(self._source, studies, self._into)
+
+    def finish(self, studies: Mapping[str, Study]) -> None:
+        """A run with them has done all."""
+        self._source.finish(list(studies.values()))
 
     def _check_job(self) -> None:
         job = job_file(self._schedule.file)
@@ -50,14 +54,30 @@ class Watching:
             )  # fmt: skip
 
 
-def _source(schedule: Schedule, watch: Mapping[str, Any], contents: Contents) -> Source:
-    folder = schedule.path.parent / Path(watch["folder"]).expanduser()
-    if not folder.is_dir():
+def received_in(folder: Path) -> Path:
+    """Where the receiver of a schedule writes.
+
+    Args:
+        folder: of the schedule.
+    """
+    return folder / "received"
+
+
+def _source(schedule: Schedule, watch: Mapping[str, Any], folder: Path, contents: Contents) -> Source:
+    if "dicomweb" in watch:
+        from medweave.schedule.dicomweb import DicomWeb
+
+        return DicomWeb(watch["dicomweb"], where=f"{shown(schedule.path)}: watch.dicomweb")
+    if "receive" in watch:
+        received_in(folder).mkdir(exist_ok=True)
+        return ReceivedFolder(received_in(folder), contents)
+    named = schedule.path.parent / Path(watch["folder"]).expanduser()
+    if not named.is_dir():
         raise fault_at(
-            schedule.path, ("watch", "folder"), "there is no such folder.", seen=shown(folder),
+            schedule.path, ("watch", "folder"), "there is no such folder.", seen=shown(named),
             expected="a folder to which studies come", do="make it, or correct the path",
         )  # fmt: skip
-    return WatchedFolder(folder, contents)
+    return WatchedFolder(named, contents)
 
 
 def why_none(found: Found) -> str:

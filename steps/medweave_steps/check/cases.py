@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_steps.contracts.cohort import CaseEntry, Finding
+from medweave_steps.contracts.volume import CT_CHANNELS
 from medweave_steps.io import dicom_pixels
 from medweave_steps.io.dicom_header import Plane
 from medweave_steps.io.dicom_series import DicomVolume, SeriesName, assemble, is_stack
@@ -50,6 +51,7 @@ class NiftiCase:
     name: SeriesName
     image: str
     mask: str | None
+    channels: tuple[str, ...] = CT_CHANNELS
 
 
 def examine_dicom(cohort: Path, series: FoundSeries, labels: Mapping[str, str] | None, *, num_threads: int) -> Examined:
@@ -100,10 +102,11 @@ def examine_nifti(cohort: Path, case: NiftiCase, labels: Mapping[str, str]) -> E
     """Judges one NIfTI volume and its mask; reads every voxel once."""
     result = Examined(name=case.name)
     try:
-        nifti = open_nifti(cohort / case.image, case.name)
+        nifti = open_nifti(cohort / case.image, case.name, channels=case.channels)
         result.findings += nifti.notices
         content, result.bytes_read, middle_hu = digest_of_nifti(nifti)
-        _check_air(middle_hu, result)
+        if case.channels == CT_CHANNELS:
+            _check_air(middle_hu, result)
         if case.mask is not None:
             if not (cohort / case.mask).is_file():
                 raise _mask_missing(case.name)
@@ -124,6 +127,7 @@ def examine_nifti(cohort: Path, case: NiftiCase, labels: Mapping[str, str]) -> E
         grid=nifti.grid,
         fixed_split=None,
         content_sha256=content,
+        channels=case.channels,
     )
     return result
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from medweave_steps.check.cases import Examined, NiftiCase, examine_dicom, examine_nifti
 from medweave_steps.check.splits import find_leaks, join_same_scans, read_splits
 from medweave_steps.contracts.cohort import CohortIndex, Finding
+from medweave_steps.contracts.volume import CT_CHANNELS
 from medweave_steps.io.cohort_files import (
     CARD_FILE,
     DATASET_FILE,
@@ -35,6 +36,8 @@ Layout = Literal["dicom", "nifti", "msd"]
 _ABOUT_THE_COHORT = {CARD_FILE, SPLITS_FILE, DATASET_FILE, INDEX_FILE, REPORT_NAME}
 _HEADERS_A_LINE = 5000
 _MOST_THREADS = 4
+
+_MR_CONTRASTS = ("FLAIR", "T1W", "T1GD", "T2W", "T1", "T2", "PD", "ADC", "DWI", "MR", "MRI")
 
 # A finding about one file, that leaving the file out settles.
 _SETTLED_BY_SKIPPING = {"unreadable-file"}
@@ -75,6 +78,7 @@ def check_cohort(cohort: Path, context: StepContext, *, skip: bool) -> Checked:
         labels=labels,
         cases=tuple(cases),
         findings=tuple(findings),
+        channels=cases[0].channels if cases else CT_CHANNELS,
         data_class="de-identified" if card.get("data_class") == DEIDENTIFIED else "identified",
     )
     return Checked(index=index, examined=tuple(examined))
@@ -194,35 +198,53 @@ class _Listed:
     cases: tuple[NiftiCase, ...]
     labels: Mapping[str, str]
     findings: tuple[Finding, ...]
+    channels: tuple[str, ...]
 
 
 def _read_msd(cohort: Path) -> _Listed:
     """`dataset.json` as the Medical Segmentation Decathlon writes it (Antonelli et al. 2022, Nat Commun 13:4128)."""
     data = _read_json(cohort / DATASET_FILE, "the data set")
-    modality = data.get("modality", {"0": "CT"})
-    names = [modality] if isinstance(modality, str) else list(dict(modality).values())
-    if names and str(names[0]).upper() != "CT":
-        raise refuse(
-            "wrong-modality",
-            "the data set is not CT.",
-            seen=f"modality {names[0]} in dataset.json",
-            expected="CT",
-            do="use a CT data set, such as MSD Task06 (lung)",
-        )
     try:
+        channels = _channels_of(data.get("modality", {"0": "CT"}))
         training, test = listed_volumes(data)
         labels = {str(int(key)): str(text) for key, text in dict(data.get("labels", {})).items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise _bad_json("the data set", DATASET_FILE, "'training', 'test' or 'labels' in another form") from error
+        form = "'modality', 'training', 'test' or 'labels' in another form"
+        raise _bad_json("the data set", DATASET_FILE, form) from error
     cases = [
-        NiftiCase(name=SeriesName(case_id=case_id_of_stem(image), ordinal=ordinal), image=image, mask=mask)
+        NiftiCase(
+            name=SeriesName(case_id=case_id_of_stem(image), ordinal=ordinal), image=image, mask=mask, channels=channels
+        )
         for ordinal, (image, mask) in enumerate([*training, *test], start=1)
     ]
     findings = []
     unlabelled = sum(case.mask is None for case in cases)
     if unlabelled:
         findings.append(notice("no-mask", f"{unlabelled} volumes of the list 'test' have no mask."))
-    return _Listed(cases=tuple(cases), labels=labels or {"0": "background", "1": "lesion"}, findings=tuple(findings))
+    labels = labels or {"0": "background", "1": "lesion"}
+    return _Listed(cases=tuple(cases), labels=labels, findings=tuple(findings), channels=channels)
+
+
+def _channels_of(modality: Any) -> tuple[str, ...]:
+    """Names of the contrasts that a `dataset.json` declares, in their order.
+
+    Raises:
+        FindingError: neither CT nor contrasts of MR.
+    """
+    declared = {"0": modality} if isinstance(modality, str) else dict(modality)
+    names = tuple(str(declared[key]) for key in sorted(declared, key=int)) or CT_CHANNELS
+    if len(names) == 1 and names[0].upper() == "CT":
+        return CT_CHANNELS
+    unknown = [name for name in names if name.upper() not in _MR_CONTRASTS]
+    if unknown or len(set(names)) < len(names):
+        raise refuse(
+            "wrong-modality",
+            "the data set is neither CT nor MR.",
+            seen=f"modality {', '.join(unknown or names)} in dataset.json",
+            expected=f"CT alone, or different ones of {', '.join(_MR_CONTRASTS)}",
+            do="use a CT or MR data set, such as MSD Task06 (lung) or Task01 (brain tumours)",
+        )
+    return names
 
 
 def _pair_nifti(names: Sequence[str]) -> tuple[list[NiftiCase], list[Finding]]:
@@ -297,7 +319,7 @@ def _nothing_usable(names: Sequence[str], findings: Sequence[Finding]) -> Findin
         seen += f"; {findings[0].what}"
     return refuse(
         "no-volumes",
-        "the cohort holds no usable CT volume.",
+        "the cohort holds no usable CT or MR volume.",
         seen=seen,
         expected="DICOM series, NIfTI volumes, or a data set with dataset.json",
         do="give the folder above the series as --cohort",

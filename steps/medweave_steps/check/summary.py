@@ -11,6 +11,7 @@ from medweave_steps.check.cohort import Checked
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.cohort import Finding
 from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.volume import modality_of
 from medweave_steps.runtime.verb import StepContext
 
 
@@ -42,6 +43,7 @@ def figures(checked: Checked) -> dict[str, Any]:
         "num_notices": sum(finding.severity == "notice" for finding in findings),
         "spacing_mm": _spacing(checked),
         "labels": dict(checked.index.labels),
+        "channels": list(checked.index.channels),
         "findings": [codec.to_json(finding) for finding in findings],
     }
 
@@ -69,9 +71,10 @@ def print_summary(checked: Checked, context: StepContext) -> None:
     """Prints what the cohort holds and every notice; keeps both for the report."""
     values = figures(checked)
     kind = {"dicom": "DICOM", "nifti": "NIfTI", "msd": "Medical Segmentation Decathlon"}[values["layout"]]
+    modality = modality_of(checked.index.channels)
     lines = [
-        f"check: {counted(values['num_cases'], 'usable CT volume')} of {counted(values['num_patients'], 'patient')} ({kind})"
-        + (", synthetic" if values["synthetic"] else ""),
+        f"check: {counted(values['num_cases'], f'usable {modality} volume')} of "
+        f"{counted(values['num_patients'], 'patient')} ({kind})" + (", synthetic" if values["synthetic"] else ""),
         f"check: {values['num_labelled']} with a mask, {counted(values['num_lesions'], 'lesion')} in all, "
         f"{counted(values['num_empty_masks'], 'mask')} without any",
     ]

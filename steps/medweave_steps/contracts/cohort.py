@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from medweave_steps.contracts.volume import DataClass, Grid, Triple_mm
+from medweave_steps.contracts.volume import CT_CHANNELS, Crop, DataClass, Grid, Triple_mm
 
 Split = Literal["train", "validation", "test"]
 
@@ -32,7 +32,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseEntry:
-    """One CT volume of the cohort.
+    """One volume of the cohort: CT, or MR with a channel for each contrast.
 
     Attributes:
         case_id: `case-` + 8 hex digits of the SHA-256 of the SeriesInstanceUID (DICOM) or of the relative path (NIfTI);
@@ -45,6 +45,7 @@ class CaseEntry:
         grid: the source grid.
         fixed_split: the split that the cohort's `splits.json` names for this case, or None.
         content_sha256: digest of the voxel values and geometry; equal digests are the same scan twice.
+        channels: names of the contrasts, in the order of the file.
     """
 
     case_id: str
@@ -56,6 +57,7 @@ class CaseEntry:
     grid: Grid
     fixed_split: Split | None
     content_sha256: str
+    channels: tuple[str, ...] = CT_CHANNELS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,7 @@ class CohortIndex:
         layout: how the folder was understood.
         synthetic: True where the cohort says that a generator made it; every result then says so.
         labels: label value to name, as declared.
+        channels: names of the contrasts; every case has these.
         data_class: de-identified where the cohort's card says so, as `deidentify` writes it.
     """
 
@@ -77,15 +80,16 @@ class CohortIndex:
     cases: tuple[CaseEntry, ...]
     findings: tuple[Finding, ...]
     data_class: DataClass = "identified"
+    channels: tuple[str, ...] = CT_CHANNELS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedCase:
     """One prepared case; its files lie in `cases/<case_id>/`.
 
-    Files: `volume.npy` float32 [I, J, K] in HU, `volume_info.json`, `lung.npy` bool (lungs, filled),
-    `label.npy` uint8 where there is a ground truth. A batch's cases from DICOM have `source_headers.zip` too: the headers
-    without pixel data, which hold patient data. A training set has none.
+    Files: `volume.npy` float32 [I, J, K] in HU or, for MR, [channel, I, J, K] in standard deviations, `volume_info.json`,
+    `lung.npy` bool (lungs, filled; CT only), `label.npy` uint8 where there is a ground truth. A batch's cases from DICOM have
+    `source_headers.zip` too: the headers without pixel data, which hold patient data. A training set has none.
     """
 
     case_id: str
@@ -102,15 +106,16 @@ class PreparedCohort:
 
     Attributes:
         spacing_mm: voxel size along I, J, K.
-        window_hu: clipping range, HU.
+        window_hu: clipping range, HU; None for MR.
+        channels: names of the contrasts.
         crop: how the field of view was chosen.
         split_seed: seed of the patient-level draw.
         data_sha256: digest over the source digests of all cases, in order of case id.
     """
 
     spacing_mm: Triple_mm
-    window_hu: tuple[float, float]
-    crop: Literal["lungs", "none"]
+    window_hu: tuple[float, float] | None
+    crop: Crop
     margin_mm: float
     split_seed: int
     synthetic: bool
@@ -118,3 +123,4 @@ class PreparedCohort:
     data_sha256: str
     cases: tuple[PreparedCase, ...]
     data_class: DataClass = "derived"
+    channels: tuple[str, ...] = CT_CHANNELS

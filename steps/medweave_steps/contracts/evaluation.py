@@ -53,14 +53,14 @@ class BaselineFigures:
     """A fixed rule without learning on the same cases: an HU threshold in the filled lungs, and a filter on component size.
 
     Attributes:
-        threshold_hu: voxels of at least this value are kept, HU.
+        threshold_hu: voxels of at least this value are kept, HU; None for MR.
+        threshold_sd: for MR, in standard deviations of the first contrast; None for CT.
         volume_mm3: components of a volume in this range are kept, mm³.
         dice_mean: mean over cases.
         false_positives_per_scan: components that overlap no lesion, per scan.
         lesion_sensitivity_6mm: lesions of 6 mm or more that it overlaps, over all of them.
     """
 
-    threshold_hu: float
     volume_mm3: Interval
     dice_mean: float | None
     dice_ci: Interval | None
@@ -68,6 +68,8 @@ class BaselineFigures:
     false_positives_per_scan_ci: Interval | None
     lesion_sensitivity_6mm: float | None
     lesion_sensitivity_6mm_ci: Interval | None
+    threshold_hu: float | None = None
+    threshold_sd: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from medweave_steps.contracts.volume import DataClass, Triple, Triple_mm
+from medweave_steps.contracts.volume import CT_CHANNELS, Crop, DataClass, Modality, Triple, Triple_mm, Unit
 
 RESEARCH_USE_ONLY = "Research use only. Not a medical device; not for diagnosis or treatment."
 
@@ -19,25 +19,28 @@ class InputContract:
 
     Attributes:
         modality: DICOM modality of the source.
-        unit: unit of the stored volume, before scaling.
+        unit: unit of the stored volume, before scaling: HU, or for MR standard deviations (SD) from each channel's mean.
         spacing_mm: voxel size along I, J, K.
-        window_hu: clipping range; scaled linearly to `scaled_range` by the program that runs the network.
-        scaled_range: range of the network's input.
+        window_hu: clipping range; scaled linearly to `scaled_range` by the program that runs the network. None for MR, which is
+            fed as it is stored.
+        scaled_range: range of the network's input, for CT.
         orientation: direction of the axes I, J, K.
         crop: field of view the model was trained on.
+        channels, channel_names: contrasts of the input, in this order.
         patch_shape: I, J, K shape of a network input; each side a multiple of `patch_multiple`.
     """
 
     spacing_mm: Triple_mm
-    window_hu: tuple[float, float]
+    window_hu: tuple[float, float] | None
     patch_shape: Triple
     patch_multiple: int
-    crop: Literal["lungs", "none"] = "lungs"
-    modality: Literal["CT"] = "CT"
-    unit: Literal["HU"] = "HU"
+    crop: Crop = "lungs"
+    modality: Modality = "CT"
+    unit: Unit = "HU"
     scaled_range: tuple[float, float] = (0.0, 1.0)
     orientation: Literal["RAS"] = "RAS"
     channels: int = 1
+    channel_names: tuple[str, ...] = CT_CHANNELS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,17 @@ Triple = tuple[int, int, int]
 Row = tuple[float, float, float, float]
 AffineRows = tuple[Row, Row, Row, Row]
 
+Modality = Literal["CT", "MR"]
+Unit = Literal["HU", "SD"]
+Crop = Literal["lungs", "none", "multiple-of-8"]
+CT_CHANNELS = ("CT",)
+
 DataClass = Literal["identified", "de-identified", "derived", "model", "aggregate"]
+
+
+def modality_of(channels: tuple[str, ...]) -> Modality:
+    """CT is one channel of that name; everything else is MR, one channel for each contrast."""
+    return "CT" if channels == CT_CHANNELS else "MR"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +68,9 @@ class VolumeInfo:
         source_axis, source_flipped: the axis permutation and flips described above.
         grid: shape and affine of `volume.npy`.
         crop_start: first voxel of the volume on the uncropped resampled grid (never negative).
-        window_hu: values were clipped to this range, HU.
+        window_hu: values were clipped to this range, HU; None for MR, whose channels have mean 0 and standard deviation 1.
+        unit: of the values: HU, or standard deviations (SD).
+        channels: names of the contrasts; those of MR are the first axis of `volume.npy`.
     """
 
     case_id: str
@@ -69,6 +81,7 @@ class VolumeInfo:
     source_flipped: tuple[bool, bool, bool]
     grid: Grid
     crop_start: Triple
-    window_hu: tuple[float, float]
-    unit: Literal["HU"] = "HU"
+    window_hu: tuple[float, float] | None
+    unit: Unit = "HU"
+    channels: tuple[str, ...] = CT_CHANNELS
     data_class: DataClass = "derived"

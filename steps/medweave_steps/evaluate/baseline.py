@@ -14,24 +14,26 @@ BoolArray = npt.NDArray[np.bool_]
 
 def threshold_mask(
     volume_IJK: npt.NDArray[np.float32],
-    lung_IJK: BoolArray,
+    lung_IJK: BoolArray | None,
     *,
-    threshold_hu: float,
+    threshold: float,
     volume_mm3: tuple[float, float],
     voxel_volume_mm3: float,
 ) -> BoolArray:
-    """Dense voxels inside the filled lungs, in components of a nodule's size.
+    """Dense voxels inside the filled lungs, or bright ones of a contrast of MR, in components of a lesion's size.
 
     Args:
-        volume_IJK: HU on the prepared grid, shape (size_i, size_j, size_k).
-        lung_IJK: lungs with their vessels and nodules filled in, same shape.
-        threshold_hu: voxels of at least this value are kept.
+        volume_IJK: HU or standard deviations on the prepared grid, shape (size_i, size_j, size_k).
+        lung_IJK: lungs with their vessels and nodules filled in, same shape; None for MR.
+        threshold: voxels of at least this value are kept.
         volume_mm3: smallest and largest volume of a component that is kept.
         voxel_volume_mm3: volume of a voxel of the prepared grid.
     Returns:
         bool array of the same shape.
     """
-    dense = (volume_IJK >= threshold_hu) & lung_IJK
+    dense = volume_IJK >= threshold
+    if lung_IJK is not None:
+        dense &= lung_IJK
     parts = connected_components(dense)
     size_mm3 = parts.num_voxels() * voxel_volume_mm3
     kept = (size_mm3 >= volume_mm3[0]) & (size_mm3 <= volume_mm3[1])

@@ -41,9 +41,10 @@ class CaseTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineRule:
-    """See `evaluate.baseline`."""
+    """See `evaluate.baseline`; the threshold is in HU, or for MR in standard deviations of the first contrast."""
 
-    threshold_hu: float
+    threshold: float
+    is_ct: bool
     volume_mm3: tuple[float, float]
 
 
@@ -109,9 +110,9 @@ def _baseline_mask(entry: CaseEntry, prepared: CaseFolder, rule: BaselineRule) -
     info = prepared.info()
     _check_same_source(info.source_grid, entry)
     mask_IJK = threshold_mask(
-        prepared.volume_IJK(),
-        prepared.lung_IJK(),
-        threshold_hu=rule.threshold_hu,
+        prepared.volume_CIJK()[0],
+        prepared.lung_IJK() if rule.is_ct else None,
+        threshold=rule.threshold,
         volume_mm3=rule.volume_mm3,
         voxel_volume_mm3=info.grid.voxel_volume_mm3,
     )

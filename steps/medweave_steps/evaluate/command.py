@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave_steps.contracts.volume import modality_of
 from medweave_steps.io.prepared import CaseFolder, open_prepared, read_index
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from medweave_steps.contracts.cohort import CohortIndex
     from medweave_steps.contracts.evaluation import Evaluation
     from medweave_steps.evaluate.case import CaseResult, CaseTask
+
+
+_VOLUME_MM3, _MR_VOLUME_MM3 = (30.0, 15000.0), (1000.0, 1e6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +36,18 @@ class EvaluateConfig:
     )
     output: Path = option("folder to write: metrics.json, per_case.csv, lesions.csv", metavar="DIR")
     baseline_threshold_hu: float = option("baseline: voxels in the lungs from this value on, HU", default=-400.0)
-    baseline_volume_mm3: tuple[float, float] = option(
-        "baseline: components in this range are kept, mm³ (balls of about 4 to 30 mm)",
-        default=(30.0, 15000.0), metavar="LOW HIGH",
+    baseline_threshold_sd: float = option(
+        "baseline of MR: voxels of the first contrast from this many standard deviations above its mean on", default=2.5
+    )
+    baseline_volume_mm3: tuple[float, float] | None = option(
+        "baseline: components in this range are kept, mm³ (default: 30 15000, balls of about 4 to 30 mm; MR 1000 1000000)",
+        default=None, metavar="LOW HIGH",
     )  # fmt: skip
     bootstrap_seed: int = option("seed of the intervals' draws", default=20260, metavar="S")
     bootstrap_resamples: int = option("draws per interval", default=2000)
 
     def __post_init__(self) -> None:
-        low, high = self.baseline_volume_mm3
+        low, high = self.baseline_volume_mm3 or _VOLUME_MM3
         if not 0 <= low < high:
             raise UsageError(
                 "evaluate: --baseline-volume-mm3 is not a range.",
@@ -64,7 +71,12 @@ def run(config: EvaluateConfig, context: StepContext) -> Mapping[str, Any]:
 
     index = read_index(config.cohort_index)
     tasks, without_truth = due_cases(config, index)
-    rule = BaselineRule(threshold_hu=config.baseline_threshold_hu, volume_mm3=config.baseline_volume_mm3)
+    is_ct = modality_of(index.channels) == "CT"
+    rule = BaselineRule(
+        threshold=config.baseline_threshold_hu if is_ct else config.baseline_threshold_sd,
+        is_ct=is_ct,
+        volume_mm3=config.baseline_volume_mm3 or (_VOLUME_MM3 if is_ct else _MR_VOLUME_MM3),
+    )
     with atomic_directory(config.output) as folder:
         results = _evaluate_all(config.cohort, tasks, rule, context)
         evaluation = summarise(
@@ -183,7 +195,8 @@ VERB = Verb(
         "Compares the delivered masks (DICOM SEG where there is one, else NIfTI) with the ground truth on the grid of the\n"
         "source: Dice, HD95 (mm), NSD at 2 mm, lesion sensitivity by size (longest in-plane diameter, mm) and false\n"
         "positives per scan, per case and pooled, with bootstrap 95 % intervals over patients, beside a fixed baseline\n"
-        "(HU threshold inside the lungs, component size). Refuses masks on another grid and cases that are missing."
+        "(HU threshold inside the lungs, of MR a threshold on the first contrast; component size). Refuses masks on another\n"
+        "grid and cases that are missing."
     ),
     config=EvaluateConfig,
     run=run,

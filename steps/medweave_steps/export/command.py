@@ -60,16 +60,16 @@ def run(config: ExportConfig, context: StepContext) -> Mapping[str, Any]:
     require("torch", extra="export").set_num_threads(context.num_threads)
     progress = context.progress(unit="stage", total=4)
     network = load_network(config.trained_model, card)
-    shape = card.input.patch_shape
-    windows = list(parity_windows(shape, num_windows=config.parity_windows, seed=config.parity_seed))
+    shape, channels = card.input.patch_shape, card.input.channels
+    windows = list(parity_windows(shape, num_windows=config.parity_windows, seed=config.parity_seed, channels=channels))
     expected = reference_logits(network, windows)
     progress.step(f"weights of '{card.name}' fit the card")
     made = (ONNX_FILE, openvino_file("float32"), openvino_weights_file("float32"))
     with atomic_directory(config.output) as folder:
         copy_files(config.trained_model, card, folder, leave_out=made)
-        write_onnx(network, shape, folder / ONNX_FILE)
+        write_onnx(network, shape, folder / ONNX_FILE, channels=channels)
         progress.step("ONNX written")
-        write_openvino(folder / ONNX_FILE, shape, folder / openvino_file("float32"))
+        write_openvino(folder / ONNX_FILE, shape, folder / openvino_file("float32"), channels=channels)
         progress.step("OpenVINO IR written, float32")
         parity = _parity(list(zip(expected, windows, strict=True)), card, folder, config, context)
         progress.step(_told(parity))
@@ -116,7 +116,8 @@ VERB = Verb(
     description=(
         "Writes a trained model as ONNX (models/model.onnx, free batch axis) and OpenVINO IR\n"
         "(models/float32.xml and .bin, uncompressed float32, one window at a time) beside its weights.\n"
-        "Input: float32 [batch, 1, I, J, K], HU clipped to the card's window and scaled to 0..1; output: one logit per voxel.\n"
+        "Input: float32 [batch, channels, I, J, K], HU clipped to the card's window and scaled to 0..1, or MR as preprocess\n"
+        "writes it; output: one logit per voxel.\n"
         "Refuses weights that do not fit the card's architecture, and an export whose logits leave those of torch."
     ),
     config=ExportConfig,

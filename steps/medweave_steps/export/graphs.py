@@ -26,8 +26,8 @@ def reference_logits(network: Any, windows: Sequence[FloatArray]) -> list[FloatA
     """What torch computes, float32, on the CPU: the reference for the parity, and the test that the network takes its patch.
 
     Args:
-        network: from [1, 1, I, J, K] to [1, 1, I, J, K].
-        windows: float32 [1, 1, I, J, K] each.
+        network: from [1, C, I, J, K] to [1, 1, I, J, K].
+        windows: float32 [1, C, I, J, K] each.
     Raises:
         UserInputError: it does not take the patch of the model card, or gives another shape back.
     """
@@ -37,20 +37,21 @@ def reference_logits(network: Any, windows: Sequence[FloatArray]) -> list[FloatA
         try:
             with torch.inference_mode():
                 logits.append(network(torch.from_numpy(window)).numpy())
-            seen, fits = f"an output of shape {logits[-1].shape}", logits[-1].shape == window.shape
+            expected = (1, 1, *window.shape[2:])
+            seen, fits = f"an output of shape {logits[-1].shape}", logits[-1].shape == expected
         except (RuntimeError, ValueError, AttributeError) as error:
             seen, fits = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", False
         if not fits:
             raise UserInputError(
                 "the network does not fit the input contract of its model card.",
                 seen=f"for an input of shape {window.shape}: {seen}",
-                expected="one logit per voxel: an output of the input's shape",
+                expected="one logit per voxel: an output of the input's shape, with one channel",
                 do="give the model card the patch_shape and the architecture that the model was trained with",
             )
     return logits
 
 
-def write_onnx(network: Any, patch_shape: Triple, path: Path) -> None:
+def write_onnx(network: Any, patch_shape: Triple, path: Path, *, channels: int = 1) -> None:
     """Writes float32 ONNX with a free batch axis and the card's patch shape; batch norms are folded into convolutions."""
     torch = require("torch", extra="export")
     require("onnx", extra="export")
@@ -60,7 +61,7 @@ def write_onnx(network: Any, patch_shape: Triple, path: Path) -> None:
         # The exporter based on TorchScript needs no onnxscript, and was seen to write equal bytes each time.
         torch.onnx.export(
             network,
-            (torch.zeros((1, 1, *patch_shape)),),
+            (torch.zeros((1, channels, *patch_shape)),),
             document,
             dynamo=False,
             opset_version=OPSET,
@@ -72,7 +73,7 @@ def write_onnx(network: Any, patch_shape: Triple, path: Path) -> None:
     path.write_bytes(document.getvalue())
 
 
-def write_openvino(onnx_path: Path, patch_shape: Triple, path: Path) -> None:
+def write_openvino(onnx_path: Path, patch_shape: Triple, path: Path, *, channels: int = 1) -> None:
     """Writes OpenVINO IR, weights in float32 as they are, for one window at a time.
 
     The batch is fixed at 1: on two cores a window of 112 x 136 x 80 took 0.19 s, against 0.22 s with a free batch axis,
@@ -81,5 +82,5 @@ def write_openvino(onnx_path: Path, patch_shape: Triple, path: Path) -> None:
     openvino = require("openvino", extra="export")
     # convert_model folds batch norms and shape arithmetic, which Core.read_model leaves to the first use.
     model = openvino.convert_model(str(onnx_path))
-    model.reshape([1, 1, *patch_shape])
+    model.reshape([1, channels, *patch_shape])
     save_ir(model, path, extra="export")

@@ -36,11 +36,11 @@ class Parity:
     num_voxels: int
 
 
-def parity_windows(shape: Triple, *, num_windows: int, seed: int) -> Iterator[FloatArray]:
+def parity_windows(shape: Triple, *, num_windows: int, seed: int, channels: int = 1) -> Iterator[FloatArray]:
     """Inputs that reach all of the network: noise, a smooth field, and soft-tissue balls in air, in turn.
 
     Yields:
-        float32 [1, 1, I, J, K] in [0, 1].
+        float32 [1, channels, I, J, K] in [0, 1]; a further channel is the one before it, turned over along I.
     """
     random = np.random.default_rng(seed)
     for number in range(num_windows):
@@ -49,7 +49,8 @@ def parity_windows(shape: Triple, *, num_windows: int, seed: int) -> Iterator[Fl
             noise_IJK = _smooth(noise_IJK)
         elif number % 3 == 2:
             noise_IJK = np.clip(0.12 + 0.08 * noise_IJK + _balls(shape, random), 0, 1).astype(np.float32)
-        yield noise_IJK[None, None]
+        turned = [noise_IJK[:: 1 if number % 2 == 0 else -1] for number in range(channels)]
+        yield np.stack(turned)[None]
 
 
 def _smooth(noise_IJK: FloatArray) -> FloatArray:

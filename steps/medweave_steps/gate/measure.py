@@ -64,7 +64,7 @@ def measure(
     """
     for number in range(num_rounds):
         folder = cases[number % len(cases)]
-        volume_IJK = np.array(folder.volume_IJK())
+        volume_CIJK = np.array(folder.volume_CIJK())
         turn = number % len(contenders)
         for contender in [*contenders[turn:], *contenders[:turn]]:
             if contender.failure:
@@ -72,7 +72,7 @@ def measure(
                 continue
             try:
                 started = time.perf_counter()
-                probability_IJK = predict_probability(contender.engine, volume_IJK, contender.card)
+                probability_IJK = predict_probability(contender.engine, volume_CIJK, contender.card)
                 contender.seconds.append(time.perf_counter() - started)
             except InternalError as error:
                 if contender is contenders[0]:

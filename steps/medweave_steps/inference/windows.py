@@ -26,11 +26,13 @@ SIGMA_SCALE = 0.125
 _SMALLEST_WEIGHT = 1e-3
 
 
-def scale_hu(volume_IJK_hu: npt.NDArray[np.floating], contract: InputContract) -> FloatArray:
-    """The network's input: HU clipped to the window and scaled linearly to `scaled_range`, float32, a new array."""
+def scale_hu(volume: npt.NDArray[np.floating], contract: InputContract) -> FloatArray:
+    """The network's input: HU clipped to the window and scaled linearly to `scaled_range`; MR as it is; float32, a new array."""
+    if contract.window_hu is None:
+        return np.array(volume, dtype=np.float32)
     low, high = contract.window_hu
     to_low, to_high = contract.scaled_range
-    scaled: FloatArray = np.clip(np.asarray(volume_IJK_hu, dtype=np.float32), np.float32(low), np.float32(high))
+    scaled: FloatArray = np.clip(np.asarray(volume, dtype=np.float32), np.float32(low), np.float32(high))
     scaled -= np.float32(low)
     scaled *= np.float32((to_high - to_low) / (high - low))
     if to_low:
@@ -71,15 +73,15 @@ def window_slices(shape: Triple, window: Triple, overlap: float) -> list[tuple[s
     ]
 
 
-def predict_probability(engine: Engine, volume_IJK_hu: npt.NDArray[np.floating], card: ModelCard) -> FloatArray:
+def predict_probability(engine: Engine, volume_CIJK: npt.NDArray[np.floating], card: ModelCard) -> FloatArray:
     """Probability that a voxel belongs to a lesion, for a whole volume.
 
     Overlapping logits are averaged with Gaussian weights, then put through the logistic function. A volume smaller than a window is
-    padded on both sides with air (the low end of the scaled range).
+    padded on both sides with air (the low end of the scaled range), MR with its mean, 0.
 
     Args:
         engine: the opened model; its batch shape says the window.
-        volume_IJK_hu: [I, J, K] on the card's grid, HU.
+        volume_CIJK: [channel, I, J, K] on the card's grid, HU or, for MR, standard deviations.
         card: says window_hu, scaled range and overlap.
     Returns:
         float32 [I, J, K] in [0, 1].
@@ -87,10 +89,12 @@ def predict_probability(engine: Engine, volume_IJK_hu: npt.NDArray[np.floating],
         InternalError: the network gave values that are not finite.
     """
     window = engine.batch_shape[2:]
-    scaled, inner = _padded(scale_hu(volume_IJK_hu, card.input), window, card.input.scaled_range[0])
+    air = card.input.scaled_range[0] if card.input.window_hu else 0.0
+    scaled, inner = _padded(scale_hu(volume_CIJK, card.input), window, air)
+    shape: Triple = scaled.shape[1:]
     weights = gaussian_weights(window)
-    total, weight_sum = np.zeros(scaled.shape, np.float32), np.zeros(scaled.shape, np.float32)
-    for where, logits_IJK in _logits(engine, scaled, window_slices(scaled.shape, window, card.postprocessing.overlap)):
+    total, weight_sum = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+    for where, logits_IJK in _logits(engine, scaled, window_slices(shape, window, card.postprocessing.overlap)):
         logits_IJK *= weights
         total[where] += logits_IJK
         weight_sum[where] += weights
@@ -114,7 +118,7 @@ def _logits(
     for first in range(0, len(slices), size):
         group = slices[first : first + size]
         for b, where in enumerate(group):
-            batch[b, 0] = scaled[where]
+            batch[b] = scaled[:, *where]
         logits_BCIJK = engine.infer(batch)
         for b, where in enumerate(group):
             yield where, logits_BCIJK[b, 0]
@@ -122,11 +126,12 @@ def _logits(
 
 def _padded(scaled: FloatArray, window: tuple[int, ...], air: float) -> tuple[FloatArray, tuple[slice, slice, slice]]:
     # MONAI's split: the smaller half before, the larger half after.
-    missing = [max(side - size, 0) for size, side in zip(scaled.shape, window, strict=True)]
+    shape = scaled.shape[1:]
+    missing = [max(side - size, 0) for size, side in zip(shape, window, strict=True)]
     before = [m // 2 for m in missing]
-    i, j, k = (slice(b, b + size) for b, size in zip(before, scaled.shape, strict=True))
+    i, j, k = (slice(b, b + size) for b, size in zip(before, shape, strict=True))
     if any(missing):
-        width = [(b, m - b) for b, m in zip(before, missing, strict=True)]
+        width = [(0, 0), *((b, m - b) for b, m in zip(before, missing, strict=True))]
         scaled = np.pad(scaled, width, constant_values=np.float32(air))
     return scaled, (i, j, k)
 

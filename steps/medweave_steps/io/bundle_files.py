@@ -45,14 +45,14 @@ def metadata(card: ModelCard) -> dict[str, Any]:
             "inputs": {
                 "image": {
                     "type": "image",
-                    "format": "hounsfield",
+                    "format": "hounsfield" if card.input.window_hu else "magnitude",
                     "modality": card.input.modality,
                     "num_channels": card.input.channels,
                     "spatial_shape": list(card.input.patch_shape),
                     "dtype": "float32",
                     "value_range": list(card.input.scaled_range),
                     "is_patch_data": True,
-                    "channel_def": {"0": "image"},
+                    "channel_def": {str(i): name for i, name in enumerate(_channel_names(card))},
                 }
             },
             "outputs": {
@@ -74,10 +74,8 @@ def metadata(card: ModelCard) -> dict[str, Any]:
 def inference_config(card: ModelCard) -> dict[str, Any]:
     """`configs/inference.json`: preprocessing, network, sliding window and postprocessing as MONAI runs them.
 
-    It has no lung crop and no smallest volume: MONAI has no transforms for them, `medweave-step segment` applies them.
+    It has no crop and no smallest volume: MONAI has no transforms for them, `medweave-step segment` applies them.
     """
-    low, high = card.input.window_hu
-    b_min, b_max = card.input.scaled_range
     arguments = dict(card.architecture["arguments"])
     return {
         "bundle_root": ".",
@@ -95,10 +93,7 @@ def inference_config(card: ModelCard) -> dict[str, Any]:
                 {"_target_": "EnsureChannelFirstd", "keys": "image"},
                 {"_target_": "Orientationd", "keys": "image", "axcodes": card.input.orientation},
                 {"_target_": "Spacingd", "keys": "image", "pixdim": list(card.input.spacing_mm), "mode": "bilinear"},
-                {
-                    "_target_": "ScaleIntensityRanged", "keys": "image",
-                    "a_min": low, "a_max": high, "b_min": b_min, "b_max": b_max, "clip": True,
-                },
+                _to_network_input(card),
                 {"_target_": "EnsureTyped", "keys": "image"},
             ],
         },
@@ -135,6 +130,17 @@ def inference_config(card: ModelCard) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _to_network_input(card: ModelCard) -> Mapping[str, Any]:
+    if card.input.window_hu is None:
+        return {"_target_": "NormalizeIntensityd", "keys": "image", "channel_wise": True}
+    low, high = card.input.window_hu
+    b_min, b_max = card.input.scaled_range
+    return {
+        "_target_": "ScaleIntensityRanged", "keys": "image",
+        "a_min": low, "a_max": high, "b_min": b_min, "b_max": b_max, "clip": True,
+    }  # fmt: skip
+
+
 def _to_probability(card: ModelCard) -> list[Mapping[str, Any]]:
     if not _is_softmax(card):
         return [{"_target_": "Activationsd", "keys": "pred", "sigmoid": True}]
@@ -142,6 +148,10 @@ def _to_probability(card: ModelCard) -> list[Mapping[str, Any]]:
         {"_target_": "Activationsd", "keys": "pred", "softmax": True},
         {"_target_": "Lambdad", "keys": "pred", "func": "$lambda probability: probability[1:]"},
     ]
+
+
+def _channel_names(card: ModelCard) -> tuple[str, ...]:
+    return ("image",) if card.input.window_hu else card.input.channel_names
 
 
 def _is_softmax(card: ModelCard) -> bool:

@@ -101,15 +101,21 @@ def check_cohort_fits(card: ModelCard, cohort: PreparedCohort) -> None:
         UserInputError: spacing, window or crop differ; the message gives both.
     """
     wanted = card.input
+    same_channels = wanted.channel_names == cohort.channels and wanted.crop == cohort.crop
     same_spacing = all(abs(a - b) <= 1e-4 for a, b in zip(wanted.spacing_mm, cohort.spacing_mm, strict=True))
-    if same_spacing and wanted.window_hu == cohort.window_hu and wanted.crop == cohort.crop:
+    if same_spacing and wanted.window_hu == cohort.window_hu and same_channels:
         return
     raise UserInputError(
         f"the prepared cases do not fit the model '{card.name}'.",
-        seen=f"spacing {cohort.spacing_mm} mm, window {cohort.window_hu} HU, crop '{cohort.crop}' (cohort.json)",
-        expected=f"spacing {wanted.spacing_mm} mm, window {wanted.window_hu} HU, crop '{wanted.crop}' (model_card.json)",
+        seen=f"{_shown(cohort.spacing_mm, cohort.window_hu, cohort.crop, cohort.channels)} (cohort.json)",
+        expected=f"{_shown(wanted.spacing_mm, wanted.window_hu, wanted.crop, wanted.channel_names)} (model_card.json)",
         do="run preprocess on the cohort with the spacing, window and crop of this model card",
     )
+
+
+def _shown(spacing_mm: object, window_hu: object, crop: str, channels: tuple[str, ...]) -> str:
+    values = f"window {window_hu} HU" if window_hu else f"contrasts {', '.join(channels)}"
+    return f"spacing {spacing_mm} mm, {values}, crop '{crop}'"
 
 
 def check_float32(card: ModelCard, cannot: str, *, expected: str = "precision float32", do: str) -> None:

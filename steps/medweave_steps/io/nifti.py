@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_steps.contracts.cohort import Finding
-from medweave_steps.contracts.volume import Grid
+from medweave_steps.contracts.volume import CT_CHANNELS, Grid
 from medweave_steps.io.dicom_series import SeriesName
 from medweave_steps.io.findings import notice
 from medweave_steps.io.geometry import FloatArray, affine_rows
@@ -36,6 +36,8 @@ class NiftiVolume:
         dtype: of the stored values.
         slope, intercept: stored value to value (HU for images).
         offset: byte of the uncompressed file where the voxels begin.
+        num_channels: volumes in the file, one after the other.
+        background: value of what is no number: air in CT, nothing in MR.
         notices: what is odd but usable.
     """
 
@@ -47,9 +49,11 @@ class NiftiVolume:
     offset: int
     name: SeriesName
     notices: tuple[Finding, ...]
+    num_channels: int = 1
+    background: float = AIR_HU
 
     def planes(self) -> Generator[npt.NDArray[Any], None, None]:
-        """Stored values, plane after plane along the last axis, each [i, j].
+        """Stored values, plane after plane along the third axis, each [i, j]; those of the second channel follow the first's.
 
         Raises:
             FindingError: the file ends too early or its compression is damaged.
@@ -59,7 +63,7 @@ class NiftiVolume:
             size = self.grid.shape[0] * self.grid.shape[1] * self.dtype.itemsize
             try:
                 self._skip(stream)
-                for _ in range(self.grid.shape[2]):
+                for _ in range(self.grid.shape[2] * self.num_channels):
                     # One thread: a compressed stream can be read in one order only; it inflates while the caller works.
                     pending.append(reader.submit(stream.read, size))
                     if len(pending) > READ_AHEAD:
@@ -72,14 +76,14 @@ class NiftiVolume:
                 reader.shutdown(wait=True, cancel_futures=True)
 
     def to_hu(self, stored: npt.NDArray[Any]) -> FloatArray:
-        """Stored values to HU, float32; values that are not numbers become air."""
+        """Stored values to HU, or to the units of the scanner for MR, float32; what is no number becomes background."""
         values = stored.astype(np.float32)
         if self.slope != 1:
             values *= np.float32(self.slope)
         if self.intercept != 0:
             values += np.float32(self.intercept)
         if self.dtype.kind == "f":
-            values[~np.isfinite(values)] = AIR_HU
+            values[~np.isfinite(values)] = self.background
         return values
 
     def _skip(self, stream: BinaryIO) -> None:
@@ -120,14 +124,17 @@ def stem(name: str) -> str:
     return base.removesuffix(".gz").removesuffix(".nii")
 
 
-def open_nifti(path: Path, name: SeriesName, *, role: str = "volume") -> NiftiVolume:
+def open_nifti(
+    path: Path, name: SeriesName, *, role: str = "volume", channels: Sequence[str] = CT_CHANNELS
+) -> NiftiVolume:
     """Reads the header of a NIfTI file.
 
     Args:
         role: what it is called in messages ("volume", "mask").
+        channels: contrasts that it must hold; several are the fourth axis.
     Raises:
         FileNotFoundError: it is not there.
-        FindingError: it is not NIfTI, not three-dimensional, or its affine is sheared or singular.
+        FindingError: it is not NIfTI, not three-dimensional, has other channels, or its affine is sheared or singular.
     """
     nibabel = require("nibabel", extra="dicom")
     path.stat()  # a file that is not there is no damaged file
@@ -145,6 +152,8 @@ def open_nifti(path: Path, name: SeriesName, *, role: str = "volume") -> NiftiVo
         raise _not_nifti(name, role) from error
     while len(shape) > 3 and shape[-1] == 1:
         shape = shape[:-1]
+    if len(channels) > 1:
+        shape = _one_channel(shape, channels, name)
     if len(shape) != 3 or min(shape) < 2 or np.dtype(dtype).kind not in "iuf":
         raise name.refuse(
             "not-a-3d-volume",
@@ -158,8 +167,21 @@ def open_nifti(path: Path, name: SeriesName, *, role: str = "volume") -> NiftiVo
     notices = () if any(codes) else (_unoriented(name),)
     return NiftiVolume(
         path=path, grid=grid, dtype=np.dtype(dtype), slope=float(slope), intercept=float(intercept),
-        offset=int(offset), name=name, notices=notices,
+        offset=int(offset), name=name, notices=notices, num_channels=len(channels),
+        background=AIR_HU if tuple(channels) == CT_CHANNELS else 0.0,
     )  # fmt: skip
+
+
+def _one_channel(shape: tuple[int, ...], channels: Sequence[str], name: SeriesName) -> tuple[int, ...]:
+    if len(shape) != 4 or shape[3] != len(channels):
+        raise name.refuse(
+            "wrong-channels",
+            "the volume does not hold the contrasts that its data set declares.",
+            seen=f"{' x '.join(map(str, shape))} voxels",
+            expected=f"a fourth axis of {len(channels)}: {', '.join(channels)}",
+            do="write all contrasts into one file, on one grid, or correct 'modality' in dataset.json",
+        )
+    return shape[:3]
 
 
 def _not_nifti(name: SeriesName, role: str) -> Exception:

@@ -55,8 +55,13 @@ class CaseFolder:
             VolumeInfo, self.folder / "volume_info.json", where=f"volume_info.json of {self.case.case_id}"
         )
 
+    def volume_CIJK(self) -> npt.NDArray[np.float32]:
+        """float32 [channel, I, J, K], HU or, for MR, standard deviations; read-only memory map."""
+        volume: npt.NDArray[np.float32] = self._array("volume.npy")
+        return volume if volume.ndim == 4 else volume[None]
+
     def volume_IJK(self) -> npt.NDArray[np.float32]:
-        """float32 [I, J, K], HU, read-only memory map."""
+        """float32 [I, J, K], HU, read-only memory map; of CT only."""
         volume: npt.NDArray[np.float32] = self._array("volume.npy")
         return volume
 
@@ -66,7 +71,7 @@ class CaseFolder:
         return label
 
     def lung_IJK(self) -> npt.NDArray[np.bool_]:
-        """bool [I, J, K], lungs with their vessels and nodules filled in."""
+        """bool [I, J, K], lungs with their vessels and nodules filled in; of CT only."""
         lung: npt.NDArray[np.bool_] = self._array("lung.npy")
         return lung
 

@@ -56,7 +56,7 @@ class VolumeSource(Protocol):
         """
 
     def volume(self, *, num_workers: int = 1) -> FloatArray:
-        """The whole array in source order, float32, HU."""
+        """The whole array in source order, float32, HU; of MR the first channel."""
 
     def headers(self) -> list[Any]:
         """DICOM datasets without pixel data in the order of the slices (one for a multi-frame file); [] for NIfTI."""
@@ -123,12 +123,12 @@ class NiftiSource:
     def planes(
         self, *, num_workers: int, verify: bool = False, wanted: Sequence[int] | None = None
     ) -> Iterator[FloatArray]:
-        """See `VolumeSource`; one thread inflates ahead, since a gzip stream has one order."""
+        """See `VolumeSource`, channel after channel; one thread inflates ahead, since a gzip stream has one order."""
         digest, left = nifti_digest(self.nifti), None if wanted is None else set(wanted)
         for index, stored in enumerate(self.nifti.planes()):
             if verify:
                 update_nifti(digest, stored)
-            if left is None or index in left:
+            if left is None or index % self.grid.shape[2] in left:
                 yield self.nifti.to_hu(stored)
         if verify:
             _check_content(self.entry, digest.hexdigest())
@@ -136,7 +136,7 @@ class NiftiSource:
     def volume(self, *, num_workers: int = 1) -> FloatArray:
         """See `VolumeSource`."""
         volume = np.empty(self.grid.shape, dtype=np.float32, order="F")
-        for index, plane in enumerate(self.planes(num_workers=num_workers)):
+        for index, plane in zip(range(self.grid.shape[2]), self.planes(num_workers=num_workers), strict=False):
             volume[:, :, index] = plane
         return volume
 
@@ -175,7 +175,7 @@ def open_source(cohort: Path, entry: CaseEntry) -> VolumeSource:
     source: VolumeSource
     try:
         if entry.source_format == "nifti":
-            nifti = open_nifti(cohort / entry.files[0], name)
+            nifti = open_nifti(cohort / entry.files[0], name, channels=entry.channels)
             source = NiftiSource(entry=entry, grid=nifti.grid, nifti=nifti)
         else:
             source = _open_dicom(cohort, entry, name)

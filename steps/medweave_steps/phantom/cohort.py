@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from medweave_steps.phantom.command import PhantomConfig
 
 LABELS = {"0": "background", "1": "nodule"}
+DATA_SET = msd_writer.DataSet(
+    name="Lung",
+    description="Lung nodules. Synthetic data: written by medweave-step phantom lung, not by a scanner",
+    dimensions="3D",
+    channels=("CT",),
+    labels=LABELS,
+)
 HELD_OUT_NODULES = (2, 6)
 # Every third scanner stores padding outside its circle of reconstruction, as many real ones do.
 PADDING_EVERY, PADDING_HU = 3, -2000
@@ -52,14 +59,14 @@ def write_cohort(config: PhantomConfig, context: StepContext) -> Mapping[str, An
     Returns:
         the numbers of patients, nodules, and nodules by type, place and size.
     """
-    patients = [Patient(seed=config.seed, ordinal=i + 1, held_out=False) for i in range(config.cases)]
-    patients += [Patient(seed=config.held_out_seed, ordinal=i + 1, held_out=True) for i in range(config.held_out_cases)]
-    _load_libraries(config.format)
+    patients = patients_of(config)
+    cohort_format = config.format or "dicom"
+    _load_libraries(cohort_format)
     progress = context.progress(unit="patient", total=len(patients))
     listed: dict[Patient, tuple[Nodule, ...]] = {}
     with atomic_directory(config.output) as folder:
-        dicom = {"dicom": folder, "both": folder / "dicom"}.get(config.format)
-        msd = {"msd": folder, "both": folder / "Task06_Lung"}.get(config.format)
+        dicom = {"dicom": folder, "both": folder / "dicom"}.get(cohort_format)
+        msd = {"msd": folder, "both": folder / "Task06_Lung"}.get(cohort_format)
         jobs = [
             _Job(
                 patient=one,
@@ -76,15 +83,23 @@ def write_cohort(config: PhantomConfig, context: StepContext) -> Mapping[str, An
             progress.step(f"{patient.name}: {len(nodules)} nodules")
         if dicom:
             held_out = [case_id_of_series(one.uid("series")) for one in patients if one.held_out]
-            _describe(dicom, config, held_out)
+            describe(dicom, config, held_out, LABELS)
         if msd:
-            msd_writer.write_dataset(msd, patients, LABELS)
-            _describe(msd, config, [one.name for one in patients if one.held_out])
+            msd_writer.write_dataset(msd, [one.name for one in patients], DATA_SET)
+            describe(msd, config, [one.name for one in patients if one.held_out], LABELS)
     for patient in patients:
         context.add_case(
             case_id_of_series(patient.uid("series")), num_nodules=len(listed[patient]), held_out=patient.held_out
         )
     return _counts([nodule for nodules in listed.values() for nodule in nodules], len(patients))
+
+
+def patients_of(config: PhantomConfig, prefix: str = "lung") -> list[Patient]:
+    """Those to develop on, then those that are held out."""
+    patients = [Patient(seed=config.seed, ordinal=i + 1, held_out=False, prefix=prefix) for i in range(config.cases)]
+    return patients + [
+        Patient(seed=config.held_out_seed, ordinal=i + 1, held_out=True) for i in range(config.held_out_cases)
+    ]
 
 
 def _load_libraries(cohort_format: str) -> None:
@@ -107,13 +122,14 @@ def _write_patient(job: _Job) -> tuple[Patient, tuple[Nodule, ...]]:
     return job.patient, chest.nodules
 
 
-def _describe(folder: Path, config: PhantomConfig, held_out: list[str]) -> None:
+def describe(folder: Path, config: PhantomConfig, held_out: list[str], labels: Mapping[str, str]) -> None:
+    """Writes the card that says that all is synthetic, and the split of the held-out cases."""
     card = {
         "synthetic": True,
-        "generator": "medweave-step phantom lung",
+        "generator": f"medweave-step phantom {config.kind}",
         "seed": config.seed,
         "held_out_seed": config.held_out_seed if config.held_out_cases else None,
-        "labels": LABELS,
+        "labels": dict(labels),
     }
     (folder / "cohort_card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
     splits = {"test": sorted(held_out)} if held_out else {}

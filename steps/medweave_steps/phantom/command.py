@@ -1,4 +1,4 @@
-"""`medweave-step phantom lung`: a synthetic cohort of chest CT, in the formats a hospital or a challenge would hand over."""
+"""`medweave-step phantom KIND`: a synthetic cohort of chest CT or brain MR, in the formats of a hospital or a challenge."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from medweave_steps.contracts.errors import UsageError
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
 
-DESCRIPTION = """Writes a cohort of synthetic chest CT: body, lungs, airways, vessels, bones, heart, and nodules of 4 to 30 mm
+DESCRIPTION = """lung writes a cohort of synthetic chest CT: body, lungs, airways, vessels, bones, heart, and nodules of 4 to 30 mm
 with their ground truth. Everything follows from the seeds. Synthetic data is good for trying the pipeline and for
 comparing methods; it says nothing about patients.
 
@@ -20,31 +20,43 @@ comparing methods; it says nothing about patients.
 --format both writes dicom/ and Task06_Lung/.
 
 --grid scanner draws 512 x 512 pixels of 0.6 to 0.9 mm and slices every 1 to 2.5 mm;
---grid demo draws 256 x 256 pixels of 1.4 to 1.6 mm and slices every 2 to 2.5 mm."""
+--grid demo draws 256 x 256 pixels of 1.4 to 1.6 mm and slices every 2 to 2.5 mm.
+
+brain writes an MSD Task01 folder (--format msd only): skull-stripped brains in four MR contrasts (FLAIR, T1w, T1gd, T2w;
+arbitrary units), each with a tumour: oedema, a core that does not enhance and, in most, a rim that does.
+--grid scanner draws 240 x 240 x 155 voxels of 1 mm, as the public set has; --grid demo 64 x 64 x 41 of 3.75 mm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhantomConfig:
     """What to write."""
 
-    kind: Literal["lung"] = option("what the scans show", positional=True)
+    kind: Literal["lung", "brain"] = option("what the scans show", positional=True)
     output: Path = option("folder to write; must not exist", metavar="DIR")
     cases: int = option("patients to develop on; one series each", default=8)
     held_out_cases: int = option("more patients, fixed as the test split in splits.json", default=0)
     seed: int = option("seed of the patients to develop on", default=1)
     held_out_seed: int = option("seed of the held-out patients; must differ from --seed", default=7919)
     nodules: tuple[int, int] = option(
-        "fewest and most nodules of a patient to develop on; held-out patients always have 2 to 6",
+        "fewest and most nodules of a patient to develop on (lung); held-out patients always have 2 to 6",
         default=(2, 6),
         metavar="LOW HIGH",
     )
-    format: Literal["dicom", "msd", "both"] = option("what to write", default="dicom")
+    format: Literal["dicom", "msd", "both"] | None = option(
+        "what to write (default: dicom for lung, msd for brain)", default=None
+    )
     transfer_syntax: Literal["explicit", "rle", "jpeg2000"] = option(
         "DICOM pixel encoding: explicit little endian, RLE lossless, or JPEG 2000 lossless", default="explicit"
     )
     grid: Literal["scanner", "demo"] = option("matrix and spacing", default="scanner")
 
     def __post_init__(self) -> None:
+        if self.kind == "brain" and self.format not in (None, "msd"):
+            raise UsageError(
+                "phantom brain: --format cannot be used.",
+                seen=str(self.format),
+                expected="msd, the only format of brains",
+            )
         if self.cases < 0 or self.held_out_cases < 0 or self.cases + self.held_out_cases == 0:
             raise UsageError(
                 "the number of patients cannot be used.",
@@ -66,10 +78,11 @@ class PhantomConfig:
 
 
 def run(config: PhantomConfig, context: StepContext) -> Mapping[str, Any]:
-    """Writes the cohort; returns counts of patients and nodules."""
+    """Writes the cohort; returns counts of patients, and of what they have."""
+    from medweave_steps.phantom.brain_cohort import write_brains
     from medweave_steps.phantom.cohort import write_cohort
 
-    return write_cohort(config, context)
+    return write_brains(config, context) if config.kind == "brain" else write_cohort(config, context)
 
 
 VERB = Verb(name="phantom", description=DESCRIPTION, config=PhantomConfig, run=run)

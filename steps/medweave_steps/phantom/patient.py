@@ -14,16 +14,18 @@ class Patient:
         seed: of the cohort the patient belongs to.
         ordinal: 1, 2, 3 … within that cohort.
         held_out: whether the patient is fixed to the test split.
+        prefix: of the names of cases to develop on.
     """
 
     seed: int
     ordinal: int
     held_out: bool
+    prefix: str = "lung"
 
     @property
     def name(self) -> str:
         """Name of the case in MSD folders and in progress lines: `lung_001`, `heldout_001`."""
-        return f"{'heldout' if self.held_out else 'lung'}_{self.ordinal:03d}"
+        return f"{'heldout' if self.held_out else self.prefix}_{self.ordinal:03d}"
 
     @property
     def patient_id(self) -> str:

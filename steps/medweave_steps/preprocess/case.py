@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.volume import Triple, VolumeInfo
 from medweave_steps.io.geometry import FloatArray, resampled_grid
 from medweave_steps.io.headers import copy_headers
-from medweave_steps.io.source import DicomSource, open_source, read_ground_truth
+from medweave_steps.io.source import DicomSource, VolumeSource, open_source, read_ground_truth
 from medweave_steps.preprocess.config import Settings
+from medweave_steps.preprocess.contrasts import box_of_multiples, resample_channels, standardised
 from medweave_steps.preprocess.labels import Lesion, paint, resample_lesions
 from medweave_steps.preprocess.lungs import Box, LungField, crop_box, find_lungs
 from medweave_steps.preprocess.resample import Resampling, needed_planes, plan_resampling, resample_planes
@@ -82,16 +83,9 @@ def prepare_case(job: CaseJob) -> CaseDone:
     check_files(job.cohort, entry)
     source = open_source(job.cohort, entry)
     plan = plan_resampling(source.grid, settings.spacing_mm)
-    wanted = needed_planes(plan, source.plane_axis)
-    planes = source.planes(num_workers=job.num_workers, verify=True, wanted=wanted)
-    volume = resample_planes(planes, plan, plane_axis=source.plane_axis)
-    field = find_lungs(volume, settings.spacing_mm)
     lesions = _lesions(job, plan)
-    box, num_widened = _choose_box(job, field, plan, lesions)
+    box, field, num_widened = (_prepare_ct if settings.window_hu else _prepare_mr)(job, source, plan, lesions)
     shape = _sizes(box)
-    crop = tuple(slice(low, high) for low, high in zip(*box, strict=True))
-    save_array(job.folder / "volume.npy", _clipped(volume[crop], settings.window_hu))
-    save_array(job.folder / "lung.npy", field.mask_IJK[crop])
     num_outside = num_label_voxels = 0
     if job.with_label:
         label, num_outside = paint(lesions, box[0], shape)
@@ -105,8 +99,8 @@ def prepare_case(job: CaseJob) -> CaseDone:
         "source_shape": list(source.grid.shape),
         "source_spacing_mm": [round(x, 4) for x in source.grid.spacing_mm],
         "shape": list(shape),
-        "field_of_view": field.kind if settings.crop == "lungs" else "none",
-        "lung_volume_ml": field.lung_volume_ml,
+        "field_of_view": field.kind if field and settings.crop == "lungs" else settings.crop,
+        "lung_volume_ml": field.lung_volume_ml if field else None,
         "num_lesions": len(lesions),
         "num_lesions_outside_crop": num_outside,
         "num_label_voxels": num_label_voxels,
@@ -119,6 +113,42 @@ def prepare_case(job: CaseJob) -> CaseDone:
         figures=figures,
         notices=tuple(_notices(job, field, num_widened, num_outside)),
     )
+
+
+def _prepare_ct(
+    job: CaseJob, source: VolumeSource, plan: Resampling, lesions: list[Lesion]
+) -> tuple[Box, LungField | None, int]:
+    settings = job.settings
+    assert settings.window_hu is not None
+    volume = resample_planes(_planes(job, source, plan), plan, plane_axis=source.plane_axis)
+    field = find_lungs(volume, settings.spacing_mm)
+    box, num_widened = _choose_box(job, field, plan, lesions)
+    crop = _slices(box)
+    save_array(job.folder / "volume.npy", _clipped(volume[crop], settings.window_hu))
+    save_array(job.folder / "lung.npy", field.mask_IJK[crop])
+    return box, field, num_widened
+
+
+def _prepare_mr(
+    job: CaseJob, source: VolumeSource, plan: Resampling, _lesions: list[Lesion]
+) -> tuple[Box, LungField | None, int]:
+    names = job.settings.channels
+    channels = resample_channels(
+        _planes(job, source, plan), plan, plane_axis=source.plane_axis, num_channels=len(names)
+    )
+    box = box_of_multiples(plan.shape) if job.settings.crop == "multiple-of-8" else ((0, 0, 0), plan.shape)
+    volume = standardised(channels, _slices(box), names, case_id=job.entry.case_id)
+    save_array(job.folder / "volume.npy", volume)
+    return box, None, 0
+
+
+def _planes(job: CaseJob, source: VolumeSource, plan: Resampling) -> Iterator[FloatArray]:
+    wanted = needed_planes(plan, source.plane_axis)
+    return source.planes(num_workers=job.num_workers, verify=True, wanted=wanted)
+
+
+def _slices(box: Box) -> tuple[slice, ...]:
+    return tuple(slice(low, high) for low, high in zip(*box, strict=True))
 
 
 def check_files(cohort: Path, entry: CaseEntry) -> None:
@@ -140,6 +170,8 @@ def check_files(cohort: Path, entry: CaseEntry) -> None:
 
 def _lesions(job: CaseJob, plan: Resampling) -> list[Lesion]:
     truth = read_ground_truth(job.cohort, job.entry) if job.with_label else None
+    if truth is not None and job.settings.merged_label:
+        truth = (truth > 0).astype(np.uint8)
     return [] if truth is None else resample_lesions(truth, plan)
 
 
@@ -147,6 +179,8 @@ def _choose_box(job: CaseJob, field: LungField, plan: Resampling, lesions: list[
     """The crop, and how many lesions it was widened for."""
     if job.settings.crop == "none":
         return ((0, 0, 0), plan.shape), 0
+    if job.settings.crop == "multiple-of-8":
+        return box_of_multiples(plan.shape), 0
     start, stop = crop_box(field.box, plan.shape, plan.spacing_mm, job.settings.margin_mm)
     beyond = [
         lesion
@@ -185,12 +219,14 @@ def _info(entry: CaseEntry, plan: Resampling, settings: Settings, box: Box) -> V
         grid=resampled_grid(plan.ras, settings.spacing_mm, start=box[0], shape=_sizes(box)),
         crop_start=box[0],
         window_hu=settings.window_hu,
+        unit="HU" if settings.window_hu else "SD",
+        channels=settings.channels,
     )
 
 
-def _notices(job: CaseJob, field: LungField, num_widened: int, num_outside: int) -> list[str]:
+def _notices(job: CaseJob, field: LungField | None, num_widened: int, num_outside: int) -> list[str]:
     case_id, found = job.entry.case_id, []
-    if job.settings.crop == "lungs" and field.kind in _NO_LUNGS:
+    if field and job.settings.crop == "lungs" and field.kind in _NO_LUNGS:
         found.append(f"{case_id}: {_NO_LUNGS[field.kind]}.")
     if num_widened:
         lesions = "1 lesion that reaches" if num_widened == 1 else f"{num_widened} lesions that reach"

@@ -13,13 +13,14 @@ from medweave_steps.runtime.verb import StepContext, Verb
 
 DESCRIPTION = """\
 Turns every case of a checked cohort to the axes Right, Anterior, Superior, resamples it linearly to --spacing-mm, clips it
-to --window-hu, crops it to the lungs, and splits the cohort by patient.
+to --window-hu, crops it to the lungs, and splits the cohort by patient. Of MR, each contrast gets mean 0 and standard
+deviation 1 instead, and the volume is cut to multiples of 8 voxels.
 
 Reads: the folder that `check` was given, and its cohort_index.json.
 Writes: OUTPUT/training_set/ (training and validation cases) and OUTPUT/inference_batches/batch-000/ ... (test cases; every
-case with --purpose inference), each with cohort.json and, per case, volume.npy (float32, HU), lung.npy, label.npy,
-volume_info.json (geometry in mm and the way back to the source). A batch's cases from DICOM have source_headers.zip too, by
-which results name their source; it holds patient data. The training set has none.
+case with --purpose inference), each with cohort.json and, per case, volume.npy (float32, HU; MR: a channel per contrast),
+lung.npy (CT), label.npy, volume_info.json (geometry in mm and the way back to the source). A batch's cases from DICOM have
+source_headers.zip too, by which results name their source; it holds patient data. The training set has none.
 OUTPUT appears only when it is complete; later steps memory-map its arrays.
 Refuses: an index with errors or of another cohort, the same patient in two splits, too few patients, a full disk.
 Memory: a series of 512 x 512 x 600 takes less than 4 GB; cases are prepared on --num-threads processes."""
@@ -110,7 +111,7 @@ def _inputs(config: PreprocessConfig) -> tuple[CohortIndex, Settings]:
             do="run check on a folder that holds DICOM series or NIfTI volumes",
         )
     card = None if config.segmentation_model is None else read_card(config.segmentation_model, verify=False)
-    return index, settings_of(config, card)
+    return index, settings_of(config, card, index.channels)
 
 
 def _splits(index: CohortIndex, config: PreprocessConfig, context: StepContext) -> dict[str, Split]:
@@ -158,7 +159,8 @@ def _results(
             for split in ("train", "validation", "test")
         },
         "spacing_mm": list(settings.spacing_mm),
-        "window_hu": list(settings.window_hu),
+        **({"window_hu": list(settings.window_hu)} if settings.window_hu else {}),
+        "channels": list(settings.channels),
         "crop": settings.crop,
         "median_seconds_per_case": round(statistics.median(case["seconds"] for case in figures), 3),
         "seconds_of_all_cases": round(sum(case["seconds"] for case in figures), 3),

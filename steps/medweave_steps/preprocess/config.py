@@ -9,13 +9,13 @@ from typing import Literal
 
 from medweave_steps.contracts.errors import UsageError, UserInputError
 from medweave_steps.contracts.model import ModelCard
-from medweave_steps.contracts.volume import Triple_mm
+from medweave_steps.contracts.volume import CT_CHANNELS, Crop, Triple_mm, modality_of
 from medweave_steps.runtime.options import option
 
-Crop = Literal["lungs", "none"]
 Fractions = tuple[float, float, float]
 
 DEFAULT_SPACING_MM: Triple_mm = (2.0, 2.0, 2.0)
+DEFAULT_MR_SPACING_MM: Triple_mm = (1.0, 1.0, 1.0)
 DEFAULT_WINDOW_HU = (-1000.0, 400.0)
 DEFAULT_FRACTIONS: Fractions = (0.70, 0.15, 0.15)
 DEFAULT_SEED = 0
@@ -29,15 +29,22 @@ class PreprocessConfig:
     cohort_index: Path = option("cohort_index.json as `check` wrote it")
     output: Path = option("folder to write; must not exist yet")
     spacing_mm: Triple_mm | None = option(
-        "voxel size of the prepared volumes along Right, Anterior, Superior, mm (default: 2 2 2, or the model's)",
+        "voxel size of the prepared volumes along Right, Anterior, Superior, mm (default: 2 2 2, for MR 1 1 1, or "
+        "the model's)",
         default=None, metavar="R A S",
     )  # fmt: skip
     window_hu: tuple[float, float] | None = option(
-        "values are clipped to this range after resampling, HU (default: -1000 400, or the model's)",
+        "values are clipped to this range after resampling, HU (default: -1000 400, or the model's); not for MR, whose contrasts "
+        "get mean 0 and standard deviation 1 each",
         default=None, metavar="LOW HIGH",
     )  # fmt: skip
     crop: Crop | None = option(
-        "field of view: the box around the lungs, or the whole volume (default: lungs, or the model's)", default=None
+        "field of view: the box around the lungs, the whole volume, or as much of it as has sides of multiples of 8 voxels "
+        "(default: lungs, for MR multiple-of-8, or the model's)",
+        default=None,
+    )
+    merged_label: str | None = option(
+        "name of the one label that all labels become; else they stay apart", default=None
     )
     margin_mm: float = option("distance kept around the lungs when cropping, mm", default=10.0)
     fractions: Fractions | None = option(
@@ -80,40 +87,55 @@ class Settings:
 
     Attributes:
         spacing_mm: voxel size along I, J, K.
-        window_hu: values are clipped to this range.
+        window_hu: values are clipped to this range; None for MR.
         margin_mm: kept around the lungs when cropping.
+        channels: names of the contrasts.
+        merged_label: name of the one label that all become, or None.
     """
 
     spacing_mm: Triple_mm
-    window_hu: tuple[float, float]
+    window_hu: tuple[float, float] | None
     crop: Crop
     margin_mm: float
+    channels: tuple[str, ...] = CT_CHANNELS
+    merged_label: str | None = None
 
 
-def settings_of(config: PreprocessConfig, card: ModelCard | None) -> Settings:
+def settings_of(config: PreprocessConfig, card: ModelCard | None, channels: tuple[str, ...] = CT_CHANNELS) -> Settings:
     """The settings of a run: the model's where there is one, else the options, else the defaults.
 
+    Args:
+        channels: of the cohort.
     Raises:
         UsageError: an option contradicts the model's card.
         UserInputError: the card asks for an input that `preprocess` does not make.
     """
+    is_ct = modality_of(channels) == "CT"
+    if not is_ct and config.window_hu is not None:
+        raise _unusable("window-hu", config.window_hu, "no window: the cohort is MR, which has no HU")
+    if not is_ct and config.crop == "lungs":
+        raise _unusable("crop", config.crop, "multiple-of-8 or none: the cohort is MR")
     if card is not None:
-        _check_card(config, card)
+        _check_card(config, card, channels)
         return Settings(
             spacing_mm=card.input.spacing_mm,
             window_hu=card.input.window_hu,
             crop=card.input.crop,
             margin_mm=config.margin_mm,
+            channels=channels,
+            merged_label=config.merged_label,
         )
     return Settings(
-        spacing_mm=config.spacing_mm or DEFAULT_SPACING_MM,
-        window_hu=config.window_hu or DEFAULT_WINDOW_HU,
-        crop=config.crop or "lungs",
+        spacing_mm=config.spacing_mm or (DEFAULT_SPACING_MM if is_ct else DEFAULT_MR_SPACING_MM),
+        window_hu=(config.window_hu or DEFAULT_WINDOW_HU) if is_ct else None,
+        crop=config.crop or ("lungs" if is_ct else "multiple-of-8"),
         margin_mm=config.margin_mm,
+        channels=channels,
+        merged_label=config.merged_label,
     )
 
 
-def _check_card(config: PreprocessConfig, card: ModelCard) -> None:
+def _check_card(config: PreprocessConfig, card: ModelCard, channels: tuple[str, ...]) -> None:
     wanted = card.input
     for name, given, of_card in (
         ("spacing-mm", config.spacing_mm, wanted.spacing_mm),
@@ -128,18 +150,26 @@ def _check_card(config: PreprocessConfig, card: ModelCard) -> None:
                 do=f"leave --{name} out when --segmentation-model is given",
             )
     # The contract's literals hold modality, unit and orientation; these are the values that a card may still get wrong.
+    names = ", ".join(channels)
     for what, seen, expected, fits in (
-        ("channels", wanted.channels, "1", wanted.channels == 1),
+        ("channels", wanted.channels, f"{len(channels)}: {names}, as the cohort has", wanted.channels == len(channels)),
+        ("channel_names", ", ".join(wanted.channel_names), f"{names}, as the cohort has", wanted.channel_names == channels),
         ("spacing_mm", _show(wanted.spacing_mm), "three numbers from 0.2 to 10 mm", all(0.2 <= x <= 10 for x in wanted.spacing_mm)),
-        ("window_hu", _show(wanted.window_hu), "the lower number first", wanted.window_hu[0] < wanted.window_hu[1]),
+        ("window_hu", _show(wanted.window_hu or ()), "for CT the lower number first", _window_fits(wanted.window_hu, channels)),
     ):  # fmt: skip
         if not fits:
             raise UserInputError(
                 f"the model '{card.name}' takes an input that preprocess does not make.",
                 seen=f"input.{what} {seen} (model_card.json)",
                 expected=expected,
-                do="use a model whose card asks for one CT channel on a regular grid in mm",
+                do="use a model whose card asks for what the cohort holds, on a regular grid in mm",
             )
+
+
+def _window_fits(window_hu: tuple[float, float] | None, channels: tuple[str, ...]) -> bool:
+    if modality_of(channels) != "CT":
+        return window_hu is None
+    return window_hu is not None and window_hu[0] < window_hu[1]
 
 
 def _check_fractions(fractions: Fractions) -> None:

@@ -27,7 +27,7 @@ class CalibrationWindow:
 
     Attributes:
         kind: what lies in its middle.
-        values_BCIJK: float32 [1, 1, I, J, K], scaled as the model card says.
+        values_BCIJK: float32 [1, C, I, J, K], scaled as the model card says.
     """
 
     case_id: str
@@ -82,26 +82,26 @@ def calibration_sha256(windows: Sequence[CalibrationWindow]) -> str:
 def _window(
     folder: CaseFolder, contract: InputContract, *, lesion_turn: bool, random: np.random.Generator
 ) -> CalibrationWindow:
-    volume_IJK = folder.volume_IJK()
-    center = None
+    volume_CIJK, is_ct, center = folder.volume_CIJK(), contract.window_hu is not None, None
+    shape = volume_CIJK.shape[1:]
     if lesion_turn and folder.case.has_label:
         center = _draw(folder.label_IJK(), random)
     kind: Literal["lesion", "background"] = "background" if center is None else "lesion"
     if center is None:
-        center = _draw(folder.lung_IJK(), random) or tuple(int(random.integers(n)) for n in volume_IJK.shape)
+        inside = _draw(folder.lung_IJK(), random) if is_ct else None
+        center = inside or tuple(int(random.integers(n)) for n in shape)
     # As the sliding window of `segment`: inside the volume, which is padded with air where it is smaller.
     start = [
         min(max(c - side // 2, 0), max(n - side, 0))
-        for c, side, n in zip(center, contract.patch_shape, volume_IJK.shape, strict=True)
+        for c, side, n in zip(center, contract.patch_shape, shape, strict=True)
     ]
     where = tuple(slice(s, s + side) for s, side in zip(start, contract.patch_shape, strict=True))
-    scaled_IJK = scale_hu(volume_IJK[where], contract)
-    missing = [side - n for side, n in zip(contract.patch_shape, scaled_IJK.shape, strict=True)]
-    padded = np.pad(
-        scaled_IJK, [(m // 2, m - m // 2) for m in missing], constant_values=np.float32(contract.scaled_range[0])
-    )
+    scaled_CIJK = scale_hu(volume_CIJK[:, *where], contract)
+    missing = [side - n for side, n in zip(contract.patch_shape, scaled_CIJK.shape[1:], strict=True)]
+    width = [(0, 0), *((m // 2, m - m // 2) for m in missing)]
+    padded = np.pad(scaled_CIJK, width, constant_values=np.float32(contract.scaled_range[0] if is_ct else 0))
     i, j, k = start
-    return CalibrationWindow(case_id=folder.case.case_id, kind=kind, start=(i, j, k), values_BCIJK=padded[None, None])
+    return CalibrationWindow(case_id=folder.case.case_id, kind=kind, start=(i, j, k), values_BCIJK=padded[None])
 
 
 def _draw(mask_IJK: AnyMask, random: np.random.Generator) -> tuple[int, ...] | None:

@@ -121,15 +121,17 @@ def _summary(material: Material, title: str) -> ReportSummary:
         figures=sections.headline(evaluation),
         precision=material.results_of("segment").get("precision"),
         gate=material.gate.reason if material.gate else None,
-        sections=sections.SECTIONS,
+        sections=sections.sections_of(material),
     )
 
 
 def _fragment(material: Material, summary: ReportSummary, overlays: list[dict[str, Any]]) -> str:
     from medweave_steps.contracts.report_fragment import SECTIONS_BEGIN, SECTIONS_END, stylesheet
-    from medweave_steps.report import charts, sections
+    from medweave_steps.report import charts, scaling, sections
     from medweave_steps.runtime.imports import require
 
+    trainings = scaling.measured_trainings(material.reports)
+    seconds = {ranks: float(known["step_seconds"]) for ranks, known in trainings.items()}
     evaluation, curves = material.evaluation, material.curves
     jinja2 = require("jinja2", extra="report")
     environment = jinja2.Environment(
@@ -151,10 +153,13 @@ def _fragment(material: Material, summary: ReportSummary, overlays: list[dict[st
         result_charts=result_charts,
         remarks=sections.remarks(evaluation),
         overlays=overlays,
+        shown_as=sections.shown_as(material),
         cases=[(case, sections.case_cells(case)) for case in sections.ranked_cases(evaluation)],
         tags=sections.tags(evaluation),
         training_charts=training_charts,
         training_facts=sections.training_facts(material),
+        scaling_rows=[(row, scaling.cells(row)) for row in scaling.rows(seconds)],
+        scaling_where=scaling.where(trainings),
         gate=material.gate,
         gate_rows=sections.gate_rows(material.gate) if material.gate else [],
         gate_test_rows=sections.gate_test_rows(material.gate) if material.gate else [],

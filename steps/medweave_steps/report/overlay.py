@@ -24,6 +24,8 @@ BoolArray = npt.NDArray[np.bool_]
 
 # The window radiologists read lungs in: level -600 HU, width 1500 HU.
 LUNG_WINDOW_HU = (-1350.0, 150.0)
+# A skull-stripped brain is about 0.5 to 3 standard deviations above the mean that its black background pulls down.
+MR_WINDOW_SD = (-0.6, 5.0)
 ZOOM_FIELD_MM = 50.0
 ZOOM_PIXELS_MM = 0.25
 
@@ -52,13 +54,19 @@ AXIAL = VIEWS[0]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scan:
-    """One case to be drawn: volume and ground truth on the prepared grid, the prediction (0 or 1) on the source's."""
+    """One case to be drawn: volume (of MR the first contrast) and ground truth on the prepared grid, the prediction (0 or 1) on
+    the source's."""
 
     case_id: str
     info: VolumeInfo
     volume_IJK: FloatArray
     truth_IJK: BoolArray
     found_RAS: FloatArray
+
+    @property
+    def window(self) -> tuple[float, float]:
+        """Values shown as black and as white."""
+        return LUNG_WINDOW_HU if self.info.window_hu else MR_WINDOW_SD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +162,7 @@ def pictures(case: CaseFolder, mask_path: Path) -> tuple[list[Picture], Focus]:
     scan = Scan(
         case_id=case.case.case_id,
         info=info,
-        volume_IJK=case.volume_IJK(),
+        volume_IJK=case.volume_CIJK()[0],
         truth_IJK=case.label_IJK() > 0 if case.case.has_label else np.zeros(info.grid.shape, np.bool_),
         found_RAS=read_mask(mask_path, info),
     )
@@ -165,7 +173,7 @@ def pictures(case: CaseFolder, mask_path: Path) -> tuple[list[Picture], Focus]:
 
 
 def _layers(view: View, scan: Scan, focus: Focus) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Image (HU), ground truth and prediction (0 to 1) of a plane, turned as they are shown."""
+    """Image (HU or standard deviations), ground truth and prediction (0 to 1) of a plane, turned as they are shown."""
     place = focus.voxel[view.normal]
     layers = (
         np.take(scan.volume_IJK, place, axis=view.normal),
@@ -204,11 +212,12 @@ def _plane_of_mask(mask_RAS: FloatArray, info: VolumeInfo, normal: int, place: i
 def _picture(view: View, scan: Scan, focus: Focus) -> Picture:
     image, truth, found = _layers(view, scan, focus)
     height, width = image.shape
+    shown = "lung window" if scan.info.window_hu else scan.info.channels[0]
     row_mm, column_mm = scan.info.grid.spacing_mm[view.row], scan.info.grid.spacing_mm[view.column]
     return Picture(
         name=view.name,
-        alt=f"{view.name.capitalize()} plane of {scan.case_id}, {focus.what}, lung window, with {_outlines(truth, found)}.",
-        png=_png(image),
+        alt=f"{view.name.capitalize()} plane of {scan.case_id}, {focus.what}, {shown}, with {_outlines(truth, found)}.",
+        png=_png(image, scan.window),
         width=width,
         height=height,
         aspect=round(width * column_mm / (height * row_mm), 4),
@@ -228,7 +237,7 @@ def _zoomed(view: View, scan: Scan, focus: Focus, name: str) -> Picture:
     at = np.meshgrid(rows, columns, indexing="ij")
     image, truth, found = (
         ndimage.map_coordinates(np.ascontiguousarray(layer), at, order=order, mode="constant", cval=outside)
-        for layer, order, outside in zip(layers, (3, 1, 1), (LUNG_WINDOW_HU[0], 0, 0), strict=True)
+        for layer, order, outside in zip(layers, (3, 1, 1), (scan.window[0], 0, 0), strict=True)
     )
     return Picture(
         name=name,
@@ -236,7 +245,7 @@ def _zoomed(view: View, scan: Scan, focus: Focus, name: str) -> Picture:
             f"{view.name.capitalize()} plane of {scan.case_id}, enlarged to a field of {ZOOM_FIELD_MM:g} mm, {focus.what}, "
             f"with {_outlines(truth, found)}."
         ),
-        png=_png(image),
+        png=_png(image, scan.window),
         width=len(columns),
         height=len(rows),
         aspect=1.0,
@@ -272,10 +281,10 @@ def _outlines(truth: FloatArray, found: FloatArray) -> str:
     return f"the outline of {' and of '.join(parts)}" if parts else "no lesion outlined"
 
 
-def _png(image_hu: FloatArray) -> str:
+def _png(image: FloatArray, window: tuple[float, float]) -> str:
     pillow = require("PIL.Image", extra="report")
-    low, high = LUNG_WINDOW_HU
-    grey = np.rint(np.clip((image_hu - low) / (high - low), 0, 1) * 255).astype(np.uint8)
+    low, high = window
+    grey = np.rint(np.clip((image - low) / (high - low), 0, 1) * 255).astype(np.uint8)
     stream = io.BytesIO()
     pillow.fromarray(np.ascontiguousarray(grey)).save(stream, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode("ascii")

@@ -10,6 +10,8 @@ from medweave_steps.contracts.evaluation import CaseFigures, Evaluation
 from medweave_steps.contracts.gate import GateComparison, GateDecision, GateFigures, GateSpeed
 from medweave_steps.contracts.progress import duration
 from medweave_steps.contracts.report_fragment import HeadlineFigure
+from medweave_steps.contracts.volume import CT_CHANNELS
+from medweave_steps.report import scaling
 from medweave_steps.report.gather import Material
 from medweave_steps.report.words import NO_INTERVAL, NOT_DEFINED, figure, interval, mib, minus, plural, signed, triple
 
@@ -18,6 +20,7 @@ SECTIONS = (
     ("overlays", "Segmentations in three planes"),
     ("cases", "Case by case"),
     ("training", "Training"),
+    ("scaling", "Ranks, time and speed-up"),
     ("gate", "Which precision was accepted"),
     ("model", "Model and data"),
 )
@@ -37,6 +40,12 @@ _MORE = (
 )
 
 _ORDER = ("dice", "nsd", "hd95", "lesion", "false")
+
+
+def sections_of(material: Material) -> tuple[tuple[str, str], ...]:
+    """Id and heading of each section; that of ranks needs two numbers of ranks to compare."""
+    leave_out = () if len(scaling.measured_trainings(material.reports)) > 1 else ("scaling",)
+    return tuple(section for section in SECTIONS if section[0] not in leave_out)
 
 
 def headline(evaluation: Evaluation) -> tuple[HeadlineFigure, ...]:
@@ -76,7 +85,7 @@ def remarks(evaluation: Evaluation) -> list[str]:
         "as found if one predicted component overlaps it. A false positive is a predicted component that overlaps no lesion.",
         f"Intervals: {draws['level']:.0%} percentile bootstrap over patients, {draws['num_resamples']:g} draws, seed "
         f"{draws['seed']:g}. Where every lesion was found the interval has no width; that is not certainty.",
-        f"Baseline: voxels of {minus(evaluation.baseline.threshold_hu)} HU or more inside the filled lungs, in components of "
+        f"Baseline: voxels of {_threshold(evaluation)}, in components of "
         f"{evaluation.baseline.volume_mm3[0]:g} to {evaluation.baseline.volume_mm3[1]:g} mm³; nothing in it is learned.",
     ]
     if evaluation.cases_both_empty:
@@ -89,6 +98,13 @@ def remarks(evaluation: Evaluation) -> list[str]:
         names = ", ".join(evaluation.cases_without_ground_truth)
         said.append(f"Segmented but in no figure, for lack of a ground truth: {names}.")
     return said
+
+
+def _threshold(evaluation: Evaluation) -> str:
+    baseline = evaluation.baseline
+    if baseline.threshold_hu is not None:
+        return f"{minus(baseline.threshold_hu)} HU or more inside the filled lungs"
+    return f"the first contrast of {baseline.threshold_sd:g} standard deviations or more above its mean"
 
 
 def _formats(cases: Sequence[CaseFigures]) -> str:
@@ -119,6 +135,12 @@ def shown_cases(evaluation: Evaluation, most: int) -> list[CaseFigures]:
     rest = [case.case_id for case in ranked]
     wanted = list(dict.fromkeys([*marked, *spread, *rest]))[:most]
     return [case for case in reversed(ranked) if case.case_id in wanted]
+
+
+def shown_as(material: Material) -> str:
+    """How the pictures show a volume."""
+    channels = tuple(material.results_of("preprocess").get("channels", CT_CHANNELS))
+    return "Lung window (level −600 HU, width 1500 HU)" if channels == CT_CHANNELS else channels[0]
 
 
 def training_facts(material: Material) -> list[tuple[str, str]]:
@@ -186,14 +208,29 @@ def model_facts(material: Material) -> list[tuple[str, str]]:
         ("Model", segmented.get("model_name")),
         ("Model card, SHA-256", segmented.get("model_sha256")),
         ("Computed in", _precision(segmented)),
-        ("Input", f"CT in HU on a grid of {triple(prepared['spacing_mm'])} mm" if "spacing_mm" in prepared else None),
+        ("Input", _input_of(prepared)),
         ("HU window", "{} to {} HU".format(*map(minus, prepared["window_hu"])) if "window_hu" in prepared else None),
-        ("Field of view", {"lungs": "cropped to the lungs", "none": "whole scan"}.get(prepared.get("crop", ""))),
+        ("Field of view", _FIELDS_OF_VIEW.get(prepared.get("crop", ""))),
         ("Patients", ", ".join(f"{count} {split}" for split, count in splits.items()) or None),
         ("Data", "synthetic, from a generator" if material.evaluation.synthetic else "as given by the user"),
         ("Intended use", segmented.get("intended_use", "research use only; not a medical device")),
     ]
     return [(name, str(value)) for name, value in facts if value]
+
+
+_FIELDS_OF_VIEW = {
+    "lungs": "cropped to the lungs",
+    "none": "whole scan",
+    "multiple-of-8": "whole scan but for the voxels above a multiple of 8",
+}
+
+
+def _input_of(prepared: Mapping[str, Any]) -> str | None:
+    if "spacing_mm" not in prepared:
+        return None
+    channels = tuple(prepared.get("channels", CT_CHANNELS))
+    standard = f"MR ({', '.join(channels)}), each with mean 0 and standard deviation 1,"
+    return f"{'CT in HU' if channels == CT_CHANNELS else standard} on a grid of {triple(prepared['spacing_mm'])} mm"
 
 
 def _precision(segmented: Mapping[str, Any]) -> str | None:

@@ -21,6 +21,7 @@ from medweave_steps.search.table import TRIALS, in_order, read_rows, table_of, w
 from medweave_steps.search.trial import MODEL, Settings, train_to_its_end
 
 C = TypeVar("C")
+_OF_PROGRESS = ("verb", "unit", "done", "total", "seconds_left", "detail")
 
 
 def run(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
@@ -115,7 +116,8 @@ def _epochs(context: StepContext) -> Any:
     def step(point: Mapping[str, Any]) -> None:
         if not progress:
             progress.append(context.progress(unit="epoch", total=int(point["total"]), done=int(point["done"]) - 1))
-        progress[0].step(str(point.get("detail", "")))
+        figures = {name: value for name, value in point.items() if name not in _OF_PROGRESS}
+        progress[0].step(str(point.get("detail", "")), **figures)
 
     return step
 

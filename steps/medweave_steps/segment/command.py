@@ -100,11 +100,11 @@ def segment_case(
 ) -> tuple[Delivery, dict[str, float]]:
     """Segments one prepared case and writes its results; returns what was written and the seconds per stage."""
     marks = [time.perf_counter()]
-    volume_IJK_hu = case.volume_IJK()
-    if volume_IJK_hu.shape != info.grid.shape:
+    volume_CIJK = case.volume_CIJK()
+    if volume_CIJK.shape[1:] != info.grid.shape:
         raise UserInputError(
             f"volume.npy of {info.case_id} does not belong to its volume_info.json.",
-            seen=f"shape {volume_IJK_hu.shape}",
+            seen=f"shape {volume_CIJK.shape[1:]}",
             expected=f"shape {info.grid.shape}",
             do="run preprocess again",
         )
@@ -112,13 +112,13 @@ def segment_case(
         # Hundreds of source images are named while the network computes outside the interpreter.
         drafting = pool.submit(draft_dicom, case, info, card, model_sha256=model_sha256)
         marks.append(time.perf_counter())
-        probability_IJK = predict_probability(engine, volume_IJK_hu, card)
+        probability_IJK = predict_probability(engine, volume_CIJK, card)
         marks.append(time.perf_counter())
         found = lesion_components(probability_IJK, card.postprocessing, info.grid.spacing_mm)
         mask = restore_mask(found.probability_IJK, info, threshold=card.postprocessing.threshold, boxes=found.boxes)
         marks.append(time.perf_counter())
         draft = drafting.result()
-    delivery = deliver_case(folder, mask, info, volume_IJK_hu, draft, card, model_sha256=model_sha256)
+    delivery = deliver_case(folder, mask, info, volume_CIJK, draft, card, model_sha256=model_sha256)
     marks.append(time.perf_counter())
     return delivery, {name: b - a for name, (a, b) in zip(STAGES, itertools.pairwise(marks), strict=True)}
 
@@ -144,7 +144,7 @@ VERB = Verb(
     name="segment",
     description=(
         "Finds lesions in prepared cases and brings them back to the grid of the source. Per case: lesion_mask.nii.gz,\n"
-        "lesions.csv (volume mm³, longest diameter mm, mean HU, slice) and, for DICOM sources, lesion_mask.dcm (DICOM SEG)\n"
+        "lesions.csv (volume mm³, longest diameter mm, mean HU of CT, slice) and, for DICOM sources, lesion_mask.dcm (DICOM SEG)\n"
         "and lesions_sr.dcm (DICOM SR, TID 1500). Refuses a model whose card does not fit the cases (spacing in mm, HU\n"
         "window, crop) or whose files were changed. Computes on the CPU in the precision that the card pins."
     ),

@@ -78,7 +78,7 @@ def deliver_case(
     folder: Path,
     mask: npt.NDArray[np.uint8],
     info: VolumeInfo,
-    volume_IJK_hu: npt.NDArray[np.float32],
+    volume_CIJK: npt.NDArray[np.float32],
     draft: Draft | None,
     card: ModelCard,
     *,
@@ -90,7 +90,7 @@ def deliver_case(
         folder: of the case; made here, inside a folder that appears only when it is complete.
         mask: uint8, 0 or 1, on the source grid, in source order.
         info: geometry of the case.
-        volume_IJK_hu: the prepared volume.
+        volume_CIJK: the prepared volume.
         draft: of the DICOM outputs.
         card, model_sha256: the model and the digest of its card.
     """
@@ -99,7 +99,7 @@ def deliver_case(
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         nifti = pool.submit(write_mask, folder / NIFTI_MASK, mask, info)
         instance_numbers = draft.source.instance_numbers(mask.shape[0]) if draft else ()
-        lesions = measure_lesions(mask, info, volume_IJK_hu, instance_numbers)
+        lesions = measure_lesions(mask, info, volume_CIJK, instance_numbers)
         write_table(folder / TABLE, lesions)
         if draft:
             with values_as_they_are():

@@ -125,7 +125,7 @@ def _lesion(lesion: Lesion, segmentation: Any, source: Source, card: ModelCard, 
             ),
             sr.Measurement(
                 name=codes.DCM.AttenuationCoefficient,
-                value=round(lesion.mean_hu, 1),
+                value=round(_mean_hu(lesion), 1),
                 unit=codes.UCUM.HounsfieldUnit,
                 derivation=codes.SCT.Mean,
             ),
@@ -143,3 +143,8 @@ def _lesion(lesion: Lesion, segmentation: Any, source: Source, card: ModelCard, 
         )
     )
     return group
+
+
+def _mean_hu(lesion: Lesion) -> float:
+    assert lesion.mean_hu is not None, "DICOM sources are CT"
+    return lesion.mean_hu

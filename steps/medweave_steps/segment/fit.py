@@ -19,8 +19,14 @@ def check_fits(card: ModelCard, cohort: PreparedCohort, infos: Sequence[VolumeIn
     Raises:
         UserInputError: one does not fit; names the first case and what differs.
     """
-    if card.input.channels != 1:
-        raise _misfit(card, "this batch", f"{card.input.channels} channels (model_card.json, input)", "1 channel, CT")
+    wanted = card.input.channel_names
+    if wanted != cohort.channels or card.input.channels != len(wanted):
+        raise _misfit(
+            card,
+            "this batch",
+            f"{_counted(len(cohort.channels))}: {', '.join(cohort.channels)} (cohort.json)",
+            f"{_counted(card.input.channels)}: {', '.join(wanted)} (model_card.json, input)",
+        )
     sides, multiple = card.input.patch_shape, card.input.patch_multiple
     if any(side < 1 or side % multiple for side in sides):
         raise _misfit(
@@ -66,9 +72,15 @@ def _misfit(card: ModelCard, case: str, seen: str, expected: str) -> UserInputEr
     )
 
 
+def _counted(number: int) -> str:
+    return f"{number} channel{'' if number == 1 else 's'}"
+
+
 def _mm(values: tuple[float, float, float]) -> str:
     return f"({', '.join(f'{v:.2f}' for v in values)}) mm"
 
 
-def _hu(window: tuple[float, float]) -> str:
+def _hu(window: tuple[float, float] | None) -> str:
+    if window is None:
+        return "nothing (MR)"
     return f"[{window[0]:g}, {window[1]:g}] HU"

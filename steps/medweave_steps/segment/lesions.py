@@ -21,7 +21,7 @@ COLUMNS: Mapping[str, str] = {
     "lesion": "1, 2, … by falling volume",
     "volume_mm3": "number of voxels times voxel volume on the source grid, mm³",
     "longest_diameter_mm": "longest diameter within a slice, mm: centre to centre of the two farthest pixels, plus one pixel",
-    "mean_hu": "mean HU of the prepared volume (resampled, clipped to the model's window) at the lesion's voxels",
+    "mean_hu": "mean HU of the prepared volume (resampled, clipped to the model's window) at the lesion's voxels; empty for MR",
     "slice": "source slice of the lesion's largest area, from 1 along the slice normal (NIfTI: along the axis nearest S)",
     "instance_number": "DICOM InstanceNumber of that slice; empty where the source has none",
     "first_slice": "first source slice of the lesion, counted from 1",
@@ -39,7 +39,7 @@ class Lesion:
     lesion: int
     volume_mm3: float
     longest_diameter_mm: float
-    mean_hu: float
+    mean_hu: float | None
     slice: int
     instance_number: int | None
     first_slice: int
@@ -55,7 +55,7 @@ def slice_axis(info: VolumeInfo) -> int:
 def measure_lesions(
     mask: npt.NDArray[np.uint8],
     info: VolumeInfo,
-    volume_IJK_hu: npt.NDArray[np.float32],
+    volume_CIJK: npt.NDArray[np.float32],
     instance_numbers: Sequence[int | None] = (),
 ) -> list[Lesion]:
     """Measures every lesion of a mask on the source grid.
@@ -63,7 +63,7 @@ def measure_lesions(
     Args:
         mask: uint8, 0 or 1, of shape `info.source_grid.shape`.
         info: geometry of the case.
-        volume_IJK_hu: the prepared volume, for the mean HU.
+        volume_CIJK: the prepared volume, for the mean HU of CT.
         instance_numbers: DICOM InstanceNumber per slice; empty for NIfTI.
     Returns:
         lesions by falling volume; of equal ones the first in array order comes first.
@@ -90,7 +90,7 @@ def measure_lesions(
                 lesion=number,
                 volume_mm3=len(own) * grid.voxel_volume_mm3,
                 longest_diameter_mm=diameters[component],
-                mean_hu=float(_sample(volume_IJK_hu, index, info).mean(dtype=np.float64)),
+                mean_hu=_mean_hu(volume_CIJK, index, info),
                 slice=largest + 1,
                 instance_number=instance_numbers[largest] if instance_numbers else None,
                 first_slice=int(slices[0]) + 1,
@@ -107,11 +107,19 @@ def write_table(path: Path, lesions: Sequence[Lesion]) -> None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for a in lesions:
-        numbers = [f"{a.volume_mm3:.2f}", f"{a.longest_diameter_mm:.2f}", f"{a.mean_hu:.1f}"]
+        numbers = [
+            f"{a.volume_mm3:.2f}",
+            f"{a.longest_diameter_mm:.2f}",
+            "" if a.mean_hu is None else f"{a.mean_hu:.1f}",
+        ]
         place = [a.slice, "" if a.instance_number is None else a.instance_number, a.first_slice, a.last_slice]
         # Adding 0 turns a rounded -0.0 into 0.0.
         writer.writerow([a.lesion, *numbers, *place, *(f"{round(x, 2) + 0.0:.2f}" for x in a.centre_ras_mm)])
     path.write_text(text.getvalue(), encoding="utf-8")
+
+
+def _mean_hu(volume_CIJK: npt.NDArray[np.float32], index: npt.NDArray[np.intp], info: VolumeInfo) -> float | None:
+    return float(_sample(volume_CIJK[0], index, info).mean(dtype=np.float64)) if info.window_hu else None
 
 
 def _sample(

@@ -12,6 +12,7 @@ from typing import Any
 from medweave_steps import __version__
 from medweave_steps.contracts.model import InputContract, ModelCard, Postprocessing
 from medweave_steps.contracts.report import RankFacts
+from medweave_steps.contracts.volume import modality_of
 from medweave_steps.io.prepared import CaseFolder, PreparedFolder, open_prepared
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.train.config import TrainConfig
@@ -29,7 +30,8 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     from medweave_steps.training.outputs import open_outputs
 
     config = _scaled(_continued(config, context), context)
-    usable_cases(open_prepared(config.training_set))  # before any process is started
+    training, _ = usable_cases(open_prepared(config.training_set))  # before any process is started
+    config = config.for_cases(len(training))
     gang = environment.gang()
     uses_ranks = strategy_class(config.strategy).uses_ranks
     if not uses_ranks and gang.num_nodes > 1:
@@ -138,14 +140,15 @@ def _train(
     content = read_checkpoint(config.resume_from) if config.resume_from else None
     check_agreement(group, _given(config, prepared, content))
     device = choose_device(config.device, local_rank=group.local_rank)
-    sampler = open_sampler(config, prepared, training)
+    sampler = open_sampler(config, prepared, training, whole_volumes=config.epochs is not None)
     check_agreement(group, {"digest of the training cases": sampler.digest()})
     validator = open_validator(
         prepared, validation, window_shape=config.window_shape, overlap=config.overlap, device=device
     )
     with deferred() as signals:
         trainer = Trainer(
-            config=config, network=seeded_network(config), sampler=sampler, validator=validator,
+            config=config, network=seeded_network(config, channels=len(prepared.cohort.channels)),
+            sampler=sampler, validator=validator,
             strategy=strategy_class(config.strategy)(config=config, group=group, device=device),
             uses_bfloat16=all(group.gather(uses_bfloat16(config, device))),
             data_sha256=prepared.cohort.data_sha256, signals=signals, num_threads=job.num_threads,
@@ -179,13 +182,13 @@ def _given(config: TrainConfig, prepared: PreparedFolder, content: Mapping[str, 
 def _facts(job: TrainJob, group: Group, trainer: Any) -> RankFacts:
     from medweave_steps.runtime import environment
 
-    patches_per_step = len(range(group.rank, job.config.batch_size, group.world_size))
+    steps = trainer.state.step
     return RankFacts(
         rank=group.rank,
         host=environment.host_name(),
         device=trainer.strategy.device.type,
         num_threads=job.num_threads,
-        samples=patches_per_step * trainer.state.step,
+        samples=trainer.sampler.num_counted(steps, rank=group.rank, world_size=group.world_size),
         seconds=round(trainer.state.train_seconds, 3),
     )
 
@@ -200,10 +203,12 @@ def _card(
 
     cohort, state = prepared.cohort, trainer.state
     names = [name for key, name in cohort.labels.items() if key != "0"]
+    modality = modality_of(cohort.channels)
+    scans = "chest CT" if modality == "CT" else f"MR ({', '.join(cohort.channels)})"
     return ModelCard(
         name=config.name,
-        task=f"Segmentation of {' and '.join(names) or 'lesions'} in chest CT",
-        architecture=architecture(config),
+        task=f"Segmentation of {' and '.join(names) or 'lesions'} in {scans}",
+        architecture=architecture(config, channels=len(cohort.channels)),
         labels=cohort.labels,
         input=InputContract(
             spacing_mm=cohort.spacing_mm,
@@ -211,6 +216,10 @@ def _card(
             patch_shape=config.window_shape,
             patch_multiple=config.patch_multiple,
             crop=cohort.crop,
+            modality=modality,
+            unit="HU" if modality == "CT" else "SD",
+            channels=len(cohort.channels),
+            channel_names=cohort.channels,
         ),
         postprocessing=postprocessing,
         precision="float32",
@@ -243,7 +252,7 @@ def _card(
 VERB = Verb(
     name="train",
     description=(
-        "Trains a MONAI 3-D U-Net on prepared cases (training and validation split, labelled) and writes a model folder, which is\n"
+        "Trains a 3-D U-Net on prepared cases (training and validation split, labelled) and writes a model folder, which is\n"
         "also a MONAI Bundle, and a training log (TensorBoard events, curves.json).\n"
         "Patches are placed on lesions with equal chance per lesion; loss Dice + cross-entropy; Adam, one-cycle learning rate.\n"
         "The best weights by sliding-window validation are kept. The probability at a lesion's outline, and the peak probability\n"

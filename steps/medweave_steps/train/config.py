@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.networks import GROUPS, POOLINGS
 from medweave_steps.runtime.options import option
 from medweave_steps.train.strategies import STRATEGIES, strategy_class
 from medweave_steps.training.recipe import Recipe, check_option, options_of
+from medweave_steps.training.volumes import steps_of_epoch
 
 _NOT_NUMERIC = (
     "training_set",
@@ -30,6 +32,7 @@ _NOT_NUMERIC = (
 MOST_DATA_WORKERS = 4
 
 _NAMED_IF_USED = (
+    "epochs",
     "sync_interval",
     "accumulate",
     "network",
@@ -50,6 +53,11 @@ class TrainConfig(Recipe):
     name: str = option("the model's name in its card", default="lung-nodule")
 
     steps: int = option("optimiser steps", default=2000)
+    epochs: int | None = option(
+        "passes over the training cases, in the place of --steps and --epoch-steps: patches are whole cases then, each exactly "
+        "once a pass, and --patch-shape holds the largest",
+        default=None,
+    )
     network: Literal["unet", "distmis-as-described", "distmis-as-published"] = option(
         "unet is MONAI's, as the next three options say; the others are DistMIS' 3-D U-Net, whose text describes another than its "
         "406,793 parameters belong to: that one is tied to the depth of --patch-shape",
@@ -118,6 +126,7 @@ class TrainConfig(Recipe):
             check_option(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         for name in ("residual_units", "patience"):
             check_option(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        check_option(self.epochs is None or self.epochs >= 1, "epochs", self.epochs, "at least 1")
         check_option(0 < self.learning_rate < math.inf, "learning_rate", self.learning_rate, "more than 0")
         check_option(0 <= self.overlap < 1, "overlap", self.overlap, "0 or more, below 1")
         check_option(self.strategy in STRATEGIES, "strategy", self.strategy, f"one of {', '.join(STRATEGIES)}")
@@ -160,6 +169,11 @@ class TrainConfig(Recipe):
             check_option(fits, name, shape, f"multiples of {multiple}, the product of --strides")
 
     @property
+    def augments(self) -> bool:
+        """Whether patches are changed; whole volumes are not, unless that was asked for."""
+        return self.epochs is None if self.augment is None else self.augment
+
+    @property
     def patch_multiple(self) -> int:
         """Every side of a patch must be a multiple of this."""
         return math.prod(self.strides) if self.network == "unet" else 2**POOLINGS
@@ -179,6 +193,26 @@ class TrainConfig(Recipe):
         if self.data_workers is not None:
             return self.data_workers
         return min(num_threads, MOST_DATA_WORKERS) if device.type == "cuda" else 0
+
+    def for_cases(self, num_cases: int) -> TrainConfig:
+        """The same training with the steps that its epochs have.
+
+        Args:
+            num_cases: training cases.
+        Raises:
+            UserInputError: a rank would have no case in any step.
+        """
+        if self.epochs is None:
+            return self
+        if self.ranks > num_cases:
+            raise UserInputError(
+                "there are more ranks than training cases.",
+                seen=f"{self.ranks} ranks, {num_cases} training cases",
+                expected=f"at most {num_cases} ranks: with --epochs each takes whole cases",
+                do="give fewer --ranks, or preprocess more cases",
+            )
+        in_epoch = steps_of_epoch(num_cases, self.batch_size)
+        return dataclasses.replace(self, steps=self.epochs * in_epoch, epoch_steps=in_epoch)
 
     def for_all_ranks(self) -> TrainConfig:
         """The same training with the batch size and the learning rate of all ranks together."""

@@ -14,21 +14,21 @@ NOISE_CHANCE, NOISE = 0.3, 0.02
 """How often noise is added, and its largest standard deviation, on the scaled image."""
 
 
-def augmented(image_IJK: FloatArray, label_IJK: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+def augmented(image_CIJK: FloatArray, label_IJK: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
     """Mirrors each axis with chance one half and, where the sides agree, turns the axial plane by a multiple of 90°."""
-    for axis in range(3):
+    for axis in range(-3, 0):
         if rng.random() < 0.5:
-            image_IJK, label_IJK = np.flip(image_IJK, axis), np.flip(label_IJK, axis)
+            image_CIJK, label_IJK = np.flip(image_CIJK, axis), np.flip(label_IJK, axis)
     turns = int(rng.integers(4))
-    if image_IJK.shape[0] != image_IJK.shape[1]:
+    if label_IJK.shape[0] != label_IJK.shape[1]:
         turns -= turns % 2
-    return np.rot90(image_IJK, turns, (0, 1)), np.rot90(label_IJK, turns, (0, 1))
+    return np.rot90(image_CIJK, turns, (-3, -2)), np.rot90(label_IJK, turns, (0, 1))
 
 
-def changed_intensity(image_IJK: FloatArray, rng: np.random.Generator) -> FloatArray:
+def changed_intensity(image_CIJK: FloatArray, rng: np.random.Generator) -> FloatArray:
     """Another scanner's calibration and, sometimes, more noise."""
     gain, offset = rng.uniform(1 - GAIN, 1 + GAIN), rng.uniform(-OFFSET, OFFSET)
-    changed = image_IJK * np.float32(gain) + np.float32(offset)
+    changed = image_CIJK * np.float32(gain) + np.float32(offset)
     if rng.random() < NOISE_CHANCE:
         changed += rng.standard_normal(changed.shape, dtype=np.float32) * np.float32(rng.uniform(0, NOISE))
     return changed

@@ -85,8 +85,11 @@ class _Processes:
         if step != self._expected:  # a resumed training starts anywhere
             self._coming = iter(self._loader(step))
         self._expected = step + 1
-        image, label, case_ids = next(self._coming)
-        return Batch(image_BCIJK=image.numpy(), label_BCIJK=label.numpy(), case_ids=tuple(case_ids))
+        image, label, case_ids, num_together, is_padding = next(self._coming)
+        return Batch(
+            image_BCIJK=image.numpy(), label_BCIJK=label.numpy(), case_ids=tuple(case_ids), num_together=num_together,
+            is_padding=is_padding,
+        )  # fmt: skip
 
     def close(self) -> None:
         self._coming = iter(())  # the workers end with their iterator
@@ -111,10 +114,11 @@ class _Patches:
     def __init__(self, sampler: PatchSampler, rank: int, world_size: int) -> None:
         self._sampler, self._rank, self._world_size = sampler, rank, world_size
 
-    def __getitem__(self, step: int) -> tuple[Any, Any, list[str]]:
+    def __getitem__(self, step: int) -> tuple[Any, Any, list[str], int, bool]:
         torch = require("torch", extra="train")
         batch = self._sampler.batch(step, rank=self._rank, world_size=self._world_size)
-        return torch.from_numpy(batch.image_BCIJK), torch.from_numpy(batch.label_BCIJK), list(batch.case_ids)
+        image, label = torch.from_numpy(batch.image_BCIJK), torch.from_numpy(batch.label_BCIJK)
+        return image, label, list(batch.case_ids), batch.num_together, batch.is_padding
 
 
 class _From:

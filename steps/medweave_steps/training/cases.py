@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.volume import Triple
+from medweave_steps.contracts.volume import Triple, modality_of
 from medweave_steps.io.prepared import CaseFolder, PreparedFolder
 from medweave_steps.training.data import PatchSampler, open_training_case
 from medweave_steps.training.recipe import Recipe
 from medweave_steps.training.validate import Validator
+from medweave_steps.training.volumes import VolumeSampler
 
 
 def usable_cases(prepared: PreparedFolder) -> tuple[list[CaseFolder], list[CaseFolder]]:
@@ -47,18 +48,28 @@ def usable_cases(prepared: PreparedFolder) -> tuple[list[CaseFolder], list[CaseF
     return splits["train"], splits["validation"]
 
 
-def open_sampler(recipe: Recipe, prepared: PreparedFolder, training: Sequence[CaseFolder]) -> PatchSampler:
-    """Reads the training cases once and keeps their arrays memory-mapped."""
+def open_sampler(
+    recipe: Recipe, prepared: PreparedFolder, training: Sequence[CaseFolder], *, whole_volumes: bool = False
+) -> PatchSampler:
+    """Reads the training cases once and keeps their arrays memory-mapped.
+
+    Args:
+        whole_volumes: a patch is a case, and an epoch each of them once.
+    """
     cohort = prepared.cohort
+    is_ct = modality_of(cohort.channels) == "CT"
     opened = [
-        open_training_case(case, spacing_mm=cohort.spacing_mm, seed=recipe.seed + place)
+        open_training_case(case, spacing_mm=cohort.spacing_mm, seed=recipe.seed + place, is_ct=is_ct)
         for place, case in enumerate(training)
     ]
-    return PatchSampler(
+    sampler = (VolumeSampler if whole_volumes else PatchSampler)(
         opened, patch_shape=recipe.patch_shape, batch_size=recipe.batch_size, window_hu=cohort.window_hu,
         lesion_share=recipe.lesion_share, bright_share=recipe.bright_share, thick_share=recipe.thick_share,
-        augment=recipe.augment, seed=recipe.seed,
+        augment=recipe.augments, seed=recipe.seed,
     )  # fmt: skip
+    if isinstance(sampler, VolumeSampler):
+        sampler.check_shapes()
+    return sampler
 
 
 def open_validator(

@@ -6,6 +6,7 @@ ranks, and a resumed training needs no state but the step. Suffix legend: B batc
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ from medweave_steps.runtime.imports import require
 from medweave_steps.training.augment import augmented, changed_intensity
 
 FloatArray = npt.NDArray[np.float32]
+Patch = tuple[FloatArray, FloatArray, str]
+"""Image [channel, I, J, K], label [I, J, K], and the case."""
 
 BRIGHT_HU = -400.0
 """Half way between aerated lung (-850 HU) and blood (45 HU): a bright voxel is mostly vessel, airway wall or nodule."""
@@ -38,7 +41,7 @@ class TrainingCase:
 
     Attributes:
         case_id: for messages.
-        volume_IJK: float32, HU.
+        volume_CIJK: float32, HU or, for MR, standard deviations.
         label_IJK: uint8, 0 is background.
         lesion_centres: (n, 3), voxels: middle of each lesion's bounding box.
         lesion_extents: (n, 3), voxels: sides of that box.
@@ -47,7 +50,7 @@ class TrainingCase:
     """
 
     case_id: str
-    volume_IJK: FloatArray
+    volume_CIJK: FloatArray
     label_IJK: npt.NDArray[np.uint8]
     lesion_centres: npt.NDArray[np.float64]
     lesion_extents: npt.NDArray[np.float64]
@@ -60,51 +63,68 @@ class Batch:
     """Patches of one step.
 
     Attributes:
-        image_BCIJK: float32, scaled to about 0 to 1.
+        image_BCIJK: float32, scaled to about 0 to 1; MR as it is stored.
         label_BCIJK: float32, 0 or 1.
         case_ids: the case of each patch.
+        num_together: patches of the step that count, over all ranks.
+        is_padding: these are there only for a rank to have something, and count nothing.
     """
 
     image_BCIJK: FloatArray
     label_BCIJK: FloatArray
     case_ids: tuple[str, ...]
+    num_together: int
+    is_padding: bool = False
+
+    @property
+    def num_counted(self) -> int:
+        """Patches that count."""
+        return 0 if self.is_padding else len(self.case_ids)
 
     def parts(self, number: int) -> list[Batch]:
-        """The patches in so many batches, in their order, of sizes that differ by one at most."""
+        """The patches in so many batches (in fewer if there are fewer patches), in order, of sizes that differ by one at most."""
+        number = min(number, len(self.case_ids))
         ends = [len(self.case_ids) * place // number for place in range(number + 1)]
         return [
-            Batch(image_BCIJK=self.image_BCIJK[a:b], label_BCIJK=self.label_BCIJK[a:b], case_ids=self.case_ids[a:b])
+            dataclasses.replace(
+                self, image_BCIJK=self.image_BCIJK[a:b], label_BCIJK=self.label_BCIJK[a:b], case_ids=self.case_ids[a:b]
+            )
             for a, b in itertools.pairwise(ends)
         ]
 
 
-def open_training_case(case: CaseFolder, *, spacing_mm: Triple_mm, seed: int) -> TrainingCase:
+def open_training_case(case: CaseFolder, *, spacing_mm: Triple_mm, seed: int, is_ct: bool = True) -> TrainingCase:
     """Reads a case's arrays once to find its lesions and bright structures, and keeps them memory-mapped.
 
     Args:
+        is_ct: it has lungs, in which bright structures are looked for.
         seed: of the draw of points, where there are more than are kept.
     Raises:
         UserInputError: volume, label and lung mask differ in shape.
     """
-    volume, label, lung = case.volume_IJK(), case.label_IJK(), case.lung_IJK()
-    if not volume.shape == label.shape == lung.shape:
+    volume, label = case.volume_CIJK(), case.label_IJK()
+    lung = case.lung_IJK() if is_ct else None
+    if not volume.shape[1:] == label.shape == (label if lung is None else lung).shape:
         raise UserInputError(
             f"the arrays of {case.case.case_id} do not lie on one grid.",
-            seen=f"volume {volume.shape}, label {label.shape}, lung {lung.shape}",
-            expected="three arrays of one shape",
+            seen=f"volume {volume.shape[1:]}, label {label.shape}" + ("" if lung is None else f", lung {lung.shape}"),
+            expected="arrays of one shape",
             do="run preprocess again",
         )
     centres, extents = lesion_boxes(label)
-    free_lung = np.asarray(lung & (label == 0))
-    rng = np.random.default_rng(seed)
+    bright = thick = np.zeros((0, 3), np.int16)
+    if lung is not None:
+        free_lung, rng = np.asarray(lung & (label == 0)), np.random.default_rng(seed)
+        bright = _some_points(free_lung & (volume[0] > BRIGHT_HU), rng)
+        thick = _some_points(free_lung & _thick(volume[0], spacing_mm), rng)
     return TrainingCase(
         case_id=case.case.case_id,
-        volume_IJK=volume,
+        volume_CIJK=volume,
         label_IJK=label,
         lesion_centres=centres,
         lesion_extents=extents,
-        bright_points=_some_points(free_lung & (volume > BRIGHT_HU), rng),
-        thick_points=_some_points(free_lung & _thick(volume, spacing_mm), rng),
+        bright_points=bright,
+        thick_points=thick,
     )
 
 
@@ -148,7 +168,7 @@ class PatchSampler:
         *,
         patch_shape: Triple,
         batch_size: int,
-        window_hu: tuple[float, float],
+        window_hu: tuple[float, float] | None,
         lesion_share: float,
         bright_share: float,
         thick_share: float,
@@ -164,33 +184,36 @@ class PatchSampler:
     def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> Batch:
         """This rank's patches of a step's global batch."""
         patches = [self._patch(step, place) for place in range(rank, self.batch_size, world_size)]
-        return Batch(
-            image_BCIJK=np.stack([image for image, _, _ in patches])[:, None],
-            label_BCIJK=np.stack([label for _, label, _ in patches])[:, None],
-            case_ids=tuple(case_id for _, _, case_id in patches),
-        )
+        return joined(patches, num_together=self.batch_size)
+
+    def num_counted(self, steps: int, *, rank: int, world_size: int) -> int:
+        """Patches that a rank has seen in the first steps."""
+        return len(range(rank, self.batch_size, world_size)) * steps
 
     def digest(self) -> str:
         """SHA-256 of where patches can lie: lesions and bright structures, found by looking at every voxel of the cases."""
         digest = hashlib.sha256()
         for case in self.cases:
-            digest.update(f"{case.case_id} {case.volume_IJK.shape}".encode())
+            digest.update(f"{case.case_id} {case.volume_CIJK.shape[-3:]}".encode())
             for places in (case.lesion_centres, case.lesion_extents, case.bright_points, case.thick_points):
                 digest.update(f" {places.shape} ".encode() + places.tobytes())
         return digest.hexdigest()
 
-    def _patch(self, step: int, place: int) -> tuple[FloatArray, FloatArray, str]:
+    def _patch(self, step: int, place: int) -> Patch:
         rng = np.random.default_rng((self.seed, step, place))
         case, middle = self._middle(rng)
-        shape = np.array(case.volume_IJK.shape)
+        return self._cut(case, middle, rng)
+
+    def _cut(self, case: TrainingCase, middle: npt.NDArray[np.float64], rng: np.random.Generator) -> Patch:
+        shape = np.array(case.label_IJK.shape)
         low = np.clip(np.rint(middle - self.patch_shape / 2).astype(int), 0, np.maximum(shape - self.patch_shape, 0))
         where = tuple(slice(a, a + n) for a, n in zip(low, self.patch_shape, strict=True))
-        image = scaled(case.volume_IJK[where], self.window_hu)
+        image = scaled(case.volume_CIJK[:, *where], self.window_hu)
         label = (case.label_IJK[where] > 0).astype(np.float32)
-        if image.shape != tuple(self.patch_shape):
+        if label.shape != tuple(self.patch_shape):
             # A volume smaller than a patch is filled up with air, as a window is at inference.
-            width = [(0, int(n - m)) for n, m in zip(self.patch_shape, image.shape, strict=True)]
-            image, label = np.pad(image, width), np.pad(label, width)
+            width = [(0, int(n - m)) for n, m in zip(self.patch_shape, label.shape, strict=True)]
+            image, label = np.pad(image, [(0, 0), *width]), np.pad(label, width)
         if self.augment:
             image, label = augmented(image, label, rng)
             image = changed_intensity(image, rng)
@@ -211,13 +234,26 @@ class PatchSampler:
         if len(points) and chance < self.thick_share + self.bright_share:
             point = points[int(rng.integers(len(points)))]
             return case, point + rng.uniform(-jitter, jitter, 3)
-        return case, rng.uniform(0, 1, 3) * np.array(case.volume_IJK.shape)
+        return case, rng.uniform(0, 1, 3) * np.array(case.label_IJK.shape)
 
 
-def scaled(volume_IJK_hu: npt.NDArray[np.floating], window_hu: tuple[float, float]) -> FloatArray:
-    """The network's input: HU clipped to the window, scaled to 0 to 1, float32."""
+def joined(patches: Sequence[Patch], *, num_together: int, is_padding: bool = False) -> Batch:
+    """Patches as a batch."""
+    return Batch(
+        image_BCIJK=np.stack([image for image, _, _ in patches]),
+        label_BCIJK=np.stack([label for _, label, _ in patches])[:, None],
+        case_ids=tuple(case_id for _, _, case_id in patches),
+        num_together=num_together,
+        is_padding=is_padding,
+    )
+
+
+def scaled(volume: npt.NDArray[np.floating], window_hu: tuple[float, float] | None) -> FloatArray:
+    """The network's input: HU clipped to the window, scaled to 0 to 1, float32; MR, which has no window, as it is."""
+    if window_hu is None:
+        return np.asarray(volume, dtype=np.float32)
     low, high = window_hu
-    out: FloatArray = np.clip(np.asarray(volume_IJK_hu, dtype=np.float32), np.float32(low), np.float32(high))
+    out: FloatArray = np.clip(np.asarray(volume, dtype=np.float32), np.float32(low), np.float32(high))
     out -= np.float32(low)
     out *= np.float32(1 / (high - low))
     return out

@@ -43,7 +43,9 @@ class Recipe:
     lesion_share: float = option("share of patches placed on a lesion, each lesion with equal chance", default=0.6)
     bright_share: float = option("share of the other patches placed on bright lung structures (vessels)", default=0.3)
     thick_share: float = option("share of the other patches placed on thick bright structures (hila)", default=0.4)
-    augment: bool = option("flip, rotate and change the intensity of patches", default=True)
+    augment: bool | None = option(
+        "flip, rotate and change the intensity of patches (default: yes; no with --epochs)", default=None
+    )
     seed: int = option("seed of weights, patches and augmentation", default=0)
 
     validation_cases: int = option(
@@ -57,6 +59,11 @@ class Recipe:
         default="auto",
     )
     device: Literal["auto", "cpu", "cuda"] = option("auto is a GPU where there is one", default="auto")
+
+    @property
+    def augments(self) -> bool:
+        """Whether patches are changed."""
+        return self.augment is not False
 
     def __post_init__(self) -> None:
         check_option(self.batch_size >= 1, "batch_size", self.batch_size, "at least 1")
@@ -78,6 +85,7 @@ class Recipe:
 def options_of(recipe: Recipe, *, leave_out: Collection[str]) -> dict[str, Any]:
     """The options of a verb that trains as JSON values, but for some that the weights do not depend on."""
     values = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
+    values["augment"] = recipe.augments
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in values.items()

@@ -121,6 +121,10 @@ class Stepper:
         self.optimiser.step()
         self.schedule.step()
 
+    def skip(self) -> None:
+        """Goes to the next step without a change of the weights."""
+        self.schedule.step()
+
     def predict(self, window_BCIJK: Any) -> Any:
         """Float32 logits of windows, in the arithmetic of the training; the network must be in evaluation mode."""
         torch = require("torch", extra="train")

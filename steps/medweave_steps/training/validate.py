@@ -55,9 +55,9 @@ class Tally:
 
 def predict_probability(
     predictor: Callable[[Any], Any],
-    volume_IJK: npt.NDArray[np.floating],
+    volume_CIJK: npt.NDArray[np.floating],
     *,
-    window_hu: tuple[float, float],
+    window_hu: tuple[float, float] | None,
     window_shape: Triple,
     overlap: float,
     device: Any,
@@ -65,13 +65,13 @@ def predict_probability(
     """Probability of a lesion in each voxel, by MONAI's Gaussian-weighted sliding window, as `segment` computes it.
 
     Args:
-        predictor: from scaled windows [1, 1, I, J, K] to float32 logits of that shape.
+        predictor: from scaled windows [1, C, I, J, K] to float32 logits [1, 1, I, J, K].
     Returns:
         float32 [I, J, K].
     """
     torch = require("torch", extra="train")
     inferers = require("monai.inferers", extra="train")
-    image = torch.from_numpy(scaled(volume_IJK, window_hu))[None, None].to(device)
+    image = torch.from_numpy(np.array(scaled(volume_CIJK, window_hu)))[None].to(device)
     with torch.inference_mode():
         logits = inferers.sliding_window_inference(
             image,
@@ -209,7 +209,7 @@ class Validator:
 
     cases: Sequence[CaseFolder]
     spacing_mm: Triple_mm
-    window_hu: tuple[float, float]
+    window_hu: tuple[float, float] | None
     window_shape: Triple
     overlap: float
     device: Any
@@ -231,7 +231,7 @@ class Validator:
         """
         results = []
         for case in self.cases[:num_cases][rank::world_size]:
-            volume = case.volume_IJK()
+            volume = case.volume_CIJK()
             probability = predict_probability(
                 predictor,
                 volume,

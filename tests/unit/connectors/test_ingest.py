@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sqlite3
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ from medweave_connectors.ingest.pseudonyms import pseudonym, stem_and_kind
 from medweave_connectors.ingest.values import behind_links
 from medweave_steps.contracts.errors import UsageError
 from support import engine
-from support.engine_file import LOCAL, OURS
+from support.engine_file import LOCAL, OURS, ssh_site
+from support.ssh_server import SSHServer, ssh_server
 
 KEY = bytes(range(32))
 NAME = "Quillfeather"
@@ -206,3 +209,55 @@ def test_settings_of_deployments_are_not_in_the_database(tmp_path: Path) -> None
     with sqlite3.connect(ended.record / "work" / "engine.db") as opened:
         assert {row[0] for row in opened.execute("SELECT config FROM deployment")} == {"{}"}
         assert [json.loads(row[0])["config"] for row in opened.execute("SELECT params FROM workflow")] == [{}]
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Path]:
+    """A folder that shares no folder but the root with the test's own."""
+    base = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path("/var/tmp")
+    with tempfile.TemporaryDirectory(dir=base) as name:
+        yield Path(name)
+
+
+def over_ssh(folder: Path, server: SSHServer, job: dict[str, Any], binding: dict[str, Any], rules: Any) -> engine.Run:
+    """The workflow of one folder, whose step runs at the other end of ssh."""
+    workflow(folder, {"cohort": {"type": "Directory"}}, job)
+    file = yaml.safe_load((folder / "streamflow.yml").read_text())
+    file["workflows"]["tiny"]["bindings"] = [
+        {"step": "/", "target": {"deployment": "there"}},
+        *([binding] if binding else []),
+    ]
+    file["deployments"]["there"] = ssh_site(server.port, str(folder / "site"))
+    file["dataManager"] = {"type": "medweave.transfer", "config": {"dataRules": rules} if rules else {}}
+    (folder / "streamflow.yml").write_text(yaml.safe_dump(file))
+    return run(folder)
+
+
+def test_data_of_another_disk_have_their_class_and_are_sent(tmp_path: Path, elsewhere: Path) -> None:
+    (elsewhere / NAME).mkdir()
+    (elsewhere / NAME / "a.txt").write_text("x")
+    rules = {
+        "carries": {step: {"cohort": "de-identified", "result": "de-identified"} for step in ("/", "/show")},
+        "mayHold": {"there": ["de-identified"], "here": ["de-identified"]}, "driver": ["de-identified"],
+    }  # fmt: skip
+    with ssh_server(tmp_path / "server") as server:
+        job = {"cohort": {"class": "Directory", "path": str(elsewhere / NAME)}}
+        ended = over_ssh(tmp_path, server, job, {}, rules)
+    assert ended.exit_code == 0, ended.stderr
+    assert NAME not in database(ended)
+    assert not list((tmp_path / "site").rglob(f"*{NAME}*"))
+
+
+def test_data_that_lie_at_a_site_are_behind_a_link_there(tmp_path: Path) -> None:
+    (tmp_path / "data" / NAME).mkdir(parents=True)
+    (tmp_path / "data" / NAME / "a.txt").write_text("x")
+    binding = {"port": "/cohort", "target": {"deployment": "there", "workdir": str(tmp_path / "data")}}
+    with ssh_server(tmp_path / "server") as server:
+        ended = over_ssh(tmp_path, server, {"cohort": {"class": "Directory", "path": NAME}}, binding, None)
+    assert ended.exit_code == 0, ended.stderr
+    assert NAME not in database(ended)
+    assert NAME not in json.dumps(ended.events)
+    assert NAME not in (tmp_path / "results" / "result.txt").read_text()
+    assert [event["data"]["bytes"] for event in ended.of_type("transfer.ended") if event["deployment"] == "there"] == []
+    (link,) = (tmp_path / "site").glob("*/inputs/*")
+    assert link.readlink() == tmp_path / "data" / NAME

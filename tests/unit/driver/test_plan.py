@@ -25,7 +25,7 @@ from medweave.sites import Place
 from medweave_connectors.transfer.direct.work import BUCKET, DIRECT, SAME, THROUGH, by_driver
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import UsageError, UserInputError
-from support.cwl_files import PIPELINES, ROOT
+from support.cwl_files import PIPELINES, ROOT, known_as
 from support.recorded import Recorder
 
 TRAIN = ROOT / "workflows" / "lung-nodule-segmentation" / "train.cwl"
@@ -71,9 +71,9 @@ def test_the_text_is_that_of_the_guide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("site", sorted(path.stem for path in ROOT.glob("deployments/sites/*.yml")))
-@pytest.mark.parametrize("workflow", PIPELINES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("workflow", PIPELINES, ids=known_as)
 def test_each_plan_of_the_repository_has_each_step_once_and_fits_the_schema(workflow: Path, site: str) -> None:
-    named = (JOBS / f"{site}-{workflow.stem}.yml", workflow.parent / "jobs" / f"example-{workflow.stem}.yml")
+    named = (JOBS / f"{site}-{known_as(workflow)}.yml", workflow.parent / "jobs" / f"example-{workflow.stem}.yml")
     fitted = fit(workflow, site, next((job for job in named if job.is_file()), None))
     plan = make_plan(fitted, NO_RUNS)
     assert sorted(step.step for step in plan.steps) == sorted(step.path for step in fitted.pipeline.steps)

@@ -17,7 +17,7 @@ from medweave.plan.past import Past
 from medweave.plan.picture import picture_of
 from medweave.plan.routes import Box, Route, drawn, routes, widths
 from medweave.plan.text import text_of
-from support.cwl_files import PIPELINES, ROOT
+from support.cwl_files import LUNG, PIPELINES, ROOT, known_as
 
 NO_RUNS = Past(runs=(), looked_in=(Path("runs"),))
 JOBS = ROOT / "deployments" / "jobs"
@@ -25,8 +25,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def plan_of(workflow: Path, site: str) -> Plan:
-    own = JOBS / f"{site}-{workflow.stem}.yml"
-    return make_plan(fit(workflow, site, own if own.is_file() else None), NO_RUNS)
+    named = (JOBS / f"{site}-{known_as(workflow)}.yml", workflow.parent / "jobs" / f"example-{workflow.stem}.yml")
+    return make_plan(fit(workflow, site, next((job for job in named if job.is_file()), None)), NO_RUNS)
 
 
 def texts(picture: str, style: str) -> list[str]:
@@ -39,7 +39,7 @@ def arrows(picture: str) -> list[ElementTree.Element]:
 
 
 @pytest.mark.parametrize("site", sorted(path.stem for path in ROOT.glob("deployments/sites/*.yml")))
-@pytest.mark.parametrize("workflow", PIPELINES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("workflow", PIPELINES, ids=known_as)
 def test_each_plan_of_the_repository_has_a_picture_with_all_its_steps_and_places(workflow: Path, site: str) -> None:
     plan = plan_of(workflow, site)
     picture, text = picture_of(plan), text_of(plan)
@@ -59,7 +59,7 @@ def test_each_plan_of_the_repository_has_a_picture_with_all_its_steps_and_places
 def test_what_would_fail_is_told_and_names_are_escaped(tmp_path: Path) -> None:
     job = tmp_path / "job.yml"
     job.write_text("cohort: {class: Directory, path: '<none>'}\n")
-    plan = make_plan(fit(PIPELINES[0].parent / "train.cwl", "testbed", job), NO_RUNS)
+    plan = make_plan(fit(LUNG / "train.cwl", "testbed", job), NO_RUNS)
     assert texts(picture_of(plan), "bad") == ["It would fail: the input 'cohort' cannot be read."]
     odd = f"{ROOT}/<b>&.cwl"
     title = texts(
@@ -76,7 +76,7 @@ def test_an_arrow_says_what_moves_how_and_how_much(tmp_path: Path) -> None:
     job.write_text(
         "cohort: {class: Directory, path: ct}\nsegmentation_model: {class: Directory, path: model}\nidentified: false\n"
     )
-    plan = make_plan(fit(PIPELINES[0].parent / "infer.cwl", "testbed", job), NO_RUNS)
+    plan = make_plan(fit(LUNG / "infer.cwl", "testbed", job), NO_RUNS)
     by_title = {each.findtext(f"{SVG}title"): each.get("class") for each in arrows(picture_of(plan))}
     assert by_title["segmentation_model: from-driver, 2.9 KiB"] == "arrow moves"
     assert by_title["segment/segmentations: to-driver"] == "arrow moves"
@@ -84,7 +84,7 @@ def test_an_arrow_says_what_moves_how_and_how_much(tmp_path: Path) -> None:
 
 
 def test_where_only_figures_move_the_arrow_is_pale() -> None:
-    plan = plan_of(PIPELINES[0].parent / "train.cwl", "university-hpc-and-hospital")
+    plan = plan_of(LUNG / "train.cwl", "university-hpc-and-hospital")
     pale = [each.findtext(f"{SVG}title") for each in arrows(picture_of(plan)) if each.get("class") == "arrow small"]
     assert "check/run_report: to-driver" in pale
     assert not any("model" in str(each) for each in pale)

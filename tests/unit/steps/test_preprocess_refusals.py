@@ -243,7 +243,7 @@ def model_with(folder: Path, **changes) -> Path:
     ("changes", "seen"),
     [
         ({"orientation": "LPS"}, "orientation"),
-        ({"modality": "MR"}, "modality"),
+        ({"modality": "PT"}, "modality"),
         ({"unit": "raw"}, "unit"),
         ({"channels": 2}, "channels 2"),
         ({"spacing_mm": (0.0, 1.0, 1.0)}, "spacing_mm 0 1 1"),

@@ -25,7 +25,7 @@ def test_boxes_are_measured_and_ordered(case):
     mask[6:9, 28:34, 20:25] = 1  # in bright tissue: 3 x 6 x 5
     mask[9, 29:31, 21:23] = 1  # its tail
 
-    large, small = measure_lesions(mask, info, volume, instance_numbers=range(100, 112))
+    large, small = measure_lesions(mask, info, volume[None], instance_numbers=range(100, 112))
 
     voxel = 2.5 * 0.6 * 0.9
     assert (large.lesion, small.lesion) == (1, 2)
@@ -42,7 +42,7 @@ def test_boxes_are_measured_and_ordered(case):
 
 def test_a_table_without_lesions_is_its_header(tmp_path, case):
     info, volume = case
-    lesions = measure_lesions(np.zeros(info.source_grid.shape, np.uint8), info, volume)
+    lesions = measure_lesions(np.zeros(info.source_grid.shape, np.uint8), info, volume[None])
     assert lesions == []
     write_table(tmp_path / "lesions.csv", lesions)
     assert (tmp_path / "lesions.csv").read_text().splitlines() == [

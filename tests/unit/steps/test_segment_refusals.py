@@ -82,8 +82,8 @@ def test_a_model_of_more_channels(tmp_path, batch, capsys):
 def test_a_model_of_another_modality(tmp_path, model, batch, capsys):
     shutil.copytree(model, tmp_path / "model")
     card = tmp_path / "model/model_card.json"
-    card.write_text(card.read_text().replace('"modality": "CT"', '"modality": "MR"'))
-    refused(tmp_path, tmp_path / "model", batch, capsys, "modality", '"MR"', "CT")
+    card.write_text(card.read_text().replace('"modality": "CT"', '"modality": "PT"'))
+    refused(tmp_path, tmp_path / "model", batch, capsys, "modality", '"PT"', "CT")
 
 
 def test_a_patch_shape_that_the_network_cannot_take(tmp_path, batch, capsys):

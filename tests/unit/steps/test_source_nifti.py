@@ -252,7 +252,7 @@ def test_mask_or_volume_that_is_listed_and_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"modality": {"0": "MRI"}}, "wrong-modality"),
+        ({"modality": {"0": "PET"}}, "wrong-modality"),
         ({"training": [{"image": "a.nii.gz"}]}, "bad-json"),
         ({"labels": {"one": "cancer"}}, "bad-json"),
         ({"training": [{"image": "./imagesTr/lung_001.nii.gz", "label": "../../secret.nii.gz"}]}, "bad-json"),

@@ -60,7 +60,7 @@ def test_gradients_are_synchronised_once_a_step(data: Path) -> None:
 
 def test_parts_hold_every_patch_once_and_in_order() -> None:
     image = np.arange(5, dtype=np.float32).reshape(5, 1, 1, 1, 1)
-    batch = Batch(image_BCIJK=image, label_BCIJK=image, case_ids=("a", "b", "c", "d", "e"))
+    batch = Batch(image_BCIJK=image, label_BCIJK=image, case_ids=("a", "b", "c", "d", "e"), num_together=5)
     parts = batch.parts(3)
     assert [part.case_ids for part in parts] == [("a",), ("b", "c"), ("d", "e")]
     for name in ("image_BCIJK", "label_BCIJK"):

@@ -114,7 +114,7 @@ def test_a_loss_that_is_not_a_number_names_step_and_cases(tmp_path: Path) -> Non
     data = training_set(tmp_path)
     trainer = strategy_work.trainer_of(Case(config=options(data, strategy="local-sgd", batch_size=8)), Alone())
     for case in trainer.sampler.cases:
-        object.__setattr__(case, "volume_IJK", np.full(case.volume_IJK.shape, math.nan, np.float32))
+        object.__setattr__(case, "volume_CIJK", np.full(case.volume_CIJK.shape, math.nan, np.float32))
     with pytest.raises(InternalError, match=r"the loss is not a number at step 1\.") as caught:
         run_to_its_end(trainer)
     assert "the volume of case-0, case-1 holds values that are not finite" in caught.value.seen

@@ -128,7 +128,9 @@ def test_collect_refuses_what_is_no_result_and_the_same_trial_twice(
         assert told in capsys.readouterr().err
     assert not Path("all").exists()
     report = json.loads(Path("run_report.json").read_text())
-    assert report["results"]["rows"][0]["state"] == "failed"
+    (row,) = report["results"]["rows"]
+    assert row["state"] == "failed"
+    assert row["started_at"] < row["ended_at"]
 
 
 # -- side by side -----------------------------------------------------------------------------------------------------

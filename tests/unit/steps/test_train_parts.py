@@ -199,13 +199,13 @@ def test_validation_predicts_as_segment_does() -> None:
     engine: Any = SimpleNamespace(batch_shape=(2, 1, 8, 8, 8), infer=infer)
     ours = validate.predict_probability(
         network,
-        volume,
+        volume[None],
         window_hu=card.input.window_hu,
         window_shape=(8, 8, 8),
         overlap=0.25,
         device=torch.device("cpu"),
     )
-    np.testing.assert_allclose(ours, predict_as_segment(engine, volume, card), atol=1e-5)
+    np.testing.assert_allclose(ours, predict_as_segment(engine, volume[None], card), atol=1e-5)
 
 
 def label_and_probability() -> tuple[np.ndarray, np.ndarray]:

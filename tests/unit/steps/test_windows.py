@@ -65,7 +65,7 @@ def test_probability_agrees_with_monai(shape, batch_size):
     network = lambda x: torch.nn.functional.conv3d(x, weights, padding=1)  # noqa: E731
     engine = FunctionEngine(lambda x: network(torch.from_numpy(x)).numpy(), (batch_size, 1, 16, 16, 16))
 
-    ours = predict_probability(engine, volume, card)
+    ours = predict_probability(engine, volume[None], card)
 
     scaled = np.clip((volume - WINDOW_HU[0]) / (WINDOW_HU[1] - WINDOW_HU[0]), 0, 1)
     theirs = sliding_window_inference(
@@ -81,7 +81,9 @@ def test_a_volume_smaller_than_a_window_is_surrounded_by_air():
     contract = dataclasses.replace(tiny_card().input, scaled_range=(-1.0, 1.0))
     seen = []
     engine = FunctionEngine(lambda x: seen.append(x.copy()) or x, (1, 1, 16, 16, 16))
-    predict_probability(engine, np.full((4, 16, 16), 400, np.float32), dataclasses.replace(tiny_card(), input=contract))
+    predict_probability(
+        engine, np.full((1, 4, 16, 16), 400, np.float32), dataclasses.replace(tiny_card(), input=contract)
+    )
     np.testing.assert_array_equal(seen[0][0, 0, 6:10], 1.0)
     np.testing.assert_array_equal(seen[0][0, 0, :6], -1.0)
     np.testing.assert_array_equal(seen[0][0, 0, 10:], -1.0)
@@ -101,7 +103,7 @@ def test_values_that_are_not_finite_are_an_internal_error(bad):
 
     engine = FunctionEngine(function, (1, 1, 16, 16, 16))
     with pytest.raises(InternalError, match="not finite") as caught:
-        predict_probability(engine, np.zeros((20, 16, 16), np.float32), tiny_card())
+        predict_probability(engine, np.zeros((1, 20, 16, 16), np.float32), tiny_card())
     assert caught.value.exit_code == 70
 
 
@@ -109,6 +111,6 @@ def test_large_logits_stay_probabilities():
     engine = FunctionEngine(lambda x: np.where(x > 0.5, 1e4, -1e4), (1, 1, 16, 16, 16))
     volume = np.zeros((16, 16, 16), np.float32)
     volume[:8] = -1000
-    probability = predict_probability(engine, volume, tiny_card())
+    probability = predict_probability(engine, volume[None], tiny_card())
     assert probability[:8].max() < 1e-30
     assert probability[8:].min() == 1.0

@@ -93,7 +93,7 @@ class Strategy:
 
     def share(self, batch: Batch) -> float:
         """By its number of patches, so that the mean over the ranks is the mean over the global batch."""
-        return len(batch.case_ids) * self.group.world_size / self.config.batch_size
+        return batch.num_counted * self.group.world_size / batch.num_together
 
     def state(self, stepper: Stepper) -> dict[str, Any]:
         """What a checkpoint keeps besides the weights. Every rank calls it if the strategy is not alike on all of them."""

@@ -40,6 +40,10 @@ class LocalSgdStrategy(Strategy):
         """As every strategy; a loss that is not a number is told by the rank that has it, and ends the others."""
         from medweave_steps.training.stepper import blame_of, not_a_number
 
+        if batch.is_padding:
+            stepper.skip()
+            self._losses.append(0.0)
+            return self._meet(stepper, news) if self._is_due(step + 1) else None
         *parts, last = batch.parts(self.config.accumulate)
         num_patches = len(batch.case_ids)
         before = stepper.accumulate(parts, [len(part.case_ids) / num_patches for part in parts])

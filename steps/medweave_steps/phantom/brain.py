@@ -1,0 +1,212 @@
+"""`generate_brain`: one synthetic brain in four MR contrasts with a tumour, from a seed.
+
+Arrays are IJK = [right to left, front to back, feet to head], as files of MSD Task01 are stored; points are mm in that order from
+the middle of the field of view. Skull-stripped: what is no brain is 0 in every contrast. MR has no unit: each contrast of each
+patient has a gain of its own. The pure core of `medweave-step phantom brain`: no file is touched here.
+Contrasts of tissues follow Menze et al. 2015, IEEE TMI 34:1993 (BRATS): oedema is bright in FLAIR and T2, the enhancing rim after
+gadolinium, and the core that does not enhance is dark in T1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from medweave_steps.contracts.errors import UsageError
+
+Float = NDArray[np.float32]
+
+FIELD_MM = (240.0, 240.0, 155.0)
+CONTRASTS = ("FLAIR", "T1w", "T1gd", "T2w")
+LABELS = {"0": "background", "1": "edema", "2": "non-enhancing tumor", "3": "enhancing tumour"}
+"""As the public Task01 names them."""
+OEDEMA, CORE, RIM = 1, 2, 3
+
+_TISSUES = ("fluid", "grey", "white", "oedema", "core", "rim")
+_INTENSITY = np.array(
+    [
+        [150, 700, 550, 1150, 750, 950],  # FLAIR
+        [250, 650, 900, 550, 350, 620],  # T1w
+        [250, 670, 920, 560, 380, 1450],  # T1gd
+        [1500, 850, 600, 1150, 1250, 950],  # T2w
+    ],
+    np.float32,
+)
+_HALF_MM = (66.0, 83.0, 62.0)
+_GREY_MM = 3.5
+_LOW_GRADE = 0.2
+"""Share of tumours without an enhancing part, about that of the public set's lower grades."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrainSpec:
+    """What to generate."""
+
+    seed: int
+    """Everything about the patient follows from it; another matrix shows the same brain and tumour."""
+    matrix_size: int = 240
+    """Rows and columns over 240 mm, 16 to 240; slices follow from the same voxel size over 155 mm."""
+
+    def __post_init__(self) -> None:
+        if not 16 <= self.matrix_size <= 240 or self.seed < 0:
+            raise UsageError(
+                "phantom brain: the brain cannot be drawn.",
+                seen=f"matrix_size {self.matrix_size}, seed {self.seed}",
+                expected="16 to 240 rows, and a seed of 0 or more",
+            )
+
+    @property
+    def spacing_mm(self) -> float:
+        """Side of a voxel."""
+        return FIELD_MM[0] / self.matrix_size
+
+    @property
+    def shape_IJK(self) -> tuple[int, int, int]:
+        """Voxels; 240 x 240 x 155 for the full matrix."""
+        return self.matrix_size, self.matrix_size, int(FIELD_MM[2] / self.spacing_mm)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrainPhantom:
+    """Four contrasts and the truth.
+
+    Attributes:
+        image_CIJK: int16, arbitrary units, contrasts in the order of `CONTRASTS`, 0 outside of the brain.
+        label_IJK: uint8, values of `LABELS`.
+        spacing_mm: side of a voxel.
+        enhances: whether the tumour has a rim.
+    """
+
+    image_CIJK: NDArray[np.int16]
+    label_IJK: NDArray[np.uint8]
+    spacing_mm: float
+    enhances: bool
+
+
+def generate_brain(spec: BrainSpec) -> BrainPhantom:
+    """One patient: tissues, then the tumour, then what a scanner adds.
+
+    Args:
+        spec: what to generate.
+    """
+    seeds = np.random.SeedSequence(spec.seed).spawn(3)
+    shape_rng, tumour_rng, scan_rng = (np.random.Generator(np.random.PCG64(seed)) for seed in seeds)
+    depth_IJK = _depth_mm(spec, shape_rng)
+    brain, folds = depth_IJK > 0, _smooth(spec, 9, shape_rng)
+    sulci = (depth_IJK < 9) & (folds > 1.2)
+    fluid = _ventricles(spec, shape_rng) | sulci
+    grey = (depth_IJK < _GREY_MM + 5 * np.maximum(folds, -0.3)) | _deep_grey(spec)
+    enhances = bool(tumour_rng.random() >= _LOW_GRADE)
+    label = _tumour(spec, depth_IJK, fluid, tumour_rng, enhances=enhances)
+    tissue = np.where(fluid, 0, np.where(grey, 1, 2)).astype(np.uint8)
+    tissue = np.where(label > 0, label + 2, tissue)
+    image = np.stack([_scanned(spec, intensity[tissue] * brain, brain, scan_rng) for intensity in _INTENSITY])
+    return BrainPhantom(image_CIJK=image, label_IJK=label, spacing_mm=spec.spacing_mm, enhances=enhances)
+
+
+def _axes_mm(spec: BrainSpec) -> tuple[Float, Float, Float]:
+    """Voxel centres from the middle, ready to broadcast."""
+    i, j, k = ((np.arange(n, dtype=np.float32) - (n - 1) / 2) * np.float32(spec.spacing_mm) for n in spec.shape_IJK)
+    return i[:, None, None], j[None, :, None], k[None, None, :]
+
+
+def _smooth(spec: BrainSpec, scale_mm: float, rng: np.random.Generator) -> Float:
+    """A random field of about unit variance that changes over `scale_mm`; on another matrix the same field.
+
+    Cubic B-splines on knots that far apart, one axis after the other.
+    """
+    weights, knots = [], []
+    for axis, extent in zip(_axes_mm(spec), FIELD_MM, strict=True):
+        number = int(np.ceil(extent / scale_mm)) + 4
+        place = (axis.ravel() + extent / 2) / scale_mm + 1.5
+        weights.append(_cubic(np.abs(place[:, None] - np.arange(number))).astype(np.float32))
+        knots.append(number)
+    field = rng.standard_normal(knots, dtype=np.float32) / np.float32(0.479**1.5)
+    for weight in weights:
+        field = np.asarray(np.tensordot(field, weight, axes=(0, 1)), np.float32)
+    return field
+
+
+def _cubic(distance: NDArray[np.floating]) -> NDArray[np.floating]:
+    near = 2 / 3 - distance**2 + distance**3 / 2
+    far: NDArray[np.floating] = np.maximum(2 - distance, 0) ** 3 / 6
+    return np.where(distance < 1, near, far)
+
+
+def _ellipsoid(
+    spec: BrainSpec, centre_mm: NDArray[np.floating], half_mm: NDArray[np.floating], turn: float = 0.0
+) -> Float:
+    """Distance from a centre in half axes: below 1 is inside; turned about the axis feet to head by radians."""
+    i, j, k = (axis - np.float32(c) for axis, c in zip(_axes_mm(spec), centre_mm, strict=True))
+    cos, sin = np.float32(np.cos(turn)), np.float32(np.sin(turn))
+    a, b, c = np.asarray(half_mm, np.float32)
+    distance: Float = np.sqrt(((cos * i + sin * j) / a) ** 2 + ((cos * j - sin * i) / b) ** 2 + (k / c) ** 2)
+    return distance
+
+
+def _depth_mm(spec: BrainSpec, rng: np.random.Generator) -> Float:
+    """About how deep below the brain's surface a voxel lies; negative outside. Folded, and cleft between the halves."""
+    half = np.array(_HALF_MM) * rng.uniform(0.94, 1.05, 3)
+    depth = (1 - _ellipsoid(spec, np.zeros(3), half)) * np.float32(half.min())
+    depth += 2.0 * _smooth(spec, 30, rng) + 1.2 * _smooth(spec, 11, rng)
+    i, _, k = _axes_mm(spec)
+    fissure = np.abs(i + 1.5 * _smooth(spec, 60, rng)) - 1.5 + np.where(k < 10, 100, 0)
+    cleft: Float = np.minimum(depth, fissure * 1.5 + 0.02)
+    return cleft
+
+
+def _ventricles(spec: BrainSpec, rng: np.random.Generator) -> NDArray[np.bool_]:
+    size = rng.uniform(0.8, 1.35)
+    inside = np.zeros(spec.shape_IJK, np.bool_)
+    for side in (-1, 1):
+        inside |= _ellipsoid(spec, np.array([side * 11.0, 2, 8]), np.array([6.0, 30, 8]) * size, side * 0.2) < 1
+        inside |= _ellipsoid(spec, np.array([side * 20.0, 25, -2]), np.array([5.0, 9, 13]) * size) < 1
+    inside |= _ellipsoid(spec, np.array([0.0, 2, -4]), np.array([2.5, 12, 9]) * size) < 1
+    return inside
+
+
+def _deep_grey(spec: BrainSpec) -> NDArray[np.bool_]:
+    inside = np.zeros(spec.shape_IJK, np.bool_)
+    for side in (-1, 1):
+        inside |= _ellipsoid(spec, np.array([side * 12.0, 10, -6]), np.array([8.0, 14, 8])) < 1  # thalamus
+        inside |= _ellipsoid(spec, np.array([side * 25.0, -4, -4]), np.array([6.0, 16, 9]), side * -0.3) < 1  # putamen
+    return inside
+
+
+def _tumour(
+    spec: BrainSpec, depth_IJK: Float, fluid: NDArray[np.bool_], rng: np.random.Generator, *, enhances: bool
+) -> NDArray[np.uint8]:
+    """Oedema around a core with, mostly, an enhancing rim; none of it outside of the brain or in the ventricles."""
+    half = rng.uniform(19, 40) * rng.uniform(0.8, 1.2, 3)
+    direction = rng.normal(size=3)
+    reach = np.array(_HALF_MM) - 0.6 * half.max() - 6
+    centre = direction / np.linalg.norm(direction) * np.maximum(reach, 12) * rng.uniform(0.45, 0.9)
+    centre[0] += np.copysign(8.0, centre[0])  # in one half of the brain
+    distance = _ellipsoid(spec, centre, half, float(rng.uniform(0, np.pi)))
+    distance = distance + 0.16 * _smooth(spec, 16, rng)
+    share = rng.uniform(0.42, 0.68)
+    core = distance + 0.05 * _smooth(spec, 10, rng)
+    rim = core > share * rng.uniform(0.62, 0.78) + 0.05 * _smooth(spec, 12, rng)
+    label = np.where(distance < 1, OEDEMA, 0).astype(np.uint8)
+    label[core < share] = CORE
+    if enhances:
+        label[(core < share) & rim] = RIM
+    label[(depth_IJK <= 0) | (fluid & (label == OEDEMA))] = 0
+    return label
+
+
+def _scanned(
+    spec: BrainSpec, signal_IJK: Float, brain: NDArray[np.bool_], rng: np.random.Generator
+) -> NDArray[np.int16]:
+    """One contrast as a scanner would have it: blurred edges, an uneven coil, noise, and a gain of its own."""
+    from scipy import ndimage
+
+    blurred = ndimage.gaussian_filter(signal_IJK, 0.6 / spec.spacing_mm, truncate=3)
+    bias = np.exp(np.float32(0.08) * _smooth(spec, 90, rng))
+    noise = rng.standard_normal((2, *spec.shape_IJK), dtype=np.float32) * np.float32(rng.uniform(12, 30))
+    magnitude = np.hypot(blurred * bias + noise[0], noise[1])  # of a complex signal: Rician noise
+    gain = np.exp(rng.normal(0, 0.35))
+    stored: NDArray[np.int16] = np.rint(np.clip(magnitude * gain, 1, 32000) * brain).astype(np.int16)
+    return stored

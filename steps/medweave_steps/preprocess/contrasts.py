@@ -1,0 +1,83 @@
+"""MR: several contrasts on one grid, without a unit; each is resampled like a CT and then made standard."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.volume import Triple
+from medweave_steps.io.geometry import FloatArray
+from medweave_steps.preprocess.lungs import Box
+from medweave_steps.preprocess.resample import Resampling, needed_planes, resample_planes
+
+MULTIPLE = 8
+"""Three poolings halve a volume: each side must be a multiple of this."""
+
+
+def resample_channels(
+    planes: Iterator[FloatArray], plan: Resampling, *, plane_axis: int, num_channels: int
+) -> list[FloatArray]:
+    """Resamples channels that arrive one after the other.
+
+    Args:
+        planes: those of `needed_planes`, for the first channel, then for the next; all are consumed.
+    Returns:
+        float32 [I, J, K] of `plan.shape` for each channel.
+    """
+    number = len(needed_planes(plan, plane_axis))
+    channels = [
+        resample_planes(itertools.islice(planes, number), plan, plane_axis=plane_axis) for _ in range(num_channels)
+    ]
+    left = next(planes, None)  # what lies behind the last plane compares the digest
+    assert left is None, "there are as many planes as channels have"
+    return channels
+
+
+def box_of_multiples(shape: Triple) -> Box:
+    """The middle of a volume whose sides are multiples of 8; of an odd rest one voxel more is cut at the low end.
+
+    155 slices become the 152 from the third to the last but one, as in DistMIS.
+
+    Raises:
+        UserInputError: a side is shorter than 8 voxels.
+    """
+    if min(shape) < MULTIPLE:
+        raise UserInputError(
+            "a volume is too small to be cut to multiples of 8 voxels.",
+            seen=" x ".join(map(str, shape)) + " voxels",
+            expected=f"{MULTIPLE} or more on each side",
+            do="choose a smaller --spacing-mm, or --crop none",
+        )
+    start = [-(-(n % MULTIPLE) // 2) for n in shape]
+    stop = [low + n - n % MULTIPLE for low, n in zip(start, shape, strict=True)]
+    return (start[0], start[1], start[2]), (stop[0], stop[1], stop[2])
+
+
+def standardised(
+    channels: list[FloatArray], crop: tuple[slice, ...], names: tuple[str, ...], *, case_id: str
+) -> npt.NDArray[np.float32]:
+    """Each channel with mean 0 and standard deviation 1 over the whole of the cropped volume, background included.
+
+    Returns:
+        float32 [channel, I, J, K].
+    Raises:
+        UserInputError: a channel has one value only.
+    Source: DistMIS, section III.
+    """
+    result = np.stack([np.asarray(channel[crop], dtype=np.float32) for channel in channels])
+    for channel, name in zip(result, names, strict=True):
+        mean, deviation = float(channel.mean(dtype=np.float64)), float(channel.std(dtype=np.float64))
+        if not deviation > 0:
+            raise UserInputError(
+                f"{case_id}: a contrast is empty.",
+                seen=f"{name} has the value {mean:g} everywhere",
+                expected="an image in every contrast",
+                do="export the case again with all contrasts, or run check with the case left out",
+            )
+        channel -= np.float32(mean)
+        channel /= np.float32(deviation)
+    return result

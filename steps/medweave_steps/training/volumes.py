@@ -1,0 +1,58 @@
+"""Whole volumes instead of patches: every case exactly once an epoch, in an order that is drawn anew for each."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.training.data import Batch, Patch, PatchSampler, joined
+
+
+def steps_of_epoch(num_cases: int, batch_size: int) -> int:
+    """Steps in which each case is seen once."""
+    return -(-num_cases // batch_size)
+
+
+class VolumeSampler(PatchSampler):
+    """Deals each epoch's cases to its steps; the last step of an epoch has what is left.
+
+    A rank that is left without a case in that step gets one that counts nothing, since it must take part in the exchange of
+    gradients.
+    """
+
+    def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> Batch:
+        """This rank's cases of a step."""
+        cases = self._cases_of(step)
+        places = range(rank, len(cases), world_size)
+        volumes = [self._volume(cases[place], step, place) for place in places]
+        if volumes:
+            return joined(volumes, num_together=len(cases))
+        return joined([self._volume(cases[0], step, rank)], num_together=len(cases), is_padding=True)
+
+    def num_counted(self, steps: int, *, rank: int, world_size: int) -> int:
+        """Cases that a rank has seen in the first steps."""
+        return sum(len(range(rank, len(self._cases_of(step)), world_size)) for step in range(steps))
+
+    def check_shapes(self) -> None:
+        """Refuses cases of which a patch would not hold the whole.
+
+        Raises:
+            UserInputError: names the first such case.
+        """
+        for case in self.cases:
+            if any(n > side for n, side in zip(case.label_IJK.shape, self.patch_shape, strict=True)):
+                raise UserInputError(
+                    f"{case.case_id} is larger than --patch-shape.",
+                    seen=f"{' x '.join(map(str, case.label_IJK.shape))} voxels",
+                    expected=f"at most {' x '.join(map(str, self.patch_shape))}: with --epochs a patch holds a whole case",
+                    do="give the sides of the largest case as --patch-shape",
+                )
+
+    def _cases_of(self, step: int) -> list[int]:
+        epoch, place = divmod(step, steps_of_epoch(len(self.cases), self.batch_size))
+        order = np.random.default_rng((self.seed, epoch)).permutation(len(self.cases))
+        return [int(case) for case in order[place * self.batch_size : (place + 1) * self.batch_size]]
+
+    def _volume(self, number: int, step: int, place: int) -> Patch:
+        case = self.cases[number]
+        return self._cut(case, np.array(case.label_IJK.shape) / 2, np.random.default_rng((self.seed, step, place)))

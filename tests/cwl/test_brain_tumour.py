@@ -1,0 +1,56 @@
+"""The brain tumour pipeline under StreamFlow and cwltool: equal models, masks and figures, from four contrasts to a report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from medweave_steps.io.model_folder import read_card
+from support.both_engines import only, run_both
+from support.brain_cohort import PREPARED_SHAPE, SPACING_MM, write_brains
+from support.cwl_files import WORKFLOWS
+
+GOLDEN = {"reference_volume_mm3": 216_843.75, "baseline_dice": 0.948875, "dice": 0.060861, "lesions": 1}
+"""Of the one test case; the tumour is that of the seed, the network has taken two steps."""
+
+
+@pytest.mark.pipeline
+def test_the_pipeline_gives_equal_results_under_both_engines(tmp_path: Path) -> None:
+    names = write_brains(tmp_path / "cohort", 5)
+    (tmp_path / "cohort" / "splits.json").write_text(json.dumps({"test": names[:1]}), encoding="utf-8")
+    job = {
+        "cohort": {"class": "Directory", "path": "cohort"},
+        "spacing_mm": [SPACING_MM] * 3,
+        "volume_shape": list(PREPARED_SHAPE),
+        "epochs": 2,
+        "learning_rate": 0.002,
+        "training_ranks": 2,
+        "timed_ranks": [1],
+        "training_threads": 1,
+    }
+    found = run_both(tmp_path, WORKFLOWS / "brain-tumour-segmentation" / "train.cwl", job)
+    same = ("model.safetensors", "float32.bin", "metrics.json", "lesion_mask.nii.gz", "lesions.csv")
+    chosen = {name: only(files, *same) for name, files in found.items()}
+    assert chosen["streamflow"] == chosen["cwltool"]
+    assert len(only(chosen["cwltool"], "lesion_mask.nii.gz")) == 1
+
+    card = read_card(tmp_path / "by-cwltool" / "exported_model")
+    assert (card.input.modality, card.input.channel_names) == ("MR", ("FLAIR", "T1w", "T1gd", "T2w"))
+    assert card.labels == {"0": "background", "1": "whole tumour"}
+    trained = card.training
+    assert trained.items() >= {"world_size": 2, "batch_size": 4, "steps_done": 2, "dice": "sample"}.items()
+    assert trained["learning_rate"] == pytest.approx(0.004), "the rate of one rank, times the ranks"
+
+    metrics = json.loads((tmp_path / "by-cwltool" / "evaluation" / "metrics.json").read_text())
+    (case,) = metrics["per_case"]
+    assert {name: case[name] for name in GOLDEN} == pytest.approx(GOLDEN, rel=0.02)
+    assert metrics["baseline"]["threshold_hu"] is None
+
+    told = json.loads((tmp_path / "by-cwltool" / "report" / "summary.json").read_text())
+    assert told["title"] == "Brain tumour segmentation in MR"
+    assert ["scaling", "Ranks, time and speed-up"] in told["sections"]
+    page = (tmp_path / "by-cwltool" / "report" / "fragment.html").read_text()
+    assert "1 rank: 4 steps of 2 volumes or patches; 2 ranks: 2 steps of 4" in page
+    assert page.count('<th scope="row" class="num">') >= 7, "the paper's numbers of ranks"

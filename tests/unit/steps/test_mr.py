@@ -1,0 +1,226 @@
+"""MR with several contrasts through check, preprocess and train: what is refused, what is prepared, what is dealt to ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+import pytest
+
+from medweave_steps.cli import main
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.volume import Triple
+from medweave_steps.io.prepared import PreparedFolder, open_prepared
+from medweave_steps.preprocess.contrasts import box_of_multiples
+from medweave_steps.train.config import TrainConfig
+from medweave_steps.training.cases import open_sampler
+from medweave_steps.training.volumes import VolumeSampler
+from support.brain_cohort import MATRIX_SIZE, PREPARED_SHAPE, SPACING_MM, write_brains
+
+
+def step(folder: Path, *words: str) -> int:
+    return main([*words, "--num-threads", "1", "--run-report", str(folder / f"{words[0]}.json")])
+
+
+def preprocess(folder: Path, *options: str, output: str = "prepared") -> int:
+    cohort = ("--cohort", str(folder / "cohort"), "--cohort-index", str(folder / "index.json"))
+    return step(folder, "preprocess", *cohort, "--output", str(folder / output), *options)
+
+
+def checked(folder: Path) -> int:
+    return step(folder, "check", "--cohort", str(folder / "cohort"), "--output", str(folder / "index.json"))
+
+
+@pytest.fixture(scope="module")
+def brains(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with cohort/, index.json and prepared/ of seven brains."""
+    folder = tmp_path_factory.mktemp("brains")
+    write_brains(folder / "cohort", 7)
+    assert checked(folder) == 0
+    spacing = ("--spacing-mm", *[str(SPACING_MM)] * 3)
+    assert preprocess(folder, *spacing, "--merged-label", "whole tumour") == 0
+    return folder
+
+
+def prepared(folder: Path) -> PreparedFolder:
+    return open_prepared(folder / "prepared" / "training_set")
+
+
+def test_the_index_names_the_contrasts(brains: Path) -> None:
+    index = json.loads((brains / "index.json").read_text())
+    contrasts = ["FLAIR", "T1w", "T1gd", "T2w"]
+    assert index["channels"] == contrasts
+    assert [case["channels"] for case in index["cases"]] == [contrasts] * 7
+    assert not any(finding["code"] == "no-air" for finding in index["findings"])
+
+
+def test_each_contrast_has_mean_0_and_deviation_1_over_the_whole_volume(brains: Path) -> None:
+    for case in prepared(brains).cases():
+        volume = case.volume_CIJK()
+        assert (volume.shape, volume.dtype) == ((4, *PREPARED_SHAPE), np.float32)
+        np.testing.assert_allclose(volume.mean((1, 2, 3), dtype=np.float64), 0, atol=1e-4)
+        np.testing.assert_allclose(volume.std((1, 2, 3), dtype=np.float64), 1, atol=1e-3)
+
+
+def test_the_label_is_the_whole_tumour(brains: Path) -> None:
+    cohort = prepared(brains).cohort
+    assert (cohort.labels, cohort.window_hu) == ({"0": "background", "1": "whole tumour"}, None)
+    for case in prepared(brains).cases():
+        source = nibabel.load(brains / "cohort" / "labelsTr" / f"{case.case.case_id}.nii.gz").get_fdata()
+        assert sorted(np.unique(case.label_IJK())) == [0, 1]
+        assert int(case.label_IJK().sum()) == int((source[:, :, 2:18] > 0).sum()), "slices 2 to 17 of 20 are kept"
+
+
+def test_voxels_are_where_they_were(brains: Path) -> None:
+    case = prepared(brains).cases()[0]
+    source = nibabel.load(brains / "cohort" / "imagesTr" / f"{case.case.case_id}.nii.gz").get_fdata()
+    kept = source[::-1, ::-1, 2:18, 2]  # the files run to the left and to the back
+    expected = (kept - kept.mean()) / kept.std()
+    np.testing.assert_allclose(case.volume_CIJK()[2], expected, atol=1e-4)
+    assert case.info().crop_start == (0, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "box"),
+    [
+        ((240, 240, 155), ((0, 0, 2), (240, 240, 154))),
+        ((33, 39, 8), ((1, 4, 0), (33, 36, 8))),
+    ],
+)
+def test_volumes_are_cut_to_multiples_of_8(shape: Triple, box: tuple[Triple, Triple]) -> None:
+    assert box_of_multiples(shape) == box
+
+
+def test_a_volume_that_is_too_small_to_be_cut_is_told() -> None:
+    with pytest.raises(UserInputError, match="too small"):
+        box_of_multiples((7, 64, 64))
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Path:
+    write_brains(tmp_path / "cohort", 3)
+    return tmp_path
+
+
+def changed(folder: Path, change: Any, number: int = 2) -> None:
+    path = folder / "cohort" / "imagesTr" / f"BRATS_{number:03d}.nii.gz"
+    image = nibabel.load(path)
+    nibabel.save(nibabel.Nifti1Image(change(np.asarray(image.dataobj)), image.affine), path)
+
+
+def told(capsys: pytest.CaptureFixture[str], *parts: str) -> None:
+    said = capsys.readouterr().err
+    assert all(part in said for part in parts), said
+
+
+def test_a_case_that_lacks_a_contrast_is_named(one: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changed(one, lambda values: values[..., :3])
+    assert checked(one) == 65
+    told(capsys, "BRATS_002", "32 x 32 x 20 x 3 voxels", "a fourth axis of 4: FLAIR, T1w, T1gd, T2w")
+
+
+def test_a_contrast_that_is_empty_is_named(one: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def without_t1gd(values: np.ndarray) -> np.ndarray:
+        values = values.copy()
+        values[..., 2] = 7
+        return values
+
+    changed(one, without_t1gd)
+    assert checked(one) == 0
+    assert preprocess(one, "--spacing-mm", "7.5", "7.5", "7.5") == 65
+    told(capsys, "BRATS_002: a contrast is empty", "T1gd has the value 7 everywhere")
+
+
+@pytest.mark.parametrize("options", [("--window-hu", "-1000", "400"), ("--crop", "lungs")])
+def test_what_is_for_ct_is_refused(brains: Path, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert preprocess(brains, *options, output="none") == 2
+    told(capsys, "the cohort is MR")
+
+
+def test_a_cohort_that_changed_after_check_is_refused(one: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert checked(one) == 0
+
+    def other_t2w(values: np.ndarray) -> np.ndarray:
+        values = values.copy()
+        values[16, 16, 10, 3] += 1  # the last contrast is read last
+        return values
+
+    changed(one, other_t2w)
+    assert preprocess(one, "--spacing-mm", "7.5", "7.5", "7.5") == 65
+    told(capsys, "BRATS_002", "the cohort is not the one that `check` saw")
+
+
+# -- whole volumes, each once an epoch ---------------------------------------------------------------------------------
+
+
+def volumes(folder: Path, **options: Any) -> VolumeSampler:
+    values: dict[str, Any] = {
+        "epochs": 3,
+        "patch_shape": PREPARED_SHAPE,
+        "window_shape": PREPARED_SHAPE,
+        "batch_size": 2,
+    }
+    config = TrainConfig(training_set=folder, output=folder, network="distmis-as-described", **values | options)
+    cases = prepared(folder).cases("train")
+    sampler = open_sampler(config, prepared(folder), cases, whole_volumes=True)
+    assert isinstance(sampler, VolumeSampler)
+    return sampler
+
+
+@pytest.mark.parametrize(("batch_size", "world_size"), [(2, 1), (2, 2), (4, 2), (3, 3), (4, 4)])
+def test_over_all_ranks_each_case_is_used_once_an_epoch(brains: Path, batch_size: int, world_size: int) -> None:
+    sampler = volumes(brains, batch_size=batch_size)
+    names = sorted(case.case_id for case in sampler.cases)
+    in_epoch = -(-len(names) // batch_size)
+    counted = 0
+    for epoch in range(3):
+        seen: list[str] = []
+        for number in range(epoch * in_epoch, (epoch + 1) * in_epoch):
+            shares = [sampler.batch(number, rank=rank, world_size=world_size) for rank in range(world_size)]
+            real = [share for share in shares if not share.is_padding]
+            assert {share.num_together for share in shares} == {sum(share.num_counted for share in real)}
+            seen += [name for share in real for name in share.case_ids]
+            counted += len(real) and sum(share.num_counted for share in real)
+        assert sorted(seen) == names
+    by_rank = [sampler.num_counted(3 * in_epoch, rank=rank, world_size=world_size) for rank in range(world_size)]
+    assert sum(by_rank) == counted == 3 * len(names)
+
+
+def test_epochs_have_other_orders_and_seeds_too(brains: Path) -> None:
+    def order(sampler: VolumeSampler, epoch: int) -> list[str]:
+        steps = range(epoch * 5, (epoch + 1) * 5)
+        return [sampler.batch(number).case_ids[0] for number in steps]
+
+    one_by_one = volumes(brains, batch_size=1)
+    assert len(one_by_one.cases) == 5
+    orders = {tuple(order(one_by_one, epoch)) for epoch in range(4)}
+    assert len(orders) > 1
+    assert order(one_by_one, 0) == order(volumes(brains, batch_size=1), 0)
+    assert any(order(volumes(brains, batch_size=1, seed=seed), 0) != order(one_by_one, 0) for seed in (1, 2, 3))
+
+
+def test_a_volume_is_the_whole_case_as_it_is_stored(brains: Path) -> None:
+    sampler = volumes(brains)
+    batch = sampler.batch(0)
+    cases = {case.case.case_id: case for case in prepared(brains).cases("train")}
+    for image, label, name in zip(batch.image_BCIJK, batch.label_BCIJK, batch.case_ids, strict=True):
+        np.testing.assert_array_equal(image, cases[name].volume_CIJK())
+        np.testing.assert_array_equal(label[0], cases[name].label_IJK())
+
+
+def test_a_case_that_is_larger_than_a_patch_is_named(brains: Path) -> None:
+    with pytest.raises(UserInputError, match="larger than --patch-shape") as caught:
+        volumes(brains, patch_shape=(32, 24, 16))
+    assert caught.value.seen == f"{MATRIX_SIZE} x 32 x 16 voxels"
+
+
+def test_more_ranks_than_cases_are_refused() -> None:
+    given = TrainConfig(
+        training_set=Path("a"), output=Path("b"), epochs=2, strategy="ddp", ranks=4, batch_size=2, scale_by_ranks=True
+    ).for_all_ranks()
+    assert given.for_cases(9).steps == 4
+    with pytest.raises(UserInputError, match="more ranks than training cases"):
+        given.for_cases(3)
