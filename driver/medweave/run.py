@@ -78,8 +78,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def run(namespace: argparse.Namespace) -> int:
-    """Runs, shows and sums up; returns the exit code of the engine."""
+def run(namespace: argparse.Namespace, *, to_a_log: bool = False) -> int:
+    """Runs, shows and sums up; returns the exit code of the engine.
+
+    Args:
+        to_a_log: what is shown is written down somewhere: nothing that may tell of patients is in it.
+    """
     file, folder, planned = _prepared(namespace)
     display: Display = Events() if namespace.json else for_people()
     if namespace.resume is not None:
@@ -93,7 +97,7 @@ def run(namespace: argparse.Namespace) -> int:
         display.close()
         if child.exit_code is None:  # something broke in here
             child.signal(signal.SIGTERM)
-    return _ended(following, namespace.outdir, as_json=namespace.json)
+    return _ended(following, namespace.outdir, as_json=namespace.json, to_a_log=to_a_log)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -229,7 +233,7 @@ def _signals(take: Callable[[signal.Signals], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _ended(following: Following, outdir: Path, *, as_json: bool) -> int:
+def _ended(following: Following, outdir: Path, *, as_json: bool, to_a_log: bool) -> int:
     """Tells the end; the exit code."""
     child, state, say = following.child, following.state, following.display.say
     code = INTERRUPTED if following.left is not None else child.exit_code or 0
@@ -238,14 +242,14 @@ def _ended(following: Following, outdir: Path, *, as_json: bool) -> int:
     if following.left is not None:
         lines = following.left
     elif state.began is None:
-        said = [] if following.signals else child.said(NUM_ENGINE_LINES)
+        said = [] if following.signals or to_a_log else child.said(NUM_ENGINE_LINES)
         lines = [*said, f"medweave: StreamFlow ended with exit code {code} before the run began"]
     else:
         printed = child.printed()
-        lines = list(summary(state, child.folder, outdir, _outputs(printed)))
-        if code and not state.failures() and state.end != "cancelled":
+        lines = list(summary(state, child.folder, outdir, _outputs(printed), to_a_log=to_a_log))
+        if code and not state.failures() and state.end != "cancelled" and not to_a_log:
             lines[1:1] = [f"    {line}" for line in child.said(NUM_ENGINE_LINES)]
-        if not as_json and printed and not sys.stdout.isatty():
+        if not as_json and printed and not to_a_log and not sys.stdout.isatty():
             put(printed.rstrip("\n"), sys.stdout)
     for line in lines:
         say(line)

@@ -19,10 +19,13 @@ LAST_LINES, LAST_BYTES = 12, 16 * 1024
 MOST_FAILURES, MOST_LEFT = 5, 10
 
 
-def summary(state: State, folder: Path, outdir: Path, outputs: Mapping[str, Any]) -> Iterator[str]:
+def summary(
+    state: State, folder: Path, outdir: Path, outputs: Mapping[str, Any], *, to_a_log: bool = False
+) -> Iterator[str]:
     """The lines.
 
     Args:
+        to_a_log: they are written down somewhere: what a job has printed may tell of patients, and is left out.
         folder: of the run.
         outdir: where its outputs were put.
         outputs: the CWL output object that the engine has printed. The names of its files are not told: they may tell of patients.
@@ -43,7 +46,7 @@ def summary(state: State, folder: Path, outdir: Path, outputs: Mapping[str, Any]
     failures = state.failures()
     for job in failures[:MOST_FAILURES]:
         yield _line("failed", f"{job.label} on {place(job.where)}, {why(job)}")
-        yield from (f"    {line}" for line in said(job, folder))
+        yield from (f"    {line}" for line in (job.message.splitlines() if to_a_log else said(job, folder)))
     if len(failures) > MOST_FAILURES:
         yield _line("failed", f"and {len(failures) - MOST_FAILURES} more jobs; the report names each")
     yield _line("next", f"medweave report {_word(folder)}")

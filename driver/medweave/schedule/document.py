@@ -41,6 +41,7 @@ class Schedule:
     place: str | None
     settings: Mapping[str, Any]
     watch: Mapping[str, Any] | None
+    notify: Mapping[str, Any] | None
 
 
 @functools.cache
@@ -87,7 +88,13 @@ def read_schedule(path: Path) -> Schedule:
         place=place,
         settings=settings,
         watch=_watch(document["watch"], properties["watch"], path) if "watch" in document else None,
+        notify=_notify(document["notify"], properties["notify"]) if "notify" in document else None,
     )
+
+
+def _notify(given: Mapping[str, Any], described: Mapping[str, Any]) -> dict[str, Any]:
+    mail = {"mail": _with_defaults(given["mail"], described["properties"]["mail"])} if "mail" in given else {}
+    return _with_defaults(given, described) | mail
 
 
 def _watch(given: Mapping[str, Any], described: Mapping[str, Any], path: Path) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import io
 import os
 import signal
 import sys
@@ -31,11 +30,13 @@ from medweave.schedule.memory import (
     secret_of,
     write_memory,
 )
+from medweave.schedule.notice import is_wanted, notice_of, send
 from medweave.schedule.studies import Study, after
 from medweave.schedule.watching import Watching, why_none
 from medweave_connectors.record.run import new_run_id
 from medweave_connectors.reuse.content import Contents
 from medweave_connectors.reuse.memo import Memo
+from medweave_steps.contracts.errors import StepError
 from medweave_steps.contracts.progress import duration
 
 RUNS, RESULTS = "runs", "results"
@@ -91,14 +92,20 @@ class _Work:
 
 def _turn(schedule: Schedule, folder: Path) -> int:
     memory, began, clock = read_memory(folder), _now(), time.monotonic()
-    work = _look(schedule, folder, memory)
-    if not work.is_due:
-        write_memory(folder, replace(memory, last=Firing(moment=began, outcome="skipped", why=work.why)))
-        say(schedule, f"skipped: {work.why}")
-        return 0
-    say(schedule, f"runs: {work.why}")
-    run_id = new_run_id(workflow_of(schedule.file))
-    code = _run(schedule, folder, run_id)
+    try:
+        work = _look(schedule, folder, memory)
+        if not work.is_due:
+            write_memory(folder, replace(memory, last=Firing(moment=began, outcome="skipped", why=work.why)))
+            say(schedule, f"skipped: {work.why}")
+            return 0
+        say(schedule, f"runs: {work.why}")
+        run_id = new_run_id(workflow_of(schedule.file))
+        code = _run(schedule, folder, run_id)
+    except StepError:
+        firing = Firing(moment=began, outcome="failed", why="it could not begin")
+        write_memory(folder, replace(memory, last=firing))
+        _tell(schedule, firing, folder)
+        raise
     outcome = _outcome(folder / RUNS / run_id)
     firing = Firing(moment=began, outcome=outcome, run=run_id, seconds=round(time.monotonic() - clock, 3))
     is_done = outcome == ALL_DONE
@@ -110,7 +117,15 @@ def _turn(schedule: Schedule, folder: Path) -> int:
     if is_done:
         work.finish()
     say(schedule, f"run {run_id} {outcome} after {duration(firing.seconds)}")
+    _tell(schedule, firing, folder)
     return code
+
+
+def _tell(schedule: Schedule, firing: Firing, folder: Path) -> None:
+    """Those who want to know."""
+    if schedule.notify is not None and is_wanted(schedule.notify["at"], firing.outcome):
+        notice = notice_of(schedule.name, firing, folder / RUNS / firing.run)
+        send(schedule.notify, notice, lambda text: say(schedule, text))
 
 
 def was_ended(outcome: str) -> bool:
@@ -155,10 +170,8 @@ def _run(schedule: Schedule, folder: Path, run_id: str) -> int:
         outdir=folder / RESULTS / run_id, json=False,
     )  # fmt: skip
     asked.outdir.mkdir(parents=True)
-    # The CWL output object has the names of files, which are nothing for the log of a Job or unit.
-    quiet = contextlib.redirect_stdout(io.StringIO())
-    with quiet, _variables(MEDWEAVE_RUNS_DIR=str(folder / RUNS), MEDWEAVE_RUN_ID=run_id):
-        return runs.run(asked)
+    with _variables(MEDWEAVE_RUNS_DIR=str(folder / RUNS), MEDWEAVE_RUN_ID=run_id):
+        return runs.run(asked, to_a_log=True)
 
 
 @contextlib.contextmanager
