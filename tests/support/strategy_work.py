@@ -56,6 +56,11 @@ class Case:
     resume: Path | None = None
 
 
+VOLUMES: dict[str, Any] = {
+    "epochs": 10, "batch_size": 2, "patch_shape": (24, 20, 16), "steps": 20, "epoch_steps": 2, "validation_interval": 5,
+}  # fmt: skip
+"""Three whole cases, two at a time: in every other step one rank has none."""
+
 KINDS: dict[str, dict[str, Any]] = {
     "instance": {},
     "group": {"norm": ("GROUP", {"num_groups": 2})},

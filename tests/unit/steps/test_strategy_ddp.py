@@ -13,7 +13,7 @@ from medweave_steps.training.agreement import check_agreement
 from medweave_steps.training.group import Alone
 from support import strategy_work
 from support.continued import folder_to_continue
-from support.strategy_work import KINDS, by_two_ranks, case_of, largest_difference, options, with_changes
+from support.strategy_work import KINDS, VOLUMES, by_two_ranks, case_of, largest_difference, options, with_changes
 from support.training_set import training_set
 
 DDP = {"strategy": "ddp", "ranks": 2}
@@ -25,7 +25,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def by_ranks(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+def volumes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return training_set(tmp_path_factory.mktemp("volumes"), ("train", "train", "train", "validation"))
+
+
+@pytest.fixture(scope="module")
+def by_ranks(
+    data: Path, volumes: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Each kind, trained by two ranks; and what these said when they were given other things."""
     other = training_set(tmp_path_factory.mktemp("other"))
     volume = np.load(other / "cases/case-1/volume.npy")
@@ -38,6 +45,7 @@ def by_ranks(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict
         "checkpoints": with_changes(config, checkpoint_folder=other / "saved"),
     }
     cases = {kind: case_of(data, kind, **DDP) for kind in KINDS}
+    cases["volumes"] = case_of(volumes, "instance", **DDP, **VOLUMES)
     trained, said = by_two_ranks(strategy_work.trained_and_refused, (cases, others))
     return trained, said
 
@@ -54,6 +62,17 @@ def test_two_ranks_train_what_one_process_trains_with_the_doubled_batch(
     assert largest_difference(shared[kind], alone) <= tolerance
     assert {shared[kind][name].dtype for name in start} == {np.dtype("float64" if kind == "float64" else "float32")}
     assert shared[kind]["loss"] == pytest.approx(alone["loss"], abs=2e-6)
+
+
+def test_a_rank_that_has_no_case_at_the_end_of_an_epoch_changes_nothing(
+    volumes: Path, by_ranks: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
+    shared, _ = by_ranks
+    case = case_of(volumes, "instance", **VOLUMES)
+    alone = strategy_work.trained(case, Alone())
+    assert largest_difference(alone, strategy_work.start(case)) > 0.01
+    assert largest_difference(shared["volumes"], alone) <= 1e-6
+    assert shared["volumes"]["loss"] == pytest.approx(alone["loss"], abs=2e-6)
 
 
 def test_ranks_that_were_given_other_things_say_so_before_the_first_step(
