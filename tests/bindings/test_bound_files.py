@@ -65,7 +65,8 @@ def test_scans_of_the_hospital_cannot_be_placed_at_the_university() -> None:
 def test_each_workflow_is_bound_at_each_site() -> None:
     expected = {expected_name(site.stem, flow) for site in SITES for flow in PIPELINES}
     hybrid = {f"streamflow.{site}-hybrid.yml" for site in ("laptop", "testbed")}  # what `make hybrid` runs
-    assert {path.name for path in BOUND} == expected | hybrid
+    data_parallel = {f"streamflow.{site.stem}-brain-data-parallel-search.yml" for site in SITES}  # DistMIS' other mode
+    assert {path.name for path in BOUND} == expected | hybrid | data_parallel
 
 
 @pytest.mark.parametrize("pipeline", OF_THE_LUNG, ids=lambda path: path.stem)

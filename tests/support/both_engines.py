@@ -20,7 +20,7 @@ version: v1.0
 workflows:
   lung:
     type: cwl
-    config: {{file: {workflow}, settings: job.yml}}
+    config: {{file: {workflow}, settings: {job}}}
     bindings: [{{step: /, target: {{deployment: laptop}}}}]
 deployments: {{laptop: {{type: medweave.local, config: {{}}}}}}
 scheduling: {{scheduler: {{type: medweave.scheduler, config: {{}}}}}}
@@ -34,12 +34,19 @@ def run_both(
     """Runs a workflow of the lung pipelines, or another by its path, under both engines at once; path -> SHA-256 of each output."""
     (folder / "job.yml").write_text(json.dumps(job), encoding="utf-8")
     cwl = WORKFLOWS / "lung-nodule-segmentation" / workflow
-    (folder / "streamflow.yml").write_text(FILE.format(workflow=json.dumps(str(cwl))), encoding="utf-8")
+    run_jobs(folder, cwl, {"streamflow": "job.yml", "cwltool": "job.yml"}, fakes=fakes)
+    return {name: digests(folder / f"by-{name}") for name in ("streamflow", "cwltool")}
+
+
+def run_jobs(folder: Path, cwl: Path, jobs: Mapping[str, str], *, fakes: bool = False) -> None:
+    """Runs a workflow under both engines at once, each with its job file; outputs lie in `by-streamflow` and `by-cwltool`."""
+    file = FILE.format(workflow=json.dumps(str(cwl)), job=jobs["streamflow"])
+    (folder / "streamflow.yml").write_text(file, encoding="utf-8")
     path = os.pathsep.join([*([str(FAKES)] if fakes else []), str(BESIDE), os.environ["PATH"]])
     environment = os.environ | {"PATH": path}
     commands = {
         "streamflow": ["streamflow", "run", "--quiet", "--outdir", "by-streamflow", "streamflow.yml"],
-        "cwltool": ["cwltool", "--outdir", "by-cwltool", str(cwl), "job.yml"],
+        "cwltool": ["cwltool", "--outdir", "by-cwltool", str(cwl), jobs["cwltool"]],
     }
     started = {}
     for name, words in commands.items():
@@ -49,7 +56,6 @@ def run_both(
             )
     for name, process in started.items():
         assert process.wait(600) == 0, (folder / f"{name}.log").read_text()
-    return {name: digests(folder / f"by-{name}") for name in commands}
 
 
 def digests(folder: Path) -> dict[str, str]:

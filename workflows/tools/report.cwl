@@ -30,7 +30,7 @@ inputs:
     inputBinding: {prefix: --case-batches}
   training_log:
     doc: what train wrote about its course
-    type: Directory
+    type: Directory?
     inputBinding: {prefix: --training-log}
   run_reports:
     doc: run_report.json of the steps before

@@ -60,6 +60,7 @@ class TrialRow:
         epochs: finished by then.
         host: machine that it ran on.
         weights_sha256: of the trained weights; empty without a model.
+        ranks: processes that trained it.
     """
 
     trial_id: str
@@ -76,6 +77,7 @@ class TrialRow:
     epochs: int = 0
     host: str = ""
     weights_sha256: str = ""
+    ranks: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,9 @@ class ReportConfig:
     evaluation: Path = option("folder that evaluate wrote", metavar="DIR")
     segmentations: tuple[Path, ...] = option("folders that segment wrote, one or more", metavar="DIR")
     case_batches: tuple[Path, ...] = option("prepared batches that were segmented, for the pictures", metavar="DIR")
-    training_log: Path = option("folder that train wrote beside the model (curves.json)", metavar="DIR")
+    training_log: Path | None = option(
+        "folder that train wrote beside the model (curves.json)", default=None, metavar="DIR"
+    )
     run_reports: tuple[Path, ...] = option("run_report.json of the steps before", metavar="FILE")
     output: Path = option("folder to write: fragment.html, which needs no other file, and summary.json", metavar="DIR")
     title: str = option("heading of the report", default="Lung nodule segmentation in chest CT")
@@ -130,8 +132,6 @@ def _fragment(material: Material, summary: ReportSummary, overlays: list[dict[st
     from medweave_steps.report import charts, scaling, sections
     from medweave_steps.runtime.imports import require
 
-    trainings = scaling.measured_trainings(material.reports)
-    seconds = {ranks: float(known["step_seconds"]) for ranks, known in trainings.items()}
     evaluation, curves = material.evaluation, material.curves
     jinja2 = require("jinja2", extra="report")
     environment = jinja2.Environment(
@@ -158,8 +158,7 @@ def _fragment(material: Material, summary: ReportSummary, overlays: list[dict[st
         tags=sections.tags(evaluation),
         training_charts=training_charts,
         training_facts=sections.training_facts(material),
-        scaling_rows=[(row, scaling.cells(row)) for row in scaling.rows(seconds)],
-        scaling_where=scaling.where(trainings),
+        scaling=scaling.table_of(material.reports),
         gate=material.gate,
         gate_rows=sections.gate_rows(material.gate) if material.gate else [],
         gate_test_rows=sections.gate_test_rows(material.gate) if material.gate else [],

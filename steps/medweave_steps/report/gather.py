@@ -82,12 +82,14 @@ def read_evaluation(folder: Path) -> tuple[Evaluation, tuple[LesionRow, ...]]:
     return evaluation, rows
 
 
-def read_curves(folder: Path) -> Curves:
-    """`curves.json` of a training log.
+def read_curves(folder: Path | None) -> Curves:
+    """`curves.json` of a training log; no curves where there is none.
 
     Raises:
         UserInputError: it is missing or is not what `train` writes.
     """
+    if folder is None:
+        return Curves(loss=(), validation={})
     try:
         points = json.loads((folder / "curves.json").read_text(encoding="utf-8"))
         loss = tuple((int(p["step"]), float(p["loss"])) for p in points if p.get("loss") is not None)

@@ -1,11 +1,11 @@
-"""The table of ranks, time and speed-up: what this run measured, what a model says beyond it, and what DistMIS printed.
+"""The table of ranks, time and speed-up: what was measured, what a model says beyond it, and what DistMIS printed.
 
 Source: Berral et al. 2022 (DistMIS), table I: a grid of 32 trials, mean of three runs, hours:minutes:seconds there, seconds here.
 """
 
 from __future__ import annotations
 
-import math
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,35 +20,84 @@ EXPERIMENT_PARALLEL_S = {1: 159_619, 2: 80_679, 4: 41_540, 8: 25_397, 12: 20_122
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
-    """Seconds, and the speed-up against one rank; efficiency is speed-up per rank."""
+class Column:
+    """Seconds by ranks, and the speed-up against those of one rank.
 
-    seconds: float
-    speed_up: float
-    ranks: int
+    Attributes:
+        one: seconds by one rank; None where nobody knows them.
+    """
 
-    @property
-    def efficiency(self) -> float:
-        """1 where twice the ranks take half the time."""
-        return self.speed_up / self.ranks
+    heading: str
+    seconds: Mapping[int, float]
+    one: float | None
+    is_measured: bool = False
+
+    def speed_up(self, ranks: int) -> float | None:
+        """None where it was not measured or modelled."""
+        if self.one is None or not self.seconds.get(ranks):
+            return None
+        return self.one / self.seconds[ranks]
+
+    def texts(self, ranks: int) -> tuple[str, str]:
+        """The time, and the speed-up with its efficiency, which is 1 where twice the ranks take half the time."""
+        if ranks not in self.seconds:
+            return "–", "–"
+        value = self.speed_up(ranks)
+        return duration(self.seconds[ranks]), "–" if value is None else f"{value:.2f} ({value / ranks:.2f})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One number of ranks, or of trials at the same time.
+class Table:
+    """The whole of it.
 
     Attributes:
-        measured: one training of this run; None where none had so many ranks.
-        data_parallel, experiment_parallel: modelled, the grid of 32.
-        paper_data_parallel, paper_experiment_parallel: printed; None where the paper has no such row.
+        ranks: of the rows.
+        num_trials: of the grid that was measured or modelled.
+        where: on what, in words.
     """
 
-    ranks: int
-    measured: Speed | None
-    data_parallel: Speed | None
-    experiment_parallel: Speed | None
-    paper_data_parallel: Speed | None
-    paper_experiment_parallel: Speed | None
+    ranks: tuple[int, ...]
+    columns: tuple[Column, ...]
+    num_trials: int
+    where: str
+
+
+def table_of(reports: Sequence[RunReport]) -> Table | None:
+    """The table, by the run reports of `train` and `search`; None where there is nothing to compare."""
+    trainings, searches = measured_trainings(reports), measured_searches(reports)
+    if len(trainings) < 2 and not searches:
+        return None
+    steps = {ranks: float(known["step_seconds"]) for ranks, known in trainings.items()}
+    of_trials = {max(row["ranks"] for row in rows): _mean(rows) for rows, _ in searches}
+    seconds = of_trials if searches else steps
+    durations = next((_seconds(rows) for rows, _ in searches if _is_alone(rows)), [])
+    if not durations and 1 in seconds:
+        durations = [seconds[1]] * (len(searches[0][0]) if searches else NUM_TRIALS)
+    alone = sum(durations) or None
+    modelled = modelled_training(seconds)
+    numbers = sorted({*steps, *of_trials, *(_number(*each) for each in searches), *DATA_PARALLEL_S})
+    share = {n: each / modelled[1] for n, each in modelled.items()} if modelled else {}
+    columns = (
+        Column(heading="Measured, one training", seconds=steps, one=steps.get(1), is_measured=True),
+        *(_of_mode("Measured, grid data parallel", searches, alone, wants_alone=False),),
+        *(_of_mode("Measured, grid experiment parallel", searches, alone, wants_alone=True),),
+        Column(
+            heading="Modelled, grid data parallel", seconds={n: x * (alone or 0) for n, x in share.items()}, one=alone
+        ),
+        Column(
+            heading="Modelled, grid experiment parallel",
+            seconds={n: makespan(durations, n) for n in numbers} if durations else {},
+            one=alone,
+        ),
+        Column(heading="DistMIS, data parallel", seconds=DATA_PARALLEL_S, one=DATA_PARALLEL_S[1]),
+        Column(heading="DistMIS, experiment parallel", seconds=EXPERIMENT_PARALLEL_S, one=EXPERIMENT_PARALLEL_S[1]),
+    )
+    return Table(
+        ranks=tuple(numbers),
+        columns=tuple(column for column in columns if column.seconds),
+        num_trials=len(durations) or NUM_TRIALS,
+        where=_where(trainings, searches),
+    )
 
 
 def measured_trainings(reports: Sequence[RunReport]) -> dict[int, Mapping[str, Any]]:
@@ -59,73 +108,77 @@ def measured_trainings(reports: Sequence[RunReport]) -> dict[int, Mapping[str, A
     return {int(known.get("world_size", 1)): known for known in trainings if "step_seconds" in known}
 
 
-def rows(seconds: Mapping[int, float]) -> list[Row]:
-    """The table.
+Search = tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]
+"""The completed trials of a search, and all that its report says."""
 
-    Args:
-        seconds: measured, by ranks.
-    Returns:
-        nothing where one number of ranks was measured at most: there is nothing to compare.
-    """
-    if len(seconds) < 2:
-        return []
-    modelled = modelled_training(seconds)
-    return [_row(ranks, seconds, modelled) for ranks in sorted({*seconds, *DATA_PARALLEL_S})]
+
+def measured_searches(reports: Sequence[RunReport]) -> list[Search]:
+    """The searches whose trials were all gathered, with those that were trained to their end."""
+    found = [report.results for report in reports if report.verb == "search" and report.results.get("best")]
+    return [([row for row in known["rows"] if row["state"] == "completed"], known) for known in found]
 
 
 def modelled_training(seconds: Mapping[int, float]) -> Mapping[int, float]:
     """Seconds of one training by any number of ranks: its work shared, and a ring's exchange of gradients on top.
 
-    T(n) = T(1) / n + s 2 (n - 1) / n; s is the least squares fit to what was measured, 0 at least. Empty without a measured T(1).
-    What it does not know: a second node's network, and files that all ranks read.
+    T(n) = T(1) / n + s 2 (n - 1) / n; s is the least squares fit to what was measured, 0 at least. Empty unless T(1) and another
+    were measured. What it does not know: a second node's network, and files that all ranks read.
     """
-    if 1 not in seconds:
-        return {}
     shares = {ranks: 2 * (ranks - 1) / ranks for ranks in seconds if ranks > 1}
+    if 1 not in seconds or not shares:
+        return {}
     fitted = sum(share * (seconds[ranks] - seconds[1] / ranks) for ranks, share in shares.items())
     exchange = max(fitted / sum(share**2 for share in shares.values()), 0.0)
-    return {n: seconds[1] / n + exchange * 2 * (n - 1) / n for n in {*seconds, *DATA_PARALLEL_S}}
+    return {n: seconds[1] / n + exchange * 2 * (n - 1) / n for n in sorted({*seconds, *DATA_PARALLEL_S})}
 
 
-def _row(ranks: int, seconds: Mapping[int, float], modelled: Mapping[int, float]) -> Row:
-    one = seconds.get(1)
-    waves = math.ceil(NUM_TRIALS / ranks)
-    return Row(
-        ranks=ranks,
-        measured=_speed(seconds, ranks, one),
-        data_parallel=_speed({n: NUM_TRIALS * each for n, each in modelled.items()}, ranks, NUM_TRIALS * (one or 0)),
-        experiment_parallel=_speed({ranks: waves * one} if one else {}, ranks, NUM_TRIALS * (one or 0)),
-        paper_data_parallel=_speed(DATA_PARALLEL_S, ranks, DATA_PARALLEL_S[1]),
-        paper_experiment_parallel=_speed(EXPERIMENT_PARALLEL_S, ranks, EXPERIMENT_PARALLEL_S[1]),
-    )
+def makespan(durations: Sequence[float], slots: int) -> float:
+    """Seconds that trials take, so many at once, in their order, the next one as soon as one ends."""
+    ends = [0.0] * slots
+    for each in durations:
+        heapq.heapreplace(ends, ends[0] + each)
+    return max(ends)
 
 
-def _speed(seconds: Mapping[int, float], ranks: int, one: float | None) -> Speed | None:
-    if ranks not in seconds:
-        return None
-    speed_up = one / seconds[ranks] if one else math.nan
-    return Speed(seconds=seconds[ranks], speed_up=speed_up, ranks=ranks)
+def _of_mode(heading: str, searches: Sequence[Search], alone: float | None, *, wants_alone: bool) -> Column:
+    seconds = {
+        _number(rows, known): float(known["seconds"]) for rows, known in searches if _is_alone(rows) == wants_alone
+    }
+    return Column(heading=heading, seconds=seconds, one=alone, is_measured=True)
 
 
-def cells(row: Row) -> list[str]:
-    """The row's texts: ranks, then for each pair of columns the time and the speed-up with its efficiency."""
-    texts = [str(row.ranks)]
-    for speed in (
-        row.measured, row.data_parallel, row.experiment_parallel, row.paper_data_parallel, row.paper_experiment_parallel,
-    ):  # fmt: skip
-        texts += ["–", "–"] if speed is None else [duration(speed.seconds), _shown(speed)]
-    return texts
+def _number(rows: Sequence[Mapping[str, Any]], known: Mapping[str, Any]) -> int:
+    """Ranks of each trial, or trials at the same time where these have one."""
+    return int(known["most_at_once"]) if _is_alone(rows) else max(row["ranks"] for row in rows)
 
 
-def _shown(speed: Speed) -> str:
-    return "–" if math.isnan(speed.speed_up) else f"{speed.speed_up:.2f} ({speed.efficiency:.2f})"
+def _is_alone(rows: Sequence[Mapping[str, Any]]) -> bool:
+    return all(row["ranks"] == 1 for row in rows)
 
 
-def where(trainings: Mapping[int, Mapping[str, Any]]) -> str:
-    """On what the measured times are of, in words."""
+def _seconds(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    return [float(row["seconds"]) for row in rows]
+
+
+def _mean(rows: Sequence[Mapping[str, Any]]) -> float:
+    return sum(_seconds(rows)) / len(rows)
+
+
+def _where(trainings: Mapping[int, Mapping[str, Any]], searches: Sequence[Search]) -> str:
     told = []
     for ranks, known in sorted(trainings.items()):
         steps = plural(int(known.get("steps_done", 0)), "step")
         told.append(f"{plural(ranks, 'rank')}: {steps} of {known.get('batch_size')} volumes or patches")
+    for rows, known in searches:
+        hosts = plural(len({row["host"] for row in rows}), "machine")
+        each = plural(max(row["ranks"] for row in rows), "rank")
+        told.append(
+            f"a grid of {plural(len(known['rows']), 'trial')}, {len(rows)} completed, {each} each, "
+            f"{known['most_at_once']} at once, on {hosts}"
+        )
     cpus = sorted({str(known.get("host_cpu", "an unknown processor")) for known in trainings.values()})
-    return f"{'; '.join(told)}. On {', '.join(cpus)}."
+    on = f" On {', '.join(cpus)}." if cpus else ""
+    return (
+        f"Measured: {'; '.join(told)}.{on} Of one training the time of all its steps is told, without start-up and validation; "
+        "of a grid the time from the first trial’s start to the last one’s end, with both."
+    )

@@ -43,8 +43,8 @@ _ORDER = ("dice", "nsd", "hd95", "lesion", "false")
 
 
 def sections_of(material: Material) -> tuple[tuple[str, str], ...]:
-    """Id and heading of each section; that of ranks needs two numbers of ranks to compare."""
-    leave_out = () if len(scaling.measured_trainings(material.reports)) > 1 else ("scaling",)
+    """Id and heading of each section; that of ranks needs something to compare."""
+    leave_out = () if scaling.table_of(material.reports) else ("scaling",)
     return tuple(section for section in SECTIONS if section[0] not in leave_out)
 
 

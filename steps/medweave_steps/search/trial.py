@@ -134,7 +134,7 @@ class Training:
             trial_id=self.trial.trial_id, varied=self.trial.varied, seed=self.trial.options["seed"], state=state, score=score,
             metrics=metrics, cause=cause, exit_code=code, started_at=self._began_at, ended_at=_now(),
             seconds=round(time.monotonic() - self._began, 3), epochs=self.epochs, host=environment.host_name(),
-            weights_sha256=self._weights() if report else "",
+            weights_sha256=self._weights() if report else "", ranks=int(self.trial.options.get("ranks", 1)),
         )  # fmt: skip
         if state != "completed":
             for path in self.folder.iterdir():  # what was half written by a killed one, too

@@ -1,4 +1,4 @@
-"""The table of ranks: the paper's figures recomputed, and a model that says no more than it can."""
+"""The table of ranks: the paper's figures recomputed, what was measured, and a model that says no more than it can."""
 
 from __future__ import annotations
 
@@ -7,14 +7,23 @@ from typing import Any
 import pytest
 
 from medweave_steps.contracts.report import RunReport
-from medweave_steps.report import scaling
+from medweave_steps.report.scaling import Column, Table, makespan, modelled_training, table_of
 
 PRINTED = {  # DistMIS, table I: ranks to speed-ups, data parallel and experiment parallel
     1: (1.00, 1.00), 2: (1.91, 1.98), 4: (2.92, 3.84), 8: (5.76, 6.28), 12: (7.38, 7.93), 16: (9.96, 10.56), 32: (13.18, 15.19),
 }  # fmt: skip
 
 
-def report(ranks: int, seconds: float, verb: str = "train") -> RunReport:
+def report(verb: str, results: dict[str, Any]) -> RunReport:
+    values: dict[str, Any] = {
+        "verb": verb, "medweave_version": "0", "started_at": "", "seconds": 0.0, "peak_memory_mib": 0.0,
+        "peak_memory_children_mib": 0.0, "num_threads": 1, "host_cpu": "", "config": {}, "versions": {}, "cases": (),
+        "notices": (), "results": results,
+    }  # fmt: skip
+    return RunReport(**values)
+
+
+def training(ranks: int, seconds: float, verb: str = "train") -> RunReport:
     known = {
         "world_size": ranks,
         "step_seconds": seconds,
@@ -22,58 +31,88 @@ def report(ranks: int, seconds: float, verb: str = "train") -> RunReport:
         "batch_size": 2 * ranks,
         "host_cpu": "a processor",
     }
-    values: dict[str, Any] = {
-        "verb": verb, "medweave_version": "0", "started_at": "", "seconds": 0.0, "peak_memory_mib": 0.0,
-        "peak_memory_children_mib": 0.0, "num_threads": 1, "host_cpu": "", "config": {}, "versions": {}, "cases": (),
-        "notices": (), "results": {"training": known},
-    }  # fmt: skip
-    return RunReport(**values)
+    return report(verb, {"training": known})
+
+
+def search(seconds: list[float], *, ranks: int = 1, at_once: int = 1, wall: float, best: str = "a") -> RunReport:
+    rows = [{"state": "completed", "ranks": ranks, "seconds": each, "host": "h"} for each in seconds]
+    rows.append({"state": "failed", "ranks": 1, "seconds": 1.0, "host": "h"})
+    return report("search", {"rows": rows, "best": best, "most_at_once": at_once, "seconds": wall})
+
+
+def table(*reports: RunReport) -> Table:
+    found = table_of(reports)
+    assert found is not None
+    return found
+
+
+def column(found: Table, heading: str) -> Column:
+    return next(column for column in found.columns if column.heading == heading)
 
 
 def test_the_papers_speed_ups_follow_from_its_times() -> None:
-    by_ranks = {row.ranks: row for row in scaling.rows({1: 100.0, 2: 60.0})}
-    assert list(by_ranks) == [1, 2, 4, 8, 12, 16, 32]
-    for ranks, printed in PRINTED.items():
-        row = by_ranks[ranks]
-        for speed, expected in zip((row.paper_data_parallel, row.paper_experiment_parallel), printed, strict=True):
-            assert speed is not None
-            assert speed.speed_up == pytest.approx(expected, abs=0.01)
-            assert speed.efficiency == pytest.approx(expected / ranks, abs=0.01)
+    found = table(training(1, 100.0), training(2, 60.0))
+    assert found.ranks == (1, 2, 4, 8, 12, 16, 32)
+    for place, heading in enumerate(("DistMIS, data parallel", "DistMIS, experiment parallel")):
+        for ranks, printed in PRINTED.items():
+            assert column(found, heading).speed_up(ranks) == pytest.approx(printed[place], abs=0.01)
+    assert column(found, "DistMIS, data parallel").texts(32) == ("3 h 21 min", "13.18 (0.41)")
 
 
 @pytest.mark.parametrize("seconds", [{1: 100.0, 2: 55.0}, {1: 100.0, 2: 55.0, 4: 33.0}])
 def test_modelled_speed_ups_grow_stay_below_the_ranks_and_favour_experiments(seconds: dict[int, float]) -> None:
-    rows = scaling.rows(seconds)
-    data, experiments = ([getattr(row, name) for row in rows] for name in ("data_parallel", "experiment_parallel"))
+    found = table(*(training(ranks, each) for ranks, each in seconds.items()))
+    data, experiments = (
+        [column(found, f"Modelled, grid {mode} parallel").speed_up(ranks) or 0 for ranks in found.ranks]
+        for mode in ("data", "experiment")
+    )
     for speeds in (data, experiments):
-        values = [speed.speed_up for speed in speeds]
-        assert values == sorted(values)
-        assert all(value <= row.ranks for value, row in zip(values, rows, strict=True))
-    assert all(e.speed_up >= d.speed_up for e, d in zip(experiments, data, strict=True))
-    assert [speed.seconds for speed in experiments] == [100.0 * waves for waves in (32, 16, 8, 4, 3, 2, 1)]
+        assert speeds == sorted(speeds)
+        assert all(speed <= ranks + 1e-9 for speed, ranks in zip(speeds, found.ranks, strict=True))
+    assert all(e >= d for e, d in zip(experiments, data, strict=True))
+    assert found.num_trials == 32
+    assert [column(found, "Modelled, grid experiment parallel").seconds[n] for n in (1, 8, 12, 32)] == [
+        3200,
+        400,
+        300,
+        100,
+    ]
 
 
 def test_the_model_meets_two_measured_times() -> None:
-    modelled = scaling.modelled_training({1: 100.0, 2: 60.0})
+    modelled = modelled_training({1: 100.0, 2: 60.0})
     assert (modelled[1], modelled[2]) == (100.0, 60.0)
     assert modelled[4] == pytest.approx(25 + 10 * 1.5)
-    assert scaling.modelled_training({1: 100.0, 2: 40.0})[2] == 50.0, "no exchange takes less than no time"
+    assert modelled_training({1: 100.0, 2: 40.0})[2] == 50.0, "no exchange takes less than no time"
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 5, 9])
+def test_trials_are_done_no_sooner_than_they_can_be(slots: int) -> None:
+    durations = [5.0, 1.0, 4.0, 2.0, 3.0]
+    assert max(sum(durations) / slots, max(durations)) <= makespan(durations, slots) <= -(-5 // slots) * max(durations)
+    assert makespan(durations, slots) >= makespan(durations, slots + 1)
+    assert makespan(durations, 1) == sum(durations)
+
+
+def test_both_modes_of_a_search_are_measured_beside_each_other() -> None:
+    alone, spread = search([10.0, 12.0, 8.0], at_once=2, wall=19.0), search([6.0, 7.0, 5.0], ranks=2, wall=20.0)
+    found = table(alone, spread)
+    assert found.num_trials == 3
+    assert column(found, "Measured, grid experiment parallel").texts(2) == ("19 s", "1.58 (0.79)")
+    assert column(found, "Measured, grid data parallel").texts(2) == ("20 s", "1.50 (0.75)")
+    assert column(found, "Modelled, grid experiment parallel").seconds[32] == 12.0
+    assert column(found, "Modelled, grid data parallel").seconds[2] == pytest.approx(18.0), "the trials' own times"
+    assert "a grid of 4 trials, 3 completed, 2 ranks each, 1 at once, on 1 machine" in found.where
 
 
 def test_what_was_not_measured_is_not_told() -> None:
-    assert scaling.rows({2: 60.0}) == []
-    rows = scaling.rows({2: 60.0, 4: 35.0})
-    assert all(row.data_parallel is None and row.experiment_parallel is None for row in rows), (
-        "nothing is known of one rank"
-    )
-    assert [row.ranks for row in rows if row.measured] == [2, 4]
-    assert scaling.cells(rows[1])[:5] == ["2", "1 min 00 s", "–", "–", "–"]
-
-
-def test_trainings_are_taken_from_the_reports_of_train() -> None:
-    reports = [report(2, 60.0), report(1, 100.0), report(4, 1.0, verb="train-distributed")]
-    trainings = scaling.measured_trainings(reports)
-    assert {ranks: known["step_seconds"] for ranks, known in trainings.items()} == {1: 100.0, 2: 60.0}
-    assert scaling.where(trainings) == (
-        "1 rank: 10 steps of 2 volumes or patches; 2 ranks: 10 steps of 4 volumes or patches. On a processor."
-    )
+    assert table_of([training(2, 60.0), training(4, 35.0, verb="train-distributed")]) is None
+    assert table_of([search([1.0], wall=1.0, best="")]) is None, "one trial of a search is none"
+    found = table(training(2, 60.0), training(4, 35.0))
+    assert [column.heading for column in found.columns] == [
+        "Measured, one training", "DistMIS, data parallel", "DistMIS, experiment parallel",
+    ]  # fmt: skip
+    assert found.columns[0].texts(2) == ("1 min 00 s", "–"), "nothing is known of one rank"
+    assert found.columns[0].texts(8) == ("–", "–")
+    assert "1 rank" not in found.where
+    assert "2 ranks: 10 steps of 4 volumes or patches" in found.where

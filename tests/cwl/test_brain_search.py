@@ -1,0 +1,102 @@
+"""DistMIS' two modes as two jobs of one workflow: under StreamFlow a process for each trial, under cwltool two for each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.report import RunReport
+from medweave_steps.contracts.search import SearchGrid, SearchTable
+from medweave_steps.search.grid import trials_of
+from medweave_steps.train.config import TrainConfig
+from support.both_engines import run_jobs
+from support.brain_cohort import PREPARED_SHAPE, SPACING_MM, write_brains
+from support.cwl_files import WORKFLOWS
+
+FOLDER = WORKFLOWS / "brain-tumour-segmentation"
+JSON = "http://edamontology.org/format_3464"
+
+
+def grid_of(path: Path) -> SearchGrid:
+    return codec.from_json(SearchGrid, json.loads(path.read_text()), where="a grid")
+
+
+@pytest.mark.parametrize("mode", ["experiment", "data"])
+def test_the_grid_of_the_paper_has_32_trials_in_its_order(mode: str) -> None:
+    trials = trials_of(grid_of(FOLDER / "jobs" / f"{mode}-parallel-grid.json"))
+    assert len({trial.trial_id for trial in trials}) == len(trials) == 32
+    assert list(trials[0].varied) == ["learning-rate", "norm", "beta2", "amsgrad"]
+    assert trials[1].varied == {"learning-rate": 0.0001, "norm": "batch", "beta2": 0.99, "amsgrad": False}
+    for trial in trials:
+        options = {name.replace("-", "_"): value for name, value in trial.options.items()}
+        given = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+        config = TrainConfig(training_set=Path("a"), output=Path("b"), **given).for_all_ranks().for_cases(338)
+        ranks = 4 if mode == "data" else 1
+        assert (config.ranks, config.batch_size) == (ranks, 2 * ranks)
+        assert config.learning_rate == pytest.approx(trial.varied["learning-rate"] * ranks), (
+            "(a) multiplies, (b) does not"
+        )
+        assert config.steps == 250 * -(-338 // (2 * ranks))
+
+
+def job_of(folder: Path, name: str, options: dict[str, Any], **inputs: Any) -> Path:
+    """A grid of two trials with these options, and the job file of it."""
+    shape = list(PREPARED_SHAPE)
+    common = {
+        "network": "distmis-as-described", "epochs": 2, "batch-size": 2, "patch-shape": shape, "window-shape": shape,
+        "schedule": "constant", "dice": "sample", "cross-entropy-weight": 0, "seed": 0, "precision": "float32",
+    }  # fmt: skip
+    grid = {"options": common | options, "product": {"norm": ["batch", "group"]}}
+    (folder / f"{name}-grid.json").write_text(json.dumps(grid))
+    job = {
+        "cohort": {"class": "Directory", "path": str(folder / "cohort")},
+        "grid": {"class": "File", "path": str(folder / f"{name}-grid.json"), "format": JSON},
+        "spacing_mm": [SPACING_MM] * 3,
+        "memory_mib": 1024,
+    }
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(job | inputs))
+    return path
+
+
+def earlier_report(folder: Path) -> dict[str, str]:
+    """The report of an earlier search of two trials by one process each."""
+    rows = [{"state": "completed", "ranks": 1, "seconds": 4.0, "host": "h"}] * 2
+    results = {"rows": rows, "best": "a", "most_at_once": 2, "seconds": 5.0}
+    report = RunReport(
+        verb="search", medweave_version="0", started_at="", seconds=5.0, peak_memory_mib=0.0, peak_memory_children_mib=0.0,
+        num_threads=1, host_cpu="", config={}, versions={}, results=results, cases=(), notices=(),
+    )  # fmt: skip
+    (folder / "earlier.json").write_text(codec.dumps(report))
+    return {"class": "File", "path": str(folder / "earlier.json"), "format": JSON}
+
+
+def searched(folder: Path) -> SearchTable:
+    return codec.from_json(SearchTable, json.loads((folder / "search" / "search.json").read_text()), where="a table")
+
+
+@pytest.mark.pipeline
+def test_both_modes_are_jobs_of_one_workflow_and_stand_in_one_table(tmp_path: Path) -> None:
+    names = write_brains(tmp_path / "cohort", 5)
+    (tmp_path / "cohort" / "splits.json").write_text(json.dumps({"test": names[:1]}), encoding="utf-8")
+    job_of(tmp_path, "alone", {})
+    by_two = {"strategy": "ddp", "ranks": 2, "scale-by-ranks": True}
+    job_of(tmp_path, "spread", by_two, ranks_per_trial=2, earlier_reports=[earlier_report(tmp_path)])
+    run_jobs(tmp_path, FOLDER / "search.cwl", {"streamflow": "alone.json", "cwltool": "spread.json"})
+
+    alone, spread = (searched(tmp_path / f"by-{engine}") for engine in ("streamflow", "cwltool"))
+    assert [(row.state, row.ranks) for row in alone.rows] == [("completed", 1)] * 2
+    assert [(row.state, row.ranks) for row in spread.rows] == [("completed", 2)] * 2
+    assert spread.most_at_once == 1, "one trial after another"
+    page = (tmp_path / "by-cwltool" / "report" / "fragment.html").read_text()
+    for heading in (
+        "Measured, grid data parallel",
+        "Measured, grid experiment parallel",
+        "Modelled, grid data parallel",
+    ):
+        assert heading in page
+    assert "A grid is one of 2 trials" in page
