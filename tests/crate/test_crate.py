@@ -256,7 +256,8 @@ def test_names_of_hosts_are_taken_out_of_texts() -> None:
         (f"host.example:5000/lab/segment:1.2@sha256:{'a' * 64}", Image("host.example:5000", "lab/segment", "1.2", "a" * 64)),
         ("docker-pullable://localhost/segment@sha256:" + "b" * 64, Image("localhost", "segment", "", "b" * 64)),
         ("library/python:3.11", Image("", "library/python", "3.11", "")),
-        ("sha256:" + "c" * 64, None),
+        ("sha256:" + "c" * 64, Image("", "sha256:cccccccccccc", "", "c" * 64)),
+        ("", None),
     ],
 )  # fmt: skip
 def test_an_image_is_told_without_its_registry(text: str, image: Image | None) -> None:

@@ -11,9 +11,11 @@ from typing import Any
 from medweave.history import Run
 
 HIDDEN = "[a host]"
+SHOWN_OF_DIGEST = 19  # sha256: and twelve digits, as Docker shows it
 HERE = "__LOCAL__"  # the engine's name for this machine
 SHORTEST = 3
 _OF_A_HOST = ("node", "nodes", "pod", "host", "namespace")
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b(?::\d+)?")
 _IMAGE = re.compile(
     r"(?:(?P<registry>[^/@]*[.:][^/@]*|localhost)/)?(?P<name>[^@]+?)(?::(?P<tag>[\w.-]+))?(?:@sha256:(?P<sha256>[0-9a-f]{64}))?\Z"
@@ -43,6 +45,7 @@ class Image:
 
     Attributes:
         registry: its host, empty for the default one.
+        name: the beginning of the digest where the site knows no name.
         sha256: of its manifest; empty where the site did not tell.
     """
 
@@ -69,9 +72,11 @@ def images_of(site: Mapping[str, Any]) -> list[Image]:
 
 
 def read_image(text: str) -> Image | None:
-    """`docker.io/library/medweave:1@sha256:…`, also as Kubernetes tells it (`docker-pullable://…`); a bare digest is none."""
+    """`docker.io/library/medweave:1@sha256:…`, also as Kubernetes tells it (`docker-pullable://…`), or a digest alone."""
+    if (bare := _DIGEST.fullmatch(text)) is not None:
+        return Image("", text[:SHOWN_OF_DIGEST], "", bare[1])
     found = _IMAGE.match(text.partition("://")[2] or text)
-    if found is None or found["name"].startswith("sha256:") or found["name"] == "sha256":
+    if found is None:
         return None
     return Image(found["registry"] or "", found["name"], found["tag"] or "", found["sha256"] or "")
 
