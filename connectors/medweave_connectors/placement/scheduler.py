@@ -60,6 +60,7 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
         keep_days: int = KEEP_DAYS,
         partial: PartialMode = "marked",
         reuse_gib: float = REUSE_GIB,
+        pseudonyms: bool = True,
     ) -> None:
         super().__init__(context, retry_delay)
         check_managers(context.config)
@@ -67,6 +68,7 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
         check_targets(context.config)
         self._run = plan(context.config)
         self._run.partial = partial
+        self.pseudonyms = pseudonyms  # of the files and folders that the workflow is given
         self.reuse = Reuse(self._run, limit_gib=reuse_gib, keep_days=keep_days)
         self._policy = MedweavePolicy()
         schemas = {

@@ -83,7 +83,9 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
         """Lets the engine see a file or folder of this machine behind a link only: its database keeps paths and names."""
         run, target = plan(self.context.config), self._target_of(global_name)
         here = target is None or target.deployment.type in LOCAL_TYPES
-        if isinstance(self.context.scheduler, MedweaveScheduler) and (here or self._links_there(target, port_name)):
+        scheduler = self.context.scheduler
+        wanted = isinstance(scheduler, MedweaveScheduler) and scheduler.pseudonyms
+        if wanted and (here or self._links_there(target, port_name)):
             value, folder = _inject_value(value), output_directory or ""
             if target is not None and target.workdir is not None:
                 value = remap_token_value(os.path, folder, target.workdir, value)

@@ -192,6 +192,21 @@ def test_data_that_a_binding_of_a_port_places_on_this_machine(tmp_path: Path) ->
     assert NAME not in database(ended)
 
 
+def test_names_stay_where_the_file_says_so(tmp_path: Path) -> None:
+    (tmp_path / "reference.fa").write_text("x")
+    workflow(tmp_path, {"genome": {"type": "File"}}, {"genome": {"class": "File", "path": "reference.fa"}})
+    file = (
+        (tmp_path / "streamflow.yml")
+        .read_text()
+        .replace("scheduler:\n    config: {}", "scheduler:\n    config: {pseudonyms: false}")
+    )
+    (tmp_path / "streamflow.yml").write_text(file)
+    ended = run(tmp_path)
+    assert ended.exit_code == 0, ended.stderr
+    assert Path((tmp_path / "results" / "result.txt").read_text().strip()).name == "reference.fa"
+    assert not (tmp_path / "runs" / ".home").exists()
+
+
 def test_a_missing_input_ends_the_run_before_it_begins(tmp_path: Path) -> None:
     workflow(tmp_path, {"cohort": {"type": "Directory"}}, {"cohort": {"class": "Directory", "path": f"{NAME} scans"}})
     ended = run(tmp_path)
