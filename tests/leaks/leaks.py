@@ -12,13 +12,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.leak_runs import BESIDE, Scene, begin, failing, killed_and_resumed, told  # noqa: E402
+from support.leak_runs import BESIDE, Scene, begin, failing, killed_and_resumed, notified, told  # noqa: E402
 from support.leak_search import Leak, search  # noqa: E402
 from support.planted import Planted, environment, owned, planted, write_inputs  # noqa: E402
 from support.ssh_server import ssh_server  # noqa: E402
 
 HOME = "home"  # the output of `deidentify` that stays with those who hold the data
-EXPECTED = {"killed": 137, "refused": 1, "foreign": 1, "doctor": 65}  # its cluster does not answer
+EXPECTED = {"killed": 137, "refused": 1, "foreign": 1, "scheduled": 1, "doctor": 65}  # its cluster does not answer
 
 
 def act(folder: Path) -> tuple[Scene, tuple[Planted, ...]]:
@@ -29,6 +29,7 @@ def act(folder: Path) -> tuple[Scene, tuple[Planted, ...]]:
         scene = begin(folder / "work", inputs, port=server.port)
         killed_and_resumed(scene)
         failing(scene)
+        notified(scene)
         told(scene)
     return scene, planted(inputs)
 

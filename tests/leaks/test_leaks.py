@@ -45,6 +45,7 @@ def test_the_runs_were_as_they_should_be(acted: Any) -> None:
     assert list((scene.folder / "results").rglob("lesion_mask.nii.gz")), "the masks were delivered"
     for run in scene.runs:
         assert (run / "work" / "engine.db").is_file(), "the engine's database was there to be searched"
+    assert json.loads((scene.folder / "said" / "notices").read_text())["outcome"] == "failed"
     assert list(scene.site_folder.rglob("*.npy")), "the other machine got data"
 
 

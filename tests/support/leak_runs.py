@@ -15,7 +15,8 @@ from pathlib import Path
 import yaml
 
 from support.cwl_files import ROOT
-from support.planted import Inputs, environment, site
+from support.listeners import webhook
+from support.planted import ENVIRONMENT, Inputs, environment, site
 
 BESIDE = Path(sys.executable).parent
 INFER = ROOT / "workflows" / "lung-nodule-segmentation" / "infer.cwl"
@@ -144,23 +145,39 @@ def failing(scene: Scene) -> None:
         scene.do(name, "streamflow", "run", "--outdir", "results", str(file))
 
 
+def notified(scene: Scene) -> None:
+    """A schedule's firing that fails, and what its webhook got, which is written down as `said/notices`."""
+    schedule = {"name": "nightly", "file": "foreign.yml", "notify": {"at": "end", "webhook": "${HOOK}"}}
+    file = scene.inputs.root / "schedule.yml"
+    file.write_text(yaml.safe_dump(schedule), encoding="utf-8")
+    with webhook() as hook:
+        more = {"HOOK": f"{hook.url}?token={ENVIRONMENT['webhook_token']}"}
+        words = ("medweave", "schedule", "run", str(file), "--folder", str(scene.folder / "schedule"))
+        scene.codes["scheduled"] = scene.start("scheduled", *words, more=more).wait(WITHIN_S)
+    (scene.folder / "said" / "notices").write_text("\n".join(hook.came), encoding="utf-8")
+
+
 def told(scene: Scene) -> None:
-    """What the other commands print and write about the runs."""
+    """What the other commands print and write about the runs, side by side."""
     last = str(next(run for run in reversed(scene.runs) if "-infer-" in run.name))
-    scene.do("report", "medweave", "report", last, "--output", "report.html")
-    scene.do("ps", "medweave", "ps")
-    scene.do("logs", "medweave", "logs", "deidentify", "--run", last)
     words = (str(INFER), "--site", "site.yml", "--job", str(scene.inputs.job))
-    scene.do("plan", "medweave", "plan", *words)
-    scene.do("plan-json", "medweave", "plan", *words, "--format", "json")
-    scene.do("explain", "medweave", "explain", "deidentify", "--run", last)
-    scene.do("doctor", "medweave", "doctor", "--site", "site.yml")
-    scene.do("export", "medweave", "export", last, "--crate", "crate", "--include-outputs", "results")
+    asked: dict[str, tuple[str, ...]] = {
+        "report": ("report", last, "--output", "report.html"),
+        "ps": ("ps",),
+        "logs": ("logs", "deidentify", "--run", last),
+        "plan": ("plan", *words),
+        "plan-json": ("plan", *words, "--format", "json"),
+        "explain": ("explain", "deidentify", "--run", last),
+        "doctor": ("doctor", "--site", "site.yml"),
+        "export": ("export", last, "--crate", "crate", "--include-outputs", "results"),
+    }
     for name in ("refused", "foreign"):
-        (run,) = [run for run in scene.runs if run.name.startswith(name)]
-        scene.do(f"report-{name}", "medweave", "report", str(run))
+        (run,) = (str(run) for run in scene.runs if run.name.startswith(name))
         file = str(scene.inputs.root / f"{name}.yml")
-        scene.do(f"export-{name}", "medweave", "export", str(run), "--crate", f"crate-{name}.zip", "--file", file)
+        asked[f"report-{name}"] = ("report", run)
+        asked[f"export-{name}"] = ("export", run, "--crate", f"crate-{name}.zip", "--file", file)
+    started = {name: scene.start(name, "medweave", *each) for name, each in asked.items()}
+    scene.codes |= {name: process.wait(WITHIN_S) for name, process in started.items()}
 
 
 def _log_of(scene: Scene, front: subprocess.Popen[bytes]) -> Path:
