@@ -212,3 +212,16 @@ def test_a_trial_of_the_grid_is_trained_and_its_model_opens_again(tmp_path: Path
     assert_equal_weights(tmp_path / "one", tmp_path / "two")  # a trial alone gives what it gave before
     said = json.loads((tmp_path / "one.json").read_text())["notices"]
     assert any("batch size 2 × 1 = 2, learning rate 0.0005 × 1 = 0.0005" in str(notice) for notice in said)
+
+
+def test_the_published_network_computes_the_same_when_it_is_exported(tmp_path: Path) -> None:
+    training_set(tmp_path / "data")
+    words = ["train", "--training-set", str(tmp_path / "data"), "--output", str(tmp_path / "m"), *TINY]
+    words += ["--training-log", str(tmp_path / "log"), "--run-report", str(tmp_path / "r.json"), "--num-threads", "1"]
+    words += ["--network", "distmis-as-published", "--steps", "1"]
+    assert main([*words, "--patch-shape", "8", "8", "16", "--window-shape", "24", "24", "16"]) == 0
+    words = ["export", "--trained-model", str(tmp_path / "m"), "--output", str(tmp_path / "e")]
+    assert main([*words, "--num-threads", "1", "--run-report", str(tmp_path / "export.json")]) == 0
+    parity = json.loads((tmp_path / "export.json").read_text())["results"]["parity"]
+    assert [backend["backend"] for backend in parity][:1] == ["OpenVINO"]
+    assert max(backend["max_logit_difference"] for backend in parity) < 1e-3

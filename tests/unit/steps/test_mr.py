@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,18 @@ import pytest
 
 from medweave_steps.cli import main
 from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.model import InputContract, ModelCard
 from medweave_steps.contracts.volume import Triple
+from medweave_steps.io.bundle_files import inference_config
+from medweave_steps.io.model_folder import write_card
 from medweave_steps.io.prepared import PreparedFolder, open_prepared
 from medweave_steps.preprocess.contrasts import box_of_multiples
+from medweave_steps.segment.fit import check_fits
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.training.cases import open_sampler
 from medweave_steps.training.volumes import VolumeSampler
 from support.brain_cohort import MATRIX_SIZE, PREPARED_SHAPE, SPACING_MM, write_brains
+from support.model_folders import tiny_card
 
 
 def step(folder: Path, *words: str) -> int:
@@ -151,6 +157,57 @@ def test_a_cohort_that_changed_after_check_is_refused(one: Path, capsys: pytest.
     changed(one, other_t2w)
     assert preprocess(one, "--spacing-mm", "7.5", "7.5", "7.5") == 65
     told(capsys, "BRATS_002", "the cohort is not the one that `check` saw")
+
+
+def card_for(folder: Path, **changes: Any) -> ModelCard:
+    """Of a model that takes what was prepared there, but for the changes."""
+    cohort = prepared(folder).cohort
+    contract = InputContract(
+        spacing_mm=cohort.spacing_mm, window_hu=None, patch_shape=PREPARED_SHAPE, patch_multiple=8, crop=cohort.crop,
+        modality="MR", unit="SD", channels=4, channel_names=cohort.channels,
+    )  # fmt: skip
+    return tiny_card(input=dataclasses.replace(contract, **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "seen", "expected"),
+    [
+        ({"channels": 1, "channel_names": ("CT",)}, "4 channels: FLAIR, T1w, T1gd, T2w", "1 channel: CT"),
+        ({"channel_names": ("T1w", "FLAIR", "T1gd", "T2w")}, "4 channels: FLAIR, T1w", "4 channels: T1w, FLAIR"),
+        ({"window_hu": (-1000.0, 400.0)}, "values clipped to nothing (MR)", "values clipped to [-1000, 400] HU"),
+        ({"unit": "HU"}, "unit SD", "unit HU"),
+        ({"crop": "none"}, "crop 'multiple-of-8'", "crop 'none'"),
+    ],
+)
+def test_a_model_of_another_input_is_not_opened(
+    brains: Path, changes: dict[str, Any], seen: str, expected: str
+) -> None:
+    infos = [case.info() for case in prepared(brains).cases()]
+    check_fits(card_for(brains), prepared(brains).cohort, infos)
+    with pytest.raises(UserInputError) as caught:
+        check_fits(card_for(brains, **changes), prepared(brains).cohort, infos)
+    assert caught.value.seen.startswith(seen)
+    assert caught.value.expected.startswith(expected)
+
+
+def test_a_cohort_is_prepared_as_the_model_takes_it_or_not_at_all(
+    brains: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, card in (("fits", card_for(brains)), ("ct", tiny_card())):
+        (tmp_path / name).mkdir()
+        write_card(tmp_path / name, card)
+    options = ("--purpose", "inference", "--segmentation-model")
+    assert preprocess(brains, *options, str(tmp_path / "fits"), output="inference") == 0
+    batch = open_prepared(brains / "inference" / "inference_batches" / "batch-000")
+    assert (batch.cohort.channels, batch.cohort.spacing_mm) == (("FLAIR", "T1w", "T1gd", "T2w"), (SPACING_MM,) * 3)
+    assert preprocess(brains, *options, str(tmp_path / "ct"), output="none") == 65
+    told(capsys, "input.channels 1", "4: FLAIR, T1w, T1gd, T2w, as the cohort has")
+
+
+def test_a_bundle_of_it_makes_contrasts_standard_too(brains: Path) -> None:
+    transforms = inference_config(card_for(brains))["preprocessing"]["transforms"]
+    assert {"_target_": "NormalizeIntensityd", "keys": "image", "channel_wise": True} in transforms
+    assert not any(transform["_target_"] == "ScaleIntensityRanged" for transform in transforms)
 
 
 # -- whole volumes, each once an epoch ---------------------------------------------------------------------------------
