@@ -7,14 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from medweave_steps.contracts.search import SearchTable
 from support.cwl_files import WORKFLOWS
-from support.searches import TINY, same_for_all_ways, table_in, write_grid
+from support.searches import TINY, parent_of_the_training_with, same_for_all_ways, table_in, write_grid
 from support.training_set import training_set
 
 BESIDE = Path(sys.executable).parent
@@ -118,17 +117,3 @@ def test_a_trial_whose_whole_job_is_lost_is_a_row_and_the_others_go_on(tmp_path:
     assert [row.state for row in table.rows] == ["completed", "failed"]
     assert table.rows[1].cause.startswith("no result: the job that trained it failed")
     assert table.best == table.rows[0].trial_id
-
-
-def parent_of_the_training_with(word: str, engine: subprocess.Popen[str]) -> int:
-    """Waits for a training that was given a word; the process of the step that started it."""
-    while engine.poll() is None:
-        for file in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                words = file.read_bytes().decode().split("\0")
-            except OSError:
-                continue
-            if word in words and "medweave_steps.search.process" in words:
-                return int(words[words.index("medweave_steps.search.process") + 1])
-        time.sleep(0.05)
-    raise AssertionError("the engine ended before the trial began")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,3 +38,21 @@ def same_for_all_ways(table: SearchTable) -> dict[str, Mapping[str, Any]]:
         row.trial_id: {name: value for name, value in codec.to_json(row).items() if name not in apart}
         for row in table.rows
     }
+
+
+def parent_of_the_training_with(word: str, engine: subprocess.Popen[str]) -> int:
+    """Waits for a training that was given a word; the process that follows it.
+
+    Args:
+        engine: what must go on meanwhile.
+    """
+    while engine.poll() is None:
+        for file in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = file.read_bytes().decode().split("\0")
+            except OSError:
+                continue
+            if word in words and "medweave_steps.search.process" in words:
+                return int(words[words.index("medweave_steps.search.process") + 1])
+        time.sleep(0.05)
+    raise AssertionError("it ended before the trial began")

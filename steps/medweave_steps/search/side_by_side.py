@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
+import os
 import secrets
 import shutil
 import signal
@@ -26,6 +28,7 @@ from medweave_steps.runtime.signals import before_leaving
 from medweave_steps.search.trial import ROW, Settings, Training
 
 Scheduler = Literal["all", "asha"]
+LOST = "the process that followed this training was lost: perhaps the machine was out of memory"
 _EXTRA = "search"
 _STORE_BYTES = 80 * 2**20  # the least that Ray takes; trials share files, not objects
 _ENDLESS = 10**6  # epochs: the search ends no trial for its length
@@ -100,11 +103,22 @@ def _ray(num_cpus: int) -> Iterator[tuple[Any, Path]]:
             )  # fmt: skip
             for number, handler in handlers.items():
                 signal.signal(number, handler)  # Ray puts its own in their place, which prints a stack
-            yield ray, home
+            with _quiet():
+                yield ray, home
         finally:
             ray.shutdown()
     shutil.rmtree(home, ignore_errors=True)
     partials.forget(home)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Ray tells of a lost process by stacks, on both outputs; here it is a row of the table."""
+    if not environment.wants_traceback():
+        for name in ("ray", "ray.tune"):
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
 
 
 def _home() -> Path:
@@ -173,5 +187,5 @@ def _row(folder: Path, trial: Trial) -> TrialRow:
         varied=trial.varied,
         seed=trial.options["seed"],
         state="failed",
-        cause="the process that followed this training was lost: perhaps the machine was out of memory",
+        cause=LOST,
     )

@@ -8,6 +8,7 @@ import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import UserInputError
@@ -108,18 +109,22 @@ def in_order(trials: Sequence[Trial], found: Mapping[str, tuple[TrialRow, Path]]
 def write_table(folder: Path, table: SearchTable) -> None:
     """Writes search.json, and trials.csv for spreadsheets."""
     (folder / TABLE).write_text(codec.dumps(table), encoding="utf-8")
-    names = list(dict.fromkeys(name for row in table.rows for name in row.varied))
+    names = list(dict.fromkeys(name for row in table.rows for name in row.varied if name != "seed"))
     text = io.StringIO()
     sheet = csv.writer(text, lineterminator="\n")
     told = ("trial", *names, "state", table.metric, "seed", "started_at", "ended_at", "seconds", "epochs", "cause")
     sheet.writerow(told)
     for row in table.rows:
-        values = [json.dumps(row.varied[name]) if name in row.varied else "" for name in names]
+        values = [_cell(row.varied.get(name, "")) for name in names]
         score = "" if row.score is None else row.score
         sheet.writerow(
             [row.trial_id, *values, row.state, score, row.seed, row.started_at, row.ended_at, row.seconds, row.epochs, row.cause]
         )  # fmt: skip
     (folder / SHEET).write_text(text.getvalue(), encoding="utf-8")
+
+
+def _cell(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _time(text: str) -> float:

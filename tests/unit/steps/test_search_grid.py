@@ -18,7 +18,7 @@ from medweave_steps.contracts.search import SearchGrid, Trial, TrialRow
 from medweave_steps.runtime.options import read_options
 from medweave_steps.search.config import SearchConfig
 from medweave_steps.search.grid import GIVEN, trials_of, words_of
-from medweave_steps.search.side_by_side import _row
+from medweave_steps.search.side_by_side import LOST, _row
 from medweave_steps.search.table import in_order, most_at_once, table_of, write_table
 from support.cwl_files import WORKFLOWS
 
@@ -117,7 +117,8 @@ def test_the_best_is_the_highest_of_those_that_have_a_model_and_the_first_of_equ
     assert table.best == "c"
     write_table(tmp_path, table)
     lines = (tmp_path / "trials.csv").read_text().splitlines()
-    assert lines[0].startswith("trial,learning-rate,state,validation_dice,")
+    assert lines[0].startswith("trial,learning-rate,state,validation_dice,seed,")
+    assert lines[1].startswith("a,0.1,completed,0.5,1,")
     assert lines[5].endswith(",no")
     with pytest.raises(UserInputError, match="no trial of the search was completed") as told:
         table_of(rows[4:], "validation_dice", choose=True)
@@ -130,7 +131,7 @@ def test_a_trial_whose_job_left_nothing_is_a_failed_row(tmp_path: Path) -> None:
     rows = in_order(trials, found)
     assert [each.state for each in rows] == ["failed", "completed", "completed", "completed"]
     assert rows[0].cause.startswith("no result")
-    assert _row(tmp_path, trials[0]).cause.startswith("the process that followed this training was lost")
+    assert _row(tmp_path, trials[0]).cause == LOST
     with pytest.raises(UserInputError, match="no trial of this grid"):
         in_order(trials[:1], found)
 

@@ -19,10 +19,10 @@ from medweave_steps.cli import main
 from medweave_steps.contracts.errors import BackendMissingError, UserInputError
 from medweave_steps.contracts.search import SearchGrid, Trial
 from medweave_steps.search.grid import trials_of
-from medweave_steps.search.side_by_side import Spread, run_side_by_side
+from medweave_steps.search.side_by_side import LOST, Spread, run_side_by_side
 from medweave_steps.search.trial import Settings, Training, train_to_its_end
 from support.processes import interrupted, started
-from support.searches import TINY, table_in, write_grid
+from support.searches import TINY, parent_of_the_training_with, table_in, write_grid
 from support.training_set import training_set
 
 METRIC = "validation_dice"
@@ -144,16 +144,24 @@ def test_without_ray_it_is_told_what_to_install(data: Path, tmp_path: Path, monk
     assert "medweave[search]" in told.value.do
 
 
-def test_asha_stops_a_trial_that_others_are_better_than(data: Path, tmp_path: Path) -> None:
-    # One after the other: the second learns nothing, which shows after its first epoch.
-    longer = {"steps": 120, "epoch_steps": 30, "batch_size": 4, "patch_shape": [16, 16, 16]}
-    grid = write_grid(tmp_path / "grid.json", rates=[0.02, 1e-9], **longer)
-    words = ["search", "--grid", str(grid), "--training-set", str(data), "--output", "o"]
+def test_asha_stops_what_others_are_better_than_and_a_lost_process_is_a_row(data: Path, tmp_path: Path) -> None:
+    # One after the other: the first would go on for ever; the last learns nothing, which shows after its first epoch.
+    options = {name: value for name, value in TINY.items() if name != "steps"}
+    endless = {"steps": 10**6, "learning-rate": 1e-9, "seed": 123456}
+    grid = {
+        "options": options | {"batch-size": 4, "patch-shape": [16, 16, 16]},
+        "trials": [endless, *({"steps": 120, "learning-rate": rate} for rate in (0.02, 1e-9))],
+    }
+    (tmp_path / "grid.json").write_text(json.dumps(grid))
+    words = ["search", "--grid", "grid.json", "--training-set", str(data), "--output", "o"]
     process = started([*words, "--scheduler", "asha", "--reduction-factor", "2"], folder=tmp_path)
+    os.kill(parent_of_the_training_with("--seed=123456", process), signal.SIGKILL)
     _, told = process.communicate(timeout=400)
     assert process.returncode == 0, told
+    assert "Traceback" not in told
     table = table_in(tmp_path / "o")
-    learnt, stopped = table.rows
+    lost, learnt, stopped = table.rows
+    assert (lost.state, lost.cause) == ("failed", LOST)
     assert (learnt.state, learnt.epochs, table.best) == ("completed", 4, learnt.trial_id)
     assert learnt.score is not None
     assert learnt.score > 0.5
