@@ -110,6 +110,7 @@ steps:
     run: ../tools/search.cwl
     in:
       part: {default: plan}
+      gpus: {default: 0}
       grid: grid
     out: [trials, run_report]
   trial:
@@ -121,6 +122,7 @@ steps:
       training_set: preprocess/training_set
       metric: metric
       slots: ranks_per_trial
+      gpus: ranks_per_trial
       memory_mib: memory_mib
       threads_per_trial: threads_per_trial
     out: [result, run_report]
@@ -128,6 +130,7 @@ steps:
     run: ../tools/search.cwl
     in:
       part: {default: collect}
+      gpus: {default: 0}
       grid: grid
       results: trial/result
       metric: metric

@@ -172,17 +172,14 @@ def test_plan_writes_a_file_per_trial_in_the_order_of_the_grid(tmp_path: Path, m
     assert read == [dataclasses.replace(trial) for trial in trials_of(GRID)]
 
 
-def test_distmis_grid_has_its_32_trials_in_the_stated_order_of_keys() -> None:
-    path = WORKFLOWS / "search" / "jobs" / "distmis-grid.json"
+@pytest.mark.parametrize("mode", ["data", "experiment"])
+def test_distmis_grid_has_its_32_trials_in_the_stated_order_of_keys(mode: str) -> None:
+    path = WORKFLOWS / "brain-tumour-segmentation" / "jobs" / f"{mode}-parallel-grid.json"
     trials = trials_of(codec.from_json(SearchGrid, json.loads(path.read_text()), where=path.name))
-    assert (
-        len(trials)
-        == len({trial.trial_id for trial in trials})
-        == len({trial.options["seed"] for trial in trials})
-        == 32
-    )
+    assert len(trials) == len({trial.trial_id for trial in trials}) == 32
     assert all(list(trial.varied) == ["learning-rate", "norm", "beta2", "amsgrad"] for trial in trials)
     assert [tuple(trial.varied.values()) for trial in trials[:3]] == [
         (1e-4, "batch", 0.99, True), (1e-4, "batch", 0.99, False), (1e-4, "batch", 0.999, True),
     ]  # fmt: skip
-    assert all("scale-by-ranks" not in trial.options for trial in trials), "a trial on one GPU keeps its rate"
+    # A trial on one GPU keeps its rate; one on several has it times their number.
+    assert {trial.options.get("scale-by-ranks", False) for trial in trials} == {mode == "data"}
