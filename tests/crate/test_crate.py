@@ -32,6 +32,7 @@ WORKFLOW = {
         "table": {"type": "File", "outputSource": "count/table"},
         "copies": {"type": "Directory", "outputSource": "count/copies"},
         "parts": {"type": "File[]", "outputSource": "each/part"},
+        "model": {"type": "Directory", "outputSource": "learn/model"},
     },
     "steps": {
         "count": {
@@ -40,6 +41,7 @@ WORKFLOW = {
             "out": ["table", "copies"],
         },
         "each": {"run": "each.cwl", "scatter": "size", "in": {"size": "sizes", "table": "count/table"}, "out": ["part"]},
+        "learn": {"run": "learn.cwl", "in": {"table": "count/table"}, "out": ["model"]},
         "never": {
             "run": "each.cwl", "when": "$(inputs.more)", "out": [],
             "in": {"more": "more", "size": {"default": 1}, "table": "count/table"},
@@ -68,11 +70,22 @@ EACH = {
     "inputs": {"size": {"type": "int", "inputBinding": {"position": 1}}, "table": {"type": "File"}},
     "outputs": {"part": {"type": "File", "outputBinding": {"glob": "part.txt"}}},
 }
+LEARN = {
+    "cwlVersion": "v1.2",
+    "class": "CommandLineTool",
+    "baseCommand": ["sh", "-c", "mkdir model; echo '{}' > model/model_card.json; echo weights > model/weights.bin"],
+    "inputs": {"table": {"type": "File"}},
+    "outputs": {"model": {"type": "Directory", "outputBinding": {"glob": "model"}}},
+}
 ROLES = {
-    "main.cwl": {"/count": "check", "/each": "segment", "/never": "segment"},
+    "main.cwl": {"/count": "check", "/each": "segment", "/never": "segment", "/learn": "train"},
     "holds": {
         "inputs": {"scans": "identified"},
-        "outputs": {"check": {"table": "aggregate", "copies": "as-read"}, "segment": {"part": "model"}},
+        "outputs": {
+            "check": {"table": "aggregate", "copies": "as-read"},
+            "segment": {"part": "model"},
+            "train": {"model": "model"},
+        },
     },
 }
 
@@ -82,7 +95,13 @@ def write(folder: Path, *, sizes: list[int]) -> None:
     (folder / "Quillfeather scans" / "Quillfeather.dcm").write_text("x" * 5000)
     flow = folder / "flow"
     flow.mkdir()
-    for name, document in (("main.cwl", WORKFLOW), ("count.cwl", COUNT), ("each.cwl", EACH), ("roles.yml", ROLES)):
+    for name, document in (
+        ("main.cwl", WORKFLOW),
+        ("count.cwl", COUNT),
+        ("each.cwl", EACH),
+        ("learn.cwl", LEARN),
+        ("roles.yml", ROLES),
+    ):
         (flow / name).write_text(yaml.safe_dump(document, sort_keys=False))
     job = {"scans": {"class": "Directory", "path": "Quillfeather scans"}, "note": TEXT, "mode": "slow", "sizes": sizes}
     (folder / "job.json").write_text(json.dumps(job))
@@ -138,10 +157,12 @@ def test_it_tells_what_ran_where_and_with_what(done: engine.Run, tmp_path: Path)
     graph = exported(done, tmp_path / "crate")
     (workflow,) = named(graph, graph["./"]["mainEntity"])
     assert workflow["name"] == "Count scans"
-    assert {each["name"] for each in named(graph, workflow["step"])} == {"count", "each", "never"}
-    assert {each["@id"] for each in named(graph, workflow["hasPart"])} == {"workflow/count.cwl", "workflow/each.cwl"}
+    assert {each["name"] for each in named(graph, workflow["step"])} == {"count", "each", "learn", "never"}
+    assert {each["@id"] for each in named(graph, workflow["hasPart"])} == {
+        f"workflow/{tool}.cwl" for tool in ("count", "each", "learn")
+    }
     jobs = {each["name"]: each for each in graph.values() if each["@id"].startswith("#job/")}
-    assert set(jobs) == {"count on ward", "each.0 on ward", "each.1 on ward"}
+    assert set(jobs) == {"count on ward", "each.0 on ward", "each.1 on ward", "learn on ward"}
     assert {each["actionStatus"] for each in jobs.values()} == {"http://schema.org/CompletedActionStatus"}
     given = {each["name"]: each for each in named(graph, jobs["count on ward"]["object"])}
     assert given["mode"]["value"] == "slow"
@@ -156,7 +177,7 @@ def test_it_tells_what_ran_where_and_with_what(done: engine.Run, tmp_path: Path)
     )
     results = {each["sha256"] for each in named(graph, graph["#run"]["result"])}
     assert {table["sha256"], copies["sha256"]} < results
-    assert len(results) == 4
+    assert len(results) == 5
     assert named(graph, jobs["count on ward"]["location"])[0]["name"] == "ward"
 
 
@@ -190,6 +211,9 @@ def test_only_aggregates_and_models_are_included(
     assert {"output": "copies", "why": "its data class: identified"} in told["left_out"]
     assert not list((tmp_path / "crate").rglob("*.dcm"))
     assert "outputs/table/table.txt" in graph
+    (card,) = named(graph, graph["outputs/model/model/"]["subjectOf"])
+    assert (card["@id"], card["name"]) == ("outputs/model/model/model_card.json", "model card")
+    assert (tmp_path / "crate" / "outputs" / "model" / "model" / "weights.bin").read_text() == "weights\n"
     assert crate_issues(tmp_path / "crate") == []
 
 

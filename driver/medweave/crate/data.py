@@ -9,6 +9,7 @@ from typing import Any
 from medweave.crate.entities import Entities, extend, fragment, named_by
 
 FOLDER_NOTE = "its sha256 is that of what `find -L . -type f -printf '%P\\0' | LC_ALL=C sort -z | xargs -0 sha256sum` prints in it"
+CARD = "model_card.json"  # in the folder of a model
 Item = Mapping[str, Any]
 
 
@@ -50,7 +51,11 @@ class Data:
         if known is not None:
             return known
         add = self._entities.crate.add_file if is_file else self._entities.crate.add_dataset
-        return add(source, place, properties=told)
+        entity = add(source, place, properties=told)
+        if (source / CARD).is_file():
+            about = {"name": "model card", "encodingFormat": "application/json", "about": {"@id": f"{place}/"}}
+            entity["subjectOf"] = self._entities.crate.add_file(source / CARD, f"{place}/{CARD}", properties=about)
+        return entity
 
     def _value(self, name: str, item: Item, parameter: Any) -> Any:
         if "value" in item:
