@@ -21,11 +21,12 @@ from medweave.schedule.memory import alone, read_memory
 from medweave_steps.contracts.errors import BackendMissingError, UserInputError
 
 LOG = "log"
+RECEIVER = "-receive.service"
 
 
-def command_of(schedule: Schedule) -> list[str | Path]:
-    """What is started at each time."""
-    return [Path(sys.executable).with_name("medweave"), "schedule", "run", schedule.path]
+def command_of(schedule: Schedule, action: str = "run") -> list[str | Path]:
+    """What is started at each time, or what listens (`receive`)."""
+    return [Path(sys.executable).with_name("medweave"), "schedule", action, schedule.path]
 
 
 def state_of(schedule: Schedule, *, word: str) -> dict[str, Any]:
@@ -79,17 +80,26 @@ class Systemd:
         configured = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
         self._folder = Path(configured) / "systemd" / "user"
 
+    @property
+    def _receives(self) -> bool:
+        return "receive" in (self._schedule.watch or {})
+
     def create(self) -> None:
-        """Writes both units and starts the timer; one that is paused stays paused."""
+        """Writes the units and starts the timer; one that is paused stays paused."""
         was_paused = self.state()["state"] == "paused"
         schedule = self._schedule
         times = on_calendar(_times(schedule), schedule.time_zone)
-        service = units.service(
-            schedule.name, command_of(schedule), schedule.path.parent, os.environ.get("PATH", os.defpath)
-        )
+        search = os.environ.get("PATH", os.defpath)
+        service = units.service(schedule.name, command_of(schedule), schedule.path.parent, search)
         write_atomically(self._file("service"), service)
+        if self._receives:
+            listens = units.receiver(schedule.name, command_of(schedule, "receive"), schedule.path.parent, search)
+            write_atomically(self._folder / f"{self._name}{RECEIVER}", listens)
         write_atomically(self._file("timer"), units.timer(schedule.name, times, catches_up=schedule.start_within_s > 0))
         self._systemctl("daemon-reload")
+        if self._receives:  # also while it is paused: a sender does not come again
+            self._systemctl("enable", f"{self._name}{RECEIVER}")
+            self._systemctl("restart", f"{self._name}{RECEIVER}")
         if not was_paused:
             self._systemctl("enable", f"{self._name}.timer")
             self._systemctl("restart", f"{self._name}.timer")
@@ -99,9 +109,12 @@ class Systemd:
         self._systemctl(*(("disable",) if paused else ("enable",)), "--now", f"{self._name}.timer")
 
     def remove(self) -> None:
-        """Ends and removes both; the driver cleans up."""
+        """Ends and removes them; the driver cleans up."""
         self._systemctl("disable", "--now", f"{self._name}.timer")
         self._systemctl("stop", f"{self._name}.service")
+        if self._receives:
+            self._systemctl("disable", "--now", f"{self._name}{RECEIVER}")
+            (self._folder / f"{self._name}{RECEIVER}").unlink(missing_ok=True)
         for end in ("service", "timer"):
             self._file(end).unlink(missing_ok=True)
         self._systemctl("daemon-reload")

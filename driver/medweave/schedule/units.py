@@ -39,6 +39,25 @@ TimeoutStopSec={CLEAN_UP_S}
 """
 
 
+def receiver(schedule: str, words: Sequence[str | Path], folder: Path, search: str) -> str:
+    """What listens for a DICOM node, always; arguments as of `service`."""
+    command = " ".join(quoted(str(word)) for word in ("/usr/bin/env", *words))
+    return f"""\
+[Unit]
+Description=medweave: takes what a DICOM node sends to the schedule {schedule}
+
+[Service]
+WorkingDirectory={specifiers_off(str(folder))}
+Environment={quoted(f"PATH={search}")}
+ExecStart={command}
+Restart=on-failure
+RestartSec=10
+
+[Install]
+WantedBy=default.target
+"""
+
+
 def timer(schedule: str, times: Sequence[str], *, catches_up: bool) -> str:
     """When it is started.
 

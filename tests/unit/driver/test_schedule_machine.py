@@ -56,7 +56,8 @@ def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
     words = [program, "schedule", "run", folder / "schedule.yml"]
     (tmp_path / "medweave-x.service").write_text(units.service("x", words, folder, f"/usr/bin:{folder}"))
     (tmp_path / "medweave-x.timer").write_text(units.timer("x", ["*-*-* 02:00:00"], catches_up=True))
-    made = [tmp_path / f"medweave-x.{end}" for end in ("timer", "service")]
+    (tmp_path / "medweave-x-receive.service").write_text(units.receiver("x", words, folder, "/usr/bin"))
+    made = [tmp_path / f"medweave-x{end}" for end in (".timer", ".service", "-receive.service")]
     said = analyzed("--user", "verify", *made, XDG_RUNTIME_DIR=str(tmp_path))
     assert (said.returncode, said.stderr) == (0, "")
 
@@ -142,6 +143,18 @@ def started_by(place: str, folder: Path, variables: dict[str, str]) -> None:
     assert line is not None
     subprocess.run(["sh", "-c", line.split(maxsplit=5)[5].replace("\\%", "%")], check=True)
     assert "completed after" in (folder / "x/schedules/nightly/log").read_text()
+
+
+def test_what_listens_for_a_dicom_node_is_a_service_beside_the_timer(tmp_path: Path) -> None:
+    file, variables = placed(tmp_path, "systemd", watch={"receive": {"callers": ["PACS"]}})
+    do("create", file, tmp_path, variables)
+    unit = tmp_path / "config/systemd/user/medweave-nightly-receive.service"
+    assert f"medweave schedule receive {file}" in unit.read_text()
+    do("pause", "nightly", tmp_path, variables)
+    assert (tmp_path / "made/medweave-nightly-receive.service").exists(), "it goes on while the schedule is paused"
+    do("remove", "nightly", tmp_path, variables)
+    assert not unit.exists()
+    assert not (tmp_path / "made/medweave-nightly-receive.service").exists()
 
 
 @pytest.mark.parametrize(
