@@ -154,6 +154,7 @@ def training_facts(material: Material) -> list[tuple[str, str]]:
         ("Cases", _cases_of(known)),
         ("Steps", _steps_of(known)),
         ("Time", f"{duration(known['seconds'])} on {known.get('num_threads')} threads" if "seconds" in known else None),
+        ("Pace", _pace_of(known)),
         ("Trained further", _rounds_of(further.get("training", {}))),
         ("Validation Dice", _known(metrics.get("validation_dice"), 3)),
         ("Validation sensitivity", _known(metrics.get("validation_sensitivity"), 3)),
@@ -179,6 +180,16 @@ def _cases_of(known: Mapping[str, Any]) -> str | None:
 def _strategy_of(known: Mapping[str, Any]) -> str | None:
     ranks = known.get("world_size", 1)
     return f"{known.get('strategy')}, {ranks} ranks" if ranks > 1 else known.get("strategy")
+
+
+def _pace_of(known: Mapping[str, Any]) -> str | None:
+    """Throughput, the share of its time in which it had nothing to compute, and what its ranks have exchanged."""
+    if not known.get("step_seconds") or "data_wait_seconds" not in known:
+        return None
+    waited = known["data_wait_seconds"] / known["step_seconds"]
+    exchanged = known.get("synchronised_bytes", 0)
+    sent = f"; {exchanged / 2**20:,.1f} MiB given to be averaged by all ranks" if exchanged else ""
+    return f"{known['patches_per_second']:,.1f} patches per second; {waited:.1%} of the time waiting for data{sent}"
 
 
 def _rounds_of(known: Mapping[str, Any]) -> str | None:

@@ -42,6 +42,7 @@ def test_fragment_stands_alone_and_says_what_was_measured(tmp_path: Path) -> Non
         "1.80 ×1.62 to 1.98",
         "outline at a probability of 0.6; a lesion reaches 0.9 and 20 mm³",
         "400, best weights at step 350",
+        "100.0 patches per second; 2.5% of the time waiting for data; 3.0 MiB given to be averaged by all ranks",
         "−1000 to 400 HU",
         "2 × 2 × 2 mm",
         "a" * 64,
