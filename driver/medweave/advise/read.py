@@ -36,9 +36,18 @@ class Asked:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Training:
-    """A training of medweave, as its report tells it."""
+    """A training of medweave, as its report tells it.
+
+    Attributes:
+        seconds: wall time, s.
+        data_wait_s: of these, in which the first rank waited for its patches, s; None where that was not measured.
+        num_samples: steps times patches per step.
+    """
 
     row: MeasuredRow
+    seconds: float
+    data_wait_s: float | None
+    num_steps: int
     num_samples: int
     ranks_per_node: int
     shown: str
@@ -70,8 +79,7 @@ def read_measured(paths: Sequence[Path], asked: Asked) -> Measured:
     if asked.num_trials is not None:
         measured = dataclasses.replace(measured, num_trials=asked.num_trials)
     measured = dataclasses.replace(measured, gpus=asked.gpus or measured.gpus)
-    rows = tuple(_of_work(training, measured) for training in trainings)
-    measured = dataclasses.replace(measured, rows=measured.rows + rows)
+    measured = dataclasses.replace(measured, rows=(*measured.rows, *_rows_of(trainings, measured)))
     _check(measured, documents[0][1] if documents else "the reports")
     return measured
 
@@ -118,12 +126,14 @@ def _training(report: RunReport, name: str) -> _Training:
     told: Mapping[str, Any] = report.results.get("training") or {}
     try:
         world_size = int(told["world_size"])
+        seconds, wait = float(told["seconds"]), told.get("data_wait_seconds")
         row = MeasuredRow(
             strategy=next(each for each in STRATEGIES if each == (told["strategy"] if world_size > 1 else "single")),
             gpus=world_size,
-            elapsed_s=float(told["seconds"]),
+            elapsed_s=seconds,
+            samples_per_step=int(told["batch_size"]),
         )
-        num_samples = int(told["steps_done"]) * int(told["batch_size"])
+        num_steps = int(told["steps_done"])
     except (KeyError, TypeError, ValueError, StopIteration) as error:
         raise UserInputError(
             f"{name}: this report does not tell what an advice needs.",
@@ -132,9 +142,43 @@ def _training(report: RunReport, name: str) -> _Training:
             do="train again with this version of medweave",
         ) from error
     per_host = Counter(rank.host for rank in report.ranks)
+    assert row.samples_per_step is not None, "just told"
     return _Training(
-        row=row, num_samples=num_samples, ranks_per_node=max(per_host.values(), default=1), shown=name
-    )  # fmt: skip
+        row=row,
+        seconds=seconds,
+        data_wait_s=None if wait is None else float(wait),
+        num_steps=num_steps,
+        num_samples=num_steps * row.samples_per_step,
+        ranks_per_node=max(per_host.values(), default=1),
+        shown=name,
+    )
+
+
+def _by_parts(trainings: Sequence[_Training]) -> list[MeasuredRow] | None:
+    """The same trainings by the parts of a step; None where waiting for data was not measured in each, or none was on one rank.
+
+    What is neither waiting for data nor the time of one rank, divided by the ranks, was spent with the others: on them, or on what
+    each does for itself.
+    """
+    alone = [
+        (each.seconds - each.data_wait_s) / each.num_steps
+        for each in trainings
+        if each.row.gpus == 1 and each.data_wait_s is not None
+    ]
+    if not alone or min(alone) <= 0 or any(each.data_wait_s is None for each in trainings):
+        return None
+    compute_s = sum(alone) / len(alone)
+    rows = []
+    for each in trainings:
+        data_s = (each.data_wait_s or 0.0) / each.num_steps
+        rest_s = each.seconds / each.num_steps - data_s
+        own_s = rest_s if each.row.gpus == 1 else compute_s / each.row.gpus
+        rows.append(
+            dataclasses.replace(
+                each.row, elapsed_s=None, compute_s=own_s, communication_s=max(0.0, rest_s - own_s), data_s=data_s
+            )
+        )
+    return rows
 
 
 def _of_trainings(trainings: Sequence[_Training]) -> Measured:
@@ -147,18 +191,21 @@ def _of_trainings(trainings: Sequence[_Training]) -> Measured:
     )
 
 
-def _of_work(training: _Training, measured: Measured) -> MeasuredRow:
-    """Its row, with the time of all trainings that the work has."""
+def _rows_of(trainings: Sequence[_Training], measured: Measured) -> Sequence[MeasuredRow]:
+    """Their rows, by parts where they tell these; else with the time of all trainings that the work has."""
     expected = measured.samples_per_trial
-    if expected is not None and training.num_samples != expected:
-        raise UserInputError(
-            f"{training.shown} tells of another work than the measurements.",
-            seen=f"{training.num_samples} samples (steps_done times batch_size)",
-            expected=f"{expected} samples, as samples_per_trial says",
-            do="give trainings of the same length, or mend samples_per_trial",
-        )
-    assert training.row.elapsed_s is not None, "that of a report"
-    return dataclasses.replace(training.row, elapsed_s=training.row.elapsed_s * measured.num_trials)
+    for each in trainings:
+        if expected is not None and each.num_samples != expected:
+            raise UserInputError(
+                f"{each.shown} tells of another work than the measurements.",
+                seen=f"{each.num_samples} samples (steps_done times batch_size)",
+                expected=f"{expected} samples, as samples_per_trial says",
+                do="give trainings of the same length, or mend samples_per_trial",
+            )
+    by_parts = _by_parts(trainings) if expected is not None else None
+    return by_parts or [
+        dataclasses.replace(each.row, elapsed_s=each.seconds * measured.num_trials) for each in trainings
+    ]
 
 
 def _check_same_work(trainings: Sequence[_Training]) -> None:

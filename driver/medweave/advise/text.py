@@ -23,7 +23,7 @@ def _head(advice: Advice) -> Iterator[str]:
     if best is None:
         yield "Nothing can be advised: no option could be judged, or none fits into the memory of a GPU."
         return
-    sure = "no other option can be sooner" if advice.is_sure else "others may be sooner: the intervals overlap"
+    sure = "by these bounds no other is sooner" if advice.is_sure else "others may be sooner: the intervals overlap"
     wait = f", after {duration(best.queue_wait_s)} in the queue" if best.queue_wait_s else ""
     yield from textwrap.wrap(
         f"Soonest: {_name(best)}: {duration(best.elapsed_s)} (between {duration(best.low_s)} and {duration(best.high_s)}){wait}, "

@@ -228,10 +228,20 @@ def test_a_strategy_that_talks_is_not_judged_by_one_gpu() -> None:
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-def report(path: Path, *, strategy: str, ranks: int, seconds: float, steps: int = 50, verb: str = "train") -> Path:
+def report(
+    path: Path,
+    *,
+    strategy: str,
+    ranks: int,
+    seconds: float,
+    steps: int = 50,
+    verb: str = "train",
+    wait: float | None = None,
+) -> Path:
     training = {
         "strategy": strategy, "world_size": ranks, "seconds": seconds, "steps_done": steps, "batch_size": 4,
     }  # fmt: skip
+    training |= {} if wait is None else {"data_wait_seconds": wait}
     facts = [
         RankFacts(rank=rank, host="n1", device="cpu", num_threads=1, samples=1, seconds=1.0) for rank in range(ranks)
     ]
@@ -252,6 +262,22 @@ def test_reports_of_trainings_are_rows(tmp_path: Path, capsys: pytest.CaptureFix
     assert times[("single", 1)] == 300
     assert times[("ddp", 2)] == 180
     assert times[("search", 4)] == pytest.approx(100)
+
+
+def test_reports_that_tell_the_wait_for_data_are_rows_by_parts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # 90 s of computing and 10 of waiting; on two ranks 45, 5, and 10 with each other: the latter two do not divide for certain.
+    one = report(tmp_path / "one.json", strategy="single", ranks=1, seconds=100, wait=10)
+    two = report(tmp_path / "two.json", strategy="ddp", ranks=2, seconds=60, wait=5)
+    options = told(capsys, one, two, "--gpus", "1", "2", "4").options
+    four = next(each for each in options if (each.strategy, each.gpus) == ("ddp", 4))
+    assert four.elapsed_s == pytest.approx(90 / 4 + 10 * (3 / 4) / (1 / 2) + 2.5)
+    assert (four.low_s, four.high_s) == (pytest.approx(90 / 4 + 10 + 2.5), pytest.approx(90 / 4 + 30 + 5))
+    blind = report(tmp_path / "blind.json", strategy="ddp", ranks=2, seconds=60)
+    options = told(capsys, one, blind, "--gpus", "1", "2", "4").options
+    four = next(each for each in options if (each.strategy, each.gpus) == ("ddp", 4))
+    assert (four.low_s, four.high_s) == (25.0, 60.0)
 
 
 def test_reports_of_different_works_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
