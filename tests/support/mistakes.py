@@ -223,11 +223,11 @@ MISTAKES: tuple[Mistake, ...] = (
         (
             "null where something must come",
             "cwl-null-edge",
-            "      training_log:\n"
-            "        source: [train_distributed/training_log, train/training_log]\n"
-            "        pickValue: first_non_null\n      run_reports",
-            "      training_log: train_distributed/training_log\n      run_reports",
-            "      training_log: train_distributed",
+            "      trained_model:\n"
+            "        source: [train_distributed/trained_model, train/trained_model]\n"
+            "        pickValue: first_non_null\n    out: [exported_model",
+            "      trained_model: train_distributed/trained_model\n    out: [exported_model",
+            "      trained_model: train_distributed",
         ),
     ),
     *_of(
