@@ -248,17 +248,20 @@ def over_ssh(folder: Path, server: SSHServer, job: dict[str, Any], binding: dict
     return run(folder)
 
 
-def test_data_of_another_disk_have_their_class_and_are_sent(tmp_path: Path, elsewhere: Path) -> None:
+@pytest.mark.parametrize(("given", "sent"), [("de-identified", True), ("identified", False)])
+def test_data_of_another_disk_have_their_class(tmp_path: Path, elsewhere: Path, given: str, sent: bool) -> None:
     (elsewhere / NAME).mkdir()
     (elsewhere / NAME / "a.txt").write_text("x")
     rules = {
-        "carries": {step: {"cohort": "de-identified", "result": "de-identified"} for step in ("/", "/show")},
-        "mayHold": {"there": ["de-identified"], "here": ["de-identified"]}, "driver": ["de-identified"],
+        # Whatever is said of the step's input: what the workflow was given stays what it was.
+        "carries": {"/": {"cohort": given, "result": "aggregate"}, "/show": {"cohort": "de-identified", "result": "aggregate"}},
+        "mayHold": {"there": ["de-identified", "aggregate"], "here": [given, "aggregate"]}, "driver": [given, "aggregate"],
     }  # fmt: skip
     with ssh_server(tmp_path / "server") as server:
         job = {"cohort": {"class": "Directory", "path": str(elsewhere / NAME)}}
         ended = over_ssh(tmp_path, server, job, {}, rules)
-    assert ended.exit_code == 0, ended.stderr
+    assert (ended.exit_code == 0) == sent, ended.stderr
+    assert ("its input cohort was not sent" in ended.stderr) != sent
     assert NAME not in database(ended)
     assert not list((tmp_path / "site").rglob(f"*{NAME}*"))
 
