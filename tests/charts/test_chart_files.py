@@ -155,7 +155,7 @@ def test_container_names_are_unique_in_the_chart(chart: Path) -> None:
     names = re.findall(r'Cluster\.container" \(dict "root" \. "part" "(\w+)"', text)
     names += re.findall(r'(?:Worker|runner)\.container" \(dict "root" \. "name" "(\w+)"', text)
     assert sorted(names) == sorted(set(names))
-    assert set(names) in ({"master", "worker", "test"}, {"segment", "test"}, {"run", "test"})
+    assert set(names) in ({"master", "worker", "test"}, {"segment", "test"}, {"run", "receive", "test"})
 
 
 def scripts() -> list[Path]:

@@ -166,7 +166,7 @@ GPU_NODE, GPU_TAINT = {"example.org/gpu": "a100"}, [{"key": GPU, "operator": "Ex
             },
         ),
         (SEGMENT, {"Deployment ci": ("1", PLAIN_NODE, BATCH), "Pod ci-test": ("0", PLAIN_NODE, BATCH)}),
-        (RUNNER, {"CronJob ci": ("0", PLAIN_NODE, BATCH), "Pod ci-test": ("0", PLAIN_NODE, BATCH)}),
+        (RUNNER, dict.fromkeys(("CronJob ci", "Deployment ci-receive", "Pod ci-test"), ("0", PLAIN_NODE, BATCH))),
     ],
     ids=["compss-cluster", "segmentation-worker", "runner"],
 )

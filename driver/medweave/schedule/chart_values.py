@@ -43,4 +43,6 @@ def values_of(
                 seen=f"values.{key}", expected="when, timeZone, overlap, startWithin, history", do="take it out of the values",
             )  # fmt: skip
     granted = {} if given.get("serviceAccountName") or "rights" in given else {"rights": rights}
-    return {**given, **granted, **own, "definition": definition}
+    receives = (schedule.watch or {}).get("receive")
+    receiver = dict(given.get("receiver") or {}) | {"enabled": True, "port": receives["port"]} if receives else None
+    return {**given, **granted, **own, "definition": definition} | ({"receiver": receiver} if receiver else {})

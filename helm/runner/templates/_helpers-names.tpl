@@ -49,6 +49,10 @@ so does one with a dot, which no host name may hold.
 {{ include "medweave.partName" (dict "root" . "part" (printf "%d" .Release.Revision)) }}
 {{- end -}}
 
+{{- define "runner.receiverName" -}}
+{{ include "medweave.partName" (dict "root" . "part" "receive") }}
+{{- end -}}
+
 {{- define "runner.testName" -}}
 {{ include "medweave.partName" (dict "root" . "part" "test") }}
 {{- end -}}

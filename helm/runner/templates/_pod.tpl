@@ -73,11 +73,13 @@ volumeMounts:
   {{- end }}
 {{- end -}}
 
+{{- /* dict "root" $ "restart" "Never" "account" "name" "token" true */ -}}
 {{- define "runner.pod" -}}
-serviceAccountName: {{ include "runner.accountName" . }}
-automountServiceAccountToken: {{ if or .Values.rights .Values.serviceAccountName }}true{{ else }}false{{ end }}
+serviceAccountName: {{ .account }}
+automountServiceAccountToken: {{ .token }}
 enableServiceLinks: false
-restartPolicy: Never
+restartPolicy: {{ .restart }}
+{{ with .root -}}
 securityContext:
   {{- include "medweave.podSecurity" . | nindent 2 }}
 {{- with .Values.imagePullSecrets }}
@@ -98,6 +100,12 @@ tolerations:
 terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
 volumes:
   {{- include "runner.volumes" . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- /* The pods that drive, or could: they have the account's rights. */ -}}
+{{- define "runner.drivingPod" -}}
+{{ include "runner.pod" (dict "root" . "restart" "Never" "account" (include "runner.accountName" .) "token" (or (not (empty .Values.rights)) (ne .Values.serviceAccountName ""))) }}
 {{- end -}}
 
 {{- /* What a Job is, alone or of a CronJob. It is never started again by Kubernetes: what follows a failure is the driver's table. */ -}}
@@ -114,7 +122,7 @@ template:
     labels:
       {{- include "medweave.podLabels" (dict "root" . "part" "run") | nindent 6 }}
   spec:
-    {{- include "runner.pod" . | nindent 4 }}
+    {{- include "runner.drivingPod" . | nindent 4 }}
     containers:
-      - {{ include "runner.container" (dict "root" . "name" "run" "command" (list "/run/medweave-files/start-run.sh")) | nindent 8 | trim }}
+      - {{ include "runner.container" (dict "root" . "name" "run" "command" (list "/run/medweave-files/start-run.sh" "run")) | nindent 8 | trim }}
 {{- end -}}

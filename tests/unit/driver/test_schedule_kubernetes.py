@@ -93,6 +93,14 @@ def test_the_values_are_those_that_the_chart_takes(tmp_path: Path) -> None:
     }
 
 
+def test_a_schedule_that_receives_has_a_receiver_at_its_port(tmp_path: Path) -> None:
+    watch = {"receive": {"callers": ["PACS"], "port": 4242}}
+    schedule = read_schedule(placed(tmp_path, watch=watch, values={"receiver": {"serviceType": "NodePort"}}))
+    values = values_of(schedule, archive="eA==", file="schedule.yml", rights=[], suspended=False)
+    jsonschema.Draft7Validator(schema(RUNNER)).validate(values)
+    assert values["receiver"] == {"enabled": True, "port": 4242, "serviceType": "NodePort"}
+
+
 def test_who_names_an_account_gets_no_rights_of_the_chart(tmp_path: Path) -> None:
     schedule = read_schedule(placed(tmp_path, values={"serviceAccountName": "pipelines"}))
     rule = {"apiGroup": "batch", "resources": ["jobs"], "verbs": ["list"]}
