@@ -29,12 +29,12 @@ scheduling: {{scheduler: {{type: medweave.scheduler, config: {{}}}}}}
 database: {{type: medweave.database, config: {{}}}}
 """
 SLOTS = 2
+OTHERS = (("scatter", "cwltool"), ("search", "streamflow"), ("search", "cwltool"))
 PARTIAL = 3  # exit code of a run that delivered a part
 
 
-def run(folder: Path, workflow: str, engine: str) -> SearchTable:
-    """The table of a search by a workflow under an engine, in a folder of its own."""
-    own, process = start(folder, workflow, engine)
+def table_of(own: Path, process: subprocess.Popen[str]) -> SearchTable:
+    """Waits for the engine's end; the table of the search."""
     _, told = process.communicate(timeout=600)
     assert process.returncode == 0, told
     assert (own / "out" / "best_model" / "model_card.json").is_file()
@@ -78,7 +78,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scattered(folder: Path) -> SearchTable:
-    return run(folder, "scatter", "streamflow")
+    return table_of(*start(folder, "scatter", "streamflow"))
+
+
+@pytest.fixture(scope="module")
+def others(folder: Path, scattered: SearchTable) -> dict[tuple[str, str], SearchTable]:
+    """All at once: each waits much."""
+    started = {way: start(folder, *way) for way in OTHERS}
+    return {way: table_of(*each) for way, each in started.items()}
 
 
 def test_scattered_trials_overlap_in_time_and_a_failed_one_is_a_row(scattered: SearchTable) -> None:
@@ -90,17 +97,15 @@ def test_scattered_trials_overlap_in_time_and_a_failed_one_is_a_row(scattered: S
     assert scattered.best in {row.trial_id for row in scattered.rows[:2]}
 
 
-@pytest.mark.parametrize(
-    ("workflow", "engine"), [("scatter", "cwltool"), ("search", "streamflow"), ("search", "cwltool")]
-)
+@pytest.mark.parametrize("way", OTHERS, ids="-".join)
 def test_every_way_gives_the_same_trial_by_trial(
-    folder: Path, scattered: SearchTable, workflow: str, engine: str
+    scattered: SearchTable, others: dict[tuple[str, str], SearchTable], way: tuple[str, str]
 ) -> None:
-    found = run(folder, workflow, engine)
+    found = others[way]
     assert same_for_all_ways(found) == same_for_all_ways(scattered)
     assert found.best == scattered.best
     assert all(row.weights_sha256 for row in found.rows if row.state == "completed")
-    assert found.most_at_once == (SLOTS if workflow == "search" else 1)  # cwltool does one job after the other
+    assert found.most_at_once == (SLOTS if way[0] == "search" else 1)  # cwltool does one job after the other
 
 
 def test_a_trial_whose_whole_job_is_lost_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:
