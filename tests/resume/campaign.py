@@ -19,20 +19,21 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+SIDE_BY_SIDE = 2  # cases: a driver waits most of the time
 SUMMARY = ROOT / "build" / "resume" / "summary.json"
 for _folder in (ROOT / "tests", ROOT / "deployments" / "testbed"):
     sys.path.insert(0, str(_folder))
 
 from resume.cases import Case, play, undisturbed  # noqa: E402
-from resume.drivers import nth, nth_progress  # noqa: E402
+from resume.drivers import Event, nth, nth_progress  # noqa: E402
 from resume.stage import make_stage  # noqa: E402
 from resume.verdict import boundaries  # noqa: E402
-from support import images  # noqa: E402
 from support.testbed import down_parts, sites  # noqa: E402
 
 
@@ -70,22 +71,27 @@ def moments(draw: random.Random, count: int, last: int) -> list[int]:
 def campaign(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Plays all cases; the summary."""
     draw, started = random.Random(given.seed), time.monotonic()
-    images.build("segment")
-    stage, cases, warm_s = make_stage(sites(), folder), list[Case](), 0.0
-    if given.kills:
-        undisturbed(stage, "warm")  # what is imported and pulled for the first time
-        wanted, events, warm_s = undisturbed(stage, "reference")
-        say(f"an undisturbed run takes {warm_s:.0f} s and has {boundaries(events)} moments")
-        for number, moment in enumerate(moments(draw, given.kills, boundaries(events))):
-            cases.append(play(stage, f"kill-{number}", [nth(moment)], wanted, plain=number % 2 == 0))
-            say(str(cases[-1]))
-    if given.training_kills:
-        wanted, events, _ = undisturbed(stage, "training", training=True)
-        lines = sum(event["type"] == "job.progress" and event["step"] == "/train" for event in events)
-        for number, moment in enumerate(moments(draw, given.training_kills, max(lines - 2, 1))):
-            is_it = [nth_progress(moment, "/train")]
-            cases.append(play(stage, f"training-{number}", is_it, wanted, training=True, plain=number % 2 == 0))
-            say(str(cases[-1]))
+    stage, warm_s = make_stage(sites(), folder), 0.0
+    played: list[Future[Case]] = []
+
+    def begin(name: str, is_it: Callable[[Event], bool], wanted: Mapping[str, str], *, training: bool = False) -> None:
+        plain = len(played) % 2 == 0
+        played.append(lanes.submit(play, stage, name, [is_it], wanted, training=training, plain=plain))
+        played[-1].add_done_callback(lambda done: say(str(done.exception() or done.result())))
+
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as lanes:
+        if given.kills:
+            undisturbed(stage, "warm")  # what is imported and pulled for the first time
+            wanted, events, warm_s = undisturbed(stage, "reference")
+            say(f"an undisturbed run takes {warm_s:.0f} s and has {boundaries(events)} moments")
+            for number, moment in enumerate(moments(draw, given.kills, boundaries(events))):
+                begin(f"kill-{number}", nth(moment), wanted)
+        if given.training_kills:
+            weights, events, _ = undisturbed(stage, "training", training=True)
+            lines = sum(event["type"] == "job.progress" and event["step"] == "/train" for event in events)
+            for number, moment in enumerate(moments(draw, given.training_kills, max(lines - 2, 1))):
+                begin(f"training-{number}", nth_progress(moment, "/train"), weights, training=True)
+    cases = [each.result() for each in played]
     return summary(cases, seed=given.seed, warm_s=warm_s, seconds=time.monotonic() - started)
 
 

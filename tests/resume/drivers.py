@@ -17,7 +17,7 @@ from medweave.history import LOG_FILE
 from resume.verdict import UNCOUNTED
 
 BIN = Path(sys.executable).parent
-PATIENCE_S, LOOK_S = 300.0, 0.001
+PATIENCE_S, LOOK_S = 600.0, 0.001
 Event = dict[str, Any]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from medweave.bind import bind
+from support import images
 from support.chest_cohort import write_dicom
 from support.cwl_files import WORKFLOWS
 from support.exported import export
@@ -20,6 +21,7 @@ from support.testbed import Sites
 
 CASES, PATIENTS = 2, 6  # of the inference; of the training, which splits them
 INFER = WORKFLOWS / "lung-nodule-segmentation" / "infer.cwl"
+IMAGE = "localhost/medweave-resume:1"  # of this source: nobody else's tests replace it meanwhile
 CLAIM, MOUNT = "medweave-data", "/data"  # pods come and go; what steps have written there stays
 TRAINING = """\
 cwlVersion: v1.2
@@ -34,14 +36,14 @@ steps:
     in:
       training_set: preprocess/training_set
       training_steps: training_steps
-      channels: {default: [4, 8]}
+      channels: {default: [4, 4, 8, 8, 8]}
       batch_size: {default: 2}
       patch_shape: {default: [16, 16, 16]}
-      epoch_steps: {default: 20}
+      epoch_steps: {default: 4}
     out: [trained_model]
 """
 ROLES = "training.cwl: {/check: check, /preprocess: preprocess, /train: train}\n"
-TRAINING_STEPS = 300
+TRAINING_STEPS = 32
 FINAL = ("lesion_mask.nii.gz", "lesion_mask.dcm", "lesions.csv", "weights.safetensors")
 
 
@@ -99,11 +101,12 @@ class Stage:
 
     def _site(self, case: str, *, alone: bool) -> dict[str, Any]:
         site = committed_site()
-        deployments, pods = site["deployments"], f"{self.name}-pods"
+        deployments, pods = site["deployments"], f"{self.name}-{case}"
         deployments["login"]["workdir"] = "${MEDWEAVE_TESTBED_SCRATCH}/" + f"{self.name}/{case}"
         deployments[pods] = deployments.pop(INFERENCE)
         deployments[pods]["workdir"] = f"{MOUNT}/{self.name}/{case}"
         deployments[pods]["config"]["values"] |= {
+            "image": {"repository": IMAGE.rpartition(":")[0], "tag": IMAGE.rpartition(":")[2], "pullPolicy": "Never"},
             "extraVolumes": [{"name": "data", "persistentVolumeClaim": {"claimName": CLAIM}}],
             "extraVolumeMounts": [{"name": "data", "mountPath": MOUNT}],
             "terminationGracePeriodSeconds": 5,
@@ -118,6 +121,7 @@ class Stage:
 
 def make_stage(testbed: Sites, folder: Path) -> Stage:
     """The cohort and a model with random weights: its masks are full of voxels that a rounding would tip over."""
+    images.build("segment", IMAGE)
     write_dicom(folder / "cohort", CASES)
     write_dicom(folder / "patients", PATIENTS)
     trained_model(folder / "trained")

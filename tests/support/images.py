@@ -18,17 +18,18 @@ def name_of(role: str) -> str:
     return f"localhost/medweave-{role}:1"
 
 
-def build(role: str) -> str:
-    """Builds one role's recipe on the testbed's base and gives it to the cluster; its name.
+def build(role: str, name: str = "") -> str:
+    """Builds one role's recipe on the testbed's base and gives it to the cluster; its name, the role's own unless one is given.
 
     The worker environment stays out of `train` and `compss`: on the testbed it comes through a volume claim.
     """
     without = ["--build-arg", "WITH_TORCH=0"] if role in {"train", "compss"} else []
     recipe = str(ROOT / "deployments" / "images" / role / "Containerfile")
-    words = ["image", name_of(role), "--file", recipe, "--build-arg", f"BASE_IMAGE={BASE_IMAGE}", *without]
+    name = name or name_of(role)
+    words = ["image", name, "--file", recipe, "--build-arg", f"BASE_IMAGE={BASE_IMAGE}", *without]
     built = call(*words, timeout_s=1800)
     assert built.returncode == 0, built.stderr
-    return name_of(role)
+    return name
 
 
 def buildah(*words: str) -> Outcome:

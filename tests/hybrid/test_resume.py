@@ -1,0 +1,25 @@
+"""Drivers of a real run over the laptop, Slurm and pods, killed three times in a row: the whole campaign is `make resume`."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from resume.campaign import moments
+from resume.cases import play, undisturbed
+from resume.drivers import nth
+from resume.stage import make_stage
+from support.testbed import Sites
+
+EVENTS = 34  # of an undisturbed run, as the campaign has counted them; one more or less only moves the kills
+
+
+def test_a_run_whose_drivers_are_killed_comes_to_the_same_end(tmp_path: Path, testbed: Sites) -> None:
+    stage = make_stage(testbed, tmp_path)
+    wanted, _, _ = undisturbed(stage, "alone", alone=True)
+    drawn = moments(random.Random(2), 3, EVENTS)
+    case = play(stage, "killed", [nth(moment) for moment in drawn], wanted)
+    assert case.is_good, case
+    assert len(wanted) == 2 * 3, "masks and tables of two cases"
+    assert case.slurm_jobs == 1
+    assert case.resumed_by == "medweave run --resume"
