@@ -459,6 +459,18 @@ MISTAKES: tuple[Mistake, ...] = (
         "deployments/images/segment/Containerfile",
         ("a base image without a tag", "image-unpinned", "BASE_IMAGE=python:3.12-slim", "BASE_IMAGE=python"),
     ),
+    *_of(
+        "deployments/schedules/university-hpc-and-hospital.yml",
+        ("an hour that no day has", "schedule", 'when: "0 2 * * *"', 'when: "0 26 * * *"'),
+        ("a key that a schedule does not have", "schedule", "timeZone: ", "timezone: ", "", "timeZone"),
+        (
+            "a schedule of a file that is not there",
+            "schedule",
+            "hospital-infer.yml",
+            "hospital-infre.yml",
+            "hospital-infre",
+        ),
+    ),
     *_of("deployments/id_ed25519", ("a private key", "secret-in-clear", "", _KEY)),
     *_of("deployments/notes.md", ("a token in a text", "secret-in-clear", "", f"The token is {_TOKEN}.\n")),
     *_of(

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from medweave.field_faults import fault_at
+from medweave.field_faults import FieldFault, fault_at
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -31,23 +31,21 @@ FIELDS = (
 )
 
 
-def check_times(text: str, path: Path) -> None:
-    """Refuses what cron would not take.
+def fault_of_times(text: str, path: Path) -> FieldFault | None:
+    """What is wrong with times that cron would not take; None where nothing is.
 
     Args:
         path: of the schedule's file, for the message.
-
-    Raises:
-        UserInputError: it has not five fields, or one of them has no meaning.
     """
     try:
         numbers_of(text)
     except ValueError as error:
-        raise fault_at(
+        return fault_at(
             path, ("when",), "these are no times.", seen=f"'{text}': {error}",
             expected="five fields: minute, hour, day of the month, month, day of the week, such as 0 2 * * *",
             do="correct it; https://man7.org/linux/man-pages/man5/crontab.5.html",
-        ) from error  # fmt: skip
+        )  # fmt: skip
+    return None
 
 
 def numbers_of(text: str) -> list[list[int] | None]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
 from medweave.documents import read_mapping, shown
-from medweave.field_faults import check, fault_at
-from medweave.schedule.calendar import check_times
+from medweave.field_faults import FieldFault, fault_at, faults
+from medweave.schedule.calendar import fault_of_times
 
 WHAT = "file of a schedule"
 SOURCES = ("folder", "dicomweb", "receive")
@@ -51,6 +51,28 @@ def schema() -> dict[str, Any]:
     return document
 
 
+def faults_of_schedule(document: Mapping[str, Any], path: Path) -> Iterator[FieldFault]:
+    """All that is wrong in the file of a schedule; with a fault of its schema, nothing that would follow from it."""
+    of_schema = list(faults(document, schema(), path, ()))
+    yield from of_schema
+    if of_schema:
+        return
+    file = path.parent / Path(document["file"]).expanduser()
+    if not file.is_file():
+        yield fault_at(
+            path, ("file",), "there is no such StreamFlow file.", seen=shown(file), expected="a file as `medweave bind` writes it",
+            do="correct the path",
+        )  # fmt: skip
+    if "when" in document and (fault := fault_of_times(document["when"], path)) is not None:
+        yield fault
+    named = [each for each in SOURCES if each in document.get("watch", {})]
+    if len(named) != 1 and "watch" in document:
+        yield fault_at(
+            path, ("watch",), "studies come from one place.", seen=", ".join(named) or "none",
+            expected=f"one of {', '.join(SOURCES)}", do="write one of these keys",
+        )  # fmt: skip
+
+
 def read_schedule(path: Path) -> Schedule:
     """Reads the file of a schedule.
 
@@ -59,15 +81,9 @@ def read_schedule(path: Path) -> Schedule:
     """
     path = path.absolute()
     document = read_mapping(path, WHAT)
-    check(document, schema(), path, ())
+    for fault in faults_of_schedule(document, path):
+        raise fault
     file = path.parent / Path(document["file"]).expanduser()
-    if not file.is_file():
-        raise fault_at(
-            path, ("file",), "there is no such StreamFlow file.", seen=shown(file), expected="a file as `medweave bind` writes it",
-            do="correct the path",
-        )  # fmt: skip
-    if "when" in document:
-        check_times(document["when"], path)
     ((place, settings),) = (document.get("place") or {None: {}}).items()
     properties = schema()["properties"]
 
@@ -87,7 +103,7 @@ def read_schedule(path: Path) -> Schedule:
         history=_with_defaults(document.get("history") or {}, properties["history"]),
         place=place,
         settings=settings,
-        watch=_watch(document["watch"], properties["watch"], path) if "watch" in document else None,
+        watch=_watch(document["watch"], properties["watch"]) if "watch" in document else None,
         notify=_notify(document["notify"], properties["notify"]) if "notify" in document else None,
     )
 
@@ -97,14 +113,8 @@ def _notify(given: Mapping[str, Any], described: Mapping[str, Any]) -> dict[str,
     return _with_defaults(given, described) | mail
 
 
-def _watch(given: Mapping[str, Any], described: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    named = [each for each in SOURCES if each in given]
-    if len(named) != 1:
-        raise fault_at(
-            path, ("watch",), "studies come from one place.", seen=", ".join(named) or "none",
-            expected=f"one of {', '.join(SOURCES)}", do="write one of these keys",
-        )  # fmt: skip
-    (source,) = named
+def _watch(given: Mapping[str, Any], described: Mapping[str, Any]) -> dict[str, Any]:
+    source = next(each for each in SOURCES if each in given)
     inner = described["properties"][source]
     kept = _with_defaults(given[source], inner) if inner["type"] == "object" else given[source]
     return _with_defaults(given, described) | {source: kept}

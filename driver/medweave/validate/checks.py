@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from medweave.pipelines import ROLES_FILE
+from medweave.schedule.document import faults_of_schedule
 from medweave.validate.bindings import check_bindings, check_current, generated, origin_of
 from medweave.validate.caps import Excesses
 from medweave.validate.charts import check_chart, check_deployed_values, check_with_helm
@@ -21,7 +22,7 @@ from medweave.validate.images import (
     version_of_package,
 )
 from medweave.validate.jobs import bound_workflows, check_job, held_at_sites, jobs_of
-from medweave.validate.places import tools_of
+from medweave.validate.places import told, tools_of
 from medweave.validate.repository import Repository
 from medweave.validate.secrets import check_document as check_secrets
 from medweave.validate.secrets import check_text
@@ -70,6 +71,9 @@ def check(repository: Repository, *, images: str = "tag", with_helm: bool = Fals
     for source in repository.sites.values():
         if source.path not in found.broken:
             found.add(check_site(source))
+    for source in repository.schedules.values():
+        if source.path not in found.broken:
+            found.add(told(source, fault, "schedule") for fault in faults_of_schedule(source.data, source.path))
     _check_charts(repository, found, with_helm)
     _check_sites_with_workflows(repository, found)
     _check_jobs(repository, found)
@@ -105,7 +109,8 @@ def _check_words(repository: Repository, found: Found, images: str) -> None:
     version = version_of_package(repository.root)
     by_hand = [source for source in repository.streamflow.values() if not generated(source)]
     others = [source for sources in repository.others.values() for source in sources]
-    for source in [*by_hand, *repository.sites.values(), *others, *repository.roles.values()]:
+    kinds = (repository.sites, repository.roles, repository.schedules)
+    for source in [*by_hand, *others, *(each for kind in kinds for each in kind.values())]:
         found.add(check_secrets(source))
         found.add(each for each in check_images(source, images, version) if not found.tells_of(each, "chart-value"))
     for source in repository.cwl.values():

@@ -62,6 +62,10 @@ RULES: dict[str, tuple[Severity, str]] = {
     "binding-stale": (ERROR, "a file that `medweave bind` wrote is what it would write now"),
     "site": (ERROR, "a site file has the keys and values of its schema, and its places exist"),
     "site-role": (ERROR, "a site has a place for each role of the workflows that are bound to it"),
+    "schedule": (
+        ERROR,
+        "a schedule has the keys and values of its schema, times that cron takes, and its StreamFlow file is there",
+    ),
     "data-route": (ERROR, "data lie and go only where the site's data rules let them (`mayHold`)"),
     "resource-cap": (ERROR, "a tool asks for no more cores, memory or GPUs than its place gives it"),
     "job-input": (ERROR, "a job file names inputs of its workflow, and all that it must have"),

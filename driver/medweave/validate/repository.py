@@ -29,7 +29,7 @@ class Repository:
     Attributes:
         root: top of the working tree, or the current folder.
         files: all of them.
-        cwl, streamflow, sites, roles, charts, others: YAML files by kind.
+        cwl, streamflow, sites, roles, schedules, charts, others: YAML files by kind.
         findings: what is wrong with files as YAML.
     """
 
@@ -39,6 +39,7 @@ class Repository:
     streamflow: dict[Path, Source] = field(default_factory=dict)
     sites: dict[Path, Source] = field(default_factory=dict)
     roles: dict[Path, Source] = field(default_factory=dict)
+    schedules: dict[Path, Source] = field(default_factory=dict)
     charts: dict[Path, Source] = field(default_factory=dict)
     others: dict[Path, list[Source]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
@@ -116,6 +117,8 @@ def _kind(path: Path, data: Mapping[str, Any]) -> str:
         return "streamflow"
     if "deployments" in data and {"title", "roles", "mayHold", "inputs"} & set(data):
         return "sites"
+    if {"name", "file"} <= set(data) and {"when", "place", "watch", "notify"} & set(data):
+        return "schedules"
     return "others"
 
 
