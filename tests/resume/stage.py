@@ -44,7 +44,7 @@ steps:
 """
 ROLES = "training.cwl: {/check: check, /preprocess: preprocess, /train: train}\n"
 TRAINING_STEPS = 32
-FINAL = ("lesion_mask.nii.gz", "lesion_mask.dcm", "lesions.csv", "weights.safetensors")
+FINAL = ("lesion_mask.nii.gz", "lesion_mask.dcm", "lesions.csv", "model.safetensors")
 
 
 @dataclass(frozen=True, kw_only=True)
