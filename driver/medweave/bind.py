@@ -13,7 +13,7 @@ from medweave.data_rules import Held, held_at
 from medweave.documents import parse_mapping, shown
 from medweave.field_faults import fault_at
 from medweave.files import write_atomically
-from medweave.pipelines import Pipeline, check_path_at_site, default_job, read_job, read_pipeline
+from medweave.pipelines import Pipeline, check_path_at_site, default_job, inputs_around, read_job, read_pipeline
 from medweave.sites import Site, connector_schemas, find_site, read_site, with_role
 from medweave_steps.contracts.errors import InternalError, UserInputError
 
@@ -158,7 +158,7 @@ def _check_fit(pipeline: Pipeline, site: Site, job: Path) -> dict[str, Any]:
             )  # fmt: skip
     inputs = read_job(job, pipeline)
     for name, place in site.inputs.items():
-        if name not in pipeline.inputs_around:
+        if name not in pipeline.inputs_beside and name not in inputs_around(pipeline):
             raise fault_at(
                 site.path, ("inputs", name), f"no workflow in {shown(pipeline.path.parent)} or beside it has such an input.",
                 seen=f"'{name}'", expected=f"one of {', '.join(sorted(pipeline.inputs_beside))}", do="correct the name",

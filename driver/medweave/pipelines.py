@@ -51,7 +51,6 @@ class Pipeline:
         outputs: what each of its outputs is bound to, as for the inputs of a step.
         firsts: of its outputs, as for the inputs of a step.
         inputs_beside: names of the inputs of all workflows in its folder.
-        inputs_around: the same with those of the folders beside it: a site file serves them all.
         written_beside: outputs of the steps of all workflows in its folder, by role.
         holds: what roles.yml says of the data that the steps read and write, as it stands there; None where it says nothing.
     """
@@ -60,7 +59,6 @@ class Pipeline:
     steps: tuple[Step, ...]
     inputs: frozenset[str]
     inputs_beside: frozenset[str]
-    inputs_around: frozenset[str] = frozenset()
     data_inputs: frozenset[str] = frozenset()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     outputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -114,7 +112,6 @@ def read_pipeline(path: Path) -> Pipeline:
             name: _sources(bound, "outputSource") for name, bound in _named(document.get("outputs") or {}).items()
         },
         inputs_beside=_inputs_of(all_of_them.values()),
-        inputs_around=_inputs_of([*all_of_them.values(), *_around(path.parent)]),
         written_beside=_written_by_role(all_of_them, said),
         holds=said.get("holds"),
     )
@@ -122,6 +119,11 @@ def read_pipeline(path: Path) -> Pipeline:
 
 def _inputs_of(workflows: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     return frozenset(name for each in workflows for name in _named(each.get("inputs") or {}))
+
+
+def inputs_around(pipeline: Pipeline) -> frozenset[str]:
+    """Names of the inputs of all workflows in the folders beside its own: a site file serves them all."""
+    return _inputs_of(_around(pipeline.path.parent))
 
 
 def _around(folder: Path) -> Iterator[Mapping[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import posixpath
 import time
@@ -67,7 +66,6 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
         dataRules: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(context)
-        gc.freeze()  # listings make millions of objects: each time, garbage would be looked for in all that was imported, too
         self.guard = Guard(dataRules, wraps_of(context.config) if dataRules is not None else {})
         self.held, self._delivery = Held(), Delivery(self._at)
         self._digests = Digests(memo_of(os.environ))
