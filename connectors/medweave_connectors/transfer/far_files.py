@@ -57,9 +57,9 @@ def seal(path: bytes, note: bytes) -> str:
         raise ValueError
     lines = b"".join(shared(_lines, files)).splitlines()
     with open(note, "wb") as file:
-        file.write(_text(lines, [b"%04o %s" % (_mode(each), each) for each in folders]))
+        file.write(text_of(lines, [b"%04o %s" % (_mode(each), each) for each in folders]))
     named = [line[:DIGEST_CHARACTERS] + b" " + line[DIGEST_CHARACTERS + 1 :] for line in lines]
-    return f"medweave-seal {hashlib.sha256(_text(others, folders, named)).hexdigest()}."
+    return f"medweave-seal {hashlib.sha256(text_of(others, folders, named)).hexdigest()}."
 
 
 def keep(path: bytes, note: bytes, blobs: bytes, wanted: bytes) -> str:
@@ -67,15 +67,15 @@ def keep(path: bytes, note: bytes, blobs: bytes, wanted: bytes) -> str:
     text = _known(note, wanted)
     blobs = os.path.abspath(blobs)
     os.chdir(path)
-    files, _ = _parsed(text)
+    files, _ = parsed(text)
 
     def kept(lines: list[bytes]) -> bytes:
-        for name, key, _ in map(_file, lines):
+        for name, key, _ in map(file_of, lines):
             mode = _mode(name)
             if mode & 0o222:
                 os.chmod(name, mode & ~0o222)
             with contextlib.suppress(FileExistsError):  # it came from there, or the same file came before
-                _link(name, os.path.join(blobs, key))
+                link(name, os.path.join(blobs, key))
         return b""
 
     shared(kept, files)
@@ -91,7 +91,7 @@ def keep(path: bytes, note: bytes, blobs: bytes, wanted: bytes) -> str:
 def take(path: bytes, blobs: bytes, wanted: bytes) -> str:
     """Makes a folder of the store's files, by its tree, and reads every one of them: each is what its name says."""
     place = os.path.join(os.path.abspath(blobs), LISTS, wanted[:2], wanted[2:])
-    files, folders = _parsed(_known(place, wanted))
+    files, folders = parsed(_known(place, wanted))
     blobs = os.path.abspath(blobs)
     path = os.path.abspath(path)
     for line in folders:  # a folder before what lies in it
@@ -102,7 +102,7 @@ def take(path: bytes, blobs: bytes, wanted: bytes) -> str:
     os.chdir(path)
 
     def taken(lines: list[bytes]) -> bytes:
-        for name, key, digest in map(_file, lines):
+        for name, key, digest in map(file_of, lines):
             os.link(os.path.join(blobs, key), name)
             if _read(name)[0] != digest:
                 raise ValueError
@@ -149,14 +149,14 @@ def _told(reading: int) -> bytes:
 
 
 def _lines(names: list[bytes]) -> bytes:
-    return b"".join(b"%s%s %s\n" % (*_read(name), name) for name in names)
+    return b"".join(line_of(*_read(name), name) + b"\n" for name in names)
 
 
-def _read(name: bytes) -> tuple[bytes, bytes]:
-    """Digest of a file, and whether it can be run."""
+def _read(name: bytes) -> tuple[bytes, int]:
+    """Digest of a file, and its mode."""
     file = os.open(name, os.O_RDONLY)
     try:
-        return _sum(file), b"x" if os.fstat(file).st_mode & 0o111 else b"-"
+        return _sum(file), os.fstat(file).st_mode
     finally:
         os.close(file)
 
@@ -198,16 +198,23 @@ def _known(file: bytes, wanted: bytes) -> bytes:
     return text
 
 
-def _text(*parts: list[bytes]) -> bytes:
+def text_of(*parts: list[bytes]) -> bytes:
+    """A tree, or what a seal is made of: parts of sorted lines, with a slash between them."""
     return b"/\n".join(b"".join(line + b"\n" for line in sorted(part)) for part in parts)
 
 
-def _parsed(text: bytes) -> tuple[list[bytes], list[bytes]]:
+def parsed(text: bytes) -> tuple[list[bytes], list[bytes]]:
+    """The lines of a tree: files, and folders with each after the one that it lies in."""
     files, _, folders = (b"\n" + text).partition(b"\n/\n")
     return files.splitlines()[1:], sorted(folders.splitlines(), key=lambda line: line.partition(b" ")[2])
 
 
-def _file(line: bytes) -> tuple[bytes, bytes, bytes]:
+def line_of(digest: bytes, mode: int, name: bytes) -> bytes:
+    """A file's line in a tree."""
+    return b"%s%s %s" % (digest, b"x" if mode & 0o111 else b"-", name)
+
+
+def file_of(line: bytes) -> tuple[bytes, bytes, bytes]:
     """Name, name in the store, and digest."""
     digest, mark = line[:DIGEST_CHARACTERS], line[DIGEST_CHARACTERS : DIGEST_CHARACTERS + 1]
     return (
@@ -217,7 +224,8 @@ def _file(line: bytes) -> tuple[bytes, bytes, bytes]:
     )
 
 
-def _link(name: bytes, blob: bytes) -> None:
+def link(name: bytes, blob: bytes) -> None:
+    """Makes a blob of a file."""
     folder = os.path.dirname(blob)
     if folder not in _made:
         os.makedirs(folder, 0o700, exist_ok=True)

@@ -16,7 +16,6 @@ from medweave_connectors.transfer.store import Store
 
 MANY = 200  # files: for fewer it is not worth the start of a python3
 _NOTE = ".medweave-tree"  # beside a copy that is put together
-_EXECUTABLE = 0o111
 
 
 def are_in(manifest: Manifest) -> bool:
@@ -32,7 +31,7 @@ def tree_of(manifest: Manifest) -> str | None:
     for path, each in manifest.entries.items():
         name = os.fsencode(path if path == ROOT else f"./{path}")
         if each.kind == Kind.FILE:
-            lines.append(b"%s%s %s" % (each.sha256.encode(), b"x" if each.mode & _EXECUTABLE else b"-", name))
+            lines.append(far_files.line_of(each.sha256.encode(), each.mode, name))
         elif each.kind == Kind.FOLDER:
             folders.append(b"%04o %s" % (each.mode, name))
     return seal.digest_of(lines, folders)

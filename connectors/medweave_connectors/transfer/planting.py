@@ -9,12 +9,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from medweave_connectors.transfer import many, seal, tree_stream, wire
+from medweave_connectors.transfer import far_files, many, seal, wire
 from medweave_connectors.transfer.manifest import ROOT, Kind, Manifest
 from medweave_connectors.transfer.pieces import Piece
 from medweave_connectors.transfer.store import Store
-
-_DIGEST_CHARACTERS = 64
 
 
 def is_for(seen: Manifest) -> bool:
@@ -31,7 +29,7 @@ def piece(path: str, target: str, note: Path, store: Store | None) -> Piece:
         note: a file of this machine, which says what was sent once it has been: see `read`.
         store: of the places that get it.
     """
-    packing = [sys.executable, "-S", "-I", tree_stream.__file__, "send", path, str(note)]
+    packing = [sys.executable, "-S", "-I", "-c", wire.tree_program(), "send", path, str(note)]
     unpacking = wire.words("plant", target, many.note_of(target), "" if store is None else store.blobs)
     return Piece(packing, unpacking, root=posixpath.basename(path))
 
@@ -42,17 +40,16 @@ def read(note: Path, seen: Manifest) -> tuple[Manifest, str] | None:
     A file that was written to while it was read has ended the stream, and one that was written to before that has other bytes.
     """
     total, _, tree = note.read_bytes().partition(b"\n")
-    files_part, _, folders_part = (b"\n" + tree).partition(b"\n/\n")
-    entries, num_files = dict(seen.entries), 0
-    for line in files_part.splitlines()[1:]:
-        path = os.fsdecode(line[_DIGEST_CHARACTERS + 4 :])  # after its mark, and `./`
+    files, folder_lines = far_files.parsed(tree)
+    entries = dict(seen.entries)
+    for name, _, sha256 in map(far_files.file_of, files):
+        path = os.fsdecode(name.removeprefix(b"./"))
         entry = entries.get(path)
         if entry is None or entry.kind != Kind.FILE:
             return None
-        entries[path] = entry._replace(sha256=line[:_DIGEST_CHARACTERS].decode())
-        num_files += 1
-    folders = {os.fsdecode(line.partition(b" ")[2]).removeprefix("./") or ROOT for line in folders_part.splitlines()}
+        entries[path] = entry._replace(sha256=sha256.decode())
+    folders = {os.fsdecode(line.partition(b" ")[2]).removeprefix("./") or ROOT for line in folder_lines}
     wanted = {path for path, each in seen.entries.items() if each.kind == Kind.FOLDER}
-    if (num_files, int(total), folders) != (seen.num_files, seen.num_bytes, wanted):
+    if (len(files), int(total), folders) != (seen.num_files, seen.num_bytes, wanted):
         return None
     return replace(seen, entries=entries), hashlib.sha256(tree).hexdigest()

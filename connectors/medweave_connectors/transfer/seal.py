@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 
-from medweave_connectors.transfer import digest
+from medweave_connectors.transfer import digest, far_files
 from medweave_connectors.transfer.manifest import LOOK, ROOT, Kind, Manifest
 
 _SEAL = re.compile(r"^medweave-seal ([0-9a-f]{64})\.$", re.MULTILINE)
@@ -38,7 +38,7 @@ def is_odd(manifest: Manifest) -> bool:
 
 def digest_of(*parts: list[bytes]) -> str:
     """The SHA-256 of some parts of sorted lines, with a slash between them."""
-    return _sha256(b"/\n".join(b"".join(line + b"\n" for line in sorted(part)) for part in parts))
+    return _sha256(far_files.text_of(*parts))
 
 
 def command(path: str) -> list[str]:

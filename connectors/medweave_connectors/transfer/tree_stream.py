@@ -4,12 +4,13 @@ With tar a file is read twice at its source, to be sent and for its digest, and 
 the digest at the other end is that of the bytes which its file system has taken, and the end of a copy asks that they are on the
 disk. It is compared with that of the bytes which were read at the source: what a line has changed is noticed.
 
-Both ends run this text by a bare python3 (3.8 or later). Each entry is a head (`HEAD`), its path, and a file's content; after the
-last one comes an empty head. What was sent, and what has arrived, is noted as the tree of `far_files`.
+Both ends run this text by a bare python3 (3.8 or later), with `far_files` in the place of its import. Each entry is a head
+(`HEAD`), its path, and a file's content; after the last one comes an empty head. What was sent, and what has arrived,
+is noted as the tree of `far_files`.
 """
 
 # A Path for each of many files would cost more than its digest.
-# ruff: noqa: PTH100, PTH101, PTH102, PTH103, PTH116, PTH118, PTH123
+# ruff: noqa: PTH100, PTH101, PTH102, PTH116, PTH118, PTH123
 from __future__ import annotations
 
 import contextlib
@@ -22,10 +23,11 @@ import struct
 import sys
 from typing import Callable, Iterable  # noqa: UP035 (3.8)
 
+from medweave_connectors.transfer import far_files
+
 HEAD = struct.Struct(">BHIqQ")  # kind, length of the path, mode, time of the last modification in ns, size
 FILE, FOLDER, END = 1, 2, 0
 BLOCK_BYTES = 2**20
-KEY_CHARACTERS = 32
 CHANGED = 75  # the sender's exit status where a file was written to while it was read
 _READ_ONLY = ~0o222
 _OUT = re.compile(rb"^/|(^|/)\.\.(/|$)|[\\\n\r]")  # of a name that leads out, or that no tree holds
@@ -34,11 +36,6 @@ _F_SETPIPE_SZ = 1031  # fcntl names it from 3.10 on
 
 class NotPlanted(ValueError):
     """A stream is no tree."""
-
-
-def text_of(files: list[bytes], folders: list[bytes]) -> bytes:
-    """A tree: `far_files` says what is in it."""
-    return b"/\n".join(b"".join(line + b"\n" for line in sorted(part)) for part in (files, folders))
 
 
 # ---- where it lies
@@ -69,7 +66,7 @@ def send(path: str, note: str) -> int:
     out.put(HEAD.pack(END, 0, 0, 0, 0))
     out.flush()
     with open(note, "wb") as file:
-        file.write(b"%d\n" % out.num_bytes + text_of(files, told))
+        file.write(b"%d\n" % out.num_bytes + far_files.text_of(files, told))
     return 0
 
 
@@ -98,7 +95,7 @@ def _sent(path: bytes, out: _Out) -> bytes | None:
         after.st_ctime_ns,
     ):
         return None
-    return b"%s%s %s" % (digest.hexdigest().encode(), b"x" if mode & 0o111 else b"-", path)
+    return far_files.line_of(digest.hexdigest().encode(), mode, path)
 
 
 class _Out:
@@ -149,7 +146,6 @@ class Planter:
         self._name, self._mode, self._time_ns = b"", 0, 0
         self._files: list[bytes] = []
         self._folders: list[bytes] = []
-        self._made: set[bytes] = set()
         self.ended = False
 
     def take(self, data: bytes | bytearray) -> None:
@@ -188,7 +184,7 @@ class Planter:
         if not self.ended or self._held:
             raise NotPlanted
         with open(self._note, "wb") as file:
-            file.write(text_of(self._files, self._folders))
+            file.write(far_files.text_of(self._files, self._folders))
 
     # ---- inside
 
@@ -235,18 +231,12 @@ class Planter:
         os.utime(self._file, ns=(self._time_ns, self._time_ns))
         os.close(self._file)
         self._file = -1
-        digest, mark = self._digest.hexdigest().encode(), b"x" if self._mode & 0o111 else b"-"
+        line = far_files.line_of(self._digest.hexdigest().encode(), self._mode, self._name)
         if self._blobs:
-            self._keep(digest, mark)
-        self._files.append(b"%s%s %s" % (digest, mark, self._name))
-
-    def _keep(self, digest: bytes, mark: bytes) -> None:
-        folder = os.path.join(self._blobs, digest[:2])
-        if folder not in self._made:
-            os.makedirs(folder, 0o700, exist_ok=True)
-            self._made.add(folder)
-        with contextlib.suppress(OSError):  # the same file has come before; or the file system has no further names
-            os.link(self._name, os.path.join(folder, digest[2:KEY_CHARACTERS] + (b"x" if mark == b"x" else b"")))
+            name, key, _ = far_files.file_of(line)
+            with contextlib.suppress(OSError):  # the same file has come before; or the file system has no further names
+                far_files.link(name, os.path.join(self._blobs, key))
+        self._files.append(line)
 
 
 def plant(pieces: Iterable[bytes | bytearray], path: str, note: str, blobs: str) -> None:

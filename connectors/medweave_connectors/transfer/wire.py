@@ -40,9 +40,18 @@ Item = TypeVar("Item")
 @functools.cache
 def program() -> bytes:
     """The far end's program, with what it imports of ours within it."""
-    text, tree = (files(__package__).joinpath(name).read_text("utf-8") for name in ("far_stream.py", "tree_stream.py"))
-    text = encoding.with_module(text, "tree_stream", tree, __package__)
+    text = encoding.with_module(_text("far_stream.py"), "tree_stream", tree_program(), __package__)
     return encoding.with_module(text, "encoding", encoding.for_far_end()).encode()
+
+
+@functools.cache
+def tree_program() -> str:
+    """The program of both ends of `tree_stream`, with what it imports of ours within it."""
+    return encoding.with_module(_text("tree_stream.py"), "far_files", _text("far_files.py"), __package__)
+
+
+def _text(name: str) -> str:
+    return files(__package__).joinpath(name).read_text("utf-8")
 
 
 def words(verb: str, *given: str) -> Words:
