@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from medweave.documents import not_installed
@@ -47,14 +48,9 @@ def run(namespace: argparse.Namespace) -> int:
     folder = find_going(namespace.runs, namespace.run)
     display: Display = Events() if namespace.json else for_people()
     state = State()
-    try:
-        until_gone(folder, display, state)
-    except KeyboardInterrupt:
-        display.close()
-        put(f"medweave: run {folder.name} goes on; medweave attach {folder.name} shows it again", sys.stderr)
+    goes_on = f"run {folder.name} goes on; medweave attach {folder.name} shows it again"
+    if not _shown(display, lambda: until_gone(folder, display, state), goes_on):
         return INTERRUPTED
-    finally:
-        display.close()
     for line in summary(state, folder, folder, {}):
         display.say(line)
     return EXIT_CODES.get(state.end or "", 1)
@@ -72,16 +68,24 @@ def _in_a_pod(namespace: argparse.Namespace) -> int:
         )  # fmt: skip
     display: Display = Events() if namespace.json else for_people()
     state = State()
-    try:
-        follow(namespace.schedule, display, state)
-    except KeyboardInterrupt:
-        display.close()
-        put(f"medweave: the run goes on; medweave attach --schedule {namespace.schedule} shows it again", sys.stderr)
+    goes_on = f"the run goes on; medweave attach --schedule {namespace.schedule} shows it again"
+    if not _shown(display, lambda: follow(namespace.schedule, display, state), goes_on):
         return INTERRUPTED
-    finally:
-        display.close()
     if state.end is None:  # the pod was gone before its last lines came
         display.say(f"medweave: run {state.run_id}: no more is heard; medweave schedule list tells how it ended")
     else:
         display.say(next(summary(state, Path(state.run_id), Path(), {})))
     return EXIT_CODES.get(state.end or "", 1)
+
+
+def _shown(display: Display, show: Callable[[], object], goes_on: str) -> bool:
+    """Whether a run was shown to its end; else the user has left, and is told that it goes on."""
+    try:
+        show()
+    except KeyboardInterrupt:
+        display.close()
+        put(f"medweave: {goes_on}", sys.stderr)
+        return False
+    finally:
+        display.close()
+    return True

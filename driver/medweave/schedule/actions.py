@@ -47,14 +47,15 @@ def _change(action: str, named: Path) -> int:
     schedule = read_schedule(file)
     place: Place = place_of(schedule)
     if action == "create":
-        place.create()
+        told = place.create()
         kept.keep(schedule)
     elif action == "remove":
-        place.remove()
+        told = place.remove()
         kept.forget(schedule.name)
     else:
         place.pause(paused=action == "pause")
-    print(f"medweave: schedule {schedule.name}: {place.said(action)}")
+        told = "is paused; a run that goes on is not touched" if action == "pause" else "goes on"
+    print(f"medweave: schedule {schedule.name}: {told}")
     return 0
 
 

@@ -45,27 +45,20 @@ class Kubernetes:
             namespace=self._namespace, kubeconfig=self._kubeconfig, context=self._get("kubeContext") or None
         )
 
-    def create(self) -> None:
+    def create(self) -> str:
         """Installs the release, or upgrades it; one that is paused stays paused."""
         self._upgrade(suspended=self.state()["state"] == "paused")
+        when = f"runs at {self._schedule.when}" if self._schedule.when else "runs once, now"
+        return f"is a release in namespace {self._namespace}, and {when}"
 
     def pause(self, *, paused: bool) -> None:
         """The same release, suspended or not."""
         self._upgrade(suspended=paused)
 
-    def remove(self) -> None:
+    def remove(self) -> str:
         """Uninstalls it; its claim stays."""
         self._helm([*uninstall(self._schedule.name, self._access), "--wait"])
-
-    def said(self, action: str) -> str:
-        """What was done."""
-        where = f"namespace {self._namespace}"
-        if action == "create":
-            when = f"runs at {self._schedule.when}" if self._schedule.when else "runs once, now"
-            return f"is a release in {where}, and {when}"
-        return {"pause": "is paused; a run that goes on is not touched", "resume": "goes on"}.get(
-            action, f"is removed from {where}; runs and results stay on its volume"
-        )
+        return f"is removed from namespace {self._namespace}; runs and results stay on its volume"
 
     def state(self) -> dict[str, Any]:
         """Of the CronJob and the Job that began last.

@@ -67,6 +67,9 @@ def _ended(words: Sequence[str], text: str | None = None) -> subprocess.Complete
     return subprocess.run(words, input=text, capture_output=True, text=True, check=False)
 
 
+REMOVED = "is removed; runs and results stay"
+
+
 class Systemd:
     """A timer and a service of the user's own manager."""
 
@@ -84,7 +87,7 @@ class Systemd:
     def _receives(self) -> bool:
         return "receive" in (self._schedule.watch or {})
 
-    def create(self) -> None:
+    def create(self) -> str:
         """Writes the units and starts the timer; one that is paused stays paused."""
         was_paused = self.state()["state"] == "paused"
         schedule = self._schedule
@@ -103,12 +106,16 @@ class Systemd:
         if not was_paused:
             self._systemctl("enable", f"{self._name}.timer")
             self._systemctl("restart", f"{self._name}.timer")
+        return (
+            f"is {self._name}.timer; `journalctl --user -u {self._name}` has what its runs say, and "
+            "`loginctl enable-linger` lets it run while you are not logged in"
+        )
 
     def pause(self, *, paused: bool) -> None:
         """Stops the timer, or starts it."""
         self._systemctl(*(("disable",) if paused else ("enable",)), "--now", f"{self._name}.timer")
 
-    def remove(self) -> None:
+    def remove(self) -> str:
         """Ends and removes them; the driver cleans up."""
         self._systemctl("disable", "--now", f"{self._name}.timer")
         self._systemctl("stop", f"{self._name}.service")
@@ -118,15 +125,7 @@ class Systemd:
         for end in ("service", "timer"):
             self._file(end).unlink(missing_ok=True)
         self._systemctl("daemon-reload")
-
-    def said(self, action: str) -> str:
-        """What was done."""
-        return {
-            "create": f"is {self._name}.timer; `journalctl --user -u {self._name}` has what its runs say, and "
-            "`loginctl enable-linger` lets it run while you are not logged in",
-            "pause": "is paused; a run that goes on is not touched",
-            "resume": "goes on",
-        }.get(action, "is removed; runs and results stay")
+        return REMOVED
 
     def state(self) -> dict[str, Any]:
         """By the files and systemd's own words."""
@@ -158,7 +157,7 @@ class Cron:
             )  # fmt: skip
         self._schedule = schedule
 
-    def create(self) -> None:
+    def create(self) -> str:
         """Writes the line, or another one in its place; one that is paused stays paused."""
         schedule, paused = self._schedule, self.state()["state"] == "paused"
         schedule.folder.mkdir(parents=True, exist_ok=True)
@@ -167,6 +166,10 @@ class Cron:
             schedule.folder / LOG,
         )  # fmt: skip
         self._write(crontab.PAUSED + own if paused else own)
+        return (
+            f"is a line of your crontab; {schedule.folder / LOG} gets what its runs say. cron starts no run that "
+            "was missed while the machine was down"
+        )
 
     def pause(self, *, paused: bool) -> None:
         """Makes a comment of the line, or a line of the comment."""
@@ -179,19 +182,11 @@ class Cron:
         own = own.removeprefix(crontab.PAUSED)
         self._write(crontab.PAUSED + own if paused else own)
 
-    def remove(self) -> None:
+    def remove(self) -> str:
         """Takes the line out, and ends a run that goes on."""
         self._write(None)
         end_the_one_before(self._schedule.folder)
-
-    def said(self, action: str) -> str:
-        """What was done."""
-        return {
-            "create": f"is a line of your crontab; {self._schedule.folder / LOG} gets what its runs say. cron starts no run that "
-            "was missed while the machine was down",
-            "pause": "is paused; a run that goes on is not touched",
-            "resume": "goes on",
-        }.get(action, "is removed; runs and results stay")
+        return REMOVED
 
     def state(self) -> dict[str, Any]:
         """By the crontab."""

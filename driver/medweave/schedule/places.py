@@ -11,17 +11,14 @@ from medweave.schedule.document import Schedule
 class Place(Protocol):
     """What makes, changes and shows one schedule."""
 
-    def create(self) -> None:
-        """Makes it, or changes the one of that name."""
+    def create(self) -> str:
+        """Makes it, or changes the one of that name; says what it is now, for people."""
 
     def pause(self, *, paused: bool) -> None:
         """Starts no run from now on, or goes on."""
 
-    def remove(self) -> None:
-        """Takes it away; a run that goes on is ended."""
-
-    def said(self, action: str) -> str:
-        """What was done, for people."""
+    def remove(self) -> str:
+        """Takes it away, and says so; a run that goes on is ended."""
 
     def state(self) -> dict[str, Any]:
         """`state` in a word, and `last`, the last firing, as far as the place knows."""
