@@ -9,7 +9,7 @@ import pytest
 
 from medweave_steps.io.model_folder import read_card
 from support.both_engines import only, run_both
-from support.brain_cohort import PREPARED_SHAPE, SPACING_MM, write_brains
+from support.brain_cohort import training_job
 from support.cwl_files import WORKFLOWS
 
 GOLDEN = {"reference_volume_mm3": 216_843.75, "baseline_dice": 0.948875, "dice": 0.060861, "lesions": 1}
@@ -18,18 +18,7 @@ GOLDEN = {"reference_volume_mm3": 216_843.75, "baseline_dice": 0.948875, "dice":
 
 @pytest.mark.pipeline
 def test_the_pipeline_gives_equal_results_under_both_engines(tmp_path: Path) -> None:
-    names = write_brains(tmp_path / "cohort", 5)
-    (tmp_path / "cohort" / "splits.json").write_text(json.dumps({"test": names[:1]}), encoding="utf-8")
-    job = {
-        "cohort": {"class": "Directory", "path": "cohort"},
-        "spacing_mm": [SPACING_MM] * 3,
-        "volume_shape": list(PREPARED_SHAPE),
-        "epochs": 2,
-        "learning_rate": 0.002,
-        "training_ranks": 2,
-        "timed_ranks": [1],
-        "training_threads": 1,
-    }
+    job = training_job(tmp_path, 5, epochs=2, learning_rate=0.002, timed_ranks=[1])
     found = run_both(tmp_path, WORKFLOWS / "brain-tumour-segmentation" / "train.cwl", job)
     same = ("model.safetensors", "float32.bin", "metrics.json", "lesion_mask.nii.gz", "lesions.csv")
     chosen = {name: only(files, *same) for name, files in found.items()}

@@ -6,28 +6,16 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from medweave_steps.contracts.search import SearchTable
+from support.both_engines import begin
 from support.cwl_files import WORKFLOWS
 from support.searches import TINY, parent_of_the_training_with, same_for_all_ways, table_in, write_grid
 from support.training_set import training_set
 
-BESIDE = Path(sys.executable).parent
-STREAMFLOW_FILE = """
-version: v1.0
-workflows:
-  search:
-    type: cwl
-    config: {{file: {workflow}, settings: {job}}}
-    bindings: [{{step: /, target: {{deployment: laptop}}}}]
-deployments: {{laptop: {{type: medweave.local, config: {{}}}}}}
-scheduling: {{scheduler: {{type: medweave.scheduler, config: {{}}}}}}
-database: {{type: medweave.database, config: {{}}}}
-"""
 SLOTS = 2
 OTHERS = (("scatter", "cwltool"), ("search", "streamflow"), ("search", "cwltool"))
 PARTIAL = 3  # exit code of a run that delivered a part
@@ -52,20 +40,7 @@ def start(folder: Path, workflow: str, engine: str) -> tuple[Path, subprocess.Po
         "memory_mib": 1024,
     }
     (own / "job.json").write_text(json.dumps(job | ({"slots": SLOTS} if workflow == "search" else {})))
-    (own / "streamflow.yml").write_text(STREAMFLOW_FILE.format(workflow=json.dumps(str(cwl)), job="job.json"))
-    words = {
-        "streamflow": ["streamflow", "run", "--quiet", "--outdir", "out", "streamflow.yml"],
-        "cwltool": ["cwltool", "--outdir", "out", str(cwl), "job.json"],
-    }[engine]
-    environment = os.environ | {"PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}"}
-    return own, subprocess.Popen(
-        [BESIDE / words[0], *words[1:]],
-        cwd=own,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return own, begin(own, cwl, engine, "job.json", "out", log=subprocess.PIPE)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 
 from medweave.bind import bind
 from medweave_steps.cli import main
-from support.brain_cohort import PREPARED_SHAPE, SPACING_MM, write_brains
+from support.brain_cohort import PREPARED_SHAPE, SPACING_MM, training_job
 from support.cwl_files import WORKFLOWS
 from support.slurm_runs import go
 from support.testbed import Sites
@@ -41,17 +41,7 @@ def test_two_nodes_train_what_two_processes_train_here(
     tmp_path: Path, testbed: Sites, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where the verbs write their reports
-    names = write_brains(tmp_path / "cohort", 5)
-    (tmp_path / "cohort" / "splits.json").write_text(json.dumps({"test": names[:1]}), encoding="utf-8")
-    job = {
-        "cohort": {"class": "Directory", "path": "cohort"},
-        "spacing_mm": [SPACING_MM] * 3,
-        "volume_shape": list(PREPARED_SHAPE),
-        "epochs": EPOCHS,
-        "learning_rate": LEARNING_RATE,
-        "training_ranks": 2,
-        "training_threads": 1,
-    }
+    job = training_job(tmp_path, 5, epochs=EPOCHS, learning_rate=LEARNING_RATE)
     (tmp_path / "job.yml").write_text(json.dumps(job))
     file = tmp_path / "streamflow.yml"
     text = bind(WORKFLOWS / "brain-tumour-segmentation" / "train.cwl", "testbed", file, tmp_path / "job.yml")

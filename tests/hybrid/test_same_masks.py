@@ -13,14 +13,12 @@ import pytest
 import yaml
 
 from medweave.bind import bind
-from medweave_steps.contracts.model import Postprocessing
 from support import images
 from support.chest_cohort import write_dicom, write_msd
 from support.cwl_files import WORKFLOWS
 from support.engine import Run, start
-from support.exported import export
+from support.exported import exported_model
 from support.hybrid_runs import INFERENCE, committed_site, laptop
-from support.model_folders import trained_model
 from support.testbed import Sites
 
 INFER = WORKFLOWS / "lung-nodule-segmentation" / "infer.cwl"
@@ -34,11 +32,7 @@ PLACES = {
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A U-Net with random weights: its masks are full of voxels that a rounding would tip over."""
-    folder = tmp_path_factory.mktemp("model")
-    trained_model(folder / "trained", postprocessing=Postprocessing(threshold=0.5, min_volume_mm3=2000.0, overlap=0.25))
-    assert export(folder) == 0
-    return folder / "exported"
+    return exported_model(tmp_path_factory.mktemp("model"))
 
 
 def run_at(folder: Path, testbed: Sites, model: Path, cohort: Path, place: str) -> Run:

@@ -13,12 +13,10 @@ from typing import Any
 import pytest
 
 from medweave.history import read_run
-from medweave_steps.contracts.model import Postprocessing
 from support.chest_cohort import write_dicom
 from support.cwl_files import ROOT
-from support.exported import export
+from support.exported import exported_model
 from support.helm_release import ADMIN, TESTBED, Tenant, until
-from support.model_folders import trained_model
 from support.scheduled_pods import conditions, jobs, log_of, on_the_claim, runner_values, write_inference
 from support.schedules import PROGRAM, ended, write_schedule
 from support.testbed import unique
@@ -32,10 +30,7 @@ WITH_HELM = {
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    trained_model(folder / "trained", postprocessing=Postprocessing(threshold=0.5, min_volume_mm3=2000.0, overlap=0.25))
-    assert export(folder) == 0
-    return folder / "exported"
+    return exported_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

@@ -38,22 +38,40 @@ def run_both(
     return {name: digests(folder / f"by-{name}") for name in ("streamflow", "cwltool")}
 
 
+def begin(
+    folder: Path, cwl: Path, engine: str, job: str, outputs: str, *, log: Any, fakes: bool = False
+) -> subprocess.Popen[str]:
+    """An engine's own command in a folder; everything runs on this machine.
+
+    Args:
+        engine: streamflow or cwltool.
+        job: name of the job file there.
+        outputs: name of the folder that it makes there.
+        log: where its standard error goes.
+        fakes: the steps are the stand-ins of `tests/fakes`.
+    """
+    if engine == "streamflow":
+        (folder / "streamflow.yml").write_text(FILE.format(workflow=json.dumps(str(cwl)), job=job), encoding="utf-8")
+        words = ["streamflow", "run", "--quiet", "--outdir", outputs, "streamflow.yml"]
+    else:
+        words = ["cwltool", "--outdir", outputs, str(cwl), job]
+    path = os.pathsep.join([*([str(FAKES)] if fakes else []), str(BESIDE), os.environ["PATH"]])
+    return subprocess.Popen(
+        [str(BESIDE / words[0]), *words[1:]],
+        cwd=folder,
+        env=os.environ | {"PATH": path},
+        stdout=subprocess.DEVNULL,
+        stderr=log,
+        text=True,
+    )
+
+
 def run_jobs(folder: Path, cwl: Path, jobs: Mapping[str, str], *, fakes: bool = False) -> None:
     """Runs a workflow under both engines at once, each with its job file; outputs lie in `by-streamflow` and `by-cwltool`."""
-    file = FILE.format(workflow=json.dumps(str(cwl)), job=jobs["streamflow"])
-    (folder / "streamflow.yml").write_text(file, encoding="utf-8")
-    path = os.pathsep.join([*([str(FAKES)] if fakes else []), str(BESIDE), os.environ["PATH"]])
-    environment = os.environ | {"PATH": path}
-    commands = {
-        "streamflow": ["streamflow", "run", "--quiet", "--outdir", "by-streamflow", "streamflow.yml"],
-        "cwltool": ["cwltool", "--outdir", "by-cwltool", str(cwl), jobs["cwltool"]],
-    }
     started = {}
-    for name, words in commands.items():
+    for name, job in jobs.items():
         with (folder / f"{name}.log").open("w") as log:
-            started[name] = subprocess.Popen(
-                [str(BESIDE / words[0]), *words[1:]], cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=log
-            )
+            started[name] = begin(folder, cwl, name, job, f"by-{name}", log=log, fakes=fakes)
     for name, process in started.items():
         assert process.wait(600) == 0, (folder / f"{name}.log").read_text()
 

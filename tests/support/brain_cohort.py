@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from medweave_steps.phantom.brain import LABELS
 from medweave_steps.phantom.brain_cohort import DATA_SET, BrainJob, write_brain
@@ -14,6 +15,20 @@ MATRIX_SIZE = 32
 SPACING_MM = 7.5
 PREPARED_SHAPE = (32, 32, 16)
 """Of 20 slices, 16 are a multiple of 8."""
+
+
+def training_job(folder: Path, number: int, **more: Any) -> dict[str, Any]:
+    """Writes `cohort` with so many cases, the first of which is held out; the inputs of a training of two ranks on it."""
+    names = write_brains(folder / "cohort", number)
+    (folder / "cohort" / "splits.json").write_text(json.dumps({"test": names[:1]}), encoding="utf-8")
+    return {
+        "cohort": {"class": "Directory", "path": "cohort"},
+        "spacing_mm": [SPACING_MM] * 3,
+        "volume_shape": list(PREPARED_SHAPE),
+        "training_ranks": 2,
+        "training_threads": 1,
+        **more,
+    }
 
 
 def write_brains(folder: Path, number: int, *, seed: int = 1) -> list[str]:

@@ -7,12 +7,21 @@ from pathlib import Path
 import numpy as np
 
 from medweave_steps.cli import main
+from medweave_steps.contracts.model import Postprocessing
+from support.model_folders import trained_model
 
 
 def export(folder: Path, *options: str, output: str = "exported") -> int:
     """`medweave-step export` in this process, of `folder`/trained; its report is `folder`/report.json."""
     words = ["export", "--trained-model", str(folder / "trained"), "--output", str(folder / output)]
     return main([*words, "--run-report", str(folder / "report.json"), "--num-threads", "1", *options])
+
+
+def exported_model(folder: Path) -> Path:
+    """A U-Net with random weights, exported: its masks are full of voxels that a rounding would tip over."""
+    trained_model(folder / "trained", postprocessing=Postprocessing(threshold=0.5, min_volume_mm3=2000.0, overlap=0.25))
+    assert export(folder) == 0
+    return folder / "exported"
 
 
 def openvino_logits(xml: Path, image: np.ndarray) -> np.ndarray:

@@ -11,12 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from medweave.cli import main
 from support.engine import FILE, Run, run, start, valid_events, wait_until
-
-ON = {"MEDWEAVE_REUSE": "1"}
-TOOL: dict[str, Any] = {"class": "CommandLineTool"}
-COUNT = "echo run >> {folder}/{name}.count"
+from support.reuse_runs import ON, counts, explained, write_steps
 
 
 def write(folder: Path, *, file: str = FILE, **keys: Any) -> None:
@@ -25,31 +21,9 @@ def write(folder: Path, *, file: str = FILE, **keys: Any) -> None:
     Args:
         keys: more keys of the tool of `mark`.
     """
-
-    def tool(name: str, script: str, inputs: dict[str, Any], **more: Any) -> dict[str, Any]:
-        count = COUNT.format(folder=folder, name=name)
-        return {
-            **TOOL,
-            "baseCommand": ["sh", "-c", f"{count}; {script}", "sh"],
-            "inputs": {each: {"type": kind, "inputBinding": {"position": n}} for n, (each, kind) in enumerate(inputs.items())},
-            "outputs": {"result": {"type": "File", "outputBinding": {"glob": "result.txt"}}},
-        } | more  # fmt: skip
-
-    copy = tool("copy", 'cat "$1" > result.txt', {"data": "File"})
-    mark = tool(
-        "mark", '[ "$2" != fail ] && { cat "$1"; echo "$2"; } > result.txt', {"data": "File", "word": "string"}, **keys
-    )
-    document = {
-        "cwlVersion": "v1.2",
-        "class": "Workflow",
-        "inputs": {"data": "File", "word": "string"},
-        "outputs": {"result": {"type": "File", "outputSource": "mark/result"}},
-        "steps": {
-            "copy": {"run": copy, "in": {"data": "data"}, "out": ["result"]},
-            "mark": {"run": mark, "in": {"data": "copy/result", "word": "word"}, "out": ["result"]},
-        },
-    }
-    (folder / "tiny.cwl").write_text(json.dumps(document))
+    copy = 'cat "$1" > result.txt'
+    mark = '[ "$2" != fail ] && { cat "$1"; echo "$2"; } > result.txt'
+    write_steps(folder, kind="File", result="result.txt", copy=copy, mark=mark, **keys)
     (folder / "streamflow.yml").write_text(file)
     (folder / "data.txt").write_text("one\n")
     give(folder, "red")
@@ -63,24 +37,12 @@ def again(folder: Path, **environment: str) -> Run:
     return run(folder, environment=ON | environment)
 
 
-def counts(folder: Path) -> tuple[int, int]:
-    """How often the commands of `copy` and `mark` were run."""
-    files = (folder / f"{name}.count" for name in ("copy", "mark"))
-    return tuple(len(file.read_text().split()) if file.exists() else 0 for file in files)  # type: ignore[return-value]
-
-
 def delivered(folder: Path) -> str:
     (file,) = (folder / "results").glob("result*.txt")
     text = file.read_text()
     file.write_text(f"{text}written to, for a delivered file is its owner's\n")
     shutil.rmtree(folder / "results")
     return text
-
-
-def explained(folder: Path, step: str, capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(["explain", step, "--runs", str(folder / "runs"), "--json"]) == 0
-    (told,) = json.loads(capsys.readouterr().out)
-    return str(told["why"])
 
 
 def lives(process_id: int) -> bool:

@@ -11,45 +11,19 @@ from typing import Any
 
 import pytest
 
-from medweave.cli import main
 from support.engine import Run, run, start, valid_events, wait_until
 from support.engine_file import OURS, engine_file, ssh_site
 from support.fake_cluster import NEVER_AGAIN, fake_cluster
+from support.reuse_runs import ON, counts, explained, write_steps
 
-ON = {"MEDWEAVE_REUSE": "1"}
 SLURM = {"type": "medweave.slurm", "wraps": "login", "config": {"reactions": NEVER_AGAIN}}
 
 
 def write(folder: Path, *, site: str, port: int, carries: dict[str, Any] | None = None, **keys: Any) -> None:
     """A step `copy` of a folder, and a step `mark` that adds a word to its result; each counts its runs."""
-
-    def tool(name: str, script: str, inputs: dict[str, Any], **more: Any) -> dict[str, Any]:
-        return {
-            "class": "CommandLineTool",
-            "baseCommand": ["sh", "-c", f"echo run >> {folder}/{name}.count; {script}", "sh"],
-            "inputs": {each: {"type": kind, "inputBinding": {"position": n}} for n, (each, kind) in enumerate(inputs.items())},
-            "outputs": {"result": {"type": "Directory", "outputBinding": {"glob": "result"}}},
-        } | more  # fmt: skip
-
-    copy = tool(
-        "copy",
-        'mkdir result; for each in "$1"/*; do cat "$each" > "result/${each##*/}"; done; echo {} > run_report.json',
-        {"data": "Directory"},
-    )
-    mark = tool(
-        "mark", 'cp -rL "$1" result && echo "$2" > result/word', {"data": "Directory", "word": "string"}, **keys
-    )
-    document = {
-        "cwlVersion": "v1.2",
-        "class": "Workflow",
-        "inputs": {"data": "Directory", "word": "string"},
-        "outputs": {"result": {"type": "Directory", "outputSource": "mark/result"}},
-        "steps": {
-            "copy": {"run": copy, "in": {"data": "data"}, "out": ["result"]},
-            "mark": {"run": mark, "in": {"data": "copy/result", "word": "word"}, "out": ["result"]},
-        },
-    }
-    (folder / "tiny.cwl").write_text(json.dumps(document))
+    copy = 'mkdir result; for each in "$1"/*; do cat "$each" > "result/${each##*/}"; done; echo {} > run_report.json'
+    mark = 'cp -rL "$1" result && echo "$2" > result/word'
+    write_steps(folder, kind="Directory", result="result", copy=copy, mark=mark, **keys)
     holds = ["derived", "model"]
     rules = {} if carries is None else {"carries": carries, "mayHold": {"login": holds}, "driver": holds}
     managers = OURS | {"dataManager": {"type": "medweave.transfer", "config": {"dataRules": rules} if rules else {}}}
@@ -73,12 +47,6 @@ def again(folder: Path, **environment: str) -> Run:
     return ended
 
 
-def counts(folder: Path) -> tuple[int, int]:
-    """How often the commands of `copy` and `mark` were run."""
-    files = (folder / f"{name}.count" for name in ("copy", "mark"))
-    return tuple(len(file.read_text().split()) if file.exists() else 0 for file in files)  # type: ignore[return-value]
-
-
 def delivered(folder: Path) -> dict[str, str]:
     (result,) = (folder / "results").glob("result*")
     found = {path.name: path.read_text() for path in result.iterdir()}
@@ -86,12 +54,6 @@ def delivered(folder: Path) -> dict[str, str]:
         assert path.stat().st_mode & 0o200, "a delivered file is its owner's to write to"
     shutil.rmtree(folder / "results")
     return found
-
-
-def explained(folder: Path, step: str, capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(["explain", step, "--runs", str(folder / "runs"), "--json"]) == 0
-    (told,) = json.loads(capsys.readouterr().out)
-    return str(told["why"])
 
 
 def last_events(folder: Path) -> list[dict[str, Any]]:
