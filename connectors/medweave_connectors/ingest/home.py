@@ -13,10 +13,10 @@ import secrets
 from pathlib import Path
 
 from medweave_connectors.ingest.pseudonyms import pseudonym, stem_and_kind
+from medweave_connectors.secret import NUM_BYTES, made_once
 from medweave_steps.contracts.errors import UsageError
 
 FOLDER, KEY = ".home", "key"  # in the folder of runs
-KEY_BYTES = 32
 
 
 class Home:
@@ -76,7 +76,9 @@ class Home:
                 )
         if not (self._wanted or self.there):
             return
-        self._make_key()
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Where another run was quicker, that one's is kept, and later runs have other names than this one.
+        made_once(self.folder / KEY, self._key_of())
         for name, (real, _) in self._wanted.items():
             link = self.folder / name
             if not (link.is_symlink() and Path(os.readlink(link)) == real):  # noqa: PTH115 (its words)
@@ -99,13 +101,5 @@ class Home:
             try:
                 self._key = (self.folder / KEY).read_bytes()
             except OSError:
-                self._key = secrets.token_bytes(KEY_BYTES)
+                self._key = secrets.token_bytes(NUM_BYTES)
         return self._key
-
-    def _make_key(self) -> None:
-        """Keeps the key; where another run was quicker, that one's is kept, and later runs have other names than this one."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            descriptor = os.open(self.folder / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(self._key_of())

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from medweave_connectors.reuse.content import Contents, Unreadable
 from medweave_connectors.reuse.memo import Memo
+from medweave_connectors.secret import made_once
 
 MEMO = "memo.sqlite"
 VERSION = 1
@@ -72,15 +73,7 @@ class Shelf:
             OSError: the shelf cannot be made.
         """
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = self._root / "secret"
-        new = self._root / f"{_NEW}{secrets.token_hex(8)}"
-        if not file.exists():
-            with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
-                opened.write(secrets.token_bytes(32))
-            with contextlib.suppress(FileExistsError):  # another run was quicker
-                os.link(new, file)
-            new.unlink()
-        return file.read_bytes()
+        return made_once(self._root / "secret")
 
     def take(self, key: str, into: Path) -> Record | None:
         """Puts kept outputs into a folder; None where there are none, or they are not whole any more.

@@ -29,7 +29,7 @@ def piece(path: str, target: str, note: Path, store: Store | None) -> Piece:
         note: a file of this machine, which says what was sent once it has been: see `read`.
         store: of the places that get it.
     """
-    packing = [sys.executable, "-S", "-I", "-c", wire.tree_program(), "send", path, str(note)]
+    packing = [sys.executable, "-S", "-I", "-c", wire.tree_program(), path, str(note)]
     unpacking = wire.words("plant", target, many.note_of(target), "" if store is None else store.blobs)
     return Piece(packing, unpacking, root=posixpath.basename(path))
 

@@ -21,7 +21,7 @@ import re
 import stat
 import struct
 import sys
-from typing import Callable, Iterable  # noqa: UP035 (3.8)
+from typing import Iterable  # noqa: UP035 (3.8)
 
 from medweave_connectors.transfer import far_files
 
@@ -89,13 +89,13 @@ def _sent(path: bytes, out: _Out) -> bytes | None:
         after = os.fstat(file)
     finally:
         os.close(file)
-    if (before.st_size, before.st_mtime_ns, before.st_ctime_ns) != (
-        after.st_size,
-        after.st_mtime_ns,
-        after.st_ctime_ns,
-    ):
+    if _stamp(before) != _stamp(after):
         return None
     return far_files.line_of(digest.hexdigest().encode(), mode, path)
+
+
+def _stamp(said: os.stat_result) -> tuple[int, int, int]:
+    return said.st_size, said.st_mtime_ns, said.st_ctime_ns
 
 
 class _Out:
@@ -135,11 +135,8 @@ class Planter:
     """
 
     def __init__(self, path: bytes, note: bytes, blobs: bytes = b"") -> None:
-        self._path, self._note, self._blobs = (
-            os.path.abspath(path),
-            os.path.abspath(note),
-            blobs and os.path.abspath(blobs),
-        )
+        self._path, self._note = os.path.abspath(path), os.path.abspath(note)
+        self._blobs = blobs and os.path.abspath(blobs)
         self._held = b""  # the beginning of a head and its path
         self._file, self._left_bytes = -1, 0  # of a file that is not whole
         self._digest = hashlib.sha256()
@@ -253,5 +250,4 @@ def plant(pieces: Iterable[bytes | bytearray], path: str, note: str, blobs: str)
 
 
 if __name__ == "__main__":
-    verbs: dict[str, Callable[[str, str], int]] = {"send": send}
-    sys.exit(verbs[sys.argv[1]](*sys.argv[2:]))
+    sys.exit(send(*sys.argv[1:]))

@@ -7,7 +7,6 @@ import dataclasses
 import fcntl
 import json
 import os
-import secrets
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave.files import write_atomically
+from medweave_connectors.secret import made_once
 
 FILE, LOCK, SECRET, DIGESTS = "memory.json", "lock", "secret", "digests.sqlite"
 ASK_S = 0.2
@@ -72,16 +72,8 @@ def write_memory(folder: Path, memory: Memory) -> None:
 
 
 def secret_of(folder: Path) -> bytes:
-    """The secret of the digests, made once, whole before anybody sees it."""
-    file = folder / SECRET
-    if not file.exists():
-        new = folder / f".{SECRET}.{secrets.token_hex(4)}"
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
-            opened.write(secrets.token_bytes(32))
-        with contextlib.suppress(FileExistsError):  # another process was quicker
-            os.link(new, file)
-        new.unlink()
-    return file.read_bytes()
+    """The secret of the digests, made once."""
+    return made_once(folder / SECRET)
 
 
 @contextlib.contextmanager
