@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from medweave.energy import Model, energy_wh, spelled, total
+from medweave.energy import Model, energy_wh, total
 from medweave.history import Job, Run
 from medweave.timeline import short_duration
+from medweave_steps.contracts.energy import spelled
 
 SAME = 0.05  # a smaller part of a time or of energy is what two runs of the same differ by
 NONE = "–"

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from medweave import DRIVER_TYPE
 from medweave.history import Job
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.energy import J_PER_WH, CountedEnergy
 
 CORE_W = 12.0  # its authors' value for a core of any processor
 MEMORY_W_PER_GB = 0.3725  # of memory that a job has, used or not
@@ -23,7 +25,6 @@ METHOD = (
     "and {intensity:g} g CO2e per kWh. GPUs, disks, networks and the waiting of empty nodes are not in them."
 )
 _MIB_PER_GB = 1e9 / 2**20
-_S_PER_H = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ def energy_wh(job: Job, deployments: Mapping[str, str], model: Model) -> float |
     memory_mib = job.requested.get("memory_mib")
     memory_gb = memory_mib / _MIB_PER_GB if isinstance(memory_mib, int | float) else 0.0
     joules = job.cpu_seconds * CORE_W + job.duration_s * memory_gb * MEMORY_W_PER_GB * _num_places(job)
-    return joules / _S_PER_H * (PUE_HERE if deployments.get(job.deployment) == DRIVER_TYPE else model.pue)
+    return joules / J_PER_WH * (PUE_HERE if deployments.get(job.deployment) == DRIVER_TYPE else model.pue)
 
 
 def total(values: Iterable[float | None]) -> tuple[float, int]:
@@ -70,9 +71,15 @@ def total(values: Iterable[float | None]) -> tuple[float, int]:
     return sum(each for each in listed if each is not None), sum(each is None for each in listed)
 
 
-def spelled(wh: float) -> str:
-    """Energy as people read it: `0.3 Wh`, `12.4 kWh`."""
-    return f"{wh / 1000:,.1f} kWh" if wh >= 1000 else f"{wh:.0f} Wh" if wh >= 10 else f"{wh:.2g} Wh" if wh else "0 Wh"
+def measured(jobs: Iterable[Job]) -> list[tuple[str, str]]:
+    """What the trainings among some jobs say of the counters that they have read: name and words."""
+    told = []
+    for job in jobs:
+        training = job.report.results.get("training") if job.report else None
+        if isinstance(training, Mapping) and "energy" in training:
+            counted = codec.from_json(CountedEnergy, training["energy"], where=f"the energy of {job.label}")
+            told.append((f"Energy of {job.label}", counted.told()))
+    return told
 
 
 def spelled_co2e(grams: float) -> str:

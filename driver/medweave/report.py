@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from medweave import __version__, compare
-from medweave.energy import CO2E_G_PER_KWH, PUE, Model, energy_wh, spelled, spelled_co2e, total
+from medweave.energy import CO2E_G_PER_KWH, PUE, Model, energy_wh, measured, spelled_co2e, total
 from medweave.files import write_atomically
 from medweave.history import UNFINISHED, Job, Run, Transfers, read_run
 from medweave.timeline import colours, short_duration, timeline
 from medweave_steps.contracts import codec
+from medweave_steps.contracts.energy import spelled
 from medweave_steps.contracts.errors import BackendMissingError, StepError, UserInputError
 from medweave_steps.contracts.exit_codes import meaning
 from medweave_steps.contracts.model import RESEARCH_USE_ONLY
@@ -153,7 +154,11 @@ def render(record: Run, results: Results | None, model: Model, other: Run | None
         timeline=timeline(jobs, record.seconds),
         legend=[(name, deployments.get(name, ""), colour) for name, colour in by_colour.items()],
         rows=[_row(job, energy_wh(job, deployments, model)) for job in jobs],
-        totals=[*_totals(record), *_energy([energy_wh(job, deployments, model) for job in jobs], model)],
+        totals=[
+            *_totals(record),
+            *_energy([energy_wh(job, deployments, model) for job in jobs], model),
+            *measured(jobs),
+        ],
         method=model.method,
         transfers=[_transfer_row(each) for each in record.transfers],
         delivered=[] if results else delivered(record),

@@ -21,6 +21,7 @@ from medweave_steps.train.loop import Trainer
 from medweave_steps.train.network import architecture
 from medweave_steps.train.strategies import Strategy, strategy_class
 from medweave_steps.training.cases import open_sampler, open_validator, usable_cases
+from medweave_steps.training.energy import RanksEnergy
 from medweave_steps.training.group import Alone, RankGroup, choose_device
 from medweave_steps.training.history import History
 
@@ -81,6 +82,7 @@ def trainer_for(config: TrainConfig, network: Any, group: Any) -> Trainer:
         uses_bfloat16=False,
         data_sha256="",
         signals=Deferred(),
+        energy=RanksEnergy(group if is_real else Alone(), device),
     )
 
 

@@ -100,6 +100,7 @@ def write_reports(folder: Path) -> list[Path]:
                 "data_wait_seconds": 1.0,
                 "patches_per_second": 100.0,
                 "synchronised_bytes": 3 * 2**20,
+                "energy": {"each_wh": [0.5, 1.0], "counters": {"RAPL of a processor package": 1}, "missing": []},
                 "num_threads": 2,
             },
         },

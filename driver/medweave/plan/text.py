@@ -7,9 +7,10 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
 from medweave import DRIVER_TYPE
-from medweave.energy import Model, spelled
+from medweave.energy import Model
 from medweave.plan.document import Asked, Figures, Holding, Input, Item, Move, Plan, PlannedStep
 from medweave.timeline import short_duration
+from medweave_steps.contracts.energy import spelled
 
 WIDTH = 110
 HERE = "this machine"

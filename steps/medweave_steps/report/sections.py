@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.energy import CountedEnergy
 from medweave_steps.contracts.evaluation import CaseFigures, Evaluation
 from medweave_steps.contracts.gate import GateComparison, GateDecision, GateFigures, GateSpeed
 from medweave_steps.contracts.progress import duration
@@ -155,7 +157,9 @@ def training_facts(material: Material) -> list[tuple[str, str]]:
         ("Steps", _steps_of(known)),
         ("Time", f"{duration(known['seconds'])} on {known.get('num_threads')} threads" if "seconds" in known else None),
         ("Pace", _pace_of(known)),
+        ("Energy", _energy_of(known)),
         ("Trained further", _rounds_of(further.get("training", {}))),
+        ("Energy of that", _energy_of(further.get("training", {}))),
         ("Validation Dice", _known(metrics.get("validation_dice"), 3)),
         ("Validation sensitivity", _known(metrics.get("validation_sensitivity"), 3)),
         ("Validation false positives", _known(metrics.get("validation_false_positives_per_scan"), 2, " per scan")),
@@ -190,6 +194,12 @@ def _pace_of(known: Mapping[str, Any]) -> str | None:
     exchanged = known.get("synchronised_bytes", 0)
     sent = f"; {exchanged / 2**20:,.1f} MiB given to be averaged by all ranks" if exchanged else ""
     return f"{known['patches_per_second']:,.1f} patches per second; {waited:.1%} of the time waiting for data{sent}"
+
+
+def _energy_of(known: Mapping[str, Any]) -> str | None:
+    if "energy" not in known:
+        return None
+    return codec.from_json(CountedEnergy, known["energy"], where="the energy of the training").told()
 
 
 def _rounds_of(known: Mapping[str, Any]) -> str | None:

@@ -180,6 +180,13 @@ def keep_ray_at_home(token: str) -> None:
     }
 
 
+def machine() -> str:
+    """The same for all that run under one kernel, also in several pods; not for reports."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return host_name()
+
+
 def host_name() -> str:
     """The machine's (or pod's) own name."""
     return socket.gethostname()

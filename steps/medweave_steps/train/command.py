@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
@@ -10,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from medweave_steps import __version__
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.energy import CountedEnergy
 from medweave_steps.contracts.model import InputContract, ModelCard, Postprocessing
 from medweave_steps.contracts.report import RankFacts
 from medweave_steps.contracts.volume import modality_of
 from medweave_steps.io.prepared import CaseFolder, PreparedFolder, open_prepared
+from medweave_steps.runtime.energy import POWERCAP
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.training.cases import open_sampler, open_validator, usable_cases
@@ -91,12 +95,14 @@ class TrainJob:
     Attributes:
         num_threads: compute threads of each rank.
         folder, log_folder: what rank 0 fills.
+        powercap: folder of the processors' counters of energy.
     """
 
     config: TrainConfig
     num_threads: int
     folder: Path
     log_folder: Path
+    powercap: Path = POWERCAP
 
 
 def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepContext] | None:
@@ -111,12 +117,13 @@ def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepC
     trainer = _train(job, group, context, prepared, training, validation)
     per_case = trainer.best_tallies()
     context.ranks += group.gather(_facts(job, group, trainer))
+    energy = trainer.energy.told(trainer.state.each_wh)
     if group.rank != 0:
         return None
     chosen, figures = deliver.choose(
         context, validation, trainer.choices, per_case, max_false_positives=config.max_false_positives
     )
-    card = _card(config, context, prepared, trainer, chosen, figures, time.monotonic() - started)
+    card = _card(config, context, prepared, trainer, chosen, figures, energy, time.monotonic() - started)
     deliver.write_model(job.folder, trainer.network, card)
     context.versions |= environment.library_versions()
     return deliver.results_of(card), context
@@ -132,6 +139,7 @@ def _train(
     from medweave_steps.train.network import seeded_network
     from medweave_steps.train.strategies import strategy_class
     from medweave_steps.training.agreement import check_agreement
+    from medweave_steps.training.energy import RanksEnergy
     from medweave_steps.training.group import choose_device
     from medweave_steps.training.history import History
     from medweave_steps.training.stepper import uses_bfloat16
@@ -145,13 +153,15 @@ def _train(
     validator = open_validator(
         prepared, validation, window_shape=config.window_shape, overlap=config.overlap, device=device
     )
-    with deferred() as signals:
+    ranks_energy = RanksEnergy(group, device, powercap=job.powercap)
+    with deferred() as signals, contextlib.closing(ranks_energy) as energy:
         trainer = Trainer(
             config=config, network=seeded_network(config, channels=len(prepared.cohort.channels)),
             sampler=sampler, validator=validator,
             strategy=strategy_class(config.strategy)(config=config, group=group, device=device),
             uses_bfloat16=all(group.gather(uses_bfloat16(config, device))),
             data_sha256=prepared.cohort.data_sha256, signals=signals, num_threads=job.num_threads,
+            energy=energy,
         )  # fmt: skip
         points = trainer.restore(content) if content is not None else []
         if content is not None:
@@ -195,7 +205,7 @@ def _facts(job: TrainJob, group: Group, trainer: Any) -> RankFacts:
 
 def _card(
     config: TrainConfig, context: StepContext, prepared: PreparedFolder, trainer: Any,
-    postprocessing: Postprocessing, figures: Mapping[str, float | None], seconds: float,
+    postprocessing: Postprocessing, figures: Mapping[str, float | None], energy: CountedEnergy, seconds: float,
 ) -> ModelCard:  # fmt: skip
     from medweave_steps.runtime.environment import cpu_model
     from medweave_steps.train.network import architecture
@@ -240,12 +250,14 @@ def _card(
             "data_wait_seconds": round(state.data_wait_seconds, 2),
             "patches_per_second": round(config.batch_size * state.step / max(state.train_seconds, 1e-9), 2),
             "synchronised_bytes": state.synchronised_bytes,
+            "energy": codec.to_json(energy),
             "num_threads": context.num_threads,
             "host_cpu": cpu_model(),
             "num_training_cases": len(trainer.sampler.cases),
             "num_training_lesions": len(trainer.sampler.lesions),
             "num_validation_cases": len(trainer.validator.cases),
         },
+        energy_wh=energy.whole_wh,
     )
 
 

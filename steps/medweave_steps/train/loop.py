@@ -23,6 +23,7 @@ from medweave_steps.train.strategies import Strategy
 from medweave_steps.training import memory, validate
 from medweave_steps.training.batches import Batches
 from medweave_steps.training.data import Batch, PatchSampler
+from medweave_steps.training.energy import RanksEnergy, wh_of
 from medweave_steps.training.history import History
 from medweave_steps.training.recompute import recompute_activations
 from medweave_steps.training.stepper import Stepper
@@ -41,6 +42,8 @@ class LoopState:
         train_seconds: time spent in steps, validation apart.
         data_wait_seconds: of these, in which this rank waited for its patches.
         synchronised_bytes: that all ranks have given to be averaged.
+        epoch_joules: that were counted in the epoch so far; None where a part of it was not.
+        each_wh: of each epoch before, Wh; None likewise.
     """
 
     step: int = 0
@@ -53,6 +56,8 @@ class LoopState:
     train_seconds: float = 0.0
     data_wait_seconds: float = 0.0
     synchronised_bytes: int = 0
+    epoch_joules: float | None = 0.0
+    each_wh: list[float | None] = field(default_factory=list)
 
 
 class Trainer:
@@ -69,6 +74,7 @@ class Trainer:
         uses_bfloat16: bool,
         data_sha256: str,
         signals: Deferred,
+        energy: RanksEnergy,
         num_threads: int = 1,
     ) -> None:
         self.config, self.network, self.strategy, self.sampler = config, network, strategy, sampler
@@ -76,7 +82,7 @@ class Trainer:
         # What every rank knows to have arrived at some rank: all obey it at the same step.
         self.agreed = signals if strategy.group.world_size == 1 else Deferred()
         self.choices = validate.all_choices(config.overlap)
-        self.num_threads = num_threads
+        self.num_threads, self.energy = num_threads, energy
         self._last_tallies: list[list[validate.Tally]] | None = None
         self._saved_at = 0
         self._saves_alone = strategy.is_alike or strategy.group.world_size == 1
@@ -103,7 +109,10 @@ class Trainer:
         """
         config, state, group = self.config, self.state, self.strategy.group
         num_epochs = math.ceil(config.steps / config.epoch_steps)
-        progress = make_progress(num_epochs, (state.step - len(state.losses)) // config.epoch_steps)
+        progress = make_progress(num_epochs, self._num_epochs())
+        for epoch, wh in enumerate(state.each_wh):
+            history.tell((epoch + 1) * config.epoch_steps, "energy_wh", wh)
+        self.energy.begin()
         batches = Batches(
             self.sampler,
             rank=group.rank,
@@ -133,13 +142,26 @@ class Trainer:
         state, config = self.state, self.config
         return bool(state.losses) and (state.step % config.epoch_steps == 0 or state.step == config.steps)
 
+    def _num_epochs(self) -> int:
+        return (self.state.step - len(self.state.losses)) // self.config.epoch_steps
+
+    def _count_energy(self) -> None:
+        """Every rank must call it."""
+        joules, before = self.energy.joules(), self.state.epoch_joules
+        self.state.epoch_joules = None if joules is None or before is None else before + joules
+
     def _finish_epoch(self, history: History, progress: Progress) -> None:
         # The validation comes first: a signal in the middle of it must find the state as it was before.
         state, config = self.state, self.config
         epoch = math.ceil(state.step / config.epoch_steps)
         figures = None
         if epoch % config.validation_interval == 0 or state.step == config.steps:
+            self._count_energy()
             figures = self._validate(history)
+        self._count_energy()
+        state.each_wh.append(wh_of(state.epoch_joules))
+        state.epoch_joules = 0.0
+        history.tell(state.step, "energy_wh", state.each_wh[-1])
         loss = sum(state.losses) / len(state.losses)
         history.add(state.step, {"loss": round(loss, 6), "learning_rate": self.stepper.learning_rate})
         detail, numbers = f"loss {loss:.3f}", {"loss": round(loss, 4)}
@@ -186,11 +208,13 @@ class Trainer:
     def _save_if_due(self, history: History) -> None:
         folder, interval = self.config.checkpoint_folder, self.config.checkpoint_interval
         if folder and self.state.step // interval > self._saved_at // interval:
+            self._count_energy()
             self.save(folder, history)
 
     def _obey_signals(self, history: History) -> None:
         folder, agreed = self.config.checkpoint_folder, self.agreed
         if folder and (agreed.ending is not None or agreed.wants_checkpoint):
+            self._count_energy()
             self.save(folder, history)
             self.strategy.group.gather(None)  # a rank that ends ends the first one too, which is still writing
         agreed.wants_checkpoint = False
@@ -284,6 +308,8 @@ class Trainer:
         self.strategy.restore(self.stepper, content)
         torch.set_rng_state(content["random_state"]["0"])
         self.state = LoopState(**content["state"])
+        # A checkpoint from before energy was counted has no figures of its epochs.
+        self.state.each_wh[:0] = [None] * (self._num_epochs() - len(self.state.each_wh))
         self._saved_at = self.state.step
         points: list[dict[str, Any]] = content["points"]
         return points

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import time
@@ -11,14 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from medweave_steps import __version__
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.energy import CountedEnergy
 from medweave_steps.contracts.model import ModelCard, Postprocessing
 from medweave_steps.io.model_folder import AS_TRAINED, card_sha256, check_cohort_fits, check_float32, read_card
 from medweave_steps.io.prepared import PreparedFolder, open_prepared
+from medweave_steps.runtime.energy import POWERCAP
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.train_distributed.config import DistributedConfig
 from medweave_steps.training.cases import usable_cases
 from medweave_steps.training.group import Alone, Group
 from medweave_steps.training.recipe import check_option
+
+WORKERS = "COMPSs' workers compute, and their counters are not read"
 
 
 def run(config: DistributedConfig, context: StepContext) -> Mapping[str, Any]:
@@ -88,6 +94,7 @@ class DistributedJob:
         num_threads: compute threads of each replica.
         folder, log_folder: what the first rank fills.
         points: of the curves that are continued.
+        powercap: folder of the processors' counters of energy.
     """
 
     config: DistributedConfig
@@ -97,6 +104,7 @@ class DistributedJob:
     folder: Path
     log_folder: Path
     points: tuple[Mapping[str, Any], ...]
+    powercap: Path = POWERCAP
 
 
 def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, Any], StepContext] | None:
@@ -107,6 +115,8 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     from medweave_steps.training import deliver
     from medweave_steps.training.agreement import check_agreement
     from medweave_steps.training.average import packed
+    from medweave_steps.training.energy import RanksEnergy
+    from medweave_steps.training.group import choose_device
     from medweave_steps.training.history import History
     from medweave_steps.training.validate import all_choices, interleaved
 
@@ -119,10 +129,17 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     engine = open_engine(job.engine, task, group)
     history = History(job.log_folder if group.rank == 0 else None, [dict(point) for point in job.points])
     weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    course = run_rounds(task, engine, weights, history, lambda total: context.progress(unit="round", total=total))
+    elsewhere = WORKERS if job.engine == "compss" else ""
+    device = None if elsewhere else choose_device(config.device, local_rank=group.local_rank)
+    energy = RanksEnergy(group, device, powercap=job.powercap, elsewhere=elsewhere)
+    with contextlib.closing(energy):
+        course = run_rounds(
+            task, engine, weights, history, energy, lambda total: context.progress(unit="round", total=total)
+        )
     history.close()
     choices = all_choices(task.overlap)
     per_case = interleaved(engine.tallies(packed(course.best_weights), choices, None, course.bfloat16))
+    counted = energy.told(course.each_wh)
     if group.rank != 0:
         return None
     _, validation = usable_cases(prepared)
@@ -136,7 +153,7 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     context.ranks += facts_of(task, course)
     network.load_state_dict(course.best_weights)
     seconds = time.monotonic() - started
-    card = child_card(job, prepared, course, engine.told(), chosen, figures, seconds)
+    card = child_card(job, prepared, course, engine.told(), chosen, figures, counted, seconds)
     deliver.write_model(job.folder, network, card)
     context.versions |= environment.library_versions()
     return {**deliver.results_of(card), "engine": job.engine, **engine.told(), "rounds": course.rounds}, context
@@ -184,7 +201,7 @@ def open_engine(name: str, task: Any, group: Group) -> Any:
 
 def child_card(
     job: DistributedJob, prepared: PreparedFolder, course: Any, told: Mapping[str, Any],
-    postprocessing: Postprocessing, figures: Mapping[str, float | None], seconds: float,
+    postprocessing: Postprocessing, figures: Mapping[str, float | None], energy: CountedEnergy, seconds: float,
 ) -> ModelCard:  # fmt: skip
     """The parent's card with what has changed."""
     from medweave_steps.runtime.environment import cpu_model
@@ -211,10 +228,12 @@ def child_card(
             "steps_done": first_step + course.best_round * config.steps_per_round,
             "best_round": course.best_round,
             "seconds": round(seconds, 1),
+            "energy": codec.to_json(energy),
             "num_threads": job.num_threads,
             "host_cpu": cpu_model(),
             "parent_data_sha256": parent.data_sha256,
         },
+        energy_wh=energy.whole_wh,
     )
 
 

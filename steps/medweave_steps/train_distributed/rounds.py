@@ -13,6 +13,7 @@ from medweave_steps.train_distributed.engines import Engine
 from medweave_steps.train_distributed.replica import Ability, ReplicaJob, Share
 from medweave_steps.training import validate
 from medweave_steps.training.average import averaged, packed, unpacked
+from medweave_steps.training.energy import RanksEnergy, wh_of
 from medweave_steps.training.history import History
 
 
@@ -26,6 +27,7 @@ class Course:
         best_score, best_round, best_weights: of the best average so far; round 0 is the model that was given.
         rounds: for the report, one object per round.
         shares: what the replicas brought, without the weights, per round.
+        each_wh: of each round, Wh; None where nothing was counted.
     """
 
     abilities: list[Ability]
@@ -35,6 +37,7 @@ class Course:
     best_weights: dict[str, Any] = field(default_factory=dict)
     rounds: list[Mapping[str, Any]] = field(default_factory=list)
     shares: list[list[Share]] = field(default_factory=list)
+    each_wh: list[float | None] = field(default_factory=list)
 
     def consider(self, round_number: int, weights: dict[str, Any], figures: Mapping[str, float | None]) -> None:
         """Keeps these weights if no earlier ones were better."""
@@ -48,6 +51,7 @@ def run_rounds(
     engine: Engine,
     weights: dict[str, Any],
     history: History,
+    energy: RanksEnergy,
     make_progress: Callable[[int], Progress],
 ) -> Course:
     """Goes through all rounds.
@@ -70,6 +74,7 @@ def run_rounds(
     content = packed(weights)
     course.consider(0, weights, figures_of(content))
     progress = make_progress(config.rounds)
+    energy.begin()
     for number in range(config.rounds):
         started = time.monotonic()
         shares = engine.train(number, content, course.bfloat16)
@@ -95,6 +100,8 @@ def run_rounds(
             }
         )
         course.shares.append(shares)
+        course.each_wh.append(wh_of(energy.joules()))
+        history.tell(step, "energy_wh", course.each_wh[-1])
         progress.step(
             f"loss {loss:.3f}, validation Dice {figures['dice'] or 0:.2f}, sensitivity {figures['sensitivity'] or 0:.2f}",
             loss=round(loss, 4), dice=figures["dice"] or 0.0, sensitivity=figures["sensitivity"] or 0.0,

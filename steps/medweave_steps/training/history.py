@@ -60,6 +60,11 @@ class History:
         self.points.append(point)
         self._write_events(point)
 
+    def tell(self, step: int, name: str, value: float | None) -> None:
+        """Adds a figure of the training to the events alone: one that differs where equal trainings have equal curves."""
+        if self._events is not None and value is not None:
+            self._events.add_scalar(f"training/{name}", value, step)
+
     def close(self) -> None:
         """Writes curves.json and finishes the events file, whose usual name holds the machine's name."""
         if self.folder is None or self._events is None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from medweave.cli import main
-from medweave.energy import Model, energy_wh, spelled, spelled_co2e, total
+from medweave.energy import Model, energy_wh, spelled_co2e, total
 from medweave.history import Job
+from medweave_steps.contracts.energy import spelled
 from support.recorded import Recorder, completed_run
 
 DEPLOYMENTS = {"laptop": "medweave.local", "site-a": "medweave.slurm"}
@@ -69,6 +70,23 @@ def test_the_report_names_sum_method_and_what_is_missing(tmp_path: Path) -> None
     lost.end(50)
     assert main(["report", str(lost.folder)]) == 0
     assert "without 1 job whose processor time is not known" in (tmp_path / "lost" / "report.html").read_text()
+
+
+def test_what_a_training_has_measured_stands_beside_the_estimate(tmp_path: Path) -> None:
+    run = Recorder(tmp_path / "run")
+    for name, each_wh, missing in (("/train/0", [0.5, 1.0], []), ("/train-distributed/0", [None], ["no counter"])):
+        run.job(name, 1, 20)
+        energy = {"each_wh": each_wh, "counters": {"RAPL of a processor package": 1}, "missing": missing}
+        run.report(20, name, "laptop", results={"training": {"energy": energy}})
+    run.end(50)
+    assert main(["report", str(run.folder)]) == 0
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "estimated</dd>" in page.partition("<dt>Energy</dt>")[2]
+    assert (
+        "<dt>Energy of train</dt><dd>1.5 Wh, 0.75 Wh an epoch, measured by RAPL of a processor package (1): of all"
+        in page
+    )
+    assert "<dt>Energy of train-distributed</dt><dd>not measured: no counter</dd>" in page
 
 
 @pytest.mark.parametrize("value", ["0", "-3", "nan", "inf", "much"])

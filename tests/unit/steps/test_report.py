@@ -43,6 +43,7 @@ def test_fragment_stands_alone_and_says_what_was_measured(tmp_path: Path) -> Non
         "outline at a probability of 0.6; a lesion reaches 0.9 and 20 mm³",
         "400, best weights at step 350",
         "100.0 patches per second; 2.5% of the time waiting for data; 3.0 MiB given to be averaged by all ranks",
+        "1.5 Wh, 0.75 Wh an epoch, measured by RAPL of a processor package (1): of all that ran on the machine meanwhile",
         "−1000 to 400 HU",
         "2 × 2 × 2 mm",
         "a" * 64,

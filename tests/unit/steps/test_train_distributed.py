@@ -149,6 +149,7 @@ def test_compss_submits_a_round_before_it_waits_and_gives_the_same_weights(
     assert_equal_weights(continued / "model", tmp_path / "model")
     results = report_of(tmp_path)["results"]
     assert (results["engine"], results["compss_runtime"]) == ("compss", True)
+    assert results["training"]["energy"]["missing"] == ["COMPSs' workers compute, and their counters are not read"]
     assert read_card(tmp_path / "model").training["engine"] == "compss"
 
 

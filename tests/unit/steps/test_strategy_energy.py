@@ -1,0 +1,237 @@
+"""What machines take while a model is trained, by their own counters: those are planted, for few machines show any."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.energy import CountedEnergy
+from medweave_steps.io.model_folder import read_card
+from medweave_steps.runtime.energy import (
+    GPU,
+    PACKAGE,
+    Counter,
+    EnergyMeter,
+    gpu_counters,
+    grown,
+    package_counters,
+)
+from medweave_steps.train.checkpoint import read_checkpoint
+from medweave_steps.train.command import TrainJob, train_on_rank
+from medweave_steps.train_distributed.command import DistributedJob, continue_on_rank
+from medweave_steps.train_distributed.config import DistributedConfig
+from medweave_steps.training.group import Alone
+from support.continued import folder_to_continue
+from support.powercap import consuming, set_energy, zone
+from support.strategy_work import by_two_ranks, options
+from support.training_set import training_set
+
+RANGE_UJ = 5_000_000
+NO_PACKAGE = "RAPL (this machine shows no counter of its processors)"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "range_j", "added"),
+    [(10, 25, 100, 15), (90, 5, 100, 15), (7, 7, 100, 0), (90, 5, float("inf"), 5)],
+)
+def test_a_counter_that_has_begun_again_has_gone_on(before: float, after: float, range_j: float, added: float) -> None:
+    assert grown(before, after, begins_again_at=range_j) == added
+
+
+def test_packages_are_counted_once_and_nothing_below_or_above_them(tmp_path: Path) -> None:
+    zone(tmp_path, "intel-rapl:0", "package-0", energy_uj=1_500_000)
+    zone(tmp_path, "intel-rapl:0:0", "core", energy_uj=900_000)
+    zone(tmp_path, "intel-rapl:0:1", "dram", energy_uj=300_000)
+    zone(tmp_path, "intel-rapl:1", "package-1", energy_uj=2_000_000)
+    zone(tmp_path, "intel-rapl:2", "psys", energy_uj=9_000_000)
+    zone(tmp_path, "intel-rapl-mmio:0", "package-0", energy_uj=1_500_000)
+    counters, missing = package_counters(tmp_path)
+    assert [(counter.kind, counter.read(), counter.begins_again_at) for counter in counters] == [
+        (PACKAGE, 1.5, 262143.32885), (PACKAGE, 2.0, 262143.32885),
+    ]  # fmt: skip
+    assert missing == ""
+
+
+def test_why_a_machine_is_not_measured(tmp_path: Path) -> None:
+    assert package_counters(tmp_path / "none") == ([], NO_PACKAGE)
+    zone(tmp_path, "intel-rapl:0", "package-0", energy_uj=1)
+    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("?")
+    assert package_counters(tmp_path) == ([], "RAPL (this machine's counters cannot be read)")
+
+
+def test_what_is_for_root_only_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    zone(tmp_path, "intel-rapl:0", "package-0", energy_uj=1)
+    read = Path.read_text
+
+    def guarded(path: Path, *words: Any, **more: Any) -> str:  # the tests may run as root, whom no mode keeps out
+        if path.name == "energy_uj":
+            raise PermissionError(path)
+        return read(path, *words, **more)
+
+    monkeypatch.setattr(Path, "read_text", guarded)
+    counters, missing = package_counters(tmp_path)
+    assert not counters
+    assert missing.startswith("RAPL (only root may read")
+
+
+class Nvml:
+    """The four names of nvidia-ml-py that are used, for one GPU."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *readings_mj: int) -> None:
+        self.readings_mj = list(readings_mj)
+
+    def nvmlInit(self) -> None:
+        pass
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        if uuid != "GPU-ab":
+            raise self.NVMLError("Not Found")
+        return uuid
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:
+        if not self.readings_mj:
+            raise self.NVMLError("Not Supported")
+        return self.readings_mj.pop(0)
+
+
+def test_a_gpu_is_read_by_its_uuid_in_millijoules() -> None:
+    (counter,), missing = gpu_counters("ab", Nvml(1000, 2500, 4000))
+    meter = EnergyMeter([counter], [])
+    assert (meter.joules(), meter.kinds, missing) == (1.5, [GPU], "")
+    assert meter.joules() is None  # it has no more to say
+    assert meter.missing == [f"{GPU} and others (cannot be read any more)"]
+    assert gpu_counters("cd", Nvml(1)) == ([], "NVML (Not Found)")
+    assert gpu_counters("ab", Nvml()) == ([], "NVML (Not Supported)")
+
+
+def test_a_counter_that_begins_again_often_is_read_often_enough(tmp_path: Path) -> None:
+    folder = zone(tmp_path, "intel-rapl:0", "package-0", energy_uj=90_000_000, range_uj=100_000_000)
+    counters, _ = package_counters(tmp_path)
+    meter = EnergyMeter(counters, [], read_every_s=0.01)
+    for energy_uj in (50_000_000, 10_000_000, 95_000_000):  # 60 J, 60 J, 85 J: two ranges
+        set_energy(folder, energy_uj)
+        time.sleep(0.3)
+    assert meter.joules() == pytest.approx(205)
+    meter.close()
+
+
+def test_no_counter_is_no_zero() -> None:
+    assert EnergyMeter([], [NO_PACKAGE]).joules() is None
+    assert EnergyMeter([Counter(kind=GPU, read=lambda: 5.0)], []).joules() == 0
+
+
+def test_words_say_what_was_measured_and_of_what() -> None:
+    whole = CountedEnergy(each_wh=(1.0, 2.0), counters={PACKAGE: 2, GPU: 1}, missing=())
+    assert whole.whole_wh == 3
+    assert whole.told() == (
+        f"3 Wh, 1.5 Wh an epoch, measured by {PACKAGE} (2) and {GPU} (1): of all that ran on the machine meanwhile, not of this "
+        "training alone"
+    )
+    part = CountedEnergy(each_wh=(None, 2.0), counters={PACKAGE: 2}, missing=("NVML (Not Found)",))
+    assert part.whole_wh is None
+    assert part.told().startswith("2 Wh in 1 of 2 epochs, 2 Wh an epoch, measured by")
+    assert part.told().endswith("; not in it: NVML (Not Found)")
+    assert CountedEnergy(each_wh=(None,), counters={}, missing=(NO_PACKAGE,)).told() == f"not measured: {NO_PACKAGE}"
+
+
+# -- trainings ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return training_set(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    return zone(tmp_path / "powercap", "intel-rapl:0", "package-0", energy_uj=4_990_000, range_uj=RANGE_UJ)
+
+
+def job_of(data: Path, folder: Path, **changes: Any) -> TrainJob:
+    config = options(data, steps=8, epoch_steps=4, validation_interval=1, **changes)
+    (folder / "model").mkdir(parents=True)
+    return TrainJob(
+        config=config, num_threads=1, folder=folder / "model", log_folder=folder / "log", powercap=folder / "powercap"
+    )
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_each_epoch_has_its_energy_which_two_ranks_of_a_machine_count_once(
+    data: Path, package: Path, tmp_path: Path, ranks: int
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    job = job_of(data, tmp_path, **({"strategy": "ddp", "ranks": 2} if ranks == 2 else {}))
+    with consuming(package, each_uj=50_000, range_uj=RANGE_UJ) as added:
+        outcome = train_on_rank(job, Alone()) if ranks == 1 else by_two_ranks(train_on_rank, job)
+    counted = codec.from_json(CountedEnergy, outcome[0]["training"]["energy"], where="energy")
+    assert counted.counters == {PACKAGE: 1}
+    assert counted.missing == ()
+    assert len(counted.known_wh) == 2
+    assert min(counted.known_wh) > 0
+    assert counted.whole_wh is not None
+    assert counted.whole_wh <= added[0] / 1e6 / 3600
+    assert read_card(tmp_path / "model").energy_wh == counted.whole_wh
+    events = EventAccumulator(str(tmp_path / "log")).Reload().Scalars("training/energy_wh")
+    assert [(event.step, event.value) for event in events] == [
+        (4 * (epoch + 1), pytest.approx(wh)) for epoch, wh in enumerate(counted.known_wh)
+    ]
+    assert "energy" not in (tmp_path / "log" / "curves.json").read_text()  # equal trainings have equal curves
+
+
+def test_a_resumed_training_has_what_its_attempts_took_together(data: Path, package: Path, tmp_path: Path) -> None:
+    saving: dict[str, Any] = {"checkpoint_folder": tmp_path / "saved", "checkpoint_interval": 6}
+    with consuming(package, each_uj=50_000, range_uj=RANGE_UJ):
+        train_on_rank(job_of(data, tmp_path, **saving), Alone())
+        state = read_checkpoint(tmp_path / "saved")["state"]
+        assert (state["step"], len(state["each_wh"])) == (6, 1)
+        assert state["epoch_joules"] > 0
+        again = job_of(data, tmp_path / "again", resume_from=tmp_path / "saved")
+        results = train_on_rank(dataclasses.replace(again, powercap=package.parent), Alone())
+    assert results is not None
+    first, second = results[0]["training"]["energy"]["each_wh"]
+    assert first == state["each_wh"][0]
+    assert second >= state["epoch_joules"] / 3600
+    # On a machine that shows nothing the epoch that goes on there is not measured, and so not the whole.
+    dark = job_of(data, tmp_path / "dark", resume_from=tmp_path / "saved")
+    results = train_on_rank(dark, Alone())
+    assert results is not None
+    assert results[0]["training"]["energy"]["each_wh"] == [first, None]
+    assert read_card(tmp_path / "dark" / "model").energy_wh is None
+
+
+def test_where_there_is_no_counter_the_report_says_so(data: Path, tmp_path: Path) -> None:
+    outcome = train_on_rank(job_of(data, tmp_path), Alone())
+    assert outcome is not None
+    told = outcome[0]["training"]["energy"]
+    assert told == {"each_wh": [None, None], "counters": {}, "missing": [NO_PACKAGE]}
+    assert read_card(tmp_path / "model").energy_wh is None
+    assert codec.from_json(CountedEnergy, told, where="energy").told() == f"not measured: {NO_PACKAGE}"
+
+
+def test_each_round_of_replicas_has_its_energy(package: Path, tmp_path: Path) -> None:
+    folder = folder_to_continue(tmp_path)
+    (folder / "model").mkdir()
+    config = DistributedConfig(
+        training_set=folder / "data", trained_model=folder / "parent", output=folder / "model", rounds=2, steps_per_round=2,
+        batch_size=2, patch_shape=(8, 8, 8), precision="float32",
+    )  # fmt: skip
+    job = DistributedJob(
+        config=config, card=read_card(folder / "parent"), engine="in-order", num_threads=1, folder=folder / "model",
+        log_folder=folder / "log", points=(), powercap=package.parent,
+    )  # fmt: skip
+    with consuming(package, each_uj=50_000, range_uj=RANGE_UJ):
+        outcome = continue_on_rank(job, Alone())
+    assert outcome is not None
+    told = outcome[0]["training"]["energy"]
+    assert len(told["each_wh"]) == 2
+    assert min(told["each_wh"]) > 0
+    assert read_card(folder / "model").energy_wh == sum(told["each_wh"])
