@@ -134,7 +134,7 @@ def _sentence(job: Job, compared_with: str, changed: Sequence[str]) -> str:
     if not compared_with:
         return "run: no earlier run of this folder has done it"
     if changed:
-        return f"run: since run {compared_with} another {_listed(changed)}"
+        return f"run: since run {compared_with} another {listed(changed)}"
     return f"run: nothing has changed since run {compared_with}, whose outputs were not kept (it failed, or they made room)"
 
 
@@ -145,5 +145,5 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...
     return tuple(name for name in names if not (inputs and name == COMMAND))
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -32,6 +32,7 @@ class Job:
         requested: cores and memory that the step asked for.
         message: the step's own words about its failure.
         folder: where the run keeps its reports, or None.
+        work: the name of its work, under which it is kept; empty where nothing is reused, or an older version wrote the log.
         parts: what its work is made of, each by a keyed digest; empty where nothing is reused.
         reused_from: the run that has done the work, where it was not done again; else empty.
         not_reusable: why its work can be neither reused nor kept; else empty.
@@ -58,6 +59,7 @@ class Job:
     requested: typing.Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
     report: RunReport | None = None
+    work: str = ""
     parts: typing.Mapping[str, str] = field(default_factory=dict)
     reused_from: str = ""
     not_reusable: str = ""
@@ -262,7 +264,11 @@ def _apply(job: Job, event: Event, at: float) -> None:
     elif event.type == "job.started":
         job.started_s = at
     elif event.type == "job.lookup":
-        job.parts, job.not_reusable = data.get("parts", {}), str(data.get("why", ""))
+        job.work, job.parts, job.not_reusable = (
+            str(data.get("work", "")),
+            data.get("parts", {}),
+            str(data.get("why", "")),
+        )
         job.reused_from = str(data.get("reused_from", ""))
     elif event.type == "job.data":
         job.inputs, job.outputs = data.get("inputs", {}), data.get("outputs", {})

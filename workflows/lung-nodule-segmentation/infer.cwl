@@ -34,6 +34,9 @@ inputs:
     doc: program that computes the network
     type: {type: enum, symbols: [openvino, onnxruntime]}
     default: openvino
+  threshold:
+    doc: probability from which a voxel of a segmented case belongs to a lesion, between 0 and 1; without it the one on the model's card
+    type: float?
 outputs:
   segmentations:
     doc: masks (NIfTI, DICOM SEG) and lesion tables (CSV, DICOM SR) of all cases, one folder per batch
@@ -80,4 +83,5 @@ steps:
       segmentation_model: segmentation_model
       case_batch: preprocess/inference_batches
       backend: backend
+      threshold: threshold
     out: [segmentations, run_report]

@@ -81,6 +81,9 @@ inputs:
     doc: what spreads the replicas; auto is what the deployment says, else in-order
     type: {type: enum, symbols: [auto, in-order, ddp, compss]}
     default: auto
+  threshold:
+    doc: probability from which a voxel of a segmented case belongs to a lesion, between 0 and 1; without it the one on the model's card
+    type: float?
 outputs:
   accepted_model:
     doc: model folder, also a MONAI Bundle; its card pins the precision that the gate accepted
@@ -199,6 +202,7 @@ steps:
     in:
       segmentation_model: gate/accepted_model
       case_batch: preprocess/inference_batches
+      threshold: threshold
     out: [segmentations, run_report]
   evaluate:
     run: ../tools/evaluate.cwl

@@ -28,6 +28,10 @@ inputs:
     type: {type: enum, symbols: [openvino, onnxruntime]}
     default: openvino
     inputBinding: {prefix: --backend}
+  threshold:
+    doc: probability from which a voxel belongs to a lesion, between 0 and 1; without it the one on the model's card
+    type: float?
+    inputBinding: {prefix: --threshold}
 outputs:
   segmentations:
     doc: per case lesion_mask.nii.gz, lesion_mask.dcm, lesions.csv (volume mm³, diameter mm, mean HU) and lesions_sr.dcm

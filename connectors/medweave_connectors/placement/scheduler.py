@@ -33,12 +33,11 @@ from medweave_connectors.placement.shortfall import look, storage_of
 from medweave_connectors.record import console, plan
 from medweave_connectors.record.job import JobEnd
 from medweave_connectors.record.run import PartialMode
-from medweave_connectors.reuse.session import Reuse
+from medweave_connectors.reuse.session import KEEP_DAYS, Reuse
 
 # A pod that is lost comes again within minutes, and one that never does is told by its connector much sooner.
 LOCATION_DEADLINE_S = 600.0
 LOOK_S = 15.0
-KEEP_DAYS = 14  # the folders of a failed run, where nothing changes in them any more
 REUSE_GIB = 50
 _NO_POLICY = "__DEFAULT__"  # the engine's name for what a deployment has that names none
 _ENDS: dict[Status, JobEnd] = {

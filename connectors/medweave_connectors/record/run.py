@@ -110,17 +110,24 @@ class RunRecord:
             self._append("job.started", job, {"attempt": job.attempt})
 
     def job_looked_up(
-        self, name: str, *, parts: Mapping[str, str] | None = None, reused_from: str = "", why: str = ""
+        self,
+        name: str,
+        *,
+        work: str = "",
+        parts: Mapping[str, str] | None = None,
+        reused_from: str = "",
+        why: str = "",
     ) -> None:
         """Before the command it was looked up whether its work was done before.
 
         Args:
+            work: its name, a keyed digest, under which it is kept.
             parts: what the work is made of: name to a keyed digest.
             reused_from: the run that has done it; empty for none.
             why: it cannot be reused or kept.
         """
         if (job := self.jobs.get(name)) is not None:
-            told = {"parts": dict(parts or {}), "reused_from": reused_from, "why": why}
+            told = {"work": work, "parts": dict(parts or {}), "reused_from": reused_from, "why": why}
             self._append(
                 "job.lookup", job, {"attempt": job.attempt, **{key: each for key, each in told.items() if each}}
             )

@@ -22,6 +22,7 @@ from medweave_connectors.reuse.key import SHOWN_CHARACTERS, key_of
 from medweave_connectors.reuse.shelf import Shelf
 
 FOLDER = ".kept"  # in the folder of runs
+KEEP_DAYS = 14  # what is not used for so long goes
 SWITCH = "MEDWEAVE_REUSE"  # 0: nothing is reused, and nothing kept
 NOT_ALLOWED = "its tool says WorkReuse: {enableReuse: false}"
 UNREADABLE = "something that it reads, or that it has written, cannot be told by content: a pipe, a socket, a link that leads out"
@@ -128,7 +129,7 @@ class Work(ABC):
             why = str(error)
         if found:
             self.reuse.used(self._key)
-        tell(self.job_name, parts=shown, reused_from=found, why=why)
+        tell(self.job_name, work=self._key, parts=shown, reused_from=found, why=why)
         return found
 
     async def keep(self) -> None:

@@ -97,6 +97,17 @@ class Shelf:
             table.execute("UPDATE works SET used=? WHERE key=?", (time.time(), key))
         return record
 
+    def run_of(self, key: str) -> str:
+        """The run whose outputs `take` would give; empty where there are none, they are not whole, or they leave before."""
+        record, used_s = self._record(key), 0.0
+        with self.memo.open() as table:
+            (used_s,) = table.execute("SELECT used FROM works WHERE key=?", (key,)).fetchone() or (0.0,)
+        try:
+            is_whole = record is not None and self._is_whole(self._root / key, record)
+        except OSError:
+            return ""
+        return record.run_id if record is not None and is_whole and not self._is_old(used_s) else ""
+
     def keep(self, key: str, outputs: Path, *, staged: Collection[str], run_id: str) -> bool:
         """Keeps what a job has written; False where something of it cannot be kept: a link that leads elsewhere, a socket.
 
@@ -127,19 +138,22 @@ class Shelf:
 
     def make_room(self) -> None:
         """Removes what was not used for long, and above the limit what was used longest ago."""
-        oldest_s, room = time.time() - self._keep_days * _DAY_S, self._limit_gib * _GIB
+        room = self._limit_gib * _GIB
         works: list[tuple[str, float, int]] = []
         with self.memo.open() as table:
             works = table.execute("SELECT key, used, bytes FROM works ORDER BY used DESC").fetchall()
         for key, used_s, num_bytes in works:
             room -= num_bytes
-            if used_s < oldest_s or room < 0:
+            if self._is_old(used_s) or room < 0:
                 self._forget(key)
         known = {key for key, _, _ in works}
         for place in self._root.iterdir():  # a driver that was killed while it kept something
             with contextlib.suppress(OSError):
                 if place.is_dir() and place.name not in known and time.time() - place.stat().st_mtime > _DAY_S:
                     shutil.rmtree(place, ignore_errors=True)
+
+    def _is_old(self, used_s: float) -> bool:
+        return used_s < time.time() - self._keep_days * _DAY_S
 
     def _record(self, key: str) -> Record | None:
         """What is known of kept work; None where nothing is, or another version wrote it."""

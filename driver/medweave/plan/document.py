@@ -47,6 +47,30 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reuse:
+    """Whether a step's work would be done again, by what the folder of runs keeps.
+
+    Attributes:
+        state: `reused` where all of its jobs get what earlier runs have written, `runs` where one of them would surely run,
+            `not-known` where it cannot be told before.
+        from_runs: the runs whose outputs its jobs would get.
+        num_jobs: its jobs; null where that is not known.
+        num_reused: of these, those that would surely be reused.
+        after: the steps that run before it and whose outputs decide about it, where it is not known for that reason.
+        unless: deployment that is not asked, and may have lost its outputs or got other programs or settings; null on this machine.
+        why: why it would run, or is not known; empty where the other keys say it all.
+    """
+
+    state: Literal["reused", "runs", "not-known"]
+    from_runs: tuple[str, ...] = ()
+    num_jobs: int | None = None
+    num_reused: int = 0
+    after: tuple[str, ...] = ()
+    unless: str | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep:
     """A step and its place.
 
@@ -71,6 +95,7 @@ class PlannedStep:
         core_hours: what all its jobs together held in earlier runs at this place, hours of one core: their time, by the cores that
             its tool asks for on each node or pod; null where it asks for none.
         gpu_hours: the same of GPUs, of the most that it asks for.
+        reuse: whether its work would be done again; null where it does not run.
     """
 
     step: str
@@ -92,6 +117,7 @@ class PlannedStep:
     job_wh: Figures | None
     core_hours: Figures | None
     gpu_hours: Figures | None
+    reuse: Reuse | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +244,7 @@ class Plan:
         core_hours: sum of the medians of the steps; null where one of them is not known.
         gpu_hours: the same of GPUs.
         num_earlier_runs: earlier runs of this workflow that were read, completed or not.
-        looked_in: folders in which earlier runs were looked for.
+        looked_in: folders in which earlier runs were looked for; of reuse in the first one.
         problems: why it would fail; empty where nothing is known that is in the way.
     """
 
@@ -247,6 +273,7 @@ PARTS = {
     "One of `inputs`": Input,
     "One of `steps`": PlannedStep,
     "One of `asks`": Asked,
+    "`reuse` of a step": Reuse,
     "One of `moves`": Move,
     "One of `ways`": Way,
     "One of `items`": Item,

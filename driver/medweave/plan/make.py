@@ -17,6 +17,7 @@ from medweave.plan.document import Holding, Input, Item, Move, Plan, PlannedStep
 from medweave.plan.flow import HERE, Edge, Flow, edges, ways
 from medweave.plan.past import Past
 from medweave.plan.resources import asked_by, excess
+from medweave.plan.reuse import Foresight, Spot
 from medweave.plan.sizes import Size, size_of
 from medweave.sites import Place
 from medweave.validate.cwl import named, type_of
@@ -25,6 +26,7 @@ from medweave.validate.edges import sources_of
 from medweave.validate.places import tools_of
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source
+from medweave_connectors.reuse.kept import Kept
 from medweave_connectors.transfer.classes import WORKFLOW, in_order
 from medweave_steps.contracts.errors import InternalError
 
@@ -149,6 +151,7 @@ def _given(fitted: Fitted, past: Past) -> _Given:
 def _steps(given: _Given) -> Iterator[PlannedStep]:
     site = given.fitted.site
     raw = named(given.workflow.data.get("steps"))
+    foresight = _foresight(given)
     for step in given.flow.ordered():
         place, tool = site.roles[step.role], given.tools.get(step.path)
         where = place.deployment, place.service
@@ -178,7 +181,27 @@ def _steps(given: _Given) -> Iterator[PlannedStep]:
             job_wh=given.past.job_wh(step.path, where),
             core_hours=given.past.hours(step.path, where, amounts["cores"]) if "cores" in amounts else None,
             gpu_hours=given.past.hours(step.path, where, amounts["GPUs"]) if "GPUs" in amounts else None,
+            reuse=foresight.of(step),
         )
+
+
+def _foresight(given: _Given) -> Foresight:
+    site, pipeline, folder = given.fitted.site, given.fitted.pipeline, given.past.looked_in[0]
+    places = {step.path: site.roles[step.role] for step in pipeline.steps}
+    of_folder = [run for run in given.past.runs if run.folder.parent == folder]
+    return Foresight(
+        flow=given.flow,
+        workflow=given.workflow,
+        tools=given.tools,
+        spots={
+            path: Spot(deployment=place.deployment, service=place.service, here=given.machine(place.deployment) is HERE)
+            for path, place in places.items()
+        },
+        lies_at={name: place.deployment for name, place in site.inputs.items()},
+        folder=given.fitted.job.parent,
+        runs=sorted(of_folder, key=lambda run: run.started, reverse=True),
+        kept=Kept(folder),
+    )
 
 
 def _condition(step: Step) -> str:

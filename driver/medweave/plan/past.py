@@ -113,7 +113,10 @@ def read_past(folders: Iterable[Path], workflow: Path) -> Past:
 
 def is_of(run: Run, workflow: Path) -> bool:
     """Whether a run is of a workflow: by folder and name, for runs may have been carried here from another checkout."""
-    return PurePath(str(run.facts.get("workflow_file", ""))).parts[-2:] == workflow.parts[-2:]
+    told = PurePath(str(run.facts.get("workflow_file", ""))).parts[
+        -2:
+    ]  # the name alone, of one beside the file that was run
+    return bool(told) and told == workflow.parts[-len(told) :]
 
 
 def figures(values: Iterable[float]) -> Figures | None:

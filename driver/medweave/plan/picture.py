@@ -12,7 +12,7 @@ from medweave import DRIVER_TYPE
 from medweave.plan.document import Input, Item, Move, Plan, PlannedStep
 from medweave.plan.flow import HERE, RESULTS
 from medweave.plan.routes import Box, Route, drawn, routes, widths
-from medweave.plan.text import figures_text, nearest, place_name, size
+from medweave.plan.text import figures_text, nearest, place_name, reuse_text, size
 from medweave.timeline import short_duration
 
 WIDTH, HEIGHT, ROW = 190.0, 44.0, 62.0  # of a box; from one row to the next
@@ -29,7 +29,8 @@ STYLE = """
     svg { --ink: #e6eaf0; --soft: #9aa7b8; --paper: #14181f; --band: #1d232d; --faint: #4b5767; --bad: #f08a8a; } }
   text { fill: var(--ink); font-size: 13px; } .title { font-size: 17px; font-weight: 600; } .name { font-weight: 600; }
   .soft { fill: var(--soft); font-size: 11.5px; } .bad { fill: var(--bad); } .band { fill: var(--band); }
-  .box { fill: var(--paper); stroke-width: 1.6; } .maybe { stroke-dasharray: 5 3; }
+  .box { fill: var(--paper); stroke-width: 1.6; } .kept { fill: var(--band); }
+  .maybe { stroke-dasharray: 5 3; }
   .off { fill: var(--paper); stroke: var(--faint); stroke-dasharray: 2 3; }
   .file { fill: none; stroke-width: 1.2; } .arrow { fill: none; stroke: var(--soft); stroke-width: 1.3; }
   .moves { stroke-width: 2; } .small { stroke: var(--faint); stroke-width: 1; }
@@ -252,6 +253,7 @@ def _column(colour: str, left: float, lines: Sequence[str], end: float) -> Itera
 def _step(step: PlannedStep, number: str, spot: _Spot) -> Iterator[str]:
     is_off = step.runs is False
     style = {True: "box", None: "box maybe", False: "off"}[step.runs]
+    style += " kept" * (step.reuse is not None and step.reuse.state == "reused")
     yield f"<g><title>{escape(_told(step))}</title>"
     if step.one_job_for_each and not is_off:
         yield _rect(style, spot, shift=BEHIND)
@@ -267,6 +269,7 @@ def _small_line(step: PlannedStep) -> str:
     asks = {each.name: each for each in step.asks if each.most}
     gpus = asks.get("GPUs")
     words = [
+        "reused" if step.reuse is not None and step.reuse.state == "reused" else "",
         f"if {step.condition}" if step.runs is None else "",
         f"{step.locations} nodes" if step.locations > 1 else "",
         f"{'up to ' * (gpus.least < gpus.most)}{gpus.most:g} GPU{'s' * (gpus.most > 1)}" if gpus else "",
@@ -283,7 +286,8 @@ def _told(step: PlannedStep) -> str:
     where = f"{step.deployment}/{step.service}" if step.service else step.deployment
     why = f"{step.condition} is false" if step.runs is False else step.why
     took = f"{figures_text(step.job_seconds, short_duration)} before" if step.job_seconds else ""
-    return "\n".join(filter(None, (step.label, f"{where}: {why}", took)))
+    reused = reuse_text(step.reuse) if step.reuse is not None else ""
+    return "\n".join(filter(None, (step.label, f"{where}: {why}", took, reused)))
 
 
 def _input(each: Input, spot: _Spot) -> Iterator[str]:
@@ -322,6 +326,8 @@ def _foot(plan: Plan) -> list[tuple[str, str]]:
             "Coloured arrows: data that move to another place. Pale ones: only figures move. Stacked: several jobs.",
         )
     ]
+    if any(step.reuse is not None and step.reuse.state == "reused" for step in plan.steps):
+        lines.append(("soft", "Filled boxes, “reused”: their work was done by an earlier run, and is not done again."))
     if plan.seconds is not None:
         lines.append(("soft", f"All of it took {figures_text(plan.seconds, short_duration)} before."))
     return [*lines, *(("bad", f"It would fail: {each.what}") for each in plan.problems)]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from medweave import DRIVER_TYPE
 from medweave.energy import Model
-from medweave.plan.document import Asked, Figures, Holding, Input, Item, Move, Plan, PlannedStep
+from medweave.plan.document import Asked, Figures, Holding, Input, Item, Move, Plan, PlannedStep, Reuse
 from medweave.timeline import short_duration
 from medweave_steps.contracts.energy import spelled
 
@@ -20,7 +20,7 @@ NOTHING = "-"
 
 def text_of(plan: Plan) -> str:
     """The whole plan."""
-    parts = (_head, _inputs, _steps, _resources, _moves, _holdings, _time, _problems)
+    parts = (_head, _inputs, _steps, _reuse, _resources, _moves, _holdings, _time, _problems)
     return "\n\n".join("\n".join(lines) for part in parts if (lines := list(part(plan)))) + "\n"
 
 
@@ -65,6 +65,36 @@ def _steps(plan: Plan) -> Iterator[str]:
             why.append(f"runs only if {step.condition} says so")
         rows.append((f"{next(numbers)}", name, before, _where(step), "; ".join(why)))
     yield from _table(rows)
+
+
+def _reuse(plan: Plan) -> Iterator[str]:
+    folder = f"{plan.looked_in[0]}/"
+    told = [(step, step.reuse) for step in plan.steps if step.reuse is not None]
+    reasons = {reuse.why for _, reuse in told}
+    if len(reasons) == 1 and all(reuse.state == "runs" and not reuse.num_reused for _, reuse in told):
+        yield f"What would be reused, by what {folder} keeps: nothing, for {reasons.pop()}."
+        return
+    yield f"What would be reused, by what {folder} keeps"
+    yield from _table([(step.step.lstrip("/"), reuse_text(reuse)) for step, reuse in told])
+
+
+def reuse_text(reuse: Reuse) -> str:
+    """Whether a step's work would be done again."""
+    reused = f"reused from {', '.join(reuse.from_runs)}"
+    unless = f", if {reuse.unless} still has it, and has the same programs and settings" if reuse.unless else ""
+    if reuse.state == "reused":
+        return f"{reused}{unless}"
+    if reuse.state == "not-known":
+        before = ", ".join(each.lstrip("/") for each in reuse.after)
+        return (
+            f"not known before {before} {'has' if len(reuse.after) == 1 else 'have'} run"
+            if before
+            else f"not known: {reuse.why}"
+        )
+    if reuse.num_reused:
+        left = f"{reuse.num_jobs - reuse.num_reused} of {reuse.num_jobs} jobs" if reuse.num_jobs else ""
+        return f"would run: {left}, {reuse.why}; the others are {reused}{unless}"
+    return f"would run: {reuse.why}"
 
 
 def _resources(plan: Plan) -> Iterator[str]:

@@ -39,8 +39,8 @@ class Event:
         deployment, service, location: where, as named in the bindings.
         data: what belongs to the type: `state`, `exit_code`, `seconds`, `peak_memory_mib`, `text` (a progress line), `bytes`;
             of `job.reaction`, what follows from a failed attempt: `failure`, `again`, `after_s`, `memory_mib`, `from_checkpoint`;
-            of `job.lookup`, before a command that may have been run before: `parts` of its work, each by a keyed digest, and
-            `reused_from`, the run that did it, or `why` it cannot be reused. `job.ended` then has `reused_from`, too;
+            of `job.lookup`, before a command that may have been run before: `work`, its name, `parts`, each by a keyed
+            digest, and `reused_from`, the run that did it, or `why` it cannot be reused. `job.ended` then has `reused_from`, too;
             of `job.data`, `inputs` and `outputs` by name, each a list: files and folders with `class`, `bytes` and `sha256` where
             they are known, numbers and fixed words with `value`, other texts with their number of `characters`;
             of `run.started`, `documents`: SHA-256 of the workflow's files, by path from the folder of the workflow.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import gc
 import itertools
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave_steps.contracts import codec
-from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.errors import UsageError, UserInputError
 from medweave_steps.contracts.model import ModelCard
 from medweave_steps.contracts.segmentations import Segmentations, SegmentedCase
 from medweave_steps.contracts.volume import VolumeInfo
@@ -35,7 +36,7 @@ STAGES = ("load", "network", "restore", "write")
 
 def run(config: SegmentConfig, context: StepContext) -> Mapping[str, Any]:
     """Segments every case of a batch; returns the counts and the mean seconds per stage."""
-    card = read_card(config.segmentation_model)
+    card = _at(config.threshold, read_card(config.segmentation_model), context)
     prepared = open_prepared(config.case_batch)
     cases = prepared.cases()
     infos = {case.case.case_id: case.info() for case in cases}
@@ -82,6 +83,19 @@ def run(config: SegmentConfig, context: StepContext) -> Mapping[str, Any]:
         (folder / RECORD_FILE).write_text(codec.dumps(record), encoding="utf-8")
     engine.close()
     return _results(record, stages, compile_s)
+
+
+def _at(threshold: float | None, card: ModelCard, context: StepContext) -> ModelCard:
+    """The card with another threshold, where one is asked for."""
+    if threshold is None or threshold == card.postprocessing.threshold:
+        return card
+    if not 0 < threshold < 1:
+        raise UsageError("--threshold cannot be used.", seen=str(threshold), expected="a probability between 0 and 1")
+    own = card.postprocessing.threshold
+    context.notice(
+        f"threshold {threshold:g} in the place of {own:g}, at which the figures on the model's card were measured"
+    )
+    return dataclasses.replace(card, postprocessing=dataclasses.replace(card.postprocessing, threshold=threshold))
 
 
 @contextlib.contextmanager

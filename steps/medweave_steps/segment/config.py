@@ -24,3 +24,7 @@ class SegmentConfig:
         "library that runs the network on the CPU; onnxruntime (extra segment-ort) computes float32 only",
         default="openvino",
     )
+    threshold: float | None = option(
+        "probability from which a voxel belongs to a lesion, between 0 and 1; without it the one on the model's card",
+        default=None,
+    )

@@ -142,6 +142,16 @@ def test_small_lesions_are_dropped_as_the_card_says(tmp_path, run):
     assert [float(row["volume_mm3"]) for row in rows(filtered.case("lesions.csv"))] == volumes[:1]
 
 
+def test_another_threshold_gives_other_outlines_and_is_told(tmp_path, model, run, capsys):
+    batch = prepare(tmp_path / "batch", [scan_of(series_with())])
+    assert segment(tmp_path, model, batch, "--threshold", "1", output="none").exit_code == 2
+    other = segment(tmp_path, model, batch, "--threshold", "0.9")
+    assert other.exit_code == 0
+    assert "threshold 0.9 in the place of 0.5" in capsys.readouterr().err
+    volumes = [sum(float(row["volume_mm3"]) for row in rows(each.case("lesions.csv"))) for each in (run, other)]
+    assert 0 < volumes[1] < volumes[0]
+
+
 def test_a_worker_needs_neither_torch_nor_monai(tmp_path, model):
     batch = prepare(tmp_path / "batch", [scan_of(series_with())])
     words = ["segment", "--segmentation-model", model, "--case-batch", batch, "--output", tmp_path / "out"]

@@ -1,0 +1,208 @@
+"""What `medweave plan` says of reuse, held against what the run then does: the real engine, run again and again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from medweave.bind import bind, fit
+from medweave.history import read_runs
+from medweave.plan.document import Plan, Reuse
+from medweave.plan.make import make_plan
+from medweave.plan.past import read_past
+from medweave.plan.picture import picture_of
+from medweave.plan.text import text_of
+from support.engine import run
+from support.reuse_runs import ON
+
+SITE = """title: one machine
+deployments:
+  here: {type: medweave.local, config: {}}
+roles:
+  check: {deployment: here}
+"""
+FILE = {"type": "File", "outputBinding": {"glob": "result*"}}
+
+
+def tool(script: str, *names: str, **kinds: str | dict[str, Any]) -> dict[str, Any]:
+    """A tool whose script has its inputs in the order of their names in `names`."""
+    return {
+        "cwlVersion": "v1.2",
+        "class": "CommandLineTool",
+        "baseCommand": ["sh", "-c", script, "sh"],
+        "inputs": {
+            name: (kind if isinstance(kind, dict) else {"type": kind})
+            | ({"inputBinding": {"position": names.index(name)}} if name in names else {})
+            for name, kind in kinds.items()
+        },
+        "outputs": {"result": FILE},
+    }
+
+
+def write(folder: Path) -> None:
+    """`copy` of a folder, `each` for each word of the job file, `again` for each of the results, and `mark`, which reads all."""
+    tools = {
+        "copy": tool(
+            'cat "$1"/* > result.txt; echo "$2" >> result.txt', "data", "ratio", data="Directory", ratio="float",
+            purpose={"type": "string", "default": "test"},
+        ),
+        "each": tool('{ cat "$1"; echo "$2"; } > "result-$2.txt"', "text", "word", text="File", word="string"),
+        "again": tool('cp "$1" "result-$(basename "$1")"', "text", text="File"),
+        "mark": tool('cat "$@" > result.txt', "key", "texts", seed="int?", key="File", texts="File[]"),
+        "last": tool('cat "$1" > result.txt', "text", text="File"),
+    }  # fmt: skip
+    for name, document in tools.items():
+        (folder / f"{name}.cwl").write_text(json.dumps(document))
+    steps = {
+        "copy": ({"data": "data", "ratio": "ratio", "purpose": {"default": "training"}}, {}),
+        "each": ({"text": "copy/result", "word": "words"}, {"scatter": "word"}),
+        "again": ({"text": "each/result"}, {"scatter": "text"}),
+        "mark": ({"texts": "again/result", "seed": "seed", "key": "key"}, {}),
+        "last": ({"text": "mark/result"}, {}),
+    }
+    workflow = {
+        "cwlVersion": "v1.2",
+        "class": "Workflow",
+        "requirements": {"ScatterFeatureRequirement": {}},
+        "inputs": {
+            "data": "Directory", "ratio": {"type": "float", "default": 0.5}, "words": "string[]", "seed": "int?", "key": "File",
+        },
+        "outputs": {"result": {"type": "File", "outputSource": "last/result"}},
+        "steps": {
+            name: {"run": f"{name}.cwl", "in": reads, "out": ["result"]} | keys for name, (reads, keys) in steps.items()
+        },
+    }  # fmt: skip
+    (folder / "tiny.cwl").write_text(json.dumps(workflow))
+    (folder / "roles.yml").write_text(json.dumps({"tiny.cwl": {f"/{name}": "check" for name in steps}}))
+    (folder / "site.yml").write_text(SITE)
+    (folder / "data" / "inner").mkdir(parents=True)
+    (folder / "data" / "one.txt").write_text("one\n")
+    (folder / "key.txt").write_text("secret\n")
+
+
+def give(folder: Path, **values: Any) -> None:
+    data = {"data": {"class": "Directory", "path": "data"}, "key": {"class": "File", "path": "key.txt"}}
+    (folder / "job.yml").write_text(json.dumps(data | {"words": ["red", "blue"]} | values))
+
+
+def planned(folder: Path) -> Plan:
+    fitted = fit(folder / "tiny.cwl", str(folder / "site.yml"), folder / "job.yml")
+    return make_plan(fitted, read_past([folder / "runs"], fitted.pipeline.path))
+
+
+def foretold(folder: Path) -> dict[str, Reuse]:
+    return {step.step[1:]: step.reuse for step in planned(folder).steps if step.reuse is not None}
+
+
+def done(folder: Path) -> tuple[str, dict[str, Sequence[str]]]:
+    """Runs it: the run's id, and for each step the runs that its jobs were reused from."""
+    (folder / "streamflow.yml").write_text(
+        bind(folder / "tiny.cwl", str(folder / "site.yml"), folder / "streamflow.yml", folder / "job.yml")
+    )
+    ended = run(folder, environment=ON)
+    assert ended.exit_code == 0, ended.stderr
+    last = max(read_runs(folder / "runs"), key=lambda each: each.started)
+    jobs = sorted(last.jobs, key=lambda job: job.name)
+    return last.run_id, {
+        step: [job.reused_from for job in jobs if job.step == f"/{step}"]
+        for step in ("copy", "each", "again", "mark", "last")
+    }
+
+
+def held_true(told: dict[str, Reuse], did: dict[str, Sequence[str]]) -> None:
+    """Whatever the plan was sure of has come so."""
+    for step, reuse in told.items():
+        if reuse.state == "reused":
+            assert all(did[step]), (step, did)
+            assert set(did[step]) == set(reuse.from_runs)
+        if reuse.state == "runs":
+            assert "" in did[step], (step, reuse, did)
+        if reuse.num_jobs is not None:
+            assert len(did[step]) == reuse.num_jobs
+            assert sum(map(bool, did[step])) >= reuse.num_reused
+
+
+def states(told: dict[str, Reuse]) -> list[str]:
+    return [told[step].state for step in ("copy", "each", "again", "mark", "last")]
+
+
+def test_what_the_plan_is_sure_of_is_what_the_run_does(tmp_path: Path) -> None:
+    write(tmp_path)
+    give(tmp_path)
+    told = foretold(tmp_path)
+    assert {(reuse.state, reuse.why) for reuse in told.values()} == {("runs", "no earlier run has done it")}
+    first, did = done(tmp_path)
+    held_true(told, did)
+
+    told = foretold(tmp_path)
+    assert states(told) == ["reused"] * 5, told
+    assert {reuse.from_runs for reuse in told.values()} == {(first,)}
+    assert (told["each"].num_jobs, told["each"].num_reused) == (2, 2)
+    second, did = done(tmp_path)
+    held_true(told, did)
+
+    # One parameter: its step, and nobody knows yet what follows from it.
+    give(tmp_path, seed=3)
+    told = foretold(tmp_path)
+    assert states(told) == ["reused", "reused", "reused", "runs", "not-known"]
+    assert (told["mark"].why, told["last"].after) == (f"since run {second} another input seed", ("/mark",))
+    _, did = done(tmp_path)
+    held_true(told, did)
+    assert all(did["last"]), "what mark has written is the same in spite of its seed: only the run could know"
+
+    # One of the items that a step is scattered over.
+    give(tmp_path, words=["red", "green"], seed=3)
+    told = foretold(tmp_path)
+    assert states(told) == ["reused", "runs", "not-known", "not-known", "not-known"]
+    assert (told["each"].num_jobs, told["each"].num_reused) == (2, 1)
+    assert "another input word" in told["each"].why
+    _, did = done(tmp_path)
+    held_true(told, did)
+    assert sum(map(bool, did["again"])) == 1
+
+    # A number, a file of a folder; then all of it back to what the first run had.
+    for change in ("number", "file"):
+        give(tmp_path, ratio=0.25 if change == "number" else 0.5)
+        (tmp_path / "data" / "one.txt").write_text("two\n" if change == "file" else "one\n")
+        told = foretold(tmp_path)
+        assert states(told) == ["runs", "not-known", "not-known", "not-known", "not-known"]
+        _, did = done(tmp_path)
+        held_true(told, did)
+    (tmp_path / "data" / "one.txt").write_text("one\n")
+    give(tmp_path, ratio=0.5)
+    told = foretold(tmp_path)
+    assert states(told) == ["reused"] * 5
+    assert {reuse.from_runs for reuse in told.values()} == {(first,)}
+    held_true(told, done(tmp_path)[1])
+
+
+def test_what_has_changed_without_a_job_file_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path)
+    give(tmp_path)
+    first, _ = done(tmp_path)
+    plan = planned(tmp_path)
+    text, picture = text_of(plan), picture_of(plan)
+    assert f"  each   reused from {first}\n" in text
+    assert picture.count("box kept") == 7, "one for each step, and one more for each of the two that are scattered"
+    assert f"reused from {first}" in picture
+
+    # Kept work that was changed is not given.
+    kept = next((tmp_path / "runs" / ".kept").glob("*/result-red.txt"))
+    kept.write_text("other\n")
+    told = foretold(tmp_path)
+    assert (told["copy"].state, told["each"].state, told["each"].num_reused) == ("reused", "runs", 1)
+    assert told["each"].why == "what was kept of it is not there any more"
+
+    # A tool that was edited may have another command, and nobody has asked the engine.
+    (tmp_path / "mark.cwl").write_text((tmp_path / "mark.cwl").read_text().replace("cat", "cat  "))
+    told = foretold(tmp_path)
+    assert told["copy"].state == "reused"
+    assert told["mark"].state == "not-known"
+    assert "has been edited since run" in told["mark"].why
+
+    monkeypatch.setenv("MEDWEAVE_REUSE", "0")
+    assert {reuse.why for reuse in foretold(tmp_path).values()} == {"reuse is switched off (MEDWEAVE_REUSE=0)"}
