@@ -78,6 +78,15 @@ def connected(login: Login) -> Iterator[paramiko.SSHClient]:
         yield _connect(login, login.host, login.user, login.port, held, MOST_JUMPS)
 
 
+def settings_of(login: Login) -> HostSettings:
+    """What ssh's configuration says of the machine.
+
+    Raises:
+        Closed: it cannot be asked.
+    """
+    return _settings(login, login.host, login.user, login.port)
+
+
 def _connect(
     login: Login, host: str, user: str, port: int | None, held: contextlib.ExitStack, left: int
 ) -> paramiko.SSHClient:

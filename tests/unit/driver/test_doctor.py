@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
+import re
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from medweave.doctor.hop import Check, Health, Hop, quantity, skew
 from medweave.doctor.look import _within
 from medweave.doctor.machine import Machine
 from medweave.doctor.rights import FILES, of_kinds
+from medweave.doctor.routes import Place, between
 from medweave.doctor.text import as_json, table
 from medweave.doctor.way import Login
 from support.sshd import make_key, sshd
@@ -48,6 +52,58 @@ def found(login: Login, workdir: str | None = None, keys: dict[str, str] | None 
             if check.leads_on and hops[-1].health != Health.OK:
                 break
         return {hop.name: hop for hop in hops}
+
+
+@needs_sshd
+class TestRoutes:
+    """Two servers of OpenSSH on this machine, which see the same files."""
+
+    @pytest.fixture
+    def places(self, login: Login, tmp_path: Path) -> Iterator[tuple[Place, Place]]:
+        key = make_key(tmp_path / "key")
+        with sshd(tmp_path / "server", [key]) as server:
+            (tmp_path / "known_hosts").write_text(server.known_host)
+            other = changed(login, port=server.port, key=str(key), known_hosts=str(tmp_path / "known_hosts"))
+            workdir = str(tmp_path / "work")
+            yield Place(name="hpc", login=login, workdir=workdir), Place(name="store", login=other, workdir=workdir)
+
+    def test_a_straight_way_is_measured(self, places: tuple[Place, Place]) -> None:
+        (hop,) = between(*places, {"sameFileSystem": False, "directPorts": [47200, 47209]})
+        assert (hop.place, hop.name, hop.health) == ("hpc - store", "route", Health.OK), hop.seen
+        speeds = re.search(
+            r"^direct: (\d+) MB/s there, (\d+) MB/s back.*store listens, at a port from 47200 to 47209$", hop.seen
+        )
+        assert speeds is not None, hop.seen
+        assert min(map(int, speeds.groups())) > 0
+
+    def test_two_that_see_the_same_files_need_no_copy(self, places: tuple[Place, Place], tmp_path: Path) -> None:
+        (hop,) = between(*places, {})
+        assert hop.health == Health.OK
+        assert hop.seen.startswith("same-file-system: both see ")
+        assert not [each.name for each in tmp_path.iterdir() if "doctor" in each.name]
+
+    def test_no_straight_way_is_said_with_what_to_do(self, places: tuple[Place, Place]) -> None:
+        with socket.socket() as taken:  # no port is left at which one could listen
+            taken.bind(("", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            (hop,) = between(*places, {"sameFileSystem": False, "directPorts": [port, port]})
+        assert hop.health == Health.WARNING
+        assert hop.seen.startswith("none straight: ")
+        assert hop.seen.endswith("a run copies through this machine")
+        assert f"at a port from {port} to {port}" in hop.do
+
+    def test_what_the_site_file_switches_off_is_not_tried(self, places: tuple[Place, Place]) -> None:
+        off = {"sameFileSystem": False, "direct": False, "bucket": {"bucket": "depot"}}
+        (hop,) = between(*places, off)
+        assert (hop.health, hop.do) == (Health.OK, "")
+        assert "a run takes the bucket 'depot'" in hop.seen
+
+    def test_one_that_is_not_reached(self, places: tuple[Place, Place]) -> None:
+        gone = dataclasses.replace(places[1], login=changed(places[1].login, port=1))
+        (hop,) = between(places[0], gone, {})
+        assert hop.health == Health.UNKNOWN
+        assert "not tried" in hop.seen
 
 
 @needs_sshd
