@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.engine import Run
-from support.slurm_runs import GANG, begin, go, resources, sacct, write, write_training
+from support.slurm_runs import GANG, begin, go, jobs_of, resources, sacct, write, write_training
 from support.testbed import Sites, wait_for
 from support.training_set import training_set
 
@@ -143,3 +144,46 @@ def test_a_step_says_whether_another_try_may_help(tmp_path: Path, testbed: Sites
     ended = go(tmp_path, testbed)
     assert ended.exit_code == 1
     assert states(testbed, ended) == ["FAILED"] * attempts
+
+
+# Sends the signal $2 to the process of rank 1 of the job $1, and to that only.
+TO_RANK_1 = """
+for each in /proc/[0-9]*; do
+  tr '\\0' '\\n' < $each/environ 2>/dev/null | grep -qx "SLURM_JOB_ID=$1" || continue
+  tr '\\0' '\\n' < $each/environ | grep -qx MEDWEAVE_NODE_RANK=1 || continue
+  ! grep -q spawn_main $each/cmdline || { kill -$2 "${each#/proc/}" && echo told; }
+done
+"""
+
+
+def lose_rank_1(going: Run, testbed: Sites) -> None:
+    """As soon as the training has a checkpoint."""
+    ((job_id, _),) = jobs_of(testbed, going.record.name)
+    find = f"find {testbed.layout.hpc}/scratch/tests -name checkpoint.pt"
+    assert testbed.hpc("sh", "-c", TO_RANK_1, "sh", job_id, "USR1").stdout == "told\n"
+    wait_for(lambda: testbed.hpc("sh", "-c", find).stdout or None, "a checkpoint")
+    assert testbed.hpc("sh", "-c", TO_RANK_1, "sh", job_id, "KILL").stdout == "told\n"
+
+
+@pytest.mark.long
+def test_a_rank_that_is_lost_is_replaced_and_the_training_goes_on(tmp_path: Path, testbed: Sites) -> None:
+    """To the same weights, as tests/unit/steps/test_strategy_resume.py has it: a second gang here would take a minute."""
+    options = {
+        "training_set": {"class": "Directory", "path": str(training_set(tmp_path / "data"))},
+        "training_steps": 1500, "batch_size": 2, "patch_shape": [16, 16, 16], "channels": [4, 4, 4, 4, 4], "epoch_steps": 100,
+        "validation_interval": 20, "strategy": "ddp", "ranks": 2, "threads_per_rank": 1, "precision": "float32",
+    }  # fmt: skip
+    target = {"deployment": "hpc", "service": "usual", "locations": 2}
+    write_training(tmp_path, options, target=target, reactions=AT_ONCE)
+    going = begin(tmp_path, testbed)
+    going.wait_for_line("epoch 2/15", 300)
+    lose_rank_1(going, testbed)
+    ended = going.wait(300)
+    assert ended.exit_code == 0, ended.stderr
+    assert [(each["failure"], each["from_checkpoint"]) for each in reactions(ended)] == [("StepFailed", True)]
+    assert "killed by signal 9" in ended.of_type("job.ended")[0]["data"]["message"]
+    assert "continued from a checkpoint at step " in ended.stderr
+    assert "epoch 15/15" in ended.stderr
+    assert states(testbed, ended) == ["FAILED", "COMPLETED"]
+    card = json.loads((tmp_path / "results" / "trained_model" / "model_card.json").read_text())
+    assert (card["training"]["steps_done"], card["training"]["world_size"]) == (1500, 2)
