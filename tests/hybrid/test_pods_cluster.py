@@ -108,6 +108,27 @@ def test_a_deleted_worker_ends_the_gang(tmp_path: Path, tenant: Tenant) -> None:
     assert not releases(tenant)
 
 
+# The first time it waits for the end of its pods; where worker 0 has seen it before, it has an end of its own.
+ONCE_LOST = (
+    "[ $MEDWEAVE_NODE_RANK = 0 ] || { sleep 15; exit 0; }; "
+    f"if [ -e /tmp/seen ]; then {GOOD}; else touch /tmp/seen; {PROGRESS} sleep 600; fi"
+)
+
+
+def test_a_deleted_worker_is_replaced_where_the_file_has_a_failure_manager(tmp_path: Path, tenant: Tenant) -> None:
+    prepare(tmp_path, {"train": (ONCE_LOST, GANG)})
+    with (tmp_path / "streamflow.yml").open("a") as file:
+        file.write("failureManager: {type: rollback, config: {max_retries: 2, retry_delay: 0}}\n")
+    going = begin(tmp_path, tenant)
+    going.wait_for_line("case 1/2", 240)
+    tenant.call("kubectl", "delete", "pod", worker(tenant, 1), "--wait=false", "--grace-period=1")
+    ended = going.wait(120)
+    assert ended.exit_code == 0, ended.stderr
+    ends = [(event["data"]["attempt"], event["data"]["state"]) for event in ended.of_type("job.ended")]
+    assert ends == [(1, "failed"), (2, "completed")]
+    assert not releases(tenant)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda each: str(each.name))
 def test_a_signal_takes_the_release_down_within_20_s(tmp_path: Path, tenant: Tenant, number: signal.Signals) -> None:
     prepare(tmp_path, {"train": (PROGRESS + "while :; do sleep 1; done", GANG)})
