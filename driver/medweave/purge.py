@@ -13,16 +13,17 @@ from typing import Any
 from medweave.clean import clean, file_of, refusal
 from medweave.files import write_atomically
 from medweave.history import LOG_FILE, Run, read_run
+from medweave_connectors.ingest.home import forget_links
 from medweave_connectors.record.run import WORK
 from medweave_connectors.reuse.session import forget_all
 from medweave_steps.contracts.errors import TryAgainError, UsageError, UserInputError
 
 DESCRIPTION = (
     "Removes what the runs of a folder keep about one case: their folders at the sites and their scratch here, what the sites'\n"
-    "stores have and no other run uses (it may be the case's), all that is kept for reuse by later runs, the case's part of the\n"
-    "steps' reports, every file with its pictures, and its name in event logs. The runs stay, and `medweave report` makes their\n"
-    "pages again. Not touched: the cohort, and what runs have delivered (--outdir). Models that were trained with the case are\n"
-    "named."
+    "stores have and no other run uses (it may be the case's), all that is kept for reuse by later runs, the links by which\n"
+    "pseudonyms lead back to files (unless a run goes on), the case's part of the steps' reports, every file with its pictures,\n"
+    "and its name in event logs. The runs stay, and `medweave report` makes their pages again. Not touched: the cohort, and\n"
+    "what runs have delivered (--outdir). Models that were trained with the case are named."
 )
 CASE = re.compile(r"case-[0-9a-f]{8}")
 PURGED = "case-purged"
@@ -78,6 +79,10 @@ def run(namespace: argparse.Namespace) -> int:
             print(f"  {line}")
     if known and forget_all(folder):  # nobody can tell which of its files are the case's
         print("what steps have written was kept for reuse by later runs: removed, of all cases")
+    if known and all(refusal(record) is None for record in records) and forget_links(folder):
+        print(
+            "links to what job files named, the way back from its pseudonyms: removed, of all; a run makes those that it needs"
+        )
     print(f"{len(known)} of {len(records)} runs knew {case}")
     names = {record.run_id for record, _ in known}
     unsure = [record for record in records if record.run_id not in names and _may_hold_more(record)]

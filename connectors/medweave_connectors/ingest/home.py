@@ -103,3 +103,14 @@ class Home:
             except OSError:
                 self._key = secrets.token_bytes(NUM_BYTES)
         return self._key
+
+
+def forget_links(runs: Path) -> bool:
+    """Removes the links of a folder of runs, and so the way back from its pseudonyms; False where there were none.
+
+    The key stays: it tells nothing alone, and later runs, which make the links that they need, have the same pseudonyms by it.
+    """
+    links = [path for path in (runs / FOLDER).glob("*") if path.is_symlink()]
+    for path in links:
+        path.unlink(missing_ok=True)
+    return bool(links)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import signal
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from medweave.cli import main
 from medweave.purge import PURGED, without
+from medweave_connectors.ingest.home import Home
 from support.engine import wait_until, write_workflow
 from support.engine_file import engine_file, ssh_site
 from support.fake_cluster import fake_cluster
@@ -46,11 +48,18 @@ def test_nothing_is_left_of_the_case_and_the_others_stay(tmp_path: Path, capsys:
     Recorder(tmp_path / "runs" / "another").end(1)
     kept = tmp_path / "runs" / ".kept" / "ab" / "abcd" / "outputs" / CASE
     kept.mkdir(parents=True)
+    home = Home(tmp_path / "runs")
+    (tmp_path / "Doe_Jane.nii.gz").touch()
+    link = home.link_of(str(tmp_path / "Doe_Jane.nii.gz"), "scan", what="")
+    home.make()
     assert main(["purge", CASE, "--runs", str(tmp_path / "runs")]) == 0
     told = capsys.readouterr().out
     assert "the model of this run has seen the case (train)" in told
     assert "was kept for reuse by later runs: removed" in told
     assert f"1 of 2 runs knew {CASE}" in told
+    assert "the way back from its pseudonyms: removed" in told
+    assert [path.name for path in (tmp_path / "runs" / ".home").iterdir()] == ["key"]
+    assert Home(tmp_path / "runs").link_of(str(tmp_path / "Doe_Jane.nii.gz"), "scan", what="") == link
     assert CASE.encode() not in everything(tmp_path)
     report = json.loads((run / "reports" / "preprocess" / "run_report.json").read_text())
     assert [row["case_id"] for row in report["cases"]] == [OTHER]
@@ -58,6 +67,18 @@ def test_nothing_is_left_of_the_case_and_the_others_stay(tmp_path: Path, capsys:
     assert main(["report", str(run)]) == 0, "what is left is still a run"
     assert main(["purge", CASE, "--runs", str(tmp_path / "runs")]) == 0
     assert f"0 of 2 runs knew {CASE}" in capsys.readouterr().out
+
+
+def test_links_stay_while_a_run_goes_on(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    trained_run(runs / "one")
+    going = Recorder(runs / "another").folder / "events.jsonl"
+    (runs / ".home").mkdir()
+    (runs / ".home" / "scan-000000000000").symlink_to(tmp_path)
+    with going.open("a") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)  # as its driver does
+        main(["purge", CASE, "--runs", str(runs)])
+        assert (runs / ".home" / "scan-000000000000").is_symlink(), "it may read by the link"
 
 
 def test_a_failed_run_loses_its_folders_at_the_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
