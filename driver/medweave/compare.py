@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from medweave.cost import Prices, amount_text
 from medweave.energy import Model, energy_wh, total
 from medweave.history import Job, Run
 from medweave.timeline import short_duration
@@ -82,8 +83,8 @@ def steps(now: Run, before: Run, model: Model) -> list[Row]:
     return rows
 
 
-def sums(now: Run, before: Run, model: Model) -> Iterator[Row]:
-    """The same of the whole runs."""
+def sums(now: Run, before: Run, model: Model, prices: Prices | None = None) -> Iterator[Row]:
+    """The same of the whole runs; what they cost where prices are known."""
     energy = [total(each.energy_wh for each in took(run, model).values())[0] for run in (now, before)]
     pairs: Sequence[tuple[str, Callable[[float], str], float | None, float | None]] = (
         ("Whole run", short_duration, now.seconds, before.seconds),
@@ -91,6 +92,9 @@ def sums(now: Run, before: Run, model: Model) -> Iterator[Row]:
         ("Energy, estimated", spelled, energy[0], energy[1]),
         ("MiB copied between places", _mib, _moved(now), _moved(before)),
     )
+    if prices is not None:
+        costs = [_sum(prices.of_job(job) for job in run.jobs) for run in (now, before)]
+        pairs = (*pairs, ("Cost", lambda amount: amount_text(amount, prices.currency), costs[0], costs[1]))
     for name, words, one, other in pairs:
         change, is_worse = _change(one, other)
         yield Row(name=name, now=_or_none(one, words), before=_or_none(other, words), change=change, is_worse=is_worse)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave import __version__, compare
+from medweave.cost import Prices
 from medweave.energy import CO2E_G_PER_KWH, PUE, Model, energy_wh, measured, spelled_co2e, total
 from medweave.files import write_atomically
 from medweave.history import UNFINISHED, Job, Run, Transfers, read_run
@@ -37,6 +38,7 @@ DESCRIPTION = (
     "A run that failed, was cancelled or is still going on gets a report too."
 )
 
+NO_PRICES = "not known: no site file with `prices` was named (--site)"
 DATE = "%-d %B %Y, %H:%M:%S UTC"
 STATE_WORDS = {
     "completed": "completed",
@@ -75,6 +77,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"power usage effectiveness of the data centres, for the estimate of energy (default: {PUE:g}; this machine has 1)",
     )  # fmt: skip
 
+    parser.add_argument(
+        "--site", default=None, metavar="SITE",
+        help="name of a file in deployments/sites/ at or above this folder, or the path of a site file, for its prices",
+    )  # fmt: skip
+
 
 def run(namespace: argparse.Namespace) -> int:
     """Writes the report and prints where it lies."""
@@ -82,9 +89,16 @@ def run(namespace: argparse.Namespace) -> int:
     output = namespace.output or namespace.run / "report.html"
     model = Model(pue=namespace.pue, co2e_g_per_kwh=namespace.carbon_intensity)
     other = read_run(namespace.compare) if namespace.compare else None
-    write_atomically(output, render(record, read_results(record), model, other))
+    prices = _prices(namespace.site) if namespace.site else None
+    write_atomically(output, render(record, read_results(record), model, other, prices))
     print(output)
     return 0
+
+
+def _prices(site: str) -> Prices | None:
+    from medweave.sites import find_site, read_site  # with the schemas of connectors, which a report does without
+
+    return read_site(find_site(site, Path.cwd())).prices
 
 
 def _positive(text: str) -> float:
@@ -117,11 +131,14 @@ def read_results(record: Run) -> Results | None:
     return None
 
 
-def render(record: Run, results: Results | None, model: Model, other: Run | None = None) -> str:
+def render(
+    record: Run, results: Results | None, model: Model, other: Run | None = None, prices: Prices | None = None
+) -> str:
     """The whole page.
 
     Args:
         other: the run that it is compared with.
+        prices: of the site file that was named, or None.
     """
     try:
         import jinja2
@@ -158,20 +175,21 @@ def render(record: Run, results: Results | None, model: Model, other: Run | None
             *_totals(record),
             *_energy([energy_wh(job, deployments, model) for job in jobs], model),
             *measured(jobs),
+            ("Cost", prices.told([prices.of_job(job) for job in jobs], "job") if prices else NO_PRICES),
         ],
-        method=model.method,
+        method=f"{model.method} {prices.method}" if prices else model.method,
         transfers=[_transfer_row(each) for each in record.transfers],
         delivered=[] if results else delivered(record),
         versions=versions(record),
         processors=processors(record),
-        compared=_compared(record, results, other, model) if other else None,
+        compared=_compared(record, results, other, model, prices) if other else None,
         contents=_contents(record, results, other),
         intended_use=RESEARCH_USE_ONLY,
         made_by=f"medweave {__version__}",
     )
 
 
-def _compared(record: Run, results: Results | None, other: Run, model: Model) -> dict[str, Any]:
+def _compared(record: Run, results: Results | None, other: Run, model: Model, prices: Prices | None) -> dict[str, Any]:
     theirs = read_results(other)
     return {
         "run_id": other.run_id,
@@ -179,7 +197,7 @@ def _compared(record: Run, results: Results | None, other: Run, model: Model) ->
         "started": other.started.strftime(DATE),
         "state": STATE_WORDS.get(other.state, other.state),
         "tables": [
-            ("The run", list(compare.sums(record, other, model))),
+            ("The run", list(compare.sums(record, other, model, prices))),
             ("Each step, all of its jobs together", compare.steps(record, other, model)),
             ("Results", compare.figures(_figures(results), _figures(theirs))),
             ("Versions that differ", compare.versions(versions(record), versions(other))),

@@ -12,6 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from medweave.cost import Prices, read_prices
 from medweave.documents import Entry, FieldPath, entries, parse_mapping, read_text, shown, spelled
 from medweave.field_faults import FieldFault, fault_at, faults
 from medweave_connectors.closest import closest
@@ -64,6 +65,7 @@ class Site:
         text: the file as it stands.
         may_hold: classes of data that may lie at a deployment, by its name; empty where the site has no data rules.
         transfers: settings of the data manager.
+        prices: what computing costs there, or None.
         options: what the command line said about a role's place, by role.
         deployments: its deployments as data.
         entries: the same, as they stand in the text.
@@ -76,6 +78,7 @@ class Site:
     inputs: Mapping[str, Place]
     may_hold: Mapping[str, Sequence[str]]
     transfers: Mapping[str, Any]
+    prices: Prices | None
     deployments: Mapping[str, Mapping[str, Any]]
     entries: Sequence[Entry]
     options: Mapping[str, str] = field(default_factory=dict)
@@ -129,6 +132,7 @@ def read_site(path: Path) -> Site:
         inputs=_places(document, "inputs"),
         may_hold=document.get("mayHold") or {},
         transfers=document.get("transfers") or {},
+        prices=read_prices(path.stem, document.get("prices")),
         deployments=deployments,
         entries=_entries(text, path),
     )
@@ -143,9 +147,11 @@ def faults_of_site(document: Mapping[str, Any], path: Path) -> Iterator[FieldFau
     deployments = document["deployments"]
     yield from faults_of_deployments(deployments, path)
     yield from faults(document.get("transfers") or {}, _schema_of_transfers(), path, ("transfers",))
-    for name in document.get("mayHold") or {}:
-        if name not in deployments:
-            yield _at(path, ("mayHold", name), _unknown("deployment", name, deployments))
+    named: list[FieldPath] = [("mayHold", name) for name in document.get("mayHold") or {}]
+    named += [("prices", "deployments", name) for name in (document.get("prices") or {}).get("deployments", {})]
+    for field_path in named:
+        if (name := str(field_path[-1])) not in deployments:
+            yield _at(path, field_path, _unknown("deployment", name, deployments))
     misplaced = False
     for section in ("roles", "inputs"):
         for name, place in _places(document, section).items():

@@ -361,7 +361,9 @@ class KubernetesJob:
     def _facts(self, told: Told) -> dict[str, object]:
         pod = told.pod or self._last
         pods = [pod_facts(pod, self._container)] if pod else []
-        return {"namespace": self._site.cluster.namespace, "kubernetes_job": self.job_name, "pods": pods}
+        request = requests.request_of(self._step.name)
+        gpus = request.hints.gpus_min if request else 0
+        return {"namespace": self._site.cluster.namespace, "kubernetes_job": self.job_name, "pods": pods, "gpus": gpus}
 
     def _fail(self, kind: FailureKind, code: int) -> None:
         request = requests.request_of(self._step.name)

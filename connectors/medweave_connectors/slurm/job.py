@@ -347,6 +347,8 @@ class SlurmJob:
                 "state": told.word,
                 "source": told.source,
                 "nodes": next((each.nodes for each in known if each.nodes), ""),
+                "num_nodes": self._allocation.num_nodes,
+                "gpus": self._allocation.gpus * self._allocation.num_nodes,
                 "queue_seconds": next((each.queue_seconds for each in known if each.queue_seconds is not None), None),
             }
             | ({"reason": told.reason} if told.reason else {})

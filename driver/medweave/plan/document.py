@@ -95,6 +95,7 @@ class PlannedStep:
         core_hours: what all its jobs together held in earlier runs at this place, hours of one core: their time, by the cores that
             its tool asks for on each node or pod; null where it asks for none.
         gpu_hours: the same of GPUs, of the most that it asks for.
+        cost: of these hours, in the plan's currency, if all of its jobs run; null where hours or prices are not known.
         reuse: whether its work would be done again; null where it does not run.
     """
 
@@ -117,6 +118,7 @@ class PlannedStep:
     job_wh: Figures | None
     core_hours: Figures | None
     gpu_hours: Figures | None
+    cost: float | None
     reuse: Reuse | None
 
 
@@ -243,6 +245,8 @@ class Plan:
         wh: estimated electricity of earlier whole runs at the same places, Wh.
         core_hours: sum of the medians of the steps; null where one of them is not known.
         gpu_hours: the same of GPUs.
+        currency: of all costs, ISO 4217; null where the site file has no prices.
+        cost: sum of the steps that would run if nothing were reused; null where one of them is not known.
         num_earlier_runs: earlier runs of this workflow that were read, completed or not.
         looked_in: folders in which earlier runs were looked for; of reuse in the first one.
         problems: why it would fail; empty where nothing is known that is in the way.
@@ -262,6 +266,8 @@ class Plan:
     wh: Figures | None
     core_hours: float | None
     gpu_hours: float | None
+    currency: str | None
+    cost: float | None
     num_earlier_runs: int
     looked_in: tuple[str, ...]
     problems: tuple[Problem, ...]

@@ -13,7 +13,7 @@ from medweave.carried import Ports, held
 from medweave.data_rules import classes_at
 from medweave.documents import shown
 from medweave.pipelines import Step
-from medweave.plan.document import Holding, Input, Item, Move, Plan, PlannedStep, Problem
+from medweave.plan.document import Figures, Holding, Input, Item, Move, Plan, PlannedStep, Problem
 from medweave.plan.flow import HERE, Edge, Flow, edges, ways
 from medweave.plan.past import Past
 from medweave.plan.resources import asked_by, excess
@@ -30,6 +30,7 @@ from medweave_connectors.reuse.kept import Kept
 from medweave_connectors.transfer.classes import WORKFLOW, in_order
 from medweave_steps.contracts.errors import InternalError
 
+_NONE = Figures(num_runs=0, median=0.0, low=0.0, high=0.0)  # of GPUs, for a tool that asks for none
 JOBS, NAMED = "jobs", "the one that --job names"
 
 
@@ -108,10 +109,25 @@ def make_plan(fitted: Fitted, past: Past) -> Plan:
         wh=past.wh(running) if is_sure else None,
         core_hours=_hours(steps, "cores") if is_sure else None,
         gpu_hours=_hours(steps, "GPUs") if is_sure else None,
+        currency=fitted.site.prices.currency if fitted.site.prices else None,
+        cost=_cost(steps) if is_sure else None,
         num_earlier_runs=len(past.runs),
         looked_in=tuple(shown(folder) for folder in past.looked_in),
         problems=tuple(problems),
     )
+
+
+def _step_cost(given: _Given, place: Place, cores: Figures | None, gpus: Figures | None) -> float | None:
+    prices = given.fitted.site.prices
+    if prices is None or cores is None or gpus is None:
+        return None
+    return prices.cost(place.deployment, core_hours=cores.median, gpu_hours=gpus.median)
+
+
+def _cost(steps: Sequence[PlannedStep]) -> float | None:
+    each = [step.cost for step in steps if step.runs]
+    known = [cost for cost in each if cost is not None]
+    return sum(known) if known and len(known) == len(each) else None
 
 
 def _hours(steps: Sequence[PlannedStep], resource: str) -> float | None:
@@ -159,6 +175,10 @@ def _steps(given: _Given) -> Iterator[PlannedStep]:
         bound = {name: sources_of(each) for name, each in named(said.get("in") or {}).items()}
         asks = tuple(asked_by(tool, given.site, place, _known(bound, given.flow.values))) if tool else ()
         amounts = {each.name: each.most * place.locations for each in asks}
+        hours = {
+            name: given.past.hours(step.path, where, amounts[name]) if name in amounts else None
+            for name in ("cores", "GPUs")
+        }
         yield PlannedStep(
             step=step.path,
             label=" ".join(str(tool.data.get("label") or "").split()) if tool else "",
@@ -179,8 +199,9 @@ def _steps(given: _Given) -> Iterator[PlannedStep]:
             holds=tuple(held(given.carries[step.path])) if given.carries is not None else None,
             job_seconds=given.past.job_seconds(step.path, where),
             job_wh=given.past.job_wh(step.path, where),
-            core_hours=given.past.hours(step.path, where, amounts["cores"]) if "cores" in amounts else None,
-            gpu_hours=given.past.hours(step.path, where, amounts["GPUs"]) if "GPUs" in amounts else None,
+            core_hours=hours["cores"],
+            gpu_hours=hours["GPUs"],
+            cost=_step_cost(given, place, hours["cores"], hours["GPUs"] if "GPUs" in amounts else _NONE),
             reuse=foresight.of(step),
         )
 

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
 from medweave import DRIVER_TYPE
+from medweave.cost import amount_text
 from medweave.energy import Model
 from medweave.plan.document import Asked, Figures, Holding, Input, Item, Move, Plan, PlannedStep, Reuse
 from medweave.timeline import short_duration
@@ -167,9 +168,12 @@ def _time(plan: Plan) -> Iterator[str]:
             each = " for each job" if step.one_job_for_each else ""
             told = _took(step.job_seconds, step.job_wh, each) if step.job_seconds else "not known at this place"
             cores, gpus = (None if each is None else each.median for each in (step.core_hours, step.gpu_hours))
-            rows.append((step.step.lstrip("/"), told + _hours(cores, gpus)))
+            rows.append((step.step.lstrip("/"), told + _hours(cores, gpus) + _costs(step.cost, plan.currency)))
     whole = _took(plan.seconds, plan.wh, "") if plan.seconds else "no whole run at these places"
-    yield from _table([*rows, ("all of it", whole + _hours(plan.core_hours, plan.gpu_hours))])
+    whole += _hours(plan.core_hours, plan.gpu_hours) + _costs(plan.cost, plan.currency)
+    yield from _table([*rows, ("all of it", whole)])
+    if plan.currency is None:
+        yield "  What it costs is not known: the site file has no `prices`."
     if any(step.job_wh for step in plan.steps):
         yield from _wrapped(Model().method, "  ")
 
@@ -181,6 +185,13 @@ def _hours(cores: float | None, gpus: float | None) -> str:
         for hours, unit in ((cores, "core-hours"), (gpus, "GPU-hours"))
         if hours
     )
+
+
+def _costs(amount: float | None, currency: str | None) -> str:
+    """What it costs, where the site file has prices."""
+    if currency is None:
+        return ""
+    return "; cost not known" if amount is None else f"; {amount_text(amount, currency)}"
 
 
 def _took(seconds: Figures, wh: Figures | None, each: str) -> str:

@@ -40,7 +40,8 @@ def test_a_job_with_its_cost(cluster: Cluster) -> None:
     job = ended_job(ended)
     assert (job["seconds"], job["cpu_seconds"], job["peak_memory_mib"]) == (2.0, 1.5, 20.0)
     assert job["site"] == {
-        "slurm_job_id": "100", "state": "COMPLETED", "source": "sacct", "nodes": "n1", "queue_seconds": 3.0,
+        "slurm_job_id": "100", "state": "COMPLETED", "source": "sacct", "nodes": "n1", "queue_seconds": 3.0, "num_nodes": 1,
+            "gpus": 0,
     }  # fmt: skip
     assert ended.of_type("job.report")
     assert ended.stderr.count("case 1/2: x, 4 s left") == 1
