@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import signal
 from collections.abc import Sequence
@@ -16,8 +17,10 @@ from typing import Any
 from streamflow.core.data import StreamWrapper
 
 from medweave_connectors.errors import StreamBroke
+from medweave_connectors.transfer.direct.encoding import filled
 
 READ_BYTES, TAIL_BYTES = 2**16, 2000
+PIPE_BYTES = 2**20
 HELD_BYTES = 2**19  # asyncio stops reading a pipe when it holds twice as much
 GRACE_S = 5.0
 
@@ -92,16 +95,26 @@ class _Program(StreamWrapper):  # type: ignore[misc]
 
 
 class Reader(_Program):
-    """What a program writes to its standard output."""
+    """What a program writes to its standard output. It is read by a thread: asyncio would copy each byte three times."""
 
     async def __aenter__(self) -> Reader:
-        await self._start(stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE)
+        self._output, output = os.pipe()
+        self._reading: asyncio.Future[bytearray] | None = None
+        try:
+            with contextlib.suppress(OSError):  # an account has too many
+                fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+            await self._start(stdin=asyncio.subprocess.DEVNULL, stdout=output)
+        except BaseException:
+            os.close(self._output)
+            raise
+        finally:
+            os.close(output)
         return self
 
-    async def read(self, size: int | None = None) -> bytes:
+    async def read(self, size: int | None = None) -> bytearray:
         """Up to `size` bytes; none at the end."""
-        assert self._process.stdout is not None
-        return await self._process.stdout.read(-1 if size is None else size)
+        self._reading = asyncio.ensure_future(asyncio.to_thread(filled, self._output, size or READ_BYTES))
+        return await asyncio.shield(self._reading)
 
     async def write(self, data: bytes) -> None:
         """There is no way to write."""
@@ -111,8 +124,17 @@ class Reader(_Program):
         await self._discard()
 
     async def _discard(self) -> None:
+        if self._reading is not None:  # nobody has waited for its end
+            await asyncio.wait([self._reading])
         while await self.read(READ_BYTES):
             pass
+
+    async def _end(self) -> None:
+        try:
+            await super()._end()
+        finally:
+            if self._reading is None or self._reading.done():  # else its number may soon be that of another file
+                os.close(self._output)
 
 
 class Writer(_Program):

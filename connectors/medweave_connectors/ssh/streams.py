@@ -17,12 +17,21 @@ from streamflow.deployment.connector.ssh import SSHStreamReaderWrapper, SSHStrea
 from medweave_connectors.errors import StreamBroke, StreamCut
 
 READ_BYTES = 2**16
+PACKET_BYTES = 2**15  # OpenSSH takes no larger ones
 TAIL_BYTES = 4000
 LAST_WORDS_S = 2.0
 
 
 class _Input(SSHStreamWriterWrapper):  # type: ignore[misc]
     """Closing it ends the input; the stock one closes the session, and how the command ended is never known."""
+
+    async def write(self, data: Any) -> None:
+        """Sends. Of more than a packet, asyncssh would move all that is left each time that one has gone."""
+        rest = memoryview(data)
+        while rest:
+            self.stream.write(rest[:PACKET_BYTES])
+            rest = rest[PACKET_BYTES:]
+        await self.stream.drain()
 
     async def _close(self) -> None:
         self.stream.write_eof()

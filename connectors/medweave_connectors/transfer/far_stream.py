@@ -1,5 +1,5 @@
 """One end of a copy through the driver: a command that writes, whose output is encoded, or one that reads what is decoded for it.
-Or a folder of many files, which this program writes by itself.
+Or a folder of many files, or a large file, which this program writes by itself.
 
 It runs at a site by a bare python3 (3.8 or later): `wire.words` sends this text, with modules in the places of their imports. The
 stream is standard output, or standard input; the command's last words and its exit status are this program's, too. After its blocks
@@ -78,15 +78,15 @@ def receive(_: str, *command: str) -> int:
     return code or (FAILED if why else 0)
 
 
-def plant(path: str, note: str, blobs: str) -> int:
-    """Makes a folder of what it reads, decoded: see `tree_stream`."""
+def plant(path: str, note: str, num_bytes: str, blobs: str) -> int:
+    """Makes a folder or file of what it reads, decoded: see `tree_stream`."""
     encoding.hold_memory()
     os.umask(0)  # modes are those of the source
     _widen(sys.stdin.fileno())
     try:
-        tree_stream.plant(_contents(), path, note, blobs)
+        tree_stream.plant(encoding.ahead(_contents()), path, note, int(num_bytes), blobs)
     except (encoding.NotDecoded, tree_stream.NotPlanted) as error:
-        sys.stderr.write("medweave: %s\n" % (str(error) or "no tree"))
+        sys.stderr.write(f"medweave: {error}: {getattr(error, 'said', '')}\n")
         return FAILED
     return 0
 

@@ -18,7 +18,6 @@ from medweave_connectors.transfer import rest as rests
 from medweave_connectors.transfer.commands import Place
 from medweave_connectors.transfer.flow import Flow
 from medweave_connectors.transfer.manifest import ROOT, Kind, Manifest, Unlisted
-from medweave_connectors.transfer.pieces import Piece
 from medweave_connectors.transfer.rest import Rest
 
 # Before each further try. A kubelet or an API server that is started again needs some seconds.
@@ -31,19 +30,22 @@ Places = Sequence[ExecutionLocation]
 
 
 class Carrier(Protocol):
-    """The way of one copy."""
+    """The way of one copy.
+
+    Attributes:
+        not_as_a_tree: called where it goes in another way than as a tree.
+    """
+
+    not_as_a_tree: Callable[[], object]
+
+    def tree(self, places: Places) -> bytes | None:
+        """What was read where it went as one tree to all of them."""
 
     async def send_files(self, folder: str, paths: Sequence[str], part: str, destinations: Places) -> None:
         """Sends some files of a folder, into the place of a copy whose others are there."""
 
     async def send_end(self, path: str, target: str, destinations: Places, *, begins: int, size: int) -> None:
         """Sends what a large file lacks."""
-
-    async def plants(self, destinations: Places) -> bool:
-        """Whether a program of ours can write a folder at each of them."""
-
-    async def send_tree(self, piece: Piece, destinations: Places) -> None:
-        """Sends a folder to such a program."""
 
     def brought_more(self) -> None:
         """A stream was cut which was not in vain."""

@@ -35,6 +35,7 @@ from medweave_connectors.transfer.known import Digests
 from medweave_connectors.transfer.limit import Limit, read_limit
 from medweave_connectors.transfer.manifest import Manifest
 from medweave_connectors.transfer.memo import memo_of
+from medweave_connectors.transfer.planting import Tree
 from medweave_connectors.transfer.sending import Sending
 from medweave_connectors.transfer.side_by_side import every
 from medweave_connectors.transfer.store import Store, store_at
@@ -305,7 +306,7 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
         sending.carrier = way
         sending.flow.tell = partial(_tell, sending)
 
-        async def stream(source: str, target: str) -> None:
+        async def stream(source: str, target: str, tree: Tree | None) -> None:
             async def pump(places: Sequence[ExecutionLocation]) -> None:
                 await _copy(
                     src_connector=connector_of(sending.source.deployment),
@@ -317,7 +318,7 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
                     writable=True,
                 )
 
-            await way.send(source, target, pump)
+            await way.send(source, target, pump, tree)
 
         sent = await sending.send(stream)
         if not writable:

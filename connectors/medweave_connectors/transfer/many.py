@@ -54,7 +54,11 @@ def kept(text: str) -> bool:
 
 
 def settled(path: str, tree: str, store: Store | None) -> list[str]:
-    """Words that look whether what `tree_stream` has written is this tree, which the store keeps then: `is_settled` tells."""
+    """Words that look whether what `tree_stream` has written is this tree, which the store keeps then: `is_settled` tells.
+
+    Args:
+        store: None for a tree of which it need not know but its files.
+    """
     note = shlex.quote(note_of(path))
     kept = ""
     if store is not None:

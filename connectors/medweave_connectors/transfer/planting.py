@@ -1,4 +1,4 @@
-"""A folder of many files of this machine, sent as one stream of our own: see `tree_stream`. No streamflow in here."""
+"""A folder of many files, or what is large, sent as one stream of our own: see `tree_stream`. No streamflow in here."""
 
 from __future__ import annotations
 
@@ -6,40 +6,74 @@ import hashlib
 import os
 import posixpath
 import sys
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from medweave_connectors.transfer import far_files, many, seal, wire
 from medweave_connectors.transfer.manifest import ROOT, Kind, Manifest
 from medweave_connectors.transfer.pieces import Piece
 from medweave_connectors.transfer.store import Store
 
+LARGE_BYTES = 2**23  # less is not worth the start of a python3
+
 
 def is_for(seen: Manifest) -> bool:
-    """Whether a folder is worth it, and no name in it is odd."""
-    return many.are_in(seen) and not seal.is_odd(seen)
+    """Whether it is worth it, and no name in it is odd."""
+    return (many.are_in(seen) or seen.num_bytes >= LARGE_BYTES) and not seal.is_odd(seen)
 
 
-def piece(path: str, target: str, note: Path, store: Store | None) -> Piece:
-    """The stream.
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """One such stream.
 
-    Args:
-        path: the folder, without links.
+    Attributes:
+        path: the folder or file, without links.
         target: where it is put together.
-        note: a file of this machine, which says what was sent once it has been: see `read`.
+        num_bytes: of all its files.
         store: of the places that get it.
     """
-    packing = [sys.executable, "-S", "-I", "-c", wire.tree_program(), path, str(note)]
-    unpacking = wire.words("plant", target, many.note_of(target), "" if store is None else store.blobs)
-    return Piece(packing, unpacking, root=posixpath.basename(path))
+
+    path: str
+    target: str
+    num_bytes: int
+    store: Store | None
+
+    def by_this_machine(self, note: Path) -> Piece:
+        """The commands, where it lies here.
+
+        Args:
+            note: a file of this machine, which says what was sent once it has been: see `read`.
+        """
+        packing = [sys.executable, "-S", "-I", "-c", wire.tree_program(), self.path, str(note)]
+        unpacking = wire.words("plant", self.target, many.note_of(self.target), str(self.num_bytes), self._blobs)
+        return Piece(packing, unpacking, root=posixpath.basename(self.path))
+
+    def for_source(self) -> Mapping[str, Any]:
+        """What the far end of a direct copy is told that reads it."""
+        return {"program": wire.tree_program(), "path": self.path}
+
+    def for_target(self) -> Mapping[str, Any]:
+        """The same of the one that writes it."""
+        note = many.note_of(self.target)
+        program, num_bytes = wire.tree_program(), self.num_bytes
+        return {"program": program, "path": self.target, "note": note, "num_bytes": num_bytes, "blobs": self._blobs}
+
+    @property
+    def _blobs(self) -> str:
+        return "" if self.store is None else self.store.blobs
 
 
-def read(note: Path, seen: Manifest) -> tuple[Manifest, str] | None:
+def read(noted: bytes, seen: Manifest) -> tuple[Manifest, str] | None:
     """What was sent, with its digests, and the SHA-256 of its tree; None where it is not what was seen before.
 
     A file that was written to while it was read has ended the stream, and one that was written to before that has other bytes.
+
+    Args:
+        noted: by the sender, see `tree_stream.noted`. It may be another site's.
     """
-    total, _, tree = note.read_bytes().partition(b"\n")
+    total, _, tree = noted.partition(b"\n")
     files, folder_lines = far_files.parsed(tree)
     entries = dict(seen.entries)
     for name, _, sha256 in map(far_files.file_of, files):
@@ -50,6 +84,7 @@ def read(note: Path, seen: Manifest) -> tuple[Manifest, str] | None:
         entries[path] = entry._replace(sha256=sha256.decode())
     folders = {os.fsdecode(line.partition(b" ")[2]).removeprefix("./") or ROOT for line in folder_lines}
     wanted = {path for path, each in seen.entries.items() if each.kind == Kind.FOLDER}
-    if (len(files), int(total), folders) != (seen.num_files, seen.num_bytes, wanted):
+    told = total.decode(errors="replace")
+    if (len(files), told, folders) != (seen.num_files, str(seen.num_bytes), wanted):
         return None
     return replace(seen, entries=entries), hashlib.sha256(tree).hexdigest()

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import posixpath
 import secrets
-import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from streamflow.core.deployment import ExecutionLocation
@@ -28,12 +26,13 @@ from medweave_connectors.transfer.flow import Flow, counted_by
 from medweave_connectors.transfer.going_on import Carrier, GoingOn
 from medweave_connectors.transfer.known import Digests, failed
 from medweave_connectors.transfer.manifest import Kind, Manifest, Unlisted
+from medweave_connectors.transfer.planting import Tree
 from medweave_connectors.transfer.reuse import Reuse, is_worth_it
 from medweave_connectors.transfer.side_by_side import every
 from medweave_connectors.transfer.store import State, Store
 
 ConnectorOf = Callable[[str], Any]
-Stream = Callable[[str, str], Awaitable[None]]
+Stream = Callable[[str, str, Tree | None], Awaitable[None]]
 
 
 class Sending:
@@ -239,48 +238,48 @@ class Sending:
         return sent
 
     async def _whole(self, stream: Stream) -> Manifest:
-        if self.source.local and planting.is_for(self.seen) and await self.carrier.plants(self._distinct):
-            return await self._planted()
-        # The source is read for its digests while it is read to be sent: the second of them finds it in memory.
-        reading = asyncio.ensure_future(self._sums())
-        reading.add_done_callback(failed)  # where the stream breaks first, its error is told
+        reading: list[asyncio.Future[Manifest]] = []
+
+        def read() -> None:
+            # The source is read for its digests while it is read to be sent: the second of them finds it in memory.
+            if not reading:
+                reading.append(asyncio.ensure_future(self._sums()))
+                reading[0].add_done_callback(failed)  # where the stream breaks first, its error is told
 
         async def all_of_it(place: Place) -> None:
-            await stream(self.seen.real, place.inside(self.name))
+            tree = self._tree(place) if planting.is_for(self.seen) else None
+            await stream(self.seen.real, place.inside(self.name), tree)
 
+        self.carrier.not_as_a_tree = read
         try:
             await self._carried(all_of_it)
+            if (noted := self.carrier.tree(self._distinct)) and (sent := await self._as_noted(noted)) is not None:
+                return sent
             try:
-                sent = await reading
+                sent = await reading[0] if reading else await self._sums()
             except SiteUnreachable:  # its connection was lost, too
                 sent = await self._sums()
         finally:
-            reading.cancel()
+            for each in reading:
+                each.cancel()
         await self._verify(sent)
         return sent
 
-    async def _planted(self) -> Manifest:
-        """Sends a folder of many files, which are known at the other end when the stream has ended."""
-        with tempfile.TemporaryDirectory(prefix="medweave-") as folder:
-            note, at = Path(folder, "sent"), self._store if self._reuse is not None else None
+    def _tree(self, place: Place) -> Tree:
+        at = self._store if self._reuse is not None else None
+        return Tree(self.seen.real, place.inside(self.name), self.seen.num_bytes, at)
 
-            async def tree(place: Place) -> None:
-                piece = planting.piece(self.seen.real, place.inside(self.name), note, at)
-                await self.carrier.send_tree(piece, self._distinct)
-
-            await self._carried(tree)
-            found = None if self._gone_on else planting.read(note, self.seen)
-        if found is None:
-            sent = await self._sums()
-            await self._verify(sent)
-            return sent
+    async def _as_noted(self, noted: bytes) -> Manifest | None:
+        """What was sent as a tree, found to be what has arrived; None where both have to be read."""
+        if self._gone_on or (found := planting.read(noted, self.seen)) is None:
+            return None
         sent, digest = found
         await every(self._settled(each, sent, digest) for each in self._distinct)
         await self._digests.learn(self._key, self.seen, sent)
         return sent
 
     async def _settled(self, location: ExecutionLocation, sent: Manifest, digest: str) -> None:
-        at = self._store if self._reuse is not None else None
+        at = self._store if self._reuse is not None and many.are_in(sent) else None
         text, _ = await self._run(location, many.settled(self.place.inside(self.name), digest, at))
         if not many.is_settled(text):
             if wrong := await self._difference(location, sent, seal.of(sent)):

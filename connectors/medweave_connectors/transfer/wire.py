@@ -174,6 +174,8 @@ class Passing:
         Raises:
             StreamRefused: it is not what was asked for.
         """
+        if self._encoder is not None:  # what comes as a block need not be put together
+            buffer_bytes = max(buffer_bytes, BLOCK)
         contents = self._passed(read, buffer_bytes)
         blocks = self._as_it_is(contents) if self._encoder is None else self._encoded(contents, self._encoder)
         if self._decoder is not None or self._encoder is not None:
@@ -243,8 +245,12 @@ class Passing:
             return Block(b"".join((head, body)), size, max(before, len(head) + len(body)))
 
         async for data, wire_bytes in contents:
-            held += data
             before += wire_bytes
+            if not held and len(data) == BLOCK and isinstance(data, bytearray):
+                yield await made(data)
+                before = 0
+                continue
+            held += data
             while len(held) >= BLOCK:
                 piece = held[:BLOCK]
                 del held[:BLOCK]

@@ -294,7 +294,7 @@ async def _waiting(end: LocalEnd) -> Any:
     own, peer = make_identity(), make_identity()
     shell = await end.end.open(commands.start())
     settings = commands.to_listen(bind="127.0.0.1", own=own, peer=peer)
-    await shell.write(commands.program() + commands.line(settings, ["cat"], sends=True))
+    await shell.write(commands.program() + commands.line({**settings, "words": ["cat"]}, sends=True))
     told = commands.read(await shell.read())
     assert told is not None
     assert "listening" in told

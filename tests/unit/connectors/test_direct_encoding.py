@@ -381,11 +381,11 @@ def carried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, sender: str = ""
     file.write_bytes(slices(FIRST - 1))
     real = commands.line
 
-    def line(told: Any, words: Any, *, sends: bool) -> bytes:
+    def line(told: Any, *, sends: bool) -> bytes:
         with monkeypatch.context() as patch:
             text = encoding.for_far_end() + (sender if sends else receiver)
             patch.setattr(encoding, "for_far_end", lambda: text)
-            return real(told, words, sends=sends)
+            return real(told, sends=sends)
 
     monkeypatch.setattr(dialogue.commands, "line", line)
     source = Half(LocalEnd("a").end, ["cat", str(file)])

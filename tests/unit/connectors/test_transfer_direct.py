@@ -222,9 +222,9 @@ def refused_ports(monkeypatch: pytest.MonkeyPatch, sending: tuple[bool, ...] = (
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
 
-    def line(settings: Any, words: Any, *, sends: bool) -> bytes:
+    def line(settings: Any, *, sends: bool) -> bytes:
         refused = not settings["listen"] and sends in sending
-        return real({**settings, "port": port} if refused else settings, words, sends=sends)
+        return real({**settings, "port": port} if refused else settings, sends=sends)
 
     monkeypatch.setattr(commands, "line", line)
 

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from medweave_connectors.errors import SourceUnreadable, TransferFailed
 from medweave_connectors.placement.folder_commands import STORE
 from medweave_connectors.transfer import looked_here, manager, manifest, many, planting, tree_stream, wire
 from medweave_connectors.transfer.direct import routes
+from medweave_connectors.transfer.planting import Tree
 from medweave_connectors.transfer.tree_stream import END, FILE, FOLDER, HEAD, NotPlanted, Planter
 from support.old_python import assert_is_python
 from support.transfers import Places, places
@@ -44,7 +46,7 @@ def listed(path: Path) -> manifest.Manifest:
 
 
 def sent(folder: Path, note: Path) -> bytes:
-    words = planting.piece(str(folder), "/nowhere", note, None).packing
+    words = Tree(str(folder), "/nowhere", 0, None).by_this_machine(note).packing
     return subprocess.run(words, capture_output=True, check=True).stdout
 
 
@@ -116,7 +118,9 @@ def test_what_arrives_is_what_lay_there(
         root, target, blobs = Path(name, "root"), Path(name, "target"), Path(name, "blobs")
         written(root, files, folders)
         stream = sent(root, Path(name, "sent"))
-        planter = Planter(os.fsencode(target), os.fsencode(Path(name, "note")), os.fsencode(blobs) if keeps else b"")
+        planter = Planter(
+            os.fsencode(target), os.fsencode(Path(name, "note")), 1000, os.fsencode(blobs) if keeps else b""
+        )
         for begins in range(0, len(stream), size):
             planter.take(stream[begins : begins + size])
         planter.end()
@@ -128,7 +132,7 @@ def test_what_arrives_is_what_lay_there(
             path: (each.mode if each.kind == manifest.Kind.FOLDER else each.mode & kept) & kept
             for path, each in wanted.entries.items()
         }
-        told_by = planting.read(Path(name, "sent"), replace(wanted, entries={
+        told_by = planting.read(Path(name, "sent").read_bytes(), replace(wanted, entries={
             path: each._replace(sha256="") for path, each in wanted.entries.items()
         }))  # fmt: skip
         assert told_by == (wanted, many.tree_of(wanted))
@@ -136,6 +140,51 @@ def test_what_arrives_is_what_lay_there(
         if keeps:
             held = {each.read_bytes() for each in blobs.rglob("*") if each.is_file()}
             assert held == {content for content, _ in files.values()}
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    content=st.binary(max_size=300), size=st.integers(1, 200), mode=st.sampled_from([0o644, 0o755]), keeps=st.booleans()
+)
+def test_a_file_arrives_alone(content: bytes, size: int, mode: int, keeps: bool) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        root, target, blobs = Path(name, "scan\xfc .nii"), Path(name, "target"), Path(name, "blobs")
+        root.write_bytes(content)
+        root.chmod(mode)
+        stream = sent(root, Path(name, "sent"))
+        planter = Planter(
+            os.fsencode(target), os.fsencode(Path(name, "note")), 300, os.fsencode(blobs) if keeps else b""
+        )
+        for begins in range(0, len(stream), size):
+            planter.take(stream[begins : begins + size])
+        planter.end()
+        assert target.read_bytes() == content
+        assert target.stat().st_mode & 0o777 == (mode & 0o555 if keeps else mode)
+        wanted = listed(root)
+        seen = replace(wanted, entries={path: each._replace(sha256="") for path, each in wanted.entries.items()})
+        assert planting.read(Path(name, "sent").read_bytes(), seen) == (
+            wanted,
+            hashlib.sha256(Path(name, "note").read_bytes()).hexdigest(),
+        )
+        if keeps:
+            (held,) = (each for each in blobs.rglob("*") if each.is_file())
+            assert held.samefile(target)
+
+
+def test_blocks_are_whole_whatever_lies_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree_stream, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(tree_stream, "WRITE_BYTES", 300)
+    monkeypatch.setattr(tree_stream, "ASK_BYTES", 500)
+    monkeypatch.chdir("/")
+    for number, size in enumerate((0, 1, 999, 1000, 1001, 5000, 2999)):
+        (tmp_path / "root").mkdir(exist_ok=True)
+        (tmp_path / "root" / str(number)).write_bytes(os.urandom(size))
+    sender = tree_stream.Sender(os.fsencode(tmp_path / "root"))
+    pieces = list(sender.pieces())
+    assert max(map(len, pieces)) <= 1000
+    tree_stream.plant(pieces, str(tmp_path / "to"), str(tmp_path / "note"), 20_000, "")
+    assert listed(tmp_path / "root").difference(listed(tmp_path / "to")) == ""
+    assert (tmp_path / "note").read_bytes() == sender.tree
 
 
 def entry(kind: int, name: bytes, content: bytes = b"", mode: int = 0o755) -> bytes:
@@ -157,15 +206,18 @@ LAST = HEAD.pack(END, 0, 0, 0, 0)
         TOP + entry(7, b"device"),
         TOP + entry(FILE, b"two\nlines", b"x"),
         entry(FILE, b"hostile", b"x"),
+        TOP + entry(FILE, b"large", bytes(1001)),
+        TOP + entry(FILE, b"a", bytes(600)) + entry(FILE, b"b", bytes(600)),
+        TOP + entry(FILE, b"in\0between", b"x"),
         TOP + LAST + entry(FILE, b"later", b"x"),
     ],
 )
 def test_a_hostile_stream_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bytes) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(NotPlanted):
-        tree_stream.plant([stream], str(tmp_path / "at"), str(tmp_path / "note"), "")
+        tree_stream.plant([stream], str(tmp_path / "at"), str(tmp_path / "note"), 1000, "")
     assert not (tmp_path / "note").exists()
-    assert [each for each in tmp_path.rglob("*") if each.is_file()] == []
+    assert {each.name for each in tmp_path.rglob("*") if each.is_file()} <= {"a"}
     assert not Path("/tmp/medweave-hostile").exists()
 
 
@@ -181,8 +233,8 @@ def test_no_stream_writes_elsewhere(data: st.DataObject, pieces: list[bytes]) ->
         inside = Path(name, "in")
         inside.mkdir()
         try:
-            tree_stream.plant([bytes(broken), *pieces], str(inside / "at"), str(inside / "note"), "")
-        except (NotPlanted, OSError, ValueError):
+            tree_stream.plant([bytes(broken), *pieces], str(inside / "at"), str(inside / "note"), 1000, "")
+        except NotPlanted:
             assert not (inside / "note").exists()
         assert [each.name for each in Path(name).iterdir()] == ["in"]
         assert {each.name for each in inside.iterdir()} <= {"at", "note"}
@@ -239,14 +291,14 @@ def cohort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cohort]:
 
 def spoiled_on_the_way(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """What is sent goes through a program, which is Python's standard input and output."""
-    piece = planting.piece
+    piece = Tree.by_this_machine
 
     def through(*given: Any) -> Any:
         made = piece(*given)
         line = f"{shlex.join(made.packing)} | {shlex.join([sys.executable, '-c', script])}"
         return replace(made, packing=["sh", "-c", line])
 
-    monkeypatch.setattr(planting, "piece", through)
+    monkeypatch.setattr(Tree, "by_this_machine", through)
 
 
 FLIP = "import sys; d = bytearray(sys.stdin.buffer.read()); d[-100] ^= 1; sys.stdout.buffer.write(d)"
@@ -274,6 +326,42 @@ def test_a_folder_that_nobody_may_write_to_arrives_so(cohort: Cohort) -> None:
     assert (cohort.at.target / "cohort" / f"{PATIENT} 1").stat().st_mode & 0o777 == 0o555
 
 
+def large(cohort: Cohort) -> Path:
+    """One large file and a small one, in the place of the many."""
+    shutil.rmtree(cohort.folder)
+    cohort.folder.mkdir()
+    (cohort.folder / "small").write_bytes(b"small")
+    file = cohort.folder / "large"
+    file.write_bytes(os.urandom(planting.LARGE_BYTES))
+    return file
+
+
+def test_large_files_arrive_and_are_kept_without_tar(cohort: Cohort) -> None:
+    large(cohort)
+    cohort.send()
+    assert {each.stat().st_nlink for each in cohort.at.target.rglob("*") if each.is_file()} == {2}
+    before = cohort.at.target
+    cohort.at.target = cohort.workdir / "run-1" / "other"
+    cohort.at.target.mkdir()
+    cohort.at.replace("tar", 'exec "$real" "$@"')  # by which a few files are linked
+    cohort.at.at_work(lambda each: each.send("from-driver", "cohort"))
+    assert (cohort.at.target / "cohort" / "large").samefile(before / "cohort" / "large")
+    assert cohort.told["num_bytes"] == 0
+
+
+def test_a_large_file_arrives_alone(cohort: Cohort) -> None:
+    file = large(cohort)
+    cohort.at.at_work(lambda each: each.send("from-driver", "cohort/large"))
+    (found,) = (each for each in cohort.at.target.rglob("*") if each.is_file())
+    assert found.read_bytes() == file.read_bytes()
+
+
+def test_a_byte_of_a_large_file_flipped_on_the_way_is_noticed(cohort: Cohort, monkeypatch: pytest.MonkeyPatch) -> None:
+    large(cohort)
+    spoiled_on_the_way(monkeypatch, FLIP.replace("-100", "-99999"))
+    assert "1 of 2 files with other content" in cohort.failed()
+
+
 def test_a_byte_flipped_on_the_way_is_noticed(cohort: Cohort, monkeypatch: pytest.MonkeyPatch) -> None:
     spoiled_on_the_way(monkeypatch, FLIP)
     assert f"1 of {NUM_FILES} files with other content" in cohort.failed()
@@ -295,32 +383,36 @@ def test_a_program_that_dies_there_in_the_middle(cohort: Cohort) -> None:
     assert "(exit status 9)" in cohort.failed()
 
 
-def changing(cohort: Cohort, monkeypatch: pytest.MonkeyPatch, packing: list[str] | None) -> list[int]:
+def changing(
+    cohort: Cohort, monkeypatch: pytest.MonkeyPatch, packing: list[str] | None, content: bytes = b"another" * 100
+) -> list[int]:
     """A file changes after it was looked at; and what was sent in the first try."""
-    piece, tries = planting.piece, list[int]()
+    piece, tries = Tree.by_this_machine, list[int]()
 
     def changed(*given: Any) -> Any:
         tries.append(len(tries))
         made = piece(*given)
         if len(tries) == 1:
-            (cohort.folder / f"{PATIENT} 0" / "0").write_bytes(b"more than there was" * 100)
+            (cohort.folder / f"{PATIENT} 0" / "0").write_bytes(content)
             return made if packing is None else replace(made, packing=packing)
         return made
 
-    monkeypatch.setattr(planting, "piece", changed)
+    monkeypatch.setattr(Tree, "by_this_machine", changed)
     return tries
 
 
+@pytest.mark.parametrize(("num_bytes", "tries"), [(400, [0]), (399, [0]), (5000, [0, 1])])
 def test_a_file_that_changed_before_it_was_sent_arrives_as_it_is(
-    cohort: Cohort, monkeypatch: pytest.MonkeyPatch
+    cohort: Cohort, monkeypatch: pytest.MonkeyPatch, num_bytes: int, tries: list[int]
 ) -> None:
-    tries = changing(cohort, monkeypatch, None)
+    """More than there was is refused, whoever sends it."""
+    made = changing(cohort, monkeypatch, None, b"x" * num_bytes)
     cohort.send()
-    assert tries == [0]
+    assert made == tries
 
 
 def test_what_changes_while_it_is_read_is_sent_again(cohort: Cohort, monkeypatch: pytest.MonkeyPatch) -> None:
-    tries = changing(cohort, monkeypatch, ["sh", "-c", f"exit {tree_stream.CHANGED}"])
+    tries = changing(cohort, monkeypatch, ["sh", "-c", "exit 1"])
     cohort.send()
     assert tries == [0, 1]
 
@@ -329,10 +421,10 @@ def test_who_reads_notices_who_writes(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "data").mkdir()
     file = tmp_path / "data" / "a"
     file.write_bytes(b"1" * 1000)
-    real = os.read
+    real = os.readv
 
-    def read(at: int, size: int) -> bytes:
-        found = real(at, size)
+    def read(at: int, rooms: Any) -> int:
+        found = real(at, rooms)
         with file.open("r+b") as other:
             other.write(b"2")
         return found
@@ -341,19 +433,19 @@ def test_who_reads_notices_who_writes(tmp_path: Path, monkeypatch: pytest.Monkey
     with (tmp_path / "out").open("wb") as out:
         monkeypatch.setattr(sys, "stdout", out)
         assert tree_stream.send(str(tmp_path / "data"), str(tmp_path / "note")) == 0
-        monkeypatch.setattr(os, "read", read)
-        assert tree_stream.send(str(tmp_path / "data"), str(tmp_path / "other")) == tree_stream.CHANGED
+        monkeypatch.setattr(os, "readv", read)
+        assert tree_stream.send(str(tmp_path / "data"), str(tmp_path / "other")) == 1
     assert not (tmp_path / "other").exists()
 
 
 def test_a_file_that_may_not_be_read(cohort: Cohort, monkeypatch: pytest.MonkeyPatch) -> None:
-    piece = planting.piece
+    piece = Tree.by_this_machine
 
     def unreadable(*given: Any) -> Any:
         made = piece(*given)
         return replace(made, packing=["sh", "-c", "echo 'Permission denied' >&2; exit 1"])
 
-    monkeypatch.setattr(planting, "piece", unreadable)
+    monkeypatch.setattr(Tree, "by_this_machine", unreadable)
     monkeypatch.setattr(
         manifest, "command", lambda *_, **__: ["( echo 'Permission denied'; exit 1 )"]
     )  # so would the listing say

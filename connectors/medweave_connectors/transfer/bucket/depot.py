@@ -94,7 +94,7 @@ class Depot:
         for end, half, method, where in ((ends[0], source, "PUT", "source"), (ends[1], target, "GET", "destination")):
             try:
                 probe = self._signed(copy, PROBE, method)
-                await end.begin({**told, "probe": probe, "guard": half.guard}, half.words, sends=half is source)
+                await end.begin({**told, "probe": probe, **half.work}, sends=half is source)
                 async with asyncio.timeout(REACH_S):
                     await end.hear("reached")
                 copy.reached = True

@@ -164,7 +164,7 @@ def _code(error: urllib.error.HTTPError) -> str:
 def _why(reason: Any) -> str:
     if isinstance(reason, ssl.SSLError):
         return "another one answers"
-    return far_end._why(reason) if isinstance(reason, OSError) else "no connection"
+    return far_end.why_not(reason) if isinstance(reason, OSError) else "no connection"
 
 
 # ---- the stream

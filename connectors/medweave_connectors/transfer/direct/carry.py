@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from medweave_connectors.transfer.direct import commands
 from medweave_connectors.transfer.direct.dialogue import LOST, START_S, Dialogue, EndFailed
 from medweave_connectors.transfer.direct.ends import End
-from medweave_connectors.transfer.direct.far_end import CUT
+from medweave_connectors.transfer.direct.far_link import CUT
 from medweave_connectors.transfer.direct.identity import make_identity
 from medweave_connectors.transfer.flow import Flow
 from medweave_connectors.transfer.limit import Share
@@ -35,11 +35,18 @@ class Half:
     Attributes:
         words: their output is sent; or they get what arrives.
         guard: of the archive that arrives, as `archive.for_far_end` has it; without one, everything passes.
+        tree: what the end's program reads or writes by itself, without any words: see `planting.Tree`.
     """
 
     end: End
-    words: Sequence[str]
+    words: Sequence[str] = ()
     guard: Mapping[str, Any] | None = None
+    tree: Mapping[str, Any] | None = None
+
+    @property
+    def work(self) -> dict[str, Any]:
+        """What the end is told of it."""
+        return {"words": list(self.words), "guard": self.guard, "tree": self.tree}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +55,12 @@ class Carried:
 
     Attributes:
         wire_bytes: what `num_bytes` took on the wire, before it was encrypted.
+        tree: what was read, as `tree_stream.noted` has it; None where it was no tree.
     """
 
     num_bytes: int
     wire_bytes: int
+    tree: bytes | None
 
 
 class Unreached(Exception):
@@ -103,7 +112,7 @@ async def carry(
         pacing = asyncio.create_task(_paced(first, share))
         try:
             told, _ = await all_ended(*(each.hear("ended") for each in (first, second)))
-            return Carried(int(told["ended"]), int(told["wire"]))
+            return Carried(int(told["ended"]), int(told["wire"]), commands.read_tree(told))
         except EndFailed as error:
             raise broke(error) from None
         finally:
@@ -153,11 +162,11 @@ async def _together(
     own, other = make_identity(), make_identity()
     listening = commands.to_listen(bind=waiting.end.bind, own=own, peer=other, ports=ports)
     rate = {"rate": share.rate}
-    await waiting.begin(listening | {"guard": waiters.guard} | rate, waiters.words, sends=waiting is first)
+    await waiting.begin(listening | waiters.work | rate, sends=waiting is first)
     told = await waiting.hear("listening", within_s=START_S)
     hosts = [*waiting.end.hosts, *told["addresses"]]
     connecting = commands.to_connect(hosts=hosts, port=told["listening"], own=other, peer=own)
-    await calling.begin(connecting | {"guard": callers.guard} | rate, callers.words, sends=calling is first)
+    await calling.begin(connecting | callers.work | rate, sends=calling is first)
     await calling.hear("connected", within_s=START_S)
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import shlex
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 from medweave_connectors.transfer.direct import encoding
-from medweave_connectors.transfer.direct.far_end import MARK
+from medweave_connectors.transfer.direct.far_link import MARK
 from medweave_steps.contracts.errors import UsageError
 
 PORTS = (47000, 47099)  # of the end that listens; the charts' NetworkPolicies may open them
@@ -23,7 +25,7 @@ _BOOT = (
     "b = sys.stdin.buffer; exec(b.read(int(b.readline())))"
 )
 _LACKS = MARK + json.dumps({"failed": "it has no python3"})
-FAR_END = "far_end.py"
+MOST_BYTES = 2**28  # of a tree: two million files
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,17 @@ def start() -> list[str]:
     return ["sh", "-c", script]
 
 
+@functools.cache
 def program() -> bytes:
     """The far end's program, with its length in front."""
-    text = files(__package__).joinpath(FAR_END).read_bytes()
+    text = far_end().encode()
     return f"{len(text)}\n".encode() + text
+
+
+def far_end() -> str:
+    """The same, which another program may have within it."""
+    text, link = (files(__package__).joinpath(name).read_text("utf-8") for name in ("far_end.py", "far_link.py"))
+    return encoding.with_module(text, "far_link", link)
 
 
 def to_listen(*, bind: str, own: Identity, peer: Identity, ports: tuple[int, int] = PORTS) -> dict[str, Any]:
@@ -92,10 +101,9 @@ def _identities(own: Identity, peer: Identity) -> dict[str, str]:
     return {"own": own.certificate + own.key, "peer": peer.certificate}
 
 
-def line(settings: Mapping[str, Any], words: Sequence[str], *, sends: bool) -> bytes:
-    """The line that begins the work: `words` are a command whose output is sent, or that gets what arrives."""
-    told = {**settings, "words": list(words), "send": sends, "encoding": encoding.for_far_end()}
-    return json.dumps(told).encode() + b"\n"
+def line(settings: Mapping[str, Any], *, sends: bool) -> bytes:
+    """The line that begins the work."""
+    return json.dumps({**settings, "send": sends, "encoding": encoding.for_far_end()}).encode() + b"\n"
 
 
 def read(text: bytes) -> dict[str, Any] | None:
@@ -108,6 +116,13 @@ def read(text: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return told if isinstance(told, dict) else None
+
+
+def read_tree(told: Mapping[str, Any]) -> bytes | None:
+    """Of the end that sent a tree, what it has read."""
+    if "tree" not in told:
+        return None
+    return zlib.decompressobj().decompress(base64.b64decode(told["tree"]), MOST_BYTES)
 
 
 def last_words(tar: Mapping[str, Any]) -> str:

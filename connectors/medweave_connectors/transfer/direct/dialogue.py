@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -55,9 +55,9 @@ class Dialogue:
             raise
         return self
 
-    async def begin(self, settings: Mapping[str, Any], words: Sequence[str], *, sends: bool) -> None:
+    async def begin(self, settings: Mapping[str, Any], *, sends: bool) -> None:
         """Tells it what to do."""
-        await self._write(commands.line(settings, words, sends=sends))
+        await self._write(commands.line(settings, sends=sends))
 
     async def tell(self, **facts: Any) -> None:
         """Tells it more, in one line; another one may hear it meanwhile, and learns why where it does not listen.

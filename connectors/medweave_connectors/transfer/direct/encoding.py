@@ -303,21 +303,24 @@ def hold_memory() -> None:
 
 def pieces(source: int) -> Iterator[bytearray]:
     """What comes, in full blocks where it comes quickly."""
-    while True:
-        piece = bytearray(BLOCK)
-        view, count = memoryview(piece), 0
-        while count < BLOCK:
-            if count and not select.select([source], [], [], FILL_S)[0]:
-                break
-            got = os.readv(source, [view[count:]])
-            if not got:
-                break
-            count += got
-        view.release()
-        del piece[count:]
-        if not piece:
-            return
+    while piece := filled(source, BLOCK):
         yield piece
+
+
+def filled(source: int, size: int) -> bytearray:
+    """The next of it, as many bytes as come quickly; none at its end."""
+    piece = bytearray(size)
+    view, count = memoryview(piece), 0
+    while count < size:
+        if count and not select.select([source], [], [], FILL_S)[0]:
+            break
+        got = os.readv(source, [view[count:]])
+        if not got:
+            break
+        count += got
+    view.release()
+    del piece[count:]
+    return piece
 
 
 _END = object()

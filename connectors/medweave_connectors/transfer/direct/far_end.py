@@ -1,9 +1,9 @@
 """One end of a direct copy. It runs at a site, by a bare python3 (3.8 or later) with ssl: `program` sends it there as text.
 
-Nothing of medweave is imported, nothing is written but what tar unpacks. Standard input gives one line of JSON (see `words`), and
-holds the certificates. After it may come lines with the `rate` at which to send; whatever else comes, also its end, ends this
-program and its tar. Standard output has lines for the
-driver, each behind a mark, and no name of a file but in the last words of tar.
+Nothing of medweave is imported, nothing is written but what tar unpacks, or the tree that comes (see `tree_stream`). Standard input
+gives one line of JSON (see `words`), and holds the certificates. After it may come lines with the `rate` at which to send; whatever
+else comes, also its end, ends this program and its tar. Standard output has lines for the driver, each behind a mark, and no name
+of a file but in the last words of tar.
 
 On the wire, within TLS 1.3: a greeting of each side, the codecs of who gets it, blocks (see `encoding`), one of no length that
 tells the number of bytes and tar's exit status, and an answer that tells the status of the other tar. TLS authenticates each
@@ -18,8 +18,6 @@ import contextlib
 import fcntl
 import json
 import os
-import queue
-import random
 import signal
 import socket
 import ssl
@@ -28,38 +26,23 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from typing import Any, Callable, Iterator, NoReturn  # noqa: UP035 (3.8)
 
-MARK = "medweave-direct "
-CUT = "the stream was cut"  # which tells nothing of why
+from medweave_connectors.transfer.direct import far_link
+
+Failed, say, exactly, why_not = far_link.Failed, far_link.say, far_link.exactly, far_link.why_not
+CUT = far_link.CUT
+
 BLOCK = 2**20
-GREETING = b"medweave-direct 2\n"
-GREET_S, IDLE_S, BEAT_S = 5.0, 120.0, 5.0
-MOST_STRANGERS = 16  # that may be greeted at the same time
-TRY_S = 2.0  # one of several addresses
+IDLE_S, BEAT_S = 120.0, 5.0
 TAIL = 2000
 _F_SETPIPE_SZ = 1031  # fcntl names it from 3.10 on
 _END = struct.Struct(">Qi")
-_output = threading.Lock()
 _moved = [0]  # bytes so far
 _wire = [0]  # and those of blocks on the wire
 _rate = [0.0]  # what may go over the wire, bytes/s; 0 for all there is
 _tars: list[subprocess.Popen[bytes]] = []
-
-
-class Failed(Exception):
-    """Why there is no copy, in words that name no file; `tar` has its exit status and last words where it was tar."""
-
-    def __init__(self, why: str, tar: dict[str, Any] | None = None) -> None:
-        super().__init__(why)
-        self.tar = tar
-
-
-def say(**facts: Any) -> None:
-    """One line for the driver."""
-    with _output:
-        sys.stdout.write(MARK + json.dumps(facts) + "\n")
-        sys.stdout.flush()
 
 
 def leave() -> NoReturn:
@@ -87,150 +70,7 @@ def _beat() -> None:
             leave()
 
 
-# ---- who the other one is
-
-
-def _from_memory(context: ssl.SSLContext, pem: bytes) -> None:
-    """Gives a key to OpenSSL, which reads files only, by pipes: it never lies in one."""
-    ends = [os.pipe(), os.pipe()]  # one for the certificate, one for the key
-    try:
-        for _, writing in ends:
-            os.write(writing, pem)
-            os.close(writing)
-        context.load_cert_chain(*("/dev/fd/%d" % reading for reading, _ in ends))  # noqa: UP031
-    except OSError:
-        raise Failed("its python3 cannot take a certificate from memory") from None
-    finally:
-        for reading, _ in ends:
-            os.close(reading)
-
-
-def _context(settings: dict[str, Any]) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if settings["listen"] else ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # the certificate itself is known
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(cadata=settings["peer"])
-    _from_memory(context, settings["own"].encode())
-    return context
-
-
-def _greeted(context: ssl.SSLContext, plain: socket.socket, settings: dict[str, Any]) -> ssl.SSLSocket:
-    """The connection, once both have proved who they are."""
-    plain.settimeout(GREET_S)
-    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    secured = context.wrap_socket(plain, server_side=settings["listen"])
-    if secured.getpeercert(binary_form=True) != ssl.PEM_cert_to_DER_cert(settings["peer"]):
-        raise ssl.SSLError("another certificate")
-    secured.sendall(GREETING)  # after it the other side knows, too, that its certificate was taken
-    if _exactly(secured, len(GREETING)) != GREETING:
-        raise ssl.SSLError("another greeting")
-    return secured
-
-
-def _listen(settings: dict[str, Any]) -> socket.socket:
-    """A free port of the range, at the address, or at all of them."""
-    first, last = settings["ports"]
-    ports = list(range(first, last + 1))
-    random.shuffle(ports)
-    host = settings["host"]
-    everywhere = not host and socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if everywhere or ":" in host else socket.AF_INET
-    for port in ports:
-        try:
-            return socket.create_server((host, port), family=family, backlog=64, dualstack_ipv6=everywhere)
-        except OSError:
-            continue
-    raise Failed("no port from %d to %d is free there" % (first, last))  # noqa: UP031
-
-
-def listened(settings: dict[str, Any]) -> ssl.SSLSocket:
-    """The one connection from a peer with the right certificate. Others are dropped, and do not end it."""
-    context = _context(settings)
-    strangers = threading.Semaphore(MOST_STRANGERS)
-    right: queue.Queue[ssl.SSLSocket] = queue.Queue()
-
-    def greet(plain: socket.socket) -> None:
-        try:
-            right.put(_greeted(context, plain, settings))
-        except (OSError, ValueError, Failed):
-            plain.close()
-        finally:
-            strangers.release()
-
-    def accept() -> None:
-        with contextlib.suppress(OSError):  # closed
-            while True:
-                plain, _ = listener.accept()
-                if strangers.acquire(blocking=False):
-                    threading.Thread(target=greet, args=(plain,), daemon=True).start()
-                else:
-                    plain.close()
-
-    with _listen(settings) as listener:
-        threading.Thread(target=accept, daemon=True).start()
-        say(listening=listener.getsockname()[1], addresses=_addresses())
-        try:
-            return right.get(timeout=settings["wait_s"])
-        except queue.Empty:
-            raise Failed("nobody has connected") from None
-
-
-def _addresses() -> list[str]:
-    """This machine's own, as its routes and its name have them."""
-    found = []
-    for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):  # nothing is sent there
-        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((far, 9))
-            found.append(probe.getsockname()[0])
-    with contextlib.suppress(OSError):
-        found += [str(each[4][0]) for each in socket.getaddrinfo(socket.gethostname(), None)]
-    return [each for each in dict.fromkeys(found) if not each.startswith(("127.", "::1", "fe80"))]
-
-
-def connected(settings: dict[str, Any]) -> ssl.SSLSocket:
-    """A connection to the first address at which the right one answers."""
-    context, reasons = _context(settings), []
-    deadline = time.monotonic() + settings["connect_s"]
-    for host in settings["hosts"]:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            break
-        try:
-            plain = socket.create_connection((host, settings["port"]), timeout=min(left, TRY_S))
-        except OSError as error:
-            reasons.append(_why(error))
-            continue
-        try:
-            return _greeted(context, plain, settings)
-        except (OSError, ValueError, Failed):
-            plain.close()
-            reasons.append("another one answers")
-    raise Failed(", ".join(dict.fromkeys(reasons)) or "no address is known")
-
-
-def _why(error: OSError) -> str:
-    if isinstance(error, ConnectionRefusedError):
-        return "connection refused"
-    if isinstance(error, socket.timeout):
-        return "no answer"
-    if isinstance(error, socket.gaierror):
-        return "the name is not known there"
-    return error.strerror or "no connection"
-
-
 # ---- what is sent
-
-
-def _exactly(source: ssl.SSLSocket, size: int) -> bytearray:
-    data, done = bytearray(size), 0
-    with memoryview(data) as view:
-        while done < size:
-            count = source.recv_into(view[done:])
-            if not count:
-                raise Failed(CUT)
-            done += count
-    return data
 
 
 def _tar(words: list[str], **pipe: int) -> subprocess.Popen[bytes]:
@@ -259,20 +99,45 @@ def _last_words(tar: subprocess.Popen[bytes]) -> tuple[threading.Thread, bytearr
 
 
 def _told(code: int, words: tuple[threading.Thread, bytearray]) -> dict[str, Any]:
-    words[0].join(GREET_S)
+    words[0].join(far_link.GREET_S)
     # As bytes: the driver decides what of it is known.
     return {"exit_status": code, "told": base64.b64encode(bytes(words[1])).decode()}
 
 
-def send(link: ssl.SSLSocket, command: list[str], encoding: dict[str, Any]) -> None:
-    """Sends what a command writes."""
+def send(link: ssl.SSLSocket, settings: dict[str, Any], encoding: dict[str, Any]) -> dict[str, Any]:
+    """Sends what a command writes, or a tree; what else there is to tell of it."""
     encoding["hold_memory"]()
-    known = _exactly(link, _exactly(link, 1)[0])
-    tar = _tar(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    known = encoding["Encoder"](exactly(link, exactly(link, 1)[0]))
+    if settings["tree"]:
+        return _send_tree(link, settings["tree"], known, encoding)
+    tar = _tar(settings["words"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     words, source = _last_words(tar), tar.stdout
     assert source is not None
+    _send_blocks(link, known.blocks(encoding["pieces"](source.fileno())))
+    code = tar.wait()
+    link.sendall(encoding["HEAD"].pack(0, 0, 0) + _END.pack(_moved[0], code))
+    if code:
+        raise Failed("tar failed where the files are", _told(code, words))
+    _answered(link)
+    return {}
+
+
+def _send_tree(link: ssl.SSLSocket, given: dict[str, Any], known: Any, encoding: dict[str, Any]) -> dict[str, Any]:
+    tree = _module("tree_stream", given["program"])
+    sender = tree["Sender"](os.fsencode(given["path"]))
+
+    try:
+        _send_blocks(link, known.blocks(sender.pieces()))
+    except tree["NotSent"] as error:
+        raise Failed(str(error), _said(error.said)) from None
+    link.sendall(encoding["HEAD"].pack(0, 0, 0) + _END.pack(_moved[0], 0))
+    _answered(link)
+    return {"tree": base64.b64encode(zlib.compress(tree["noted"](sender), 1)).decode()}
+
+
+def _send_blocks(link: ssl.SSLSocket, blocks: Iterator[Any]) -> None:
     free_at = 0.0
-    for head, body, size in encoding["Encoder"](known).blocks(encoding["pieces"](source.fileno())):
+    for head, body, size in blocks:
         link.sendall(head)
         link.sendall(body)
         _moved[0] += size
@@ -280,12 +145,16 @@ def send(link: ssl.SSLSocket, command: list[str], encoding: dict[str, Any]) -> N
         if _rate[0]:
             free_at = max(free_at, time.monotonic()) + (len(head) + len(body)) / _rate[0]
             time.sleep(max(free_at - time.monotonic(), 0.0))
-    code = tar.wait()
-    link.sendall(encoding["HEAD"].pack(0, 0, 0) + _END.pack(_moved[0], code))
-    if code:
-        raise Failed("tar failed where the files are", _told(code, words))
-    if struct.unpack(">i", _exactly(link, 4))[0]:
+
+
+def _answered(link: ssl.SSLSocket) -> None:
+    if struct.unpack(">i", exactly(link, 4))[0]:
         raise Failed("tar failed at the other end")
+
+
+def _said(words: str) -> dict[str, Any] | None:
+    """What the system said of a tree, as if it had been tar."""
+    return {"exit_status": 1, "told": base64.b64encode(words.encode()).decode()} if words else None
 
 
 def _module(name: str, text: str) -> dict[str, Any]:
@@ -318,10 +187,10 @@ def _contents(link: ssl.SSLSocket, encoding: dict[str, Any]) -> Iterator[bytearr
     link.sendall(bytes([len(decoder.known)]) + decoder.known)
     while True:
         try:
-            how, length, size = decoder.head(_exactly(link, head.size))
+            how, length, size = decoder.head(exactly(link, head.size))
             if not length:
                 return
-            content = decoder.content(how, _exactly(link, length), size)
+            content = decoder.content(how, exactly(link, length), size)
         except encoding["NotDecoded"] as error:
             raise Failed(str(error)) from None
         _moved[0] += size
@@ -329,9 +198,12 @@ def _contents(link: ssl.SSLSocket, encoding: dict[str, Any]) -> Iterator[bytearr
         yield content
 
 
-def receive(link: ssl.SSLSocket, command: list[str], passed: Callable[[Any], Any], encoding: dict[str, Any]) -> None:
-    """Gives what comes, and may pass, to a command."""
-    tar = _tar(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+def receive(link: ssl.SSLSocket, settings: dict[str, Any], encoding: dict[str, Any]) -> None:
+    """Gives what comes, and may pass, to a command; or writes the tree that it is."""
+    if settings["tree"]:
+        return _receive_tree(link, settings["tree"], encoding)
+    passed = _guard(settings["guard"])
+    tar = _tar(settings["words"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     words, target = _last_words(tar), tar.stdin
     assert target is not None
     for content in _contents(link, encoding):
@@ -342,15 +214,34 @@ def receive(link: ssl.SSLSocket, command: list[str], passed: Callable[[Any], Any
         except BrokenPipeError:  # an archive's readers stop before its padding
             if code := tar.wait():
                 raise Failed("tar failed where they should go", _told(code, words)) from None
-    count, sent = _END.unpack(_exactly(link, _END.size))
-    if sent or count != _moved[0]:
-        raise Failed("tar failed at the other end" if sent else CUT)
+    _all_came(link)
     passed(b"")
     target.close()
     code = tar.wait()
     link.sendall(struct.pack(">i", code))
     if code:
         raise Failed("tar failed where they should go", _told(code, words))
+
+
+def _receive_tree(link: ssl.SSLSocket, given: dict[str, Any], encoding: dict[str, Any]) -> None:
+    tree = _module("tree_stream", given["program"])
+    path, note, blobs = (os.fsencode(given[each]) for each in ("path", "note", "blobs"))
+    os.umask(0)  # modes are those of the source
+    planter = tree["Planter"](path, note, given["num_bytes"], blobs)
+    try:
+        for content in encoding["ahead"](_contents(link, encoding)):
+            planter.take(content)
+        _all_came(link)
+        planter.end()
+    except tree["NotPlanted"] as error:
+        raise Failed(str(error), _said(error.said)) from None
+    link.sendall(struct.pack(">i", 0))
+
+
+def _all_came(link: ssl.SSLSocket) -> None:
+    count, sent = _END.unpack(exactly(link, _END.size))
+    if sent or count != _moved[0]:
+        raise Failed("tar failed at the other end" if sent else CUT)
 
 
 def main() -> None:
@@ -361,14 +252,15 @@ def main() -> None:
         threading.Thread(target=work, daemon=True).start()
     try:
         try:
-            link = (listened if settings["listen"] else connected)(settings)
+            link = (far_link.listened if settings["listen"] else far_link.connected)(settings)
             say(connected=True)
             link.settimeout(IDLE_S)
             encoding = _module("encoding", settings["encoding"])
             if settings["send"]:
-                send(link, settings["words"], encoding)
+                facts = send(link, settings, encoding)
             else:
-                receive(link, settings["words"], _guard(settings["guard"]), encoding)
+                receive(link, settings, encoding)
+                facts = {}
         except Failed as error:
             say(failed=str(error), tar=error.tar, moved=_moved[0])
         except socket.timeout:  # noqa: UP041 (before 3.10 it was no TimeoutError)
@@ -376,7 +268,7 @@ def main() -> None:
         except OSError:  # ssl's are such
             say(failed=CUT, tar=None, moved=_moved[0])
         else:
-            say(ended=_moved[0], wire=_wire[0])
+            say(ended=_moved[0], wire=_wire[0], **facts)
     except BrokenPipeError:
         pass  # nobody listens
     leave()

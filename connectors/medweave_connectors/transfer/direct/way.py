@@ -6,7 +6,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import posixpath
+import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from streamflow.core.deployment import ExecutionLocation
@@ -23,6 +26,7 @@ from medweave_connectors.transfer.direct.work import BUCKET, DIRECT, SAME, THROU
 from medweave_connectors.transfer.flow import Flow
 from medweave_connectors.transfer.flow import current as current_flow
 from medweave_connectors.transfer.pieces import Piece
+from medweave_connectors.transfer.planting import Tree
 from medweave_connectors.transfer.same_files import How
 from medweave_connectors.transfer.side_by_side import every
 from medweave_connectors.transfer.wire import Sites
@@ -43,6 +47,7 @@ class Way:
     Attributes:
         depot: the bucket, where the file has one.
         sites: what places can encode of what goes through the driver.
+        not_as_a_tree: called where a copy goes, or may have to go, in another way than as a tree: its source has to be read, then.
         holds: files, and their bytes, of the whole source.
         links: whether a file may be one that others have.
     """
@@ -51,6 +56,7 @@ class Way:
     sites: Sites
     holds: tuple[int, int]
     links: bool
+    not_as_a_tree: Callable[[], object]
 
     def __init__(
         self,
@@ -72,6 +78,8 @@ class Way:
         self._by_driver = False  # some bytes have gone through it
         self._broken = False  # some bytes were not counted
         self._flow: Flow | None = None  # which counts those that go through the driver
+        self._trees: dict[str, bytes | None] = {}  # what was read for a place
+        self.not_as_a_tree = lambda: None
 
     def told(self, place: ExecutionLocation) -> tuple[str, str]:
         """The route by which a place got its copy, and why by that one."""
@@ -88,29 +96,52 @@ class Way:
             return self._wire_bytes[place.name]
         return self._flow.wire_bytes or None if self._flow is not None and route == self._driver else None
 
-    async def send(self, path: str, target: str, pump: Pump) -> None:
+    def tree(self, places: Sequence[ExecutionLocation]) -> bytes | None:
+        """What was read to be sent, as `tree_stream.noted` has it; None where it did not go as one tree to all of them."""
+        found = {self._trees.get(each.name) for each in places}
+        return found.pop() if len(found) == 1 else None
+
+    async def send(self, path: str, target: str, pump: Pump, tree: Tree | None = None) -> None:
         """Copies a path to the places, by the best way; what cannot go directly goes through the driver.
 
         Args:
             target: its path there, in a folder that belongs to this copy.
             pump: sends to some of the places through the driver.
+            tree: the same as a stream of our own, where it may go as one.
 
         Raises:
             StreamCut: a stream without the driver broke off on the way: some of it is there.
             StreamBroke: tar failed for a reason that it would have on any way.
         """
         left: Sequence[ExecutionLocation] = self._destinations
+        self._trees = {}
+        if len(self._everywhere) > len(self._destinations):  # what others copy is listed there
+            tree = None
+        if tree is None:
+            self.not_as_a_tree()
         if self._driver == THROUGH:
             run = current()
             # Elsewhere lie the user's own files, which they may change.
             links = self.links and run is not None and f"/{run.run_id}/" in path
-            work = whole(path, target, holds=self.holds, links=links)
+            work = whole(path, target, holds=self.holds, links=links, tree=tree)
             left = await self._without_driver([work], await self._distinct(target))
             if left and len(self._everywhere) > len(self._destinations):  # the connector copies to all of a cluster
                 self._reasons, left = {}, self._destinations
-        if left:
-            await self._by_this_machine()
+        if not left:
+            return
+        await self._by_this_machine()
+        if tree is not None and self._source.local and all(self.sites.known(each) for each in left):
+            await self._planted(tree, [each for each in await self._distinct(target) if each in left])
+        else:
+            self.not_as_a_tree()
             await pump(left)
+
+    async def _planted(self, tree: Tree, places: Sequence[ExecutionLocation]) -> None:
+        """Sends what lies here through the driver to programs of ours, which write it."""
+        with tempfile.TemporaryDirectory(prefix="medweave-") as folder:
+            note = Path(folder, "sent")
+            await self._through_driver([tree.by_this_machine(note)], places)
+            self._trees.update(dict.fromkeys([each.name for each in places], note.read_bytes()))
 
     async def send_files(
         self, folder: str, paths: Sequence[str], part: str, destinations: Sequence[ExecutionLocation]
@@ -134,17 +165,6 @@ class Way:
             left = await self._without_driver([work], destinations)
         if left:
             await self._through_driver([end], left)
-
-    async def plants(self, destinations: Sequence[ExecutionLocation]) -> bool:
-        """Whether a program of ours can write a folder of this machine at each of them."""
-        if self._why_not or len(self._everywhere) > len(self._destinations):
-            return False
-        await self.sites.ask(destinations, self._connector_of)
-        return all(self.sites.known(each) for each in destinations)
-
-    async def send_tree(self, piece: Piece, destinations: Sequence[ExecutionLocation]) -> None:
-        """Sends a folder of this machine to such programs."""
-        await self._through_driver([piece], destinations)
 
     def brought_more(self) -> None:
         """A stream that broke off was not in vain: the next one may go the same way."""
@@ -234,8 +254,9 @@ class Way:
         if pair.no_bucket:
             self._no_bucket(pair.no_bucket)
             return False
+        self.not_as_a_tree()
         try:
-            source, target = await self._halves(place, work)
+            source, target = await self._halves(place, replace(work, tree=None))
             await self.depot.carry(source, target)
         except Unreached as error:
             self._no_bucket(f"there is no way by the bucket ({error})")
@@ -275,6 +296,7 @@ class Way:
             if seen is None:
                 self._pair.apart = True
                 return False
+            self.not_as_a_tree()
             for words in work.taking(seen):
                 text, code = await self._run(place, words)
                 if (reason := reasons.reason_in(text)) in _FULL:
@@ -317,6 +339,7 @@ class Way:
         source, there = await self._halves(place, work)
         told = await carry(source, there, listener, ports=self._ports, connected=connected, flow=current_flow())
         self._wire_bytes[place.name] = self._wire_bytes.get(place.name, 0) + told.wire_bytes
+        self._trees[place.name] = told.tree
 
     async def _halves(self, place: ExecutionLocation, work: Work) -> tuple[Half, Half]:
         """The two ends with their commands.
@@ -333,6 +356,8 @@ class Way:
             if end is None:
                 raise Unreached(f"no program can be started at {each.deployment}")
             ends.append(end)
+        if work.tree is not None:
+            return Half(ends[0], tree=work.tree.for_source()), Half(ends[1], tree=work.tree.for_target())
         there = Half(ends[1], work.piece.unpacking, work.piece.for_far_end())
         return Half(ends[0], work.piece.packing), there
 

@@ -12,6 +12,7 @@ from streamflow.core.deployment import ExecutionLocation
 from medweave_connectors.transfer import pieces, same_files
 from medweave_connectors.transfer.direct.carry import Listener
 from medweave_connectors.transfer.pieces import Piece
+from medweave_connectors.transfer.planting import Tree
 from medweave_connectors.transfer.same_files import Seen
 
 SAME, DIRECT, BUCKET, THROUGH = "same-file-system", "direct", "bucket", "through-driver"
@@ -26,26 +27,30 @@ class Work:
         part: the folder at the destination in which it is put together.
         piece: the stream that carries it.
         taking: words by which a destination takes it that sees what the source sees; None where it gets a part of a file.
+        tree: the same as a stream of our own, which is straight only.
     """
 
     path: str
     part: str
     piece: Piece
     taking: Callable[[Seen], Sequence[list[str]]] | None
+    tree: Tree | None = None
 
 
-def whole(path: str, target: str, *, holds: tuple[int, int], links: bool) -> Work:
+def whole(path: str, target: str, *, holds: tuple[int, int], links: bool, tree: Tree | None) -> Work:
     """A file or folder.
 
     Args:
         target: its path in the folder in which it is put together.
         holds, links: see `same_files.take`.
+        tree: see `Work`.
     """
     return Work(
         path=path,
         part=posixpath.dirname(target),
         piece=pieces.whole(path, target),
         taking=lambda seen: [same_files.take(seen, path, target, holds=holds, links=links)],
+        tree=tree,
     )
 
 

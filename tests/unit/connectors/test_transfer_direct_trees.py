@@ -1,0 +1,137 @@
+"""What is large goes straight from site to site as one stream of our own: hashed once at each end, and no tar."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from medweave_connectors.errors import NoRoom, TransferFailed
+from medweave_connectors.transfer import planting, wire
+from support.direct_ends import PATH, Recorded, recorded
+from support.transfers import Places, places
+
+PATIENT = "Mustermann_Erika_1970"
+NUM_BYTES = 3 * 2**20 + 3
+READ = "                left -= count\n"  # of the sender, after each block
+WRITE = "        self._left_bytes -= len(piece)\n"  # of the receiver
+
+
+@pytest.fixture
+def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Places]:
+    monkeypatch.setattr(planting, "LARGE_BYTES", 2**20)
+    with places(tmp_path) as made:
+        made.server.environment["PATH"] = f"{made.programs}:{PATH}"
+        yield made
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    """What a run's record would be told."""
+    return recorded(monkeypatch)
+
+
+@pytest.fixture
+def cohort(at: Places) -> Path:
+    """A large file and others, with a patient's name."""
+    folder = at.source / "cohort"
+    (folder / "sub").mkdir(parents=True, mode=0o750)
+    (folder / PATIENT).write_bytes(os.urandom(NUM_BYTES))
+    (folder / PATIENT).chmod(0o640)
+    (folder / "empty").touch()
+    (folder / "sub" / "tool").write_text("#!/bin/sh\n")
+    (folder / "sub" / "tool").chmod(0o755)
+    os.utime(folder / PATIENT, (10**9, 10**9))
+    return folder
+
+
+def sent(at: Places, name: str = "cohort") -> None:
+    at.at_work(lambda each: each.send("through-driver", name))
+
+
+def same(one: Path, other: Path) -> bool:
+    return subprocess.run(["diff", "-r", one, other], check=False).returncode == 0
+
+
+def patched(monkeypatch: pytest.MonkeyPatch, place: str, does: str) -> None:
+    """Both ends' program, with lines of its own before others."""
+    text = wire.tree_program()
+    assert text.count(place) == 1
+    indent = place[: len(place) - len(place.lstrip())]
+    lines = "".join(f"{indent}{line}\n" for line in does.splitlines())
+    monkeypatch.setattr(wire, "tree_program", lambda: text.replace(place, lines + place))
+
+
+def test_it_needs_no_tar_and_is_read_once(at: Places, run: Recorded, cohort: Path) -> None:
+    at.replace("tar", "exit 2")
+    sent(at)
+    target = at.target / "cohort"
+    assert same(cohort, target)
+    modes = {each.name: each.stat().st_mode & 0o777 for each in target.rglob("*")}
+    assert modes == {PATIENT: 0o640, "empty": 0o644, "sub": 0o750, "tool": 0o755}
+    assert (target / PATIENT).stat().st_mtime == 10**9
+    (told,) = run.transfers
+    assert (told["route"], told["reason"]) == ("direct", "the two reach each other; the destination listens")
+    assert NUM_BYTES < told["wire_bytes"] < 1.01 * NUM_BYTES
+    assert dict(at.asked) == {"other": 1, "site": 3}, "looks | prepares, compares, rename"
+    assert run.notices == []
+
+
+def test_a_file_alone(at: Places, run: Recorded, cohort: Path) -> None:
+    at.replace("tar", "exit 2")
+    sent(at, f"cohort/{PATIENT}")
+    (found,) = (each for each in at.target.rglob("*") if each.is_file())
+    assert found.read_bytes() == (cohort / PATIENT).read_bytes()
+    assert run.transfers[0]["route"] == "direct"
+
+
+def test_bytes_that_are_not_those_that_were_read(
+    at: Places, run: Recorded, cohort: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TLS keeps what is on the way: here a source's own memory has changed them."""
+    patched(monkeypatch, READ, f"data[0] ^= left == {NUM_BYTES}")
+    with pytest.raises(TransferFailed, match="1 of 3 files with other content") as raised:
+        sent(at)
+    assert PATIENT not in str(raised.value)
+    assert at.left() == []
+    assert run.transfers == []
+
+
+def test_a_sender_that_dies_in_the_middle(
+    at: Places, run: Recorded, cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = f"try:\n    left < 2**20 and os.mkdir({str(tmp_path / 'once')!r}) is None and os._exit(9)"
+    patched(monkeypatch, READ, f"{once}\nexcept FileExistsError:\n    pass")
+    sent(at)
+    assert (tmp_path / "once").exists()
+    assert same(cohort, at.target / "cohort")
+    assert at.left() == ["cohort"]
+    assert any("a copy was cut and goes on" in each for each in run.notices)
+    assert run.transfers[0]["route"] == "direct"
+    assert PATIENT not in f"{run.notices} {run.transfers}"
+
+
+def test_a_disk_that_is_full_there(at: Places, run: Recorded, cohort: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    patched(monkeypatch, WRITE, "raise OSError(28, os.strerror(28), 'secret name')")
+    with pytest.raises(NoRoom) as raised:
+        sent(at)
+    assert "No space left on device" in str(raised.value)
+    assert "secret name" not in f"{raised.value} {run.notices}"
+    assert at.left() == []
+
+
+def test_a_source_that_changes_is_sent_again(
+    at: Places, run: Recorded, cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once, file = str(tmp_path / "once"), str(cohort / PATIENT)
+    does = (
+        f"try:\n    os.mkdir({once!r})\n    open({file!r}, 'r+b').write(b'another')\nexcept FileExistsError:\n    pass"
+    )
+    patched(monkeypatch, READ, does)
+    sent(at)
+    assert (at.target / "cohort" / PATIENT).read_bytes()[:7] == b"another"
+    assert same(cohort, at.target / "cohort")
+    assert at.left() == ["cohort"]
