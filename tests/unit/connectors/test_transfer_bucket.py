@@ -125,9 +125,9 @@ def test_it_is_the_way_where_none_is_straight(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
 
-    def line(settings: Any, words: Any, *, sends: bool) -> bytes:
+    def line(settings: Any, *, sends: bool) -> bytes:
         refused = settings.get("listen") is False
-        return real({**settings, "port": port} if refused else settings, words, sends=sends)
+        return real({**settings, "port": port} if refused else settings, sends=sends)
 
     monkeypatch.setattr(direct, "line", line)
     at.settings["direct"] = True

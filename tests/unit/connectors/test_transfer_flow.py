@@ -89,7 +89,9 @@ def test_a_long_copy_is_told_on_each_route(
     sent: Route = "through-driver" if route == "direct" else "from-driver"
     at.at_work(lambda each: each.send(sent, "scan"))
     assert run.transfers[0]["route"] == route
-    assert run.progress[-1]["num_bytes"] == run.progress[-1]["total_bytes"] >= 8 * MIB
+    last = run.progress[-1]
+    assert last["num_bytes"] >= 8 * MIB
+    assert abs(last["total_bytes"] - last["num_bytes"]) < 1024, "an archive has larger heads than our own stream"
 
 
 # ---- what it may take

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from medweave_connectors.errors import SiteUnreachable, SourceRefused, TransferFailed
-from medweave_connectors.transfer import going_on
+from medweave_connectors.transfer import going_on, planting
 from support.direct_ends import PATH, Recorded, recorded
 from support.transfers import ROUTES, Places, Route, places, with_pods
 
@@ -41,6 +41,12 @@ def at(tmp_path: Path) -> Iterator[Places]:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     return recorded(monkeypatch)
+
+
+@pytest.fixture
+def by_tar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As through the driver, or to it: what is large is no stream of our own, whose program is no tar that a test can replace."""
+    monkeypatch.setattr(planting, "LARGE_BYTES", 2**40)
 
 
 @pytest.fixture(autouse=True)
@@ -174,6 +180,7 @@ def test_many_small_files_whose_connection_is_lost(at: Places, run: Recorded, ro
     assert told(run, route)["again_bytes"] < all_bytes / 2
 
 
+@pytest.mark.usefixtures("by_tar")
 def test_a_file_in_a_folder_that_is_cut(at: Places, run: Recorded) -> None:
     folder = many(at, 20)
     (folder / "large").write_bytes(os.urandom(8 * MIB))
@@ -193,6 +200,7 @@ def test_a_straight_copy_goes_on_straight(at: Places, run: Recorded) -> None:
     assert told(run, "direct")["again_bytes"] <= MOST_AGAIN_BYTES
 
 
+@pytest.mark.usefixtures("by_tar")
 def test_a_straight_copy_that_breaks_twice_goes_on_through_the_driver(at: Places, run: Recorded) -> None:
     file = large(at, 16 * MIB)
     by_far_end = 'tr "\\0" " " < /proc/$PPID/cmdline | grep -q "python3 -I"'
@@ -273,6 +281,7 @@ def test_what_a_store_lacks_goes_on_too(at: Places, run: Recorded) -> None:
 # ---- what may have happened meanwhile
 
 
+@pytest.mark.usefixtures("by_tar")
 def test_who_still_writes_after_the_cut_spoils_nothing(at: Places, run: Recorded) -> None:
     # Its connection is lost, and it wakes up when the copy goes on: it makes anew what it has made before, and gives that up.
     file = large(at, 16 * MIB)
@@ -288,6 +297,7 @@ def test_who_still_writes_after_the_cut_spoils_nothing(at: Places, run: Recorded
     assert sum("xpf" in each for each in at.server.commands) == 1, "nothing had to be sent whole once more"
 
 
+@pytest.mark.usefixtures("by_tar")
 def test_a_source_that_changes_after_the_cut(at: Places, run: Recorded) -> None:
     file = large(at, 16 * MIB)
     hangs(at, UNPACKS, 'head -c 9000000 | "$real" "$@"')
@@ -304,6 +314,7 @@ def test_a_source_that_changes_after_the_cut(at: Places, run: Recorded) -> None:
     assert at.left() == ["scan"]
 
 
+@pytest.mark.usefixtures("by_tar")
 @pytest.mark.parametrize("always", [False, True])
 def test_a_byte_that_is_flipped_in_what_had_arrived(at: Places, run: Recorded, always: bool) -> None:
     # The copy is sent once more, whole; and is an error where that does not help.
@@ -322,6 +333,7 @@ def test_a_byte_that_is_flipped_in_what_had_arrived(at: Places, run: Recorded, a
     assert told(run, "from-driver")["again_bytes"] >= 9_000_000 - MIB
 
 
+@pytest.mark.usefixtures("by_tar")
 def test_a_destination_that_does_not_come_back(at: Places, run: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("medweave_connectors.ssh.connector.SESSION_PAUSES_S", (0.1,))
     large(at, 16 * MIB)
@@ -339,6 +351,7 @@ def test_a_destination_that_does_not_come_back(at: Places, run: Recorded, monkey
     assert run.transfers == []
 
 
+@pytest.mark.usefixtures("by_tar")
 def test_a_disk_that_fills_up_is_no_cut(at: Places, run: Recorded) -> None:
     # A command that fails takes no more input, which looks like a connection that is lost.
     large(at, 16 * MIB)
