@@ -18,8 +18,10 @@ def test_a_run_whose_drivers_are_killed_comes_to_the_same_end(tmp_path: Path, te
     stage = make_stage(testbed, tmp_path)
     wanted, _, _ = undisturbed(stage, "alone", alone=True)
     drawn = moments(random.Random(2), 3, EVENTS)
-    case = play(stage, "killed", [nth(moment) for moment in drawn], wanted)
+    with stage.pods:
+        case = play(stage, "killed", [nth(moment) for moment in drawn], wanted)
     assert case.is_good, case
     assert len(wanted) == 2 * 3, "masks and tables of two cases"
     assert case.slurm_jobs == 1
+    assert 1 <= case.releases <= 4, "one for each run that came so far"
     assert case.resumed_by == "medweave run --resume"

@@ -79,7 +79,7 @@ def campaign(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         played.append(lanes.submit(play, stage, name, [is_it], wanted, training=training, plain=plain))
         played[-1].add_done_callback(lambda done: say(str(done.exception() or done.result())))
 
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as lanes:
+    with stage.pods, ThreadPoolExecutor(SIDE_BY_SIDE) as lanes:
         if given.kills:
             undisturbed(stage, "warm")  # what is imported and pulled for the first time
             wanted, events, warm_s = undisturbed(stage, "reference")
@@ -100,7 +100,9 @@ def summary(cases: Sequence[Case], *, seed: int, warm_s: float, seconds: float) 
     return {
         "kills": len(cases),
         "same_result": sum(case.same_result for case in cases),
-        "doubled_jobs": sum(case.doubled_jobs for case in cases),
+        "doubled_jobs": sum(case.doubled_jobs + case.doubled_pods for case in cases),
+        "doubled_slurm_jobs": sum(case.doubled_jobs for case in cases),
+        "doubled_pods": sum(case.doubled_pods for case in cases),
         "repeated_steps": sum(case.repeated_steps for case in cases),
         "ended_well": sum(case.is_good for case in cases),
         "seed": seed,

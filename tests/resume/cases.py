@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from resume.drivers import Driver, Event, events_of, logs_of
-from resume.stage import FINAL, Stage
+from resume.pods_seen import judged
+from resume.stage import FINAL, REPLICAS, Stage
 from resume.verdict import doubled, repeated, submitted
 
 SACCT = "sacct --allocations --parsable2 --noheader --starttime now-2hours --format JobName%100,WorkDir%300"
@@ -28,6 +29,9 @@ class Case:
         doubled_jobs: too many, by Slurm's accounting.
         repeated_steps: done again, by the event logs.
         slurm_jobs: what Slurm was given in all.
+        releases: whose pods the API server told of; one for each run that came so far.
+        doubled_pods: too many, as it told: of a release while another one's lived, beyond the replicas, or of more releases than
+            runs.
         seconds: of the last run.
     """
 
@@ -39,13 +43,15 @@ class Case:
     doubled_jobs: int
     repeated_steps: int
     slurm_jobs: int
+    releases: int
+    doubled_pods: int
     seconds: float
 
     @property
     def is_good(self) -> bool:
         """Whether all of it is as it should be."""
         went_on = self.exit_code == 0 and self.same_result and all(self.killed_after)
-        return went_on and not self.doubled_jobs and not self.repeated_steps
+        return went_on and not self.doubled_jobs and not self.doubled_pods and not self.repeated_steps
 
 
 def undisturbed(
@@ -95,6 +101,7 @@ def play(
     code = driver.wait()
     seconds = time.monotonic() - started
     runs = [events_of(log.parent) for log in logs_of(bound.parent)]
+    pods = judged(tuple(stage.pods.told), stage.deployment(name), replicas=REPLICAS)
     told, scratch = stage.testbed.hpc("sh", "-c", SACCT).stdout, str(stage.scratch(name))
     case = Case(
         name=name,
@@ -105,6 +112,8 @@ def play(
         doubled_jobs=sum(doubled(told, scratch).values()),
         repeated_steps=sum(repeated(*runs).values()),
         slurm_jobs=submitted(told, scratch),
+        releases=len(pods.releases),
+        doubled_pods=pods.doubled + max(0, len(pods.releases) - len(runs)),
         seconds=round(seconds, 1),
     )
     if case.is_good:

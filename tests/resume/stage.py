@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from medweave.bind import bind
+from resume.pods_seen import PodsSeen
 from support import images
 from support.chest_cohort import write_dicom
 from support.cwl_files import WORKFLOWS
@@ -22,6 +23,7 @@ from support.testbed import Sites
 CASES, PATIENTS = 2, 6  # of the inference; of the training, which splits them
 INFER = WORKFLOWS / "lung-nodule-segmentation" / "infer.cwl"
 IMAGE = "localhost/medweave-resume:1"  # of this source: nobody else's tests replace it meanwhile
+TENANT, REPLICAS = "tenant-a", 2
 CLAIM, MOUNT = "medweave-data", "/data"  # pods come and go; what steps have written there stays
 TRAINING = """\
 cwlVersion: v1.2
@@ -54,16 +56,22 @@ class Stage:
     Attributes:
         folder: of this machine.
         name: of everything that lies at the sites.
+        pods: what the API server tells while a case is played.
     """
 
     testbed: Sites
     folder: Path
     name: str
+    pods: PodsSeen
 
     @property
     def environment(self) -> dict[str, str]:
         """The laptop user's."""
         return laptop(self.testbed) | {"MEDWEAVE_REUSE": "1"}
+
+    def deployment(self, case: str) -> str:
+        """The name of a case's release of pods."""
+        return f"{self.name}-{case}"
 
     def scratch(self, case: str) -> Path:
         """The `workdir` of a case at the cluster."""
@@ -71,7 +79,7 @@ class Stage:
 
     def volume(self, case: str) -> Path:
         """The same on the pods' claim, as this machine sees it."""
-        return self.testbed.layout.pods / "tenant-a" / self.name / case
+        return self.testbed.layout.pods / TENANT / self.name / case
 
     def write(self, case: str, *, training: bool = False, alone: bool = False) -> Path:
         """The bound file of a case, which shares nothing with another: its workdirs are its own.
@@ -101,7 +109,7 @@ class Stage:
 
     def _site(self, case: str, *, alone: bool) -> dict[str, Any]:
         site = committed_site()
-        deployments, pods = site["deployments"], f"{self.name}-{case}"
+        deployments, pods = site["deployments"], self.deployment(case)
         deployments["login"]["workdir"] = "${MEDWEAVE_TESTBED_SCRATCH}/" + f"{self.name}/{case}"
         deployments[pods] = deployments.pop(INFERENCE)
         deployments[pods]["workdir"] = f"{MOUNT}/{self.name}/{case}"
@@ -110,6 +118,7 @@ class Stage:
             "extraVolumes": [{"name": "data", "persistentVolumeClaim": {"claimName": CLAIM}}],
             "extraVolumeMounts": [{"name": "data", "mountPath": MOUNT}],
             "terminationGracePeriodSeconds": 5,
+            "replicas": REPLICAS,
         }
         for roles, place in ((("preprocess", "train"), ("slurm", "normal")), (("segment", "gate"), (pods, "segment"))):
             for role in roles:
@@ -126,4 +135,6 @@ def make_stage(testbed: Sites, folder: Path) -> Stage:
     write_dicom(folder / "patients", PATIENTS)
     trained_model(folder / "trained")
     assert export(folder) == 0, "the model could not be exported"
-    return Stage(testbed=testbed, folder=folder, name=f"resume-{secrets.token_hex(3)}")
+    kubeconfig = testbed.layout.laptop_home / ".kube" / f"{TENANT}.kubeconfig"
+    name = f"resume-{secrets.token_hex(3)}"
+    return Stage(testbed=testbed, folder=folder, name=name, pods=PodsSeen(kubeconfig, TENANT))

@@ -15,7 +15,9 @@ import pytest
 from medweave.schedule import crontab, units
 from medweave.schedule.calendar import on_calendar
 from support.cwl_files import ROOT
-from support.schedules import ended, results, write_schedule
+from support.engine import wait_until
+from support.schedules import ended, memory, results, write_schedule
+from support.user_systemd import user_systemd
 
 FAKES = ROOT / "tests" / "fakes" / "bin"
 GOOD = 'cat "$0"/* > result.txt'
@@ -143,6 +145,28 @@ def started_by(place: str, folder: Path, variables: dict[str, str]) -> None:
     assert line is not None
     subprocess.run(["sh", "-c", line.split(maxsplit=5)[5].replace("\\%", "%")], check=True)
     assert "completed after" in (folder / "x/schedules/nightly/log").read_text()
+
+
+def test_a_timer_of_systemd_itself_fires_the_schedule(tmp_path: Path) -> None:
+    """The real manager. The machine seems to have been down at two o'clock, so that nobody has to wait for it."""
+    file = write_schedule(tmp_path / "x", GOOD, when="0 2 * * *", place={"systemd": {}})
+    with user_systemd(tmp_path) as variables:
+        stamp = Path(variables["XDG_DATA_HOME"]) / "systemd" / "timers" / "stamp-medweave-nightly.timer"
+        stamp.parent.mkdir(parents=True)
+        stamp.touch()
+        os.utime(stamp, (1e9, 1e9))  # when it was started last, as it remembers it
+        do("create", file, tmp_path, variables)
+        wait_until(lambda: memory(file.parent).last is not None, 60)
+        assert [each.read_text() for each in results(file.parent)] == ["1"]
+        wait_until(lambda: listed(tmp_path, variables)["state"] == "waits", 10)
+        assert listed(tmp_path, variables)["last"]["outcome"] == "completed"
+        do("pause", "nightly", tmp_path, variables)
+        assert listed(tmp_path, variables)["state"] == "paused"
+        do("remove", "nightly", tmp_path, variables)
+        timers = ["systemctl", "--user", "list-timers", "--all", "--no-legend"]
+        assert (
+            subprocess.run(timers, env=os.environ | variables, capture_output=True, text=True, check=True).stdout == ""
+        )
 
 
 def test_what_listens_for_a_dicom_node_is_a_service_beside_the_timer(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from resume.campaign import moments, summary
 from resume.cases import Case
 from resume.drivers import nth, nth_progress
+from resume.pods_seen import Told, judged
 from resume.verdict import boundaries, doubled, repeated, submitted
 
 
@@ -60,7 +61,15 @@ def test_moments_are_events_that_each_run_has() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{}, {"exit_code": 1}, {"same_result": False}, {"doubled_jobs": 1}, {"repeated_steps": 2}, {"killed_after": ("",)}],
+    [
+        {},
+        {"exit_code": 1},
+        {"same_result": False},
+        {"doubled_jobs": 1},
+        {"doubled_pods": 1},
+        {"repeated_steps": 2},
+        {"killed_after": ("",)},
+    ],
 )
 def test_only_what_is_right_in_all_is_good(change: dict[str, Any]) -> None:
     values: dict[str, Any] = {
@@ -72,10 +81,32 @@ def test_only_what_is_right_in_all_is_good(change: dict[str, Any]) -> None:
         "doubled_jobs": 0,
         "repeated_steps": 0,
         "slurm_jobs": 1,
+        "releases": 2,
+        "doubled_pods": 0,
         "seconds": 1.0,
     }
     case = Case(**values | change)
     assert case.is_good == (not change)
     told = summary([case], seed=1, warm_s=2.0, seconds=3.0)
     counts = (told["kills"], told["same_result"], told["doubled_jobs"], told["repeated_steps"], told["ended_well"])
-    assert counts == (1, int(case.same_result), case.doubled_jobs, case.repeated_steps, int(case.is_good))
+    assert counts == (
+        1,
+        int(case.same_result),
+        case.doubled_jobs + case.doubled_pods,
+        case.repeated_steps,
+        int(case.is_good),
+    )
+
+
+def test_pods_are_doubled_where_two_releases_live_side_by_side() -> None:
+    def told(pod: str, release: str, *, lives: bool = True) -> Told:
+        return Told(pod=pod, release=release, lives=lives)
+
+    first = [told("a1", "r-kill-1-00000a"), told("a2", "r-kill-1-00000a"), told("a1", "r-kill-1-00000a")]
+    ends = [told("a1", "r-kill-1-00000a", lives=False), told("a2", "r-kill-1-00000a", lives=False)]
+    second = [told("b1", "r-kill-1-00000b"), told("b2", "r-kill-1-00000b"), told("x", "r-kill-10-00000c")]
+    one_by_one = judged([*first, *ends, *second], "r-kill-1", replicas=2)
+    assert (len(one_by_one.releases), one_by_one.doubled) == (2, 0)
+    assert judged([*first, *second, *ends], "r-kill-1", replicas=2).doubled == 2
+    assert judged([*first, told("a3", "r-kill-1-00000a")], "r-kill-1", replicas=2).doubled == 1
+    assert judged(second, "r-kill-10", replicas=2).releases == ("r-kill-10-00000c",)
