@@ -42,3 +42,15 @@ def test_masks_that_cannot_be_compared_are_refused_with_both_shapes(other: np.nd
     assert str(other.dtype) in error.value.seen
     assert str(other.shape) in error.value.seen
     assert "(4, 4, 4)" in error.value.seen
+
+
+def test_it_is_monais() -> None:
+    import torch
+    from monai.metrics import DiceMetric
+
+    rng = np.random.default_rng(5)
+    pairs = [rng.random((2, 9, 8, 7)) < share for share in (0.02, 0.3, 0.8)]
+    monais = DiceMetric(include_background=True, reduction="none")
+    for predicted, reference in pairs:
+        theirs = monais(torch.from_numpy(predicted)[None, None], torch.from_numpy(reference)[None, None])
+        assert dice(predicted, reference) == pytest.approx(float(theirs), abs=1e-6)
