@@ -1,0 +1,29 @@
+"""Strategies as workflow engines start them: the others are in test_brain_tumour.py, test_both_engines.py and test_search.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from medweave_steps.io.model_folder import read_card
+from support.both_engines import only, run_both
+from support.cwl_files import WORKFLOWS
+from support.training_set import training_set
+
+
+@pytest.mark.pipeline
+def test_local_sgd_gives_equal_models_under_both_engines(tmp_path: Path) -> None:
+    job = {
+        "training_set": {"class": "Directory", "path": str(training_set(tmp_path / "data"))},
+        "training_steps": 4, "epoch_steps": 4, "batch_size": 2, "patch_shape": [16, 16, 16], "channels": [4, 4, 4, 4, 4],
+        "strategy": "local-sgd", "ranks": 2, "sync_interval": 2, "threads_per_rank": 1, "precision": "float32",
+    }  # fmt: skip
+    found = run_both(tmp_path, WORKFLOWS / "tools" / "train.cwl", job)
+    chosen = {name: only(files, "model.safetensors", "curves.json") for name, files in found.items()}
+    assert len(chosen["cwltool"]) == 2
+    assert chosen["streamflow"] == chosen["cwltool"]
+    training = read_card(tmp_path / "by-streamflow" / "trained_model").training
+    assert training.items() >= {"strategy": "local-sgd", "world_size": 2, "sync_interval": 2, "steps_done": 4}.items()
+    weights = sum(path.stat().st_size for path in (tmp_path / "by-streamflow").rglob("model.safetensors"))
+    assert 0 < training["synchronised_bytes"] <= 2 * 2 * weights, "twice, by two ranks"
