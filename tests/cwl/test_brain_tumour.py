@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,22 @@ def test_the_pipeline_gives_equal_results_under_both_engines(tmp_path: Path) -> 
     page = (tmp_path / "by-cwltool" / "report" / "fragment.html").read_text()
     assert "1 rank: 4 steps of 2 volumes or patches; 2 ranks: 2 steps of 4" in page
     assert page.count('<th scope="row" class="num">') >= 7, "the paper's numbers of ranks"
+
+    # The held-out case once more, as one of a clinic: without a mask, and by the model alone.
+    shutil.rmtree(tmp_path / "cohort" / "labelsTr")
+    (tmp_path / "cohort" / "splits.json").unlink()
+    dataset = json.loads((tmp_path / "cohort" / "dataset.json").read_text())
+    (tested,) = [pair["image"] for pair in dataset["training"] if case["case_id"] in pair["image"]]
+    dataset |= {"training": [], "numTraining": 0, "test": [tested], "numTest": 1}
+    (tmp_path / "cohort" / "dataset.json").write_text(json.dumps(dataset))
+    (tmp_path / "new").mkdir()
+    again = {
+        "cohort": job["cohort"] | {"path": "../cohort"},
+        "segmentation_model": {"class": "Directory", "path": "../by-cwltool/exported_model"},
+    }
+    masks = run_both(tmp_path / "new", WORKFLOWS / "brain-tumour-segmentation" / "infer.cwl", again)
+    assert list(only(masks["streamflow"], "lesion_mask.nii.gz").values()) == list(
+        only(chosen["cwltool"], "lesion_mask.nii.gz").values()
+    )
+    assert masks["streamflow"].keys() == masks["cwltool"].keys()
+    assert only(masks["streamflow"], "lesion_mask.nii.gz") == only(masks["cwltool"], "lesion_mask.nii.gz")
