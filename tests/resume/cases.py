@@ -30,8 +30,7 @@ class Case:
         repeated_steps: done again, by the event logs.
         slurm_jobs: what Slurm was given in all.
         releases: whose pods the API server told of; one for each run that came so far.
-        doubled_pods: too many, as it told: of a release while another one's lived, beyond the replicas, or of more releases than
-            runs.
+        doubled_pods: too many, as it told: ready while another release's stood, beyond the replicas, or of more releases than runs.
         seconds: of the last run.
     """
 
@@ -101,7 +100,7 @@ def play(
     code = driver.wait()
     seconds = time.monotonic() - started
     runs = [events_of(log.parent) for log in logs_of(bound.parent)]
-    pods = judged(tuple(stage.pods.told), stage.deployment(name), replicas=REPLICAS)
+    pods = judged(stage.pods.so_far(), stage.deployment(name), replicas=REPLICAS)
     told, scratch = stage.testbed.hpc("sh", "-c", SACCT).stdout, str(stage.scratch(name))
     case = Case(
         name=name,

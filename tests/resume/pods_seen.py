@@ -26,12 +26,12 @@ class Told:
 
     Attributes:
         release: it belongs to.
-        lives: it is there, and nobody has asked for its end.
+        stands: it is ready for a step, and nobody has asked for its end.
     """
 
     pod: str
     release: str
-    lives: bool
+    stands: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Judged:
 
     Attributes:
         releases: that had pods, one after the other.
-        doubled: how often pods of a release came while those of another one lived, and pods beyond the replicas.
+        doubled: how often a pod became ready while one of another release stood, or more than the replicas did.
     """
 
     releases: tuple[str, ...]
@@ -55,17 +55,17 @@ def judged(told: Iterable[Told], deployment: str, *, replicas: int) -> Judged:
         deployment: whose releases are meant; their names are its own with a token.
     """
     is_own = re.compile(rf"{re.escape(deployment)}-[0-9a-f]{{6}}")
-    alive, doubled, releases = dict[str, str](), 0, dict[str, None]()
+    standing, doubled, releases = dict[str, str](), 0, dict[str, None]()
     for each in told:
         if is_own.fullmatch(each.release) is None:
             continue
         releases[each.release] = None
-        if not each.lives:
-            alive.pop(each.pod, None)
-        elif each.pod not in alive:
-            alive[each.pod] = each.release
-            others = {release for release in alive.values() if release != each.release}
-            own = sum(release == each.release for release in alive.values())
+        if not each.stands:
+            standing.pop(each.pod, None)
+        elif each.pod not in standing:
+            standing[each.pod] = each.release
+            others = {release for release in standing.values() if release != each.release}
+            own = sum(release == each.release for release in standing.values())
             doubled += bool(others) or own > replicas
     return Judged(releases=tuple(releases), doubled=doubled)
 
@@ -97,6 +97,16 @@ class PodsSeen:
         self._stops.set()
         self._thread.join(2 * ROUND_S)
 
+    def so_far(self) -> tuple[Told, ...]:
+        """All that was said.
+
+        Raises:
+            RuntimeError: nobody watches any more.
+        """
+        if not self._thread.is_alive():
+            raise RuntimeError("the API server is not watched any more: see the thread's own words above")
+        return tuple(self.told)
+
     def _watch(self) -> None:
         version = ""
         while not self._stops.is_set():
@@ -123,15 +133,15 @@ class PodsSeen:
         for event in stream:
             told = _told(event["object"])
             self.told.append(
-                Told(pod=told.pod, release=told.release, lives=False) if event["type"] == "DELETED" else told
+                Told(pod=told.pod, release=told.release, stands=False) if event["type"] == "DELETED" else told
             )
             yield str(event["object"].metadata.resource_version)
 
 
 def _told(pod: client.V1Pod) -> Told:
-    ended = pod.status.phase in ("Succeeded", "Failed")
+    ready = any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions or [])
     return Told(
         pod=pod.metadata.name,
         release=(pod.metadata.labels or {}).get(INSTANCE, ""),
-        lives=pod.metadata.deletion_timestamp is None and not ended,
+        stands=ready and pod.metadata.deletion_timestamp is None,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from medweave.bind import bind, fit
 from medweave.history import read_runs
@@ -17,7 +18,9 @@ from medweave.plan.past import read_past
 from medweave.plan.picture import picture_of
 from medweave.plan.text import text_of
 from support.engine import run
+from support.engine_file import ssh_site
 from support.reuse_runs import ON
+from support.ssh_server import ssh_server
 
 SITE = """title: one machine
 deployments:
@@ -47,8 +50,8 @@ def write(folder: Path) -> None:
     """`copy` of a folder, `each` for each word of the job file, `again` for each of the results, and `mark`, which reads all."""
     tools = {
         "copy": tool(
-            'cat "$1"/* > result.txt; echo "$2" >> result.txt', "data", "ratio", data="Directory", ratio="float",
-            purpose={"type": "string", "default": "test"},
+            'find "$1" -type f -exec cat {} + > result.txt; echo "$2" >> result.txt', "data", "ratio",
+            data="Directory", ratio="float", purpose={"type": "string", "default": "test"},
         ),
         "each": tool('{ cat "$1"; echo "$2"; } > "result-$2.txt"', "text", "word", text="File", word="string"),
         "again": tool('cp "$1" "result-$(basename "$1")"', "text", text="File"),
@@ -206,3 +209,26 @@ def test_what_has_changed_without_a_job_file_is_seen(tmp_path: Path, monkeypatch
 
     monkeypatch.setenv("MEDWEAVE_REUSE", "0")
     assert {reuse.why for reuse in foretold(tmp_path).values()} == {"reuse is switched off (MEDWEAVE_REUSE=0)"}
+
+
+def test_at_a_site_the_same_holds_if_the_site_still_has_it(tmp_path: Path) -> None:
+    """Real ssh: folders are listed there by a program, and the digests of the plan are the same."""
+    with ssh_server(tmp_path / "server") as server:
+        write(tmp_path)
+        give(tmp_path)
+        deployments = {"there": ssh_site(server.port, str(tmp_path / "site"))}
+        site = {"title": "a site", "deployments": deployments, "roles": {"check": {"deployment": "there"}}}
+        (tmp_path / "site.yml").write_text(yaml.safe_dump(site))
+        first, _ = done(tmp_path)
+        told = foretold(tmp_path)
+        assert states(told) == ["reused"] * 5, told
+        assert {(reuse.from_runs, reuse.unless) for reuse in told.values()} == {((first,), "there")}
+        assert f"reused from {first}, if there still has it, and has the same programs and settings" in text_of(
+            planned(tmp_path)
+        )
+        held_true(told, done(tmp_path)[1])
+        (tmp_path / "data" / "inner" / "two.txt").write_text("two\n")
+        told = foretold(tmp_path)
+        assert states(told) == ["runs", *["not-known"] * 4]
+        assert told["copy"].why.endswith("another input data")
+        held_true(told, done(tmp_path)[1])

@@ -98,12 +98,12 @@ def test_only_what_is_right_in_all_is_good(change: dict[str, Any]) -> None:
     )
 
 
-def test_pods_are_doubled_where_two_releases_live_side_by_side() -> None:
-    def told(pod: str, release: str, *, lives: bool = True) -> Told:
-        return Told(pod=pod, release=release, lives=lives)
+def test_pods_are_doubled_where_two_releases_stand_side_by_side() -> None:
+    def told(pod: str, release: str, *, stands: bool = True) -> Told:
+        return Told(pod=pod, release=release, stands=stands)
 
     first = [told("a1", "r-kill-1-00000a"), told("a2", "r-kill-1-00000a"), told("a1", "r-kill-1-00000a")]
-    ends = [told("a1", "r-kill-1-00000a", lives=False), told("a2", "r-kill-1-00000a", lives=False)]
+    ends = [told("a1", "r-kill-1-00000a", stands=False), told("a2", "r-kill-1-00000a", stands=False)]
     second = [told("b1", "r-kill-1-00000b"), told("b2", "r-kill-1-00000b"), told("x", "r-kill-10-00000c")]
     one_by_one = judged([*first, *ends, *second], "r-kill-1", replicas=2)
     assert (len(one_by_one.releases), one_by_one.doubled) == (2, 0)
