@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -241,6 +242,17 @@ def test_a_loss_that_is_not_a_number_names_step_and_cases(tmp_path: Path, capfd:
     assert "the loss is not a number at step 1." in told
     assert "case-0, case-1; the volume of case-0 holds values that are not finite" in told
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+
+
+def test_a_loss_that_explodes_names_step_cases_and_rate(
+    trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tmp_path, "--learning-rate", "1e38", "--schedule", "constant", data=trained / "data") == 70
+    told = capfd.readouterr().err
+    assert re.search(r"the loss is not a number at step [2-6]\.", told), "the first step's weights are still good"
+    assert re.search(r"seen: +loss (nan|inf) on patches of case-[01]", told)
+    assert "do:       lower --learning-rate (1.00e+38 here)" in told
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_arrays_of_different_shapes_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
