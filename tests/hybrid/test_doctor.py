@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -27,7 +28,15 @@ def test_all_is_well_and_no_pod_is_left(testbed: Sites) -> None:
     assert {hop["health"] for hop in hops} <= {"ok", "warning"}, hops
     assert code == 0
     names = {(hop["place"], hop["name"]) for hop in hops}
-    assert {("login", "ssh"), ("slurm", "service normal"), ("inference", "rights"), ("inference", "image")} <= names
+    assert {
+        ("login", "ssh"),
+        ("slurm", "service normal"),
+        ("inference", "rights"),
+        ("inference", "image"),
+        ("inference", "bandwidth"),
+    } <= names
+    (speed,) = (hop["seen"] for hop in hops if (hop["place"], hop["name"]) == ("inference", "bandwidth"))
+    assert re.fullmatch(r"[1-9]\d* MB/s to a pod, [1-9]\d* MB/s back, through the API server", speed), speed
     left = testbed.laptop("kubectl", "get", "pods", "-l", "app.kubernetes.io/managed-by=medweave-doctor", "-o", "name")
     assert left.returncode == 0
     assert left.stdout == ""

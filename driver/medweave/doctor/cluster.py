@@ -16,8 +16,10 @@ import yaml  # type: ignore[import-untyped]  # comes with StreamFlow
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
+from websocket import WebSocketException  # comes with kubernetes
 
 from medweave.doctor.hop import Check, Health, Hop, skew
+from medweave.doctor.pod_speed import NotMeasured, measured
 from medweave.doctor.rights import FILES, HELM, JOBS, PODS, Right, of_kinds
 
 WORKLOADS = ("spec.template.spec", "spec.jobTemplate.spec.template.spec", "spec")
@@ -224,32 +226,47 @@ class Cluster:
             )
 
     def _images(self) -> Iterator[Hop]:
-        """Starts one pod for each image, which does nothing, and removes it."""
-        seen = set()
+        """Starts one pod for each image, which does nothing, and removes it; the way to the first that comes is measured."""
+        seen, is_measured = set(), False
         for spec in _pod_specs(self._objects):
             for container in spec.get("containers", []):
                 key = container.get("image"), container.get("imagePullPolicy")
                 if key not in seen:
                     seen.add(key)
-                    yield self._pulled(container, spec)
+                    for hop in self._pulled(container, spec, measures=not is_measured):
+                        is_measured = is_measured or hop.name == "bandwidth"
+                        yield hop
 
-    def _pulled(self, container: Mapping[str, Any], spec: Mapping[str, Any]) -> Hop:
+    def _pulled(self, container: Mapping[str, Any], spec: Mapping[str, Any], *, measures: bool) -> Iterator[Hop]:
         name, image = f"medweave-doctor-{secrets.token_hex(4)}", str(container.get("image"))
         pods = client.CoreV1Api(self._api)
         try:
             pods.create_namespaced_pod(self._namespace, _pod(name, container, spec), _request_timeout=self._limit_s)
         except ApiException as error:
             health = Health.UNKNOWN if error.status == 403 else Health.FAULT
-            return self._hop(
+            yield self._hop(
                 "image",
                 health,
                 f"{image}: a pod is refused: {_message(error)[:200]}",
                 "a right to create pods lets it be tried",
             )
+            return
         try:
-            return self._came(name, image, time.monotonic() + self._limit_s)
+            came = self._came(name, image, time.monotonic() + self._limit_s)
+            yield came
+            if measures and came.health is Health.OK:
+                yield self._bandwidth(name)
         finally:
             pods.delete_namespaced_pod(name, self._namespace, grace_period_seconds=0, _request_timeout=self._limit_s)
+
+    def _bandwidth(self, pod: str) -> Hop:
+        try:
+            there, back = measured(self._api, self._namespace, pod, self._limit_s / 2)
+        except (ApiException, WebSocketException, NotMeasured, OSError) as error:
+            seen = f"not measured, to a pod: {_first_line(error)[:160]}"
+            return self._hop("bandwidth", Health.WARNING, seen, "the lines of rights and image say what may be missing")
+        seen = f"{there / 1e6:.0f} MB/s to a pod, {back / 1e6:.0f} MB/s back, through the API server"
+        return self._hop("bandwidth", Health.OK, seen)
 
     def _came(self, name: str, image: str, until_s: float) -> Hop:
         began, reason = time.monotonic(), ""
@@ -284,7 +301,7 @@ class Cluster:
 
 
 def _pod(name: str, container: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
-    """A pod that runs nothing but `true`, under the rules of the pod that it stands for."""
+    """A pod that does nothing for a while, under the rules of the pod that it stands for."""
     kept = (
         "imagePullSecrets",
         "nodeSelector",
@@ -303,7 +320,7 @@ def _pod(name: str, container: Mapping[str, Any], spec: Mapping[str, Any]) -> di
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "activeDeadlineSeconds": 300,  # should the driver die before it removes it
-            "containers": [{"name": "image", "command": ["true"], **own}],
+            "containers": [{"name": "image", "command": ["sleep", "120"], **own}],
         },
     }
 

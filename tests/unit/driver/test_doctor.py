@@ -242,7 +242,7 @@ class TestObjects:
         container = {"image": "a:1", "command": ["train"], "securityContext": security, "env": [{"name": "TOKEN"}]}
         pod = cluster._pod("name", container, {"nodeSelector": {"gpu": "yes"}, "volumes": [{}]})
         assert pod["spec"]["containers"] == [
-            {"name": "image", "command": ["true"], "image": "a:1", "securityContext": security}
+            {"name": "image", "command": ["sleep", "120"], "image": "a:1", "securityContext": security}
         ]
         assert pod["spec"]["nodeSelector"] == {"gpu": "yes"}
         assert "volumes" not in pod["spec"]
