@@ -185,12 +185,17 @@ def test_what_the_plan_is_sure_of_is_what_the_run_does(tmp_path: Path) -> None:
 
 def test_what_has_changed_without_a_job_file_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path)
+    last = json.loads((tmp_path / "last.cwl").read_text()) | {"hints": {"WorkReuse": {"enableReuse": False}}}
+    (tmp_path / "last.cwl").write_text(json.dumps(last))
     give(tmp_path)
     first, _ = done(tmp_path)
     plan = planned(tmp_path)
+    assert plan.steps[-1].reuse == Reuse(state="runs", why="its tool says WorkReuse: {enableReuse: false}")
     text, picture = text_of(plan), picture_of(plan)
     assert f"  each   reused from {first}\n" in text
-    assert picture.count("box kept") == 7, "one for each step, and one more for each of the two that are scattered"
+    assert picture.count("box kept") == 6, (
+        "one for each but the last, and one more for each of the two that are scattered"
+    )
     assert f"reused from {first}" in picture
 
     # Kept work that was changed is not given.
