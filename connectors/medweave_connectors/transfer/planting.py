@@ -81,7 +81,7 @@ def read(noted: bytes, seen: Manifest) -> tuple[Manifest, str] | None:
         entry = entries.get(path)
         if entry is None or entry.kind != Kind.FILE:
             return None
-        entries[path] = entry._replace(sha256=sha256.decode())
+        entries[path] = entry._replace(sha256=sha256.decode(errors="replace"))
     folders = {os.fsdecode(line.partition(b" ")[2]).removeprefix("./") or ROOT for line in folder_lines}
     wanted = {path for path, each in seen.entries.items() if each.kind == Kind.FOLDER}
     told = total.decode(errors="replace")

@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,27 +16,14 @@ from medweave_connectors.errors import NoRoom
 from medweave_connectors.transfer.direct import carry as carry_module
 from medweave_connectors.transfer.direct import commands
 from medweave_connectors.transfer.manager import MedweaveDataManager
-from support.direct_ends import PATH, Recorded, recorded
-from support.transfers import Places, places, with_pods
+from support.direct_ends import Recorded
+from support.transfers import Places, with_pods
 
 ODD = ("-dash", "a blank", "quo'te\"s", "$HOME `id` \\n", "two\nlines", "ümläut", "x" * 255, "\udcff\udcfe", "tail\n")
 PATIENT = "Mustermann_Erika_1970"
 STRAIGHT = {"other": 2, "site": 3}  # looks at the source, digests | prepares, manifest, rename: no stream is opened
 ONCE = 'if mkdir "{once}" 2>/dev/null; then {broken}; fi\nexec "$real" "$@"'
 PACKING, UNPACKING = (f'case "$1" in {letter}*) ;; *) exec "$real" "$@" ;; esac\n' for letter in "cx")
-
-
-@pytest.fixture
-def at(tmp_path: Path) -> Iterator[Places]:
-    with places(tmp_path) as made:
-        made.server.environment["PATH"] = f"{made.programs}:{PATH}"
-        yield made
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Recorded:
-    """What a run's record would be told."""
-    return recorded(monkeypatch)
 
 
 def cohort(at: Places, name: str = "cohort") -> Path:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from medweave_connectors.errors import NoRoom, TransferFailed
 from medweave_connectors.transfer import planting, wire
-from support.direct_ends import PATH, Recorded, recorded
-from support.transfers import Places, places
+from support.direct_ends import Recorded
+from support.transfers import Places
 
 PATIENT = "Mustermann_Erika_1970"
 NUM_BYTES = 3 * 2**20 + 3
@@ -20,18 +19,9 @@ READ = "                left -= count\n"  # of the sender, after each block
 WRITE = "        self._left_bytes -= len(piece)\n"  # of the receiver
 
 
-@pytest.fixture
-def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Places]:
+@pytest.fixture(autouse=True)
+def a_mib_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planting, "LARGE_BYTES", 2**20)
-    with places(tmp_path) as made:
-        made.server.environment["PATH"] = f"{made.programs}:{PATH}"
-        yield made
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Recorded:
-    """What a run's record would be told."""
-    return recorded(monkeypatch)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -20,21 +19,8 @@ from medweave_connectors.transfer import flow as flow_module
 from medweave_connectors.transfer.flow import Flow, Progress
 from medweave_connectors.transfer.limit import MIB, Limit
 from medweave_connectors.transfer.manager import MedweaveDataManager
-from support.direct_ends import PATH, Recorded, recorded
-from support.transfers import Places, Route, places
-
-
-@pytest.fixture
-def at(tmp_path: Path) -> Iterator[Places]:
-    with places(tmp_path) as made:
-        made.server.environment["PATH"] = f"{made.programs}:{PATH}"
-        yield made
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Recorded:
-    return recorded(monkeypatch)
-
+from support.direct_ends import Recorded
+from support.transfers import Places, Route
 
 # ---- how far it is
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ import pytest
 
 from medweave_connectors.errors import SiteUnreachable, SourceRefused, TransferFailed
 from medweave_connectors.transfer import going_on, planting
-from support.direct_ends import PATH, Recorded, recorded
-from support.transfers import ROUTES, Places, Route, places, with_pods
+from support.direct_ends import Recorded
+from support.transfers import ROUTES, Places, Route, with_pods
 
 PATIENT = "Mustermann_Erika_1970"
 MIB = 2**20
@@ -29,18 +29,6 @@ if [ $n -lt {times} ]; then {does}; mkdir {folder}/cut.$n; sleep 60; exit 1; fi
 exec "$real" "$@"
 """
 PACKS, UNPACKS = "chf*", "xp*"
-
-
-@pytest.fixture
-def at(tmp_path: Path) -> Iterator[Places]:
-    with places(tmp_path) as made:
-        made.server.environment["PATH"] = f"{made.programs}:{PATH}"
-        yield made
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Recorded:
-    return recorded(monkeypatch)
 
 
 @pytest.fixture

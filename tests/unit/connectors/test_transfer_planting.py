@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from medweave_connectors.errors import SourceUnreadable, TransferFailed
 from medweave_connectors.placement.folder_commands import STORE
-from medweave_connectors.transfer import looked_here, manager, manifest, many, planting, tree_stream, wire
+from medweave_connectors.transfer import far_files, looked_here, manager, manifest, many, planting, tree_stream, wire
 from medweave_connectors.transfer.direct import routes
 from medweave_connectors.transfer.planting import Tree
 from medweave_connectors.transfer.tree_stream import END, FILE, FOLDER, HEAD, NotPlanted, Planter
@@ -185,6 +185,27 @@ def test_blocks_are_whole_whatever_lies_there(tmp_path: Path, monkeypatch: pytes
     tree_stream.plant(pieces, str(tmp_path / "to"), str(tmp_path / "note"), 20_000, "")
     assert listed(tmp_path / "root").difference(listed(tmp_path / "to")) == ""
     assert (tmp_path / "note").read_bytes() == sender.tree
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_what_another_site_says_it_has_sent_is_only_read(data: st.DataObject) -> None:
+    """It may say anything: then both ends are read."""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name, "root")
+        written(root, {"a": (b"1", 0o644), "b": (b"22", 0o755)}, {"c"})
+        seen = manifest.parse(told(manifest.command(str(root), digests=False)), digests=False)
+    sender = b"3\n" + far_files.text_of(
+        [b"1" * 64 + b"- ./sub/a", b"2" * 64 + b"x ./sub/b"], [b"0755 .", b"0750 ./c", b"0750 ./sub"]
+    )
+    assert planting.read(sender, seen) is not None
+    broken = bytearray(sender)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(broken) - 1))
+        broken[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    read = planting.read(bytes(broken), seen)
+    assert read is None or read[0].entries.keys() == seen.entries.keys()
+    assert planting.read(b"", seen) is None
 
 
 def entry(kind: int, name: bytes, content: bytes = b"", mode: int = 0o755) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import threading
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,23 +16,11 @@ from medweave_connectors.transfer import going_on
 from medweave_connectors.transfer.direct.encoding import Encoder
 from medweave_connectors.transfer.limit import Share
 from medweave_connectors.transfer.manager import MedweaveDataManager
-from support.direct_ends import PATH, Recorded, recorded
-from support.transfers import LAPTOP, ROUTES, Places, Route, places, slices, with_pods
+from support.direct_ends import Recorded
+from support.transfers import LAPTOP, ROUTES, Places, Route, slices, with_pods
 
 MIB = 2**20
 UNPACKING = 'case "$1" in x*) ;; *) exec "$real" "$@" ;; esac\n'
-
-
-@pytest.fixture
-def at(tmp_path: Path) -> Iterator[Places]:
-    with places(tmp_path) as made:
-        made.server.environment["PATH"] = f"{made.programs}:{PATH}"
-        yield made
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Recorded:
-    return recorded(monkeypatch)
 
 
 def cohort(at: Places, name: str = "cohort", num_bytes: int = MIB + 77) -> Path:

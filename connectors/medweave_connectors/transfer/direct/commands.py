@@ -119,10 +119,11 @@ def read(text: bytes) -> dict[str, Any] | None:
 
 
 def read_tree(told: Mapping[str, Any]) -> bytes | None:
-    """Of the end that sent a tree, what it has read."""
-    if "tree" not in told:
+    """Of the end that sent a tree, what it has read; None where it does not say it."""
+    try:
+        return zlib.decompressobj().decompress(base64.b64decode(told["tree"]), MOST_BYTES)
+    except (KeyError, TypeError, ValueError, zlib.error):
         return None
-    return zlib.decompressobj().decompress(base64.b64decode(told["tree"]), MOST_BYTES)
 
 
 def last_words(tar: Mapping[str, Any]) -> str:
