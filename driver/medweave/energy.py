@@ -13,6 +13,7 @@ from medweave import DRIVER_TYPE
 from medweave.history import Job
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.energy import J_PER_WH, CountedEnergy
+from medweave_steps.contracts.errors import UserInputError
 
 CORE_W = 12.0  # its authors' value for a core of any processor
 MEMORY_W_PER_GB = 0.3725  # of memory that a job has, used or not
@@ -77,8 +78,11 @@ def measured(jobs: Iterable[Job]) -> list[tuple[str, str]]:
     for job in jobs:
         training = job.report.results.get("training") if job.report else None
         if isinstance(training, Mapping) and "energy" in training:
-            counted = codec.from_json(CountedEnergy, training["energy"], where=f"the energy of {job.label}")
-            told.append((f"Energy of {job.label}", counted.told()))
+            try:
+                words = codec.from_json(CountedEnergy, training["energy"], where=f"the energy of {job.label}").told()
+            except UserInputError:  # of another version: it is no reason for having no report
+                words = "another version of medweave has written it"
+            told.append((f"Energy of {job.label}", words))
     return told
 
 

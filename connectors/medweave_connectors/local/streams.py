@@ -100,6 +100,7 @@ class Reader(_Program):
     async def __aenter__(self) -> Reader:
         self._output, output = os.pipe()
         self._reading: asyncio.Future[bytearray] | None = None
+        self._left = False  # a program of its own that it has left behind may hold the pipe for ever
         try:
             with contextlib.suppress(OSError):  # an account has too many
                 fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
@@ -113,7 +114,8 @@ class Reader(_Program):
 
     async def read(self, size: int | None = None) -> bytearray:
         """Up to `size` bytes; none at the end."""
-        self._reading = asyncio.ensure_future(asyncio.to_thread(filled, self._output, size or READ_BYTES))
+        work = asyncio.to_thread(filled, self._output, size or READ_BYTES, lambda: self._left)
+        self._reading = asyncio.ensure_future(work)
         return await asyncio.shield(self._reading)
 
     async def write(self, data: bytes) -> None:
@@ -133,8 +135,10 @@ class Reader(_Program):
         try:
             await super()._end()
         finally:
-            if self._reading is None or self._reading.done():  # else its number may soon be that of another file
-                os.close(self._output)
+            self._left = True
+            if self._reading is not None:  # while it is read, its number may not become that of another file
+                await asyncio.wait([self._reading])
+            os.close(self._output)
 
 
 class Writer(_Program):

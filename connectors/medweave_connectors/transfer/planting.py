@@ -66,7 +66,8 @@ class Tree:
 
 
 def read(noted: bytes, seen: Manifest) -> tuple[Manifest, str] | None:
-    """What was sent, with its digests, and the SHA-256 of its tree; None where it is not what was seen before.
+    """What was sent, with its digests, and the SHA-256 of its tree; None where its files are not those that were seen before, or
+    not as large together.
 
     A file that was written to while it was read has ended the stream, and one that was written to before that has other bytes.
 

@@ -115,9 +115,11 @@ class Sender:
 
     def _sent(self, name: bytes, path: bytes) -> Iterator[bytearray]:
         """Sends a file, and notes its line in the tree."""
-        file = os.open(path, os.O_RDONLY)
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # nobody may ever write to a pipe
         try:
             before = os.fstat(file)
+            if not stat.S_ISREG(before.st_mode):
+                raise NotSent(CHANGED)
             mode = stat.S_IMODE(before.st_mode)
             self._held += HEAD.pack(FILE, len(name), mode, before.st_mtime_ns, before.st_size) + name
             digest, left = hashlib.sha256(), before.st_size

@@ -33,7 +33,7 @@ def measured(api: client.ApiClient, namespace: str, pod: str, limit_s: float) ->
 
 def _there(api: client.ApiClient, namespace: str, pod: str, limit_s: float) -> float:
     content = secrets.token_bytes(NUM_BYTES)
-    way = _opened(api, namespace, pod, ["sh", "-c", f"head -c {NUM_BYTES} | wc -c"])
+    way = _opened(api, namespace, pod, ["sh", "-c", f"head -c {NUM_BYTES} | wc -c"], limit_s)
     try:
         began = time.monotonic()
         for place in range(0, NUM_BYTES, _PIECE):
@@ -53,7 +53,7 @@ def _there(api: client.ApiClient, namespace: str, pod: str, limit_s: float) -> f
 
 def _back(api: client.ApiClient, namespace: str, pod: str, limit_s: float) -> float:
     began = time.monotonic()
-    way = _opened(api, namespace, pod, ["head", "-c", str(NUM_BYTES), "/dev/urandom"])
+    way = _opened(api, namespace, pod, ["head", "-c", str(NUM_BYTES), "/dev/urandom"], limit_s)
     try:
         told = _read(way, began + limit_s)
         seconds = time.monotonic() - began
@@ -64,10 +64,12 @@ def _back(api: client.ApiClient, namespace: str, pod: str, limit_s: float) -> fl
     return NUM_BYTES / seconds
 
 
-def _opened(api: client.ApiClient, namespace: str, pod: str, command: Sequence[str]) -> Any:
+def _opened(api: client.ApiClient, namespace: str, pod: str, command: Sequence[str], limit_s: float) -> Any:
     ask = client.CoreV1Api(api).connect_get_namespaced_pod_exec
     ways = {"stdin": True, "stdout": True, "stderr": False, "tty": False, "_preload_content": False, "binary": True}
-    return stream(ask, pod, namespace, command=list(command), **ways)
+    way = stream(ask, pod, namespace, command=list(command), **ways)
+    way.sock.settimeout(limit_s)  # else who takes nothing is waited for, and the pod stays
+    return way
 
 
 def _read(way: Any, until_s: float, *, until: bytes = b"") -> bytes:

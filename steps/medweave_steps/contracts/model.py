@@ -74,7 +74,8 @@ class ModelCard:
         data_sha256: digest of the training cohort.
         metrics: name to value on the validation split, with the split named in the key's prefix (`validation_dice`).
         training: strategy, seed, steps, seconds and the like.
-        energy_wh: measured energy of the training, None where no counter exists.
+        energy_wh: measured energy of the training, Wh, by the counters that `training.energy` names and no others; None where
+            there is none.
     """
 
     name: str

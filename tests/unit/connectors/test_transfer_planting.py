@@ -347,6 +347,27 @@ def test_a_folder_that_nobody_may_write_to_arrives_so(cohort: Cohort) -> None:
     assert (cohort.at.target / "cohort" / f"{PATIENT} 1").stat().st_mode & 0o777 == 0o555
 
 
+def test_few_bytes_in_many_files_go_by_tar_after_a_larger_copy(cohort: Cohort, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site is asked once what it can; whoever sends little does not ask, and sends no blocks."""
+    cohort.at.replace("tar", 'exec "$real" "$@"')
+    shutil.copytree(cohort.folder, cohort.at.source / "second")
+
+    async def act(each: Places) -> None:
+        each.manager._store_gib = 0  # else it would be linked
+        await each.send("from-driver", "cohort")
+        monkeypatch.setattr(routes, "SMALL_BYTES", 2**30)
+        await each.send("from-driver", "second")
+
+    cohort.at.at_work(act)
+    assert listed(cohort.folder).difference(listed(cohort.at.target / "second")) == ""
+
+
+def test_what_became_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(tree_stream.NotSent, match="written to"):
+        list(tree_stream.Sender(os.fsencode(tmp_path / "pipe")).pieces())
+
+
 def large(cohort: Cohort) -> Path:
     """One large file and a small one, in the place of the many."""
     shutil.rmtree(cohort.folder)

@@ -41,7 +41,7 @@ class Dialogue:
         self.heard: Callable[[int], None] = lambda _: None  # told how many more bytes of the stream have passed there
         self.moved = 0  # bytes of the stream, as it has told last
         self._shell: OpenShell
-        self._held = b""
+        self._held = bytearray()
 
     async def __aenter__(self) -> Dialogue:
         try:
@@ -102,13 +102,18 @@ class Dialogue:
             raise
 
     async def _next(self) -> dict[str, Any]:
+        looked = 0  # at so many bytes of what is held
         while True:
-            text, newline, rest = self._held.partition(b"\n")
-            if newline:
-                self._held = rest
+            ends = self._held.find(b"\n", looked)
+            if ends >= 0:
+                text, looked = bytes(self._held[:ends]), 0
+                del self._held[: ends + 1]
                 if (told := commands.read(text)) is not None:
                     return told
+            elif len(self._held) > commands.MOST_BYTES:
+                raise EndFailed("what it says has no end")
             elif data := await self._shell.read():
+                looked = len(self._held)
                 self._held += data
             else:
                 raise EndFailed("its program ended without a word")

@@ -19,7 +19,7 @@ import time
 import weakref
 import zlib
 from pathlib import Path
-from typing import Any, Iterable, Iterator, Union  # noqa: UP035 (3.8)
+from typing import Any, Callable, Iterable, Iterator, Union  # noqa: UP035 (3.8)
 
 from medweave_connectors.transfer.direct import pace
 
@@ -32,6 +32,7 @@ PIECES, PIECE = 4, 2**14  # of a block, to see whether it pays
 SMALLEST = 2**12
 PAYS = 0.9  # of its size; more is sent as it is
 TRUST = 16  # blocks that are encoded as the last that was looked at; or, in the end, left alone
+ASK_S = 1.0
 FILL_S = 0.05  # what a command writes in this time goes in one block
 HELD = 2**25
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
@@ -307,13 +308,20 @@ def pieces(source: int) -> Iterator[bytearray]:
         yield piece
 
 
-def filled(source: int, size: int) -> bytearray:
-    """The next of it, as many bytes as come quickly; none at its end."""
-    piece = bytearray(size)
+def filled(source: int, size: int, left: Callable[[], bool] = lambda: False) -> bytearray:
+    """The next of it, as many bytes as come quickly; none at its end.
+
+    Args:
+        left: asked from time to time whether nobody waits for it any more: then it has ended, too.
+    """
+    piece, waiting = bytearray(size), select.poll()  # select itself knows no numbers above 1023
+    waiting.register(source, select.POLLIN)
     view, count = memoryview(piece), 0
     while count < size:
-        if count and not select.select([source], [], [], FILL_S)[0]:
-            break
+        if not waiting.poll(1000 * (FILL_S if count else ASK_S)):
+            if count or left():
+                break
+            continue
         got = os.readv(source, [view[count:]])
         if not got:
             break

@@ -29,7 +29,7 @@ from medweave_connectors.transfer.pieces import Piece
 from medweave_connectors.transfer.planting import Tree
 from medweave_connectors.transfer.same_files import How
 from medweave_connectors.transfer.side_by_side import every
-from medweave_connectors.transfer.wire import Sites
+from medweave_connectors.transfer.wire import Sites, leg
 
 MOST_BREAKS = 2  # of streams, one after the other: then the pair is left alone
 _FULL = (*reasons.NO_ROOM, *reasons.READ_ONLY)  # so it would be on any way
@@ -130,7 +130,7 @@ class Way:
         if not left:
             return
         await self._by_this_machine()
-        if tree is not None and self._source.local and all(self.sites.known(each) for each in left):
+        if tree is not None and self._source.local and leg(*left).codecs:  # its program reads nothing but blocks
             await self._planted(tree, [each for each in await self._distinct(target) if each in left])
         else:
             self.not_as_a_tree()

@@ -1,0 +1,71 @@
+"""What a program of this machine writes is read by a thread, which ends with whoever waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from medweave_connectors.errors import StreamBroke
+from medweave_connectors.local import streams
+from medweave_connectors.local.streams import Reader
+from medweave_connectors.transfer.direct.encoding import filled
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_all_of_it_comes_in_whole_blocks() -> None:
+    async def act() -> list[int]:
+        async with Reader(["sh", "-c", "head -c 3000000 /dev/zero"], "a transfer") as reader:
+            sizes = []
+            while data := await reader.read(2**20):
+                sizes.append(len(data))
+        return sizes
+
+    before = open_files()
+    assert asyncio.run(act()) == [2**20, 2**20, 3000000 - 2 * 2**20]
+    assert open_files() == before
+
+
+def test_a_program_that_fails_is_told() -> None:
+    async def act() -> None:
+        async with Reader(["sh", "-c", "echo some; echo 'Permission denied' >&2; exit 3"], "a transfer") as reader:
+            while await reader.read(100):
+                pass
+
+    with pytest.raises(StreamBroke, match="Permission denied"):
+        asyncio.run(act())
+
+
+def test_who_gives_up_waits_for_nobody_who_holds_the_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may leave another one behind, which no signal of ours reaches."""
+    monkeypatch.setattr(streams, "GRACE_S", 0.2)
+
+    async def act() -> None:
+        async with Reader(["sh", "-c", "setsid sleep 20 2>/dev/null & sleep 20"], "a transfer") as reader:
+            await reader.read(100)
+
+    async def given_up() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(act(), 0.5)
+
+    before, began = open_files(), time.monotonic()
+    asyncio.run(given_up())
+    assert time.monotonic() - began < 15, "of 20 s"
+    assert open_files() == before
+
+
+def test_a_pipe_may_have_any_number() -> None:
+    reading, writing = os.pipe()
+    high = fcntl.fcntl(reading, fcntl.F_DUPFD, 1100)
+    os.write(writing, b"some")
+    os.close(writing)
+    assert (filled(high, 100), filled(high, 100)) == (b"some", b"")
+    os.close(reading)
+    os.close(high)
