@@ -88,11 +88,12 @@ def write(
     config: Mapping[str, Any],
     target: Mapping[str, Any] | None = None,
     job: Mapping[str, Any] | None = None,
+    deployment: str = "pods",
     **keys: Any,
 ) -> None:
-    """Writes a workflow whose steps are bound to the deployment `pods`, which has these keys beside its usual ones."""
-    deployments = {"pods": {"type": kind, "workdir": WORKDIR, "config": dict(config), **keys}}
-    file = engine_file(deployments, {"/": {"deployment": "pods", **(target or {})}})
+    """Writes a workflow whose steps are bound to a deployment, which has these keys beside its usual ones."""
+    deployments = {deployment: {"type": kind, "workdir": WORKDIR, "config": dict(config), **keys}}
+    file = engine_file(deployments, {"/": {"deployment": deployment, **(target or {})}})
     write_workflow(folder, tools, job=job, file=file)
     # The script travels on the command line: a pod sees no file of this machine.
     workflow = json.loads((folder / "tiny.cwl").read_text(encoding="utf-8"))
