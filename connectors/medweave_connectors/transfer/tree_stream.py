@@ -202,7 +202,7 @@ class Planter:
         self._held = b""  # the beginning of a head and its path
         self._file, self._left_bytes, self._unasked_bytes = -1, 0, 0  # of a file that is not whole
         self._digest = hashlib.sha256()
-        self._name, self._path_of_it, self._mode, self._time_ns = b"", b"", 0, 0
+        self._name, self._mode, self._time_ns = b"", 0, 0
         self._files: list[bytes] = []
         self._folders: list[bytes] = []
         self.ended = False
@@ -265,10 +265,8 @@ class Planter:
             raise NotPlanted
         elif kind == FOLDER and (self._folders or not self._files):
             self._folder(name, mode)
-        elif kind == FILE and self._folders:
-            self._begin(name, name, mode & 0o777, time_ns, size)
-        elif kind == FILE and name == ROOT and not self._files:  # alone
-            self._begin(name, self._path, mode & 0o777, time_ns, size)
+        elif kind == FILE and (self._folders or (name == ROOT and not self._files)):  # in a folder, or alone
+            self._begin(name, mode & 0o777, time_ns, size)
         else:
             raise NotPlanted
 
@@ -282,14 +280,18 @@ class Planter:
             os.chmod(name, mode & 0o777 | 0o700)
         self._folders.append(b"%04o %s" % (mode, name))
 
-    def _begin(self, name: bytes, path: bytes, mode: int, time_ns: int, size: int) -> None:
+    def _at(self, name: bytes) -> bytes:
+        """The path of a file: in the folder, or that of what came alone."""
+        return name if self._folders else self._path
+
+    def _begin(self, name: bytes, mode: int, time_ns: int, size: int) -> None:
         self._may_come -= size
         if self._may_come < 0:
             raise NotPlanted("a stream was refused: it holds more than there was")
         # Nobody writes to a file that others use.
         given = mode & _READ_ONLY if self._blobs else mode
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, given)
-        self._name, self._path_of_it, self._mode, self._time_ns = name, path, mode, time_ns
+        self._file = os.open(self._at(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, given)
+        self._name, self._mode, self._time_ns = name, mode, time_ns
         self._left_bytes, self._unasked_bytes = size, 0
         self._digest = hashlib.sha256()
         if not size:
@@ -317,7 +319,7 @@ class Planter:
         if self._blobs:
             _, key, _ = far_files.file_of(line)
             with contextlib.suppress(OSError):  # the same file has come before; or the file system has no further names
-                far_files.link(self._path_of_it, os.path.join(self._blobs, key))
+                far_files.link(self._at(self._name), os.path.join(self._blobs, key))
         self._files.append(line)
 
 
