@@ -52,7 +52,7 @@ class Prices:
 
     def cost(self, deployment: str, *, core_hours: float | None, gpu_hours: float | None) -> float | None:
         """What some hours cost there; None where the hours or a price that counts is not known."""
-        price = self.of.get(deployment, Price(core_hour=None, gpu_hour=None))
+        price = self._price(deployment)
         parts = [(core_hours, price.core_hour), (gpu_hours, price.gpu_hour)]
         if any(hours is None or (hours and each is None) for hours, each in parts):
             return None
@@ -67,9 +67,12 @@ class Prices:
             return None
         nodes = int(job.site.get("num_nodes") or len((job.location or "").split(",")))
         gpus = job.site.get("gpus")  # all of the job's together, where its site gives GPUs to jobs
-        is_priced = self.of.get(job.deployment, Price(core_hour=None, gpu_hour=None)).gpu_hour is not None
+        is_priced = self._price(job.deployment).gpu_hour is not None
         gpu_hours = None if gpus is None and is_priced else float(gpus or 0) * seconds / _HOUR_S
         return self.cost(job.deployment, core_hours=cores * nodes * seconds / _HOUR_S, gpu_hours=gpu_hours)
+
+    def _price(self, deployment: str) -> Price:
+        return self.of.get(deployment) or Price(core_hour=None, gpu_hour=None)
 
     def told(self, each: Sequence[float | None], what: str) -> str:
         """A sum in words, and how many are not in it.
