@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from support.engine import FILE, run, start, write_workflow
-from support.engine_faults import alive, end, pid_in, run_stock, shown, start_stock, still_going, stock_file
+from support.engine_faults import end, pid_in, run_stock, shown, start_stock, still_going, stock_file
+from support.processes import alive
 
 GOOD = "echo done > result.txt"
 HANG_S = 4.0  # these runs take about two seconds, with the start of the engine: after that, a wait has no end

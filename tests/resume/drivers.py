@@ -15,6 +15,8 @@ from typing import Any
 
 from medweave.history import LOG_FILE
 from resume.verdict import UNCOUNTED
+from support.engine import wait_until
+from support.processes import alive
 
 BIN = Path(sys.executable).parent
 PATIENCE_S, LOOK_S = 600.0, 0.001
@@ -67,6 +69,7 @@ class Driver:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process_id, signal.SIGKILL)
         self._process.wait()
+        wait_until(lambda: not any(map(alive, engines)))
 
     def wait(self) -> int:
         """Its exit code; it is killed when it takes too long."""

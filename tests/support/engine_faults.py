@@ -10,6 +10,7 @@ from typing import Any
 
 from support.engine import FILE, Run, run, start, wait_until, write_workflow
 from support.engine_file import STOCK, engine_file
+from support.processes import alive
 
 # Nothing of medweave is registered or installed: the engine as its users have it.
 STOCK_PRELOAD = """
@@ -91,14 +92,6 @@ def still_going(run: Run, for_s: float, *, after: Callable[[], bool] = lambda: T
         run.signal(signal.SIGKILL)
         run.process.join(20)
     return going
-
-
-def alive(pid: int) -> bool:
-    """True for a process that runs; a killed one may wait for init to reap it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def pid_in(file: Path) -> int:

@@ -74,3 +74,11 @@ def processes_with(token: str, variable: str) -> list[str]:
         except OSError:
             continue
     return found
+
+
+def alive(pid: int) -> bool:
+    """True for a process that runs; a killed one may wait for its parent, or a container's first process, to reap it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -57,7 +57,9 @@ def label(text: str) -> str:
 def _driver(pid: int) -> str:
     # The moment of its start tells a process from a later one with the same number.
     try:
-        started = int(psutil.Process(pid).create_time())
+        process = psutil.Process(pid)
+        # One that was killed is listed until its parent asks for it, which takes seconds where that is a container's first process.
+        started = 0 if process.status() == psutil.STATUS_ZOMBIE else int(process.create_time())
     except psutil.Error:
         started = 0
     return f"{_host()}_{pid}-{started}"

@@ -17,6 +17,7 @@ from medweave_connectors.local import process
 from medweave_connectors.local.process import Command, Ended
 from medweave_connectors.record.output import LINE_BYTES
 from support.engine import wait_until
+from support.processes import alive
 
 
 def run(
@@ -32,15 +33,6 @@ def run(
         return command, await command.wait(time_limit_s=time_limit_s)
 
     return asyncio.run(go())
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    # A killed orphan may wait for init to reap it; it no longer runs.
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def alive_until(condition: Callable[[], bool]) -> None:

@@ -8,10 +8,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from support.engine import FILE, Run, run, start, valid_events, wait_until
+from support.processes import alive
 from support.reuse_runs import ON, counts, explained, write_steps
 
 
@@ -43,11 +43,6 @@ def delivered(folder: Path) -> str:
     file.write_text(f"{text}written to, for a delivered file is its owner's\n")
     shutil.rmtree(folder / "results")
     return text
-
-
-def lives(process_id: int) -> bool:
-    """A container may have nobody who buries orphans."""
-    return psutil.pid_exists(process_id) and psutil.Process(process_id).status() != psutil.STATUS_ZOMBIE
 
 
 def test_only_what_has_changed_is_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,10 +94,10 @@ def test_a_run_whose_driver_was_killed_goes_on_where_it_was(tmp_path: Path) -> N
     going.wait()
     gate.touch()
     left = int((tmp_path / "pid").read_text())
-    assert lives(left), "a killed driver cannot end its commands"
+    assert alive(left), "a killed driver cannot end its commands"
     ended = again(tmp_path)
     assert ended.exit_code == 0
-    assert not lives(left)
+    assert not alive(left)
     assert "processes of runs whose drivers are gone were ended" in ended.stderr
     assert (counts(tmp_path), delivered(tmp_path)) == ((1, 2), "one\nred\n")
 

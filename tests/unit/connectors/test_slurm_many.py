@@ -44,10 +44,10 @@ def test_of_hundreds_of_jobs_a_few_are_there_at_once_and_one_question_is_for_all
         if "squeue" in line
     ]
     assert all(sum(start <= time <= start + 29 for time in asked) <= 30 for start in asked)
-    # Their ends are asked together, and the controller only about what accounting does not call COMPLETED.
+    # Their ends are asked together, and the controller only about what accounting does not call COMPLETED (few).
     words = (cluster.folder / "slurm" / "asked").read_text().split()
     assert words.count("sacct") < JOBS
-    assert words.count("scontrol") == 0
+    assert words.count("scontrol") < JOBS / 10
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,50 @@
+"""Whose a release or a pod is, by the labels that it has and the processes of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from medweave_connectors.pods.owner import labels, owner
+from support.engine import wait_until
+
+TELLS = """
+import json, signal
+from medweave_connectors.pods.owner import labels
+print(json.dumps(labels()), flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def driver() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen([sys.executable, "-c", TELLS], stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
+
+
+def told(driver: subprocess.Popen[str]) -> dict[str, str]:
+    assert driver.stdout is not None
+    return dict(json.loads(driver.stdout.readline()))
+
+
+def test_what_this_driver_made_is_its_own() -> None:
+    assert owner(labels()) == "me"
+
+
+def test_a_driver_that_was_killed_has_ended_before_anyone_buries_it(driver: subprocess.Popen[str]) -> None:
+    found = told(driver)
+    assert owner(found) == "running"
+    os.kill(driver.pid, signal.SIGKILL)
+    # Nobody asks for its exit code: a container's first process may take seconds.
+    wait_until(lambda: psutil.Process(driver.pid).status() == psutil.STATUS_ZOMBIE)
+    assert owner(found) == "ended"
+    driver.wait()
+    assert owner(found) == "ended"
