@@ -37,6 +37,14 @@ def test_all_is_well_and_no_pod_is_left(testbed: Sites) -> None:
     } <= names
     (speed,) = (hop["seen"] for hop in hops if (hop["place"], hop["name"]) == ("inference", "bandwidth"))
     assert re.fullmatch(r"[1-9]\d* MB/s to a pod, [1-9]\d* MB/s back, through the API server", speed), speed
-    left = testbed.laptop("kubectl", "get", "pods", "-l", "app.kubernetes.io/managed-by=medweave-doctor", "-o", "name")
+    routes = {hop["place"]: hop["seen"] for hop in hops if hop["name"] == "route"}
+    assert set(routes) == {"login - training-ddp", "login - inference", "training-ddp - inference"}
+    for place, seen in routes.items():
+        listens = place.rpartition(" ")[2]
+        told = rf"direct: [1-9]\d* MB/s there, [1-9]\d* MB/s back, over one connection; {listens} listens, .*"
+        assert re.fullmatch(told, seen), (place, seen)
+    left = testbed.laptop(
+        "kubectl", "get", "pods,networkpolicies", "-l", "app.kubernetes.io/managed-by=medweave-doctor", "-o", "name"
+    )
     assert left.returncode == 0
     assert left.stdout == ""

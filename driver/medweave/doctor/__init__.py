@@ -20,8 +20,8 @@ DESCRIPTION = (
     "Tries each hop of a site for real, all deployments side by side, and says how each is and what to do about it: ssh with its\n"
     "host key and login, clock, programs, workdir and free space, worker environment and its version, bandwidth; Slurm's\n"
     "partitions, accounts and GPUs by sbatch --test-only; of a cluster its version, clock, the rights that a run needs, what the\n"
-    "chart renders to, quotas, claims, and each image by a pod that does nothing and is removed; between two machines the way\n"
-    "that copies would go, with its speed. Nothing is left there.\n\n"
+    "chart renders to, quotas, claims, and each image by a pod that does nothing and is removed; between two of these places\n"
+    "the way that copies would go, with its speed, and the site's bucket. Nothing is left there.\n\n"
     "exit codes: 0 a run can start (warnings are told), 65 something is wrong or did not answer, 2 wrong usage"
 )
 

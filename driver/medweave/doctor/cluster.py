@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
 import json
-import secrets
 import shutil
 import subprocess
 import time
@@ -21,8 +21,9 @@ from websocket import WebSocketException  # comes with kubernetes
 from medweave.doctor.hop import Check, Health, Hop, skew
 from medweave.doctor.pod_speed import NotMeasured, measured
 from medweave.doctor.rights import FILES, HELM, JOBS, PODS, Right, of_kinds
+from medweave.doctor.trial import new_name, pod_of, templates, trial, with_claim
+from medweave.doctor.way import Closed
 
-WORKLOADS = ("spec.template.spec", "spec.jobTemplate.spec.template.spec", "spec")
 HOOK = "helm.sh/hook"
 ASK_PAUSE_S = 0.5
 REFUSED_IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerError")
@@ -43,7 +44,7 @@ class Cluster:
         self._place, self._kind, self._given, self._limit_s, self._folder = place, kind, given, limit_s, folder
         self._api: client.ApiClient
         self._namespace = given.get("namespace") or ""
-        self._version = ""
+        self._version, self._release = "", new_name()
         self._objects: list[dict[str, Any]] = []
 
     def checks(self) -> Iterator[Check]:
@@ -54,6 +55,44 @@ class Cluster:
         yield Check("quota", self._quota)
         yield Check("claims", self._claims)
         yield Check("image", self._images)
+
+    @contextlib.contextmanager
+    def standing(self, workdir: str | None) -> Iterator[tuple[client.ApiClient, Any]]:
+        """A pod that runs, for the block, as the first of those that a run starts; with the client that reaches it.
+
+        It has their labels, their NetworkPolicies, and the claim on which the workdir lies.
+
+        Raises:
+            Closed: why there is none.
+        """
+        for hop in (*self._open(), *self._rendered()):
+            if hop.health in (Health.FAULT, Health.UNKNOWN):
+                raise Closed(hop.seen, hop.do)
+        template = next(templates(self._objects), None)
+        if template is None:
+            raise Closed("a run starts no pods there", "")
+        spec, labels = template["spec"], (template.get("metadata") or {}).get("labels") or {}
+        container = spec["containers"][0]
+        pod = pod_of(new_name(), container, spec, labels=labels)
+        policies = [each for each in self._objects if each["kind"] == "NetworkPolicy"]
+        try:
+            if workdir:
+                pod = with_claim(pod, container, spec, workdir, self._bound())
+            with trial(self._api, self._namespace, pod, self._limit_s, policies) as name:
+                came = self._came(name, str(container.get("image")))
+                if came.health is not Health.OK:
+                    raise Closed(came.seen, came.do)
+                pods = client.CoreV1Api(self._api)
+                yield self._api, pods.read_namespaced_pod(name, self._namespace, _request_timeout=self._limit_s)
+        except ApiException as error:
+            raise Closed(f"a trial is refused: {_message(error)[:200]}", _refused(error)) from error
+
+    def _bound(self) -> set[str]:
+        """Names of the claims that are bound."""
+        listed = client.CoreV1Api(self._api).list_namespaced_persistent_volume_claim(
+            self._namespace, _request_timeout=self._limit_s
+        )
+        return {each.metadata.name for each in listed.items if each.status.phase == "Bound"}
 
     # ---- what is tried
 
@@ -135,7 +174,7 @@ class Cluster:
         given = self._given
         folder = self._folder / given["chart"]
         chart = str(folder) if not given.get("repo") and folder.exists() else given["chart"]
-        words = ["helm", "template", "medweave-doctor", chart, "--namespace", self._namespace]
+        words = ["helm", "template", self._release, chart, "--namespace", self._namespace]
         words += ["--kube-version", self._version]
         options = {
             "--version": given.get("chartVersion"),
@@ -228,8 +267,8 @@ class Cluster:
     def _images(self) -> Iterator[Hop]:
         """Starts one pod for each image, which does nothing, and removes it; the way to the first that comes is measured."""
         seen, is_measured = set(), False
-        for spec in _pod_specs(self._objects):
-            for container in spec.get("containers", []):
+        for spec in (each["spec"] for each in templates(self._objects)):
+            for container in spec["containers"]:
                 key = container.get("image"), container.get("imagePullPolicy")
                 if key not in seen:
                     seen.add(key)
@@ -238,26 +277,17 @@ class Cluster:
                         yield hop
 
     def _pulled(self, container: Mapping[str, Any], spec: Mapping[str, Any], *, measures: bool) -> Iterator[Hop]:
-        name, image = f"medweave-doctor-{secrets.token_hex(4)}", str(container.get("image"))
-        pods = client.CoreV1Api(self._api)
+        image = str(container.get("image"))
         try:
-            pods.create_namespaced_pod(self._namespace, _pod(name, container, spec), _request_timeout=self._limit_s)
+            with trial(self._api, self._namespace, pod_of(new_name(), container, spec), self._limit_s) as name:
+                came = self._came(name, image)
+                yield came
+                if measures and came.health is Health.OK:
+                    yield self._bandwidth(name)
         except ApiException as error:
             health = Health.UNKNOWN if error.status == 403 else Health.FAULT
-            yield self._hop(
-                "image",
-                health,
-                f"{image}: a pod is refused: {_message(error)[:200]}",
-                "a right to create pods lets it be tried",
-            )
-            return
-        try:
-            came = self._came(name, image, time.monotonic() + self._limit_s)
-            yield came
-            if measures and came.health is Health.OK:
-                yield self._bandwidth(name)
-        finally:
-            pods.delete_namespaced_pod(name, self._namespace, grace_period_seconds=0, _request_timeout=self._limit_s)
+            seen = f"{image}: a pod is refused: {_message(error)[:200]}"
+            yield self._hop("image", health, seen, "a right to create pods lets it be tried")
 
     def _bandwidth(self, pod: str) -> Hop:
         try:
@@ -268,9 +298,9 @@ class Cluster:
         seen = f"{there / 1e6:.0f} MB/s to a pod, {back / 1e6:.0f} MB/s back, through the API server"
         return self._hop("bandwidth", Health.OK, seen)
 
-    def _came(self, name: str, image: str, until_s: float) -> Hop:
+    def _came(self, name: str, image: str) -> Hop:
         began, reason = time.monotonic(), ""
-        while time.monotonic() < until_s:
+        while time.monotonic() < began + self._limit_s:
             pod = client.CoreV1Api(self._api).read_namespaced_pod(name, self._namespace, _request_timeout=self._limit_s)
             for status in pod.status.container_statuses or []:
                 state = status.state
@@ -300,31 +330,6 @@ class Cluster:
 # ---- pure
 
 
-def _pod(name: str, container: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
-    """A pod that does nothing for a while, under the rules of the pod that it stands for."""
-    kept = (
-        "imagePullSecrets",
-        "nodeSelector",
-        "tolerations",
-        "priorityClassName",
-        "securityContext",
-        "runtimeClassName",
-    )
-    own = {
-        key: container[key] for key in ("image", "imagePullPolicy", "securityContext", "resources") if key in container
-    }
-    return {
-        "metadata": {"name": name, "labels": {"app.kubernetes.io/managed-by": "medweave-doctor"}},
-        "spec": {key: spec[key] for key in kept if key in spec}
-        | {
-            "restartPolicy": "Never",
-            "automountServiceAccountToken": False,
-            "activeDeadlineSeconds": 300,  # should the driver die before it removes it
-            "containers": [{"name": "image", "command": ["sleep", "120"], **own}],
-        },
-    }
-
-
 def _documents(text: str) -> list[dict[str, Any]]:
     """The objects of a manifest; lists are taken apart, and what only `helm test` makes is left out."""
     found: list[dict[str, Any]] = []
@@ -334,20 +339,9 @@ def _documents(text: str) -> list[dict[str, Any]]:
     return [each for each in found if HOOK not in (each["metadata"].get("annotations") or {})]
 
 
-def _pod_specs(objects: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    for each in objects:
-        for path in WORKLOADS:
-            at: Any = each
-            for key in path.split("."):
-                at = at.get(key) if isinstance(at, dict) else None
-            if isinstance(at, dict) and "containers" in at:
-                yield at
-                break
-
-
 def _claims(objects: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for spec in _pod_specs(objects):
-        for volume in spec.get("volumes") or []:
+    for template in templates(objects):
+        for volume in template["spec"].get("volumes") or []:
             if claim := (volume.get("persistentVolumeClaim") or {}).get("claimName"):
                 yield claim
 

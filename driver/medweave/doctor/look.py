@@ -15,10 +15,11 @@ from typing import Any
 
 from medweave import __version__
 from medweave.doctor.cluster import Cluster
+from medweave.doctor.grounds import Ground, Place, Pods
 from medweave.doctor.hop import Check, Health, Hop, quantity
 from medweave.doctor.machine import LITTLE_BYTES, Machine, slurm_checks
+from medweave.doctor.routes import BUCKET, between, by_bucket
 from medweave.doctor.routes import NAME as ROUTE
-from medweave.doctor.routes import Place, between
 from medweave.doctor.way import Login, login_of
 from medweave.sites import Site, connector_schemas, wrapped
 from medweave_connectors.placement.paths import resolve_paths
@@ -60,24 +61,31 @@ def look_at(site: Site, only: Sequence[str], limit_s: float, tell: Callable[[Hop
             found[name].append(hop)
             tell(hop)
     routes = []
-    for check, place in _routes(names, document["deployments"], site.transfers, limit_s):
-        for hop in _within(place, check, 2 * limit_s):
-            routes.append(hop)
-            tell(hop)
+    with contextlib.ExitStack() as held:
+        for check, place in _routes(site, names, document["deployments"], limit_s, held):
+            for hop in _within(place, check, 2 * limit_s):
+                routes.append(hop)
+                tell(hop)
     return [*(hop for name in names for hop in found[name]), *routes]
 
 
 def _routes(
-    names: Sequence[str], deployments: dict[str, Any], transfers: Mapping[str, Any], limit_s: float
+    site: Site, names: Sequence[str], deployments: dict[str, Any], limit_s: float, held: contextlib.ExitStack
 ) -> Iterator[tuple[Check, str]]:
-    """The ways between machines, one after the other: side by side they would share what is measured."""
-    machines = [name for name in names if deployments[name]["type"] == MACHINE]
-    places = [place for name in machines for place in _places(name, deployments[name], limit_s)]
-    for one, other in itertools.combinations(places, 2):
-        yield Check(ROUTE, functools.partial(between, one, other, transfers)), f"{one.name} - {other.name}"
-    clusters = [name for name in names if deployments[name]["type"] in CLUSTERS]
-    for name in clusters if len(places) + len(clusters) > 1 else []:
-        yield Check(ROUTE, functools.partial(_of_pods, name)), name
+    """The ways between machines and pods, one after the other: side by side they would share what is measured."""
+    grounds: list[Ground] = []
+    for name in names:
+        kind, given, workdir = (deployments[name].get(key) for key in ("type", "config", "workdir"))
+        if kind == MACHINE:
+            grounds += _places(name, deployments[name], limit_s)
+        elif kind in CLUSTERS:
+            cluster = Cluster(name, kind.partition(".")[2], given or {}, limit_s, site.path.parent)
+            grounds.append(Pods(name, workdir, limit_s, cluster, held))
+    if bucket := site.transfers.get("bucket"):
+        for each in grounds:
+            yield Check(BUCKET, functools.partial(by_bucket, each, bucket, site.path.parent)), each.name
+    for one, other in itertools.combinations(grounds, 2):
+        yield Check(ROUTE, functools.partial(between, one, other, site.transfers)), f"{one.name} - {other.name}"
 
 
 def _places(name: str, deployment: Mapping[str, Any], limit_s: float) -> Iterator[Place]:
@@ -85,11 +93,6 @@ def _places(name: str, deployment: Mapping[str, Any], limit_s: float) -> Iterato
     for login in _logins(name, given, limit_s):
         shown = name if len(given["nodes"]) == 1 else f"{name} {login.host}"
         yield Place(name=shown, login=login, workdir=deployment.get("workdir"))
-
-
-def _of_pods(name: str) -> Iterator[Hop]:
-    seen = "to and from its pods: tried by a run, when they are up; `medweave report` tells which way it took, and how quick it was"
-    yield Hop(place=name, name=ROUTE, health=Health.OK, seen=seen)
 
 
 def _try(

@@ -1,64 +1,96 @@
-"""The way between two machines that are reached by ssh: the same files, or straight, by the programs that a run starts there."""
+"""The way between two places, machines or pods: the same files, or straight, by the programs of a run; and by the bucket."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import paramiko
-
+from medweave.doctor.grounds import Ground, Opened, Pods
 from medweave.doctor.hop import Health, Hop
-from medweave.doctor.way import Closed, Login, connected, settings_of
-from medweave_connectors.remote import stream_line
+from medweave.doctor.way import Closed
+from medweave_connectors.transfer.bucket.depot import Depot
+from medweave_connectors.transfer.bucket.settings import Bucket, read_bucket
 from medweave_connectors.transfer.direct.carry import Broke, Half, Listener, Unreached, carry
 from medweave_connectors.transfer.direct.commands import PORTS
 from medweave_connectors.transfer.direct.ends import End
 from medweave_steps.contracts.errors import UsageError
 
-NAME = "route"
+NAME, BUCKET = "route", "bucket"
 NUM_BYTES = 8 * 2**20
 _SENDS, _TAKES = ["head", "-c", str(NUM_BYTES), "/dev/urandom"], ["sh", "-c", "cat > /dev/null"]
+_BY_BUCKET_S = 60.0  # its probes wait 45 s for an answer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A machine.
-
-    Attributes:
-        name: the deployment's, with the node where it has several.
-        workdir: of the deployment; None where it says none.
-    """
-
-    name: str
-    login: Login
-    workdir: str | None
-
-
-def between(one: Place, other: Place, transfers: Mapping[str, Any]) -> Iterator[Hop]:
-    """The best way between two machines, as a run takes it, and its speed.
+def between(one: Ground, other: Ground, transfers: Mapping[str, Any]) -> Iterator[Hop]:
+    """The best way between two places, as a run takes it, and its speed.
 
     Args:
         transfers: of the site file.
     """
     place = f"{one.name} - {other.name}"
     try:
-        with connected(one.login) as first, connected(other.login) as second:
-            yield _tried(place, one, other, (first, second), transfers)
+        with one.opened() as first, other.opened() as second:
+            yield _tried(place, (one, other), (first, second), transfers)
     except (Closed, UsageError) as error:
         seen = "not tried: one of the two is not reached, as its own line says"
         yield Hop(place=place, name=NAME, health=Health.UNKNOWN, seen=seen, do=getattr(error, "do", "") or "")
 
 
-def _tried(
-    place: str, one: Place, other: Place, clients: Sequence[paramiko.SSHClient], transfers: Mapping[str, Any]
-) -> Hop:
-    if transfers.get("sameFileSystem", True) and one.workdir and _sees(one, other, clients):
+def by_bucket(ground: Ground, given: Mapping[str, Any], folder: Path) -> Iterator[Hop]:
+    """The bucket of a site file, from a place: bytes are stored there, fetched again, and removed by this machine.
+
+    Args:
+        given: `transfers.bucket`.
+        folder: of the site file.
+    """
+
+    def hop(health: Health, seen: str, do: str = "") -> Hop:
+        return Hop(place=ground.name, name=BUCKET, health=health, seen=f"{given['bucket']}: {seen}", do=do)
+
+    try:
+        bucket = read_bucket(given, folder=folder)
+    except UsageError as error:
+        what = error.what.replace("dataManager.config", "transfers")
+        yield hop(Health.FAULT, f"{what} {error.seen or ''}".strip(), error.do or "")
+        return
+    left: list[str] = []
+    try:
+        with ground.opened() as opened:
+            speed = asyncio.run(_stored(opened.end, bucket, left))
+    except (Closed, UsageError):
+        yield hop(Health.UNKNOWN, "not tried: this place is not reached, as its own line says")
+        return
+    except (Unreached, Broke, TimeoutError) as error:
+        why = str(error).replace("at the source: ", "").replace("at the destination: ", "") or "it does not end"
+        do = "correct transfers.bucket or its account, or let this place reach it; till then a run copies through this machine"
+        yield hop(Health.WARNING, f"no way by it: {why}", do)
+        return
+    yield hop(Health.OK, f"{speed / 1e6:.0f} MB/s for what is stored there and fetched again")
+    for each in left:
+        yield hop(Health.WARNING, each, "remove them, and let the account do so")
+
+
+async def _stored(end: End, bucket: Bucket, left: list[str]) -> float:
+    """Bytes per second, from the place by the bucket to itself."""
+    began: list[float] = []
+    async with asyncio.timeout(_BY_BUCKET_S):
+        await Depot(bucket, left.append).carry(
+            Half(end, _SENDS),
+            Half(replace(end, name=f"{end.name}/again"), _TAKES),
+            connected=lambda: began.append(time.monotonic()),
+        )
+    return NUM_BYTES / (time.monotonic() - began[0])
+
+
+def _tried(place: str, grounds: Sequence[Ground], opened: Sequence[Opened], transfers: Mapping[str, Any]) -> Hop:
+    one, _ = grounds
+    if transfers.get("sameFileSystem", True) and one.workdir and _sees(one.workdir, opened):
         return Hop(
             place=place,
             name=NAME,
@@ -70,18 +102,22 @@ def _tried(
         seen = f"straight copies are switched off by `transfers: {{direct: false}}`: {after}"
         return Hop(place=place, name=NAME, health=Health.OK, seen=seen)
     low, high = transfers.get("directPorts") or PORTS
-    ends = [_end(each, client) for each, client in zip((one, other), clients, strict=True)]
-    told = asyncio.run(_straight(ends, (low, high), one.login.limit_s))
+    told = asyncio.run(_straight([each.end for each in opened], (low, high), max(each.limit_s for each in grounds)))
     if isinstance(told, str):
+        pods = (
+            "; `networkPolicy.direct` of our charts lets pods"
+            if any(isinstance(each, Pods) for each in grounds)
+            else ""
+        )
         do = (
-            f"let one of them reach the other at a port from {low} to {high} (transfers.directPorts names others), with python3 "
-            "3.8 or newer on both; or name a bucket that both reach (transfers.bucket)"
+            f"let one of them reach the other at a port from {low} to {high} (transfers.directPorts names others{pods}), "
+            "with python3 3.8 or newer on both; or name a bucket that both reach (transfers.bucket)"
         )
         return Hop(place=place, name=NAME, health=Health.WARNING, seen=f"none straight: {told}; {after}", do=do)
     there, back, listener = told
     seen = (
         f"direct: {there / 1e6:.0f} MB/s there, {back / 1e6:.0f} MB/s back, over one connection; "
-        f"{(one, other)[listener].name} listens, at a port from {low} to {high}"
+        f"{grounds[listener].name} listens, at a port from {low} to {high}"
     )
     return Hop(place=place, name=NAME, health=Health.OK, seen=seen)
 
@@ -91,23 +127,19 @@ def _next(transfers: Mapping[str, Any]) -> str:
     return f"a run takes the bucket '{bucket['bucket']}'" if bucket else "a run copies through this machine"
 
 
-def _sees(one: Place, other: Place, clients: Sequence[paramiko.SSHClient]) -> bool:
+def _sees(workdir: str, opened: Sequence[Opened]) -> bool:
     """Whether the other one sees a new file in the one's workdir, or in the folder above it that is there."""
+    first, second = opened
     name = f".medweave-doctor-{secrets.token_hex(8)}"
-    above = f'at={shlex.quote(one.workdir or "/")}; while [ ! -d "$at" ]; do at=${{at%/*}}; at=${{at:-/}}; done'
-    made = _ask(clients[0], f'{above}; : > "$at/{name}" && printf %s "$at"', one.login.limit_s)
+    above = f'at={shlex.quote(workdir)}; while [ ! -d "$at" ]; do at=${{at%/*}}; at=${{at:-/}}; done'
+    made = first.ask(f'{above}; : > "$at/{name}" && printf %s "$at"')
     if not made:
         return False
     path = shlex.quote(f"{made}/{name}")
     try:
-        return _ask(clients[1], f"[ -e {path} ] && echo seen", other.login.limit_s).strip() == "seen"
+        return second.ask(f"[ -e {path} ] && echo seen").strip() == "seen"
     finally:
-        _ask(clients[0], f"rm -f {path}", one.login.limit_s)
-
-
-def _ask(client: paramiko.SSHClient, line: str, limit_s: float) -> str:
-    _, out, _ = client.exec_command(f"sh -c {shlex.quote(line)} 2>/dev/null", timeout=limit_s)
-    return out.read().decode(errors="replace")
+        first.ask(f"rm -f {path}")
 
 
 async def _straight(ends: Sequence[End], ports: tuple[int, int], limit_s: float) -> tuple[float, float, int] | str:
@@ -136,37 +168,3 @@ async def _sent(source: End, target: End, listener: Listener, ports: tuple[int, 
             connected=lambda: began.append(time.monotonic()),
         )
     return NUM_BYTES / (time.monotonic() - began[0])
-
-
-def _end(place: Place, client: paramiko.SSHClient) -> End:
-    host = settings_of(place.login).hostname
-
-    async def begin(words: Sequence[str]) -> _Channel:
-        return await asyncio.to_thread(_Channel, client, stream_line(words), place.login.limit_s)
-
-    return End(place.name, [host], "", begin)
-
-
-class _Channel:
-    """A program there, with its input and output."""
-
-    def __init__(self, client: paramiko.SSHClient, line: str, limit_s: float) -> None:
-        transport = client.get_transport()
-        assert transport is not None  # it is connected
-        self._channel = transport.open_session(timeout=limit_s)
-        self._channel.exec_command(line)
-
-    @property
-    def usable(self) -> bool:
-        return not self._channel.closed
-
-    async def write(self, data: bytes) -> None:
-        await asyncio.to_thread(self._channel.sendall, data)
-
-    async def read(self) -> bytes:
-        read: Callable[[int], bytes] = self._channel.recv
-        return await asyncio.to_thread(read, 2**16)
-
-    async def close(self) -> None:
-        with contextlib.suppress(OSError, paramiko.SSHException):
-            self._channel.close()

@@ -16,13 +16,16 @@ import pytest
 from medweave import __version__
 from medweave.cli import main
 from medweave.doctor import cluster
+from medweave.doctor.grounds import Place
 from medweave.doctor.hop import Check, Health, Hop, quantity, skew
 from medweave.doctor.look import _within
 from medweave.doctor.machine import Machine
 from medweave.doctor.rights import FILES, of_kinds
-from medweave.doctor.routes import Place, between
+from medweave.doctor.routes import between, by_bucket
 from medweave.doctor.text import as_json, table
+from medweave.doctor.trial import pod_of, policy_of, with_claim
 from medweave.doctor.way import Login
+from support.bucket import ACCOUNT, Gateway, gateway
 from support.sshd import make_key, sshd
 
 needs_sshd = pytest.mark.skipif(shutil.which("sshd", path="/usr/sbin:/usr/bin") is None, reason="no OpenSSH server")
@@ -104,6 +107,43 @@ class TestRoutes:
         (hop,) = between(places[0], gone, {})
         assert hop.health == Health.UNKNOWN
         assert "not tried" in hop.seen
+
+
+@needs_sshd
+class TestBucket:
+    """A real S3 server, from a machine that is reached by a real server of OpenSSH."""
+
+    @pytest.fixture
+    def server(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway]:
+        for name, value in ACCOUNT.items():
+            monkeypatch.setenv(name, value)
+        (tmp_path / "s3").mkdir()
+        with gateway(tmp_path / "s3") as made:
+            yield made
+
+    def test_what_is_stored_is_fetched_and_removed(self, login: Login, server: Gateway, tmp_path: Path) -> None:
+        (hop,) = by_bucket(Place(name="hpc", login=login, workdir=None), server.settings(), tmp_path)
+        assert (hop.place, hop.name, hop.health) == ("hpc", "bucket", Health.OK), hop.seen
+        assert re.search(r"between: [1-9]\d* MB/s", hop.seen), hop.seen
+        assert server.objects() == []
+
+    def test_an_account_that_the_bucket_does_not_know(
+        self, login: Login, server: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+        (hop,) = by_bucket(Place(name="hpc", login=login, workdir=None), server.settings(), tmp_path)
+        assert hop.health == Health.WARNING
+        assert "403" in hop.seen
+        assert "a run copies through this machine" in hop.do
+        assert "another" not in f"{hop}"
+
+    def test_no_account_is_wrong(
+        self, login: Login, server: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+        (hop,) = by_bucket(Place(name="hpc", login=login, workdir=None), server.settings(), tmp_path)
+        assert hop.health == Health.FAULT
+        assert "transfers.bucket.credentials" in hop.seen
 
 
 @needs_sshd
@@ -240,12 +280,52 @@ class TestObjects:
     def test_a_trial_pod_keeps_the_rules_and_runs_nothing(self) -> None:
         security = {"runAsNonRoot": True}
         container = {"image": "a:1", "command": ["train"], "securityContext": security, "env": [{"name": "TOKEN"}]}
-        pod = cluster._pod("name", container, {"nodeSelector": {"gpu": "yes"}, "volumes": [{}]})
+        pod = pod_of("name", container, {"nodeSelector": {"gpu": "yes"}, "volumes": [{}]})
         assert pod["spec"]["containers"] == [
-            {"name": "image", "command": ["sleep", "120"], "image": "a:1", "securityContext": security}
+            {"name": "image", "command": ["sleep", "280"], "image": "a:1", "securityContext": security}
         ]
         assert pod["spec"]["nodeSelector"] == {"gpu": "yes"}
         assert "volumes" not in pod["spec"]
+
+    def test_a_trial_pod_bears_the_labels_for_policies_and_no_service_takes_it(self) -> None:
+        labels = {"app.kubernetes.io/name": "segmentation-worker", "app.kubernetes.io/managed-by": "Helm"}
+        pod = pod_of("name", {"image": "a:1"}, {}, labels=labels)
+        assert pod["metadata"]["labels"] == {
+            "app.kubernetes.io/name": "segmentation-worker",
+            "app.kubernetes.io/managed-by": "medweave-doctor",
+        }
+        assert pod["spec"]["readinessGates"], "it is never ready"
+        rule = {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": {"name": "x"},
+            "spec": {"a": 1},
+        }
+        policy = policy_of(rule, "name", "uid")
+        assert (policy["metadata"]["name"], policy["spec"]) == ("name-x", {"a": 1})
+        assert policy["metadata"]["ownerReferences"][0]["uid"] == "uid", "it goes with the pod"
+
+    @pytest.mark.parametrize(
+        ("workdir", "bound", "seen"),
+        [
+            ("/work/deep", {"scans"}, ["data"]),
+            ("/work", set(), None),
+            ("/scratch", {"scans"}, None),
+            ("/workdir", {"scans"}, None),
+        ],
+    )
+    def test_a_trial_pod_sees_the_claim_of_its_workdir(
+        self, workdir: str, bound: set[str], seen: list[str] | None
+    ) -> None:
+        container = {
+            "image": "a:1",
+            "volumeMounts": [{"name": "data", "mountPath": "/work"}, {"name": "tmp", "mountPath": "/scratch"}],
+        }
+        claim = {"name": "data", "persistentVolumeClaim": {"claimName": "scans"}}
+        spec = {"volumes": [claim, {"name": "tmp", "emptyDir": {}}]}
+        pod = with_claim(pod_of("name", container, spec), container, spec, workdir, bound)
+        found = pod["spec"].get("volumes")
+        assert (found and [each["name"] for each in found]) == seen
 
 
 class TestCommand:

@@ -61,8 +61,11 @@ class Depot:
         self._places = asyncio.Semaphore(AT_ONCE)
         self._tls = tls(bucket.ca)
 
-    async def carry(self, source: Half, target: Half) -> int:
+    async def carry(self, source: Half, target: Half, connected: Callable[[], None] = lambda: None) -> int:
         """Sends what the source's command writes to the target's command; the bytes of it.
+
+        Args:
+            connected: called when both have reached the bucket, before the first piece.
 
         Raises:
             Unreached: one of the three does not reach the bucket; nothing was begun.
@@ -73,6 +76,7 @@ class Depot:
             try:
                 async with contextlib.AsyncExitStack() as open_ends:
                     ends = await self._begun(open_ends, session, copy, key, source, target)
+                    connected()
                     return await self._ended(session, copy, *ends)
             finally:
                 await asyncio.shield(self._clean(session, copy))
