@@ -34,7 +34,11 @@ def test_the_grid_of_the_paper_has_32_trials_in_its_order(mode: str) -> None:
     for trial in trials:
         options = {name.replace("-", "_"): value for name, value in trial.options.items()}
         given = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
-        config = TrainConfig(training_set=Path("a"), output=Path("b"), **given).for_all_ranks().for_cases(338)
+        config = (
+            TrainConfig(training_set=Path("a"), output=Path("b"), **given)
+            .for_all_ranks()
+            .for_cases(338, num_channels=4)
+        )
         ranks = 4 if mode == "data" else 1
         assert (config.ranks, config.batch_size) == (ranks, 2 * ranks)
         assert config.learning_rate == pytest.approx(trial.varied["learning-rate"] * ranks), (

@@ -27,3 +27,19 @@ def test_local_sgd_gives_equal_models_under_both_engines(tmp_path: Path) -> None
     assert training.items() >= {"strategy": "local-sgd", "world_size": 2, "sync_interval": 2, "steps_done": 4}.items()
     weights = sum(path.stat().st_size for path in (tmp_path / "by-streamflow").rglob("model.safetensors"))
     assert 0 < training["synchronised_bytes"] <= 2 * 2 * weights, "twice, by two ranks"
+
+
+@pytest.mark.pipeline
+def test_local_sgd_in_chunks_gives_equal_models_under_both_engines(tmp_path: Path) -> None:
+    data = training_set(tmp_path / "data", ("train",) * 4 + ("validation",))
+    job = {
+        "training_set": {"class": "Directory", "path": str(data)}, "epochs": 1, "batch_size": 2, "patch_shape": [32, 32, 128],
+        "window_shape": [32, 32, 128], "channels": [4, 4, 4, 4, 4], "strategy": "local-sgd", "ranks": 2, "chunk_mib": 1,
+        "threads_per_rank": 1, "precision": "float32",
+    }  # fmt: skip
+    found = run_both(tmp_path, WORKFLOWS / "tools" / "train.cwl", job)
+    chosen = {name: only(files, "model.safetensors", "curves.json") for name, files in found.items()}
+    assert len(chosen["cwltool"]) == 2
+    assert chosen["streamflow"] == chosen["cwltool"]
+    training = read_card(tmp_path / "by-streamflow" / "trained_model").training
+    assert training.items() >= {"chunk_mib": 1, "chunks_per_epoch": 2, "world_size": 2, "steps_done": 2}.items()

@@ -77,7 +77,9 @@ def trainer_for(config: TrainConfig, network: Any, group: Any) -> Trainer:
         config=config,
         network=network,
         strategy=strategy(config=config, group=group, device=device),
-        sampler=open_sampler(config, prepared, training, whole_volumes=config.epochs is not None),
+        sampler=open_sampler(
+            config, prepared, training, whole_volumes=config.epochs is not None, chunk_mib=config.chunk_mib
+        ),
         validator=open_validator(prepared, validation, window_shape=config.window_shape, overlap=0.0, device=device),
         uses_bfloat16=False,
         data_sha256="",

@@ -83,6 +83,9 @@ inputs:
     doc: processes of the training, over all nodes together
     type: int
     default: 1
+  training_chunk_mib:
+    doc: MiB of cases that a rank of local-sgd keeps in memory; its epoch is cut into chunks that fit, which are trained apart and averaged
+    type: int?
   timed_ranks:
     doc: other numbers of ranks that the same training is done by, one after another, for the table of the report
     type: int[]
@@ -152,6 +155,7 @@ steps:
       strategy: training_strategy
       scale_by_ranks: {default: true}
       ranks: training_ranks
+      chunk_mib: training_chunk_mib
       threads_per_rank: training_threads
     out: [trained_model, training_log, run_report]
   train_timed:  # the time of other numbers of ranks; their models are not used
@@ -177,6 +181,7 @@ steps:
       strategy: training_strategy
       scale_by_ranks: {default: true}
       ranks: timed_ranks
+      chunk_mib: training_chunk_mib
       threads_per_rank: training_threads
     out: [run_report]
   export:

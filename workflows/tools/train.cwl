@@ -134,6 +134,10 @@ inputs:
     doc: steps of local-sgd between two averages of the weights; else an epoch
     type: int?
     inputBinding: {prefix: --sync-interval}
+  chunk_mib:
+    doc: MiB of cases that a rank of local-sgd keeps in memory; its epoch is cut into chunks that fit, which are trained apart and averaged
+    type: int?
+    inputBinding: {prefix: --chunk-mib}
   accumulate:
     doc: parts that a rank cuts its patches of a step into, to need less memory
     type: int?

@@ -15,7 +15,7 @@ from medweave_steps.runtime.write import atomic_file
 
 CHECKPOINT_FILE, BEFORE_FILE = "checkpoint.pt", "checkpoint-before.pt"
 VERSION = 1
-SPREAD = ("strategy", "ranks", "sync_interval")
+SPREAD = ("strategy", "ranks", "sync_interval", "chunk_mib")
 """How a training is spread; it may go on spread in another way."""
 
 

@@ -34,8 +34,9 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     from medweave_steps.training.outputs import open_outputs
 
     config = _scaled(_continued(config, context), context)
-    training, _ = usable_cases(open_prepared(config.training_set))  # before any process is started
-    config = config.for_cases(len(training))
+    prepared = open_prepared(config.training_set)
+    training, _ = usable_cases(prepared)  # before any process is started
+    config = config.for_cases(len(training), num_channels=len(prepared.cohort.channels))
     gang = environment.gang()
     uses_ranks = strategy_class(config.strategy).uses_ranks
     if not uses_ranks and gang.num_nodes > 1:
@@ -148,7 +149,9 @@ def _train(
     content = read_checkpoint(config.resume_from) if config.resume_from else None
     check_agreement(group, _given(config, prepared, content))
     device = choose_device(config.device, local_rank=group.local_rank)
-    sampler = open_sampler(config, prepared, training, whole_volumes=config.epochs is not None)
+    sampler = open_sampler(
+        config, prepared, training, whole_volumes=config.epochs is not None, chunk_mib=config.chunk_mib
+    )
     check_agreement(group, {"digest of the training cases": sampler.digest()})
     validator = open_validator(
         prepared, validation, window_shape=config.window_shape, overlap=config.overlap, device=device
@@ -250,6 +253,7 @@ def _card(
             "data_wait_seconds": round(state.data_wait_seconds, 2),
             "patches_per_second": round(config.batch_size * state.step / max(state.train_seconds, 1e-9), 2),
             "synchronised_bytes": state.synchronised_bytes,
+            **trainer.chunks(),
             "energy": codec.to_json(energy),
             "num_threads": context.num_threads,
             "host_cpu": cpu_model(),

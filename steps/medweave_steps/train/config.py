@@ -12,6 +12,7 @@ from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.networks import GROUPS, POOLINGS
 from medweave_steps.runtime.options import option
 from medweave_steps.train.strategies import STRATEGIES, strategy_class
+from medweave_steps.training.chunks import MIB, cases_that_fit, sample_bytes
 from medweave_steps.training.recipe import Recipe, check_option, options_of
 from medweave_steps.training.volumes import steps_of_epoch
 
@@ -34,6 +35,7 @@ MOST_DATA_WORKERS = 4
 _NAMED_IF_USED = (
     "epochs",
     "sync_interval",
+    "chunk_mib",
     "accumulate",
     "network",
     "norm",
@@ -94,6 +96,11 @@ class TrainConfig(Recipe):
     )
     ranks: int = option("processes of ddp or local-sgd, over all nodes together; a multiple of the nodes", default=1)
     sync_interval: int | None = option("steps of local-sgd between two averages; else an epoch", default=None)
+    chunk_mib: int | None = option(
+        "MiB of cases that a rank of local-sgd keeps in memory, with --epochs: its cases of an epoch are cut into as few chunks as "
+        "fit, each is trained from the last average, and the chunks of all ranks are averaged by their cases; else one chunk",
+        default=None,
+    )
     accumulate: int = option(
         "parts that a rank cuts its patches of a step into, to need less memory; gradients are synchronised once for all of them",
         default=1,
@@ -141,11 +148,20 @@ class TrainConfig(Recipe):
         interval = self.sync_interval
         fits = interval is None or (interval >= 1 and self.strategy == "local-sgd")
         check_option(fits, "sync_interval", interval, "at least 1, with --strategy local-sgd only")
+        self._check_chunks()
         parts, least = self.accumulate, self.batch_size // (1 if self.scale_by_ranks else self.ranks)
         check_option(
             1 <= parts <= least, "accumulate", parts, f"1 to {least}, the patches that each rank has in a step"
         )
         self._check_network()
+
+    def _check_chunks(self) -> None:
+        mib, alone = self.chunk_mib, self.sync_interval is None
+        fits = mib is None or (mib >= 1 and self.strategy == "local-sgd" and self.epochs is not None and alone)
+        expected = (
+            "at least 1, with --strategy local-sgd and --epochs, and without --sync-interval: the average is an epoch's"
+        )
+        check_option(fits, "chunk_mib", mib, expected)
 
     def _check_network(self) -> None:
         if self.network == "distmis-as-published":
@@ -194,13 +210,14 @@ class TrainConfig(Recipe):
             return self.data_workers
         return min(num_threads, MOST_DATA_WORKERS) if device.type == "cuda" else 0
 
-    def for_cases(self, num_cases: int) -> TrainConfig:
+    def for_cases(self, num_cases: int, *, num_channels: int) -> TrainConfig:
         """The same training with the steps that its epochs have.
 
         Args:
             num_cases: training cases.
+            num_channels: of each.
         Raises:
-            UserInputError: a rank would have no case in any step.
+            UserInputError: a rank would have no case in any step, or a chunk cannot hold those of one step.
         """
         if self.epochs is None:
             return self
@@ -211,8 +228,24 @@ class TrainConfig(Recipe):
                 expected=f"at most {num_cases} ranks: with --epochs each takes whole cases",
                 do="give fewer --ranks, or preprocess more cases",
             )
+        self._check_chunk_size(num_channels)
         in_epoch = steps_of_epoch(num_cases, self.batch_size)
         return dataclasses.replace(self, steps=self.epochs * in_epoch, epoch_steps=in_epoch)
+
+    def _check_chunk_size(self, num_channels: int) -> None:
+        if self.chunk_mib is None:
+            return
+        in_step = -(-self.batch_size // self.ranks)
+        fitting = cases_that_fit(self.chunk_mib, self.patch_shape, num_channels)
+        if fitting < in_step:
+            needed = sample_bytes(self.patch_shape, num_channels) * in_step / MIB
+            raise UserInputError(
+                "--chunk-mib is less than the cases of one step take.",
+                seen=f"{self.chunk_mib} MiB hold {fitting} case{'' if fitting == 1 else 's'}; a rank takes {in_step} in a step",
+                expected=f"at least {math.ceil(needed)} MiB: {in_step} × ({num_channels} + 1) arrays of "
+                f"{' x '.join(map(str, self.patch_shape))} voxels in float32",
+                do="give more --chunk-mib, or a smaller --batch-size or more --ranks, so that a rank takes fewer cases in a step",
+            )
 
     def for_all_ranks(self) -> TrainConfig:
         """The same training with the batch size and the learning rate of all ranks together."""

@@ -269,6 +269,11 @@ class Trainer:
 
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
+    def chunks(self) -> dict[str, int]:
+        """How many a rank's epoch was cut into, where it was."""
+        chunk = self.sampler.chunk_of(0, world_size=self.strategy.group.world_size)
+        return {} if chunk is None else {"chunks_per_epoch": chunk.num_chunks}
+
     def identity(self) -> dict[str, Any]:
         """What the trained weights depend on, besides the data and torch itself."""
         precision = "bfloat16" if self.stepper.uses_bfloat16 else "float32"

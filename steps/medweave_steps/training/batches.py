@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from medweave_steps.runtime.imports import require
+from medweave_steps.training.chunks import Chunk
 from medweave_steps.training.data import Batch, PatchSampler
 
 AHEAD = 2
@@ -76,6 +77,7 @@ class _Processes:
     """Torch's DataLoader. A batch is known by its step, so it is the same whoever cuts it."""
 
     def __init__(self, sampler: PatchSampler, rank: int, world_size: int, num_workers: int, *, pinned: bool) -> None:
+        sampler.divide_memory(num_workers)
         self._patches = _Patches(sampler, rank, world_size)
         self._num_workers, self._pinned = num_workers, pinned
         self._expected = -1
@@ -85,10 +87,10 @@ class _Processes:
         if step != self._expected:  # a resumed training starts anywhere
             self._coming = iter(self._loader(step))
         self._expected = step + 1
-        image, label, case_ids, num_together, is_padding = next(self._coming)
+        image, label, case_ids, num_together, is_padding, chunk = next(self._coming)
         return Batch(
             image_BCIJK=image.numpy(), label_BCIJK=label.numpy(), case_ids=tuple(case_ids), num_together=num_together,
-            is_padding=is_padding,
+            is_padding=is_padding, chunk=chunk,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -114,11 +116,11 @@ class _Patches:
     def __init__(self, sampler: PatchSampler, rank: int, world_size: int) -> None:
         self._sampler, self._rank, self._world_size = sampler, rank, world_size
 
-    def __getitem__(self, step: int) -> tuple[Any, Any, list[str], int, bool]:
+    def __getitem__(self, step: int) -> tuple[Any, Any, list[str], int, bool, Chunk | None]:
         torch = require("torch", extra="train")
         batch = self._sampler.batch(step, rank=self._rank, world_size=self._world_size)
         image, label = torch.from_numpy(batch.image_BCIJK), torch.from_numpy(batch.label_BCIJK)
-        return image, label, list(batch.case_ids), batch.num_together, batch.is_padding
+        return image, label, list(batch.case_ids), batch.num_together, batch.is_padding, batch.chunk
 
 
 class _From:

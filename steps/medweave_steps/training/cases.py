@@ -49,12 +49,18 @@ def usable_cases(prepared: PreparedFolder) -> tuple[list[CaseFolder], list[CaseF
 
 
 def open_sampler(
-    recipe: Recipe, prepared: PreparedFolder, training: Sequence[CaseFolder], *, whole_volumes: bool = False
+    recipe: Recipe,
+    prepared: PreparedFolder,
+    training: Sequence[CaseFolder],
+    *,
+    whole_volumes: bool = False,
+    chunk_mib: int | None = None,
 ) -> PatchSampler:
     """Reads the training cases once and keeps their arrays memory-mapped.
 
     Args:
         whole_volumes: a patch is a case, and an epoch each of them once.
+        chunk_mib: of these, memory for those that a rank keeps, MiB.
     """
     cohort = prepared.cohort
     is_ct = modality_of(cohort.channels) == "CT"
@@ -62,13 +68,15 @@ def open_sampler(
         open_training_case(case, spacing_mm=cohort.spacing_mm, seed=recipe.seed + place, is_ct=is_ct)
         for place, case in enumerate(training)
     ]
-    sampler = (VolumeSampler if whole_volumes else PatchSampler)(
-        opened, patch_shape=recipe.patch_shape, batch_size=recipe.batch_size, window_hu=cohort.window_hu,
-        lesion_share=recipe.lesion_share, bright_share=recipe.bright_share, thick_share=recipe.thick_share,
-        augment=recipe.augments, seed=recipe.seed,
-    )  # fmt: skip
-    if isinstance(sampler, VolumeSampler):
-        sampler.check_shapes()
+    given: dict[str, Any] = {
+        "patch_shape": recipe.patch_shape, "batch_size": recipe.batch_size, "window_hu": cohort.window_hu,
+        "lesion_share": recipe.lesion_share, "bright_share": recipe.bright_share, "thick_share": recipe.thick_share,
+        "augment": recipe.augments, "seed": recipe.seed,
+    }  # fmt: skip
+    if not whole_volumes:
+        return PatchSampler(opened, **given)
+    sampler = VolumeSampler(opened, chunk_mib=chunk_mib, **given)
+    sampler.check_shapes()
     return sampler
 
 

@@ -21,6 +21,7 @@ from medweave_steps.io.prepared import CaseFolder
 from medweave_steps.metrics.components import connected_components
 from medweave_steps.runtime.imports import require
 from medweave_steps.training.augment import augmented, changed_intensity
+from medweave_steps.training.chunks import Chunk, Sample
 
 FloatArray = npt.NDArray[np.float32]
 Patch = tuple[FloatArray, FloatArray, str]
@@ -68,6 +69,7 @@ class Batch:
         case_ids: the case of each patch.
         num_together: patches of the step that count, over all ranks.
         is_padding: these are there only for a rank to have something, and count nothing.
+        chunk: where the step is in the chunks of its epoch; None where epochs are not cut.
     """
 
     image_BCIJK: FloatArray
@@ -75,6 +77,7 @@ class Batch:
     case_ids: tuple[str, ...]
     num_together: int
     is_padding: bool = False
+    chunk: Chunk | None = None
 
     @property
     def num_counted(self) -> int:
@@ -186,6 +189,12 @@ class PatchSampler:
         patches = [self._patch(step, place) for place in range(rank, self.batch_size, world_size)]
         return joined(patches, num_together=self.batch_size)
 
+    def chunk_of(self, step: int, *, world_size: int) -> Chunk | None:
+        """Where a step is in the chunks of its epoch; patches have none."""
+
+    def divide_memory(self, num_processes: int) -> None:
+        """Called before so many processes cut a rank's batches; patches are not kept."""
+
     def num_counted(self, steps: int, *, rank: int, world_size: int) -> int:
         """Patches that a rank has seen in the first steps."""
         return len(range(rank, self.batch_size, world_size)) * steps
@@ -205,6 +214,10 @@ class PatchSampler:
         return self._cut(case, middle, rng)
 
     def _cut(self, case: TrainingCase, middle: npt.NDArray[np.float64], rng: np.random.Generator) -> Patch:
+        return self._changed(self._plain(case, middle), case, rng)
+
+    def _plain(self, case: TrainingCase, middle: npt.NDArray[np.float64]) -> Sample:
+        """Cut and scaled."""
         shape = np.array(case.label_IJK.shape)
         low = np.clip(np.rint(middle - self.patch_shape / 2).astype(int), 0, np.maximum(shape - self.patch_shape, 0))
         where = tuple(slice(a, a + n) for a, n in zip(low, self.patch_shape, strict=True))
@@ -214,6 +227,11 @@ class PatchSampler:
             # A volume smaller than a patch is filled up with air, as a window is at inference.
             width = [(0, int(n - m)) for n, m in zip(self.patch_shape, label.shape, strict=True)]
             image, label = np.pad(image, [(0, 0), *width]), np.pad(label, width)
+        return image, label
+
+    def _changed(self, sample: Sample, case: TrainingCase, rng: np.random.Generator) -> Patch:
+        """With the random changes, if there are to be any; the sample stays as it is."""
+        image, label = sample
         if self.augment:
             image, label = augmented(image, label, rng)
             image = changed_intensity(image, rng)
@@ -237,7 +255,9 @@ class PatchSampler:
         return case, rng.uniform(0, 1, 3) * np.array(case.label_IJK.shape)
 
 
-def joined(patches: Sequence[Patch], *, num_together: int, is_padding: bool = False) -> Batch:
+def joined(
+    patches: Sequence[Patch], *, num_together: int, is_padding: bool = False, chunk: Chunk | None = None
+) -> Batch:
     """Patches as a batch."""
     return Batch(
         image_BCIJK=np.stack([image for image, _, _ in patches]),
@@ -245,6 +265,7 @@ def joined(patches: Sequence[Patch], *, num_together: int, is_padding: bool = Fa
         case_ids=tuple(case_id for _, _, case_id in patches),
         num_together=num_together,
         is_padding=is_padding,
+        chunk=chunk,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -134,6 +135,16 @@ class Stepper:
     def state(self) -> dict[str, Any]:
         """State of optimiser and schedule; the weights are apart."""
         return {"optimiser": self.optimiser.state_dict(), "schedule": self.schedule.state_dict()}
+
+    def moments(self) -> dict[Any, Any]:
+        """A copy of what the optimiser knows of each weight; the learning rate is not in it."""
+        copied: dict[Any, Any] = copy.deepcopy(self.optimiser.state_dict()["state"])
+        return copied
+
+    def set_moments(self, moments: Mapping[Any, Any]) -> None:
+        """Takes over what `moments` gave; nothing is an optimiser before its first step."""
+        groups = self.optimiser.state_dict()["param_groups"]
+        self.optimiser.load_state_dict({"state": copy.deepcopy(dict(moments)), "param_groups": groups})
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Takes over what `state` gave."""

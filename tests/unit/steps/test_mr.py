@@ -278,6 +278,6 @@ def test_more_ranks_than_cases_are_refused() -> None:
     given = TrainConfig(
         training_set=Path("a"), output=Path("b"), epochs=2, strategy="ddp", ranks=4, batch_size=2, scale_by_ranks=True
     ).for_all_ranks()
-    assert given.for_cases(9).steps == 4
+    assert given.for_cases(9, num_channels=4).steps == 4
     with pytest.raises(UserInputError, match="more ranks than training cases"):
-        given.for_cases(3)
+        given.for_cases(3, num_channels=4)
