@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
+import yaml
+
+from support.helm_release import ADMIN, Tenant
 from support.hybrid_runs import SITE, laptop
-from support.testbed import Sites
+from support.pod_runs import BASE_IMAGE, restricted
+from support.testbed import Sites, unique
 
 
-def looked_at(testbed: Sites, *words: str) -> tuple[int, list[dict[str, Any]]]:
+def looked_at(testbed: Sites, *words: str, site: Path = SITE) -> tuple[int, list[dict[str, Any]]]:
     ended = subprocess.run(
-        [sys.executable, "-m", "medweave.cli", "doctor", "--site", str(SITE), "--json", *words],
+        [sys.executable, "-m", "medweave.cli", "doctor", "--site", str(site), "--json", *words],
         env=os.environ | laptop(testbed), capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
+    assert ended.stdout, ended.stderr
     return ended.returncode, json.loads(ended.stdout)
 
 
@@ -48,3 +55,46 @@ def test_all_is_well_and_no_pod_is_left(testbed: Sites) -> None:
     )
     assert left.returncode == 0
     assert left.stdout == ""
+
+
+def test_the_storage_class_of_a_claim_that_a_run_makes(testbed: Sites, tenant: Tenant, tmp_path: Path) -> None:
+    admin, name = dataclasses.replace(tenant, kubeconfig=ADMIN), unique("class")
+    pod = {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": name}}
+    pod["spec"] = {
+        "containers": [
+            {"name": "work", "image": BASE_IMAGE, "imagePullPolicy": "Never", "securityContext": restricted()}
+        ]
+    }
+    claims = [
+        {
+            "kind": "PersistentVolumeClaim",
+            "apiVersion": "v1",
+            "metadata": {"name": each},
+            "spec": {"storageClassName": each},
+        }
+        for each in (name, "no-such-class")
+    ]
+    made = {"kind": "StorageClass", "apiVersion": "storage.k8s.io/v1", "metadata": {"name": name}}
+    (tmp_path / "pods.yml").write_text(yaml.safe_dump_all([pod, *claims]))
+
+    def told(kubeconfig: Path) -> dict[str, str]:
+        config = {"files": ["pods.yml"], "kubeconfig": str(kubeconfig), "namespace": tenant.namespace}
+        site = {
+            "title": "a claim",
+            "deployments": {"pods": {"type": "medweave.kubernetes", "workdir": "/tmp", "config": config}},
+        }
+        site["roles"] = {"segment": {"deployment": "pods", "service": "work"}}
+        (tmp_path / "site.yml").write_text(yaml.safe_dump(site))
+        _, hops = looked_at(testbed, site=tmp_path / "site.yml")
+        return {hop["health"]: hop["seen"] for hop in hops if hop["name"] == "storage"}
+
+    admin.call("kubectl", "create", "-f", "-", stdin=json.dumps(made | {"provisioner": "kubernetes.io/no-provisioner"}))
+    try:
+        assert told(ADMIN) == {
+            "ok": f"storage class {name} is there",
+            "fault": "there is no storage class no-such-class",
+        }
+    finally:
+        admin.call("kubectl", "delete", "storageclass", name)
+    seen = told(tenant.kubeconfig)["warning"]
+    assert "storage classes may not be listed" in seen, "a tenant has no such right"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TIMEOUT_S = 15.0
 DESCRIPTION = (
     "Tries each hop of a site for real, all deployments side by side, and says how each is and what to do about it: ssh with its\n"
-    "host key and login, clock, programs, workdir and free space, worker environment and its version, bandwidth; Slurm's\n"
+    "host key and login, clock, programs, workdir, free space and quota, worker environment and its version, bandwidth; Slurm's\n"
     "partitions, accounts and GPUs by sbatch --test-only; of a cluster its version, clock, the rights that a run needs, what the\n"
     "chart renders to, quotas, claims, and each image by a pod that does nothing and is removed; between two of these places\n"
     "the way that copies would go, with its speed, and the site's bucket. Nothing is left there.\n\n"

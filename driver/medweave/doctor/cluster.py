@@ -8,7 +8,7 @@ import json
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from websocket import WebSocketException  # comes with kubernetes
 from medweave.doctor.hop import Check, Health, Hop, skew
 from medweave.doctor.pod_speed import NotMeasured, measured
 from medweave.doctor.rights import FILES, HELM, JOBS, PODS, Right, of_kinds
+from medweave.doctor.storage import Storage
 from medweave.doctor.trial import new_name, pod_of, templates, trial, with_claim
 from medweave.doctor.way import Closed
 
@@ -54,6 +55,7 @@ class Cluster:
         yield Check("rights", self._rights)
         yield Check("quota", self._quota)
         yield Check("claims", self._claims)
+        yield Check("storage", self._classes)
         yield Check("image", self._images)
 
     @contextlib.contextmanager
@@ -77,7 +79,7 @@ class Cluster:
         policies = [each for each in self._objects if each["kind"] == "NetworkPolicy"]
         try:
             if workdir:
-                pod = with_claim(pod, container, spec, workdir, self._bound())
+                pod = with_claim(pod, container, spec, workdir, self._storage().bound())
             with trial(self._api, self._namespace, pod, self._limit_s, policies) as name:
                 came = self._came(name, str(container.get("image")))
                 if came.health is not Health.OK:
@@ -86,13 +88,6 @@ class Cluster:
                 yield self._api, pods.read_namespaced_pod(name, self._namespace, _request_timeout=self._limit_s)
         except ApiException as error:
             raise Closed(f"a trial is refused: {_message(error)[:200]}", _refused(error)) from error
-
-    def _bound(self) -> set[str]:
-        """Names of the claims that are bound."""
-        listed = client.CoreV1Api(self._api).list_namespaced_persistent_volume_claim(
-            self._namespace, _request_timeout=self._limit_s
-        )
-        return {each.metadata.name for each in listed.items if each.status.phase == "Bound"}
 
     # ---- what is tried
 
@@ -237,32 +232,13 @@ class Cluster:
             yield self._hop("quota", Health.OK, f"{each.metadata.name}: {seen}")
 
     def _claims(self) -> Iterator[Hop]:
-        made = {each["metadata"]["name"] for each in self._objects if each["kind"] == "PersistentVolumeClaim"}
-        for name in sorted(set(_claims(self._objects)) - made):
-            try:
-                claim = client.CoreV1Api(self._api).read_namespaced_persistent_volume_claim(
-                    name, self._namespace, _request_timeout=self._limit_s
-                )
-            except ApiException as error:
-                if error.status == 404:
-                    yield self._hop(
-                        "claim",
-                        Health.FAULT,
-                        f"there is no claim {name}",
-                        f"make it in {self._namespace}, or correct the values",
-                    )
-                else:
-                    yield self._hop("claim", Health.UNKNOWN, f"{name}: {error.status} {error.reason}")
-                continue
-            room = (claim.status.capacity or {}).get("storage", "?")
-            seen = f"{name}: {claim.status.phase}, {room}, class {claim.spec.storage_class_name or 'none'}"
-            late = claim.status.phase != "Bound"
-            yield self._hop(
-                "claim",
-                Health.WARNING if late else Health.OK,
-                seen,
-                "it is bound when its first pod starts, or never: kubectl describe pvc" if late else "",
-            )
+        yield from self._storage().claims()
+
+    def _classes(self) -> Iterator[Hop]:
+        yield from self._storage().classes()
+
+    def _storage(self) -> Storage:
+        return Storage(self._place, self._api, self._namespace, self._objects, self._limit_s)
 
     def _images(self) -> Iterator[Hop]:
         """Starts one pod for each image, which does nothing, and removes it; the way to the first that comes is measured."""
@@ -337,13 +313,6 @@ def _documents(text: str) -> list[dict[str, Any]]:
         if isinstance(each, dict) and "kind" in each:
             found += each["items"] if each["kind"] == "List" else [each]
     return [each for each in found if HOOK not in (each["metadata"].get("annotations") or {})]
-
-
-def _claims(objects: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for template in templates(objects):
-        for volume in template["spec"].get("volumes") or []:
-            if claim := (volume.get("persistentVolumeClaim") or {}).get("claimName"):
-                yield claim
 
 
 def _namespace_of(path: str | None, context: str | None) -> str:

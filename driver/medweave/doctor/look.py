@@ -7,7 +7,7 @@ import copy
 import functools
 import itertools
 import queue
-import shutil
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,8 +16,9 @@ from typing import Any
 from medweave import __version__
 from medweave.doctor.cluster import Cluster
 from medweave.doctor.grounds import Ground, Place, Pods
-from medweave.doctor.hop import Check, Health, Hop, quantity
-from medweave.doctor.machine import LITTLE_BYTES, Machine, slurm_checks
+from medweave.doctor.hop import Check, Health, Hop
+from medweave.doctor.machine import Machine, slurm_checks
+from medweave.doctor.room import hop_of, look, read
 from medweave.doctor.routes import BUCKET, between, by_bucket
 from medweave.doctor.routes import NAME as ROUTE
 from medweave.doctor.way import Login, login_of
@@ -142,7 +143,7 @@ def _chains(
     deployment = deployments[name]
     kind, given = deployment["type"], deployment.get("config") or {}
     if kind == LOCAL:
-        yield iter([Check("workdir", lambda: _here(name, deployment.get("workdir")))])
+        yield iter([Check("workdir", lambda: _here(name, deployment.get("workdir"), limit_s))])
     elif kind == MACHINE:
         for login in _logins(name, given, limit_s):
             place = name if len(given["nodes"]) == 1 else f"{name} {login.host}"
@@ -171,13 +172,7 @@ def _logins(name: str, given: dict[str, Any], limit_s: float) -> Iterator[Login]
         yield login_of(f"deployments.{name}.config", node, given, limit_s)
 
 
-def _here(name: str, workdir: str | None) -> Iterator[Hop]:
-    at = Path(workdir or "runs").absolute()
-    while not at.is_dir():
-        at = at.parent
-    free = shutil.disk_usage(at).free
-    is_little = free < LITTLE_BYTES
-    yield Hop(
-        place=name, name="workdir", health=Health.WARNING if is_little else Health.OK, seen=f"{at}: {quantity(free)} free",
-        do=f"make room: less than {quantity(LITTLE_BYTES)} is soon full" if is_little else "",
-    )  # fmt: skip
+def _here(name: str, workdir: str | None, limit_s: float) -> Iterator[Hop]:
+    at = str(Path(workdir or "runs").absolute())
+    ended = subprocess.run(["sh", "-c", look(at)], capture_output=True, text=True, timeout=limit_s, check=False)
+    yield hop_of(name, at, read(ended.stdout), f"deployments.{name}.workdir")

@@ -11,14 +11,15 @@ from typing import Any
 
 import paramiko
 
-from medweave.doctor.hop import Check, Health, Hop, quantity, skew
+from medweave.doctor.hop import Check, Health, Hop, skew
+from medweave.doctor.room import hop_of, look, read
 from medweave.doctor.way import Closed, Login, Taken, connected
 from medweave_connectors.slurm.service import Service
-from medweave_connectors.slurm.site_look import look, read_look, refuse_what_is_not_there
+from medweave_connectors.slurm.site_look import look as site_look
+from medweave_connectors.slurm.site_look import read_look, refuse_what_is_not_there
 from medweave_connectors.worker import read_environment
 from medweave_steps.contracts.errors import UsageError
 
-LITTLE_BYTES = 10 * 2**30
 PROBE_BYTES = 8 * 2**20
 NEEDED = ("tar", "gzip", "base64", "sha256sum", "find", "stat", "sort", "awk", "xargs")
 VERSION = "import importlib.metadata as m, sys; print(m.version('medweave'), sys.version.split()[0])"
@@ -113,31 +114,8 @@ class Machine:
             yield self._hop("programs", Health.OK, "shell, tar, coreutils, python3")
 
     def _workdir(self, path: str) -> Iterator[Hop]:
-        name = f"{path}/.medweave-doctor-{secrets.token_hex(4)}"
-        quoted = shlex.quote(name)
-        # What does not exist yet is made by a run, so its next folder above is looked at.
-        line = (
-            f'export LC_ALL=C; at={shlex.quote(path)}; made=; if [ -d "$at" ]; then '
-            f"( umask 077; : > {quoted} ) 2>&1 && rm -f {quoted} || echo medweave-refused; "
-            'else while [ ! -d "$at" ]; do [ ! -e "$at" ] || echo medweave-refused; at=${at%/*}; at=${at:-/}; done; '
-            '[ -w "$at" ] || echo medweave-refused; '
-            'echo medweave-above; fi; df -Pk "$at" | tail -n 1'
-        )
-        text, _ = self.ask(line)
-        free = _free_bytes(text)
-        room = f"{quantity(free)} free" if free is not None else "free space unknown"
-        seen = f"{path}: {'will be made; ' if 'medweave-above' in text else ''}{room}"
-        if "medweave-refused" in text:
-            yield self._hop(
-                "workdir", Health.FAULT, f"{path}: cannot be written to",
-                f"deployments.{self._place}.workdir: write a folder of your own with much room, such as one on scratch",
-            )  # fmt: skip
-        elif free is not None and free < LITTLE_BYTES:
-            yield self._hop(
-                "workdir", Health.WARNING, seen, f"make room: less than {quantity(LITTLE_BYTES)} is soon full"
-            )
-        else:
-            yield self._hop("workdir", Health.OK, seen)
+        text, _ = self.ask(look(path))
+        yield hop_of(self._place, path, read(text), f"deployments.{self._place}.workdir")
 
     def worker(self, place: str, keys: Mapping[str, Any], where: str) -> Iterator[Hop]:
         """The step package in the virtual environment of a deployment or of one of its services."""
@@ -218,7 +196,7 @@ def _scheduler(
         for name, keys in services.items()
     }
     cluster = config.get("cluster") or ""
-    line = f"export SLURM_CLUSTERS={shlex.quote(cluster)}; {look(asked)}" if cluster else look(asked)
+    line = f"export SLURM_CLUSTERS={shlex.quote(cluster)}; {site_look(asked)}" if cluster else site_look(asked)
     seen = read_look(ask(line)[0], asked)
     if seen.missing:
         yield Hop(
@@ -255,8 +233,3 @@ def _asked_for(service: Service, said: str) -> str:
     gpus = f", {service.gpusPerNode} × {service.gres} a node" if service.gpusPerNode else ""
     trial = " ".join(said.replace("sbatch:", "").split())
     return f"{asked or 'the defaults'}{gpus} accepted by sbatch --test-only" + (f": {trial[:160]}" if trial else "")
-
-
-def _free_bytes(text: str) -> int | None:
-    fields = text.strip().splitlines()[-1].split() if text.strip() else []
-    return int(fields[-3]) * 1024 if len(fields) >= 6 and fields[-3].isdigit() else None

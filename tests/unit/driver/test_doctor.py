@@ -22,6 +22,7 @@ from medweave.doctor.look import _within
 from medweave.doctor.machine import Machine
 from medweave.doctor.rights import FILES, of_kinds
 from medweave.doctor.routes import between, by_bucket
+from medweave.doctor.storage import claims_of, classes_of
 from medweave.doctor.text import as_json, table
 from medweave.doctor.trial import pod_of, policy_of, with_claim
 from medweave.doctor.way import Login
@@ -275,7 +276,13 @@ class TestObjects:
     def test_claims_of_any_workload(self) -> None:
         spec = {"containers": [], "volumes": [{"persistentVolumeClaim": {"claimName": "scans"}}, {"emptyDir": {}}]}
         objects = [{"kind": "Pod", "spec": spec}, {"kind": "Deployment", "spec": {"template": {"spec": spec}}}]
-        assert list(cluster._claims(objects)) == ["scans", "scans"]
+        assert list(claims_of(objects)) == ["scans", "scans"]
+
+    def test_storage_classes_of_claims_that_a_run_makes(self) -> None:
+        wanted = [{"storageClassName": "fast"}, {}, {"storageClassName": "", "volumeName": "one that is there"}]
+        claims = [{"kind": "PersistentVolumeClaim", "spec": spec} for spec in wanted]
+        gang = {"kind": "StatefulSet", "spec": {"volumeClaimTemplates": [{"spec": {"storageClassName": "slow"}}]}}
+        assert list(classes_of([*claims, gang])) == ["fast", None, "slow"]
 
     def test_a_trial_pod_keeps_the_rules_and_runs_nothing(self) -> None:
         security = {"runAsNonRoot": True}

@@ -1,0 +1,118 @@
+"""The volume claims that pods name: those that are there, and the storage classes of those that a run makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from kubernetes import client
+from kubernetes.client.exceptions import ApiException
+
+from medweave.doctor.hop import Health, Hop
+from medweave.doctor.trial import templates
+
+_KIND = "PersistentVolumeClaim"
+_DEFAULT = "storageclass.kubernetes.io/is-default-class"
+
+
+class Storage:
+    """Of one deployment.
+
+    Args:
+        place: the deployment's name.
+        objects: what a run makes there.
+        limit_s: for one answer.
+    """
+
+    def __init__(
+        self, place: str, api: client.ApiClient, namespace: str, objects: Sequence[Mapping[str, Any]], limit_s: float
+    ) -> None:
+        self._place, self._api, self._namespace, self._objects = place, api, namespace, objects
+        self._limit_s = limit_s
+
+    def claims(self) -> Iterator[Hop]:
+        """Those that the user has made."""
+        made = {each["metadata"]["name"] for each in self._objects if each["kind"] == _KIND}
+        for name in sorted(set(claims_of(self._objects)) - made):
+            yield self._claim(name)
+
+    def classes(self) -> Iterator[Hop]:
+        """Those of claims that a run makes, each once."""
+        wanted = dict.fromkeys(classes_of(self._objects))
+        if not wanted:
+            return
+        try:
+            listed = client.StorageV1Api(self._api).list_storage_class(_request_timeout=self._limit_s)
+        except ApiException as error:
+            if error.status != 403:
+                raise
+            names = ", ".join(name or "the default" for name in wanted)
+            seen = f"{names}: whether it is there is not known: storage classes may not be listed"
+            yield self._hop("storage", Health.WARNING, seen, "ask the cluster's administrator whether it is there")
+            return
+        there = {each.metadata.name: each.metadata.annotations or {} for each in listed.items}
+        default = next((name for name, notes in there.items() if notes.get(_DEFAULT) == "true"), "")
+        for name in wanted:
+            if name in there:
+                yield self._hop("storage", Health.OK, f"storage class {name} is there")
+            elif name is None and default:
+                yield self._hop("storage", Health.OK, f"storage class {default}, the default")
+            elif name == "":
+                seen = "no storage class: a volume has to be there already"
+                yield self._hop("storage", Health.OK, seen)
+            else:
+                known = ", ".join(there) or "there is none"
+                seen = (
+                    f"there is no storage class {name}"
+                    if name
+                    else "a claim names no storage class, and there is no default"
+                )
+                yield self._hop("storage", Health.FAULT, seen, f"name one of those that are there: {known}")
+
+    def bound(self) -> set[str]:
+        """Names of the claims that are bound."""
+        listed = client.CoreV1Api(self._api).list_namespaced_persistent_volume_claim(
+            self._namespace, _request_timeout=self._limit_s
+        )
+        return {each.metadata.name for each in listed.items if each.status.phase == "Bound"}
+
+    def _claim(self, name: str) -> Hop:
+        try:
+            claim = client.CoreV1Api(self._api).read_namespaced_persistent_volume_claim(
+                name, self._namespace, _request_timeout=self._limit_s
+            )
+        except ApiException as error:
+            if error.status != 404:
+                return self._hop("claim", Health.UNKNOWN, f"{name}: {error.status} {error.reason}")
+            do = f"make it in {self._namespace}, or correct the values"
+            return self._hop("claim", Health.FAULT, f"there is no claim {name}", do)
+        room = (claim.status.capacity or {}).get("storage", "?")
+        seen = f"{name}: {claim.status.phase}, {room}, storage class {claim.spec.storage_class_name or 'none'}"
+        if claim.status.phase == "Bound":
+            return self._hop("claim", Health.OK, seen)
+        do = "it is bound when its first pod starts, or never: kubectl describe pvc"
+        return self._hop("claim", Health.WARNING, seen, do)
+
+    def _hop(self, name: str, health: Health, seen: str, do: str = "") -> Hop:
+        return Hop(place=self._place, name=name, health=health, seen=seen, do=do)
+
+
+# ---- pure
+
+
+def claims_of(objects: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Names of the claims that the pods of some objects name."""
+    for template in templates(objects):
+        for volume in template["spec"].get("volumes") or []:
+            if claim := (volume.get("persistentVolumeClaim") or {}).get("claimName"):
+                yield claim
+
+
+def classes_of(objects: Sequence[Mapping[str, Any]]) -> Iterator[str | None]:
+    """Storage classes of the claims that some objects make: None for the default, and an empty name for a volume that is there."""
+    for each in objects:
+        spec = each.get("spec") or {}
+        made = [spec] if each["kind"] == _KIND else [own["spec"] for own in spec.get("volumeClaimTemplates") or []]
+        for claim in made:
+            if not claim.get("volumeName"):
+                yield claim.get("storageClassName")
