@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Protocol, cast
 
 from medweave import __version__
-from medweave_steps.contracts.errors import StepError, StorageError, UsageError
+from medweave.parser import Parser
+from medweave_steps.contracts.errors import InternalError, StepError, StorageError, UsageError
 from medweave_steps.contracts.model import RESEARCH_USE_ONLY
 
 # Name -> one line of help. The command's module is imported only when it is asked for.
@@ -55,20 +56,21 @@ def load_command(name: str) -> Command:
     return cast(Command, importlib.import_module(f"medweave.{name}"))
 
 
-def build_parser(name: str | None = None) -> argparse.ArgumentParser:
+def build_parser(name: str | None = None) -> Parser:
     """The parser of one command, or of the list of commands."""
     formatter = argparse.RawDescriptionHelpFormatter
     if name is not None:
         command = load_command(name)
-        parser = argparse.ArgumentParser(
+        parser = Parser(
             prog=f"medweave {name}",
             description=f"{command.DESCRIPTION}\n\n{RESEARCH_USE_ONLY}",
             formatter_class=formatter,
         )
         command.add_options(parser)
+        parser.add_argument("--debug", action="store_true", help="where medweave itself fails, show its traceback")
         return parser
     lines = "\n".join(f"  {word:<10} {text}" for word, text in COMMANDS.items())
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="medweave",
         usage="medweave COMMAND [options]   (medweave COMMAND --help lists them)",
         description=f"Pipelines for medical imaging over the sites a hospital has.\n\ncommands:\n{lines}\n\n{RESEARCH_USE_ONLY}",
@@ -79,28 +81,47 @@ def build_parser(name: str | None = None) -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code (2 usage, 65 data, 69 missing library, 74 I/O, 130 interrupted)."""
+    """Entry point; returns the exit code (2 usage, 65 data, 69 missing library, 70 a fault of its own, 74 I/O, 130 interrupted)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0].startswith("-"):
         build_parser().parse_args(words or ["--help"])
         return 0
     name = words[0]
     if name not in COMMANDS:
-        print(f"medweave: there is no command '{name}'. Known: {', '.join(COMMANDS)}", file=sys.stderr)
-        return UsageError.exit_code
-    namespace = build_parser(name).parse_args(words[1:])
+        from medweave_connectors.closest import closest
+
+        unknown = UsageError(
+            f"there is no command '{name}'.", expected=f"one of {', '.join(COMMANDS)}",
+            do=closest(name, list(COMMANDS)) or "medweave --help tells what each does",
+        )  # fmt: skip
+        print(f"medweave: {unknown}", file=sys.stderr)
+        return unknown.exit_code
+    parser = build_parser(name)
+    parser.refuse_unknown(words[1:])
+    namespace = parser.parse_args(words[1:])
     try:
         return load_command(name).run(namespace)
     except StepError as error:
-        print(f"medweave {name}: {error}", file=sys.stderr)
+        from medweave.told import told
+
+        print(f"medweave {name}: {told(error)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print(f"medweave {name}: interrupted", file=sys.stderr)
         return INTERRUPTED
     except OSError as error:
-        told = StorageError("a file could not be read or written.", seen=f"{error.strerror or error}: {error.filename}")
-        print(f"medweave {name}: {told}", file=sys.stderr)
-        return told.exit_code
+        lost = StorageError("a file could not be read or written.", seen=f"{error.strerror or error}: {error.filename}")
+        print(f"medweave {name}: {lost}", file=sys.stderr)
+        return lost.exit_code
+    except Exception as error:
+        if namespace.debug:
+            raise
+        own = InternalError(
+            "it failed by itself: this is a fault of medweave.", seen=f"{type(error).__name__}: {error}",
+            do="run it again with --debug, and report what it shows",
+        )  # fmt: skip
+        print(f"medweave {name}: {own}", file=sys.stderr)
+        return own.exit_code
 
 
 if __name__ == "__main__":

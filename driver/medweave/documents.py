@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from medweave_connectors.closest import closest
 from medweave_steps.contracts.errors import BackendMissingError, UserInputError
 
 FieldPath = tuple[str | int, ...]
@@ -81,9 +82,11 @@ def read_text(path: Path, what: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        beside = [each.name for each in path.parent.glob(f"*{path.suffix}")] if path.parent.is_dir() else []
         raise UserInputError(
-            f"{shown(path)}: there is no such {what}.", expected=f"a {what} (YAML)", do="check the path"
-        ) from error
+            f"{shown(path)}: there is no such {what}.", expected=f"a {what} (YAML)",
+            do=closest(path.name, beside) or "check the path",
+        ) from error  # fmt: skip
     except UnicodeDecodeError as error:
         raise UserInputError(
             f"{shown(path)}: this {what} is not text.",
@@ -101,8 +104,8 @@ def parse_mapping(text: str, path: Path, what: str) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         problem = " ".join(str(getattr(error, "problem", None) or error).split())
         raise UserInputError(
-            f"{shown(path)}: this {what} is not valid YAML.",
-            seen=f"line {mark.line + 1}: {problem}" if mark else problem,
+            f"{shown(path)}{f':{mark.line + 1}' if mark else ''}: this {what} is not valid YAML.",
+            seen=problem,
             expected="YAML, with each key once per mapping",
             do="mend that line",
         ) from error

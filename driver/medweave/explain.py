@@ -10,6 +10,7 @@ from pathlib import Path
 
 from medweave.history import Job, Run, read_runs
 from medweave.runs import add_runs_option
+from medweave_connectors.closest import closest
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.event import step_label
 
@@ -91,17 +92,19 @@ def explain(runs: Sequence[Run], step: str, run_id: str = "") -> list[Why]:
             "there is no such run.",
             seen=run_id or "a folder without runs",
             expected=", ".join(each.run_id for each in ordered[-3:]) or "a folder of runs with event logs",
-            do="name a run of this folder with --run, or another folder with --runs",
+            do=closest(run_id, [each.run_id for each in ordered])
+            or "name a run of this folder with --run, or another folder with --runs",
         )
     name = step_label(step)
     last = {job.name: job for job in chosen.jobs}.values()  # of several attempts the last one
     jobs = [job for job in last if name in (job.label, step_label(job.step))]
     if not jobs:
+        known = list(dict.fromkeys(job.step.strip("/") for job in chosen.jobs))
         raise UserInputError(
             f"run {chosen.run_id} has no job of this step.",
             seen=step,
-            expected=f"one of {', '.join(dict.fromkeys(job.step.strip('/') for job in chosen.jobs)) or 'none: it had no jobs'}",
-            do="correct the name, or name another run with --run",
+            expected=f"one of {', '.join(known) or 'none: it had no jobs'}",
+            do=closest(name, known) or "correct the name, or name another run with --run",
         )
     earlier = ordered[: ordered.index(chosen)]
     return [_why(chosen, job, [each for each in reversed(earlier) if each.workflow == chosen.workflow]) for job in jobs]

@@ -10,6 +10,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from medweave.documents import read_mapping, shown
+from medweave.field_faults import fault_at
+from medweave_connectors.closest import closest
 from medweave_connectors.requests import NAMESPACE, full_name
 from medweave_steps.contracts.errors import UsageError, UserInputError
 
@@ -164,11 +166,13 @@ def read_job(path: Path, pipeline: Pipeline) -> dict[str, Any]:
     document = read_mapping(path, "job file")
     unknown = sorted(set(document) - pipeline.inputs)
     if unknown:
-        raise UserInputError(
-            f"{shown(path)}: {unknown[0]}: {shown(pipeline.path)} has no such input.",
+        raise fault_at(
+            path,
+            (unknown[0],),
+            f"{shown(pipeline.path)} has no such input.",
             seen=f"'{unknown[0]}'",
             expected=f"one of {', '.join(sorted(pipeline.inputs))}",
-            do="correct the name",
+            do=closest(unknown[0], list(pipeline.inputs)) or "correct the name",
         )
     return document
 
@@ -185,8 +189,10 @@ def check_path_at_site(path: Path, job: Mapping[str, Any], name: str, workdir: s
     text = value.get("path") or value.get("location") or "" if isinstance(value, Mapping) else ""
     pure = PurePosixPath(str(text))
     if not text or pure.is_absolute() or ".." in pure.parts or "://" in str(text):
-        raise UserInputError(
-            f"{shown(path)}: {name}: the site holds this input, so its path must lie below the site's folder for it.",
+        raise fault_at(
+            path,
+            (name,),
+            "the site holds this input, so its path must lie below the site's folder for it.",
             seen=f"path: {text}" if text else "no path",
             expected=f"a path below {workdir}, without '..'",
             do=f"write the path below {workdir}, or take inputs.{name} out of the site file",
@@ -268,13 +274,15 @@ def _roles(path: Path, steps: list[str]) -> dict[str, str]:
     without = [f"/{step}" for step in steps if f"/{step}" not in roles]
     stray = [name for name in roles if name not in [f"/{step}" for step in steps]]
     if without or stray:
-        raise UserInputError(
-            f"{shown(file)}: {path.name}: steps and roles do not match.",
+        raise fault_at(
+            file,
+            (path.name, *stray[:1]),
+            "steps and roles do not match.",
             seen="; ".join(
                 [f"step {name} has no role" for name in without] + [f"there is no step {name}" for name in stray]
             ),
             expected=f"one role for each of {', '.join('/' + step for step in steps)}",
-            do="correct these lines",
+            do=(closest(stray[0], without) if stray else "") or "correct these lines",
         )
     return {str(step): str(role) for step, role in roles.items()}
 

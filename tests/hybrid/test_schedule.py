@@ -17,6 +17,7 @@ from support.chest_cohort import write_dicom
 from support.cwl_files import ROOT
 from support.exported import exported_model
 from support.helm_release import ADMIN, TESTBED, Tenant, until
+from support.images import build
 from support.scheduled_pods import conditions, jobs, log_of, on_the_claim, runner_values, write_inference
 from support.schedules import PROGRAM, ended, write_schedule
 from support.testbed import unique
@@ -26,6 +27,12 @@ WITH_HELM = {
     "PATH": f"{TESTBED / 'bin'}:/usr/bin:/bin",
     "KUBECONFIG": str(TESTBED / "laptop" / "home" / ".kube" / "tenant-a.kubeconfig"),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _images(tenant: Tenant) -> None:
+    for role in ("driver", "segment"):
+        build(role)
 
 
 @pytest.fixture(scope="module")

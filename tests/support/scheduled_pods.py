@@ -1,4 +1,4 @@
-"""A schedule on the testbed's cluster: inference in the runner's pod and in one of its own, data on the tenant's claim."""
+"""A schedule on the testbed's cluster, by the images that this repository builds: the driver in one pod, the steps in another."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ from medweave.bind import bind
 from medweave.schedule.kubernetes import LABEL
 from support.cwl_files import ROOT, WORKFLOWS
 from support.helm_release import ADMIN, TESTBED, Tenant
-from support.pod_runs import BASE_IMAGE, restricted
+from support.images import name_of
+from support.pod_runs import restricted
 from support.testbed import unique
 
 INFER = WORKFLOWS / "lung-nodule-segmentation" / "infer.cwl"
 DATA = TESTBED / "pods" / "tenant-a"  # what the claim medweave-data shows
-ENVIRONMENT = str(TESTBED / "environment")
-VOLUMES = [{"name": "environment", "persistentVolumeClaim": {"claimName": "medweave-environment", "readOnly": True}}]
-MOUNTS = [{"name": "environment", "mountPath": ENVIRONMENT, "readOnly": True}]
 SMALL = {
     "requests": {"cpu": "50m", "memory": "256Mi", "ephemeral-storage": "64Mi"},
     "limits": {"cpu": "2", "memory": "3Gi", "ephemeral-storage": "2Gi"},
@@ -32,16 +30,13 @@ USER = 10001
 
 
 def runner_values(**more: Any) -> dict[str, Any]:
-    """Values of helm/runner on the testbed: the environment by its claim, results on the tenant's."""
-    repository, _, tag = BASE_IMAGE.rpartition(":")
+    """Values of helm/runner on the testbed: the driver's own image, results on the tenant's claim."""
+    repository, _, tag = name_of("driver").rpartition(":")
     return {
         "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
-        "python": f"{ENVIRONMENT}/bin/python",
         "work": {"existingClaim": "medweave-data"},
         "resources": SMALL,
         "terminationGracePeriodSeconds": 30,
-        "extraVolumes": VOLUMES,
-        "extraVolumeMounts": MOUNTS,
     } | more
 
 
@@ -59,7 +54,7 @@ def on_the_claim() -> Iterator[tuple[Path, str]]:
 
 
 def write_inference(folder: Path, *, inputs: dict[str, str], name: str, values: dict[str, Any], **keys: Any) -> Path:
-    """The lung pipeline's inference bound for the inside of the cluster: `segment` in a pod of its own, the rest in the runner's.
+    """The lung pipeline's inference bound for the inside of the cluster: its steps in a pod of the image `segment`.
 
     Args:
         inputs: paths in the runner's pod of `cohort` and `segmentation_model`.
@@ -70,20 +65,19 @@ def write_inference(folder: Path, *, inputs: dict[str, str], name: str, values: 
     folder.mkdir()
     worker = {
         "name": "segment",
-        "image": BASE_IMAGE,
+        "image": name_of("segment"),
         "imagePullPolicy": "Never",
         "command": ["sh", "-c", "trap 'exit 0' TERM; sleep infinity & wait"],
-        "env": [{"name": "PATH", "value": f"{ENVIRONMENT}/bin:/usr/bin:/bin"}, *values.get("extraEnv", [])],
+        "env": values.get("extraEnv", []),
         "resources": SMALL,
         "securityContext": restricted(),
-        "volumeMounts": [*MOUNTS, {"name": "scratch", "mountPath": "/scratch"}, {"name": "data", "mountPath": "/work"}],
+        "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}, {"name": "data", "mountPath": "/work"}],
     }
     spec = {
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 1,
         "containers": [worker],
         "volumes": [
-            *VOLUMES,
             {"name": "scratch", "emptyDir": {}},
             {"name": "data", "persistentVolumeClaim": {"claimName": "medweave-data"}},
         ],
@@ -99,15 +93,16 @@ def write_inference(folder: Path, *, inputs: dict[str, str], name: str, values: 
     site = {
         "title": "the inside of the testbed's cluster",
         "deployments": {
-            "driver": {"type": "medweave.local", "config": {}},
             "pods": {
                 "type": "medweave.kubernetes",
                 "workdir": "/scratch",
                 "config": {"files": ["pods.yml"], "inCluster": True},
             },
         },
-        "roles": {role: {"deployment": "driver"} for role in ("deidentify", "check", "preprocess")}
-        | {"segment": {"deployment": "pods", "service": "segment"}},
+        "roles": {
+            role: {"deployment": "pods", "service": "segment"}
+            for role in ("deidentify", "check", "preprocess", "segment")
+        },
     }
     job: dict[str, Any] = {key: {"class": "Directory", "path": path} for key, path in inputs.items()}
     schedule = {"name": name, "file": "streamflow.yml", **keys}

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 from medweave.documents import not_installed
-from medweave_steps.contracts.errors import InternalError, StepError
 
 DESCRIPTION = (
     "Looks for mistakes in CWL workflows, StreamFlow files, site files, roles, job files, charts and images, and for secrets and\n"
@@ -43,7 +42,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--helm", action="store_true", help="also run `helm lint` and `helm template` on each chart; takes seconds"
     )
-    parser.add_argument("--debug", action="store_true", help="where this command itself fails, show its traceback")
 
 
 def run(namespace: argparse.Namespace) -> int:
@@ -53,17 +51,8 @@ def run(namespace: argparse.Namespace) -> int:
 
     try:
         findings, num_files = validate(namespace.paths, images=namespace.images, with_helm=namespace.helm)
-    except (StepError, OSError):
-        raise
     except ImportError as error:
         raise not_installed(error) from error
-    except Exception as error:
-        if namespace.debug:
-            raise
-        raise InternalError(
-            "a check failed by itself, so nothing can be said of these files.", seen=f"{type(error).__name__}: {error}",
-            expected="findings, or none", do="run it again with --debug and report what it shows",
-        ) from error  # fmt: skip
     text = render(findings, num_files, namespace.format)
     if namespace.output is None:
         sys.stdout.write(text)

@@ -63,21 +63,21 @@ def test_flow_style_has_no_lines_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seen"),
+    ("text", "line", "seen"),
     [
-        ("a: 1\na: 2\n", "line 2: found duplicate key"),
-        ("a: [1\n", "line 2"),
-        ("- a\n", "list"),
-        ("", "nothing"),
-        ("a: 2026-13-41\n", "month must be in 1..12"),
+        ("a: 1\na: 2\n", ":2", "found duplicate key"),
+        ("a: [1\n", ":2", "expected ',' or ']'"),
+        ("- a\n", "", "list"),
+        ("", "", "nothing"),
+        ("a: 2026-13-41\n", "", "month must be in 1..12"),
     ],
 )
-def test_what_is_no_mapping_is_an_error_that_says_where(tmp_path: Path, text: str, seen: str) -> None:
+def test_what_is_no_mapping_is_an_error_that_says_where(tmp_path: Path, text: str, line: str, seen: str) -> None:
     (tmp_path / "x.yml").write_text(text)
     with pytest.raises(UserInputError) as told:
         read_mapping(tmp_path / "x.yml", "site file")
     assert seen in told.value.seen
-    assert "x.yml: this site file is" in told.value.what
+    assert f"x.yml{line}: this site file is" in told.value.what
 
 
 def test_a_file_that_is_not_there_or_no_text_is_an_error(tmp_path: Path) -> None:

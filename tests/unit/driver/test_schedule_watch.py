@@ -119,7 +119,7 @@ def test_a_job_file_that_does_not_name_the_folder_is_told(tmp_path: Path) -> Non
     job.write_text(yaml.safe_dump({"scans": {"class": "Directory", "path": "/elsewhere"}}))
     code, said = fire(file)
     assert code == 65
-    assert "schedule.yml: watch.into: no input of the job file is this folder" in said
+    assert "schedule.yml:3: watch.into: no input of the job file is this folder" in said
     assert f"path: {tmp_path}/x/schedules/nightly/incoming" in said
 
 
