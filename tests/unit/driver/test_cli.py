@@ -71,11 +71,6 @@ SITE = "title: x\ndeployments:\n  a:\n    type: medweave.lcal\n    config: {}\nr
 @pytest.mark.parametrize(
     ("text", "words", "place"),
     [
-        (
-            "title: x\ndeployments:\n  a:\n    type: medweave.lcal\n    config: {}\nroles: {}\n",
-            ["doctor", "--site"],
-            ":4: deployments.a.type: ",
-        ),
         (SITE, ["doctor", "--site"], ":4: deployments.a.type: "),
         ("title: x\ndeployments: {a: [}\n", ["doctor", "--site"], ":2: this site file is not valid YAML"),
         ("cohort: {}\ncases_per_bach: 1\n", ["plan", INFER, "--site", "laptop", "--job"], ":2: cases_per_bach: "),
