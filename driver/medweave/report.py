@@ -259,9 +259,11 @@ def _row(job: Job, wh: float | None) -> dict[str, str]:
 
 
 def _transfer_row(moved: Transfers) -> dict[str, str]:
+    from medweave.follow.words import place
+
     return {
-        "source": moved.source,
-        "destination": moved.destination,
+        "source": place(moved.source),
+        "destination": place(moved.destination),
         "route": moved.route,
         "why": "; ".join(moved.reasons),
         "copies": str(moved.num_copies),

@@ -97,6 +97,7 @@ def test_the_page_has_the_section_and_says_if_it_is_another_workflow(tmp_path: P
     page = (run.folder / "report.html").read_text()
     assert '<h2 id="compared">Beside another run</h2>' in page
     assert "It is a run of another workflow: brain." in page
+    assert '<th scope="col">This run</th><th scope="col">The other</th>' in page, "ids push the change out of sight"
     assert main(["report", str(run.folder)]) == 0
     assert "Beside another run" not in (run.folder / "report.html").read_text()
 

@@ -69,6 +69,16 @@ def test_default_output_lies_in_the_run(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["events.jsonl", "report.html", "reports"]
 
 
+def test_what_was_brought_here_is_told_in_words(tmp_path: Path) -> None:
+    run = completed_run(tmp_path / "run")
+    told = {"from": "site-a", "route": "to-driver", "bytes": 2**20, "files": 1, "seconds": 1.0}
+    run.event(590, "transfer.ended", deployment="__LOCAL__", **told)
+    assert main(["report", str(run.folder)]) == 0
+    page = (run.folder / "report.html").read_text()
+    assert "<td>this machine</td><td>to-driver" in page
+    assert "__LOCAL__" not in page
+
+
 def test_a_failed_run_says_what_failed_and_what_to_do(tmp_path: Path) -> None:
     failed_run(tmp_path / "run")
     assert main(["report", str(tmp_path / "run")]) == 0
