@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from medweave import __version__
 from support.helm_release import ADMIN, Tenant
 from support.hybrid_runs import SITE, laptop
 from support.pod_runs import BASE_IMAGE, restricted
@@ -40,10 +41,13 @@ def test_all_is_well_and_no_pod_is_left(testbed: Sites) -> None:
         ("slurm", "service normal"),
         ("inference", "rights"),
         ("inference", "image"),
+        ("inference", "worker"),
         ("inference", "bandwidth"),
     } <= names
     (speed,) = (hop["seen"] for hop in hops if (hop["place"], hop["name"]) == ("inference", "bandwidth"))
     assert re.fullmatch(r"[1-9]\d* MB/s to a pod, [1-9]\d* MB/s back, through the API server", speed), speed
+    (worker,) = (hop["seen"] for hop in hops if (hop["place"], hop["name"]) == ("inference", "worker"))
+    assert worker == f"medweave {__version__} in localhost/medweave-segment:1"
     routes = {hop["place"]: hop["seen"] for hop in hops if hop["name"] == "route"}
     assert set(routes) == {"login - training-ddp", "login - inference", "training-ddp - inference"}
     for place, seen in routes.items():
@@ -55,6 +59,22 @@ def test_all_is_well_and_no_pod_is_left(testbed: Sites) -> None:
     )
     assert left.returncode == 0
     assert left.stdout == ""
+
+
+def test_an_image_that_does_not_come_in_time_is_told_with_the_clusters_last_word(
+    testbed: Sites, tenant: Tenant, tmp_path: Path
+) -> None:
+    pod = {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": unique("slow")}}
+    own = {"name": "work", "image": "198.51.100.1/nowhere:1", "securityContext": restricted()}  # nobody answers there
+    (tmp_path / "pods.yml").write_text(yaml.safe_dump(pod | {"spec": {"containers": [own]}}))
+    config = {"files": ["pods.yml"], "kubeconfig": str(tenant.kubeconfig)}
+    site = {"title": "x", "deployments": {"pods": {"type": "medweave.kubernetes", "workdir": "/tmp", "config": config}}}
+    site["roles"] = {"segment": {"deployment": "pods", "service": "work"}}
+    (tmp_path / "site.yml").write_text(yaml.safe_dump(site))
+    code, hops = looked_at(testbed, "--timeout=3", site=tmp_path / "site.yml")
+    (told,) = (hop for hop in hops if hop["name"] == "image")
+    assert (code, told["health"]) == (65, "unknown")
+    assert 'not there within 3 s (Pulling: Pulling image "198.51.100.1/nowhere:1")' in told["seen"]
 
 
 def test_the_storage_class_of_a_claim_that_a_run_makes(testbed: Sites, tenant: Tenant, tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 from websocket import WebSocketException  # comes with kubernetes
 
+from medweave import __version__
 from medweave.doctor.hop import Check, Health, Hop, skew
-from medweave.doctor.pod_speed import NotMeasured, measured
+from medweave.doctor.pod_speed import NotMeasured, measured, printed
 from medweave.doctor.rights import FILES, HELM, JOBS, PODS, Right, of_kinds
 from medweave.doctor.storage import Storage
 from medweave.doctor.trial import new_name, pod_of, templates, trial, with_claim
@@ -258,12 +259,32 @@ class Cluster:
             with trial(self._api, self._namespace, pod_of(new_name(), container, spec), self._limit_s) as name:
                 came = self._came(name, image)
                 yield came
-                if measures and came.health is Health.OK:
-                    yield self._bandwidth(name)
+                if came.health is Health.OK:
+                    yield self._worker(name, image)
+                    if measures:
+                        yield self._bandwidth(name)
         except ApiException as error:
             health = Health.UNKNOWN if error.status == 403 else Health.FAULT
             seen = f"{image}: a pod is refused: {_message(error)[:200]}"
             yield self._hop("image", health, seen, "a right to create pods lets it be tried")
+
+    def _worker(self, pod: str, image: str) -> Hop:
+        """The step package in the image."""
+        words = ["sh", "-c", "medweave-step --version 2>/dev/null"]
+        try:
+            told = printed(self._api, self._namespace, pod, words, self._limit_s / 2)
+        except (ApiException, WebSocketException, OSError) as error:
+            return self._hop("worker", Health.UNKNOWN, f"not asked: {_first_line(error)[:160]}")
+        version = told.removeprefix("medweave-step ").strip()
+        if not version:
+            seen = f"no medweave-step in {image}: a volume brings it, or the steps run another program"
+            return self._hop("worker", Health.OK, seen)
+        if version == __version__:
+            return self._hop("worker", Health.OK, f"medweave {version} in {image}")
+        seen = f"medweave {version} in {image}; here it is {__version__}"
+        return self._hop(
+            "worker", Health.WARNING, seen, "build the image of this version (docs/how-to/build-the-images.md)"
+        )
 
     def _bandwidth(self, pod: str) -> Hop:
         try:
@@ -294,10 +315,23 @@ class Cluster:
             for each in pod.status.conditions or []:
                 reason = each.message or reason if each.status == "False" and each.type == "PodScheduled" else reason
             time.sleep(ASK_PAUSE_S)
+        why = self._last_event(name) or reason or pod.status.phase
         return self._hop(
-            "image", Health.UNKNOWN, f"{image}: not there within {self._limit_s:.0f} s ({reason or pod.status.phase})",
+            "image", Health.UNKNOWN, f"{image}: not there within {self._limit_s:.0f} s ({why})",
             "a large image may take minutes: try a longer --timeout",
         )  # fmt: skip
+
+    def _last_event(self, pod: str) -> str:
+        """What the cluster said last of a pod; nothing where it may not be asked."""
+        try:
+            found = client.CoreV1Api(self._api).list_namespaced_event(
+                self._namespace, field_selector=f"involvedObject.name={pod}", _request_timeout=self._limit_s
+            )
+        except ApiException:
+            return ""
+        # Times of events are of different grain; the order in which the cluster has written them is not.
+        ordered = sorted(found.items, key=lambda each: int(each.metadata.resource_version))
+        return f"{ordered[-1].reason}: {' '.join((ordered[-1].message or '').split())[:160]}" if ordered else ""
 
     def _hop(self, name: str, health: Health, seen: str, do: str = "") -> Hop:
         return Hop(place=self._place, name=name, health=health, seen=seen, do=do)

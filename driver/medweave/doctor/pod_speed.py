@@ -31,6 +31,19 @@ def measured(api: client.ApiClient, namespace: str, pod: str, limit_s: float) ->
     return _there(api, namespace, pod, limit_s), _back(api, namespace, pod, limit_s)
 
 
+def printed(api: client.ApiClient, namespace: str, pod: str, command: Sequence[str], limit_s: float) -> str:
+    """What a command prints in a pod that runs, as far as it came in time.
+
+    Raises:
+        ApiException: it may not be asked.
+    """
+    way = _opened(api, namespace, pod, command, limit_s)
+    try:
+        return _read(way, time.monotonic() + limit_s).decode(errors="replace")
+    finally:
+        way.close()
+
+
 def _there(api: client.ApiClient, namespace: str, pod: str, limit_s: float) -> float:
     content = secrets.token_bytes(NUM_BYTES)
     way = _opened(api, namespace, pod, ["sh", "-c", f"head -c {NUM_BYTES} | wc -c"], limit_s)
