@@ -127,6 +127,7 @@ def train(
         step = job.first_step + round_number * config.steps_per_round + number
         rate = stepper.learning_rate
         batch = bench.sampler.batch(step, rank=replica, world_size=config.replicas)
+        stepper.begin()
         loss = stepper.loss_of(batch)
         losses.append(float(loss.detach()))
         if losses[-1] - losses[-1] != 0:

@@ -78,19 +78,26 @@ class Stepper:
         torch = require("torch", extra="train")
         image_BCIJK = torch.from_numpy(batch.image_BCIJK).to(self.device, self.dtype)
         label_BCIJK = torch.from_numpy(batch.label_BCIJK).to(self.device, self.dtype)
-        self.network.train()
+        if not self.network.training:  # it walks through all modules
+            self.network.train()
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.uses_bfloat16):
             logits_BCIJK = self.wrapped(image_BCIJK)
         # The loss sums over a hundred thousand voxels: never in bfloat16.
         return self.loss(logits_BCIJK.to(self.dtype), label_BCIJK)
 
-    def statistics(self) -> FloatVector:
-        """The running statistics of all normalisations, one after the other; `set_statistics` takes them."""
-        parts = [buffer.detach().cpu().numpy().ravel() for buffer in self._statistics]
+    def statistics(self, *, are_shared: bool) -> FloatVector:
+        """The running statistics of all normalisations, one after the other; `set_statistics` takes them.
+
+        Args:
+            are_shared: else there is nobody to average them with, and none are given.
+        """
+        parts = [buffer.detach().cpu().numpy().ravel() for buffer in self._statistics] if are_shared else []
         return np.concatenate(parts).astype(np.float64) if parts else np.zeros(0)
 
     def set_statistics(self, values: FloatVector) -> None:
-        """Replaces the running statistics."""
+        """Replaces the running statistics, if any are given."""
+        if not len(values):
+            return
         torch = require("torch", extra="train")
         start = 0
         for buffer in self._statistics:
@@ -98,26 +105,26 @@ class Stepper:
             buffer.copy_(torch.from_numpy(part))
             start += buffer.numel()
 
-    def accumulate(self, parts: Sequence[Batch], weights: Sequence[float]) -> float:
-        """Keeps the gradient of some batches for `apply`, averaged over no other rank yet; returns their loss.
+    def begin(self, parts: Sequence[Batch] = (), weights: Sequence[float] = ()) -> float:
+        """Begins a step with the gradient of some batches, to which `apply` adds; returns their loss.
+
+        It is averaged over no other rank before that.
 
         Args:
             weights: what the loss of each batch counts.
         """
+        # Before the forward pass, which takes the memory of the gradients that are freed here.
+        self.optimiser.zero_grad(set_to_none=True)
         total = 0.0
-        for place, (part, weight) in enumerate(zip(parts, weights, strict=True)):
-            if place == 0:
-                self.optimiser.zero_grad(set_to_none=True)
+        for part, weight in zip(parts, weights, strict=True):
             with getattr(self.wrapped, "no_sync", contextlib.nullcontext)():
                 loss = self.loss_of(part) * weight
                 loss.backward()
             total += float(loss.detach())
         return total
 
-    def apply(self, loss: Any, *, accumulated: bool = False) -> None:
-        """Changes the weights by the gradient of this loss and of what was accumulated, and the learning rate by one step."""
-        if not accumulated:
-            self.optimiser.zero_grad(set_to_none=True)
+    def apply(self, loss: Any) -> None:
+        """Changes the weights by the gradient of this loss and of what the step began with, and the learning rate by one step."""
         loss.backward()
         self.optimiser.step()
         self.schedule.step()

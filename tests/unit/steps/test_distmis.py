@@ -180,15 +180,6 @@ def test_the_published_network_is_bound_to_the_depth_of_its_patches() -> None:
         config(network="distmis-as-published", norm="group", **shape)
 
 
-def test_what_is_of_one_rank_is_multiplied_by_the_ranks() -> None:
-    given = config(strategy="ddp", ranks=4, batch_size=2, learning_rate=1e-4, scale_by_ranks=True)
-    together = given.for_all_ranks()
-    assert (together.batch_size, together.learning_rate) == (8, pytest.approx(4e-4))
-    assert together.for_all_ranks() is together
-    with pytest.raises(UsageError, match="ranks"):
-        config(strategy="ddp", ranks=4, batch_size=2)
-
-
 def test_options_that_are_not_used_leave_earlier_checkpoints_valid() -> None:
     names = config().identity().keys()
     assert not names & {"network", "norm", "beta2", "amsgrad", "schedule", "dice", "dice_smoothing", "scale_by_ranks"}

@@ -227,25 +227,6 @@ def volumes(folder: Path, **options: Any) -> VolumeSampler:
     return sampler
 
 
-@pytest.mark.parametrize(("batch_size", "world_size"), [(2, 1), (2, 2), (4, 2), (3, 3), (4, 4)])
-def test_over_all_ranks_each_case_is_used_once_an_epoch(brains: Path, batch_size: int, world_size: int) -> None:
-    sampler = volumes(brains, batch_size=batch_size)
-    names = sorted(case.case_id for case in sampler.cases)
-    in_epoch = -(-len(names) // batch_size)
-    counted = 0
-    for epoch in range(3):
-        seen: list[str] = []
-        for number in range(epoch * in_epoch, (epoch + 1) * in_epoch):
-            shares = [sampler.batch(number, rank=rank, world_size=world_size) for rank in range(world_size)]
-            real = [share for share in shares if not share.is_padding]
-            assert {share.num_together for share in shares} == {sum(share.num_counted for share in real)}
-            seen += [name for share in real for name in share.case_ids]
-            counted += len(real) and sum(share.num_counted for share in real)
-        assert sorted(seen) == names
-    by_rank = [sampler.num_counted(3 * in_epoch, rank=rank, world_size=world_size) for rank in range(world_size)]
-    assert sum(by_rank) == counted == 3 * len(names)
-
-
 def test_epochs_have_other_orders_and_seeds_too(brains: Path) -> None:
     def order(sampler: VolumeSampler, epoch: int) -> list[str]:
         steps = range(epoch * 5, (epoch + 1) * 5)
@@ -272,12 +253,3 @@ def test_a_case_that_is_larger_than_a_patch_is_named(brains: Path) -> None:
     with pytest.raises(UserInputError, match="larger than --patch-shape") as caught:
         volumes(brains, patch_shape=(32, 24, 16))
     assert caught.value.seen == f"{MATRIX_SIZE} x 32 x 16 voxels"
-
-
-def test_more_ranks_than_cases_are_refused() -> None:
-    given = TrainConfig(
-        training_set=Path("a"), output=Path("b"), epochs=2, strategy="ddp", ranks=4, batch_size=2, scale_by_ranks=True
-    ).for_all_ranks()
-    assert given.for_cases(9, num_channels=4).steps == 4
-    with pytest.raises(UserInputError, match="more ranks than training cases"):
-        given.for_cases(3, num_channels=4)

@@ -18,12 +18,10 @@ import torch
 from medweave_steps.contracts.errors import TryAgainError, UsageError, UserInputError
 from medweave_steps.runtime import environment
 from medweave_steps.runtime.environment import Gang, Place
-from medweave_steps.train.config import TrainConfig
 from medweave_steps.training import failures, watch
 from medweave_steps.training.group import Alone, choose_device
 from medweave_steps.training.launch import ranks_here, run_ranks
 from support import rank_work
-from support.training_set import training_set
 
 
 def run(work: Any, job: Any, *, num: int = 2) -> Any:
@@ -84,43 +82,6 @@ def test_ranks_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     ) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert alive == []
-
-
-def options(folder: Path, **changes: Any) -> TrainConfig:
-    """One step, with plain cross-entropy: over a batch it is the mean of its patches', as Dice is not."""
-    values: dict[str, Any] = {
-        "training_set": folder, "output": folder / "m", "steps": 1, "batch_size": 5, "patch_shape": (8, 8, 8), "channels": (4, 8),
-        "strides": (2,), "window_shape": (24, 20, 16), "dice_weight": 0.0, "epoch_steps": 1, "validation_interval": 1,
-    }  # fmt: skip
-    return TrainConfig(**values | changes)
-
-
-def test_two_ranks_compute_the_gradients_of_one(tmp_path: Path) -> None:
-    # Three patches for one rank and two for the other; no normalisation over patches, so nothing else may differ.
-    data = training_set(tmp_path)
-    loss, gradients, _ = rank_work.one_step((options(data), "INSTANCE"), Alone())
-    shared_loss, shared, _ = run(rank_work.one_step, (options(data, strategy="ddp", ranks=2), "INSTANCE"))
-    assert shared_loss == pytest.approx(loss, rel=1e-5)
-    largest = max(np.abs(gradient).max() for gradient in gradients.values())
-    for name, gradient in gradients.items():
-        np.testing.assert_allclose(shared[name], gradient, atol=1e-5 * largest, err_msg=name)
-
-
-def test_batch_norm_takes_a_ranks_own_patches_and_the_running_statistics_are_averaged(tmp_path: Path) -> None:
-    # The same in one process: each rank's patches by themselves, then the mean.
-    data = training_set(tmp_path)
-    config = options(data, batch_size=4, strategy="ddp", ranks=2, dice_weight=1.0)
-    _, shared, statistics = run(rank_work.one_step, (config, "BATCH"))
-
-    expected = [rank_work.one_step((config, "BATCH"), rank_work.OneOfTwo(rank)) for rank in range(2)]
-    largest = max(np.abs(gradient).max() for gradient in expected[0][1].values())
-    for name in shared:
-        mean = (expected[0][1][name] + expected[1][1][name]) / 2
-        np.testing.assert_allclose(shared[name], mean, atol=1e-5 * largest, err_msg=name)
-    assert statistics
-    for name, values in statistics.items():
-        mean = (expected[0][2][name].astype(np.float64) + expected[1][2][name]) / 2
-        np.testing.assert_allclose(values, mean, rtol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize(("ranks", "nodes", "here"), [(4, 2, 2), (3, 1, 3), (2, 2, 1)])

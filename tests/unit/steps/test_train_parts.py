@@ -95,15 +95,6 @@ def test_background_patches_prefer_thick_structures_to_thin_ones(tmp_path: Path)
     assert all((patch == np.float32(1000 / 1400)).any() for step in range(5) for patch in cut.batch(step).image_BCIJK)
 
 
-def test_ranks_share_one_global_batch(tmp_path: Path) -> None:
-    cut = sampler(training_set(tmp_path), augment=True, batch_size=5, lesion_share=0.5)
-    whole = cut.batch(7)
-    parts = [cut.batch(7, rank=rank, world_size=2) for rank in range(2)]
-    assert [len(part.case_ids) for part in parts] == [3, 2]
-    np.testing.assert_array_equal(parts[0].image_BCIJK, whole.image_BCIJK[::2])
-    np.testing.assert_array_equal(parts[1].label_BCIJK, whole.label_BCIJK[1::2])
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_batches_cut_ahead_are_those_of_their_steps(tmp_path: Path, num_workers: int) -> None:
     cut = sampler(training_set(tmp_path), augment=True)

@@ -77,17 +77,17 @@ class Strategy:
         from medweave_steps.training.stepper import blame_of, not_a_number
 
         *parts, last = batch.parts(self.config.accumulate)
-        before = stepper.accumulate(parts, [self.share(part) for part in parts])
+        before = stepper.begin(parts, [self.share(part) for part in parts])
         loss = stepper.loss_of(last) * self.share(last)
-        statistics = stepper.statistics()
+        world_size = self.group.world_size
+        statistics = stepper.statistics(are_shared=world_size > 1)
         mean = self.group.mean(_joined([before + float(loss.detach()), *news], statistics))
         value = float(mean[0])
         if not math.isfinite(value):
             blames = self.group.gather(blame_of(batch))
             raise not_a_number(value, step=step, blames=blames, learning_rate=stepper.learning_rate)
-        stepper.apply(loss, accumulated=bool(parts))
+        stepper.apply(loss)
         stepper.set_statistics(mean[1 + len(news) :])  # not before: the backward pass refers to them
-        world_size = self.group.world_size
         num_bytes = world_size * (self.gradient_bytes + statistics.nbytes) if world_size > 1 else 0
         return Meeting(losses=[value], news=mean[1 : 1 + len(news)].tolist(), num_bytes=num_bytes)
 

@@ -97,12 +97,12 @@ class LocalSgdStrategy(Strategy):
             return 0.0
         *parts, last = batch.parts(self.config.accumulate)
         num_patches = len(batch.case_ids)
-        before = stepper.accumulate(parts, [len(part.case_ids) / num_patches for part in parts])
+        before = stepper.begin(parts, [len(part.case_ids) / num_patches for part in parts])
         loss = stepper.loss_of(last) * (len(last.case_ids) / num_patches)
         value = before + float(loss.detach())
         if not math.isfinite(value):
             raise not_a_number(value, step=step, blames=[blame_of(batch)], learning_rate=stepper.learning_rate)
-        stepper.apply(loss, accumulated=bool(parts))
+        stepper.apply(loss)
         return value * self.share(batch)
 
     def _is_due(self, step: int) -> bool:
