@@ -76,12 +76,12 @@ def gpu_counters(uuid: str, nvml: Any = None) -> tuple[list[Counter], str]:
 
     Args:
         uuid: the GPU's, as torch has it.
-        nvml: the library nvidia-ml-py; imported if None.
+        nvml: the library nvidia-ml-py (extra gpu); imported if None.
     """
     try:
         nvml = nvml or importlib.import_module("pynvml")
     except ImportError:
-        return [], "NVML (pip install nvidia-ml-py)"
+        return [], "NVML (pip install 'medweave[gpu]')"
     try:
         nvml.nvmlInit()
         handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
