@@ -157,6 +157,7 @@ def _check_fit(pipeline: Pipeline, site: Site, job: Path) -> dict[str, Any]:
                 expected="1, since its tool has no hint medweave:Gang", do="take `locations` away, or give the tool the hint",
             )  # fmt: skip
     inputs = read_job(job, pipeline)
+    _check_values(job, pipeline)
     for name, place in site.inputs.items():
         if name not in pipeline.inputs_beside and name not in inputs_around(pipeline):
             raise fault_at(
@@ -166,6 +167,19 @@ def _check_fit(pipeline: Pipeline, site: Site, job: Path) -> dict[str, Any]:
         if name in pipeline.inputs:
             check_path_at_site(job, inputs, name, place.workdir or "")
     return inputs
+
+
+def _check_values(job: Path, pipeline: Pipeline) -> None:
+    """Whether each input that must be there is, and is of its type; files are looked for where the job runs."""
+    from medweave.validate.jobs import check_job
+    from medweave.validate.source import read
+
+    (of_job, _), (of_workflow, _) = read(job), read(pipeline.path)
+    if not of_job or not of_workflow:  # an empty one, or more than one document: validate says it
+        return
+    for found in check_job(of_job[0], of_workflow[0], pipeline.inputs):
+        if found.rule in ("job-type", "job-input"):
+            raise fault_at(job, found.field, found.what, seen=found.seen, expected=found.expected, do=found.fix)
 
 
 def _check_copy(text: str, binding: Binding) -> None:

@@ -146,6 +146,16 @@ class Run:
         return sorted(failed, key=lambda job: (job.name != self.first_cause, job.ended_s or 0.0))
 
 
+def _nearest(folder: Path) -> str:
+    """What to write in place of a folder that is no run: one of those beside it, or in runs/."""
+    from medweave_connectors.closest import closest
+
+    runs = [log.parent for above in (folder.parent, Path("runs")) for log in above.glob(f"[!.]*/{LOG_FILE}")]
+    paths = {each.name: str(each) for each in runs}
+    near = closest(folder.name, list(paths))
+    return next((near.replace(f"'{name}'", f"'{path}'") for name, path in paths.items() if f"'{name}'" in near), "")
+
+
 def read_run(folder: Path) -> Run:
     """Reads the folder of a run.
 
@@ -161,7 +171,7 @@ def read_run(folder: Path) -> Run:
             "this folder is not a run.",
             seen=f"no {LOG_FILE} in {folder}",
             expected=f"the folder of a run, with {LOG_FILE} and reports/, as `streamflow run` with medweave writes it",
-            do="name a folder runs/<run-id>",
+            do=_nearest(folder) or "name a folder runs/<run-id>",
         )
     events = read_events(path.read_text(encoding="utf-8"))
     if not events or events[0].type != "run.started":

@@ -88,6 +88,28 @@ def test_what_is_wrong_in_a_file_is_told_with_its_line(
         assert "(closest name)" in told[-1]
 
 
+@pytest.mark.parametrize("command", ["plan", "run"])
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "cohort: 5\nsegmentation_model: {class: Directory, path: m}\n",
+            ":1: cohort: this value is not of the type of 'cohort'.",
+        ),
+        (
+            "cohort: {class: Directory, path: c}\n",
+            ":1: the input 'segmentation_model' is missing, which infer.cwl must have.",
+        ),
+    ],
+)
+def test_an_input_of_another_type_or_none_is_told_before_anything_starts(
+    command: str, text: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job.yml").write_text(text)
+    assert main([command, INFER, "--site", "laptop", "--job", str(tmp_path / "job.yml")]) == UserInputError.exit_code
+    assert f"job.yml{told}" in capsys.readouterr().err
+
+
 def test_a_file_that_is_not_there_is_told_with_the_closest(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", INFER.replace("infer.cwl", "infr.cwl"), "--site", "laptop"]
     assert main(words) == UserInputError.exit_code

@@ -156,6 +156,16 @@ def test_a_folder_that_is_no_run_ends_with_65(tmp_path: Path, capsys: pytest.Cap
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_run_that_is_not_there_is_told_with_the_closest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    completed_run(tmp_path / "runs" / "lung-20260801-b167")
+    monkeypatch.chdir(tmp_path)
+    for named in ("lung-20260801-b167", "runs/lung-20260801-b176"):
+        assert main(["report", named]) == 65
+        assert "write 'runs/lung-20260801-b167' (closest name)" in capsys.readouterr().err
+
+
 def test_an_output_that_cannot_be_written_ends_with_74(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     completed_run(tmp_path / "run")
     (tmp_path / "file").write_text("")
