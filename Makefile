@@ -68,7 +68,7 @@ test: check
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 || \
 	  { [ $$? = 1 ] && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
 
-BENCH ?= preprocess segment inference int8 quality overhead training_loop deviation transfer_files transfer_ssh
+BENCH ?= preprocess segment inference int8 quality overhead training_loop data_path deviation transfer_files transfer_ssh
 bench: $(INSTALLED)
 	@for name in $(BENCH); do \
 	  echo "== $$name"; $(BIN)/python tests/bench/$$name.py; done

@@ -78,7 +78,12 @@ def trainer_for(config: TrainConfig, network: Any, group: Any) -> Trainer:
         network=network,
         strategy=strategy(config=config, group=group, device=device),
         sampler=open_sampler(
-            config, prepared, training, whole_volumes=config.epochs is not None, chunk_mib=config.chunk_mib
+            config,
+            prepared,
+            training,
+            whole_volumes=config.epochs is not None,
+            chunk_mib=config.chunk_mib,
+            cache_mib=config.cache_mib,
         ),
         validator=open_validator(prepared, validation, window_shape=config.window_shape, overlap=0.0, device=device),
         uses_bfloat16=False,

@@ -150,7 +150,12 @@ def _train(
     check_agreement(group, _given(config, prepared, content))
     device = choose_device(config.device, local_rank=group.local_rank)
     sampler = open_sampler(
-        config, prepared, training, whole_volumes=config.epochs is not None, chunk_mib=config.chunk_mib
+        config,
+        prepared,
+        training,
+        whole_volumes=config.epochs is not None,
+        chunk_mib=config.chunk_mib,
+        cache_mib=config.cache_mib,
     )
     check_agreement(group, {"digest of the training cases": sampler.digest()})
     validator = open_validator(

@@ -27,6 +27,7 @@ _NOT_NUMERIC = (
     "threads_per_rank",
     "recompute",
     "data_workers",
+    "cache_mib",
 )
 """Options that do not change the trained weights: a run may be resumed under other values of these."""
 
@@ -114,6 +115,10 @@ class TrainConfig(Recipe):
         "on a GPU, and a thread elsewhere",
         default=None,
     )
+    cache_mib: int | None = option(
+        "MiB of cases that a rank keeps in memory ready to use, with --epochs; else it cuts them from their files in each epoch",
+        default=None,
+    )
     threads_per_rank: int | None = option(
         "compute threads of each rank; else --num-threads is shared by the ranks of the node", default=None
     )
@@ -162,6 +167,9 @@ class TrainConfig(Recipe):
             "at least 1, with --strategy local-sgd and --epochs, and without --sync-interval: the average is an epoch's"
         )
         check_option(fits, "chunk_mib", mib, expected)
+        kept = self.cache_mib
+        fits = kept is None or (kept >= 1 and self.epochs is not None and mib is None)
+        check_option(fits, "cache_mib", kept, "at least 1, with --epochs, and without --chunk-mib, which keeps a chunk")
 
     def _check_network(self) -> None:
         if self.network == "distmis-as-published":

@@ -55,12 +55,13 @@ def open_sampler(
     *,
     whole_volumes: bool = False,
     chunk_mib: int | None = None,
+    cache_mib: int | None = None,
 ) -> PatchSampler:
     """Reads the training cases once and keeps their arrays memory-mapped.
 
     Args:
         whole_volumes: a patch is a case, and an epoch each of them once.
-        chunk_mib: of these, memory for those that a rank keeps, MiB.
+        chunk_mib, cache_mib: of these, memory for those that a rank keeps, MiB; with chunks or without.
     """
     cohort = prepared.cohort
     is_ct = modality_of(cohort.channels) == "CT"
@@ -75,7 +76,7 @@ def open_sampler(
     }  # fmt: skip
     if not whole_volumes:
         return PatchSampler(opened, **given)
-    sampler = VolumeSampler(opened, chunk_mib=chunk_mib, **given)
+    sampler = VolumeSampler(opened, chunk_mib=chunk_mib, cache_mib=cache_mib, **given)
     sampler.check_shapes()
     return sampler
 

@@ -24,13 +24,14 @@ class VolumeSampler(PatchSampler):
     gradients. The order does not depend on the ranks, nor on the chunks: each rank goes through its own part of it.
 
     Args:
-        chunk_mib: memory for the cases that a rank keeps, MiB; an epoch is cut into chunks that fit. None cuts and keeps nothing.
+        chunk_mib: memory for the cases that a rank keeps, MiB; an epoch is cut into chunks that fit.
+        cache_mib: the same memory where epochs are not cut. None of the two keeps nothing.
     """
 
-    def __init__(self, *given: Any, chunk_mib: int | None = None, **named: Any) -> None:
+    def __init__(self, *given: Any, chunk_mib: int | None = None, cache_mib: int | None = None, **named: Any) -> None:
         super().__init__(*given, **named)
         self.chunk_mib = chunk_mib
-        self.kept = KeptSamples(0 if chunk_mib is None else chunk_mib * MIB)
+        self.kept = KeptSamples((chunk_mib or cache_mib or 0) * MIB)
 
     def divide_memory(self, num_processes: int) -> None:
         """For so many processes that each cut some of a rank's batches: what all keep must fit."""

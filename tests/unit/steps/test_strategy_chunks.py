@@ -110,7 +110,9 @@ def test_partitions_are_as_many_as_the_paper_says(num_rows: int, nodes: int, fit
 def sampler_of(config: Any) -> VolumeSampler:
     prepared = open_prepared(config.training_set)
     cases, _ = usable_cases(prepared)
-    sampler = open_sampler(config, prepared, cases, whole_volumes=True, chunk_mib=config.chunk_mib)
+    sampler = open_sampler(
+        config, prepared, cases, whole_volumes=True, chunk_mib=config.chunk_mib, cache_mib=config.cache_mib
+    )
     assert isinstance(sampler, VolumeSampler)
     return sampler
 
@@ -148,8 +150,9 @@ def test_never_more_than_fits_is_kept_and_the_batches_are_the_same(data: Path) -
     assert most == MIB
 
 
-def test_what_fits_is_read_once(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sampler, read = sampler_of(volumes(data, strategy="local-sgd", chunk_mib=4)), []
+@pytest.mark.parametrize("given", [{"strategy": "local-sgd", "chunk_mib": 4}, {"cache_mib": 4}])
+def test_what_fits_is_read_once(data: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]) -> None:
+    sampler, read = sampler_of(volumes(data, **given)), []
     plain = VolumeSampler._plain
     monkeypatch.setattr(
         VolumeSampler, "_plain", lambda self, case, middle: read.append(case.case_id) or plain(self, case, middle)
@@ -157,6 +160,20 @@ def test_what_fits_is_read_once(data: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for step in range(12):
         sampler.batch(step)
     assert sorted(read) == [f"case-{place}" for place in range(8)]
+
+
+@pytest.mark.parametrize("strategy", ["single", "local-sgd"])
+def test_a_cache_that_holds_some_cases_changes_nothing(data: Path, strategy: str) -> None:
+    config = volumes(data, strategy=strategy, augment=True)
+    cached = dataclasses.replace(config, cache_mib=1)
+    assert cached.identity() == config.identity()
+    results = [strategy_work.trained(Case(config=given, recipe=True), Alone()) for given in (config, cached)]
+    assert largest_difference(*results) == 0
+    assert results[0]["loss"] == results[1]["loss"]
+    sampler = sampler_of(cached)
+    for step in range(8):
+        assert sampler.batch(step).chunk is None
+        assert 0 < sampler.kept.num_bytes() <= MIB
 
 
 def test_processes_that_cut_batches_share_the_memory(data: Path) -> None:
@@ -286,6 +303,13 @@ def test_values_that_cannot_be_used_are_refused(data: Path, changes: dict[str, A
     with pytest.raises(UsageError) as caught:
         volumes(data, **ONE_MIB | {"ranks": 2} | changes)
     assert "with --strategy local-sgd and --epochs" in caught.value.expected
+
+
+@pytest.mark.parametrize("changes", [{"cache_mib": 0}, {"epochs": None}, ONE_MIB])
+def test_a_cache_that_cannot_be_used_is_refused(data: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="cache-mib") as caught:
+        volumes(data, **{"cache_mib": 1} | changes)
+    assert "with --epochs, and without --chunk-mib" in caught.value.expected
 
 
 def test_too_little_memory_for_the_cases_of_a_step_is_refused(data: Path) -> None:
