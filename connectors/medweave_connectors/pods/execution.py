@@ -1,4 +1,4 @@
-"""Commands in containers, over the API server's websocket: `kubectl exec`, with the end of the command never lost."""
+"""Commands in containers, through the API server: `kubectl exec`, with the end of the command never lost."""
 
 from __future__ import annotations
 
@@ -15,14 +15,11 @@ import aiohttp
 from streamflow.core.data import StreamWrapper
 
 from medweave_connectors.given import given_to
+from medweave_connectors.pods.channels import PROTOCOL, STATUS, STDERR, STDOUT, Channels, WebsocketChannels
 from medweave_connectors.pods.commands import MARK, telling_its_end
 from medweave_connectors.pods.errors import PodLost, StreamLost
 
-STDIN, STDOUT, STDERR, STATUS = 0, 1, 2, 3
-_PROTOCOL = {"sec-websocket-protocol": "v5.channel.k8s.io"}  # the version that can say "no more input"
-_CLOSE_STDIN = bytes((255, STDIN))
 _TAIL_BYTES = 2000
-_FAREWELL_S = 2.0  # for who reads no more
 
 
 class Execution:
@@ -35,9 +32,9 @@ class Execution:
         message: what the kubelet says about a command that could not be started.
     """
 
-    def __init__(self, socket: Any, place: str, mark: bytes) -> None:
+    def __init__(self, channels: Channels, place: str, mark: bytes) -> None:
         """`mark` is what the command's shell writes before its exit code, as the last thing on its standard error."""
-        self._socket, self._place = socket, place
+        self._channels, self._place = channels, place
         self._own_end = OwnEnd(mark)
         self.exit_code: int | None = None
         self.over = asyncio.Event()
@@ -46,10 +43,7 @@ class Execution:
     async def output(self) -> AsyncIterator[tuple[int, bytes]]:
         """Each piece of its output: (STDOUT or STDERR, bytes), until it ends."""
         try:
-            async for message in self._socket:
-                if message.type != aiohttp.WSMsgType.BINARY or not message.data:
-                    continue
-                channel, data = message.data[0], message.data[1:]
+            async for channel, data in self._channels.pieces():
                 if channel == STATUS:
                     code, self.message = read_status(data)
                     # The API server calls the end of a stream a success, also where a killed kubelet has cut it.
@@ -73,11 +67,11 @@ class Execution:
 
     async def write(self, data: bytes) -> None:
         """Sends to its standard input."""
-        await self._socket.send_bytes(bytes((STDIN,)) + data)
+        await self._channels.send(data)
 
     async def close_input(self) -> None:
         """No more input."""
-        await self._socket.send_bytes(_CLOSE_STDIN)
+        await self._channels.close_input()
 
     def ended(self) -> int:
         """Its exit code.
@@ -92,8 +86,7 @@ class Execution:
 
     async def close(self) -> None:
         """Hangs up. A command that still runs goes on."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._socket.close(), _FAREWELL_S)
+        await self._channels.close()
 
 
 class OwnEnd:
@@ -132,33 +125,46 @@ def read_status(data: bytes) -> tuple[int | None, str]:
 
 
 async def execute(
-    client: Any, namespace: str, place: str, command: Sequence[str], *, takes_input: bool = False
+    client: Any,
+    namespace: str,
+    place: str,
+    command: Sequence[str],
+    *,
+    takes_input: bool = False,
+    much: bool = False,
 ) -> Execution:
     """Starts a command in a container.
 
     Args:
         client: a CoreV1Api over a websocket client.
         place: `pod:container`.
+        much: it takes or gives much data, and goes by SPDY where that is let through.
 
     Raises:
         PodLost: the API server or the kubelet refuses; the message has their reason.
     """
     pod, _, container = place.partition(":")
     mark = f"{MARK}end {secrets.token_hex(4)} "
+    words = {
+        "name": pod,
+        "namespace": namespace,
+        "container": container,
+        "command": telling_its_end(command, mark),
+        "stdin": takes_input,
+        "stdout": True,
+        "stderr": True,
+        "tty": False,
+        "_preload_content": False,
+    }
+    if much:
+        # A proxy on the way may know websockets only. Nothing was started then, and the websocket's refusal has the better words.
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
+            channels = await (await client.connect_post_namespaced_pod_exec(**words))
+            await channels.open(takes_input=takes_input)
+            return Execution(channels, place, mark.encode())
     try:
-        request = await client.connect_get_namespaced_pod_exec(
-            name=pod,
-            namespace=namespace,
-            container=container,
-            command=telling_its_end(command, mark),
-            stdin=takes_input,
-            stdout=True,
-            stderr=True,
-            tty=False,
-            _headers=_PROTOCOL,
-            _preload_content=False,
-        )
-        return Execution(await request, place, mark.encode())
+        request = await client.connect_get_namespaced_pod_exec(**words, _headers=PROTOCOL)
+        return Execution(WebsocketChannels(await request), place, mark.encode())
     except aiohttp.WSServerHandshakeError as error:
         raise PodLost(f"no command can be started in {place}: {_refusal(error.status)}") from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:

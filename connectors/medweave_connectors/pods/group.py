@@ -15,10 +15,11 @@ from typing import Any
 from medweave_connectors.gang import LOSS_DEADLINE_S
 from medweave_connectors.job_processes import end_line
 from medweave_connectors.pods import commands
+from medweave_connectors.pods.channels import STDOUT
 from medweave_connectors.pods.cluster import Cluster, Refused
 from medweave_connectors.pods.commands import Counters
 from medweave_connectors.pods.errors import PodLost
-from medweave_connectors.pods.execution import STDOUT, Execution, execute
+from medweave_connectors.pods.execution import Execution, execute
 from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.states import kind_of_event, loss, loss_kind, node_lost
 from medweave_connectors.reactions.table import FailureKind

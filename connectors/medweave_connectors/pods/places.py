@@ -146,7 +146,7 @@ class PodPlaces(TarCopies, BaseConnector):  # type: ignore[misc]
 
     async def get_stream_reader(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """Standard output of a command, for a `with`; it is an error if the command fails."""
-        execution = self._execute(location.name, command, takes_input=bool(given_to(command)))
+        execution = self._execute(location.name, command, takes_input=bool(given_to(command)), much=True)
         return StreamContext(execution, Reader, command)
 
     async def get_stream_writer(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
@@ -154,7 +154,7 @@ class PodPlaces(TarCopies, BaseConnector):  # type: ignore[misc]
         words = list(command)
         if SHELL_SIGNS.intersection(words):
             words = ["sh", "-c", stream_line(words)]
-        return StreamContext(self._execute(location.name, words, takes_input=True), Writer, command)
+        return StreamContext(self._execute(location.name, words, takes_input=True, much=True), Writer, command)
 
     async def far_end(self, location: ExecutionLocation) -> End:
         """A container as one end of a direct copy, at its pod's own address.
@@ -250,8 +250,10 @@ class PodPlaces(TarCopies, BaseConnector):  # type: ignore[misc]
             task.cancel()
             await asyncio.wait({task}, timeout=LOOK_S)
 
-    async def _execute(self, place: str, command: Sequence[str], *, takes_input: bool = False) -> Execution:
-        return await execute(self.websocket, self.cluster.namespace, place, command, takes_input=takes_input)
+    async def _execute(
+        self, place: str, command: Sequence[str], *, takes_input: bool = False, much: bool = False
+    ) -> Execution:
+        return await execute(self.websocket, self.cluster.namespace, place, command, takes_input=takes_input, much=much)
 
     async def _repeated(
         self,

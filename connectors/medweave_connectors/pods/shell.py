@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from medweave_connectors.pods.execution import STDOUT, Execution
+from medweave_connectors.pods.channels import STDOUT
+from medweave_connectors.pods.execution import Execution
 
 COMMAND = ["sh"]
 

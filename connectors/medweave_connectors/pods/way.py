@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import aiohttp
@@ -16,9 +17,13 @@ from kubernetes_asyncio.stream import WsApiClient
 from kubernetes_asyncio.stream.ws_client import get_websocket_url
 
 from medweave_connectors.pods.credentials import TOKEN, Credentials, read_plugin, renewed
+from medweave_connectors.pods.spdy import UPGRADE, SpdyChannels
 
+UPGRADE_S = 15.0  # for the answer to an upgrade
 READ_BYTES = 2**21  # etcd's largest object is 1.5 MiB
 _PROXIES = ("http", "https")
+Opened = TypeVar("Opened")
+_Connect = Callable[[str, dict[str, str]], Awaitable[Opened]]
 
 
 class Kubeconfig(KubeConfigLoader):
@@ -82,7 +87,7 @@ async def configuration_of(kubeconfig: str, context: str | None) -> Configuratio
 
 def clients_of(configuration: Configuration, *, heartbeat_s: float) -> tuple[ApiClient, WsApiClient]:
     """The plain client and the one for commands."""
-    plain, websocket = ApiClient(configuration=configuration), _WebsocketClient(configuration, heartbeat=heartbeat_s)
+    plain, websocket = ApiClient(configuration=configuration), _WebsocketClient(configuration, heartbeat_s=heartbeat_s)
     for client in (plain, websocket):
         # The session of kubernetes_asyncio would look for proxies itself, and not for the websocket.
         rest = client.rest_client
@@ -113,7 +118,11 @@ def proxy_of(server: str, environment: Mapping[str, str]) -> str | None:
 
 
 class _WebsocketClient(WsApiClient):
-    """kubernetes_asyncio's websocket knows neither the proxy nor the server's name in its certificate."""
+    """kubernetes_asyncio's websocket knows neither the proxy nor the server's name in its certificate, and no SPDY."""
+
+    def __init__(self, configuration: Configuration, *, heartbeat_s: float) -> None:
+        super().__init__(configuration, heartbeat=heartbeat_s)
+        self._heartbeat_s = heartbeat_s
 
     async def request(
         self,
@@ -126,19 +135,21 @@ class _WebsocketClient(WsApiClient):
         _preload_content: bool = True,
         _request_timeout: Any = None,
     ) -> Any:
-        """The websocket, when it is awaited once more."""
+        """The websocket (GET) or the channels over SPDY (POST), when it is awaited once more."""
         words = [(key, each) for key, value in query_params or [] for each in (value if key == "command" else [value])]
-        return self._open(f"{get_websocket_url(url)}?{urlencode(words)}", dict(headers))
+        if method == "POST":
+            return self._open(self._upgraded, f"{url}?{urlencode(words)}", dict(headers))
+        return self._open(self._connect, f"{get_websocket_url(url)}?{urlencode(words)}", dict(headers))
 
-    async def _open(self, url: str, headers: dict[str, str]) -> aiohttp.ClientWebSocketResponse:
+    async def _open(self, connect: _Connect[Opened], url: str, headers: dict[str, str]) -> Opened:
         try:
-            return await self._connect(url, headers)
-        except aiohttp.WSServerHandshakeError as error:
+            return await connect(url, headers)
+        except aiohttp.ClientResponseError as error:
             # Refused before anything was started.
             if error.status != 401 or not await renewed(self.configuration):
                 raise
         token = self.configuration.api_key[TOKEN]
-        return await self._connect(
+        return await connect(
             url, {key: token if key.lower() == "authorization" else value for key, value in headers.items()}
         )
 
@@ -147,6 +158,22 @@ class _WebsocketClient(WsApiClient):
         return await rest.pool_manager.ws_connect(
             url, headers=headers, heartbeat=self.heartbeat, proxy=rest.proxy, server_hostname=rest.server_hostname
         )
+
+    async def _upgraded(self, url: str, headers: dict[str, str]) -> SpdyChannels:
+        rest = self.rest_client
+        response = await rest.pool_manager.post(
+            url,
+            headers=headers | UPGRADE,
+            proxy=rest.proxy,
+            server_hostname=rest.server_hostname,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=UPGRADE_S, sock_read=UPGRADE_S),
+        )
+        if response.status != HTTPStatus.SWITCHING_PROTOCOLS:
+            response.close()
+            raise aiohttp.ClientResponseError(
+                response.request_info, response.history, status=response.status, message=response.reason or ""
+            )
+        return SpdyChannels(response, heartbeat_s=self._heartbeat_s)
 
 
 def _matches(rule: str, host: str, port: int) -> bool:

@@ -1,0 +1,68 @@
+"""Commands that take or give much, over the real API server, kubelet and containerd: by SPDY, or by websocket where that is all."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Sequence
+
+import pytest
+
+from medweave_connectors.pods.channels import STDERR, STDOUT, WebsocketChannels
+from medweave_connectors.pods.errors import PodLost
+from medweave_connectors.pods.execution import execute
+from medweave_connectors.pods.spdy import SpdyChannels
+from support.helm_release import Tenant
+from support.pod_runs import pods_of
+from support.testbed import unique
+from support.testbed_ends import managed, pod_place, pods_connector, standing
+
+MIB = 2**20
+Ended = tuple[type, dict[int, bytes], int]
+
+
+async def done(tenant: Tenant, name: str, place: str, words: Sequence[str], given: bytes = b"") -> Ended:
+    """The channels it took, what came by each, and the exit code."""
+    async with managed({name: pods_connector(tenant, name)}) as manager:
+        connector = manager.context.deployment_manager.get_connector(name)
+        execution = await execute(
+            connector.websocket, tenant.namespace, place, words, takes_input=bool(given), much=True
+        )
+        told: dict[int, list[bytes]] = {STDOUT: [], STDERR: []}
+
+        async def listen() -> None:
+            async for channel, piece in execution.output():
+                told[channel].append(piece)
+
+        listening = asyncio.create_task(listen())
+        if given:
+            for start in range(0, len(given), MIB // 4):
+                await execution.write(given[start : start + MIB // 4])
+            await execution.close_input()
+        await listening
+        await execution.close()
+        return type(execution._channels), {key: b"".join(each) for key, each in told.items()}, execution.ended()
+
+
+def test_much_goes_both_ways_by_spdy(tenant: Tenant) -> None:
+    name, given = unique("spdy"), os.urandom(24 * MIB)
+    script = "cat; echo $((40 + 2)) >&2; exit 7"
+    with standing(tenant, pods_of(name, kind="StatefulSet", replicas=1)):
+        place = pod_place(name).name
+        kind, told, code = asyncio.run(done(tenant, name, place, ["sh", "-c", script], given))
+        assert (kind, code, told[STDERR]) == (SpdyChannels, 7, b"42\n")
+        assert hashlib.sha256(told[STDOUT]).digest() == hashlib.sha256(given).digest()
+        kind, told, code = asyncio.run(done(tenant, name, place, ["head", "-c", str(24 * MIB), "/dev/zero"]))
+        assert (kind, code, told[STDOUT]) == (SpdyChannels, 0, bytes(24 * MIB))
+        with pytest.raises(PodLost, match=r"no command can be started in .*nobody"):
+            asyncio.run(done(tenant, name, f"{place.partition(':')[0]}:nobody", ["true"]))
+
+
+def test_where_spdy_is_not_let_through_a_websocket_does(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A version of the protocol that nobody has, as behind a proxy that knows websockets only.
+    monkeypatch.setattr("medweave_connectors.pods.way.UPGRADE", {"Connection": "Upgrade", "Upgrade": "none/1"})
+    name = unique("spdy")
+    with standing(tenant, pods_of(name, kind="StatefulSet", replicas=1)):
+        kind, told, code = asyncio.run(done(tenant, name, pod_place(name).name, ["cat"], b"by websocket"))
+    assert (kind, code, told[STDOUT]) == (WebsocketChannels, 0, b"by websocket")
