@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,15 @@ from support.cwl_files import WORKFLOWS
 from support.training_set import training_set
 
 
+def trained_alike(folder: Path, job: dict[str, Any]) -> Mapping[str, Any]:
+    """Trains by both engines, whose models and curves are the same; the card's facts."""
+    found = run_both(folder, WORKFLOWS / "tools" / "train.cwl", job)
+    chosen = {name: only(files, "model.safetensors", "curves.json") for name, files in found.items()}
+    assert len(chosen["cwltool"]) == 2
+    assert chosen["streamflow"] == chosen["cwltool"]
+    return read_card(folder / "by-streamflow" / "trained_model").training
+
+
 @pytest.mark.pipeline
 def test_local_sgd_gives_equal_models_under_both_engines(tmp_path: Path) -> None:
     job = {
@@ -19,11 +30,7 @@ def test_local_sgd_gives_equal_models_under_both_engines(tmp_path: Path) -> None
         "training_steps": 4, "epoch_steps": 4, "batch_size": 2, "patch_shape": [16, 16, 16], "channels": [4, 4, 4, 4, 4],
         "strategy": "local-sgd", "ranks": 2, "sync_interval": 2, "threads_per_rank": 1, "precision": "float32",
     }  # fmt: skip
-    found = run_both(tmp_path, WORKFLOWS / "tools" / "train.cwl", job)
-    chosen = {name: only(files, "model.safetensors", "curves.json") for name, files in found.items()}
-    assert len(chosen["cwltool"]) == 2
-    assert chosen["streamflow"] == chosen["cwltool"]
-    training = read_card(tmp_path / "by-streamflow" / "trained_model").training
+    training = trained_alike(tmp_path, job)
     assert training.items() >= {"strategy": "local-sgd", "world_size": 2, "sync_interval": 2, "steps_done": 4}.items()
     weights = sum(path.stat().st_size for path in (tmp_path / "by-streamflow").rglob("model.safetensors"))
     assert 0 < training["synchronised_bytes"] <= 2 * 2 * weights, "twice, by two ranks"
@@ -37,9 +44,5 @@ def test_local_sgd_in_chunks_gives_equal_models_under_both_engines(tmp_path: Pat
         "window_shape": [32, 32, 128], "channels": [4, 4, 4, 4, 4], "strategy": "local-sgd", "ranks": 2, "chunk_mib": 1,
         "threads_per_rank": 1, "precision": "float32",
     }  # fmt: skip
-    found = run_both(tmp_path, WORKFLOWS / "tools" / "train.cwl", job)
-    chosen = {name: only(files, "model.safetensors", "curves.json") for name, files in found.items()}
-    assert len(chosen["cwltool"]) == 2
-    assert chosen["streamflow"] == chosen["cwltool"]
-    training = read_card(tmp_path / "by-streamflow" / "trained_model").training
+    training = trained_alike(tmp_path, job)
     assert training.items() >= {"chunk_mib": 1, "chunks_per_epoch": 2, "world_size": 2, "steps_done": 2}.items()

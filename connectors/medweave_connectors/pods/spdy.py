@@ -12,7 +12,7 @@ import contextlib
 import struct
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import aiohttp
@@ -47,9 +47,14 @@ def opening(*, takes_input: bool) -> bytes:
 
 
 class Frames:
-    """What arrives, taken apart into frames. aiohttp's connection feeds it, as it does a websocket's reader."""
+    """What arrives, taken apart into frames. aiohttp's connection feeds it, as it does a websocket's reader.
 
-    def __init__(self) -> None:
+    Args:
+        on_full: called when more waits to be read than should.
+    """
+
+    def __init__(self, on_full: Callable[[], None] = lambda: None) -> None:
+        self._on_full = on_full
         self._rest = bytearray()
         self._pieces = deque[tuple[int, bytes]]()
         self._held, self._over = 0, False
@@ -78,6 +83,8 @@ class Frames:
             start = end
         del self._rest[:start]
         self._something.set()
+        if self.full:
+            self._on_full()
         return False, b""
 
     def feed_eof(self) -> None:
@@ -118,10 +125,10 @@ class SpdyChannels:
         assert connection is not None
         assert connection.protocol is not None
         self._response, self._protocol = response, connection.protocol
-        self._frames = Frames()
+        self._frames = Frames(self._protocol.pause_reading)
         self._writer = StreamWriter(self._protocol, asyncio.get_running_loop())
         self._num_sent = 0
-        self._protocol.set_parser(self, self)
+        self._protocol.set_parser(self._frames, self._frames)
         self._heart = asyncio.create_task(self._beat(heartbeat_s))
 
     async def open(self, *, takes_input: bool) -> None:
@@ -154,30 +161,6 @@ class SpdyChannels:
         """Hangs up."""
         self._heart.cancel()
         self._response.close()
-
-    # ---- for aiohttp's connection
-
-    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """Bytes have arrived."""
-        told = self._frames.feed_data(data)
-        if self._frames.full:
-            self._protocol.pause_reading()
-        return told
-
-    def feed_eof(self) -> None:
-        """The connection is over."""
-        self._frames.feed_eof()
-        self._heart.cancel()
-
-    def is_eof(self) -> bool:
-        """Whether it is."""
-        return self._frames.is_eof()
-
-    def set_exception(self, *_: Any) -> None:
-        """The connection is lost."""
-        self.feed_eof()
-
-    # ---- inside
 
     async def _beat(self, every_s: float) -> None:
         """Breaks the connection once nothing has moved in either direction for `SILENCE_S`.

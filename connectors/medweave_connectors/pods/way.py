@@ -16,10 +16,10 @@ from kubernetes_asyncio.config.kube_config import FileOrData, KubeConfigLoader, 
 from kubernetes_asyncio.stream import WsApiClient
 from kubernetes_asyncio.stream.ws_client import get_websocket_url
 
+from medweave_connectors.pods.cluster import REQUEST_S
 from medweave_connectors.pods.credentials import TOKEN, Credentials, read_plugin, renewed
 from medweave_connectors.pods.spdy import UPGRADE, SpdyChannels
 
-UPGRADE_S = 15.0  # for the answer to an upgrade
 READ_BYTES = 2**21  # etcd's largest object is 1.5 MiB
 _PROXIES = ("http", "https")
 Opened = TypeVar("Opened")
@@ -121,7 +121,7 @@ class _WebsocketClient(WsApiClient):
     """kubernetes_asyncio's websocket knows neither the proxy nor the server's name in its certificate, and no SPDY."""
 
     def __init__(self, configuration: Configuration, *, heartbeat_s: float) -> None:
-        super().__init__(configuration, heartbeat=heartbeat_s)
+        super().__init__(configuration)
         self._heartbeat_s = heartbeat_s
 
     async def request(
@@ -156,7 +156,7 @@ class _WebsocketClient(WsApiClient):
     async def _connect(self, url: str, headers: dict[str, str]) -> aiohttp.ClientWebSocketResponse:
         rest = self.rest_client
         return await rest.pool_manager.ws_connect(
-            url, headers=headers, heartbeat=self.heartbeat, proxy=rest.proxy, server_hostname=rest.server_hostname
+            url, headers=headers, heartbeat=self._heartbeat_s, proxy=rest.proxy, server_hostname=rest.server_hostname
         )
 
     async def _upgraded(self, url: str, headers: dict[str, str]) -> SpdyChannels:
@@ -166,7 +166,7 @@ class _WebsocketClient(WsApiClient):
             headers=headers | UPGRADE,
             proxy=rest.proxy,
             server_hostname=rest.server_hostname,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=UPGRADE_S, sock_read=UPGRADE_S),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_S, sock_read=REQUEST_S),
         )
         if response.status != HTTPStatus.SWITCHING_PROTOCOLS:
             response.close()

@@ -20,10 +20,10 @@ from websocket import ABNF, WebSocketException  # comes with kubernetes
 
 from medweave.doctor.cluster import Cluster
 from medweave.doctor.way import Closed, Login, connected, settings_of
+from medweave_connectors.pods.channels import STATUS, STDIN, STDOUT
 from medweave_connectors.remote import stream_line
 from medweave_connectors.transfer.direct.ends import End
 
-_STDIN, _STDOUT, _STATUS = 0, 1, 3
 _PAUSE_S = 0.002
 _KEEPING = ("sh", "-c", '"$@"; exit $?', "sh")
 
@@ -200,9 +200,9 @@ class _Exec:
                 frame = self._frame()
             if frame is None:
                 time.sleep(_PAUSE_S)
-            elif frame[:1] == bytes((_STDOUT,)) and frame[1:]:
+            elif frame[:1] == bytes((STDOUT,)) and frame[1:]:
                 return frame[1:]
-            elif not frame or frame[0] == _STATUS:
+            elif not frame or frame[0] == STATUS:
                 self.usable = False
         return b""
 
@@ -224,7 +224,7 @@ class _Exec:
 
     def _write(self, data: bytes) -> None:
         with self._turn:
-            self._socket.send_binary(bytes((_STDIN,)) + data)
+            self._socket.send_binary(bytes((STDIN,)) + data)
 
 
 def _told(program: _Exec) -> str:

@@ -149,14 +149,7 @@ def _train(
     content = read_checkpoint(config.resume_from) if config.resume_from else None
     check_agreement(group, _given(config, prepared, content))
     device = choose_device(config.device, local_rank=group.local_rank)
-    sampler = open_sampler(
-        config,
-        prepared,
-        training,
-        whole_volumes=config.epochs is not None,
-        chunk_mib=config.chunk_mib,
-        cache_mib=config.cache_mib,
-    )
+    sampler = open_sampler(config, prepared, training, **config.of_sampler())
     check_agreement(group, {"digest of the training cases": sampler.digest()})
     validator = open_validator(
         prepared, validation, window_shape=config.window_shape, overlap=config.overlap, device=device

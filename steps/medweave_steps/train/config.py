@@ -218,6 +218,10 @@ class TrainConfig(Recipe):
             return self.data_workers
         return min(num_threads, MOST_DATA_WORKERS) if device.type == "cuda" else 0
 
+    def of_sampler(self) -> dict[str, Any]:
+        """What `open_sampler` is given of it, beside the recipe."""
+        return {"whole_volumes": self.epochs is not None, "chunk_mib": self.chunk_mib, "cache_mib": self.cache_mib}
+
     def for_cases(self, num_cases: int, *, num_channels: int) -> TrainConfig:
         """The same training with the steps that its epochs have.
 

@@ -110,9 +110,7 @@ def test_partitions_are_as_many_as_the_paper_says(num_rows: int, nodes: int, fit
 def sampler_of(config: Any) -> VolumeSampler:
     prepared = open_prepared(config.training_set)
     cases, _ = usable_cases(prepared)
-    sampler = open_sampler(
-        config, prepared, cases, whole_volumes=True, chunk_mib=config.chunk_mib, cache_mib=config.cache_mib
-    )
+    sampler = open_sampler(config, prepared, cases, **config.of_sampler())
     assert isinstance(sampler, VolumeSampler)
     return sampler
 
