@@ -138,6 +138,25 @@ def read_prepared(text: str) -> Prepared | None:
     return Prepared(found[1] == "below", None if found[2] == "unknown" else int(found[2]) * _KIB)
 
 
+def least_free(places: Iterable[Prepared]) -> int | None:
+    """Free bytes where there are fewest; None where no place says it."""
+    return min((each.free_bytes for each in places if each.free_bytes is not None), default=None)
+
+
+def sync(word: str) -> str:
+    """Words after which what was written beside a path is on the disk, where the place has a `sync` that knows file systems.
+
+    They end the shell with `REFUSED` where the disk tells that it is not.
+
+    Args:
+        word: of the shell.
+    """
+    return (
+        f"{{ sync=sync; why=$(LC_ALL=C sync -f {word} 2>&1) || "
+        f'case $why in *"error syncing"*) echo "$why"; exit {REFUSED};; *) sync=:;; esac; }}'
+    )
+
+
 def keep(place: Place, name: str) -> list[str]:
     """Words that put a copy into its place by a rename, and remove what was there before.
 
@@ -150,8 +169,7 @@ def keep(place: Place, name: str) -> list[str]:
     text = f"""
         trap : HUP INT TERM;
         if [ -e "$new" ] && mkdir "$part/.medweave-keep" 2>/dev/null; then
-        sync=sync; why=$(sync -f "$part" 2>&1) ||
-        case $why in *"error syncing"*) echo "$why"; exit {REFUSED};; *) sync=:;; esac;
+        {sync('"$part"')};
         lock=; if [ -d "$new" ] && [ ! -w "$new" ]; then lock=1; chmod u+w "$new" || exit {REFUSED}; fi;
         mkdir "$part/.medweave-new" "$part/{_OLD}" && mv "$new" "$part/.medweave-new/${{to##*/}}" || exit {REFUSED};
         if [ -d "$to" ] || [ -L "$to" ]; then mv "$to" "$part/{_OLD}/" || exit {REFUSED}; fi;

@@ -8,7 +8,7 @@ for each folder (mode, path). A site's store keeps the tree of each folder that 
 """
 
 # A Path for each of many files would cost more than its digest.
-# ruff: noqa: PTH100, PTH101, PTH102, PTH103, PTH105, PTH118, PTH120, PTH123
+# ruff: noqa: PTH100, PTH101, PTH102, PTH103, PTH105, PTH116, PTH118, PTH120, PTH123
 from __future__ import annotations
 
 import contextlib
@@ -16,6 +16,7 @@ import hashlib
 import os
 import stat
 import sys
+import time
 from collections.abc import Callable
 
 BLOCK_BYTES = 2**20
@@ -24,6 +25,8 @@ FILES_OF_A_PROCESS = 250  # for fewer it is not worth its start
 KEY_CHARACTERS = 32
 DIGEST_CHARACTERS = 64
 LISTS = b"lists"
+WAITING = b".new"  # of a tree in the store: the names of its files are not made yet
+WAITS_S, PAUSE_S = 20.0, 0.05
 _ODD = (b"\\", b"\n", b"\r")  # no seal or tree holds a name with these
 _view = memoryview(bytearray(BLOCK_BYTES))
 _made: set[bytes] = set()
@@ -65,7 +68,7 @@ def seal(path: bytes, note: bytes) -> str:
 def keep(path: bytes, note: bytes, blobs: bytes, wanted: bytes) -> str:
     """Makes blobs of the files of a verified folder, to which nobody may write from here on, and keeps its tree."""
     text = _known(note, wanted)
-    blobs = os.path.abspath(blobs)
+    note, blobs = os.path.abspath(note), os.path.abspath(blobs)
     os.chdir(path)
     files, _ = parsed(text)
 
@@ -79,21 +82,18 @@ def keep(path: bytes, note: bytes, blobs: bytes, wanted: bytes) -> str:
         return b""
 
     shared(kept, files)
-    place = os.path.join(blobs, LISTS, wanted[:2], wanted[2:])
+    place = _place(blobs, wanted)
     os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
-    new = b"%s.%d" % (place, os.getpid())
-    with open(new, "wb") as file:
-        file.write(text)
-    os.replace(new, place)
+    os.replace(note, place)
     return "medweave-kept."
 
 
 def take(path: bytes, blobs: bytes, wanted: bytes) -> str:
     """Makes a folder of the store's files, by its tree, and reads every one of them: each is what its name says."""
-    place = os.path.join(os.path.abspath(blobs), LISTS, wanted[:2], wanted[2:])
+    blobs, path = os.path.abspath(blobs), os.path.abspath(path)
+    place = _place(blobs, wanted)
+    _wait(place)
     files, folders = parsed(_known(place, wanted))
-    blobs = os.path.abspath(blobs)
-    path = os.path.abspath(path)
     for line in folders:  # a folder before what lies in it
         mode, _, name = line.partition(b" ")
         folder = os.path.join(path, name) if name != b"." else path
@@ -187,6 +187,18 @@ def _entries() -> tuple[list[bytes], list[bytes], list[bytes]]:
 
 def _mode(name: bytes) -> int:
     return stat.S_IMODE(os.lstat(name).st_mode)
+
+
+def _place(blobs: bytes, tree: bytes) -> bytes:
+    return os.path.join(blobs, LISTS, tree[:2], tree[2:])
+
+
+def _wait(place: bytes) -> None:
+    """For the names of a copy that stands since a moment ago. One whose `keep` was ended is not waited for again."""
+    until = time.monotonic() + WAITS_S
+    with contextlib.suppress(FileNotFoundError):
+        while time.time() - os.stat(place + WAITING).st_mtime < WAITS_S and time.monotonic() < until:
+            time.sleep(PAUSE_S)
 
 
 def _known(file: bytes, wanted: bytes) -> bytes:

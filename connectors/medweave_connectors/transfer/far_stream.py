@@ -78,13 +78,13 @@ def receive(_: str, *command: str) -> int:
     return code or (FAILED if why else 0)
 
 
-def plant(path: str, note: str, num_bytes: str, blobs: str) -> int:
+def plant(path: str, note: str, num_bytes: str, blobs: str, later: str) -> int:
     """Makes a folder or file of what it reads, decoded: see `tree_stream`."""
     encoding.hold_memory()
     os.umask(0)  # modes are those of the source
     _widen(sys.stdin.fileno())
     try:
-        tree_stream.plant(encoding.ahead(_contents()), path, note, int(num_bytes), blobs)
+        tree_stream.plant(encoding.ahead(_contents()), path, note, int(num_bytes), blobs, later=bool(later))
     except (encoding.NotDecoded, tree_stream.NotPlanted) as error:
         sys.stderr.write(f"medweave: {error}: {getattr(error, 'said', '')}\n")
         return FAILED

@@ -209,6 +209,7 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
             connector_of=connector_of,
             digests=self._digests,
             flow=Flow(self._limit),
+            ask=self._routes.ask,
             at=at,
             sweeps=at is not None and self.sweeps(at, others),
         )

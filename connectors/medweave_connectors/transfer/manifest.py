@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import os
 import re
 import shlex
@@ -67,7 +68,7 @@ class Entry(NamedTuple):
     sha256: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Manifest:
     """The entries below a path.
 
@@ -82,12 +83,12 @@ class Manifest:
     entries: dict[str, Entry]
     known_by: str | None = field(default=None, compare=False)
 
-    @property
+    @functools.cached_property
     def num_bytes(self) -> int:
         """Of all files together."""
         return sum(each.size for each in self.entries.values() if each.kind is Kind.FILE)
 
-    @property
+    @functools.cached_property
     def num_files(self) -> int:
         """The files."""
         return self.count(Kind.FILE)
@@ -95,6 +96,16 @@ class Manifest:
     def count(self, kind: Kind) -> int:
         """The entries of a kind."""
         return sum(each.kind is kind for each in self.entries.values())
+
+    def unsendable(self) -> str:
+        """What no copy can hold, in counts only; empty where there is nothing of the kind."""
+        words = {
+            Kind.SYMLINK: "links that lead nowhere",
+            Kind.SPECIAL: "entries that are neither files nor folders nor links",
+        }
+        counts = {kind: self.count(kind) for kind in words}
+        seen = ", ".join(f"{count} {words[kind]}" for kind, count in counts.items() if count)
+        return seen and f"{seen}, of {len(self.entries)}"
 
     def difference(self, arrived: Manifest) -> str:
         """What is wrong with a copy, in counts only (file names may tell about patients); empty where nothing is.

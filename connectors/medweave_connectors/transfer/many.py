@@ -11,6 +11,7 @@ import posixpath
 import shlex
 
 from medweave_connectors.transfer import digest, far_files, seal
+from medweave_connectors.transfer.commands import sync
 from medweave_connectors.transfer.manifest import LOOK, ROOT, Kind, Manifest
 from medweave_connectors.transfer.store import Store
 
@@ -54,18 +55,32 @@ def kept(text: str) -> bool:
 
 
 def settled(path: str, tree: str, store: Store | None) -> list[str]:
-    """Words that look whether what `tree_stream` has written is this tree, which the store keeps then: `is_settled` tells.
+    """Words that look whether what `tree_stream` has written is this tree, which waits in the store then for `keep_later`:
+    `is_settled` tells.
 
     Args:
         store: None for a tree of which it need not know but its files.
     """
     note = shlex.quote(note_of(path))
-    kept = ""
+    waits = ""
     if store is not None:
-        place = posixpath.join(store.blobs, far_files.LISTS.decode(), tree[:2], tree[2:])
-        folder, new = shlex.quote(posixpath.dirname(place)), shlex.quote(place)
-        kept = f" && {{ mkdir -p -m 700 {folder} && mv -f {note} {new} || :; }}"  # without it, the files are known one by one
-    return [f'( [ "$(sha256sum < {note})" = "{tree}  -" ]{kept} && echo medweave-settled. ) 2>/dev/null']
+        waiting = _waiting(store, tree)
+        folder, new = shlex.quote(posixpath.dirname(waiting)), shlex.quote(waiting)
+        waits = f" && {{ mkdir -p -m 700 {folder} && mv -f {note} {new} || :; }}"  # without it, it is sent another time
+    # While the driver reads what it has sent, the disk writes. A disk that cannot is told here, for it tells it once.
+    return [
+        f'( [ "$(sha256sum < {note})" = "{tree}  -" ] && {sync(note)}{waits} && echo medweave-settled. ) 2>/dev/null'
+    ]
+
+
+def keep_later(store: Store, path: str, tree: str) -> str:
+    """A line that makes blobs of the files of a folder that stands at its place now, and keeps its tree. Thousands of names take
+    as long as a part of the copy, and nobody needs them before another copy of the same: see `store.aside`."""
+    return _run("keep", path, _waiting(store, tree), store.blobs, tree)
+
+
+def _waiting(store: Store, tree: str) -> str:
+    return posixpath.join(store.blobs, far_files.LISTS.decode(), tree[:2], tree[2:] + far_files.WAITING.decode())
 
 
 def is_settled(text: str) -> bool:

@@ -33,12 +33,14 @@ class Tree:
         target: where it is put together.
         num_bytes: of all its files.
         store: of the places that get it.
+        later: the store gets names of the files once the copy stands.
     """
 
     path: str
     target: str
     num_bytes: int
     store: Store | None
+    later: bool = False
 
     def by_this_machine(self, note: Path) -> Piece:
         """The commands, where it lies here.
@@ -47,7 +49,8 @@ class Tree:
             note: a file of this machine, which says what was sent once it has been: see `read`.
         """
         packing = [sys.executable, "-S", "-I", "-c", wire.tree_program(), self.path, str(note)]
-        unpacking = wire.words("plant", self.target, many.note_of(self.target), str(self.num_bytes), self._blobs)
+        given = self.target, many.note_of(self.target), str(self.num_bytes), self._blobs, "later" if self.later else ""
+        unpacking = wire.words("plant", *given)
         return Piece(packing, unpacking, root=posixpath.basename(self.path))
 
     def for_source(self) -> Mapping[str, Any]:
@@ -56,18 +59,27 @@ class Tree:
 
     def for_target(self) -> Mapping[str, Any]:
         """The same of the one that writes it."""
-        note = many.note_of(self.target)
-        program, num_bytes = wire.tree_program(), self.num_bytes
-        return {"program": program, "path": self.target, "note": note, "num_bytes": num_bytes, "blobs": self._blobs}
+        return {
+            "program": wire.tree_program(),
+            "path": self.target,
+            "note": many.note_of(self.target),
+            "num_bytes": self.num_bytes,
+            "blobs": self._blobs,
+            "later": self.later,
+        }
 
     @property
     def _blobs(self) -> str:
         return "" if self.store is None else self.store.blobs
 
 
-def read(noted: bytes, seen: Manifest) -> tuple[Manifest, str] | None:
-    """What was sent, with its digests, and the SHA-256 of its tree; None where its files are not those that were seen before, or
-    not as large together.
+def digest_of(noted: bytes) -> str:
+    """The SHA-256 of the tree that was sent, see `tree_stream.noted`."""
+    return hashlib.sha256(noted.partition(b"\n")[2]).hexdigest()
+
+
+def read(noted: bytes, seen: Manifest) -> Manifest | None:
+    """What was sent, with its digests; None where its files are not those that were seen before, or not as large together.
 
     A file that was written to while it was read has ended the stream, and one that was written to before that has other bytes.
 
@@ -88,4 +100,4 @@ def read(noted: bytes, seen: Manifest) -> tuple[Manifest, str] | None:
     told = total.decode(errors="replace")
     if (len(files), told, folders) != (seen.num_files, str(seen.num_bytes), wanted):
         return None
-    return replace(seen, entries=entries), hashlib.sha256(tree).hexdigest()
+    return replace(seen, entries=entries)

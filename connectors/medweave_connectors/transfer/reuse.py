@@ -24,6 +24,9 @@ class Reuse:
         self._store, self._part, self._name = at, place.folder, name
         self._locations, self._run = locations, run
         self._given: list[ExecutionLocation] = []  # those whose store knew the whole tree
+        self._waiting: dict[
+            str, str
+        ] = {}  # trees whose files get their names in the store later, by the name of a location
 
     def stands_at(self, place: Place) -> None:
         """The copy has another folder now."""
@@ -90,9 +93,16 @@ class Reuse:
         for each in self._locations:
             await self._run(each, words)
 
-    def knows(self, location: ExecutionLocation) -> None:
-        """A store has the whole tree of the copy."""
+    def knows(self, location: ExecutionLocation, tree: str | None = None) -> None:
+        """A store has the files of the copy; or gets them later, where a tree waits in it."""
         self._given.append(location)
+        if tree is not None:
+            self._waiting[location.name] = tree
+
+    def later(self, location: ExecutionLocation, path: str) -> list[str]:
+        """Lines for the time after the copy stands at its place."""
+        tree = self._waiting.get(location.name)
+        return [] if tree is None else [many.keep_later(self._store, path, tree)]
 
     async def make_room(self, needed_bytes: int) -> None:
         """Removes as much as nobody uses."""

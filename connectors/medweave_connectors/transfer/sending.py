@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import posixpath
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from streamflow.core.deployment import ExecutionLocation
@@ -25,13 +26,14 @@ from medweave_connectors.transfer.commands import Place
 from medweave_connectors.transfer.flow import Flow, counted_by
 from medweave_connectors.transfer.going_on import Carrier, GoingOn
 from medweave_connectors.transfer.known import Digests, failed
-from medweave_connectors.transfer.manifest import Kind, Manifest, Unlisted
+from medweave_connectors.transfer.manifest import Manifest, Unlisted
 from medweave_connectors.transfer.planting import Tree
 from medweave_connectors.transfer.reuse import Reuse, is_worth_it
 from medweave_connectors.transfer.side_by_side import every
 from medweave_connectors.transfer.store import State, Store
 
 ConnectorOf = Callable[[str], Any]
+Ask = Callable[[Sequence[ExecutionLocation]], Awaitable[None]]
 Stream = Callable[[str, str, Tree | None], Awaitable[None]]
 
 
@@ -45,8 +47,9 @@ class Sending:
         flow: what has been sent until now.
 
     Args:
+        ask: asks places what they can encode.
         at: the store of the destinations, if they have one.
-        sweeps: what is too much in there is removed first.
+        sweeps: what is too much in there is removed, once the copy stands.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Sending:
         connector_of: ConnectorOf,
         digests: Digests,
         flow: Flow,
+        ask: Ask,
         at: Store | None = None,
         sweeps: bool = False,
     ) -> None:
@@ -67,7 +71,7 @@ class Sending:
         self.seen: Manifest
         self.place: Place
         self._token = secrets.token_hex(6)
-        self._connector_of, self._digests, self.flow = connector_of, digests, flow
+        self._connector_of, self._digests, self.flow, self._ask = connector_of, digests, flow, ask
         self._distinct: Sequence[ExecutionLocation] = destinations
         self._store, self._sweeps = at, sweeps
         self._reuse: Reuse | None = None
@@ -104,12 +108,15 @@ class Sending:
         looking = asyncio.ensure_future(self.look())
         try:
             told = await every(self._prepared(each) for each in self._distinct)
+            if not looking.done() and self._is_worth_asking({state for _, state in told}):
+                await self._ask(self._distinct)
             self.seen = await looking
         finally:
             looking.cancel()
         below, name = told[0][0].below, posixpath.basename(self.path)  # a copy has one path for all of them
         self.place = commands.place_of(self.destination, name, self._token, below=below)
-        self._refuse_what_cannot_be_sent()
+        if unsendable := self.seen.unsendable():
+            raise SourceUnreadable(self.source.deployment, self.to, unsendable)
         self._reuse = self._left = None
         states = {state for _, state in told}
         if self._store is not None and State.NONE not in states:
@@ -117,6 +124,10 @@ class Sending:
             if State.NEW not in states:
                 await self._take(self._reuse)
         await self._make_sure_of_room([place for place, _ in told])
+
+    def _is_worth_asking(self, states: Collection[State]) -> bool:
+        """Whether a source that takes so long to look at will go encoded: a folder of this machine, of which no store has any."""
+        return bool(self.source.local) and State.USED not in states and Path(self.path).is_dir()
 
     async def _take(self, reuse: Reuse) -> None:
         """Links what the destinations have already."""
@@ -129,9 +140,11 @@ class Sending:
 
     async def _make_sure_of_room(self, places: Sequence[commands.Prepared]) -> None:
         needed, _ = self.moves
-        if (free := _least(places)) is not None and free < needed and self._reuse is not None:
+        if (free := commands.least_free(places)) is not None and free < needed and self._reuse is not None:
             await self._reuse.make_room(needed - free)
-            free = _least([place for place, _ in await every(self._prepared(each) for each in self._distinct)])
+            free = commands.least_free(
+                [place for place, _ in await every(self._prepared(each) for each in self._distinct)]
+            )
         if free is not None and free < needed:
             raise NoRoom(self.source.deployment, self.to, f"{needed} bytes are needed, {free} are free")
 
@@ -150,21 +163,11 @@ class Sending:
         """What is there, and the state of the store."""
         words = commands.prepare(self.destination, self._token)
         if self._store is not None:
-            first = [store.evict(self._store)] if self._sweeps else []
-            words = ["; ".join((*first, store.make(self._store), *words))]
+            words = ["; ".join((store.make(self._store), *words))]
         text, code = await self._run(location, words)
         if code or (told := commands.read_prepared(text)) is None:
             raise self._broken.refused(text, code)
         return told, store.state_in(text)
-
-    def _refuse_what_cannot_be_sent(self) -> None:
-        counts = {kind: self.seen.count(kind) for kind in (Kind.SYMLINK, Kind.SPECIAL)}
-        words = {
-            Kind.SYMLINK: "links that lead nowhere",
-            Kind.SPECIAL: "entries that are neither files nor folders nor links",
-        }
-        if seen := ", ".join(f"{count} {words[kind]}" for kind, count in counts.items() if count):
-            raise SourceUnreadable(self.source.deployment, self.to, f"{seen}, of {len(self.seen.entries)}")
 
     # ---- the copy
 
@@ -267,25 +270,39 @@ class Sending:
 
     def _tree(self, place: Place) -> Tree:
         at = self._store if self._reuse is not None else None
-        return Tree(self.seen.real, place.inside(self.name), self.seen.num_bytes, at)
+        return Tree(self.seen.real, place.inside(self.name), self.seen.num_bytes, at, later=many.are_in(self.seen))
 
     async def _as_noted(self, noted: bytes) -> Manifest | None:
         """What was sent as a tree, found to be what has arrived; None where both have to be read."""
-        if self._gone_on or (found := planting.read(noted, self.seen)) is None:
+        if self._gone_on:
             return None
-        sent, digest = found
-        await every(self._settled(each, sent, digest) for each in self._distinct)
-        await self._digests.learn(self._key, self.seen, sent)
+        digest = planting.digest_of(noted)
+        reading = asyncio.ensure_future(self._read(noted))
+        try:
+            are_settled = await every(self._is_settled(each, digest) for each in self._distinct)
+            if (sent := await reading) is None:
+                return None
+        finally:
+            reading.cancel()
+        for location, is_settled in zip(self._distinct, are_settled, strict=True):
+            if not is_settled and (wrong := await self._difference(location, sent, seal.of(sent))):
+                raise Differs(wrong)
+            if is_settled and self._reuse is not None:
+                self._reuse.knows(location, digest if many.are_in(sent) else None)
         return sent
 
-    async def _settled(self, location: ExecutionLocation, sent: Manifest, digest: str) -> None:
-        at = self._store if self._reuse is not None and many.are_in(sent) else None
-        text, _ = await self._run(location, many.settled(self.place.inside(self.name), digest, at))
-        if not many.is_settled(text):
-            if wrong := await self._difference(location, sent, seal.of(sent)):
-                raise Differs(wrong)
-        elif self._reuse is not None:
-            self._reuse.knows(location)
+    async def _read(self, noted: bytes) -> Manifest | None:
+        sent = await asyncio.to_thread(planting.read, noted, self.seen)
+        if sent is not None:
+            await self._digests.learn(self._key, self.seen, sent)
+        return sent
+
+    async def _is_settled(self, location: ExecutionLocation, digest: str) -> bool:
+        at = self._store if self._reuse is not None and many.are_in(self.seen) else None
+        text, code = await self._run(location, many.settled(self.place.inside(self.name), digest, at))
+        if code == commands.REFUSED:
+            raise self._broken.refused(text, code)
+        return many.is_settled(text)
 
     async def _carried(self, first: Callable[[Place], Awaitable[None]]) -> None:
         """Sends, and goes on where the stream is cut."""
@@ -363,9 +380,17 @@ class Sending:
             raise Differs(f"at {self.to}: {error}") from None
 
     async def _keep(self, location: ExecutionLocation) -> None:
-        text, code = await self._run(location, commands.keep(self.place, self.name))
+        [words] = commands.keep(self.place, self.name)
+        if lines := self._later(location):
+            words = f"{words} && {store.aside(*lines)}"
+        text, code = await self._run(location, [words])
         if code:
             raise self._broken.refused(text, code)
+
+    def _later(self, location: ExecutionLocation) -> list[str]:
+        """What the store gets once the copy stands, and loses then."""
+        kept = [] if self._reuse is None else self._reuse.later(location, self.place.final)
+        return [*kept, store.evict(self._store)] if self._store is not None and self._sweeps else kept
 
     async def drop(self) -> None:
         """Removes what is not in its place, wherever it can be reached."""
@@ -387,8 +412,3 @@ class Sending:
     async def _run(self, location: ExecutionLocation, words: list[str]) -> tuple[str, int]:
         told = await self._connector_of(location.deployment).run(location=location, command=words, capture_output=True)
         return str(told[0]), int(told[1])
-
-
-def _least(places: Iterable[commands.Prepared]) -> int | None:
-    """Free bytes where there are fewest; None where no place says it."""
-    return min((each.free_bytes for each in places if each.free_bytes is not None), default=None)

@@ -104,6 +104,12 @@ def evict(store: Store, *, needed_bytes: int = 0) -> str:
     )
 
 
+def aside(*lines: str) -> str:
+    """A line that begins others and does not wait for them: nothing that uses the copy does. They end by themselves, and a job of
+    the site comes before them."""
+    return f"( trap '' HUP; nice sh -c {shlex.quote('; '.join(lines))} </dev/null >/dev/null 2>&1 & )"
+
+
 def make(store: Store) -> str:
     """A line that makes the store's folders, and prints its state (`state_in`)."""
     folders, blobs = [store.root, store.blobs], shlex.quote(store.blobs)
@@ -112,7 +118,8 @@ def make(store: Store) -> str:
     )
     return (
         f"{made} && "
-        f'{{ state=new; for each in {blobs}/??; do [ ! -d "$each" ] || state=used; done; echo "medweave-store $state."; }}'
+        f'{{ state=new; for each in {blobs}/?? {blobs}/lists/??; do [ ! -d "$each" ] || state=used; done; '
+        'echo "medweave-store $state."; }'
     )
 
 
@@ -184,7 +191,7 @@ def _same(entry: Entry, other: Entry | None) -> bool:
 
 def files_of(manifest: Manifest) -> list[str]:
     """Paths of the files."""
-    return [path for path, _ in _files(manifest)]
+    return [path for path, each in manifest.entries.items() if each.kind is Kind.FILE]
 
 
 def _files(manifest: Manifest) -> list[tuple[str, Entry]]:

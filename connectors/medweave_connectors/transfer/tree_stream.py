@@ -10,7 +10,7 @@ folder. What was sent, and what has arrived, is noted as the tree of `far_files`
 """
 
 # A Path for each of many files would cost more than its digest.
-# ruff: noqa: PTH100, PTH101, PTH102, PTH112, PTH116, PTH118, PTH123
+# ruff: noqa: PTH100, PTH101, PTH102, PTH112, PTH116, PTH118, PTH120, PTH123
 from __future__ import annotations
 
 import contextlib
@@ -83,7 +83,7 @@ class Sender:
         """What was sent, once all of it was."""
         return far_files.text_of(self._files, self._folders)
 
-    def pieces(self) -> Iterator[bytearray]:
+    def pieces(self) -> Iterator[bytes | bytearray]:
         """The stream, in blocks of `BLOCK_BYTES` at most.
 
         Raises:
@@ -100,7 +100,7 @@ class Sender:
         self._held += HEAD.pack(END, 0, 0, 0, 0)
         yield from self._blocks(1)
 
-    def _all(self) -> Iterator[bytearray]:
+    def _all(self) -> Iterator[bytes | bytearray]:
         folders = [ROOT]
         for folder in folders:
             mode = stat.S_IMODE(os.stat(folder).st_mode)
@@ -113,7 +113,7 @@ class Sender:
                     else:
                         yield from self._sent(each.path, each.path)
 
-    def _sent(self, name: bytes, path: bytes) -> Iterator[bytearray]:
+    def _sent(self, name: bytes, path: bytes) -> Iterator[bytes | bytearray]:
         """Sends a file, and notes its line in the tree."""
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # nobody may ever write to a pipe
         try:
@@ -126,17 +126,16 @@ class Sender:
             if left >= BLOCK_BYTES:
                 yield from self._blocks(1)
             while left:
-                data = bytearray(min(left, BLOCK_BYTES))
-                count = os.readv(file, [data])
-                if not count:
+                data = os.read(file, min(left, BLOCK_BYTES))
+                if not data:
                     raise NotSent(CHANGED)
-                del data[count:]
                 digest.update(data)
-                left -= count
-                if count == BLOCK_BYTES:
+                left -= len(data)
+                if len(data) == BLOCK_BYTES and not self._held:
                     yield data  # as it is
-                else:
-                    self._held += data
+                    continue
+                self._held += data
+                if len(self._held) >= BLOCK_BYTES:
                     yield from self._blocks(BLOCK_BYTES)
             self.num_bytes += before.st_size
             after = os.fstat(file)
@@ -193,11 +192,13 @@ class Planter:
         note: a file for the tree of what was written.
         num_bytes: what it may hold, in all its files together.
         blobs: the store's folder; empty where there is none.
+        later: the store gets names of the files once the copy stands (`far_files.keep`); nobody may write to them until then.
     """
 
-    def __init__(self, path: bytes, note: bytes, num_bytes: int, blobs: bytes = b"") -> None:
+    def __init__(self, path: bytes, note: bytes, num_bytes: int, blobs: bytes = b"", *, later: bool = False) -> None:
         self._path, self._note = os.path.abspath(path), os.path.abspath(note)
-        self._blobs = blobs and os.path.abspath(blobs)
+        self._blobs = blobs and not later and os.path.abspath(blobs)
+        self._rights = _READ_ONLY if blobs else ~0  # nobody writes to a file that others use
         self._may_come = num_bytes
         self._held = b""  # the beginning of a head and its path
         self._file, self._left_bytes, self._unasked_bytes = -1, 0, 0  # of a file that is not whole
@@ -205,6 +206,7 @@ class Planter:
         self._name, self._mode, self._time_ns = b"", 0, 0
         self._files: list[bytes] = []
         self._folders: list[bytes] = []
+        self._disk = Disk(os.path.dirname(self._path))
         self.ended = False
 
     def take(self, data: bytes | bytearray) -> None:
@@ -251,6 +253,7 @@ class Planter:
         if not self.ended or self._held:
             raise NotPlanted
         try:
+            self._disk.end()
             with open(self._note, "wb") as file:
                 file.write(far_files.text_of(self._files, self._folders))
         except OSError as error:
@@ -288,9 +291,7 @@ class Planter:
         self._may_come -= size
         if self._may_come < 0:
             raise NotPlanted("a stream was refused: it holds more than there was")
-        # Nobody writes to a file that others use.
-        given = mode & _READ_ONLY if self._blobs else mode
-        self._file = os.open(self._at(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, given)
+        self._file = os.open(self._at(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode & self._rights)
         self._name, self._mode, self._time_ns = name, mode, time_ns
         self._left_bytes, self._unasked_bytes = size, 0
         self._digest = hashlib.sha256()
@@ -300,6 +301,7 @@ class Planter:
     def _write(self, piece: memoryview) -> None:
         self._left_bytes -= len(piece)
         self._unasked_bytes += len(piece)
+        self._disk.has_more(len(piece))
         while piece:
             count = os.write(self._file, piece[:WRITE_BYTES])
             self._digest.update(piece[:count])
@@ -323,6 +325,45 @@ class Planter:
         self._files.append(line)
 
 
+class Disk:
+    """Asked now and then to have all that it was given, beside the work: what is left to wait for in the end is little.
+
+    Args:
+        folder: on it.
+    """
+
+    def __init__(self, folder: bytes) -> None:
+        self._folder, self._unasked_bytes, self._code = folder, 0, 0
+        self._asking: threading.Thread | None = None
+
+    def has_more(self, num_bytes: int) -> None:
+        """So much was written."""
+        self._unasked_bytes += num_bytes
+        if self._unasked_bytes >= ASK_BYTES and not (self._asking and self._asking.is_alive()):
+            self._unasked_bytes = 0
+            self._asking = threading.Thread(target=self._ask, daemon=True)
+            self._asking.start()
+
+    def end(self) -> None:
+        """Nobody is asked any more.
+
+        Raises:
+            OSError: the disk could not write. It says so to the first who asks, and to nobody after that.
+        """
+        if self._asking:
+            self._asking.join()
+        if self._code:
+            raise OSError(self._code, os.strerror(self._code))
+
+    def _ask(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):  # a C library without it
+            library = ctypes.CDLL(None, use_errno=True)
+            file = os.open(self._folder, os.O_RDONLY)
+            if library.syncfs(file):
+                self._code = ctypes.get_errno()
+            os.close(file)
+
+
 def begin_to_write(file: int) -> None:
     """Asks that what a file has taken goes to the disk, and does not wait: at the end, little is left to wait for."""
     with contextlib.suppress(OSError, AttributeError):  # a C library without it
@@ -331,13 +372,15 @@ def begin_to_write(file: int) -> None:
         library.sync_file_range(file, 0, 0, _SYNC_FILE_RANGE_WRITE)
 
 
-def plant(pieces: Iterable[bytes | bytearray], path: str, note: str, num_bytes: int, blobs: str) -> None:
+def plant(
+    pieces: Iterable[bytes | bytearray], path: str, note: str, num_bytes: int, blobs: str, *, later: bool = False
+) -> None:
     """Writes a whole folder or file.
 
     Raises:
         NotPlanted: what comes is no tree, or cannot be written.
     """
-    planter = Planter(os.fsencode(path), os.fsencode(note), num_bytes, os.fsencode(blobs))
+    planter = Planter(os.fsencode(path), os.fsencode(note), num_bytes, os.fsencode(blobs), later=later)
     for each in pieces:
         planter.take(each)
     planter.end()

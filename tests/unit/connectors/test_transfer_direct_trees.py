@@ -15,7 +15,7 @@ from support.transfers import Places
 
 PATIENT = "Mustermann_Erika_1970"
 NUM_BYTES = 3 * 2**20 + 3
-READ = "                left -= count\n"  # of the sender, after each block
+READ = "                left -= len(data)\n"  # of the sender, after each block
 WRITE = "        self._left_bytes -= len(piece)\n"  # of the receiver
 
 
@@ -82,7 +82,7 @@ def test_bytes_that_are_not_those_that_were_read(
     at: Places, run: Recorded, cohort: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TLS keeps what is on the way: here a source's own memory has changed them."""
-    patched(monkeypatch, READ, f"data[0] ^= left == {NUM_BYTES}")
+    patched(monkeypatch, READ, f"data = bytes([data[0] ^ (left == {NUM_BYTES})]) + data[1:]")
     with pytest.raises(TransferFailed, match="1 of 3 files with other content") as raised:
         sent(at)
     assert PATIENT not in str(raised.value)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import hashlib
 import os
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -120,7 +123,8 @@ def test_what_arrives_is_what_lay_there(
         told_by = planting.read(Path(name, "sent").read_bytes(), replace(wanted, entries={
             path: each._replace(sha256="") for path, each in wanted.entries.items()
         }))  # fmt: skip
-        assert told_by == (wanted, many.tree_of(wanted))
+        assert told_by == wanted
+        assert planting.digest_of(Path(name, "sent").read_bytes()) == many.tree_of(wanted)
         assert hashlib.sha256(Path(name, "note").read_bytes()).hexdigest() == many.tree_of(wanted)
         if keeps:
             held = {each.read_bytes() for each in blobs.rglob("*") if each.is_file()}
@@ -142,10 +146,9 @@ def test_a_file_arrives_alone(content: bytes, size: int, mode: int, keeps: bool)
         assert target.stat().st_mode & 0o777 == (mode & 0o555 if keeps else mode)
         wanted = listed(root)
         seen = replace(wanted, entries={path: each._replace(sha256="") for path, each in wanted.entries.items()})
-        assert planting.read(Path(name, "sent").read_bytes(), seen) == (
-            wanted,
-            hashlib.sha256(Path(name, "note").read_bytes()).hexdigest(),
-        )
+        noted = Path(name, "sent").read_bytes()
+        assert planting.read(noted, seen) == wanted
+        assert planting.digest_of(noted) == hashlib.sha256(Path(name, "note").read_bytes()).hexdigest()
         if keeps:
             (held,) = (each for each in blobs.rglob("*") if each.is_file())
             assert held.samefile(target)
@@ -167,6 +170,37 @@ def test_blocks_are_whole_whatever_lies_there(tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "note").read_bytes() == sender.tree
 
 
+def test_a_file_system_that_reads_in_parts_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "scan").write_bytes(os.urandom(5000))
+    monkeypatch.setattr(tree_stream, "BLOCK_BYTES", 1000)
+    whole = b"".join(tree_stream.Sender(os.fsencode(tmp_path / "scan")).pieces())
+    read, lengths = os.read, iter([1000, 300, 1000, 700])
+    monkeypatch.setattr(os, "read", lambda file, most: read(file, min(most, next(lengths, most))))
+    assert b"".join(tree_stream.Sender(os.fsencode(tmp_path / "scan")).pieces()) == whole
+
+
+def test_a_disk_that_could_not_write_is_told_though_it_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = threading.Event()
+
+    class Library:
+        def syncfs(self, _: int) -> int:
+            asked.set()
+            ctypes.set_errno(errno.EIO)
+            return -1
+
+    monkeypatch.setattr(tree_stream, "ASK_BYTES", 5)
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: Library())
+    monkeypatch.chdir(tmp_path)
+    stream = entry(FOLDER, b".") + entry(FILE, b"./a", b"12345") + HEAD.pack(END, 0, 0, 0, 0)
+    with pytest.raises(NotPlanted, match="cannot be written") as raised:
+        tree_stream.plant([stream], str(tmp_path / "to"), str(tmp_path / "note"), 5, "")
+    assert asked.is_set()
+    assert raised.value.said == os.strerror(errno.EIO)
+    assert not (tmp_path / "note").exists()
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_what_another_site_says_it_has_sent_is_only_read(data: st.DataObject) -> None:
@@ -184,7 +218,7 @@ def test_what_another_site_says_it_has_sent_is_only_read(data: st.DataObject) ->
         at = data.draw(st.integers(0, len(broken) - 1))
         broken[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
     read = planting.read(bytes(broken), seen)
-    assert read is None or read[0].entries.keys() == seen.entries.keys()
+    assert read is None or read.entries.keys() == seen.entries.keys()
     assert planting.read(b"", seen) is None
 
 

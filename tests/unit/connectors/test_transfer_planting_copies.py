@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,10 @@ import pytest
 
 from medweave_connectors.errors import SourceUnreadable, TransferFailed
 from medweave_connectors.placement.folder_commands import STORE
-from medweave_connectors.transfer import manager, manifest, planting, tree_stream, wire
+from medweave_connectors.transfer import looked_here, manager, manifest, planting, tree_stream, wire
 from medweave_connectors.transfer.direct import routes
 from medweave_connectors.transfer.planting import Tree
+from support.engine import wait_until
 from support.listings import listed
 from support.transfers import Places, places
 
@@ -91,10 +93,52 @@ FLIP = "import sys; d = bytearray(sys.stdin.buffer.read()); d[-100] ^= 1; sys.st
 
 def test_many_files_arrive_and_are_kept_without_tar(cohort: Cohort) -> None:
     cohort.send()
-    (tree,) = (each for each in (cohort.workdir / STORE).glob("*/lists/*/*") if each.is_file())
+    trees = (cohort.workdir / STORE).glob
+    wait_until(lambda: [each for each in trees("*/lists/*/*") if not each.name.endswith(".new")] != [])
+    (tree,) = (each for each in trees("*/lists/*/*") if each.is_file())
     assert hashlib.sha256(tree.read_bytes()).hexdigest() == tree.parent.name + tree.name
     assert {each.stat().st_mode & 0o222 for each in cohort.at.target.rglob("*") if each.is_file()} == {0}
     assert {each.stat().st_nlink for each in cohort.at.target.rglob("*") if each.is_file()} == {2}
+
+
+def test_the_site_is_asked_while_this_machine_looks(cohort: Cohort, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, look, ask = threading.Event(), looked_here.look, routes.Routes.ask
+
+    def slow(path: str) -> manifest.Manifest | None:
+        assert asked.wait(20)
+        return look(path)
+
+    async def heard(*given: Any) -> None:
+        asked.set()
+        await ask(*given)
+
+    monkeypatch.setattr(looked_here, "look", slow)
+    monkeypatch.setattr(routes.Routes, "ask", heard)
+    cohort.send()
+
+
+def test_a_copy_of_the_same_waits_for_the_names_of_the_one_before(cohort: Cohort) -> None:
+    cohort.at.replace("nice", 'sleep 1; exec "$@"')
+    cohort.send()
+    assert [each.suffix for each in (cohort.workdir / STORE).glob("*/lists/*/*")] == [".new"]
+    cohort.at.target = cohort.workdir / "run-1" / "other"
+    cohort.at.target.mkdir()
+    cohort.at.at_work(lambda each: each.send("from-driver", "cohort"))
+    assert cohort.told["num_bytes"] == 0
+
+
+def test_names_that_never_came_are_not_waited_for(cohort: Cohort) -> None:
+    cohort.at.replace("nice", "exit 1")
+    cohort.send()
+    (waiting,) = (cohort.workdir / STORE).glob("*/lists/*/*")
+    os.utime(waiting, (1, 1))
+    cohort.at.replace("nice", 'exec "$@"')
+    cohort.at.target = cohort.workdir / "run-1" / "other"
+    cohort.at.target.mkdir()
+    cohort.at.at_work(lambda each: each.send("from-driver", "cohort"))
+    assert cohort.told["num_bytes"] > 0
+    wait_until(lambda: not waiting.exists())
+    assert waiting.with_suffix("").exists()
 
 
 def test_a_copy_that_may_be_written_to_is_nobody_elses(cohort: Cohort) -> None:
@@ -227,10 +271,10 @@ def test_who_reads_notices_who_writes(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "data").mkdir()
     file = tmp_path / "data" / "a"
     file.write_bytes(b"1" * 1000)
-    real = os.readv
+    real = os.read
 
-    def read(at: int, rooms: Any) -> int:
-        found = real(at, rooms)
+    def read(at: int, most: int) -> bytes:
+        found = real(at, most)
         with file.open("r+b") as other:
             other.write(b"2")
         return found
@@ -239,7 +283,7 @@ def test_who_reads_notices_who_writes(tmp_path: Path, monkeypatch: pytest.Monkey
     with (tmp_path / "out").open("wb") as out:
         monkeypatch.setattr(sys, "stdout", out)
         assert tree_stream.send(str(tmp_path / "data"), str(tmp_path / "note")) == 0
-        monkeypatch.setattr(os, "readv", read)
+        monkeypatch.setattr(os, "read", read)
         assert tree_stream.send(str(tmp_path / "data"), str(tmp_path / "other")) == 1
     assert not (tmp_path / "other").exists()
 

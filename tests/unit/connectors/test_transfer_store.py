@@ -25,6 +25,7 @@ from medweave_connectors.transfer import manager, manifest, many, seal, store
 from medweave_connectors.transfer.classes import Port
 from medweave_connectors.transfer.guard import carrying
 from medweave_connectors.transfer.store import Store
+from support.engine import wait_until
 from support.transfers import Places, Route, places
 
 BUSYBOX = (
@@ -411,7 +412,7 @@ def test_those_go_first_whose_last_use_is_longest_ago_and_never_what_is_used(
     assert "".join(names()) == left
 
 
-def test_a_run_begins_with_a_store_within_its_limit(runs: Runs) -> None:
+def test_a_run_brings_a_store_back_to_its_limit(runs: Runs) -> None:
     for n in range(3):
         (runs.at.source / f"scan{n}").write_bytes(os.urandom(2**20))
         runs.send(f"scan{n}")
@@ -423,6 +424,7 @@ def test_a_run_begins_with_a_store_within_its_limit(runs: Runs) -> None:
     runs.at.settings["storeGiB"] = 1.5 / 1024
     runs.at.at_work(lambda each: each.send("from-driver", "scan2"))
     assert runs.told[-1]["num_bytes"] == 0
+    wait_until(lambda: len(runs.blobs()) == 1)
     assert [each.stat().st_nlink for each in runs.blobs()] == [2]
 
 

@@ -227,7 +227,7 @@ def _receive_tree(link: ssl.SSLSocket, given: dict[str, Any], encoding: dict[str
     tree = _module("tree_stream", given["program"])
     path, note, blobs = (os.fsencode(given[each]) for each in ("path", "note", "blobs"))
     os.umask(0)  # modes are those of the source
-    planter = tree["Planter"](path, note, given["num_bytes"], blobs)
+    planter = tree["Planter"](path, note, given["num_bytes"], blobs, later=given["later"])
     try:
         for content in encoding["ahead"](_contents(link, encoding)):
             planter.take(content)

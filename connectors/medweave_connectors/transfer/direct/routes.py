@@ -55,3 +55,11 @@ class Routes:
         way.depot, way.sites = self._depot, self._sites
         way.holds, way.links = (seen.num_files, seen.num_bytes), not writable
         return way
+
+    async def ask(self, places: Sequence[ExecutionLocation]) -> None:
+        """Asks what places can encode, which `way` would do later.
+
+        Raises:
+            SiteUnreachable: one of them does not answer.
+        """
+        await self._sites.ask(places, self._context.deployment_manager.get_connector)
