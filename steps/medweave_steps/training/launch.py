@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -34,6 +35,10 @@ LAST_WORDS_S = 5.0
 """So long the other ranks of a node may go on after one of them has failed."""
 LINGER_S = 4.0
 """So long node 0 keeps the store after a failure, so that the other nodes learn the reason."""
+
+
+MORE_PORTS = 3
+"""Another training on this machine may take a port between the look for a free one and its use."""
 
 
 def ranks_here(num_ranks: int, gang: Gang, *, option: str) -> int:
@@ -77,37 +82,46 @@ def run_ranks(
     """
     environment.hush_torch()
     launcher = require("torch.distributed.launcher.api", extra="train")
-    logs = require("torch.distributed.elastic.multiprocessing", extra="train")
     _hush_launcher()
     environment.limit_threads(num_threads)  # the new processes inherit it
-    address = gang.rendezvous or ("127.0.0.1", _free_port())
     with tempfile.TemporaryDirectory(prefix="medweave-ranks-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         partials.register(folder)
-        config = launcher.LaunchConfig(
-            min_nodes=gang.num_nodes,
-            max_nodes=gang.num_nodes,
-            nproc_per_node=num_here,
-            run_id="medweave",
-            rdzv_backend="static",
-            rdzv_endpoint=f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}",
-            rdzv_configs={"rank": gang.node_rank, "timeout": int(ARRIVAL_S)},
-            local_addr=None if gang.rendezvous else address[0],
-            max_restarts=0,
-            monitor_interval=0.2,
-            start_method="spawn",
-            logs_specs=logs.DefaultLogsSpecs(log_dir=str(folder / "torch")),
-        )
         task = ranks.RankTask(
             work=work, job=job, device=device, num_threads=num_threads, folder=folder, parent=os.getpid()
         )
-        listen_to = address if gang.node_rank > 0 else None
-        attempt = _Attempt(lambda: launcher.elastic_launch(config, ranks.main)(task), listen_to=listen_to)
-        attempt.attend()
+        for is_last in (*[False] * MORE_PORTS, True):
+            address = gang.rendezvous or ("127.0.0.1", _free_port())
+            config = _config(address, gang, num_here=num_here, folder=folder)
+            listen_to = address if gang.node_rank > 0 else None
+            attempt = _Attempt(partial(launcher.elastic_launch(config, ranks.main), task), listen_to=listen_to)
+            attempt.attend()
+            if is_last or gang.rendezvous or not _is_taken(attempt.error):
+                break
         partials.forget(folder)
         if attempt.error is not None:
             raise _reason(attempt.error, attempt.lost, folder, address, gang)
     return attempt.results.get(0)
+
+
+def _config(address: tuple[str, int], gang: Gang, *, num_here: int, folder: Path) -> Any:
+    """How the ranks of this node meet those of others, or each other, at an address."""
+    launcher = require("torch.distributed.launcher.api", extra="train")
+    logs = require("torch.distributed.elastic.multiprocessing", extra="train")
+    return launcher.LaunchConfig(
+        min_nodes=gang.num_nodes,
+        max_nodes=gang.num_nodes,
+        nproc_per_node=num_here,
+        run_id="medweave",
+        rdzv_backend="static",
+        rdzv_endpoint=f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}",
+        rdzv_configs={"rank": gang.node_rank, "timeout": int(ARRIVAL_S)},
+        local_addr=None if gang.rendezvous else address[0],
+        max_restarts=0,
+        monitor_interval=0.2,
+        start_method="spawn",
+        logs_specs=logs.DefaultLogsSpecs(log_dir=str(folder / "torch")),
+    )
 
 
 class _Attempt:
@@ -226,6 +240,11 @@ def _tell_others(failure: Failure, address: tuple[str, int]) -> None:
         failures.tell(open_store(address), failure)
     except RuntimeError:
         return  # the store has gone, and with it the others
+
+
+def _is_taken(error: Exception | None) -> bool:
+    """Whether somebody else on this machine has taken the port since it was found free, before any rank began."""
+    return error is not None and "EADDRINUSE" in str(error)
 
 
 def _did_not_meet(error: Exception, address: tuple[str, int], gang: Gang) -> BaseException:

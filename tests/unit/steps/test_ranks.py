@@ -18,7 +18,7 @@ import torch
 from medweave_steps.contracts.errors import TryAgainError, UsageError, UserInputError
 from medweave_steps.runtime import environment
 from medweave_steps.runtime.environment import Gang, Place
-from medweave_steps.training import failures, watch
+from medweave_steps.training import failures, launch, watch
 from medweave_steps.training.group import Alone, choose_device
 from medweave_steps.training.launch import ranks_here, run_ranks
 from support import rank_work
@@ -36,6 +36,15 @@ def test_ranks_hear_each_other_and_sum_in_their_order() -> None:
     assert len({pid for _, _, pid in heard} | {os.getpid()}) == 4
     total = np.array(rank_work.SUMMANDS[0]) + np.array(rank_work.SUMMANDS[1]) + np.array(rank_work.SUMMANDS[2])
     assert mean == (total / 3).tolist()
+
+
+def test_a_port_that_another_training_has_taken_meanwhile_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        ports = iter([other.getsockname()[1], launch._free_port()])
+        monkeypatch.setattr(launch, "_free_port", lambda: next(ports))
+        assert run(rank_work.talk, "a job", num=1)[0] == "a job"
 
 
 def test_one_process_is_a_group_of_its_own() -> None:
