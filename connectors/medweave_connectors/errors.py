@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from streamflow.core.exception import WorkflowDefinitionException, WorkflowExecutionException
 
-from medweave_steps.contracts.errors import StepError, UsageError
+from medweave_steps.contracts.errors import StepError, UsageError, UserInputError
 
 
 class TimeLimitExceeded(WorkflowExecutionException):  # type: ignore[misc]
@@ -95,11 +95,11 @@ def of_the_file() -> Iterator[None]:
     """What is refused in here is wrong in the file: the engine gets its own kind of error.
 
     Raises:
-        SiteConfigError: in place of a UsageError, with its words.
+        SiteConfigError: in place of a UsageError or UserInputError, with its words.
     """
     try:
         yield
-    except UsageError as error:
+    except (UsageError, UserInputError) as error:
         raise SiteConfigError.of(error) from None
 
 

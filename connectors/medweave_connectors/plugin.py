@@ -11,7 +11,7 @@ from medweave_connectors.ingest import listings
 from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
 from medweave_connectors.local.connector import MedweaveLocalConnector
 from medweave_connectors.persistence.database import MedweaveDatabase
-from medweave_connectors.placement import deployments, tools_once, translator
+from medweave_connectors.placement import deployments, structure, tools_once, translator
 from medweave_connectors.placement.filter import MedweaveFilter
 from medweave_connectors.placement.policy import MedweavePolicy
 from medweave_connectors.placement.scheduler import MedweaveScheduler
@@ -39,6 +39,7 @@ class MedweavePlugin(StreamFlowPlugin):  # type: ignore[misc]
         self.register_scheduler("medweave.scheduler", MedweaveScheduler)
         self.register_data_manager("medweave.transfer", MedweaveDataManager)
         self.register_database("medweave.database", MedweaveDatabase)
+        structure.install()
         translator.install()
         tools_once.install()
         deployments.install()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 
 from medweave.bound_file import EDITOR_LINE, Binding, render, used_deployments
 from medweave.data_rules import Held, held_at
-from medweave.documents import parse_mapping, shown
-from medweave.field_faults import fault_at
 from medweave.files import write_atomically
 from medweave.pipelines import Pipeline, check_path_at_site, default_job, inputs_around, read_job, read_pipeline
 from medweave.sites import Site, connector_schemas, find_site, read_site, with_role
+from medweave_connectors.documents import parse_mapping
+from medweave_connectors.field_faults import fault_at
+from medweave_connectors.lines import shown
 from medweave_steps.contracts.errors import InternalError, UserInputError
 
 SITE_SCHEMA, SCHEMA = "site.schema.json", "streamflow.schema.json"  # what `medweave schema` prints, in one folder
@@ -137,7 +139,7 @@ def _schema_beside(site: Site) -> Path | None:
 
 def _normal(path: Path) -> Path:
     """The absolute path without `..` and links, as the engine takes it: the text must not depend on the spelling."""
-    return path.resolve()
+    return Path(os.path.realpath(path))  # of links in a circle `resolve` makes a RuntimeError
 
 
 def _check_fit(pipeline: Pipeline, site: Site, job: Path) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from medweave.data_rules import Held
-from medweave.documents import FieldPath
 from medweave.pipelines import Pipeline
 from medweave.sites import SITES, Place, Site, wrapped
+from medweave_connectors.lines import FieldPath
 
 EDITOR_LINE = "# yaml-language-server: $schema="  # names the schema of a YAML file; editors look for it at the top
 PATH_FORMAT = "path"  # `"format": "path"` in a connector's schema marks a path on the driver's machine

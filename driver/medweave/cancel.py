@@ -8,13 +8,13 @@ import signal
 import sys
 from pathlib import Path
 
-from medweave.documents import shown
 from medweave.follow.displays import Lines, put
 from medweave.follow.state import State
 from medweave.follow.summary import summary
 from medweave.follow.watch import until_gone
 from medweave.history import LOG_FILE, read_run
 from medweave.runs import add_run_argument, add_runs_option, find_going, state_of
+from medweave_connectors.lines import shown
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.event import Event
 

@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from medweave.clean_clusters import clean_clusters, printed
-from medweave.documents import read_mapping, shown
 from medweave.history import LOG_FILE, Run, read_run
+from medweave.schema import streamflow_schema
 from medweave.sites import wrapped
+from medweave_connectors.documents import read_mapping
+from medweave_connectors.field_faults import check
+from medweave_connectors.lines import Where, shown
 from medweave_connectors.placement.bindings import targets
 from medweave_connectors.placement.folder_commands import folder_of, remove_traces
 from medweave_connectors.placement.paths import expand
@@ -102,6 +105,7 @@ def clean(record: Run, file: Path) -> list[str]:
         TryAgainError: something stays: a site could not be reached, or its jobs do not end.
     """
     document = read_mapping(file, "streamflow.yml")
+    check(document, streamflow_schema(), file, ())
     places = places_of(document)
     keys = [key for key in journal.read(record.folder / journal.FILE) if f":{record.run_id}:" not in key]
     told = _clean(file, document, places, record.run_id, keys) if places else []
@@ -149,8 +153,8 @@ def _base(name: str, deployments: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _script(place: Place, run_id: str, keys: Sequence[str]) -> str:
-    where = f"deployments.{place.deployment}.workdir"
+def _script(file: Path, place: Place, run_id: str, keys: Sequence[str]) -> str:
+    where = Where(file, ("deployments", place.deployment, "workdir"))
     lines = [f"( {at_cluster(cluster, cancel_all(run_id, keys))} )" for cluster in place.clusters]
     return "\n".join(("set -e", *lines, *(remove_traces(expand(text, where=where), run_id) for text in place.workdirs)))
 
@@ -161,7 +165,7 @@ def _clean(
     """Runs a script at each place, by a run of its own over the deployments of the file; what each has printed."""
     with tempfile.TemporaryDirectory(prefix="medweave-clean-") as name:
         folder = Path(name)
-        steps = {f"place_{number}": _script(place, run_id, keys) for number, place in enumerate(places)}
+        steps = {f"place_{number}": _script(file, place, run_id, keys) for number, place in enumerate(places)}
         (folder / "clean.cwl").write_text(json.dumps(_workflow(steps)), encoding="utf-8")
         (folder / "clean.json").write_text("{}", encoding="utf-8")
         config = {"file": str(folder / "clean.cwl"), "settings": str(folder / "clean.json")}

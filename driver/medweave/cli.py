@@ -102,9 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return load_command(name).run(namespace)
     except StepError as error:
-        from medweave.told import told
-
-        print(f"medweave {name}: {told(error)}", file=sys.stderr)
+        print(f"medweave {name}: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print(f"medweave {name}: interrupted", file=sys.stderr)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave.cli import COMMANDS, load_command
-from medweave.documents import not_installed
+from medweave_connectors.documents import not_installed
 
 SHELLS = ("bash", "zsh")
 DESCRIPTION = (

@@ -10,11 +10,11 @@ from typing import Any
 
 from medweave import DRIVER_TYPE
 from medweave.carried import AS_READ, Ports, Said, carried, held
-from medweave.documents import FieldPath, shown
-from medweave.field_faults import check, fault_at
 from medweave.pipelines import ROLES_FILE, Pipeline
 from medweave.sites import Site
 from medweave_connectors.closest import closest
+from medweave_connectors.field_faults import check, fault_at
+from medweave_connectors.lines import FieldPath, shown
 from medweave_connectors.placement.data_rules import CLASSES, able, too_sensitive
 from medweave_connectors.transfer.classes import WORKFLOW, in_order
 from medweave_steps.contracts.errors import UsageError, UserInputError

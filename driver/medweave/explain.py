@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from medweave.history import Job, Run, read_runs
-from medweave.runs import add_runs_option
+from medweave.runs import add_runs_option, folders_of
 from medweave_connectors.closest import closest
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.event import step_label
@@ -63,6 +63,7 @@ def run(namespace: argparse.Namespace) -> int:
     folder: Path = namespace.runs
     if namespace.run and len(Path(namespace.run).parts) > 1:
         folder = Path(namespace.run).parent
+    folders_of(folder)  # it tells where there is none
     found = explain(read_runs(folder), namespace.step, Path(namespace.run).name if namespace.run else "")
     if namespace.json:
         print(json.dumps([asdict(each) for each in found], indent=2))

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from medweave.clean import file_of
-from medweave.documents import shown
 from medweave.history import read_run
+from medweave_connectors.lines import shown
 from medweave_steps.contracts.errors import BackendMissingError, UserInputError
 
 DESCRIPTION = (

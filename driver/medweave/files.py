@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from pathlib import Path
 
+from medweave_steps.contracts.errors import StorageError
+
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes the file, complete or not at all; its folder is made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    """Writes the file, complete or not at all; its folder is made.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    aside = path.parent / f".{path.name}.{secrets.token_hex(4)}"
     try:
-        with aside.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with aside.open("w", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            aside.replace(path)
+        finally:
+            with contextlib.suppress(OSError):
+                aside.unlink()
+    except OSError as error:
+        from medweave_connectors.lines import shown
+
+        raise StorageError(
+            f"{shown(path)}: this file cannot be written.",
+            seen="a folder of that name" if path.is_dir() else error.strerror or str(error),
+            expected="a file, in a folder that you may write to, with room", do="name another file",
+        ) from error  # fmt: skip

@@ -173,7 +173,7 @@ def read_run(folder: Path) -> Run:
             expected=f"the folder of a run, with {LOG_FILE} and reports/, as `streamflow run` with medweave writes it",
             do=_nearest(folder) or "name a folder runs/<run-id>",
         )
-    events = read_events(path.read_text(encoding="utf-8"))
+    events = read_log(path)
     if not events or events[0].type != "run.started":
         raise UserInputError(
             f"the event log of {folder.name} does not begin with the start of a run.",
@@ -193,8 +193,17 @@ def read_runs(folder: Path) -> list[Run]:
     return found
 
 
-def read_events(text: str) -> list[Event]:
-    """The events of a log, in order."""
+def read_log(path: Path) -> list[Event]:
+    """The events of a log, in order.
+
+    Raises:
+        UserInputError: a line in its middle is no event, or it is no text.
+    """
+    return read_events(path.read_bytes().decode(errors="replace"), path)
+
+
+def read_events(text: str, path: Path | None = None) -> list[Event]:
+    """The events in the text of a log, in order; see `read_log`."""
     known = set(typing.get_args(EventType))
     lines = text.split("\n")
     events = []
@@ -208,8 +217,10 @@ def read_events(text: str) -> list[Event]:
         except (ValueError, TypeError, KeyError) as error:
             if number == len(lines):  # a whole line ends with a line feed, so this one was cut off
                 break
+            from medweave_connectors.lines import shown
+
             raise UserInputError(
-                "the event log is damaged.",
+                f"{f'{shown(path)}:{number}: ' if path else ''}the event log is damaged.",
                 seen=f"line {number} is no event: {line[:60]}",
                 expected="one JSON object per line",
                 do="copy the log again; a run's log is never edited",

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave.documents import shown
 from medweave.validate.cwl import formats_of, named, type_of
 from medweave.validate.cwl_types import Array, Enum, Record, Type
 from medweave.validate.jobs import OWN_KEYS
 from medweave.validate.source import read
+from medweave_connectors.lines import shown
 from medweave_steps.contracts.errors import UserInputError
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"

@@ -13,7 +13,7 @@ from medweave.follow.log import FollowedLog
 from medweave.follow.printed import Printed
 from medweave.follow.state import ENDED, Job, State, fold
 from medweave.follow.words import end_of
-from medweave.history import LOG_FILE, read_events
+from medweave.history import LOG_FILE, read_log
 from medweave.runs import add_runs_option, find, state_of
 from medweave_connectors.closest import closest
 from medweave_connectors.record.event_log import driver_lives
@@ -90,7 +90,7 @@ def jobs_of(state: State, step: str) -> list[Job]:
 
 def kept(folder: Path, job: Job) -> Iterator[str]:
     """What stays of a job when its scratch is gone: the lines of its progress and notices, and how it ended."""
-    for event in read_events((folder / LOG_FILE).read_text(encoding="utf-8")):
+    for event in read_log(folder / LOG_FILE):
         if event.job == job.name and event.type in TOLD:
             yield f"{'' if event.type == 'job.progress' else 'note: '}{event.data.get('text', '')}"
     yield from job.message.splitlines()

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from medweave.documents import not_installed, shown
 from medweave.files import write_atomically
 from medweave.pipelines import ROLES_FILE
 from medweave.sites import role_names
+from medweave_connectors.documents import not_installed
+from medweave_connectors.lines import shown
 from medweave_steps.contracts.errors import UsageError
 
 SITES = Path("deployments/sites")

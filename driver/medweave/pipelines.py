@@ -9,13 +9,26 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from medweave.documents import read_mapping, shown
-from medweave.field_faults import fault_at
 from medweave_connectors.closest import closest
+from medweave_connectors.documents import read_mapping
+from medweave_connectors.field_faults import check, fault_at
+from medweave_connectors.lines import shown
 from medweave_connectors.requests import NAMESPACE, full_name
 from medweave_steps.contracts.errors import UsageError, UserInputError
 
 ROLES_FILE = "roles.yml"
+_NAMED = {"required": ["id"], "properties": {"id": {"type": "string", "description": "Its name."}}}
+# What a workflow must look like to be read here; what else CWL asks of it, `medweave validate` tells.
+_SHAPE = {
+    "properties": {
+        part: {
+            "type": ["object", "array"],
+            "items": {"type": "object", **_NAMED},
+            **({"additionalProperties": {"type": "object"}} if part == "steps" else {}),
+        }
+        for part in ("steps", "inputs", "outputs")
+    }
+}
 GANG = f"{NAMESPACE}Gang"  # medweave:Gang where medweave is declared so in $namespaces, as in our tools
 
 
@@ -91,17 +104,20 @@ def read_pipeline(path: Path) -> Pipeline:
             expected="a CWL document with class: Workflow",
             do="name a workflow, such as workflows/lung-nodule-segmentation/train.cwl",
         )
+    check(document, _SHAPE, path, ())
     steps = _named(document["steps"])
     roles = _roles(path, list(steps))
     said = read_mapping(path.parent / ROLES_FILE, "file of roles")
     beside = {file.name for file in path.parent.glob("*.cwl")} & set(said)
     others = {name: read_mapping(path.parent / name, "CWL workflow") for name in sorted(beside - {path.name})}
+    for name, other in others.items():
+        check(other, _SHAPE, path.parent / name, ())
     all_of_them = {path.name: document, **others}
     inputs = _named(document.get("inputs") or {})
     return Pipeline(
         path=path,
         steps=tuple(
-            _step(name, step, role=roles[f"/{name}"], gang=_is_gang(path, document, step))
+            _step(name, step, role=roles[f"/{name}"], gang=_is_gang(path, document, name, step))
             for name, step in steps.items()
         ),
         inputs=frozenset(inputs),
@@ -265,11 +281,17 @@ def _roles(path: Path, steps: list[str]) -> dict[str, str]:
     document = read_mapping(file, "file of roles")
     roles = document.get(path.name)
     if not isinstance(roles, Mapping):
-        raise UserInputError(
-            f"{shown(file)}: the steps of {path.name} have no roles here.",
-            seen=", ".join(name for name in document if str(name).endswith(".cwl")),
+        gone = [str(name) for name in document if str(name).endswith(".cwl") and not (path.parent / str(name)).exists()]
+        near = next((name for name in gone if closest(path.name, [name])), path.name)
+        raise fault_at(
+            file,
+            (near,),
+            f"the steps of {path.name} have no roles here.",
+            seen=", ".join(name for name in document if str(name).endswith(".cwl")) or "no workflow",
             expected=f"{path.name}: with a line `/step: role` for each step",
-            do=f"add them for {', '.join('/' + step for step in steps)}",
+            do=f"write '{path.name}' for '{near}'"
+            if near != path.name
+            else f"add them for {', '.join('/' + step for step in steps)}",
         )
     without = [f"/{step}" for step in steps if f"/{step}" not in roles]
     stray = [name for name in roles if name not in [f"/{step}" for step in steps]]
@@ -287,9 +309,16 @@ def _roles(path: Path, steps: list[str]) -> dict[str, str]:
     return {str(step): str(role) for step, role in roles.items()}
 
 
-def _is_gang(path: Path, workflow: Mapping[str, Any], step: Mapping[str, Any]) -> bool:
+def _is_gang(path: Path, workflow: Mapping[str, Any], name: str, step: Mapping[str, Any]) -> bool:
     """Whether the step, or the tool that it runs, says that its command may be started once per node."""
     run = step.get("run")
+    if isinstance(run, str) and not (path.parent / run.partition("#")[0]).is_file():
+        above = (path.parent / run).parent
+        near = closest(Path(run).name, [each.name for each in above.glob("*.cwl")])
+        raise fault_at(
+            path, ("steps", name, "run"), "there is no such CWL tool.", seen=run,
+            expected="a path from the folder of this workflow", do=near or "correct the path",
+        )  # fmt: skip
     tool = read_mapping(path.parent / run, "CWL tool") if isinstance(run, str) else run or {}
     return GANG in [*_hints(step, workflow), *_hints(tool, tool if isinstance(run, str) else workflow)]
 

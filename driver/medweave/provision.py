@@ -16,11 +16,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from medweave.documents import shown
 from medweave.site_session import SiteSession
 from medweave.sites import find_site, read_site
 from medweave.wheels import Python, Wheel, build, checkout, closure, fits, read_wheel
 from medweave.workers import Worker, workers_of
+from medweave_connectors.lines import shown
 from medweave_connectors.worker import WorkerEnvironment
 from medweave_steps.contracts.errors import StepError, StorageError, TryAgainError, UserInputError
 

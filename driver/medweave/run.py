@@ -17,7 +17,6 @@ from typing import Any
 
 from medweave.bind import add_place_options, bind
 from medweave.clean import file_of
-from medweave.documents import shown
 from medweave.files import write_atomically
 from medweave.follow.child import Child, start, workflow_of
 from medweave.follow.displays import Display, Events, for_people, put
@@ -28,7 +27,11 @@ from medweave.follow.summary import left, summary
 from medweave.follow.watch import PAUSE_S, Watch
 from medweave.history import LOG_FILE, Run, read_run
 from medweave.pipelines import read_pipeline
+from medweave.run_file import check_file, check_variables
+from medweave.sites import find_site, read_site
+from medweave_connectors.documents import parse_mapping
 from medweave_connectors.ingest.home import Home
+from medweave_connectors.lines import shown
 from medweave_connectors.record.event_log import driver_lives
 from medweave_connectors.record.run import new_run_id
 from medweave_steps.contracts import codec
@@ -154,13 +157,14 @@ def _prepared(namespace: argparse.Namespace) -> tuple[Path, Path, tuple[str, ...
             )  # fmt: skip
         file = (namespace.file or DEFAULT_FILE).absolute()
         folder = Path(named or file.parent / "runs").absolute() / new_run_id(workflow_of(file))
+        check_file(file)
         return file, folder, planned_steps(file)
     if namespace.file is not None or namespace.site is None:
         raise UsageError(
             "a WORKFLOW runs at a site; a StreamFlow file names its workflow itself.",
             expected="medweave run WORKFLOW --site SITE, or medweave run --file FILE", do="choose one of them",
         )  # fmt: skip
-    pipeline = read_pipeline(namespace.workflow.resolve())
+    pipeline = read_pipeline(Path(os.path.realpath(namespace.workflow)))
     folder = Path(named or "runs").absolute() / new_run_id(pipeline.name)
     file = folder / DEFAULT_FILE.name
     job, link = namespace.job, None
@@ -168,6 +172,9 @@ def _prepared(namespace: argparse.Namespace) -> tuple[Path, Path, tuple[str, ...
     if job is not None:
         link = home.link_of(str(job.resolve()), "job", what="--job")
     text = bind(namespace.workflow, namespace.site, file, job, namespace.role, job_link=link)
+    site = read_site(find_site(namespace.site, pipeline.path.parent))
+    used = parse_mapping(text, file, "bound file")["deployments"]
+    check_variables(site.path, {name: site.deployments[name] for name in used})
     home.make()
     write_atomically(file, text)
     return file, folder, tuple(step_label(step.path) for step in pipeline.steps)
@@ -187,6 +194,7 @@ def _resumed(namespace: argparse.Namespace) -> tuple[Path, Path, tuple[str, ...]
     earlier = namespace.resume.absolute()
     file = (namespace.file or file_of(earlier)).absolute()
     check_resumable(read_run(earlier), workflow_of(file), shown(file))
+    check_file(file)
     folder = earlier.parent / new_run_id(workflow_of(file))
     if file.parent == earlier:  # bound for that run alone: its paths hold from the folder beside it, too
         write_atomically(folder / file.name, file.read_text(encoding="utf-8"))

@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 
 from medweave.clean import file_of
-from medweave.documents import shown
 from medweave.follow.planned import steps_in
 from medweave.follow.state import State, fold
-from medweave.history import LOG_FILE, read_events
+from medweave.history import LOG_FILE, read_log
 from medweave_connectors.closest import closest
+from medweave_connectors.lines import shown
 from medweave_connectors.record.event_log import driver_lives
 from medweave_steps.contracts.errors import UserInputError
 
@@ -44,8 +44,8 @@ def folders_of(runs: Path) -> list[Path]:
             f"{shown(runs)}: there is no such folder of runs.", expected="a folder with one folder for each run",
             do="go where the runs were started, or name it: --runs FOLDER",
         )  # fmt: skip
-    logs = sorted(runs.glob(f"[!.]*/{LOG_FILE}"), key=_started, reverse=True)
-    return [log.parent for log in logs]
+    logs = [log for log in runs.glob(f"[!.]*/{LOG_FILE}") if log.is_file()]
+    return [log.parent for log in sorted(logs, key=_started, reverse=True)]
 
 
 def state_of(folder: Path) -> State:
@@ -54,7 +54,7 @@ def state_of(folder: Path) -> State:
     Raises:
         UserInputError: its log is damaged.
     """
-    events = read_events((folder / LOG_FILE).read_text(encoding="utf-8"))
+    events = read_log(folder / LOG_FILE)
     state = State()
     for event in events:
         fold(state, event)

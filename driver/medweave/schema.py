@@ -13,10 +13,10 @@ from typing import Any
 
 from medweave import sites
 from medweave.advise import document as advice
-from medweave.documents import not_installed
 from medweave.plan import document
 from medweave.schedule.document import schema as schedule_schema
 from medweave_connectors.closest import closest
+from medweave_connectors.documents import not_installed
 from medweave_steps.contracts.errors import UsageError
 from medweave_steps.contracts.schema import PUBLISHED, schema_of
 

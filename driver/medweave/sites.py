@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from medweave.cost import Prices, read_prices
-from medweave.documents import Entry, FieldPath, entries, parse_mapping, read_text, shown, spelled
-from medweave.field_faults import FieldFault, fault_at, faults
 from medweave_connectors.closest import closest
+from medweave_connectors.documents import Entry, entries, parse_mapping, read_text
+from medweave_connectors.field_faults import FieldFault, fault_at, faults
+from medweave_connectors.lines import FieldPath, shown, spelled
 from medweave_connectors.placement.bindings import OUR_TYPES
+from medweave_connectors.ssh.settings import is_node
 from medweave_connectors.worker import read_environment
 from medweave_steps.contracts.errors import UsageError
 
+_OF_KEY = re.compile(r"\.(\w+)(?:\[(\d+)\])?: ")
+_OF_CONNECTOR = "/connectors/"  # in the id of a schema
 SITES = Path("deployments/sites")
 WHAT = "site file"
 WITHOUT_SERVICES = ("medweave.local", "medweave.ssh")
@@ -181,17 +185,23 @@ def _schema_of_transfers() -> dict[str, Any]:
     return document
 
 
-@functools.cache
 def connector_schemas() -> dict[str, dict[str, Any]]:
     """Schema of `config` by type, of medweave's own connectors."""
-    found = {}
-    for folder in files("medweave_connectors").iterdir():
-        file = folder.joinpath("schema.json") if folder.is_dir() else None
-        if file is not None and file.is_file():
-            document = json.loads(file.read_text("utf-8"))
-            if "/connectors/" in document["$id"]:
-                found[document["title"]] = document
-    return dict(sorted(found.items()))
+    return {name: schema for name, schema in _schemas().items() if _OF_CONNECTOR in schema["$id"]}
+
+
+def part_schemas() -> dict[str, dict[str, Any]]:
+    """The same of its scheduler, managers, filters and policies."""
+    return {name: schema for name, schema in _schemas().items() if _OF_CONNECTOR not in schema["$id"]}
+
+
+@functools.cache
+def _schemas() -> dict[str, dict[str, Any]]:
+    folders = [folder for folder in files("medweave_connectors").iterdir() if folder.is_dir()]
+    texts = [
+        file.read_text("utf-8") for folder in folders for file in folder.iterdir() if file.name.endswith("schema.json")
+    ]
+    return {each["title"]: each for each in sorted(map(json.loads, texts), key=lambda each: str(each["title"]))}
 
 
 def _at(path: Path, field: FieldPath, fault: PlaceFault) -> FieldFault:
@@ -223,14 +233,20 @@ def _faults_of_deployment(name: str, deployment: Mapping[str, Any], path: Path) 
     yield from of_schema
     if of_schema:
         return
+    for number, node in enumerate(deployment["config"].get("nodes", []) if kind == "medweave.ssh" else []):
+        if "${" not in node and not is_node(node):
+            yield fault_at(
+                path, (*where, "config", "nodes", number), "this node has no port that there may be.", seen=node,
+                expected="host, or host:port with a port from 1 to 65535", do="correct the port",
+            )  # fmt: skip
     for inside, keys in environments(name, deployment):
         try:
-            read_environment(keys, where=f"{shown(path)}: {spelled(inside)}")
+            read_environment(keys, where=spelled(inside))
         except UsageError as error:
-            told = error.what.removeprefix(f"{shown(path)}: {spelled(inside)}").lstrip(":. ")
-            yield FieldFault(
-                error.what, seen=error.seen, expected=error.expected, do=error.do, path=path, field=inside, told=told
-            )  # fmt: skip
+            told = error.what.removeprefix(spelled(inside))
+            if found := _OF_KEY.match(told):  # `.modules[0]: …`
+                inside, told = (*inside, found[1], *map(int, filter(None, [found[2]]))), told[found.end() :]
+            yield fault_at(path, inside, told.lstrip(": "), seen=error.seen, expected=error.expected, do=error.do)
 
 
 def _fault_of_chain(name: str, deployments: Mapping[str, Any], path: Path) -> tuple[FieldFault | None, Sequence[str]]:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from medweave.documents import read_text, shown
+from medweave_connectors.documents import read_text
+from medweave_connectors.lines import shown
 from medweave_steps.contracts.errors import BackendMissingError, TryAgainError, UserInputError
 
 OWN = "medweave"

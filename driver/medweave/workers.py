@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from medweave.documents import shown, spelled
 from medweave.sites import Site, connector_schemas, environments, wrapped
 from medweave_connectors.closest import closest
+from medweave_connectors.lines import shown, spelled
 from medweave_connectors.placement.paths import resolve_paths
 from medweave_connectors.worker import WorkerEnvironment
 from medweave_steps.contracts.errors import UsageError, UserInputError

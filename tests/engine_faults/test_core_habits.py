@@ -280,7 +280,7 @@ def test_c14_the_first_cause_is_what_the_user_reads(stock: Path, ours: Path, sto
         (
             "{step: /frist, target: {deployment: here}}",
             [
-                "streamflow.yml, workflows.tiny.bindings[1].step: there is no step '/frist'.",
+                "streamflow.yml:2: workflows.tiny.bindings[1].step: there is no step '/frist'.",
                 "expected: a step of tiny.cwl: /first, /second",
                 "do:       write '/first' (closest name)",
             ],
@@ -288,7 +288,7 @@ def test_c14_the_first_cause_is_what_the_user_reads(stock: Path, ours: Path, sto
         (
             "{port: /frist/result, target: {deployment: here, workdir: /tmp}}",
             [
-                "streamflow.yml, workflows.tiny.bindings[1].port: there is no port '/frist/result'.",
+                "streamflow.yml:2: workflows.tiny.bindings[1].port: there is no port '/frist/result'.",
                 "expected: a port of tiny.cwl: /first/result, /second/result",
             ],
         ),

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, NamedTuple
 
+from medweave_connectors.lines import FieldPath
+
 OUR_TYPES = "medweave."
 
 
 class Bound(NamedTuple):
     """A target of a binding, which may name several; `where` is its place in the workflow: `bindings[0].target`."""
 
-    where: str
+    where: FieldPath
     binding: Mapping[str, Any]
     target: MutableMapping[str, Any]
 
@@ -25,9 +27,10 @@ def our_deployments(config: Mapping[str, Any]) -> dict[str, MutableMapping[str, 
 def targets(workflow: Mapping[str, Any]) -> Iterator[Bound]:
     """The targets of a workflow, in their order."""
     for number, binding in enumerate(workflow.get("bindings") or []):
-        target, where = binding["target"], f"bindings[{number}].target"
+        where: FieldPath
+        target, where = binding["target"], ("bindings", number, "target")
         if not isinstance(target, list):
             yield Bound(where, binding, target)
             continue
         for place, each in enumerate(target):
-            yield Bound(f"{where}[{place}]", binding, each)
+            yield Bound((*where, place), binding, each)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave_steps.contracts.errors import UsageError
+from medweave_connectors.field_faults import fault_at
 
 CONTAINERS, QUEUES = ("docker", "docker-compose", "singularity"), ("medweave.slurm", "slurm", "pbs", "flux")
 
@@ -21,7 +21,7 @@ def check_wraps(config: Mapping[str, Any]) -> None:
         config: the parsed streamflow.yml with its path under `path`.
 
     Raises:
-        UsageError: the first such deployment.
+        FieldFault: the first such deployment.
     """
     deployments = config.get("deployments") or {}
     for name, deployment in deployments.items():
@@ -29,8 +29,10 @@ def check_wraps(config: Mapping[str, Any]) -> None:
         inner = wraps.get("deployment") if isinstance(wraps, Mapping) else wraps
         kind = deployments.get(inner, {}).get("type")
         if deployment["type"] in CONTAINERS and kind in QUEUES:
-            raise UsageError(
-                f"{Path(config['path']).name}, deployments.{name}.wraps: a container cannot be started over a queue.",
+            raise fault_at(
+                Path(config["path"]),
+                ("deployments", name, "wraps"),
+                "a container cannot be started over a queue.",
                 seen=f"{deployment['type']} over {inner} ({kind})",
                 expected="the container inside the job: on the login node, where it would start, no job finds it",
                 do=f"bind the step to {inner}, and name an image of Apptainer in `environment` of its service",
@@ -44,13 +46,15 @@ def check_managers(config: Mapping[str, Any]) -> None:
         config: the parsed streamflow.yml with its path under `path`.
 
     Raises:
-        UsageError: the first such setting.
+        FieldFault: the first such setting.
     """
-    file = Path(config["path"]).name
+    file = Path(config["path"])
     workflows = list(config.get("workflows") or {})
     if len(workflows) > 1:
-        raise UsageError(
-            f"{file}, workflows: a file describes one run.",
+        raise fault_at(
+            file,
+            ("workflows",),
+            "a file describes one run.",
             seen=", ".join(workflows),
             expected="one workflow; StreamFlow runs several one after the other, under one name and in one record",
             do="write a file for each",
@@ -59,23 +63,29 @@ def check_managers(config: Mapping[str, Any]) -> None:
     # `default` is StreamFlow's other name for it; without a type it is what `enabled: true` (the default) stands for.
     retries = failures and failures.get("type", "default" if failures.get("enabled", True) else "dummy") != "dummy"
     if retries and failures.get("enabled") is False:
-        raise UsageError(
-            f"{file}, failureManager.enabled: StreamFlow ignores it beside a type.",
+        raise fault_at(
+            file,
+            ("failureManager", "enabled"),
+            "StreamFlow ignores it beside a type.",
             seen=f"type: {failures['type']}, enabled: false",
             expected="no failureManager where nothing is to be tried again",
             do="remove the block failureManager",
         )
     if retries and "max_retries" not in (failures.get("config") or {}):
-        raise UsageError(
-            f"{file}, failureManager.config.max_retries: without it a job that fails is tried for ever, without a pause.",
+        raise fault_at(
+            file,
+            ("failureManager", "config", "max_retries"),
+            "without it a job that fails is tried for ever, without a pause.",
             seen="no max_retries",
             expected="a number of attempts, the first one counted: 1 tries nothing again",
             do="write max_retries: 3 and retry_delay: 30, or remove the block failureManager",
         )
     checkpoints = config.get("checkpointManager") or {}
     if checkpoints and checkpoints.get("type", "default" if checkpoints.get("enabled", False) else "dummy") != "dummy":
-        raise UsageError(
-            f"{file}, checkpointManager: it copies its own copies until the disk is full, and saves nothing.",
+        raise fault_at(
+            file,
+            ("checkpointManager",),
+            "it copies its own copies until the disk is full, and saves nothing.",
             seen=f"type: {checkpoints.get('type', 'default')}",
             expected="no checkpointManager; a training keeps its own checkpoints",
             do="remove the block checkpointManager",

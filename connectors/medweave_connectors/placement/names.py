@@ -13,8 +13,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from medweave_connectors.closest import closest
+from medweave_connectors.field_faults import FieldFault, fault_at
+from medweave_connectors.lines import FieldPath
 from medweave_connectors.placement.bindings import targets
-from medweave_steps.contracts.errors import UsageError
 
 # Their services are keys of their settings, if they have any; those of pods are containers, which the cluster knows.
 _SERVICES_IN_FILE = ("medweave.local", "medweave.ssh", "medweave.slurm")
@@ -27,25 +28,73 @@ def check_targets(config: Mapping[str, Any]) -> None:
         config: the parsed streamflow.yml with its path under `path`.
 
     Raises:
-        UsageError: the first such name in a `wraps` or a target, or a target that names no service where there are some.
+        FieldFault: the first such name in a `wraps` or a target, or a target that names no service where there are some.
     """
-    deployments = config.get("deployments") or {}
+    file, deployments = Path(config["path"]), config.get("deployments") or {}
     for name, deployment in deployments.items():
         wraps = deployment.get("wraps")
         inner = wraps["deployment"] if isinstance(wraps, Mapping) else wraps
         if inner is not None and inner not in deployments:
-            where = f"{Path(config['path']).name}, deployments.{name}.wraps"
+            where = (file, ("deployments", name, "wraps"))
             raise _unknown(where, "deployment", inner, [each for each in deployments if each != name], of="beside it")
     for name, workflow in (config.get("workflows") or {}).items():
         for place, _, target in targets(workflow):
-            where, used = f"{Path(config['path']).name}, workflows.{name}.{place}", target.get("deployment")
+            field: FieldPath = ("workflows", name, *place)
+            used = target.get("deployment")
             if used is None:
                 continue  # StreamFlow's older word for it, which it tells of itself
             if used not in deployments:
-                raise _unknown(f"{where}.deployment", "deployment", used, deployments, of="in `deployments`")
+                raise _unknown((file, (*field, "deployment")), "deployment", used, deployments, of="in `deployments`")
             if deployments[used]["type"] in _SERVICES_IN_FILE:
                 services = (deployments[used].get("config") or {}).get("services") or {}
-                _check_service(where, used, target.get("service"), services)
+                _check_service(file, field, used, target.get("service"), services)
+
+
+def check_named(config: Mapping[str, Any]) -> None:
+    """Refuses policies and filters that the file does not declare, and paths of steps and ports that do not begin at `/`.
+
+    Raises:
+        FieldFault: the first of them.
+    """
+    file, filters = Path(config["path"]), config.get("bindingFilters") or {}
+    policies = (config.get("scheduling") or {}).get("policies") or {}
+    for name, deployment in (config.get("deployments") or {}).items():
+        policy = deployment.get("scheduling_policy")
+        if policy is not None and policy not in policies:
+            at: FieldPath = ("deployments", name, "scheduling_policy")
+            raise _unknown((file, at), "policy", policy, policies, of="of scheduling.policies")
+    for name, workflow in (config.get("workflows") or {}).items():
+        for number, binding in enumerate(workflow.get("bindings") or []):
+            field: FieldPath = ("workflows", name, "bindings", number)
+            for place, each in enumerate(binding.get("filters") or []):
+                if each not in filters:
+                    raise _unknown((file, (*field, "filters", place)), "filter", each, filters, of="of bindingFilters")
+            kind = "step" if "step" in binding else "port"
+            if not str(binding[kind]).startswith("/"):
+                raise fault_at(
+                    file, (*field, kind), "this path does not begin at the workflow.", seen=str(binding[kind]),
+                    expected=f"the path of a {kind}, from /", do=f"write {kind}: /{binding[kind]}",
+                )  # fmt: skip
+
+
+def check_files(config: Mapping[str, Any]) -> None:
+    """Refuses workflows and job files that are not there.
+
+    Raises:
+        FieldFault: the first of them.
+    """
+    file = Path(config["path"])
+    for name, workflow in (config.get("workflows") or {}).items():
+        for key, what in (("file", "CWL workflow"), ("settings", "job file")):
+            text = workflow["config"].get(key)
+            if text is None or "://" in text or (path := file.parent / text.partition("#")[0]).is_file():
+                continue
+            beside = sorted(each.name for each in path.parent.iterdir()) if path.parent.is_dir() else []
+            raise fault_at(
+                file, ("workflows", name, "config", key), f"there is no such {what}.", seen=text,
+                expected="a path from the folder of this file, or an absolute one",
+                do=closest(path.name, beside) or "correct the path",
+            )  # fmt: skip
 
 
 def check_paths(
@@ -61,7 +110,7 @@ def check_paths(
         document: name of the CWL file.
 
     Raises:
-        UsageError: the first such binding.
+        FieldFault: the first such binding.
     """
     known = {"step": _with_parents(steps) | {"/"}, "port": _with_parents(ports)}  # `/`: what there is, be it nothing
     listed = {"step": sorted(known["step"] - {"/"}) or ["/"], "port": sorted(ports)}
@@ -69,27 +118,34 @@ def check_paths(
         kind = "step" if "step" in binding else "port"
         path = str(PurePosixPath(binding[kind]))
         if path not in known[kind]:
-            where = f"{Path(config['path']).name}, workflows.{workflow}.bindings[{number}].{kind}"
+            where = (Path(config["path"]), ("workflows", workflow, "bindings", number, kind))
             raise _unknown(where, kind, path, listed[kind], of=f"of {document}")
 
 
-def _check_service(where: str, deployment: str, service: str | None, services: Mapping[str, Any]) -> None:
+def _check_service(
+    file: Path, field: FieldPath, deployment: str, service: str | None, services: Mapping[str, Any]
+) -> None:
     if service is not None and not services:
-        raise UsageError(
-            f"{where}.service: deployment '{deployment}' has no services.",
+        raise fault_at(
+            file,
+            (*field, "service"),
+            f"deployment '{deployment}' has no services.",
             seen=f"service '{service}'",
             expected="a target without a service",
             do="take `service` away",
         )
     if service is None and services:
-        raise UsageError(
-            f"{where}: deployment '{deployment}' has services, and none is chosen.",
+        raise fault_at(
+            file,
+            field,
+            f"deployment '{deployment}' has services, and none is chosen.",
             seen="no service",
             expected=f"one of {', '.join(services)}",
             do=f"write service: {next(iter(services))}, or another of them, beside the deployment",
         )
     if service is not None and service not in services:
-        raise _unknown(f"{where}.service", "service", service, services, of=f"of deployment '{deployment}'")
+        where = (file, (*field, "service"))
+        raise _unknown(where, "service", service, services, of=f"of deployment '{deployment}'")
 
 
 def _with_parents(paths: Iterable[str]) -> set[str]:
@@ -97,11 +153,12 @@ def _with_parents(paths: Iterable[str]) -> set[str]:
     return {str(each) for path in paths for each in (PurePosixPath(path), *PurePosixPath(path).parents)}
 
 
-def _unknown(where: str, kind: str, name: str, known: Iterable[str], *, of: str) -> UsageError:
+def _unknown(where: tuple[Path, FieldPath], kind: str, name: str, known: Iterable[str], *, of: str) -> FieldFault:
     names = list(known)
     near = _nearest_first(name, names)
-    return UsageError(
-        f"{where}: there is no {kind} '{name}'.",
+    return fault_at(
+        *where,
+        f"there is no {kind} '{name}'.",
         seen=f"{kind} '{name}'",
         expected=f"a {kind} {of}: {', '.join(near) or 'there is none'}",
         do=closest(name, names) or "write one of these, or take it away",

@@ -12,6 +12,7 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from medweave_connectors.lines import Where, spelled
 from medweave_connectors.placement.bindings import our_deployments, targets
 from medweave_steps.contracts.errors import UsageError
 
@@ -20,7 +21,7 @@ PATH_FORMAT = "path"  # `"format": "path"` in a connector's schema marks a path 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
-def expand(text: str, *, where: str) -> str:
+def expand(text: str, *, where: Where | str) -> str:
     """The text with each `${NAME}` replaced by the variable's value.
 
     Raises:
@@ -40,7 +41,7 @@ def expand(text: str, *, where: str) -> str:
     return _VARIABLE.sub(value, text)
 
 
-def resolve(text: str, base: Path, *, where: str) -> str:
+def resolve(text: str, base: Path, *, where: Where) -> str:
     """An absolute path on this machine from what stands in the file.
 
     Raises:
@@ -66,24 +67,24 @@ def resolve_paths(config: MutableMapping[str, Any], default: Path, schemas: Mapp
     file = Path(config["path"]).absolute()
     ours = our_deployments(config)
     for name, deployment in ours.items():
-        where = f"{file.name}, deployments.{name}"
+        where = Where(file) / "deployments" / name
         settings = deployment.get("config") or {}
-        deployment["config"] = _resolved(settings, schemas.get(deployment["type"], {}), file.parent, f"{where}.config")
+        deployment["config"] = _resolved(settings, schemas.get(deployment["type"], {}), file.parent, where / "config")
         if text := deployment.get("workdir"):
-            deployment["workdir"] = _workdir(text, deployment["type"], file.parent, f"{where}.workdir")
+            deployment["workdir"] = _workdir(text, deployment["type"], file.parent, where / "workdir")
         elif deployment["type"] in LOCAL_TYPES:
             deployment["workdir"] = str(default)
         elif deployment.get("wraps") is None:
-            raise _bad_workdir(f"{where}.workdir", "no workdir")
+            raise _bad_workdir(where / "workdir", "no workdir")
     for name, workflow in (config.get("workflows") or {}).items():
         for place, _, target in targets(workflow):
             if target.get("deployment") in ours and target.get("workdir"):
                 kind = ours[target["deployment"]]["type"]
-                where = f"{file.name}, workflows.{name}.{place}.workdir"
+                where = Where(file, ("workflows", name, *place, "workdir"))
                 target["workdir"] = _workdir(target["workdir"], kind, file.parent, where)
 
 
-def _workdir(text: str, kind: str, base: Path, where: str) -> str:
+def _workdir(text: str, kind: str, base: Path, where: Where) -> str:
     if kind in LOCAL_TYPES:
         return resolve(text, base, where=where)
     path = expand(text, where=where)
@@ -92,24 +93,24 @@ def _workdir(text: str, kind: str, base: Path, where: str) -> str:
     return path
 
 
-def _bad_workdir(where: str, seen: str) -> UsageError:
+def _bad_workdir(where: Where, seen: str) -> UsageError:
     return UsageError(
         f"{where}: the jobs at this site need a folder to work in.",
         seen=seen,
         expected="an absolute path at the site, without blanks, that belongs to you (not one that all users share)",
-        do=f"write {where.rpartition(', ')[2]}: /scratch/…",
+        do=f"write {spelled(where.field)}: /scratch/…",
     )
 
 
-def _resolved(value: Any, schema: Mapping[str, Any], base: Path, where: str) -> Any:
+def _resolved(value: Any, schema: Mapping[str, Any], base: Path, where: Where) -> Any:
     if isinstance(value, str):
         if schema.get("format") == PATH_FORMAT and "://" not in value:
             return resolve(value, base, where=where)
         return expand(value, where=where)
     if isinstance(value, list):
-        return [_resolved(item, schema.get("items", {}), base, f"{where}[{n}]") for n, item in enumerate(value)]
+        return [_resolved(item, schema.get("items", {}), base, where / n) for n, item in enumerate(value)]
     if isinstance(value, Mapping):
         named, others = schema.get("properties", {}), schema.get("additionalProperties")
         of_others = others if isinstance(others, Mapping) else {}
-        return {key: _resolved(item, named.get(key, of_others), base, f"{where}.{key}") for key, item in value.items()}
+        return {key: _resolved(item, named.get(key, of_others), base, where / key) for key, item in value.items()}
     return value

@@ -26,7 +26,7 @@ from medweave_connectors.placement.bindings import OUR_TYPES
 from medweave_connectors.placement.filter import MedweaveFilter
 from medweave_connectors.placement.folders import RunFolders
 from medweave_connectors.placement.managers import check_managers, check_wraps
-from medweave_connectors.placement.names import check_targets
+from medweave_connectors.placement.names import check_files, check_named, check_targets
 from medweave_connectors.placement.paths import resolve_paths
 from medweave_connectors.placement.policy import MedweavePolicy
 from medweave_connectors.placement.shortfall import look, storage_of
@@ -65,6 +65,8 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
         check_managers(context.config)
         check_wraps(context.config)
         check_targets(context.config)
+        check_named(context.config)
+        check_files(context.config)
         self._run = plan(context.config)
         self._run.partial = partial
         self.pseudonyms = pseudonyms  # of the files and folders that the workflow is given

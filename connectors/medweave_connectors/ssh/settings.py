@@ -124,6 +124,15 @@ def split_jump(text: str) -> tuple[str, str, int | None]:
     return user, host.strip("[]"), int(port) if port else None
 
 
+def is_node(text: str) -> bool:
+    """Whether this is a host, or a host with a port that there may be."""
+    try:
+        port = split_jump(text)[2]
+    except ValueError:
+        return False
+    return port is None or 0 < port < 2**16
+
+
 def _path(text: str, settings: HostSettings) -> str:
     named = _VARIABLE.sub(lambda found: os.environ.get(found[1], found[0]), text.strip('"'))
     return str(Path(expand(named, settings)).expanduser())

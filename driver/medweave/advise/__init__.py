@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(namespace: argparse.Namespace) -> int:
     """Prints the advice."""
-    from medweave.documents import not_installed
+    from medweave_connectors.documents import not_installed
 
     try:
         from medweave.advise.judge import advise

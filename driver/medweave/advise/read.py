@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from medweave.advise.document import STRATEGIES, Measured, MeasuredRow
-from medweave.documents import read_mapping, shown
+from medweave_connectors.documents import read_mapping
+from medweave_connectors.lines import shown
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.report import RunReport

@@ -19,9 +19,9 @@ from medweave.crate.entities import Entities
 from medweave.crate.hosts import hosts_of
 from medweave.crate.included import Included, include
 from medweave.crate.workflow import Definition, read_definition
-from medweave.documents import shown
 from medweave.history import Run
 from medweave.validate.secrets import check_text
+from medweave_connectors.lines import shown
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.model import RESEARCH_USE_ONLY
 

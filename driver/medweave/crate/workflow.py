@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from medweave.documents import read_mapping, shown
+from medweave_connectors.documents import read_mapping
+from medweave_connectors.lines import shown
 from medweave_steps.contracts.errors import UserInputError
 
 # The words of the profile for types of CWL; of all others, text.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medweave.documents import not_installed
 from medweave.sites import find_site, read_site
 from medweave_connectors.closest import closest
+from medweave_connectors.documents import not_installed
 from medweave_steps.contracts.errors import UsageError, UserInputError
 
 if TYPE_CHECKING:
@@ -62,9 +63,12 @@ def run(namespace: argparse.Namespace) -> int:
                 expected=f"one of {', '.join(site.deployments)}",
                 do=closest(name, list(site.deployments)) or "choose one of these",
             )  # fmt: skip
-    if namespace.timeout <= 0:
+    if not 0 < namespace.timeout < math.inf:
         raise UsageError(
-            "--timeout: no time at all.", seen=f"{namespace.timeout} s", expected="more than 0 s", do="leave it out"
+            "--timeout: this is no time to wait.",
+            seen=f"{namespace.timeout} s",
+            expected="more than 0 s",
+            do="leave it out",
         )
 
     def tell(hop: Hop) -> None:

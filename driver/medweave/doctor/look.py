@@ -21,7 +21,7 @@ from medweave.doctor.machine import Machine, slurm_checks
 from medweave.doctor.room import hop_of, look, read
 from medweave.doctor.routes import BUCKET, between, by_bucket
 from medweave.doctor.routes import NAME as ROUTE
-from medweave.doctor.way import Login, login_of
+from medweave.doctor.way import Closed, Login, login_of
 from medweave.sites import Site, connector_schemas, wrapped
 from medweave_connectors.placement.paths import resolve_paths
 
@@ -78,7 +78,8 @@ def _routes(
     for name in names:
         kind, given, workdir = (deployments[name].get(key) for key in ("type", "config", "workdir"))
         if kind == MACHINE:
-            grounds += _places(name, deployments[name], limit_s)
+            with contextlib.suppress(Closed):  # told by its own line
+                grounds += _places(name, deployments[name], limit_s)
         elif kind in CLUSTERS:
             cluster = Cluster(name, kind.partition(".")[2], given or {}, limit_s, site.path.parent)
             grounds.append(Pods(name, workdir, limit_s, cluster, held))
@@ -101,14 +102,19 @@ def _try(
 ) -> None:
     """The checks of a deployment; each of them in a thread that can be given up."""
     with contextlib.ExitStack() as held:
-        for chain in _chains(name, deployments, site_folder, limit_s, held):
+        held.callback(told.put, (name, None))
+        try:
+            chains = list(_chains(name, deployments, site_folder, limit_s, held))
+        except Closed as error:
+            told.put((name, Hop(place=name, name="settings", health=Health.FAULT, seen=str(error), do=error.do)))
+            return
+        for chain in chains:
             for check in chain:
                 hops = _within(name, check, 2 * limit_s)
                 for hop in hops:
                     told.put((name, hop))
                 if check.leads_on and any(hop.health in (Health.FAULT, Health.UNKNOWN) for hop in hops):
                     break
-    told.put((name, None))
 
 
 def _within(place: str, check: Check, limit_s: float) -> list[Hop]:

@@ -15,7 +15,7 @@ from typing import Any
 import paramiko
 
 from medweave_connectors.ssh.command_line import ssh_words
-from medweave_connectors.ssh.settings import DEFAULT_PORT, HostSettings, parse, plain, split_jump
+from medweave_connectors.ssh.settings import DEFAULT_PORT, HostSettings, is_node, parse, plain, split_jump
 
 MOST_JUMPS = 8
 
@@ -52,16 +52,26 @@ def login_of(where: str, node: str, config: dict[str, Any], limit_s: float) -> L
     Args:
         where: the deployment's `config` in the site file.
         config: with absolute paths and without variables.
+
+    Raises:
+        Closed: the node's port is none, or the file with the passphrase cannot be read.
     """
+    if not is_node(node):
+        raise Closed(f"{node} has no port from 1 to 65535", f"{where}.nodes: correct the port")
     _, host, port = split_jump(node)
     file = config.get("sshKeyPassphraseFile")
+    try:
+        passphrase = Path(file).read_text(encoding="utf-8").strip() if file else None
+    except (OSError, ValueError) as error:
+        seen = f"{file} cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise Closed(seen, f"{where}.sshKeyPassphraseFile: correct the path") from error
     return Login(
         where=where,
         host=host,
         port=port,
         user=config.get("username", ""),
         key=config.get("sshKey", ""),
-        passphrase=Path(file).read_text(encoding="utf-8").strip() if file else None,
+        passphrase=passphrase,
         known_hosts=config.get("knownHosts", ""),
         limit_s=limit_s,
     )

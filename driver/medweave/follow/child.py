@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from medweave.documents import read_mapping, shown
 from medweave.history import LOG_FILE
+from medweave_connectors.documents import read_mapping
+from medweave_connectors.lines import shown
 from medweave_connectors.record.run import WORK
 from medweave_steps.contracts.errors import BackendMissingError, UsageError
 

@@ -7,9 +7,9 @@ import os
 import sys
 from typing import Protocol, TextIO
 
-from medweave.documents import not_installed
 from medweave.follow.plain import PlainLines
 from medweave.follow.state import State
+from medweave_connectors.documents import not_installed
 from medweave_steps.contracts.event import Event
 
 

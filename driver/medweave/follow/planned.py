@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave.documents import read_mapping
+from medweave_connectors.documents import read_mapping
 from medweave_steps.contracts.errors import StepError
 from medweave_steps.contracts.event import step_label
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave.documents import shown
 from medweave.follow.state import Job, State
 from medweave.follow.words import END_WORDS, place, size, why
+from medweave_connectors.lines import shown
 from medweave_connectors.record.live import FOLDER
 from medweave_connectors.record.run import WORK
 from medweave_steps.contracts.progress import duration

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 from medweave.bind import add_place_options, fit
-from medweave.documents import not_installed, shown
 from medweave.files import write_atomically
+from medweave_connectors.documents import not_installed
+from medweave_connectors.lines import shown
 from medweave_steps.contracts.errors import UsageError, UserInputError
 
 FORMATS = ("text", "json", "svg")

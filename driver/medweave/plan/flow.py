@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from medweave.carried import runs
-from medweave.documents import shown
 from medweave.pipelines import Pipeline, Step
 from medweave.plan.document import Way
+from medweave_connectors.lines import shown
 from medweave_connectors.transfer.direct.commands import PORTS
 from medweave_steps.contracts.errors import UserInputError
 

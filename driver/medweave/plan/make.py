@@ -11,7 +11,6 @@ from medweave import DRIVER_TYPE, __version__
 from medweave.bind import Fitted
 from medweave.carried import Ports, held
 from medweave.data_rules import classes_at
-from medweave.documents import shown
 from medweave.pipelines import Step
 from medweave.plan.document import Figures, Holding, Input, Item, Move, Plan, PlannedStep, Problem
 from medweave.plan.flow import HERE, Edge, Flow, edges, ways
@@ -26,6 +25,7 @@ from medweave.validate.edges import sources_of
 from medweave.validate.places import tools_of
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source
+from medweave_connectors.lines import shown
 from medweave_connectors.reuse.kept import Kept
 from medweave_connectors.transfer.classes import WORKFLOW, in_order
 from medweave_steps.contracts.errors import InternalError

@@ -6,13 +6,13 @@ import argparse
 import json
 from pathlib import Path
 
-from medweave.field_faults import fault_at
 from medweave.schedule import kept
 from medweave.schedule.document import Schedule, read_schedule
 from medweave.schedule.firing import fire, say
 from medweave.schedule.memory import secret_of
 from medweave.schedule.places import Place, place_of
 from medweave.schedule.watching import received_in
+from medweave_connectors.field_faults import fault_at
 from medweave_steps.contracts.errors import UsageError
 
 

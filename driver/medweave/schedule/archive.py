@@ -10,7 +10,7 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from medweave.documents import shown
+from medweave_connectors.lines import shown
 from medweave_steps.contracts.errors import UserInputError
 
 MOST_BYTES = 700_000  # in base64 below what a ConfigMap takes, 1 MiB, and what Helm's own record of the release does

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from medweave.field_faults import fault_at
 from medweave.schedule.document import Schedule
+from medweave_connectors.field_faults import fault_at
 
 POLICIES = {"forbid": "Forbid", "replace": "Replace", "allow": "Allow"}
 LEAST_DEADLINE_S = 10  # the CronJob controller looks every 10 s

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave.documents import read_mapping
 from medweave.sites import connector_schemas
+from medweave_connectors.documents import read_mapping
 from medweave_connectors.placement.bindings import our_deployments
 
 NAMED_IN_CWL = ("run", "$import", "$include", "$mixin")

@@ -12,6 +12,7 @@ import requests
 from dicomweb_client import DICOMwebClient
 
 from medweave.schedule.studies import Study
+from medweave_connectors.lines import Where
 from medweave_connectors.placement.paths import expand
 from medweave_steps.contracts.errors import TryAgainError
 
@@ -29,13 +30,13 @@ class DicomWeb:
         where: its place there, for messages.
     """
 
-    def __init__(self, settings: Mapping[str, Any], *, where: str) -> None:
+    def __init__(self, settings: Mapping[str, Any], *, where: Where) -> None:
         self._settings = settings
         session = requests.Session()
         if settings.get("user"):
-            session.auth = (settings["user"], expand(settings.get("password", ""), where=f"{where}.password"))
+            session.auth = (settings["user"], expand(settings.get("password", ""), where=where / "password"))
         if settings.get("token"):
-            session.headers["Authorization"] = f"Bearer {expand(settings['token'], where=f'{where}.token')}"
+            session.headers["Authorization"] = f"Bearer {expand(settings['token'], where=where / 'token')}"
         self._node = DICOMwebClient(settings["url"], session=session, timeout=ANSWER_S)
         self._node.set_http_retry_params(
             max_attempts=3, wait_exponential_multiplier=250

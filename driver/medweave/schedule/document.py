@@ -10,9 +10,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from medweave.documents import read_mapping, shown
-from medweave.field_faults import FieldFault, fault_at, faults
 from medweave.schedule.calendar import fault_of_times
+from medweave_connectors.documents import read_mapping
+from medweave_connectors.field_faults import FieldFault, fault_at, faults
+from medweave_connectors.lines import shown
 
 WHAT = "file of a schedule"
 SOURCES = ("folder", "dicomweb", "receive")

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave.documents import read_mapping
 from medweave.schedule.definition import definition_files, job_file
+from medweave_connectors.documents import read_mapping
 from medweave_connectors.reuse.content import Contents
 from medweave_connectors.reuse.key import described, key_of
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from medweave.documents import shown
 from medweave.files import write_atomically
 from medweave.schedule.document import Schedule, read_schedule
 from medweave.schedule.places import place_of
 from medweave_connectors.closest import closest
+from medweave_connectors.lines import shown
 from medweave_steps.contracts.errors import StepError, UsageError
 
 COLUMNS = ("NAME", "PLACE", "WHEN", "STATE", "LAST", "OUTCOME")

@@ -16,15 +16,16 @@ from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from medweave.documents import read_mapping, shown
-from medweave.field_faults import fault_at
 from medweave.schedule.archive import archive_of
 from medweave.schedule.chart_values import values_of
 from medweave.schedule.definition import definition_files
 from medweave.schedule.document import WHAT, Schedule
 from medweave.schedule.in_pod import lines_of
 from medweave.schedule.rights import rights_of, rules_of
+from medweave_connectors.documents import read_mapping
+from medweave_connectors.field_faults import fault_at
 from medweave_connectors.helm.commands import Access, Chart, failure, install, uninstall
+from medweave_connectors.lines import shown
 from medweave_steps.contracts.errors import BackendMissingError, UserInputError
 
 CHART = Path("helm/runner")

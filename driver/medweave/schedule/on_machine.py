@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from medweave.field_faults import fault_at
 from medweave.files import write_atomically
 from medweave.schedule import crontab, units
 from medweave.schedule.calendar import on_calendar
 from medweave.schedule.document import Schedule
 from medweave.schedule.firing import end_the_one_before
 from medweave.schedule.memory import alone, read_memory
+from medweave_connectors.field_faults import fault_at
 from medweave_steps.contracts.errors import BackendMissingError, UserInputError
 
 LOG = "log"

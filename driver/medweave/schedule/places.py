@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from medweave.field_faults import fault_at
 from medweave.schedule.document import Schedule
+from medweave_connectors.field_faults import fault_at
 
 
 class Place(Protocol):

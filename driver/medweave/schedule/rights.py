@@ -10,8 +10,9 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]  # comes with StreamFlow
 
 from medweave.doctor.rights import FILES, HELM, JOBS, PODS, Right, of_kinds
-from medweave.documents import read_mapping, shown
-from medweave.field_faults import fault_at
+from medweave_connectors.documents import read_mapping
+from medweave_connectors.field_faults import fault_at
+from medweave_connectors.lines import shown
 from medweave_connectors.placement.bindings import our_deployments
 
 _KIND = re.compile(r"^apiVersion: (\S+)\s+kind: (\w+)", re.MULTILINE)

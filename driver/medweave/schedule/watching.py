@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave.documents import read_mapping, shown
-from medweave.field_faults import fault_at
 from medweave.schedule.definition import job_file
 from medweave.schedule.document import Schedule
 from medweave.schedule.studies import Found, ReceivedFolder, Source, Study, WatchedFolder, find, take_in
+from medweave_connectors.documents import read_mapping
+from medweave_connectors.field_faults import fault_at
+from medweave_connectors.lines import Where, shown
 from medweave_connectors.reuse.content import Contents
 
 
@@ -67,7 +68,7 @@ def _source(schedule: Schedule, watch: Mapping[str, Any], folder: Path, contents
     if "dicomweb" in watch:
         from medweave.schedule.dicomweb import DicomWeb
 
-        return DicomWeb(watch["dicomweb"], where=f"{shown(schedule.path)}: watch.dicomweb")
+        return DicomWeb(watch["dicomweb"], where=Where(schedule.path, ("watch", "dicomweb")))
     if "receive" in watch:
         received_in(folder).mkdir(exist_ok=True)
         return ReceivedFolder(received_in(folder), contents)

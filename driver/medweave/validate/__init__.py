@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from medweave.documents import not_installed
+from medweave_connectors.documents import not_installed
 
 DESCRIPTION = (
     "Looks for mistakes in CWL workflows, StreamFlow files, site files, roles, job files, charts and images, and for secrets and\n"

@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from medweave.bind import bind
-from medweave.documents import FieldPath
-from medweave.field_faults import FieldFault, faults
 from medweave.schema import streamflow_schema
-from medweave.sites import SITES
+from medweave.sites import SITES, part_schemas
 from medweave.validate.cwl import named
 from medweave.validate.findings import Finding
 from medweave.validate.places import check_deployments, services_of, told, tools_of
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source
 from medweave_connectors.closest import closest
+from medweave_connectors.field_faults import FieldFault, faults
+from medweave_connectors.lines import FieldPath
+from medweave_connectors.placement.bindings import OUR_TYPES
 from medweave_connectors.placement.data_rules import too_sensitive
 from medweave_steps.contracts.errors import StepError
 
@@ -45,7 +46,7 @@ def check_bindings(source: Source, repository: Repository) -> list[Finding]:
             found += _steps_and_ports(source, field, workflow, document, repository)
         for number, binding in enumerate(workflow.get("bindings") or []):
             found += _targets(source, (*field, "bindings", number), binding)
-    return [*found, *_names(source), *_data_rules(source)]
+    return [*found, *_names(source), *_data_rules(source), *_parts(source)]
 
 
 def generated(source: Source) -> Sequence[str] | None:
@@ -139,8 +140,8 @@ def _files(source: Source, field: FieldPath, workflow: Mapping[str, Any]) -> Ite
         text = workflow["config"].get(key)
         if text is None:
             continue
-        path = source.path.parent / text
-        if not path.is_file():
+        path = source.path.parent / text.partition("#")[0]
+        if "://" not in text and not path.is_file():
             beside = sorted(each.name for each in path.parent.iterdir()) if path.parent.is_dir() else []
             yield source.finding(
                 "binding-file", (*field, "config", key), f"there is no such {what}.", seen=text,
@@ -289,3 +290,25 @@ def _data_rules(source: Source) -> Iterator[Finding]:
                             expected=f"a deployment that may hold {', '.join(classes)}: {', '.join(able) or 'there is none'}",
                             fix=f"bind it to {' or '.join(able)}" if able else f"correct {name}.config.mayHold",
                         )
+
+
+def _parts(source: Source) -> Iterator[Finding]:
+    """The scheduler, managers, filters and policies of medweave: whether there are such, and their settings."""
+    data, schemas = source.data, part_schemas()
+    scheduling = data.get("scheduling") or {}
+    named: list[tuple[FieldPath, Any]] = [((name,), data.get(name)) for name in ("dataManager", "database")]
+    named.append((("scheduling", "scheduler"), scheduling.get("scheduler")))
+    named += [(("scheduling", "policies", name), part) for name, part in (scheduling.get("policies") or {}).items()]
+    named += [(("bindingFilters", name), part) for name, part in (data.get("bindingFilters") or {}).items()]
+    for field, part in named:
+        kind = str((part or {}).get("type", ""))
+        if not kind.startswith(OUR_TYPES):
+            continue
+        if kind not in schemas:
+            yield source.finding(
+                "binding-structure", (*field, "type"), f"there is no '{kind}'.", seen=kind,
+                expected=f"one of {', '.join(schemas)}", fix=closest(kind, list(schemas)) or "choose one of these",
+            )  # fmt: skip
+            continue
+        for fault in faults(part.get("config") or {}, schemas[kind], source.path, (*field, "config")):
+            yield told(source, fault, "binding-structure")

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from medweave.documents import FieldPath, shown, spelled
 from medweave.pipelines import Pipeline
 from medweave.validate.cwl import required
 from medweave.validate.findings import Finding
@@ -17,6 +16,7 @@ from medweave.validate.places import tools_of
 from medweave.validate.repository import Repository
 from medweave.validate.site_files import has_roles
 from medweave.validate.source import Source
+from medweave_connectors.lines import FieldPath, shown, spelled
 from medweave_connectors.requests import NAMESPACE, full_name
 
 _UNITS = {"": 1, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave.documents import FieldPath
-from medweave.field_faults import faults
 from medweave.validate.findings import Finding
 from medweave.validate.places import chart_of, told
 from medweave.validate.repository import CHART_FILE, Repository
 from medweave.validate.source import Source
+from medweave_connectors.field_faults import faults
+from medweave_connectors.lines import FieldPath
 from medweave_steps.contracts.errors import BackendMissingError
 
 SCHEMA_FILE, VALUES_FILE = "values.schema.json", "values.yaml"

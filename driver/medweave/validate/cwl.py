@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave.documents import FieldPath
 from medweave.validate.cwl_types import ANY, BadType, Type, of_value, parse, spelled_type
 from medweave.validate.findings import Finding
 from medweave.validate.repository import CWL_CLASSES
 from medweave.validate.source import Source, commented
 from medweave_connectors.closest import closest
+from medweave_connectors.lines import FieldPath
 
 REQUIREMENTS = (
     "InlineJavascriptRequirement", "SchemaDefRequirement", "LoadListingRequirement", "DockerRequirement", "SoftwareRequirement",

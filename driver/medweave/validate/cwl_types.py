@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from medweave.documents import FieldPath
 from medweave_connectors.closest import closest
+from medweave_connectors.lines import FieldPath
 
 PRIMITIVE = ("null", "boolean", "int", "long", "float", "double", "string", "File", "Directory", "Any")
 STREAMS = ("stdin", "stdout", "stderr")

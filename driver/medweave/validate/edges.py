@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from medweave.documents import FieldPath
 from medweave.validate.cwl import expression_names, formats_of, named, path_of_run, required, strings, type_of
 from medweave.validate.cwl_types import Array, Type, fits, may_fit, of_value, spelled_type
 from medweave.validate.findings import Finding
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source
 from medweave_connectors.closest import closest
+from medweave_connectors.lines import FieldPath
 
 NULL: Type = frozenset(["null"])
 FEATURES = {

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-from medweave.documents import FieldPath, shown, spelled
-from medweave.field_faults import FieldFault
+from medweave_connectors.field_faults import FieldFault
+from medweave_connectors.lines import FieldPath, shown, spelled
 
 
 class Severity(IntEnum):

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from medweave import __version__
-from medweave.documents import shown
 from medweave.validate.findings import ERROR, RULES, Finding
+from medweave_connectors.lines import shown
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from medweave import __version__
-from medweave.documents import FieldPath
 from medweave.validate.cwl import required
 from medweave.validate.findings import Finding
 from medweave.validate.source import Source
+from medweave_connectors.lines import FieldPath
 
 MOVING = (
     "latest",

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave.documents import FieldPath
 from medweave.validate.bindings import JOBS, generated, origin_of
 from medweave.validate.cwl import formats_of, named, type_of
 from medweave.validate.cwl_types import Type, of_value, spelled_type
@@ -15,6 +14,7 @@ from medweave.validate.findings import Finding
 from medweave.validate.repository import Repository, ignored
 from medweave.validate.source import Source
 from medweave_connectors.closest import closest
+from medweave_connectors.lines import FieldPath
 
 OWN_KEYS = ("cwl:requirements", "cwl:tool", "cwltool:overrides", "id", "$namespaces", "$schemas")
 # What a file's name says of its format, for those that the pipelines of medical imaging take.

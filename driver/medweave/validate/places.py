@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from medweave.bound_file import PATH_FORMAT
-from medweave.documents import FieldPath
-from medweave.field_faults import FieldFault
 from medweave.sites import connector_schemas, faults_of_deployments
 from medweave.validate.findings import Finding, of_fault
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source, read
 from medweave_connectors.closest import closest
+from medweave_connectors.field_faults import FieldFault
+from medweave_connectors.lines import FieldPath
 
 STOCK = (
     "docker", "docker-compose", "flux", "helm", "helm3", "helm4", "kubernetes", "local", "pbs", "singularity", "slurm", "ssh",

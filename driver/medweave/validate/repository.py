@@ -10,10 +10,11 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any
 
-from medweave.documents import remember, shown
 from medweave.pipelines import ROLES_FILE
 from medweave.validate.findings import Finding
 from medweave.validate.source import Source, read
+from medweave_connectors.documents import remember
+from medweave_connectors.lines import shown
 from medweave_steps.contracts.errors import UsageError
 
 IGNORE_FILE = ".medweave-ignore"

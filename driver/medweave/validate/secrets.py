@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave.documents import FieldPath
 from medweave.validate.findings import Finding
 from medweave.validate.source import Source
+from medweave_connectors.lines import FieldPath
 
 MOST_BYTES = 1 << 20
 EXPECTED = "a variable (${NAME}), a file that is not kept here, or a Secret of the cluster"

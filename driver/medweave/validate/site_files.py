@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from medweave.data_rules import held_at
-from medweave.field_faults import FieldFault
 from medweave.pipelines import Pipeline, read_pipeline
 from medweave.sites import faults_of_site, read_site, role_names
 from medweave.validate.cwl import named
@@ -17,6 +16,7 @@ from medweave.validate.places import check_types_and_files, services_of, told
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source
 from medweave_connectors.closest import closest
+from medweave_connectors.field_faults import FieldFault
 from medweave_steps.contracts.errors import StepError
 
 

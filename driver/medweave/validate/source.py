@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from medweave.documents import FieldPath
 from medweave.validate.findings import Finding
+from medweave_connectors.lines import FieldPath, below, position
 
 _LINE = 80  # characters of a line that are shown
 # The words of YAML 1.2, which StreamFlow and CWL runners read; PyYAML's own are of YAML 1.1, where `on` and `no` are booleans.
@@ -47,19 +46,13 @@ class Source:
 
     def position(self, field: FieldPath) -> tuple[int, int]:
         """Line and column, from 1, of the key or item that a path leads to; of the nearest above it where it leads to none."""
-        node, mark = self.root, self.root.start_mark
-        for part in field:
-            found = _below(node, part)
-            if found is None:
-                break
-            mark, node = found
-        return mark.line + 1, mark.column + 1
+        return position(self.root, field)
 
     def node(self, field: FieldPath) -> Any:
         """The node that a path leads to; None where it leads to none."""
         node = self.root
         for part in field:
-            found = _below(node, part)
+            found = below(node, part)
             if found is None:
                 return None
             node = found[1]
@@ -175,25 +168,3 @@ def commented(node: Any) -> Any:
         at, of = key.start_mark, value.start_mark
         mapping.lc.add_kv_line_col(_scalar(key), [at.line, at.column, of.line, of.column])
     return mapping
-
-
-def _below(node: Any, part: str | int) -> tuple[Any, Any] | None:
-    """Mark and node of an entry; in a list of CWL, also by its `id` or `class`."""
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value == str(part):
-                return key.start_mark, value
-    elif isinstance(node, yaml.SequenceNode):
-        for number, item in enumerate(node.value):
-            if number == part or (isinstance(part, str) and part in _names(item)):
-                return item.start_mark, item
-    return None
-
-
-def _names(item: Any) -> Iterator[str]:
-    if isinstance(item, yaml.ScalarNode):
-        yield item.value
-    elif isinstance(item, yaml.MappingNode):
-        for key, value in item.value:
-            if key.value in ("id", "class", "name"):
-                yield value.value.lstrip("#") if isinstance(value.value, str) else ""

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from medweave_connectors.field_faults import FieldFault
 from medweave_connectors.placement.names import check_paths, check_targets
-from medweave_steps.contracts.errors import UsageError
 
 STEPS = {"/train", "/infer/segment", "/infer/evaluate"}
 PORTS = {"/series", "/train/model", "/infer/segment/mask"}
@@ -53,24 +53,24 @@ def test_the_root_may_be_bound_where_there_is_no_tool() -> None:
 @pytest.mark.parametrize("path", ["/trai", "/train/model", "/segment", "/infer/train"])
 def test_a_step_that_there_is_not_is_told_with_its_place(path: str) -> None:
     # The engine takes the beginning of a name for a step, and says nothing of the first two.
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(FieldFault) as caught:
         look({"step": "/", "target": {}}, {"step": path, "target": {}})
-    assert caught.value.what == f"bound.yml, workflows.lung.bindings[1].step: there is no step '{path}'."
+    assert caught.value.what == f"/x/bound.yml: workflows.lung.bindings[1].step: there is no step '{path}'."
 
 
 def test_the_nearest_names_come_first() -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(FieldFault) as caught:
         look({"step": "/segmant", "target": {}})
     assert caught.value.seen == "step '/segmant'"
     assert caught.value.expected.startswith("a step of train.cwl: /infer/segment, ")
     assert set(caught.value.expected.partition(": ")[2].split(", ")) == {*STEPS, "/infer"}
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(FieldFault) as caught:
         look({"step": "/trian", "target": {}})
     assert caught.value.do == "write '/train' (closest name)"
 
 
 def test_an_input_of_a_step_is_no_port_that_can_be_bound() -> None:
-    with pytest.raises(UsageError, match=r"bindings\[0\]\.port: there is no port '/train/series'"):
+    with pytest.raises(FieldFault, match=r"bindings\[0\]\.port: there is no port '/train/series'"):
         look({"port": "/train/series", "target": {}})
 
 
@@ -100,9 +100,9 @@ def test_an_input_of_a_step_is_no_port_that_can_be_bound() -> None:
     ],
 )
 def test_a_deployment_or_service_that_there_is_not(target: dict[str, str], what: str, expected: str) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(FieldFault) as caught:
         check_targets(config({"step": "/", "target": target}))
-    assert caught.value.what == f"bound.yml, workflows.lung.bindings[0].{what}"
+    assert caught.value.what == f"/x/bound.yml: workflows.lung.bindings[0].{what}"
     assert caught.value.expected == expected
 
 
@@ -113,7 +113,7 @@ def test_a_way_through_a_deployment_that_there_is_not(wraps: Any) -> None:
     found["deployments"] |= {"login": {"type": "medweave.ssh", "config": {}}}
     found["deployments"]["hpc"]["wraps"] = wraps
     with pytest.raises(
-        UsageError, match=r"bound\.yml, deployments\.hpc\.wraps: there is no deployment 'logn'"
+        FieldFault, match=r"bound\.yml: deployments\.hpc\.wraps: there is no deployment 'logn'"
     ) as caught:
         check_targets(found)
     assert caught.value.expected.startswith("a deployment beside it: login, ")
@@ -121,7 +121,7 @@ def test_a_way_through_a_deployment_that_there_is_not(wraps: Any) -> None:
 
 def test_in_a_list_of_targets_the_place_has_its_number() -> None:
     targets = [{"deployment": "hpc", "service": "cpu"}, {"deployment": "hpc", "service": "cup"}]
-    with pytest.raises(UsageError, match=r"bindings\[0\]\.target\[1\]\.service: there is no service 'cup'"):
+    with pytest.raises(FieldFault, match=r"bindings\[0\]\.target\[1\]\.service: there is no service 'cup'"):
         check_targets(config({"step": "/", "target": targets}))
 
 

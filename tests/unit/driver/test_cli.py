@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,7 @@ def test_an_option_may_be_shortened_and_what_follows_two_dashes_is_none(capsys: 
     assert "this folder is not a run" in capsys.readouterr().err
 
 
+SITES = WORKFLOWS.parent / "deployments" / "sites"
 INFER = str(WORKFLOWS / "lung-nodule-segmentation" / "infer.cwl")
 SITE = "title: x\ndeployments:\n  a:\n    type: medweave.lcal\n    config: {}\nroles:\n  segment: {deployment: a}\n"
 
@@ -108,6 +110,91 @@ def test_an_input_of_another_type_or_none_is_told_before_anything_starts(
     (tmp_path / "job.yml").write_text(text)
     assert main([command, INFER, "--site", "laptop", "--job", str(tmp_path / "job.yml")]) == UserInputError.exit_code
     assert f"job.yml{told}" in capsys.readouterr().err
+
+
+WORKFLOW = "class: Workflow\ncwlVersion: v1.2\ninputs: {}\noutputs: {}\n"
+
+
+@pytest.mark.parametrize(
+    ("steps", "roles", "told"),
+    [
+        ("steps: 5\n", "w.cwl: {}\n", "w.cwl:5: steps: this value cannot be used."),
+        ("steps: [{run: x.cwl}]\n", "w.cwl: {}\n", "w.cwl:5: steps[0]: the key 'id' is missing."),
+        ("steps:\n  a: {run: x.cwl}\n", "w.cwl: {/a: segment}\n", "w.cwl:6: steps.a.run: there is no such CWL tool."),
+        ("steps: {a: {}}\n", "v.cwl:\n  /a: segment\n", "roles.yml:1: v.cwl: the steps of w.cwl have no roles here."),
+    ],
+)
+def test_a_workflow_of_another_shape_is_told_with_its_line(
+    steps: str, roles: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "w.cwl").write_text(WORKFLOW + steps)
+    (tmp_path / "roles.yml").write_text(roles)
+    words = ["bind", str(tmp_path / "w.cwl"), "--site", "deployments/sites/laptop.yml", "-o", str(tmp_path / "o.yml")]
+    assert main(words) == UserInputError.exit_code
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["bind", INFER, "--site", "laptop", "-o", "."], 74, "seen: a folder of that name"),
+        (["bind", INFER, "--site", "./loop.yml", "-o", "o.yml"], 74, "loop.yml: this site file cannot be read."),
+        (["bind", INFER, "--site", "laptop", "--job", ".", "-o", "o.yml"], 65, ".: this is no job file."),
+        (["doctor", "--site", "laptop.yml", "--timeout", "nan"], 2, "more than 0 s"),
+        (["doctor", "--site", "port.yml"], 65, "port.yml:6: deployments.a.config.nodes[0]: this node has no port"),
+        (["doctor", "--site", "phrase.yml"], 65, "sshKeyPassphraseFile: correct the path"),
+        (["doctor", "--site", "variable.yml"], 2, "variable.yml:5: deployments.a.workdir: the variable NOTHING"),
+        (["logs", "first", "--run", "r"], 65, "runs/r/events.jsonl:1: the event log is damaged."),
+        (["explain", "first", "--runs", "nowhere"], 65, "nowhere: there is no such folder of runs."),
+        (["run", "--file", "sf.yml"], 65, "sf.yml:4: dataManager.type: there is no 'medweave.transfr'."),
+        (["run", "--file", "variable-sf.yml"], 2, "variable-sf.yml:5: deployments.a.workdir: the variable NOTHING"),
+        (["clean", "runs/good", "--file", "sf-bindings.yml"], 65, "sf-bindings.yml:2: workflows.a.bindings: "),
+    ],
+)
+def test_a_clumsy_call_is_told_what_it_needs(
+    words: list[str],
+    code: int,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _clumsy_folder(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NOTHING", raising=False)
+    words = [str(SITES / "laptop.yml") if word in ("laptop", "laptop.yml") else word for word in words]
+    assert main(words) == code
+    said = capsys.readouterr()
+    assert told in " ".join((said.out + said.err).split())
+
+
+def _clumsy_folder(folder: Path) -> None:
+    site = (
+        "title: x\ndeployments:\n  a:\n    type: medweave.ssh\n    workdir: {workdir}\n    config: {config}\n"
+        "roles: {{segment: {{deployment: a}}}}\n"
+    )
+    (folder / "port.yml").write_text(site.format(workdir="/x", config="{nodes: ['h:99999']}"))
+    phrase = "{nodes: [h], sshKeyPassphraseFile: none}"
+    (folder / "phrase.yml").write_text(site.format(workdir="/x", config=phrase))
+    (folder / "variable.yml").write_text(site.format(workdir="${NOTHING}", config="{nodes: [h]}"))
+    (folder / "loop.yml").symlink_to("loop.yml")
+    (folder / "w.cwl").write_text(WORKFLOW)
+    file = "version: v1.0\nworkflows: {a: {type: cwl, config: {file: w.cwl}}}\n"
+    ours = "scheduling: {scheduler: {type: medweave.scheduler}}\n"
+    (folder / "sf.yml").write_text(f"{file}{ours}dataManager: {{type: medweave.transfr}}\n")
+    variable = "deployments: {a: {type: medweave.ssh, config: {nodes: [h]},\n  workdir: '${NOTHING}'}}\n"
+    (folder / "variable-sf.yml").write_text(file + ours + variable)
+    (folder / "sf-bindings.yml").write_text(file.replace("}}}", "}, bindings: 5}}"))
+    for name, log in (("r", b"\x80\n\n"), ("good", _log().encode())):
+        (folder / "runs" / name).mkdir(parents=True)
+        (folder / "runs" / name / "events.jsonl").write_bytes(log)
+
+
+def _log() -> str:
+    times = {"time": "2026-01-01T00:00:00.000+00:00", "run_id": "good"}
+    begun = {"sequence": 1, "type": "run.started", "data": {"workflow": "a"}} | times
+    over = {"sequence": 2, "type": "run.ended", "data": {"state": "completed", "seconds": 1, "failed": []}} | times
+    return "".join(f"{json.dumps(each)}\n" for each in (begun, over))
 
 
 def test_a_file_that_is_not_there_is_told_with_the_closest(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "workflows/lung/roles.yml").write_text(ROLES + HOLDS)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def without_line(text: str) -> str:
+    """The beginning of an error, whose line is there."""
+    assert re.match(r"\S+\.yml:\d+: ", text)
+    return re.sub(r":\d+: ", ": ", text, count=1)
 
 
 def bound(project: Path, **more: Any) -> dict[str, Any]:
@@ -124,7 +131,7 @@ def test_a_forbidden_place_is_refused_with_its_field(project: Path, new: str, al
     change(site_of(project), "desk: [identified, derived]", new)
     with pytest.raises(UserInputError) as told:
         bound(project)
-    assert told.value.what == (
+    assert without_line(told.value.what) == (
         "deployments/sites/two.yml: roles.preprocess.deployment: step /prepare must not run at 'desk', "
         "for what it reads and writes."
     )
@@ -184,7 +191,7 @@ def test_what_is_wrong_in_the_rules_is_told_with_its_place(
     change(site_of(project) if file == "site" else project / "workflows/lung/roles.yml", old, new)
     with pytest.raises(UserInputError) as told:
         bound(project)
-    assert told.value.what.startswith(place)
+    assert without_line(told.value.what).startswith(place)
     assert words in str(told.value)
     assert told.value.seen
     assert told.value.do

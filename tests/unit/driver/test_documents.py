@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from medweave.documents import entries, read_mapping, shown, spelled
+from medweave_connectors.documents import entries, read_mapping
+from medweave_connectors.lines import shown, spelled
 from medweave_steps.contracts.errors import UserInputError
 
 TEXT = """\

@@ -170,7 +170,7 @@ def test_an_output_that_cannot_be_written_ends_with_74(tmp_path: Path, capsys: p
     completed_run(tmp_path / "run")
     (tmp_path / "file").write_text("")
     assert main(["report", str(tmp_path / "run"), "--output", str(tmp_path / "file" / "report.html")]) == 74
-    assert "could not be read or written" in capsys.readouterr().err
+    assert "this file cannot be written" in capsys.readouterr().err
 
 
 def test_a_machine_without_the_drivers_extra_is_told_what_to_install(

@@ -199,12 +199,13 @@ def test_a_run_that_goes_on_or_is_of_another_workflow_is_not_resumed(tmp_path: P
 
 def test_a_run_that_cannot_begin_leaves_nothing_and_tells_the_engines_error(tmp_path: Path) -> None:
     write_workflow(tmp_path, {"first": GOOD})
-    with (tmp_path / "streamflow.yml").open("a", encoding="utf-8") as stream:
-        stream.write("no_such_block: 1\n")
+    file = tmp_path / "streamflow.yml"
+    file.write_text(file.read_text(encoding="utf-8").replace("step: /,", "step: /no_such_step,"), encoding="utf-8")
     process = start(tmp_path, "--json")
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "no_such_block" in err
+    assert "streamflow.yml:2: workflows.tiny.bindings[0].step: there is no step '/no_such_step'" in err
+    assert "Traceback" not in err
     (line,) = out.splitlines()
     jsonschema.Draft202012Validator(schema_of("event")).validate(json.loads(line))
     assert json.loads(line)["type"] == "run.ended"

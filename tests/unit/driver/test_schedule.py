@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -145,7 +146,7 @@ def test_a_fault_of_the_file_is_told_with_its_place(
     file = write_schedule(tmp_path, GOOD, **keys)
     with pytest.raises(UserInputError) as refused:
         read_schedule(file)
-    assert f"schedule.yml: {place}: " in str(refused.value)
+    assert re.search(rf"schedule\.yml:\d+: {place}: ", str(refused.value))
     assert said in str(refused.value)
 
 

@@ -17,6 +17,7 @@ from pynetdicom.sop_class import CTImageStorage, Verification
 from medweave.schedule.dicomweb import DicomWeb, dates
 from medweave.schedule.document import read_schedule
 from medweave.schedule.studies import Study
+from medweave_connectors.lines import Where
 from medweave_steps.contracts.errors import TryAgainError, UserInputError
 from support.dicom_builder import CtSeries, uid, write_datasets
 from support.orthanc import PASSWORD, USER, Orthanc, free_port, orthanc
@@ -89,13 +90,15 @@ def test_a_node_that_refuses_or_is_not_there_is_told_without_a_uid(tmp_path: Pat
     assert (code, "HTTP 401" in said, "wrong" in said) == (75, True, False)
     code, _, said = ended("run", file.name, cwd=file.parent)
     assert (code, "the variable NODE_PASSWORD has no value" in said) == (2, True)
-    away = DicomWeb({"url": f"http://127.0.0.1:{free_port()}/dicom-web", "lastDays": 7}, where="x")
+    away = DicomWeb(
+        {"url": f"http://127.0.0.1:{free_port()}/dicom-web", "lastDays": 7}, where=Where(Path("schedule.yml"))
+    )
     with pytest.raises(TryAgainError, match="ConnectionError"):
         away.look()
     secret_uid = uid("gone", "study")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NODE_PASSWORD", PASSWORD)
-        known = DicomWeb(settings, where="x")
+        known = DicomWeb(settings, where=Where(Path("schedule.yml")))
         with pytest.raises(TryAgainError) as refused:
             known.fetch(Study(name=secret_uid, content="1"), tmp_path)
     assert secret_uid not in str(refused.value)

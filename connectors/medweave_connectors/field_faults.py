@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medweave.documents import FieldPath, shown, spelled
 from medweave_connectors.closest import closest
+from medweave_connectors.lines import FieldPath, Where
 from medweave_steps.contracts.errors import BackendMissingError, UserInputError
 
 
@@ -55,31 +55,40 @@ def faults(value: Any, schema: Mapping[str, Any], path: Path, field: FieldPath) 
             do="pip install 'medweave[driver]'",
         ) from error
     found = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)(schema).iter_errors(value)
+    yield from of_errors(found, path, field)
+
+
+def of_errors(found: Iterable[Any], path: Path, field: FieldPath = ()) -> Iterator[FieldFault]:
+    """The same for what a validator of jsonschema has found."""
     for fault in sorted(found, key=lambda each: (len(each.absolute_path), str(each.absolute_path))):
         yield from _told(fault, path, field)
 
 
 def fault_at(path: Path, field: FieldPath, what: str, **parts: str) -> FieldFault:
-    """`deployments/sites/x.yml: roles.train.service: WHAT` with its further lines."""
-    where = f"{shown(path)}: {spelled(field)}" if field else shown(path)
-    return FieldFault(f"{where}: {what}", **parts, path=path, field=field, told=what)
+    """`deployments/sites/x.yml:12: roles.train.service: WHAT` with its further lines."""
+    return FieldFault(f"{Where(path, field)}: {what}", **parts, path=path, field=field, told=what)
 
 
 def _told(fault: Any, path: Path, field: FieldPath) -> Iterator[FieldFault]:
     """What a person needs to know of a fault that jsonschema found; a fault for each key that is unknown or missing."""
     where, rule, limit = (*field, *fault.absolute_path), fault.validator, fault.validator_value
+    if rule in ("oneOf", "anyOf") and fault.context:
+        for each in _of_nearest(fault.context):
+            yield from _told(each, path, field)
+        return
     known: Mapping[str, Any] = fault.schema.get("properties", {})
     if rule in ("additionalProperties", "unevaluatedProperties"):
         patterns = fault.schema.get("patternProperties", {})
         for unknown in map(str, fault.instance):
             if unknown not in known and not any(re.search(p, unknown) for p in patterns):
+                one_of = f"one of {', '.join(sorted(known))}" if known else "no keys here"
                 yield fault_at(
                     path,
                     (*where, unknown),
-                    "there is no such key.",
+                    "there is no such key." if known or not patterns else "this name cannot be used.",
                     seen=f"'{unknown}'",
-                    expected=f"one of {', '.join(sorted(known))}" if known else "no keys here",
-                    do=closest(unknown, list(known)) or f"take '{unknown}' away",
+                    expected=f"a name that matches {' or '.join(patterns)}" if patterns and not known else one_of,
+                    do=closest(unknown, list(known)) or f"take '{unknown}' away, or correct it",
                 )
         return
     if rule == "required":
@@ -110,4 +119,15 @@ def _told(fault: Any, path: Path, field: FieldPath) -> Iterator[FieldFault]:
         seen=json.dumps(fault.instance, default=str)[:120],
         expected=f"{expected} ({meaning})" if meaning else expected,
         do=near or "write such a value",
+    )
+
+
+def _of_nearest(found: Iterable[Any]) -> list[Any]:
+    """What the alternative finds wrong that was meant: the one of the right type, with the least faults."""
+    alternatives: dict[Any, list[Any]] = {}
+    for each in found:
+        alternatives.setdefault(each.relative_schema_path[0], []).append(each)
+    return min(
+        alternatives.values(),
+        key=lambda faults: (any(each.validator == "type" and not each.relative_path for each in faults), len(faults)),
     )

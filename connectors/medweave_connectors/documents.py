@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import copy
 import functools
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from medweave_connectors.closest import closest
-from medweave_steps.contracts.errors import BackendMissingError, UserInputError
+from medweave_connectors.lines import FieldPath, shown
+from medweave_steps.contracts.errors import BackendMissingError, StorageError, UserInputError
 
-FieldPath = tuple[str | int, ...]
+_MOST_NAMED = 5  # files, in an error
 _PARSED: dict[str, Any] = {}
 
 
@@ -48,20 +48,6 @@ class Entry:
     scalars: tuple[Scalar, ...]
 
 
-def shown(path: Path) -> str:
-    """A path as the user would write it: relative to the current folder where that is shorter."""
-    relative = os.path.relpath(path)
-    return relative if len(relative) < len(str(path.absolute())) else str(path)
-
-
-def spelled(field: FieldPath) -> str:
-    """`deployments.hpc.config.nodes[0]`."""
-    text = ""
-    for part in field:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return text.lstrip(".")
-
-
 def read_mapping(path: Path, what: str) -> dict[str, Any]:
     """The document of a YAML file whose top level is a mapping.
 
@@ -78,14 +64,26 @@ def read_text(path: Path, what: str) -> str:
 
     Raises:
         UserInputError: there is no such file, or it is not UTF-8.
+        StorageError: it is there, and cannot be read.
     """
     try:
         return path.read_text(encoding="utf-8")
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        beside = [each.name for each in path.parent.glob(f"*{path.suffix}")] if path.parent.is_dir() else []
+    except IsADirectoryError as error:
+        inside = ", ".join(sorted(each.name for each in path.iterdir() if each.is_file())[:_MOST_NAMED])
         raise UserInputError(
-            f"{shown(path)}: there is no such {what}.", expected=f"a {what} (YAML)",
+            f"{shown(path)}: this is no {what}.", seen="a folder", expected=f"a {what} (YAML)",
+            do=f"name a file in it: {inside}" if inside else "check the path",
+        ) from error  # fmt: skip
+    except (FileNotFoundError, NotADirectoryError) as error:
+        beside = [each.name for each in path.parent.glob(f"*{path.suffix}") if each.is_file()]
+        raise UserInputError(
+            f"{shown(path)}: there is no such {what}.", seen="nothing at this path", expected=f"a {what} (YAML)",
             do=closest(path.name, beside) or "check the path",
+        ) from error  # fmt: skip
+    except OSError as error:
+        raise StorageError(
+            f"{shown(path)}: this {what} cannot be read.", seen=error.strerror or str(error),
+            expected=f"a {what} (YAML) that you may read", do="look at the path and its rights",
         ) from error  # fmt: skip
     except UnicodeDecodeError as error:
         raise UserInputError(

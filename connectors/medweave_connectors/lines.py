@@ -1,0 +1,90 @@
+"""Where the fields of YAML files stand, for errors: a file is read when one is told. No streamflow in here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]  # comes with StreamFlow
+
+FieldPath = tuple[str | int, ...]
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where PyYAML has it
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A field of a file; `str` of it begins an error, as compilers write it: `streamflow.yml:12: deployments.hpc.wraps`."""
+
+    file: Path
+    field: FieldPath = ()
+
+    def __truediv__(self, part: str | int) -> Where:
+        return Where(self.file, (*self.field, part))
+
+    def __str__(self) -> str:
+        line = line_of(self.file, self.field)
+        place = shown(self.file) if line is None else f"{shown(self.file)}:{line}"
+        return f"{place}: {spelled(self.field)}" if self.field else place
+
+
+def shown(path: Path) -> str:
+    """A path as the user would write it: relative to the current folder where that is shorter."""
+    relative = os.path.relpath(path)
+    return relative if len(relative) < len(str(path.absolute())) else str(path)
+
+
+def spelled(field: FieldPath) -> str:
+    """`deployments.hpc.config.nodes[0]`."""
+    text = ""
+    for part in field:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.lstrip(".")
+
+
+def line_of(file: Path, field: FieldPath) -> int | None:
+    """The line of a field, or of the nearest above it that is there; None where the file cannot be read."""
+    try:
+        root = next(yaml.compose_all(file.read_text(encoding="utf-8"), Loader=_Loader), None)
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+    return position(root, field)[0] if root is not None else 1
+
+
+def position(root: Any, field: FieldPath) -> tuple[int, int]:
+    """Line and column, from 1, of the key or item that a path leads to; of the nearest above it where it leads to none.
+
+    Args:
+        root: a node of PyYAML.
+    """
+    node, mark = root, root.start_mark
+    for part in field:
+        found = below(node, part)
+        if found is None:
+            break
+        mark, node = found
+    return mark.line + 1, mark.column + 1
+
+
+def below(node: Any, part: str | int) -> tuple[Any, Any] | None:
+    """Mark and node of an entry; in a list of CWL, also by its `id` or `class`."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value == str(part):
+                return key.start_mark, value
+    elif isinstance(node, yaml.SequenceNode):
+        for number, item in enumerate(node.value):
+            if number == part or (isinstance(part, str) and part in _names(item)):
+                return item.start_mark, item
+    return None
+
+
+def _names(item: Any) -> Iterator[str]:
+    if isinstance(item, yaml.ScalarNode):
+        yield item.value
+    elif isinstance(item, yaml.MappingNode):
+        for key, value in item.value:
+            if key.value in ("id", "class", "name"):
+                yield value.value.lstrip("#") if isinstance(value.value, str) else ""

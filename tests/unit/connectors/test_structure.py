@@ -1,0 +1,36 @@
+"""A StreamFlow file that is wrong: what plain `streamflow run` says of it before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.engine import FILE, run, write_workflow
+
+WRONG = [
+    (("v1.0", "v9"), ":1: version: this is no version", "write version: v1.0"),
+    (("workflows:", "workflws:"), ": workflws: there is no such key.", "write 'workflows' (closest name)"),
+    (("medweave.local", "medweave.lcal"), ".here.type: this value cannot be used.", "write 'medweave.local'"),
+    (("deployment: here", "deployment: hre"), ".target.deployment: there is no deployment 'hre'.", "write 'here'"),
+    (("tiny.cwl", "tny.cwl"), ".config.file: there is no such CWL workflow.", "write 'tiny.cwl' (closest name)"),
+    (("step: /,", "step: tiny,"), "bindings[0].step: this path does not begin", "write step: /tiny"),
+    ((", target: {deployment: here}", ""), "bindings[0]: the key 'target' is missing.", "write 'target:' there"),
+    (("version: v1.0", "version: [v1.0"), ": this StreamFlow file is not valid YAML.", "mend that line"),
+]
+
+
+@pytest.mark.parametrize(("change", "place", "do"), WRONG, ids=[change[1] or "no target" for change, _, _ in WRONG])
+def test_it_is_told_by_line_and_field_without_a_traceback(
+    tmp_path: Path, change: tuple[str, str], place: str, do: str
+) -> None:
+    assert change[0] in FILE
+    write_workflow(tmp_path, {"first": "true"}, file=FILE.replace(*change))
+    ended = run(tmp_path)
+    assert ended.exit_code == 1
+    first, *rest = ended.stderr.splitlines()
+    assert " streamflow.yml:" in first
+    assert place in first
+    assert do in rest[-1]
+    assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "runs").exists(), "nothing was started"
