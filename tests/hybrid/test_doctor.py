@@ -61,6 +61,20 @@ def test_all_is_well_and_no_pod_is_left(testbed: Sites) -> None:
     assert left.stdout == ""
 
 
+def test_the_way_to_a_pod_is_measured_as_copies_go(testbed: Sites, tenant: Tenant, tmp_path: Path) -> None:
+    pod = {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": unique("quick")}}
+    own = {"name": "work", "image": BASE_IMAGE, "imagePullPolicy": "Never", "securityContext": restricted()}
+    (tmp_path / "pods.yml").write_text(yaml.safe_dump(pod | {"spec": {"containers": [own]}}))
+    config = {"files": ["pods.yml"], "kubeconfig": str(tenant.kubeconfig)}
+    site = {"title": "x", "deployments": {"pods": {"type": "medweave.kubernetes", "workdir": "/tmp", "config": config}}}
+    site["roles"] = {"segment": {"deployment": "pods", "service": "work"}}
+    (tmp_path / "site.yml").write_text(yaml.safe_dump(site))
+    _, hops = looked_at(testbed, site=tmp_path / "site.yml")
+    (speed,) = (hop["seen"] for hop in hops if hop["name"] == "bandwidth")
+    told = r"[1-9]\d* MB/s to a pod, [1-9]\d* MB/s back, through the API server"  # and not: by websocket
+    assert re.fullmatch(told, speed), speed
+
+
 def test_an_image_that_does_not_come_in_time_is_told_with_the_clusters_last_word(
     testbed: Sites, tenant: Tenant, tmp_path: Path
 ) -> None:

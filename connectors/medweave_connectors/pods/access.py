@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,6 @@ HEARTBEAT_S = 20.0
 FIRST_ANSWER_S = 7.0  # a wrong address is told within 10 s of the start
 CONNECTIONS = 256
 _IN_CLUSTER_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-
-
-def kubeconfig_path(configured: str | None) -> str:
-    """The kubeconfig of a deployment: the configured one, else `KUBECONFIG`, else the one of the home folder."""
-    return configured or os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
 
 
 def namespace_of(kubeconfig: str, context: str | None, in_cluster: bool) -> str:

@@ -22,7 +22,7 @@ from streamflow.core.scheduling import AvailableLocation
 from medweave_connectors import job_processes, requests, shutdown
 from medweave_connectors.errors import CommandFailed
 from medweave_connectors.gang import node_environment
-from medweave_connectors.pods.access import connect, kubeconfig_path
+from medweave_connectors.pods.access import connect
 from medweave_connectors.pods.attempts import PodAttempts
 from medweave_connectors.pods.errors import DeploymentRefused
 from medweave_connectors.pods.group import Group, Member
@@ -33,6 +33,7 @@ from medweave_connectors.pods.pod import Pod, pod_facts, size_of
 from medweave_connectors.pods.readiness import RunIsEnding
 from medweave_connectors.pods.states import PodState, describe, judge
 from medweave_connectors.pods.step import Step
+from medweave_connectors.pods.way import kubeconfig_path
 from medweave_connectors.pods.words import tell_waiting
 from medweave_connectors.pods.workloads import Workload
 from medweave_connectors.reactions.attempt_script import SIGNAL_LEAD_S

@@ -6,6 +6,7 @@ import ipaddress
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
@@ -56,6 +57,11 @@ class Kubeconfig(KubeConfigLoader):
 
 class UnknownContext(Exception):
     """A kubeconfig has no context of that name; those that it has are its arguments."""
+
+
+def kubeconfig_path(configured: str | None) -> str:
+    """The kubeconfig of a deployment: the configured one, else `KUBECONFIG`, else the one of the home folder."""
+    return configured or os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
 
 
 async def configuration_of(kubeconfig: str, context: str | None) -> Configuration:

@@ -20,11 +20,13 @@ from websocket import WebSocketException  # comes with kubernetes
 
 from medweave import __version__
 from medweave.doctor.hop import Check, Health, Hop, skew
-from medweave.doctor.pod_speed import NotMeasured, measured, printed
+from medweave.doctor.pod_program import Program
+from medweave.doctor.pod_speed import NotMeasured, measured
 from medweave.doctor.rights import FILES, HELM, JOBS, PODS, Right, of_kinds
 from medweave.doctor.storage import Storage
 from medweave.doctor.trial import new_name, pod_of, templates, trial, with_claim
 from medweave.doctor.way import Closed
+from medweave_connectors.pods.way import kubeconfig_path
 
 HOOK = "helm.sh/hook"
 ASK_PAUSE_S = 0.5
@@ -272,7 +274,8 @@ class Cluster:
         """The step package in the image."""
         words = ["sh", "-c", "medweave-step --version 2>/dev/null"]
         try:
-            told = printed(self._api, self._namespace, pod, words, self._limit_s / 2)
+            program = Program(self._api, pod, self._namespace, words, self._limit_s)
+            told = program.printed(self._limit_s / 2)
         except (ApiException, WebSocketException, OSError) as error:
             return self._hop("worker", Health.UNKNOWN, f"not asked: {_first_line(error)[:160]}")
         version = told.removeprefix("medweave-step ").strip()
@@ -288,12 +291,19 @@ class Cluster:
 
     def _bandwidth(self, pod: str) -> Hop:
         try:
-            there, back = measured(self._api, self._namespace, pod, self._limit_s / 2)
-        except (ApiException, WebSocketException, NotMeasured, OSError) as error:
+            speed = measured(*self._way(), self._namespace, pod, self._limit_s / 2)
+        except NotMeasured as error:
             seen = f"not measured, to a pod: {_first_line(error)[:160]}"
             return self._hop("bandwidth", Health.WARNING, seen, "the lines of rights and image say what may be missing")
-        seen = f"{there / 1e6:.0f} MB/s to a pod, {back / 1e6:.0f} MB/s back, through the API server"
+        seen = f"{speed.there / 1e6:.0f} MB/s to a pod, {speed.back / 1e6:.0f} MB/s back, through the API server"
+        if not speed.by_spdy:
+            seen += ", by websocket: something on the way lets no SPDY through, which is quicker"
         return self._hop("bandwidth", Health.OK, seen)
+
+    def _way(self) -> tuple[str, str | None, bool]:
+        """As the connectors take it: kubeconfig, context, and whether it is the cluster in which this runs."""
+        given = self._given
+        return kubeconfig_path(given.get("kubeconfig")), given.get("kubeContext") or None, bool(given.get("inCluster"))
 
     def _came(self, name: str, image: str) -> Hop:
         began, reason = time.monotonic(), ""

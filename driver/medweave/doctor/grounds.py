@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import select
 import shlex
-import ssl
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import paramiko
 from kubernetes import client
-from kubernetes.stream import stream
-from websocket import ABNF, WebSocketException  # comes with kubernetes
 
 from medweave.doctor.cluster import Cluster
+from medweave.doctor.pod_program import Program
 from medweave.doctor.way import Closed, Login, connected, settings_of
-from medweave_connectors.pods.channels import STATUS, STDIN, STDOUT
 from medweave_connectors.remote import stream_line
 from medweave_connectors.transfer.direct.ends import End
-
-_PAUSE_S = 0.002
-_KEEPING = ("sh", "-c", '"$@"; exit $?', "sh")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +127,11 @@ class Pods:
         api, pod = self._pod
         where = pod.metadata.name, pod.metadata.namespace
 
-        async def begin(words: Sequence[str]) -> _Exec:
-            return await asyncio.to_thread(_Exec, api, *where, words, self.limit_s)
+        async def begin(words: Sequence[str]) -> Program:
+            return await asyncio.to_thread(Program, api, *where, words, self.limit_s)
 
         def ask(line: str) -> str:
-            return _told(_Exec(api, *where, ["sh", "-c", f"{{ {line}; }} 2>/dev/null"], self.limit_s))
+            return Program(api, *where, ["sh", "-c", f"{{ {line}; }} 2>/dev/null"], self.limit_s).printed()
 
         address = pod.status.pod_ip
         yield Opened(End(self.name, [address], address, begin), ask)
@@ -169,63 +160,3 @@ class _Channel:
     async def close(self) -> None:
         with contextlib.suppress(OSError, paramiko.SSHException):
             self._channel.close()
-
-
-class _Exec:
-    """A program in a pod. Reading and writing take turns at the connection, which knows one user at a time."""
-
-    def __init__(self, api: client.ApiClient, pod: str, namespace: str, words: Sequence[str], limit_s: float) -> None:
-        ask = client.CoreV1Api(api).connect_get_namespaced_pod_exec
-        # Under a shell that keeps the error stream: containerd ends a program's input when that is closed.
-        ways = {"stdin": True, "stdout": True, "stderr": True, "tty": False, "_preload_content": False, "binary": True}
-        self._way = stream(ask, pod, namespace, command=[*_KEEPING, *words], **ways)
-        self._socket, self._turn, self.usable = self._way.sock, threading.Lock(), True
-        self._socket.settimeout(limit_s)
-
-    async def write(self, data: bytes) -> None:
-        await asyncio.to_thread(self._write, data)
-
-    async def read(self) -> bytes:
-        return await asyncio.to_thread(self.next)
-
-    async def close(self) -> None:
-        self.usable = False
-        with contextlib.suppress(OSError, WebSocketException):
-            await asyncio.to_thread(self._way.close)
-
-    def next(self) -> bytes:
-        """The next bytes of its output; none at its end."""
-        while self.usable:
-            with self._turn:
-                frame = self._frame()
-            if frame is None:
-                time.sleep(_PAUSE_S)
-            elif frame[:1] == bytes((STDOUT,)) and frame[1:]:
-                return frame[1:]
-            elif not frame or frame[0] == STATUS:
-                self.usable = False
-        return b""
-
-    def _frame(self) -> bytes | None:
-        """What has come; None for nothing yet, and no bytes for the end. The client's `update` overlooks what TLS holds back."""
-        raw = self._socket.sock
-        if raw is None:
-            return b""
-        is_held = isinstance(raw, ssl.SSLSocket) and raw.pending()
-        if not is_held and not select.select([raw], [], [], 0)[0]:
-            return None
-        try:
-            kind, frame = self._socket.recv_data_frame(True)
-        except (OSError, WebSocketException):
-            return b""
-        if kind == ABNF.OPCODE_CLOSE:
-            return b""
-        return frame.data or None if kind in (ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT) else None
-
-    def _write(self, data: bytes) -> None:
-        with self._turn:
-            self._socket.send_binary(bytes((STDIN,)) + data)
-
-
-def _told(program: _Exec) -> str:
-    return b"".join(iter(program.next, b"")).decode(errors="replace")

@@ -59,8 +59,7 @@ class Machine:
         try:
             self._client = self._held.enter_context(connected(self._login))
         except Taken as error:
-            do = "close that connection (`ssh -O exit …`) to have this machine tried, or go on: runs use it"
-            yield self._hop("ssh", Health.UNKNOWN, str(error), do)
+            yield self._hop("ssh", Health.UNKNOWN, str(error), error.do)
             return
         except Closed as error:
             yield self._hop("ssh", Health.FAULT, str(error), error.do)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import shlex
 import shutil
 import socket
 import subprocess
@@ -102,13 +103,20 @@ def _connect(
 ) -> paramiko.SSHClient:
     settings = _settings(login, host, user, port)
     if settings.control_path and Path(settings.control_path).exists():
-        raise Taken(f"{host} is reached through the open ControlMaster of {settings.control_path}", "")
+        raise Taken(
+            f"{host} is reached through your open ControlMaster, which only OpenSSH can use: not tried by doctor",
+            f"runs use it; try it by hand: `{shlex.join(ssh_words(host, user, port))} true`, or close it: `ssh -O exit {host}`",
+        )
     if settings.jumps and not left:
         raise Closed(f"more than {MOST_JUMPS} jump hosts, one behind the other", "correct ProxyJump in ~/.ssh/config")
-    via: paramiko.SSHClient | None = None
+    via: paramiko.SSHClient | str | None = None
     for jump in settings.jumps:
         jump_user, jump_host, jump_port = split_jump(jump)
-        via = _connect(login, jump_host, jump_user, jump_port, held, left - 1)
+        try:
+            via = _connect(login, jump_host, jump_user, jump_port, held, left - 1)
+        except Taken:  # its master lets OpenSSH's `-W` through
+            on = f"[{settings.hostname}]:{settings.port}"
+            via = shlex.join(ssh_words(jump_host, jump_user, jump_port, "-o", "BatchMode=yes", "-W", on))
     client = held.enter_context(_client(login, settings))
     name = settings.host_key_alias or settings.hostname
     try:
@@ -163,8 +171,10 @@ def _client(login: Login, settings: HostSettings) -> paramiko.SSHClient:
     return client
 
 
-def _socket(settings: HostSettings, via: paramiko.SSHClient | None, limit_s: float) -> Any:
+def _socket(settings: HostSettings, via: paramiko.SSHClient | str | None, limit_s: float) -> Any:
     target = settings.hostname, settings.port
+    if isinstance(via, str):
+        return paramiko.ProxyCommand(via)
     if via is not None:
         transport = via.get_transport()
         assert transport is not None  # it is connected

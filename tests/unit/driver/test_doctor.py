@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -199,6 +200,30 @@ class TestMachine:
         hop = found(changed(login, host="medweave.invalid"))["ssh"]
         assert hop.health == Health.FAULT
         assert "no address" in hop.seen
+
+    @pytest.fixture
+    def behind(self, login: Login, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Login]:
+        """A machine behind a jump host, to which the user's ControlMaster is open and no other login leads."""
+        (tmp_path / ".ssh").mkdir(mode=0o700)
+        (tmp_path / ".ssh" / "config").write_text(
+            f"Host door\n  HostName 127.0.0.1\n  Port {login.port}\n  User root\n  ControlPath {tmp_path}/master\n"
+            f"  UserKnownHostsFile {login.known_hosts}\n  IdentityFile none\nHost inner\n  HostName 127.0.0.1\n  ProxyJump door\n"
+        )
+        monkeypatch.setenv("HOME", str(tmp_path))
+        given = ["-F", str(tmp_path / ".ssh" / "config"), "-i", login.key, "-o", "BatchMode=yes"]
+        subprocess.run(["ssh", *given, "-M", "-f", "-N", "door"], check=True, timeout=20, stderr=subprocess.DEVNULL)
+        yield changed(login, host="inner")
+        subprocess.run(["ssh", *given, "-O", "exit", "door"], check=True, timeout=20, stderr=subprocess.DEVNULL)
+
+    def test_a_jump_host_that_only_an_open_master_reaches(self, behind: Login) -> None:
+        hop = found(behind)["ssh"]
+        assert hop.health == Health.OK, hop.seen
+
+    def test_a_machine_that_only_an_open_master_reaches_is_told_with_the_command(self, behind: Login) -> None:
+        hop = found(changed(behind, host="door", port=None))["ssh"]
+        assert hop.health == Health.UNKNOWN
+        assert "only OpenSSH can use" in hop.seen
+        assert "-- door true`" in hop.do
 
     def test_a_worker_that_is_not_there(self, login: Login, tmp_path: Path) -> None:
         hop = found(login, None, {"virtualEnvironment": str(tmp_path / "none")})["worker"]
