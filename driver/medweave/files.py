@@ -31,8 +31,10 @@ def write_atomically(path: Path, text: str) -> None:
     except OSError as error:
         from medweave_connectors.lines import shown
 
+        above = next((each for each in path.parents if each.is_file()), None)
+        seen = f"{shown(above)} is a file" if above else error.strerror or str(error)
         raise StorageError(
             f"{shown(path)}: this file cannot be written.",
-            seen="a folder of that name" if path.is_dir() else error.strerror or str(error),
+            seen="a folder of that name" if path.is_dir() else seen,
             expected="a file, in a folder that you may write to, with room", do="name another file",
         ) from error  # fmt: skip

@@ -87,6 +87,11 @@ def run(namespace: argparse.Namespace, *, to_a_log: bool = False) -> int:
     Args:
         to_a_log: what is shown is written down somewhere: nothing that may tell of patients is in it.
     """
+    if namespace.outdir.exists() and not namespace.outdir.is_dir():
+        raise UsageError(
+            f"--outdir {shown(namespace.outdir)}: this is no folder.", seen="a file", expected="a folder for the outputs",
+            do="name another",
+        )  # fmt: skip
     file, folder, planned = _prepared(namespace)
     display: Display = Events() if namespace.json else for_people()
     if namespace.resume is not None:

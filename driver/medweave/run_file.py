@@ -34,7 +34,7 @@ def check_file(file: Path) -> None:
     repository = open_repository([file])
     source = repository.source(file.resolve())
     for found in check_bindings(source, repository) if source is not None else ():
-        if found.rule in REFUSED:
+        if found.rule in REFUSED or found.field[-1:] == ("step",):  # a step that is not there, or bound twice
             raise fault_at(file, found.field, found.what, seen=found.seen, expected=found.expected, do=found.fix)
     config = copy.deepcopy(document) | {"path": str(file)}
     for check in (check_managers, check_wraps, check_named):

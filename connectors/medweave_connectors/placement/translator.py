@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import MutableMapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import streamflow.cwl.main
@@ -22,6 +22,7 @@ from medweave_connectors import requests
 from medweave_connectors.errors import of_the_file
 from medweave_connectors.ingest.homes import LINKS, TYPES
 from medweave_connectors.ingest.values import behind_links
+from medweave_connectors.lines import line_of
 from medweave_connectors.placement.addresses import refuse_addresses
 from medweave_connectors.placement.filter import check_placement
 from medweave_connectors.placement.names import check_paths
@@ -90,7 +91,10 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
             if target is not None and target.workdir is not None:
                 value = remap_token_value(os.path, folder, target.workdir, value)
                 folder = output_directory = target.workdir
-            what = f"the job file, input {port_name}"
+            line = line_of(
+                Path(self.cwl_inputs_path or ""), (port_name,)
+            )  # without its name, which may tell of patients
+            what = f"the job file, {f'line {line}, ' if line else ''}input {port_name}"
             links = posixpath.join(target.deployment.workdir or "", LINKS) if target is not None else ""
 
             def link_of(path: str) -> str:

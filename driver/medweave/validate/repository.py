@@ -13,6 +13,7 @@ from typing import Any
 from medweave.pipelines import ROLES_FILE
 from medweave.validate.findings import Finding
 from medweave.validate.source import Source, read
+from medweave_connectors.closest import closest
 from medweave_connectors.documents import remember
 from medweave_connectors.lines import shown
 from medweave_steps.contracts.errors import UsageError
@@ -80,9 +81,10 @@ def open_repository(paths: Sequence[Path]) -> Repository:
     """
     for path in paths:
         if not path.exists():
+            beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
             raise UsageError(
-                f"{shown(path)}: there is no such file or folder.",
-                seen=str(path), expected="files or folders to look at", do="check the path",
+                f"{shown(path)}: there is no such file or folder.", seen=str(path), expected="files or folders to look at",
+                do=closest(path.name, beside) or "check the path",
             )  # fmt: skip
     root = _top(paths[0].resolve())
     files: dict[Path, None] = {}

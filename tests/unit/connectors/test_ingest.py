@@ -211,7 +211,7 @@ def test_a_missing_input_ends_the_run_before_it_begins(tmp_path: Path) -> None:
     workflow(tmp_path, {"cohort": {"type": "Directory"}}, {"cohort": {"class": "Directory", "path": f"{NAME} scans"}})
     ended = run(tmp_path)
     assert ended.exit_code == 1
-    assert "the job file, input cohort: there is no such file or folder on this machine." in ended.stderr
+    assert "the job file, line 1, input cohort: there is no such file or folder on this machine." in ended.stderr
     assert f"{NAME} scans" not in ended.stderr
     assert not (tmp_path / "runs").exists()
 

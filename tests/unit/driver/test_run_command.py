@@ -200,11 +200,12 @@ def test_a_run_that_goes_on_or_is_of_another_workflow_is_not_resumed(tmp_path: P
 def test_a_run_that_cannot_begin_leaves_nothing_and_tells_the_engines_error(tmp_path: Path) -> None:
     write_workflow(tmp_path, {"first": GOOD})
     file = tmp_path / "streamflow.yml"
-    file.write_text(file.read_text(encoding="utf-8").replace("step: /,", "step: /no_such_step,"), encoding="utf-8")
+    port = "{port: /no_such_port, target: {deployment: here, workdir: /tmp}}"
+    file.write_text(file.read_text(encoding="utf-8").replace("bindings: [", f"bindings: [{port}, "), encoding="utf-8")
     process = start(tmp_path, "--json")
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "streamflow.yml:2: workflows.tiny.bindings[0].step: there is no step '/no_such_step'" in err
+    assert "streamflow.yml:2: workflows.tiny.bindings[0].port: there is no port '/no_such_port'" in err
     assert "Traceback" not in err
     (line,) = out.splitlines()
     jsonschema.Draft202012Validator(schema_of("event")).validate(json.loads(line))
