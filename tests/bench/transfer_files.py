@@ -3,7 +3,9 @@
     python tests/bench/transfer_files.py [--files 20000] [--pairs 7]
 
 Both ends are on this machine, and OpenSSH's server is the site's. Each figure has its connection and, for ours, all of a transfer:
-listing, digests, copy, verification, store. Writes build/bench/transfer_files_*.json.
+listing, digests, copy, verification, and that it is on the disk, which scp and rsync leave to the time after them; so the disk has
+what was written before each. The names that the store gets after a first copy are told apart.
+Writes build/bench/transfer_files_*.json.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ import asyncio
 import contextlib
 import os
 import secrets
+import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,6 +48,7 @@ class Site:
     known_hosts: Path
     work: Path
     told: dict[str, Any] = field(default_factory=dict)
+    names_s: list[float] = field(default_factory=list)
 
     @property
     def cohort(self) -> Path:
@@ -104,6 +109,23 @@ class Site:
         self.work = self.fresh()
         self.by_medweave("run-1")
 
+    def rest(self) -> None:
+        """Waits for what goes on after a copy: the names of a store, and what the system has not written yet."""
+        began = time.monotonic()
+        while list(self.work.glob("*/*/lists/*/*.new")):
+            time.sleep(0.02)
+        if (names_s := time.monotonic() - began) > 0.01:
+            self.names_s.append(names_s)
+        os.sync()
+        time.sleep(1.0)  # the disk's own work
+
+    def timed(self, copy: Callable[[], None]) -> float:
+        """How long a copy takes, s."""
+        self.rest()
+        began = time.perf_counter()
+        copy()
+        return time.perf_counter() - began
+
     def again(self) -> None:
         """Ours in a later run; nothing has changed."""
         self.by_medweave(f"run-{secrets.token_hex(4)}")
@@ -155,14 +177,15 @@ def main() -> None:
         for name, (words, tool, bar) in against.items():
             harness.run_pairs(
                 f"transfer_files_{name}",
-                at.cold,
-                lambda words=words: at.by_program(*words),  # type: ignore[misc]
+                lambda: at.timed(at.cold),
+                lambda words=words: at.timed(lambda: at.by_program(*words)),  # type: ignore[misc]
                 reference_tool=tool, pairs=given.pairs, bar=bar, notes=notes,
             )  # fmt: skip
         harness.run_pairs(
-            "transfer_files_unchanged", at.again, at.cold, reference_tool="the first run",
+            "transfer_files_unchanged", lambda: at.timed(at.again), lambda: at.timed(at.cold), reference_tool="the first run",
             pairs=given.pairs, bar=10.0, notes=notes,
         )  # fmt: skip
+        harness.say("transfer_files", f"the store's names: {statistics.median(at.names_s):.2f} s after a first copy")
         at.work = at.fresh()
         counted = {run_id: counted_bytes(at, run_id) for run_id in ("first", "second")}
         told = ", ".join(f"{name} run {100 * num / notes['bytes']:.2f} %" for name, num in counted.items())
