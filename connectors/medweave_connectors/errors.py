@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from streamflow.core.exception import WorkflowDefinitionException, WorkflowExecutionException
 
+from medweave_connectors.lines import placed
 from medweave_steps.contracts.errors import StepError, UsageError, UserInputError
 
 
@@ -82,7 +83,7 @@ class SiteConfigError(WorkflowDefinitionException):  # type: ignore[misc]
     """What the file says about a site cannot be used: trying again does not help."""
 
     def __init__(self, what: str, *, seen: str, expected: str, do: str) -> None:
-        super().__init__(f"{what}\n  seen:     {seen}\n  expected: {expected}\n  do:       {do}")
+        super().__init__(f"{placed(what)}\n  seen:     {seen}\n  expected: {expected}\n  do:       {do}")
 
     @classmethod
     def of(cls, error: StepError) -> SiteConfigError:

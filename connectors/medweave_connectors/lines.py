@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # comes with StreamFlow
 
+_FIELD = re.compile(r"(deployments|workflows|dataManager|scheduling|database)(?:\.[\w-]+|\[\d+\])+(?=[:, ])")
+_PART = re.compile(r"([\w-]+)|\[(\d+)\]")
 FieldPath = tuple[str | int, ...]
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where PyYAML has it
 
@@ -28,6 +31,21 @@ class Where:
         line = line_of(self.file, self.field)
         place = shown(self.file) if line is None else f"{shown(self.file)}:{line}"
         return f"{place}: {spelled(self.field)}" if self.field else place
+
+
+class ThisRun:
+    """The StreamFlow file of the run in this process, for refusals that come when it is long closed."""
+
+    file: Path | None = None
+
+
+def placed(text: str) -> str:
+    """A text that begins with a field of that file, after file and line; any other one as it is."""
+    found = _FIELD.match(text)
+    if found is None or ThisRun.file is None:
+        return text
+    field = tuple(name or int(number) for name, number in _PART.findall(found[0]))
+    return f"{Where(ThisRun.file, field)}{text[found.end() :]}"
 
 
 def shown(path: Path) -> str:

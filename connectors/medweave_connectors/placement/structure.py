@@ -18,6 +18,7 @@ from medweave_connectors import engine_log
 from medweave_connectors.documents import parse_mapping, read_text
 from medweave_connectors.errors import of_the_file
 from medweave_connectors.field_faults import FieldFault, fault_at, of_errors
+from medweave_connectors.lines import ThisRun
 from medweave_connectors.placement.bindings import OUR_TYPES
 
 WHAT = "StreamFlow file"
@@ -40,6 +41,7 @@ class MedweaveValidator(SfValidator):  # type: ignore[misc]
                 document: MutableMapping[str, Any] = super().validate_file(streamflow_file)
                 return document
             engine_log.shorten()
+            ThisRun.file = path.absolute()
             document = parse_mapping(text, path, WHAT)
         if found := list(self._faults(document, path)):
             raise WorkflowDefinitionException("\n".join(map(str, found)))

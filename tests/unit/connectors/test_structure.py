@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from medweave_connectors.lines import ThisRun, placed
 from support.engine import FILE, run, write_workflow
+from support.engine_file import engine_file
 
 WRONG = [
     (("v1.0", "v9"), ":1: version: this is no version", "write version: v1.0"),
@@ -34,3 +36,29 @@ def test_it_is_told_by_line_and_field_without_a_traceback(
     assert do in rest[-1]
     assert "Traceback" not in ended.stderr
     assert not (tmp_path / "runs").exists(), "nothing was started"
+
+
+def test_what_a_site_finds_wrong_later_has_its_line_too(tmp_path: Path) -> None:
+    config = {"nodes": ["127.0.0.1"], "username": "me", "sshKey": "gone"}
+    file = engine_file({"here": {"type": "medweave.ssh", "config": config, "workdir": "/scratch/me"}})
+    write_workflow(tmp_path, {"first": "true"}, file=file)
+    ended = run(tmp_path)
+    assert ended.exit_code == 1
+    assert "streamflow.yml:3: deployments.here.config.sshKey" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_only_a_field_of_the_runs_file_gets_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert placed("deployments.hpc.config: no.") == "deployments.hpc.config: no.", "there is no run"
+    (tmp_path / "sf.yml").write_text(
+        "version: v1.0\ndeployments:\n  hpc:\n    config: {services: {gpu: {}},\n      nodes: [a, b]}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ThisRun, "file", tmp_path / "sf.yml")
+    assert placed("deployments.hpc.config.nodes[1]: no.") == "sf.yml:5: deployments.hpc.config.nodes[1]: no."
+    assert placed("deployments.hpc.config.services.gpu.file: no.").startswith(
+        "sf.yml:4: deployments.hpc.config.services.gpu.file:"
+    )
+    assert placed("deployments.hpc: no.") == "sf.yml:3: deployments.hpc: no."
+    for text in ("deployments are none.", "a copy from hpc", "sf.yml:5: deployments.hpc: no."):
+        assert placed(text) == text
