@@ -38,7 +38,7 @@ GROUPS = {
             "test_connector_contract::TestSlurmOverSSH",
             "test_connector_contract::TestSSH",
         ),  # their files and jobs are their own
-        "images": ("test_images", "test_charts", "test_schedule"),
+        "images": ("test_doctor", "test_images", "test_charts", "test_schedule"),
         "pods": (
             "test_pods",
             "test_pods_jobs",

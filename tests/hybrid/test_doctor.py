@@ -16,6 +16,7 @@ import yaml
 from medweave import __version__
 from support.helm_release import ADMIN, Tenant
 from support.hybrid_runs import SITE, laptop
+from support.images import build
 from support.pod_runs import BASE_IMAGE, restricted
 from support.testbed import Sites, unique
 
@@ -30,6 +31,8 @@ def looked_at(testbed: Sites, *words: str, site: Path = SITE) -> tuple[int, list
 
 
 def test_all_is_well_and_no_pod_is_left(testbed: Sites) -> None:
+    for role in ("train", "segment"):  # which the site's file names
+        build(role)
     code, hops = looked_at(
         testbed, *(f"--deployment={name}" for name in ("laptop", "login", "slurm", "training-ddp", "inference"))
     )
