@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]  # comes with StreamFlow
-
 _FIELD = re.compile(r"(deployments|workflows|dataManager|scheduling|database)(?:\.[\w-]+|\[\d+\])+(?=[:, ])")
 _PART = re.compile(r"([\w-]+)|\[(\d+)\]")
 FieldPath = tuple[str | int, ...]
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where PyYAML has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +61,11 @@ def spelled(field: FieldPath) -> str:
 
 def line_of(file: Path, field: FieldPath) -> int | None:
     """The line of a field, or of the nearest above it that is there; None where the file cannot be read."""
+    import yaml  # type: ignore[import-untyped]  # comes with StreamFlow; `--help` does without it
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where PyYAML has it
     try:
-        root = next(yaml.compose_all(file.read_text(encoding="utf-8"), Loader=_Loader), None)
+        root = next(yaml.compose_all(file.read_text(encoding="utf-8"), Loader=loader), None)
     except (OSError, ValueError, yaml.YAMLError):
         return None
     return position(root, field)[0] if root is not None else 1
@@ -88,6 +88,8 @@ def position(root: Any, field: FieldPath) -> tuple[int, int]:
 
 def below(node: Any, part: str | int) -> tuple[Any, Any] | None:
     """Mark and node of an entry; in a list of CWL, also by its `id` or `class`."""
+    import yaml
+
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value == str(part):
@@ -100,6 +102,8 @@ def below(node: Any, part: str | int) -> tuple[Any, Any] | None:
 
 
 def _names(item: Any) -> Iterator[str]:
+    import yaml
+
     if isinstance(item, yaml.ScalarNode):
         yield item.value
     elif isinstance(item, yaml.MappingNode):

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from medweave.sites import connector_schemas
-from medweave.validate.bindings import check_bindings
-from medweave.validate.repository import open_repository
 from medweave_connectors.documents import read_mapping
 from medweave_connectors.field_faults import fault_at
 from medweave_connectors.placement.managers import check_managers, check_wraps
@@ -28,6 +26,9 @@ def check_file(file: Path) -> None:
         FieldFault: the first fault.
         UsageError: a variable has no value.
     """
+    from medweave.validate.bindings import check_bindings
+    from medweave.validate.repository import open_repository
+
     document = read_mapping(file, "StreamFlow file")
     if len(entry_points(group=PLUGINS)) > 1:
         return
