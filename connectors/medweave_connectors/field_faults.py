@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from medweave_connectors.closest import closest
+from medweave_connectors.documents import not_installed
 from medweave_connectors.lines import FieldPath, Where
-from medweave_steps.contracts.errors import BackendMissingError, UserInputError
+from medweave_steps.contracts.errors import UserInputError
 
 
 @dataclass(slots=True)
@@ -48,12 +49,7 @@ def faults(value: Any, schema: Mapping[str, Any], path: Path, field: FieldPath) 
     try:
         import jsonschema
     except ImportError as error:
-        raise BackendMissingError(
-            "the library 'jsonschema' is not installed.",
-            seen=str(error),
-            expected="medweave installed with its extra 'driver'",
-            do="pip install 'medweave[driver]'",
-        ) from error
+        raise not_installed(error) from error
     found = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)(schema).iter_errors(value)
     yield from of_errors(found, path, field)
 

@@ -91,9 +91,8 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
             if target is not None and target.workdir is not None:
                 value = remap_token_value(os.path, folder, target.workdir, value)
                 folder = output_directory = target.workdir
-            line = line_of(
-                Path(self.cwl_inputs_path or ""), (port_name,)
-            )  # without its name, which may tell of patients
+            # Without the file's name, which may tell of patients.
+            line = line_of(Path(self.cwl_inputs_path or ""), (port_name,))
             what = f"the job file, {f'line {line}, ' if line else ''}input {port_name}"
             links = posixpath.join(target.deployment.workdir or "", LINKS) if target is not None else ""
 

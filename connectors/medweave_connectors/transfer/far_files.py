@@ -82,7 +82,7 @@ def keep(path: bytes, note: bytes, blobs: bytes, wanted: bytes) -> str:
         return b""
 
     shared(kept, files)
-    place = _place(blobs, wanted)
+    place = place_of(blobs, wanted)
     os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
     os.replace(note, place)
     return "medweave-kept."
@@ -91,7 +91,7 @@ def keep(path: bytes, note: bytes, blobs: bytes, wanted: bytes) -> str:
 def take(path: bytes, blobs: bytes, wanted: bytes) -> str:
     """Makes a folder of the store's files, by its tree, and reads every one of them: each is what its name says."""
     blobs, path = os.path.abspath(blobs), os.path.abspath(path)
-    place = _place(blobs, wanted)
+    place = place_of(blobs, wanted)
     _wait(place)
     files, folders = parsed(_known(place, wanted))
     for line in folders:  # a folder before what lies in it
@@ -189,7 +189,8 @@ def _mode(name: bytes) -> int:
     return stat.S_IMODE(os.lstat(name).st_mode)
 
 
-def _place(blobs: bytes, tree: bytes) -> bytes:
+def place_of(blobs: bytes, tree: bytes) -> bytes:
+    """Where a store keeps a tree."""
     return os.path.join(blobs, LISTS, tree[:2], tree[2:])
 
 

@@ -80,7 +80,7 @@ def keep_later(store: Store, path: str, tree: str) -> str:
 
 
 def _waiting(store: Store, tree: str) -> str:
-    return posixpath.join(store.blobs, far_files.LISTS.decode(), tree[:2], tree[2:] + far_files.WAITING.decode())
+    return os.fsdecode(far_files.place_of(os.fsencode(store.blobs), tree.encode()) + far_files.WAITING)
 
 
 def is_settled(text: str) -> bool:

@@ -26,7 +26,7 @@ class Reuse:
         self._given: list[ExecutionLocation] = []  # those whose store knew the whole tree
         self._waiting: dict[
             str, str
-        ] = {}  # trees whose files get their names in the store later, by the name of a location
+        ] = {}  # by a location's name, a tree whose files get their names in the store later
 
     def stands_at(self, place: Place) -> None:
         """The copy has another folder now."""

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from medweave_connectors.placement.folder_commands import STORE
+from medweave_connectors.transfer import far_files
 from medweave_connectors.transfer.classes import in_order
 from medweave_connectors.transfer.manifest import ROOT, Entry, Kind, Manifest
 
@@ -118,7 +119,7 @@ def make(store: Store) -> str:
     )
     return (
         f"{made} && "
-        f'{{ state=new; for each in {blobs}/?? {blobs}/lists/??; do [ ! -d "$each" ] || state=used; done; '
+        f'{{ state=new; for each in {blobs}/?? {blobs}/{far_files.LISTS.decode()}/??; do [ ! -d "$each" ] || state=used; done; '
         'echo "medweave-store $state."; }'
     )
 
