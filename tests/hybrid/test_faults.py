@@ -92,12 +92,18 @@ def test_a_namespace_without_rights(tmp_path: Path, testbed: Sites, deployment: 
 
 
 @pytest.mark.parametrize(
-    ("image", "field", "reason"),
+    ("image", "pending_s", "field", "reason"),
     [
-        ({"repository": "localhost/nowhere", "tag": "9", "pullPolicy": "Never"}, "values.image", "ErrImageNeverPull"),
+        (
+            {"repository": "localhost/nowhere", "tag": "9", "pullPolicy": "Never"},
+            60,
+            "values.image",
+            "ErrImageNeverPull",
+        ),
         # A registry that does not answer may come back: that is waited for.
         (
             {"repository": "localhost:1/nowhere", "tag": "9", "pullPolicy": "Always"},
+            3,
             "pendingTimeout",
             "ErrImagePull|ImagePullBackOff",
         ),
@@ -105,10 +111,10 @@ def test_a_namespace_without_rights(tmp_path: Path, testbed: Sites, deployment: 
 )
 @pytest.mark.parametrize("deployment", [INFERENCE, TRAINING], ids=["inference", "training"])
 def test_a_missing_image(
-    tmp_path: Path, testbed: Sites, deployment: str, image: dict[str, Any], field: str, reason: str
+    tmp_path: Path, testbed: Sites, deployment: str, image: dict[str, Any], pending_s: int, field: str, reason: str
 ) -> None:
     config = f"deployments.{deployment}.config"
-    change = {f"{config}.values.image": image, f"{config}.pendingTimeout": 3}
+    change = {f"{config}.values.image": image, f"{config}.pendingTimeout": pending_s}
     made = shape(tmp_path, testbed, change=change, scripts=BUSY)
     told = ended(made, f"{config}.{field}: ")
     assert any(each in told.stderr for each in reason.split("|"))

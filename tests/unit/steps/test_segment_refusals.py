@@ -215,7 +215,7 @@ def test_a_write_that_fails_half_way(tmp_path, model, batch):
 
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupt_ends_it_within_two_seconds(tmp_path, number, exit_code):
+def test_an_interrupt_ends_it_in_the_middle_of_a_case(tmp_path, number, exit_code):
     # Windows of 64³ voxels with a kernel of 9³: a case takes seconds, so the signal comes while the network runs.
     kernel = np.full((9, 9, 9), 40 / 729)
     given = dataclasses.replace(tiny_card().input, patch_shape=(64, 64, 64))
@@ -238,10 +238,9 @@ def test_an_interrupt_ends_it_within_two_seconds(tmp_path, number, exit_code):
     first = process.stderr.readline()
     assert "case 1/2" in first, first + process.stderr.read()
     time.sleep(0.3)
-    started = time.monotonic()
     process.send_signal(number)
-    rest = process.stderr.read()
-    assert process.wait(timeout=10) == exit_code
-    assert time.monotonic() - started < 2
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode == exit_code
     assert "interrupted" in rest
+    assert "case 2/2" not in rest
     assert left_behind(tmp_path) == []

@@ -21,6 +21,7 @@ from medweave_steps.contracts.search import SearchGrid, Trial
 from medweave_steps.search.grid import trials_of
 from medweave_steps.search.side_by_side import LOST, Spread, run_side_by_side
 from medweave_steps.search.trial import Settings, Training, train_to_its_end
+from support.engine import wait_until
 from support.processes import interrupted, started
 from support.searches import TINY, parent_of_the_training_with, table_in, write_grid
 from support.training_set import training_set
@@ -188,6 +189,7 @@ def test_ray_is_heard_on_this_machine_only_and_ctrl_c_leaves_nothing(data: Path,
     assert "interrupted; partial outputs were removed" in told
     assert heard
     assert all(ipaddress.ip_address(address).is_loopback for address in map(plain, heard)), heard
+    wait_until(lambda: not any(map(lives, family)), timeout_s=30)  # who is killed takes a moment to go
     assert [each for each in family if lives(each)] == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["grid.json"]
     assert set(Path("/tmp").glob("mw-*")) <= homes
