@@ -55,9 +55,13 @@ def faults(value: Any, schema: Mapping[str, Any], path: Path, field: FieldPath) 
 
 
 def of_errors(found: Iterable[Any], path: Path, field: FieldPath = ()) -> Iterator[FieldFault]:
-    """The same for what a validator of jsonschema has found."""
-    for fault in sorted(found, key=lambda each: (len(each.absolute_path), str(each.absolute_path))):
+    """The same for what a validator of jsonschema has found; a misspelt key comes before the missing one that it was to be."""
+    for fault in sorted(found, key=_order):
         yield from _told(fault, path, field)
+
+
+def _order(fault: Any) -> tuple[Any, ...]:
+    return len(fault.absolute_path), str(fault.absolute_path), fault.validator == "required"
 
 
 def fault_at(path: Path, field: FieldPath, what: str, **parts: str) -> FieldFault:

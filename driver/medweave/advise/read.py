@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from medweave.advise.document import STRATEGIES, Measured, MeasuredRow
+from medweave.advise.document import MEASURED, STRATEGIES, Measured, MeasuredRow, schema
 from medweave_connectors.documents import read_mapping
-from medweave_connectors.lines import shown
+from medweave_connectors.field_faults import check
+from medweave_connectors.lines import FieldPath, Where, shown
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.report import RunReport
@@ -60,18 +61,18 @@ def read_measured(paths: Sequence[Path], asked: Asked) -> Measured:
     Raises:
         UserInputError: a file is of neither kind, two of them tell of different works, or a number cannot be.
     """
-    documents: list[tuple[Measured, str]] = []
+    documents: list[tuple[Measured, Path]] = []
     trainings: list[_Training] = []
     for path in paths:
         found = _read(path)
         if isinstance(found, Measured):
-            documents.append((found, shown(path)))
+            documents.append((found, path))
         else:
             trainings.append(found)
     if len(documents) > 1:
         raise UserInputError(
             "more than one file of measurements, or report of a search, was given.",
-            seen=", ".join(name for _, name in documents),
+            seen=", ".join(shown(path) for _, path in documents),
             expected="one, and reports of trainings beside it",
             do="put their rows into one file",
         )
@@ -81,13 +82,14 @@ def read_measured(paths: Sequence[Path], asked: Asked) -> Measured:
         measured = dataclasses.replace(measured, num_trials=asked.num_trials)
     measured = dataclasses.replace(measured, gpus=asked.gpus or measured.gpus)
     measured = dataclasses.replace(measured, rows=(*measured.rows, *_rows_of(trainings, measured)))
-    _check(measured, documents[0][1] if documents else "the reports")
+    _check(measured, Where(documents[0][1]) if documents else None)
     return measured
 
 
 def _read(path: Path) -> Measured | _Training:
     document = read_mapping(path, "file of measurements, or run report")
     if "verb" not in document:
+        check(document, schema(MEASURED), path, ())
         return codec.from_json(Measured, document, where=shown(path))
     report = codec.from_json(RunReport, document, where=shown(path))
     if report.verb not in REPORTS:
@@ -219,50 +221,57 @@ def _check_same_work(trainings: Sequence[_Training]) -> None:
         )
 
 
-def _check(measured: Measured, name: str) -> None:
-    for fault, expected in _faults(measured):
-        raise UserInputError(f"{name}: an advice cannot be made of this.", seen=fault, expected=expected)
+def _check(measured: Measured, file: Where | None) -> None:
+    for field, fault, expected in _faults(measured):
+        place = dataclasses.replace(file, field=field) if file else "the reports"
+        raise UserInputError(f"{place}: an advice cannot be made of this.", seen=fault, expected=expected)
 
 
-def _faults(measured: Measured) -> Iterator[tuple[str, str]]:
+def _faults(measured: Measured) -> Iterator[tuple[FieldPath, str, str]]:
+    """Where something stands that no schema tells, what it is, and what was expected."""
     if not measured.rows:
-        yield "no rows", "at least one measurement"
+        yield ("rows",), "no rows", "at least one measurement"
     if not measured.gpus or min(measured.gpus) < 1:
-        yield f"gpus: {list(measured.gpus)}", "numbers of GPUs to judge, each 1 or more"
+        yield ("gpus",), f"gpus: {list(measured.gpus)}", "numbers of GPUs to judge, each 1 or more"
     for key in ("gpus_per_node", "num_trials"):
         if getattr(measured, key) < 1:
-            yield f"{key}: {getattr(measured, key)}", "1 or more"
+            yield (key,), f"{key}: {getattr(measured, key)}", "1 or more"
     if measured.trial_s and (len(measured.trial_s) != measured.num_trials or not all(map(_is_time, measured.trial_s))):
         yield (
+            ("trial_s",),
             f"trial_s: {len(measured.trial_s)} values",
             f"a duration above 0 s for each of the {measured.num_trials} trials",
         )
+    if (measured.samples_per_trial or 1) < 1:
+        yield ("samples_per_trial",), f"samples_per_trial: {measured.samples_per_trial}", "1 or more"
     for number, row in enumerate(measured.rows):
-        for fault, expected in _faults_of_row(row, measured):
-            yield f"rows[{number}]: {fault}", expected
+        for key, fault, expected in _faults_of_row(row, measured):
+            yield ("rows", number, key), fault, expected
 
 
-def _faults_of_row(row: MeasuredRow, measured: Measured) -> Iterator[tuple[str, str]]:
+def _faults_of_row(row: MeasuredRow, measured: Measured) -> Iterator[tuple[str, str, str]]:
     if row.gpus < 1 or (row.strategy == "single" and row.gpus != 1):
-        yield f"{row.strategy} on {row.gpus} GPUs", "1 or more, and 1 for single"
+        yield "gpus", f"{row.strategy} on {row.gpus} GPUs", "1 or more, and 1 for single"
     if (row.elapsed_s is None) == (row.compute_s is None):
         yield (
+            "compute_s",
             "elapsed_s and compute_s both, or neither",
             "elapsed_s for a whole work, or compute_s for the parts of a step",
         )
     for key in ("elapsed_s", "compute_s"):
         if getattr(row, key) is not None and not _is_time(getattr(row, key)):
-            yield f"{key}: {getattr(row, key)}", "more than 0 s"
+            yield key, f"{key}: {getattr(row, key)}", "more than 0 s"
     for key in ("communication_s", "data_s", "queue_wait_s"):
         if not 0 <= getattr(row, key) < math.inf:
-            yield f"{key}: {getattr(row, key)}", "0 s or more"
+            yield key, f"{key}: {getattr(row, key)}", "0 s or more"
     if row.compute_s is not None and (row.samples_per_step is None or measured.samples_per_trial is None):
         yield (
+            "compute_s",
             "parts of a step, and not how many there are",
             "samples_per_step in the row, samples_per_trial in the file",
         )
-    if min(row.samples_per_step or 1, measured.samples_per_trial or 1) < 1:
-        yield "samples_per_step or samples_per_trial below 1", "1 or more"
+    if (row.samples_per_step or 1) < 1:
+        yield "samples_per_step", f"samples_per_step: {row.samples_per_step}", "1 or more"
 
 
 def _is_time(seconds: float) -> bool:

@@ -294,8 +294,8 @@ def test_reports_of_different_works_are_refused(tmp_path: Path, capsys: pytest.C
     ("rows", "seen"),
     [
         ([], "no rows"),
-        ([{"strategy": "single", "gpus": 2, "elapsed_s": 1}], "rows[0]: single on 2 GPUs"),
-        ([{"strategy": "ddp", "gpus": 0, "elapsed_s": 1}], "rows[0]: ddp on 0 GPUs"),
+        ([{"strategy": "single", "gpus": 2, "elapsed_s": 1}], "single on 2 GPUs"),
+        ([{"strategy": "ddp", "gpus": 0, "elapsed_s": 1}], "ddp on 0 GPUs"),
         ([{"strategy": "ddp", "gpus": 1}], "elapsed_s and compute_s both, or neither"),
         ([{"strategy": "ddp", "gpus": 1, "elapsed_s": 1, "compute_s": 1}], "elapsed_s and compute_s both, or neither"),
         ([{"strategy": "ddp", "gpus": 1, "elapsed_s": -1}], "elapsed_s: -1"),
@@ -310,6 +310,24 @@ def test_a_file_that_cannot_be_used_says_where(
 ) -> None:
     assert main(["advise", str(written(tmp_path, rows=rows))]) == UserInputError.exit_code
     assert seen in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("  strateggy: ddp", "5: rows[0].strateggy: there is no such key."),
+        ("  strategy: dpp", "5: rows[0].strategy: this value cannot be used."),
+        ("  strategy: ddp\n  elapsed_s: -1", "6: rows[0].elapsed_s: an advice cannot be made of this."),
+        ("  strategy: ddp\n  elapsed_s: fast", "6: rows[0].elapsed_s: this value cannot be used."),
+    ],
+)
+def test_the_line_is_told(tmp_path: Path, line: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "measured.yml"
+    file.write_text(f"title: t\ngpus: [1, 2]\ngpus_per_node: 2\nrows:\n- {line[2:]}\n  gpus: 2\n")
+    assert main(["advise", str(file)]) == UserInputError.exit_code
+    error = capsys.readouterr().err
+    assert f"measured.yml:{told}" in error
+    assert "  expected: " in error
 
 
 def test_durations_of_trials_are_as_many_as_the_trials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
