@@ -18,6 +18,7 @@
 # Options: PYTHON=python3.12   another interpreter (3.11 or newer)
 #          TORCH=cpu           PyTorch's CPU build (0.2 GB instead of 5 GB), for machines without an NVIDIA GPU
 #          STEPS=500           of demo: a shorter training, for a first look on a slow machine; it finds less
+#          CASES=30            of demo: fewer patients than 74; hybrid takes the demo's
 #          TESTS='tests/hybrid/test_slurm.py …'   some of test-hybrid's files, or tests/hybrid/alone, which break parts of the testbed
 #          LONG=1              test-hybrid with the tests that wait minutes for Slurm's own clocks
 #          SEED=1 JOBS_PER_KIND=5   of faults; SEED of resume, too
@@ -35,7 +36,7 @@ TESTBED := deployments/testbed/testbed.py
 
 .PHONY: help env demo test check validate-seeded leaks bench docs constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults resume conformance
 help:
-	@sed -n '2,26p' Makefile | cut -c3-
+	@sed -n '2,27p' Makefile | cut -c3-
 
 env: $(INSTALLED)
 
@@ -46,7 +47,7 @@ $(INSTALLED): pyproject.toml constraints.txt deployments/environment/make-enviro
 	@touch $@
 
 demo: $(INSTALLED)
-	@$(BIN)/python deployments/demo/demo.py $(if $(STEPS),--steps $(STEPS))
+	@$(BIN)/python deployments/demo/demo.py $(if $(STEPS),--steps $(STEPS)) $(if $(CASES),--cases $(CASES))
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check

@@ -1,6 +1,6 @@
 """`make demo`: a synthetic cohort, the whole pipeline by `streamflow run streamflow.yml`, a table and one HTML report.
 
-    make demo [STEPS=N]
+    make demo [STEPS=N] [CASES=N]
 
 Everything lies below build/demo/; an earlier demo's folder is replaced. The figures go to build/demo/summary.json.
 """
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,6 +33,7 @@ DEVELOPMENT_NODULES = (
     9,
 )  # more to learn from in each volume; held-out patients have 2 to 6, as the phantom draws them
 HELD_OUT_CASES, HELD_OUT_SEED = 24, 67867967
+FEWEST_CASES = 12  # a third of them is held out, and some of the others validate
 
 
 def command(name: str) -> str:
@@ -53,10 +55,11 @@ def run(words: Sequence[str], *, environment: Mapping[str, str], output: int | I
         sys.exit(exit_code if exit_code > 0 else 128 - exit_code)
 
 
-def make_cohort(environment: Mapping[str, str]) -> None:
-    """Chest CT of two synthetic cohorts: one to train and validate on, one held out."""
+def make_cohort(environment: Mapping[str, str], cases: int = DEVELOPMENT_CASES + HELD_OUT_CASES) -> None:
+    """Chest CT of two synthetic cohorts: one to train and validate on, one of about a third of the cases, held out."""
+    held_out = round(cases * HELD_OUT_CASES / (DEVELOPMENT_CASES + HELD_OUT_CASES))
     print(
-        f"make demo: writing {DEVELOPMENT_CASES} + {HELD_OUT_CASES} synthetic chest CT series to build/demo/cohort",
+        f"make demo: writing {cases - held_out} + {held_out} synthetic chest CT series to build/demo/cohort",
         flush=True,
     )
     words = [
@@ -70,9 +73,9 @@ def make_cohort(environment: Mapping[str, str]) -> None:
         "--format",
         "dicom",
     ]
-    words += ["--cases", str(DEVELOPMENT_CASES), "--seed", str(DEVELOPMENT_SEED)]
+    words += ["--cases", str(cases - held_out), "--seed", str(DEVELOPMENT_SEED)]
     words += ["--nodules", *map(str, DEVELOPMENT_NODULES)]
-    words += ["--held-out-cases", str(HELD_OUT_CASES), "--held-out-seed", str(HELD_OUT_SEED)]
+    words += ["--held-out-cases", str(held_out), "--held-out-seed", str(HELD_OUT_SEED)]
     run([*words, "--run-report", str(DEMO / "phantom_report.json")], environment=environment)
 
 
@@ -145,25 +148,38 @@ def print_table(metrics: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
     )
 
 
-def number_of_steps(text: str) -> int:
-    """Reads --steps; raises `ArgumentTypeError` for what is no number of steps."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"seen: {text!r}; expected: a whole number from 1, for example 500")
+def number(text: str, *, least: int, example: int) -> int:
+    """Reads --steps and --cases; raises `ArgumentTypeError` for what is no such number."""
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(
+            f"seen: {text!r}; expected: a whole number from {least}, for example {example}"
+        )
     return int(text)
 
 
 def main() -> int:
     """Runs the demo; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=number_of_steps, help="training steps instead of the recipe's; fewer find less")
-    steps = parser.parse_args().steps
+    parser.add_argument(
+        "--steps",
+        type=partial(number, least=1, example=500),
+        help="training steps instead of the recipe's; fewer find less",
+    )
+    parser.add_argument(
+        "--cases",
+        type=partial(number, least=FEWEST_CASES, example=30),
+        default=DEVELOPMENT_CASES + HELD_OUT_CASES,
+        help="patients, a third of them held out (default: %(default)s)",
+    )
+    asked = parser.parse_args()
+    steps, cases = asked.steps, asked.cases
     started = time.monotonic()
     shutil.rmtree(DEMO, ignore_errors=True)
     DEMO.mkdir(parents=True)
     run_id = time.strftime("demo-%Y%m%d-%H%M%S", time.gmtime())
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     environment = os.environ | {"PATH": path, "MEDWEAVE_RUN_ID": run_id, "MEDWEAVE_RUNS_DIR": str(ROOT / "runs")}
-    make_cohort(environment)
+    make_cohort(environment, cases)
     file = str(with_steps(steps).relative_to(ROOT)) if steps else "streamflow.yml"
     print(f"\nmake demo: streamflow run {file}", flush=True)
     words = [command("streamflow"), "run", "--quiet", "--outdir", str(RESULTS), file]
@@ -177,8 +193,9 @@ def main() -> int:
     aside.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     aside.replace(DEMO / "summary.json")
     print_table(metrics, summary)
-    if steps:
-        print(f"  {steps} training steps, as asked for; the figures in docs/benchmarks.md are those of the recipe.")
+    if steps or cases != parser.get_default("cases"):
+        told = f"{f'{steps} training steps, ' if steps else ''}{cases} patients"
+        print(f"  {told}, as asked for; the figures in docs/benchmarks.md are those of the recipe.")
     return 0
 
 

@@ -16,6 +16,7 @@ from .layout import HELM_VERSION, KUBERNETES_PROGRAMS, KUBERNETES_VERSION, ROOT,
 SOURCES = ROOT / "deployments" / "testbed" / "kubernetes"
 _HELM_PACKAGE = "helm.sh/helm/v4/cmd/helm"
 TAKEN = "taken from "
+BUILD_S = 7200  # 6 minutes alone; on a slow machine, beside the tests, more than 30
 
 
 def link_flags(version: str) -> str:
@@ -119,7 +120,8 @@ def _build(layout: Layout, commands: Commands, environment: Mapping[str, str], o
     assert go is not None
     commands.run(
         build_words(go, output), environment=build_environment(layout, environment), folder=SOURCES,
-        log=layout.log / "binaries.log", do=f"read {layout.log / 'binaries.log'}; the Go module proxy must be reachable",
+        log=layout.log / "binaries.log", timeout_s=BUILD_S,
+        do=f"read {layout.log / 'binaries.log'}; the Go module proxy must be reachable",
     )  # fmt: skip
     for name in KUBERNETES_PROGRAMS:
         (output / name).symlink_to("kubernetes")
