@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +55,16 @@ def test_memory_is_told_in_mib(server: SSHServer) -> None:
         return float(found.hardware.memory)
 
     assert using(site_of(server), act) == pytest.approx(psutil.virtual_memory().total / 2**20, rel=0.01)
+
+
+def test_threads_that_a_profile_asks_for_are_not_its_cores(server: SSHServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # sessions of this server inherit it, as others do from a profile
+
+    async def act(connector: MedweaveSSHConnector, _place: ExecutionLocation) -> float:
+        (found,) = (await connector.get_available_locations()).values()
+        return float(found.hardware.cores)
+
+    assert using(site_of(server), act) == len(os.sched_getaffinity(0))
 
 
 def strange_key(folder: Path, passphrase: str | None = None) -> str:
