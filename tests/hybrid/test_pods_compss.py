@@ -46,6 +46,9 @@ verb = sys.argv[1]
 print('medweave-progress {"unit":"round","done":1,"total":2,"detail":"x"}', file=sys.stderr, flush=True)
 if verb == "sleep":
     time.sleep(600)
+if verb == "hang":
+    print("[ERRMGR]  -  Error detected. Shutting down COMPSs", file=sys.stderr, flush=True)
+    time.sleep(600)
 if verb == "again" and not os.path.exists("/tmp/tried"):
     open("/tmp/tried", "w").close()
     sys.exit(75)
@@ -132,6 +135,16 @@ def test_compss_ends_when_a_worker_dies(tmp_path: Path, tenant: Tenant, installa
     lost = worker(tenant, 1)
     ended = without_worker(going, tenant, lost)
     assert f"COMPSs worker lost: pod {lost}" in ended.stderr
+    assert not releases(tenant)
+
+
+def test_a_runtime_that_says_it_shuts_down_and_does_not_is_ended(
+    tmp_path: Path, tenant: Tenant, installation: dict[str, Any]
+) -> None:
+    prepare(tmp_path, {"train": ("", GANG)}, engine="compss", values=installation)
+    as_step(tmp_path, "hang")
+    ended = go(tmp_path, tenant)
+    assert "COMPSs said that it shuts down, and had not ended 60 s later" in ended.stderr
     assert not releases(tenant)
 
 

@@ -8,6 +8,7 @@ import copy
 import dataclasses
 import shlex
 import shutil
+import time
 from collections.abc import MutableMapping, MutableSequence, Sequence
 from importlib.resources import files
 from typing import Any, Literal
@@ -62,6 +63,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         self.workers: list[Pod] = []
         self._watching: list[Pod] = []
         self._homes: dict[str, str] = {}
+        self._shutdown: float | None = None  # when COMPSs said so, s on the monotonic clock
 
     @classmethod
     def get_schema(cls) -> str:
@@ -227,7 +229,9 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         return told
 
     async def watched(self) -> str:
-        """The worker that the master's application has lost; it would wait for it for ever."""
+        """The worker that the master's application has lost, or the runtime itself; it would wait for it for ever."""
+        if self._shutdown is not None and time.monotonic() - self._shutdown > commands.SHUTDOWN_S:
+            return f"COMPSs said that it shuts down, and had not ended {commands.SHUTDOWN_S} s later"
         for before in self._watching:
             with contextlib.suppress(Refused):  # no answer: unknown, asked again
                 if why := loss(before, await self.cluster.pod(before.name), WORKER):
@@ -298,9 +302,15 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
                 expected=f"{commands.STEP} VERB …, without blanks and wildcards in names: runcompss would take them apart",
                 do="rename the file or folder, bind the step elsewhere, or use `engine: ddp`",
             ) from None
-        self._watching = list(workers)
+        self._watching, self._shutdown = list(workers), None
         told = {"HOME": home, "JAVA_HOME": facts.java, "COMPSS_WORKER_INIT_TIMEOUT": commands.WORKER_START_MS}
-        return self.member(job_name, 0, master, MASTER, words, variables | told, workdir, streams)
+        member = self.member(job_name, 0, master, MASTER, words, variables | told, workdir, streams)
+        member.hears = self._hear
+        return member
+
+    def _hear(self, line: str) -> None:
+        if self._shutdown is None and commands.shuts_down(line):
+            self._shutdown = time.monotonic()
 
     async def _facts(self, place: ExecutionLocation) -> Facts:
         text, _ = await self.alone(place, commands.ask_facts(), timeout=ASK_S)
@@ -326,7 +336,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
 
     async def after_attempt(self, job_name: str, location: ExecutionLocation) -> None:
         """Brings COMPSs' own logs home, and ends what a broken application left on the workers."""
-        self._watching = []
+        self._watching, self._shutdown = [], None
         home = self._homes.pop(job_name, None)
         run = current()
         if home is None or self._closing:

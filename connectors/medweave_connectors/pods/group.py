@@ -49,6 +49,7 @@ class Member:
         lost_kind: the same, in the words that all sites share; how a command ended whose connection broke, nobody knows.
         unheard: nobody has reached its pod again, and nobody knows why.
         ended: moment of its end, s on the monotonic clock.
+        hears: gets each line of its standard error.
     """
 
     rank: int
@@ -66,6 +67,7 @@ class Member:
     unheard: bool = False
     ended: float = 0.0
     asked_to_end: bool = False
+    hears: Callable[[str], None] = lambda _line: None
 
     @property
     def place(self) -> str:
@@ -97,6 +99,7 @@ class Member:
 
     def take(self, line: str) -> None:
         """A line of its standard error."""
+        self.hears(line)
         # Each node tells how far it is; people read node 0's.
         if not self.before.take(line) and not (self.rank and line.startswith(JSON_PREFIX)):
             self.output.stderr(f"{line}\n".encode())
