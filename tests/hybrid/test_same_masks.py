@@ -73,7 +73,8 @@ def where(ended: Run) -> set[str]:
     return {site.get("nodes") or "".join(pod["uid"] for pod in site.get("pods", [])) or "here" for site in told}
 
 
-@pytest.mark.parametrize("kind", ["dicom", pytest.param("nifti", marks=pytest.mark.long)])
+@pytest.mark.long  # of the laptop's and the pods' masks, `make hybrid` says the same
+@pytest.mark.parametrize("kind", ["dicom", "nifti"])
 def test_laptop_slurm_and_pods_give_the_same_masks(tmp_path: Path, testbed: Sites, model: Path, kind: str) -> None:
     images.build("segment")
     cohort = tmp_path / "cohort"
