@@ -63,11 +63,16 @@ leaks: $(INSTALLED)
 	$(BIN)/python tests/leaks/leaks.py
 
 # Three processes for two cores, for many tests wait. Side by side on a slow machine a test may miss a deadline: what fails is run again, one
-# after the other. A test process that dies ends the run: with another in its place, pytest-xdist 3.8 waits for ever. In the order of the
-# folders, the slow files come first: pytest-xdist's own order begins with the files of many tests and ends with the slowest.
+# after the other. A test process that dies ends the run: with another in its place, pytest-xdist 3.8 waits for ever; what has not passed by
+# then is run once more. In the order of the folders, the slow files come first: pytest-xdist's own order begins with the files of many tests
+# and ends with the slowest.
+SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 test: check
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 || \
-	  { [ $$? = 1 ] && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) || case $$? in \
+	  1) $(BIN)/python -m pytest --last-failed --last-failed-no-failures none;; \
+	  3) $(BIN)/python -m pytest $(SIDE_BY_SIDE) --unfinished;; \
+	  *) exit 1;; \
+	esac
 
 BENCH ?= preprocess segment inference int8 quality overhead training_loop data_path deviation transfer_files transfer_ssh
 bench: $(INSTALLED)

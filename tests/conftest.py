@@ -50,6 +50,8 @@ if sys.version_info < (3, 13):
 MAY_LACK = ("no COMPSs runtime",)  # what CI cannot have
 
 _crashed: list[str] = []
+_passed: set[str] = set()
+_PASSED = "medweave/passed"  # in pytest's cache
 
 
 # Whoever runs the tests may ignore these (a script that starts them with `&` ignores INT), and a shell that ignores a signal from
@@ -84,9 +86,29 @@ def pytest_testnodedown(node: object, error: object) -> None:
         _crashed.append(str(error))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--unfinished", action="store_true", help="only tests that the run before has not seen pass")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--unfinished"):
+        seen = set(config.cache.get(_PASSED, [])) if config.cache else set()
+        config.hook.pytest_deselected(items=[each for each in items if each.nodeid in seen])
+        items[:] = [each for each in items if each.nodeid not in seen]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call" and report.passed:
+        _passed.add(report.nodeid)
+    elif report.failed:
+        _passed.discard(report.nodeid)
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.cache and not hasattr(session.config, "workerinput"):
+        session.config.cache.set(_PASSED, sorted(_passed))
     for left in multiprocessing.active_children():
         left.terminate()  # a run that a failed test has started: Python would wait for its end
-    # Not the exit code of failed tests, after which `make` runs only those again, and would call the run a success.
+    # Not the exit code of failed tests, after which `make` runs only those again: here it runs all that have not passed.
     if _crashed:
         session.exitstatus = pytest.ExitCode.INTERNAL_ERROR

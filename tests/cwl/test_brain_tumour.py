@@ -19,7 +19,7 @@ GOLDEN = {"reference_volume_mm3": 216_843.75, "baseline_dice": 0.948875, "dice":
 
 @pytest.mark.pipeline
 def test_the_pipeline_gives_equal_results_under_both_engines(tmp_path: Path) -> None:
-    job = training_job(tmp_path, 5, epochs=2, learning_rate=0.002, timed_ranks=[1])
+    job = training_job(tmp_path, 5, epochs=2, learning_rate=0.002, timed_ranks=[1], training_cache_mib=16)
     found = run_both(tmp_path, WORKFLOWS / "brain-tumour-segmentation" / "train.cwl", job)
     same = ("model.safetensors", "float32.bin", "metrics.json", "lesion_mask.nii.gz", "lesions.csv")
     chosen = {name: only(files, *same) for name, files in found.items()}

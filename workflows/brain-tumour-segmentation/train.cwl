@@ -86,6 +86,9 @@ inputs:
   training_chunk_mib:
     doc: MiB of cases that a rank of local-sgd keeps in memory; its epoch is cut into chunks that fit, which are trained apart and averaged
     type: int?
+  training_cache_mib:
+    doc: MiB of cases that a rank keeps in memory ready to use; else it cuts them from their files in each epoch
+    type: int?
   timed_ranks:
     doc: other numbers of ranks that the same training is done by, one after another, for the table of the report
     type: int[]
@@ -156,6 +159,7 @@ steps:
       scale_by_ranks: {default: true}
       ranks: training_ranks
       chunk_mib: training_chunk_mib
+      cache_mib: training_cache_mib
       threads_per_rank: training_threads
     out: [trained_model, training_log, run_report]
   train_timed:  # the time of other numbers of ranks; their models are not used
@@ -182,6 +186,7 @@ steps:
       scale_by_ranks: {default: true}
       ranks: timed_ranks
       chunk_mib: training_chunk_mib
+      cache_mib: training_cache_mib
       threads_per_rank: training_threads
     out: [run_report]
   export:

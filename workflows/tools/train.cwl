@@ -138,6 +138,10 @@ inputs:
     doc: MiB of cases that a rank of local-sgd keeps in memory; its epoch is cut into chunks that fit, which are trained apart and averaged
     type: int?
     inputBinding: {prefix: --chunk-mib}
+  cache_mib:
+    doc: MiB of cases that a rank keeps in memory ready to use, with epochs; else it cuts them from their files in each epoch
+    type: int?
+    inputBinding: {prefix: --cache-mib}
   accumulate:
     doc: parts that a rank cuts its patches of a step into, to need less memory
     type: int?

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -313,7 +314,7 @@ def compss_pods(tmp_path: Path, server: ApiServer, runcompss: str) -> None:
     server.environment = {
         "PATH": f"{programs}:{programs}/jre/bin:{user}:{FAKES}:{os.environ['PATH']}",
         "COMPSS_HOME": str(tmp_path / "COMPSs"),
-        "POD_PYTHON": os.environ.get("PYTHON", f"{Path(os.sys.executable)}"),  # type: ignore[attr-defined]
+        "POD_PYTHON": sys.executable,
         "POD_SSH_PORT": "2222",
     }
 

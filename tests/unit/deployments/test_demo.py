@@ -36,6 +36,12 @@ def test_fewer_steps_change_nothing_else(demo: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "-3", "1e3", "many", ""])
-def test_what_is_no_number_of_steps_is_told(demo: ModuleType, text: str) -> None:
+def test_what_is_no_number_is_told(demo: ModuleType, text: str) -> None:
     with pytest.raises(ArgumentTypeError, match="a whole number from 1"):
-        demo.number_of_steps(text)
+        demo.number(text, least=1, example=500)
+
+
+def test_fewer_cases_than_can_be_split_are_told(demo: ModuleType) -> None:
+    assert demo.number("12", least=demo.FEWEST_CASES, example=30) == 12
+    with pytest.raises(ArgumentTypeError, match="a whole number from 12"):
+        demo.number("11", least=demo.FEWEST_CASES, example=30)
