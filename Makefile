@@ -91,12 +91,16 @@ testbed-down: $(INSTALLED)
 hybrid: testbed
 	@COMPSS_HOME='$(COMPSS_HOME)' $(BIN)/python deployments/hybrid/hybrid.py
 
+AT_SITES = -n 3 --max-worker-restart 0 $(if $(LONG),,-m 'not long') --ignore tests/hybrid/alone tests/hybrid
 test-hybrid: $(INSTALLED)
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
-	$(BIN)/python -m pytest -n 3 --max-worker-restart 0 $(if $(LONG),,-m 'not long') --ignore tests/hybrid/alone tests/hybrid || \
-	  { [ $$? = 1 ] && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none --ignore tests/hybrid/alone tests/hybrid; }
+	$(BIN)/python -m pytest $(AT_SITES) || case $$? in \
+	  1) $(BIN)/python -m pytest --last-failed --last-failed-no-failures none --ignore tests/hybrid/alone tests/hybrid;; \
+	  3) $(BIN)/python -m pytest $(AT_SITES) --unfinished;; \
+	  *) exit 1;; \
+	esac
 endif
 
 SEED ?= 1
