@@ -20,7 +20,7 @@
 #          STEPS=500           of demo: a shorter training, for a first look on a slow machine; it finds less
 #          CASES=30            of demo: fewer patients than 74; hybrid takes the demo's
 #          TESTS='tests/hybrid/test_slurm.py …'   some of test-hybrid's files, or tests/hybrid/alone, which break parts of the testbed
-#          LONG=1              test-hybrid with the tests that wait minutes for Slurm's own clocks
+#          LONG=1              test-hybrid with the tests that take minutes: Slurm's own clocks, what hybrid shows as well
 #          SEED=1 JOBS_PER_KIND=5   of faults; SEED of resume, too
 #          BENCH='slurm_array transfer_direct transfer_pod'   of bench: those that need the testbed up
 #          SUITE=/path/of/cwl-v1.2 SITES='stock local slurm helm'   of conformance (stock local); the last two need the testbed
