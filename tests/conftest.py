@@ -105,7 +105,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if session.config.cache and not hasattr(session.config, "workerinput"):
+    if getattr(session.config, "cache", None) and not hasattr(session.config, "workerinput"):
         session.config.cache.set(_PASSED, sorted(_passed))
     for left in multiprocessing.active_children():
         left.terminate()  # a run that a failed test has started: Python would wait for its end

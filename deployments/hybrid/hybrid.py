@@ -197,6 +197,8 @@ def compose(folder: Path, seconds: dict[str, float], jobs: Sequence[dict[str, st
     parts = {uid: summary.component(pod) for uid, pod in pods.items() if uid in own_pods}
     jobs = [job for job in jobs if job["JobID"] in own_jobs]
     masks = {site: summary.mask_digests(folder / site / "output") for site in SITES}
+    weights = {site: summary.weight_digests(folder / site / "output" / "accepted_model") for site in SITES}
+    (same_model, other_weights), (same_masks, other_masks) = summary.equal(weights), summary.equal(masks)
     ran = [job for job in jobs if job["NodeList"] != "None assigned"]
     overhead = summary.overhead_s(events)
     result: dict[str, Any] = {
@@ -208,11 +210,10 @@ def compose(folder: Path, seconds: dict[str, float], jobs: Sequence[dict[str, st
         "compss_engine": engine_of(folder / "testbed" / "runs" / "testbed"),
         "ranks": rank_nodes(folder / "testbed" / "runs" / "testbed"),
         "cases": len(masks["testbed"]),
-        "masks_equal_laptop": bool(masks["testbed"]) and masks["testbed"] == masks["laptop"],
-        "masks_that_differ": sorted(
-            case for case in masks["laptop"].keys() | masks["testbed"].keys()
-            if masks["laptop"].get(case) != masks["testbed"].get(case)
-        ),
+        "model_equal_laptop": same_model,
+        "weights_that_differ": other_weights,
+        "masks_equal_laptop": same_masks,
+        "masks_that_differ": other_masks,
         "bytes_by_route": summary.bytes_by_route(events),
         "seconds": round(seconds["testbed"], 1),
         "seconds_laptop": round(seconds["laptop"], 1),
@@ -245,6 +246,7 @@ def show(result: dict[str, Any]) -> None:
         ("Slurm jobs", f"{len(result['slurm_jobs'])} on {', '.join(result['slurm_nodes'])}"),
         ("pods", ", ".join(f"{count} {name}" for name, count in result["pods_by_component"].items())),
         ("distributed training", f"engine {result['compss_engine']}, {len(result['compss_workers'])} workers"),
+        ("model equal to the laptop's", "yes, bit for bit" if result["model_equal_laptop"] else "NO"),
         ("masks equal to the laptop's", f"{'yes' if result['masks_equal_laptop'] else 'NO'}, {result['cases']} cases"),
         ("wall time", f"{result['seconds']:.0f} s; the laptop alone {result['seconds_laptop']:.0f} s"),
         ("overhead", f"{result['overhead_seconds']:.0f} s, {100 * result['overhead_share']:.0f} % of the wall time"),

@@ -11,6 +11,7 @@ from typing import Any
 
 SACCT_FIELDS = ("JobID", "JobName", "State", "ExitCode", "NodeList", "NNodes", "Elapsed", "Start", "End", "AllocTRES")
 MASK_FILE = "lesion_mask.nii.gz"
+WEIGHTS = (".safetensors", ".bin")  # as trained, and of the bundle that segments
 Event = Mapping[str, Any]
 
 
@@ -61,6 +62,10 @@ def shortfalls(result: Mapping[str, Any], segment_pods: Collection[str]) -> list
     hosts = {step: {rank["host"] for rank in ranks} for step, ranks in result["ranks"].items()}
     nodes, train = set(result["slurm_nodes"]), hosts.get("train", set())
     wrong = []
+    if not result["model_equal_laptop"]:
+        wrong.append(
+            f"the model differs from the laptop's: {', '.join(result['weights_that_differ']) or 'there is none'}"
+        )
     if not result["masks_equal_laptop"]:
         wrong.append(f"masks differ from the laptop's: {', '.join(result['masks_that_differ']) or 'there are none'}")
     if len(nodes) < 2 or len(train) < 2 or not train <= nodes:
@@ -144,6 +149,27 @@ def mask_digests(folder: Path) -> dict[str, str]:
             raise ValueError(f"{case} was segmented twice below {folder.name}")
         digests[case] = hashlib.sha256(path.read_bytes()).hexdigest()
     return digests
+
+
+def weight_digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of each file of weights below a folder, by its path there."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in WEIGHTS
+    }
+
+
+def equal(digests: Mapping[str, Mapping[str, str]]) -> tuple[bool, list[str]]:
+    """Whether there is something and it is the same at both places, and the names of what is not.
+
+    Args:
+        digests: of each of two places, by name.
+    """
+    one, other = digests.values()
+    return bool(one) and one == other, sorted(
+        name for name in one.keys() | other.keys() if one.get(name) != other.get(name)
+    )
 
 
 def _sites(events: Iterable[Event]) -> Iterator[Mapping[str, Any]]:

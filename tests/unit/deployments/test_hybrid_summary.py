@@ -85,6 +85,8 @@ def test_what_others_run_meanwhile_is_not_counted(summary: ModuleType) -> None:
 
 
 GOOD = {
+    "model_equal_laptop": True,
+    "weights_that_differ": [],
     "masks_equal_laptop": True,
     "masks_that_differ": [],
     "slurm_jobs": [{"JobID": "7", "State": "COMPLETED"}],
@@ -100,6 +102,11 @@ GOOD = {
     [
         ({}, 2, ""),
         ({"masks_equal_laptop": False, "masks_that_differ": ["case-1"]}, 2, "masks differ .* case-1"),
+        (
+            {"model_equal_laptop": False, "weights_that_differ": ["models/m.safetensors"]},
+            2,
+            "model differs .* models/m.s",
+        ),
         ({"slurm_nodes": ["n1"]}, 2, "train: ranks on n1, n2, Slurm's nodes are n1"),
         ({"ranks": {**GOOD["ranks"], "train": [{"host": "laptop"}]}}, 2, "train: ranks on laptop"),
         ({"compss_workers": ["u"]}, 2, "train_distributed: 1 workers"),
@@ -133,3 +140,27 @@ def test_masks_are_found_by_case(summary: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "b" / "case-1" / "lesion_mask.nii.gz").write_bytes(b"x")
     with pytest.raises(ValueError, match="twice"):
         summary.mask_digests(tmp_path)
+
+
+def test_a_model_is_the_same_where_all_its_weights_are(summary: ModuleType, tmp_path: Path) -> None:
+    for site in ("testbed", "laptop"):
+        (tmp_path / site / "models").mkdir(parents=True)
+        (tmp_path / site / "model_card.json").write_text(site)  # says where and when
+        (tmp_path / site / "models" / "model.safetensors").write_bytes(b"weights")
+        (tmp_path / site / "models" / "model.bin").write_bytes(b"of a bundle")
+
+    def compared() -> tuple[bool, list[str]]:
+        same: tuple[bool, list[str]] = summary.equal(
+            {site: summary.weight_digests(tmp_path / site) for site in ("testbed", "laptop")}
+        )
+        return same
+
+    assert compared() == (True, [])
+    (tmp_path / "laptop" / "models" / "model.bin").write_bytes(b"of a bundlE")
+    assert compared() == (False, ["models/model.bin"])
+    (tmp_path / "testbed" / "models" / "model.safetensors").unlink()
+    assert compared() == (False, ["models/model.bin", "models/model.safetensors"])
+
+
+def test_two_places_without_anything_are_not_the_same(summary: ModuleType) -> None:
+    assert summary.equal({"testbed": {}, "laptop": {}}) == (False, [])
