@@ -22,7 +22,7 @@ workflows:
     type: cwl
     config: {{file: {workflow}, settings: {job}}}
     bindings: [{{step: /, target: {{deployment: laptop}}}}]
-deployments: {{laptop: {{type: medweave.local, config: {{}}}}}}
+deployments: {{laptop: {{type: medweave.local, config: {laptop}}}}}
 scheduling: {{scheduler: {{type: medweave.scheduler, config: {{}}}}}}
 database: {{type: medweave.database, config: {{}}}}
 """
@@ -39,7 +39,7 @@ def run_both(
 
 
 def begin(
-    folder: Path, cwl: Path, engine: str, job: str, outputs: str, *, log: Any, fakes: bool = False
+    folder: Path, cwl: Path, engine: str, job: str, outputs: str, *, log: Any, fakes: bool = False, laptop: str = "{}"
 ) -> subprocess.Popen[str]:
     """An engine's own command in a folder; everything runs on this machine.
 
@@ -49,9 +49,11 @@ def begin(
         outputs: name of the folder that it makes there.
         log: where its standard error goes.
         fakes: the steps are the stand-ins of `tests/fakes`.
+        laptop: configuration of StreamFlow's only deployment.
     """
     if engine == "streamflow":
-        (folder / "streamflow.yml").write_text(FILE.format(workflow=json.dumps(str(cwl)), job=job), encoding="utf-8")
+        text = FILE.format(workflow=json.dumps(str(cwl)), job=job, laptop=laptop)
+        (folder / "streamflow.yml").write_text(text, encoding="utf-8")
         words = ["streamflow", "run", "--quiet", "--outdir", outputs, "streamflow.yml"]
     else:
         words = ["cwltool", "--outdir", outputs, str(cwl), job]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-from collections.abc import MutableMapping, MutableSequence
+from collections.abc import Mapping, MutableMapping, MutableSequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from medweave_connectors.local.environment import step_environment
 from medweave_connectors.local.links import let_write, link
 from medweave_connectors.local.process import Command, Ended, end_all_now
 from medweave_connectors.local.streams import Reader, Writer
+from medweave_connectors.reactions.one_machine import MachineAttempts
+from medweave_connectors.reactions.table import ONE_MACHINE, read_table
 from medweave_connectors.record import current
 from medweave_connectors.record.causes import cause, step_message
 from medweave_connectors.record.job import CommandOutcome
@@ -35,8 +37,15 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
     Copies on this machine stay StreamFlow's own; links to what is only read do not.
     """
 
-    def __init__(self, deployment_name: str, config_dir: str, transferBufferSize: int = 2**16) -> None:
+    def __init__(
+        self,
+        deployment_name: str,
+        config_dir: str,
+        transferBufferSize: int = 2**16,
+        reactions: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
         super().__init__(deployment_name, config_dir, transferBufferSize)
+        self._table = read_table(reactions or {}, ONE_MACHINE)
         self._commands: set[Command] = set()
         self._closing = False
 
@@ -94,6 +103,34 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
         variables = step_environment(location.environment, environment or {})
         # StreamFlow passes the file of stdout when the tool names none for stderr: progress must not end in there.
         streams = (file_name(stdin), file_name(stdout), None if stderr == stdout else file_name(stderr))
+
+        async def shell(line: str) -> tuple[str, int]:
+            return await self.run(location, [line], capture_output=True) or ("", 1)
+
+        async def begin(further: Mapping[str, str]) -> tuple[str, int]:
+            return await self._attempt(command, {**variables, **further}, workdir, streams, timeout, job_name)
+
+        attempts = MachineAttempts(
+            job_name,
+            self._table,
+            lambda: self._closing,
+            place="this machine",
+            folder=workdir,
+            temporary=(environment or {}).get("TMPDIR", ""),
+            shell=shell,
+            begin=begin,
+        )
+        return await attempts.run()
+
+    async def _attempt(
+        self,
+        command: MutableSequence[str],
+        variables: Mapping[str, str],
+        workdir: str,
+        streams: tuple[str | None, str | None, str | None],
+        timeout: int | None,
+        job_name: str,
+    ) -> tuple[str, int]:
         started = Command(
             command,
             environment=variables,

@@ -86,6 +86,9 @@ STANDING: Table = {
     FailureKind.STEP_FAILED: DEFAULTS[FailureKind.STEP_FAILED],
 }
 
+# On a machine without a scheduler, which says of no other end what it came from.
+ONE_MACHINE: Table = {FailureKind.STEP_FAILED: DEFAULTS[FailureKind.STEP_FAILED]}
+
 
 def read_table(given: Mapping[str, Mapping[str, Any]], usual: Table = DEFAULTS) -> Table:
     """The usual table with the keys that a site's file changes, as the connector's schema has them."""

@@ -8,7 +8,7 @@ import secrets
 import shlex
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, MutableMapping, MutableSequence, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, MutableSequence, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from medweave_connectors import requests, shutdown
 from medweave_connectors.errors import CommandFailed, SiteUnreachable, TimeLimitExceeded, of_the_file
 from medweave_connectors.given import given_to
 from medweave_connectors.job_processes import KEY, end_line
+from medweave_connectors.reactions.one_machine import MachineAttempts
+from medweave_connectors.reactions.table import ONE_MACHINE, read_table
 from medweave_connectors.record import current
 from medweave_connectors.record.output import JobOutput
 from medweave_connectors.remote import (
@@ -104,6 +106,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
         maxConcurrentSessions: int = 10,
         transferBufferSize: int = 2**20,
         environment: MutableMapping[str, Any] | None = None,
+        reactions: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         super().__init__(
             deployment_name,
@@ -133,6 +136,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
         self._worker_setting = f"deployments.{deployment_name}.config.environment"
         with of_the_file():
             self._worker = read_environment(environment or {}, where=self._worker_setting)
+        self._table = read_table(reactions or {}, ONE_MACHINE)
         self._cls_context = _CheckedContext
         self._groups: dict[str, tuple[ExecutionLocation, str]] = {}  # of jobs, by their mark
         self._open_shells: dict[str, Shells] = {}
@@ -184,20 +188,27 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
             CommandFailed: another command failed whose exit code nobody looks at.
         """
         if job_name is not None and workdir is not None:
-            key = secrets.token_hex(8)
-            line = shell_line(
-                command,
-                environment=step_variables(location.environment, environment or {}, {KEY: key}),
-                workdir=workdir,
-                stdin=file_name(stdin) or "/dev/null",  # the session's input stays open
-                stdout=file_name(stdout),
-                # StreamFlow passes the file of stdout when the tool names none for stderr.
-                stderr=None if stderr == stdout else file_name(stderr),
+            # StreamFlow passes the file of stdout when the tool names none for stderr.
+            streams = (file_name(stdin), file_name(stdout), None if stderr == stdout else file_name(stderr))
+            given = dict(environment or {})
+
+            async def shell(script: str) -> tuple[str, int]:
+                return await self.run(location, [script], capture_output=True) or ("", 1)
+
+            async def begin(further: Mapping[str, str]) -> tuple[str, int]:
+                return await self._attempt(location, command, {**given, **further}, workdir, streams, timeout, job_name)
+
+            attempts = MachineAttempts(
+                job_name,
+                self._table,
+                lambda: self._closing,
+                place=location.name,
+                folder=workdir,
+                temporary=given.get("TMPDIR", ""),
+                shell=shell,
+                begin=begin,
             )
-            gpus = requests.hints_of(job_name).gpus_max > 0
-            line = self._worker.started(self._worker.inside(line, folder=str(Path(workdir).parent), gpus=gpus))
-            lines = (*self._worker.lines(where=self._worker_setting), line)
-            return await self._run_job(location, "\n".join(lines), workdir, timeout, job_name, key)
+            return await attempts.run()
         line = utility_line(command, environment=environment or {}, workdir=workdir, stdin=file_name(stdin))
         for pause_s in (*(CUT_PAUSES_S if only_looks(command) else ()), None):
             try:
@@ -293,6 +304,30 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
             yield process
         finally:
             process.close()  # not waited for: servers agree when the command has ended
+
+    async def _attempt(
+        self,
+        location: ExecutionLocation,
+        command: MutableSequence[str],
+        environment: Mapping[str, str],
+        workdir: str,
+        streams: tuple[str | None, str | None, str | None],
+        timeout: int | None,
+        job_name: str,
+    ) -> tuple[str, int]:
+        key = secrets.token_hex(8)
+        line = shell_line(
+            command,
+            environment=step_variables(location.environment, environment, {KEY: key}),
+            workdir=workdir,
+            stdin=streams[0] or "/dev/null",  # the session's input stays open
+            stdout=streams[1],
+            stderr=streams[2],
+        )
+        gpus = requests.hints_of(job_name).gpus_max > 0
+        line = self._worker.started(self._worker.inside(line, folder=str(Path(workdir).parent), gpus=gpus))
+        lines = (*self._worker.lines(where=self._worker_setting), line)
+        return await self._run_job(location, "\n".join(lines), workdir, timeout, job_name, key)
 
     async def _run_job(
         self, location: ExecutionLocation, line: str, workdir: str, timeout: int | None, job_name: str, key: str
