@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import signal
 import socket
@@ -18,7 +19,7 @@ import torch
 from medweave_steps.contracts.errors import TryAgainError, UsageError, UserInputError
 from medweave_steps.runtime import environment
 from medweave_steps.runtime.environment import Gang, Place
-from medweave_steps.training import failures, launch, watch
+from medweave_steps.training import failures, launch, ranks, watch
 from medweave_steps.training.group import Alone, choose_device
 from medweave_steps.training.launch import ranks_here, run_ranks
 from support import rank_work
@@ -181,6 +182,21 @@ def test_a_rank_that_falls_silent_or_never_comes_is_told(
     assert [failure.what for failure in seen] == ["rank 1 was lost."]
     assert seen[0].seen == f"no sign of life {told}, as rank 0 on here saw it"
     assert seen[0].is_cause
+
+
+def test_a_rank_shows_at_once_that_it_has_come(monkeypatch: pytest.MonkeyPatch, store: Any) -> None:
+    # Who froze in its first two seconds was waited for like one that starts from a slow file system: five minutes.
+    monkeypatch.setattr(watch, "BEAT_S", 3600.0)
+    own = watched(store, [])
+    store.wait(["medweave/beat/0"], datetime.timedelta(seconds=30))
+    own.finish()
+
+
+def test_a_rank_that_freezes_has_ended_the_others_within_a_minute() -> None:
+    """Of the times that follow one another; a rank that gets SIGSTOP was seen to end the other after 45 s."""
+    noticed_s = watch.SILENCE_S + 2 * watch.BEAT_S  # its last beat is seen late, and so is that none follows
+    assert noticed_s + launch.LAST_WORDS_S + launch.LINGER_S <= 60
+    assert noticed_s + ranks.HEARSAY_S + launch.LINGER_S <= 60
 
 
 def test_a_rank_that_has_finished_may_be_silent(monkeypatch: pytest.MonkeyPatch, store: Any) -> None:
