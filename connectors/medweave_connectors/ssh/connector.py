@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-import shlex
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, MutableSequence, Sequence
@@ -17,7 +16,7 @@ import asyncssh
 from streamflow.core.deployment import ExecutionLocation
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.scheduling import Hardware
-from streamflow.deployment.connector.ssh import SSHConnector, SSHContext
+from streamflow.deployment.connector.ssh import SSHConnector
 
 from medweave_connectors import requests, shutdown
 from medweave_connectors.errors import CommandFailed, SiteUnreachable, TimeLimitExceeded, of_the_file
@@ -39,53 +38,22 @@ from medweave_connectors.remote import (
 from medweave_connectors.reuse.running import reusing
 from medweave_connectors.reuse.worker import Worker
 from medweave_connectors.shells import SHELLS, ShellLost, Shells
+from medweave_connectors.ssh.context import CheckedContext, start
 from medweave_connectors.ssh.hardware import PROBE, parse_hardware
-from medweave_connectors.ssh.master import MasterConnection
 from medweave_connectors.ssh.openssh import look_up
 from medweave_connectors.ssh.streams import Reader, SessionShell, Writer
-from medweave_connectors.ssh.way import Target, connect
+from medweave_connectors.ssh.way import Target
 from medweave_connectors.transfer.copies import CUT_PAUSES_S, TarCopies
 from medweave_connectors.transfer.direct.ends import End
 from medweave_connectors.worker import read_environment
 
 SESSION_PAUSES_S = (0.3, 0.6, 1.2, 2.4)
 RETRY_DELAY_S = 1  # nothing else goes on meanwhile
-GRACE_S, END_S, CLOSE_S = 3.0, 15.0, 2.0
+GRACE_S, END_S = 3.0, 15.0
 TIMED_OUT, LOST = -1, -2  # ends of a job that are no exit codes
 _EXIT_CODES = {TIMED_OUT: 143, LOST: 1}
 READ_BYTES = 65536
 GROUP_MARK = "medweave-group "
-
-
-class _CheckedContext(SSHContext):  # type: ignore[misc]
-    """A connection whose host key is checked, made again where it was lost."""
-
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(*arguments, **keywords)
-        self._one_at_a_time = asyncio.Lock()
-        self._ssh_connection: Any = None
-
-    async def close(self) -> None:
-        """Closes the connection, without a word about channels that the other side still holds."""
-        if self._ssh_connection is not None:
-            self._ssh_connection.close()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ssh_connection.wait_closed(), CLOSE_S)
-            self._ssh_connection = None
-
-    async def get_connection(self) -> Any:
-        """The connection; a new one where the last was lost."""
-        async with self._one_at_a_time:
-            if self._ssh_connection is None or self._ssh_connection.is_closed():
-                self._ssh_connection = await connect(self._config.target)
-            return self._ssh_connection
-
-
-async def _start(connection: Any, script: str) -> Any:
-    """Runs a script by the machine's `sh`, whose process group has the number `$$` (sshd gives each command its own)."""
-    if isinstance(connection, MasterConnection):
-        return await connection.create_process(script)
-    return await connection.create_process(f"exec sh -c {shlex.quote(script)}", encoding=None)
 
 
 class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
@@ -137,7 +105,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
         with of_the_file():
             self._worker = read_environment(environment or {}, where=self._worker_setting)
         self._table = read_table(reactions or {}, ONE_MACHINE)
-        self._cls_context = _CheckedContext
+        self._cls_context = CheckedContext
         self._groups: dict[str, tuple[ExecutionLocation, str]] = {}  # of jobs, by their mark
         self._open_shells: dict[str, Shells] = {}
         self._places: dict[str, asyncio.Semaphore] = {}
@@ -290,7 +258,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
             connection = None
             try:
                 connection = await context.get_connection()
-                process = await _start(connection, script)
+                process = await start(connection, script)
                 break
             except (asyncssh.Error, OSError) as error:
                 # A second connection may do better; a session is refused while another one is being closed.
