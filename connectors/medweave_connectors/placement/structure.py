@@ -20,6 +20,7 @@ from medweave_connectors.errors import of_the_file
 from medweave_connectors.field_faults import FieldFault, fault_at, of_errors
 from medweave_connectors.lines import ThisRun
 from medweave_connectors.placement.bindings import OUR_TYPES
+from medweave_steps.contracts.errors import StepError
 
 WHAT = "StreamFlow file"
 VERSION = "version"
@@ -36,7 +37,7 @@ class MedweaveValidator(SfValidator):  # type: ignore[misc]
         """
         path = Path(streamflow_file)
         with of_the_file():
-            text = read_text(path, WHAT)
+            text = self._text(path)
             if OUR_TYPES not in text:
                 document: MutableMapping[str, Any] = super().validate_file(streamflow_file)
                 return document
@@ -46,6 +47,14 @@ class MedweaveValidator(SfValidator):  # type: ignore[misc]
         if found := list(self._faults(document, path)):
             raise WorkflowDefinitionException("\n".join(map(str, found)))
         return document
+
+    @staticmethod
+    def _text(path: Path) -> str:
+        try:
+            return read_text(path, WHAT)
+        except StepError:  # nobody's file: told by us, so without the engine's traceback
+            engine_log.shorten()
+            raise
 
     def _faults(self, document: Mapping[str, Any], path: Path) -> Iterator[FieldFault]:
         known = list(self.schema.configs)

@@ -38,6 +38,16 @@ def test_it_is_told_by_line_and_field_without_a_traceback(
     assert not (tmp_path / "runs").exists(), "nothing was started"
 
 
+@pytest.mark.parametrize(("make", "seen"), [(None, "nothing at this path"), ("mkdir", "a folder")])
+def test_a_file_that_cannot_be_read_is_told_without_a_traceback(tmp_path: Path, make: str | None, seen: str) -> None:
+    if make:
+        (tmp_path / "streamflow.yml").mkdir()
+    ended = run(tmp_path)
+    assert ended.exit_code == 1
+    assert f"seen:     {seen}" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_what_a_site_finds_wrong_later_has_its_line_too(tmp_path: Path) -> None:
     config = {"nodes": ["127.0.0.1"], "username": "me", "sshKey": "gone"}
     file = engine_file({"here": {"type": "medweave.ssh", "config": config, "workdir": "/scratch/me"}})
