@@ -10,9 +10,10 @@ from typing import Any
 from medweave.validate.cwl_types import ANY, BadType, Type, of_value, parse, spelled_type
 from medweave.validate.findings import Finding
 from medweave.validate.repository import CWL_CLASSES
-from medweave.validate.source import Source, commented
+from medweave.validate.source import Source
 from medweave_connectors.closest import closest
 from medweave_connectors.lines import FieldPath
+from medweave_connectors.quick_yaml import commented
 
 REQUIREMENTS = (
     "InlineJavascriptRequirement", "SchemaDefRequirement", "LoadListingRequirement", "DockerRequirement", "SoftwareRequirement",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,23 +10,9 @@ import yaml  # type: ignore[import-untyped]
 
 from medweave.validate.findings import Finding
 from medweave_connectors.lines import FieldPath, below, position
+from medweave_connectors.quick_yaml import Loader, scalar
 
 _LINE = 80  # characters of a line that are shown
-# The words of YAML 1.2, which StreamFlow and CWL runners read; PyYAML's own are of YAML 1.1, where `on` and `no` are booleans.
-_WORDS = (
-    ("null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""]),
-    ("bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")),
-    ("int", re.compile(r"^(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$"), list("-+0123456789")),
-    ("float", re.compile(r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$"), list("-+.0123456789")),
-)
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  # PyYAML's own name, filled below
-
-
-for _name, _pattern, _first in _WORDS:
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", _pattern, _first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,7 +57,7 @@ def read(path: Path) -> tuple[list[Source], list[Finding]]:
     """The documents of a file, and what is wrong with it as YAML."""
     try:
         text = path.read_text(encoding="utf-8")
-        loader = _Loader(text)
+        loader = Loader(text)
         try:
             roots = []
             while loader.check_node():
@@ -105,13 +90,13 @@ def _syntax(path: Path, line: int, column: int, what: str, seen: str, fix: str) 
 
 def _plain(node: Any, path: Path, field: FieldPath, faults: list[Finding]) -> Any:
     if isinstance(node, yaml.ScalarNode):
-        return _scalar(node)
+        return scalar(node)
     if isinstance(node, yaml.SequenceNode):
         return [_plain(item, path, (*field, number), faults) for number, item in enumerate(node.value)]
     found: dict[Any, Any] = {}
     lines: dict[Any, int] = {}
     for key_node, value_node in node.value:
-        key = _scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else str(key_node.value)
+        key = scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else str(key_node.value)
         value = _plain(value_node, path, (*field, key), faults)
         if key == "<<" and isinstance(value, dict):  # a merge: keys that the mapping has itself win
             found = {**value, **found}
@@ -135,36 +120,3 @@ def _plain(node: Any, path: Path, field: FieldPath, faults: list[Finding]) -> An
         lines[key] = mark.line + 1
         found[key] = value
     return found
-
-
-def _scalar(node: Any) -> Any:
-    kind, text = node.tag.rpartition(":")[2], node.value
-    if kind == "null":
-        return None
-    if kind == "bool":
-        return text.lower() == "true"
-    if kind == "int":
-        return int(text, 0) if text.startswith(("0x", "0o")) else int(text)
-    return float(text) if kind == "float" else text
-
-
-def commented(node: Any) -> Any:
-    """The same data as ruamel.yaml makes it, with the lines that schema-salad tells of."""
-    from ruamel.yaml.comments import CommentedMap, CommentedSeq
-
-    if isinstance(node, yaml.ScalarNode):
-        return _scalar(node)
-    mark = node.start_mark
-    if isinstance(node, yaml.SequenceNode):
-        listed = CommentedSeq(commented(item) for item in node.value)
-        listed.lc.line, listed.lc.col = mark.line, mark.column
-        for number, item in enumerate(node.value):
-            listed.lc.add_idx_line_col(number, [item.start_mark.line, item.start_mark.column])
-        return listed
-    mapping = CommentedMap()
-    mapping.lc.line, mapping.lc.col = mark.line, mark.column
-    for key, value in node.value:
-        mapping[_scalar(key)] = commented(value)
-        at, of = key.start_mark, value.start_mark
-        mapping.lc.add_kv_line_col(_scalar(key), [at.line, at.column, of.line, of.column])
-    return mapping

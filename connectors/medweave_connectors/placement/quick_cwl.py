@@ -1,0 +1,31 @@
+"""CWL documents, read by libyaml.
+
+The engine's library reads each of a workflow's files by ruamel.yaml's Python parser, which takes a fifth of the time of a run that
+has nothing to do. What that parser may take otherwise is still left to it, and so is what is wrong: its errors stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cwl_utils.parser
+import yaml  # type: ignore[import-untyped]
+
+from medweave_connectors import quick_yaml
+
+_stock: Callable[..., Any] = cwl_utils.parser.load_document_by_string
+
+
+def _load(string: str, uri: str, loadingOptions: Any = None, id_: str | None = None, load_all: bool = False) -> Any:
+    """A CWL object from the text of a document."""
+    try:
+        document = quick_yaml.load(string)
+    except (quick_yaml.Unusual, yaml.YAMLError, ValueError, RecursionError):
+        return _stock(string, uri, loadingOptions, id_, load_all)
+    return cwl_utils.parser.load_document_by_yaml(document, uri, loadingOptions, id_, load_all)
+
+
+def install() -> None:
+    """Puts it in the place where the library looks it up."""
+    cwl_utils.parser.load_document_by_string = _load

@@ -1,0 +1,129 @@
+"""Documents that libyaml reads for the engine are those that ruamel.yaml reads, with the same lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import cwl_utils.parser
+import pytest
+import yaml  # type: ignore[import-untyped]
+from hypothesis import given
+from hypothesis import strategies as st
+from ruamel.yaml.error import YAMLError
+from schema_salad.exceptions import ValidationException
+from schema_salad.utils import yaml_no_ts
+
+from medweave_connectors import quick_yaml
+from medweave_connectors.placement import quick_cwl
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCUMENTS = sorted((ROOT / "workflows").rglob("*.cwl"))
+WORDS = st.sampled_from(
+    [
+        "yes",
+        "on",
+        "No",
+        "~",
+        "null",
+        "017",
+        "0o17",
+        "0x1f",
+        "1e3",
+        "1.",
+        ".5",
+        "-0",
+        "2026-11-25",
+        "12:30:45",
+        "a: b",
+        "#c",
+        "",
+    ]
+)
+VALUES = st.recursive(
+    WORDS
+    | st.text(max_size=8)
+    | st.integers()
+    | st.booleans()
+    | st.none()
+    | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS | st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    return str(value) if isinstance(value, str) else value
+
+
+def lines(value: Any) -> list[Any]:
+    """Where each key and each item stands."""
+    if isinstance(value, dict):
+        return [(key, tuple(value.lc.data[key]), lines(each)) for key, each in value.items()]
+    if isinstance(value, list):
+        return [(tuple(value.lc.data[number]), lines(each)) for number, each in enumerate(value)]
+    return []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_document_of_ours_is_the_same_with_the_same_lines(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    expected, found = yaml_no_ts().load(text), quick_yaml.load(text)
+    assert plain(found) == plain(expected)
+    assert lines(found) == lines(expected)
+
+
+@given(value=VALUES, width=st.sampled_from([10, 80]), flow=st.booleans())
+def test_what_is_read_at_all_is_read_alike(value: Any, width: int, flow: bool) -> None:
+    text = yaml.safe_dump(value, width=width, default_flow_style=flow, allow_unicode=True)
+    try:
+        found = quick_yaml.load(text)
+    except quick_yaml.Unusual:
+        return
+    if isinstance(value, dict | list):  # the stock reader keeps no bare scalar
+        assert repr(plain(found)) == repr(plain(yaml_no_ts().load(text)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &x 1\nb: *x\n",
+        "a: &x [*x]\n",
+        "a: 1\na: 2\n",
+        "x: {<<: {a: 1}}\n",
+        "a: !!python/none\n",
+        "a: !Ref b\n",
+        "? [a]\n: b\n",
+        "",
+    ],
+)
+def test_what_is_unusual_is_left_to_the_stock_reader(text: str) -> None:
+    with pytest.raises(quick_yaml.Unusual):
+        quick_yaml.load(text)
+
+
+def test_errors_are_the_stock_ones(tmp_path: Path) -> None:
+    told = []
+    for number, load in enumerate((quick_cwl._stock, quick_cwl._load)):
+        for text in (
+            "cwlVersion: v1.2\nclass: CommandLineTool\ninputs: {a: strng}\noutputs: {}\n",
+            "a: [",
+            "cwlVersion: v1.2\n",
+        ):
+            with pytest.raises((ValidationException, YAMLError)) as caught:
+                load(text, "file:///x.cwl")
+            told.append((number, type(caught.value), str(caught.value)))
+    assert [each[1:] for each in told if each[0]] == [each[1:] for each in told if not each[0]]
+
+
+def test_the_engine_reads_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cwl_utils.parser, "load_document_by_string", quick_cwl._stock)
+    quick_cwl.install()
+    read: list[str] = []
+    monkeypatch.setattr(quick_yaml, "load", lambda text: read.append(text) or yaml_no_ts().load(text))
+    cwl_utils.parser.load_document_by_uri(str(DOCUMENTS[0]))
+    assert len(read) == 1
