@@ -139,7 +139,7 @@ def _train(
     from medweave_steps.train.loop import Trainer
     from medweave_steps.train.network import seeded_network
     from medweave_steps.train.strategies import strategy_class
-    from medweave_steps.training.agreement import check_agreement
+    from medweave_steps.training.agreement import check_agreement, check_arrays
     from medweave_steps.training.energy import RanksEnergy
     from medweave_steps.training.group import choose_device
     from medweave_steps.training.history import History
@@ -148,6 +148,7 @@ def _train(
     config = job.config
     content = read_checkpoint(config.resume_from) if config.resume_from else None
     check_agreement(group, _given(config, prepared, content))
+    check_arrays(group, [*training, *validation])
     device = choose_device(config.device, local_rank=group.local_rank)
     sampler = open_sampler(config, prepared, training, **config.of_sampler())
     check_agreement(group, {"digest of the training cases": sampler.digest()})
