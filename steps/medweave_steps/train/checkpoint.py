@@ -42,30 +42,42 @@ def newest_whole(folder: Path) -> Path | None:
     """The newest checkpoint of a folder whose every record has the checksum that was written with it; None where none has."""
     for name in (CHECKPOINT_FILE, BEFORE_FILE):
         try:
-            with zipfile.ZipFile(folder / name) as file:
-                if file.testzip() is None:
-                    return folder / name
-        except (OSError, zipfile.BadZipFile, EOFError):
+            content = (folder / name).read_bytes()
+        except OSError:
             continue
+        if _is_whole(content):
+            return folder / name
     return None
+
+
+def _is_whole(content: bytes) -> bool:
+    """Whether it is a zip archive whose every record has the checksum that was written with it; torch does not look."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as file:
+            return file.testzip() is None
+    except Exception:  # whatever a damaged directory makes zipfile raise
+        return False
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """Reads a checkpoint, or the one in a folder; only data is read from it, never code.
 
     Raises:
-        UserInputError: there is none, or it is not complete.
+        UserInputError: there is none, it is not complete, or not what was written.
     """
     torch = require("torch", extra="train")
     file = path / CHECKPOINT_FILE if path.is_dir() else path
+    older = f"use an older checkpoint, such as {BEFORE_FILE} beside it, or start anew"
     try:
-        content = torch.load(io.BytesIO(file.read_bytes()), map_location="cpu", weights_only=True)
+        written = file.read_bytes()
     except FileNotFoundError as error:
         raise _unusable("no file", "write one with --checkpoint-folder, or leave out --resume-from") from error
-    except OSError:
-        raise
-    except Exception as error:  # whatever a broken zip or pickle makes torch raise
-        raise _unusable(f"{type(error).__name__} while reading it", "use an older checkpoint, or start anew") from error
+    if not _is_whole(written):
+        raise _unusable("a file that is damaged or cut off: its checksums do not fit", older)
+    try:
+        content = torch.load(io.BytesIO(written), map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever another archive makes torch raise
+        raise _unusable(f"{type(error).__name__} while reading it", older) from error
     if not isinstance(content, dict) or content.get("version") != VERSION:
         raise _unusable("a file of another kind or version", "use a checkpoint written by this version of medweave")
     return content
