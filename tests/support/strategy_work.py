@@ -22,6 +22,7 @@ from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.loop import Trainer
 from medweave_steps.train.network import seeded_network
 from medweave_steps.training.group import Alone
+from medweave_steps.training.history import History
 from medweave_steps.training.launch import run_ranks
 from support.rank_work import run_to_its_end, seeded, trainer_for
 
@@ -145,6 +146,21 @@ def _by_ranks_or_one(case: Case, group: Any) -> dict[str, Any]:
     result = trained(case, Alone()) if group.rank == 0 else {}
     group.gather(None)  # the others wait for the checkpoints that it writes
     return result
+
+
+def drawn_and_drawn_again(case: Case, group: Any) -> list[tuple[list[float], list[float]]]:
+    """Of each rank: random numbers of a network, by which each has drawn others, and those after a resume of its checkpoint."""
+    import torch
+
+    trainer, folder = trainer_of(case, group), case.config.checkpoint_folder
+    assert folder is not None
+    torch.manual_seed(100 + group.rank)
+    trainer.save(folder, History(None, []))
+    drawn = torch.rand(3).tolist()
+    group.gather(None)  # rank 0 has written
+    torch.manual_seed(7)
+    trainer_of(case, group).restore(read_checkpoint(folder))
+    return group.gather((drawn, torch.rand(3).tolist()))
 
 
 def refusals(jobs: Mapping[str, Sequence[TrainConfig]], group: Any) -> dict[str, list[Any]]:

@@ -83,6 +83,31 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return content
 
 
+def random_state(device: Any) -> dict[str, Any]:
+    """The state of torch's random numbers in this process: of the CPU, and of the GPU if it computes on one."""
+    torch = require("torch", extra="train")
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def restore_random_state(content: Mapping[str, Any], *, rank: int, device: Any) -> None:
+    """Puts back what `random_state` gave on the rank of this number.
+
+    A rank that there was none of keeps the state it has begun with, which comes from the seed; what the ranks had of which there
+    are none now is lost.
+    """
+    torch = require("torch", extra="train")
+    own = content["random_state"].get(str(rank), {})
+    if torch.is_tensor(own):  # a checkpoint from before every rank's was kept has that of rank 0's CPU
+        own = {"cpu": own}
+    if "cpu" in own:
+        torch.set_rng_state(own["cpu"])
+    if "cuda" in own and device.type == "cuda":
+        torch.cuda.set_rng_state(own["cuda"], device)
+
+
 def check_identity(content: Mapping[str, Any], *, identity: Mapping[str, Any], data_sha256: str) -> None:
     """Refuses a checkpoint that another configuration, another architecture or other data wrote; `SPREAD` may differ.
 

@@ -14,7 +14,13 @@ import torch
 
 from medweave_steps.cli import main
 from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.train.checkpoint import check_identity, read_checkpoint, spread_before
+from medweave_steps.train.checkpoint import (
+    check_identity,
+    random_state,
+    read_checkpoint,
+    restore_random_state,
+    spread_before,
+)
 from medweave_steps.training.average import mean_state
 from support import strategy_work
 from support.processes import started
@@ -57,6 +63,57 @@ def test_two_ranks_one_and_two_again_train_what_two_ranks_do(
     assert [read_checkpoint(folder / f"{kind}-{name}")["state"]["step"] for name in CHECKPOINTS] == [12, 14, 16]
     assert largest_difference(results[f"{kind}, {then}"], results[kind]) <= (1e-12 if kind == "float64" else 1e-6)
     assert results[f"{kind}, {then}"]["loss"] == pytest.approx(results[kind]["loss"], abs=2e-6)
+
+
+@pytest.fixture(scope="module", params=["ddp", "local-sgd"])
+def with_random_states(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, list[tuple[list[float], list[float]]]]:
+    """A checkpoint's training by two ranks, and what each drew after it was written, and again after it was read."""
+    folder = tmp_path_factory.mktemp("random")
+    case = case_of(training_set(folder / "data"), "instance", strategy=request.param, ranks=2, checkpoint_folder=folder)
+    return case, by_two_ranks(strategy_work.drawn_and_drawn_again, case)
+
+
+def test_every_rank_draws_on_where_it_was(with_random_states: Any) -> None:
+    _, of_ranks = with_random_states
+    assert of_ranks[0][0] != of_ranks[1][0], "each rank has random numbers of its own"
+    assert [again for _, again in of_ranks] == [drawn for drawn, _ in of_ranks]
+
+
+def test_on_another_number_of_ranks_those_that_were_there_draw_on(with_random_states: Any) -> None:
+    case, of_ranks = with_random_states
+    content = read_checkpoint(case.config.checkpoint_folder)
+    device = torch.device("cpu")
+    with torch.random.fork_rng():
+        for rank, (drawn, _) in enumerate(of_ranks):
+            restore_random_state(content, rank=rank, device=device)
+            assert torch.rand(3).tolist() == drawn
+        torch.manual_seed(5)
+        seeded = torch.rand(3).tolist()
+        torch.manual_seed(5)
+        restore_random_state(content, rank=2, device=device)
+        assert torch.rand(3).tolist() == seeded, "there was no third rank"
+
+
+def test_a_checkpoint_from_before_every_ranks_state_was_kept_is_taken() -> None:
+    with torch.random.fork_rng():
+        content = {"random_state": {"0": torch.get_rng_state()}}
+        drawn = torch.rand(3).tolist()
+        restore_random_state(content, rank=0, device=torch.device("cpu"))
+        assert torch.rand(3).tolist() == drawn
+        restore_random_state(content, rank=1, device=torch.device("cpu"))
+        assert torch.rand(3).tolist() != drawn
+
+
+def test_the_gpus_random_numbers_go_on_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, put_back = torch.device("cuda", 1), []
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: torch.tensor([device.index], dtype=torch.uint8))
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: put_back.append((state.item(), device)))
+    content = {"random_state": {"3": random_state(gpu)}}
+    restore_random_state(content, rank=3, device=gpu)
+    restore_random_state(content, rank=2, device=gpu)
+    assert put_back == [(1, gpu)]
 
 
 def test_another_number_of_ranks_is_told() -> None:
