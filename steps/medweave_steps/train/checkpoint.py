@@ -126,7 +126,7 @@ def check_identity(content: Mapping[str, Any], *, identity: Mapping[str, Any], d
             "the checkpoint belongs to another training.",
             seen="; ".join(f"{name} = {before.get(name)!r}" for name in names),
             expected="; ".join(f"{name} = {identity.get(name)!r}" for name in names),
-            do="resume with the options that the checkpoint was written with, or start anew without --resume-from",
+            do=f"{_options_to_go_on(before, identity)}, or start anew without --resume-from",
         )
     if content["data_sha256"] != data_sha256:
         raise UserInputError(
@@ -135,6 +135,16 @@ def check_identity(content: Mapping[str, Any], *, identity: Mapping[str, Any], d
             expected=f"data digest {data_sha256[:16]}…, as cohort.json says",
             do="resume with the training set that the checkpoint was written with, or start anew without --resume-from",
         )
+
+
+def _options_to_go_on(before: Mapping[str, Any], identity: Mapping[str, Any]) -> str:
+    sizes, ranks = ([of.get(name, 0) for of in (before, identity)] for name in ("batch_size", "ranks"))
+    if ranks[0] == ranks[1] or not sizes[0] or sizes[0] * ranks[1] != sizes[1] * ranks[0]:
+        return "resume with the options that the checkpoint was written with"
+    return (
+        f"the batch goes by the ranks here, and with {ranks[1]} it is another training than with {ranks[0]}: to go on with "
+        f"that one, give --batch-size {sizes[0]} --learning-rate {before['learning_rate']!r} without --scale-by-ranks"
+    )
 
 
 def spread_before(content: Mapping[str, Any], identity: Mapping[str, Any]) -> str:
