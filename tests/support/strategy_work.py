@@ -207,9 +207,13 @@ def refusals(jobs: Mapping[str, Sequence[TrainConfig]], group: Any) -> dict[str,
     return {name: group.gather(_refusal(configs[group.rank], group)) for name, configs in jobs.items()}
 
 
-def trained_and_refused(job: tuple[Mapping[str, Case], Mapping[str, Sequence[TrainConfig]]], group: Any) -> Any:
-    """What `all_trained` and `refusals` give, by the same ranks."""
-    return all_trained(job[0], group), refusals(job[1], group)
+def trained_and_refused(
+    job: tuple[Mapping[str, Case], Mapping[str, Sequence[TrainConfig]], TrainJob], group: Any
+) -> Any:
+    """What `all_trained` and `refusals` give, by the same ranks; then what the verb's whole work reports of each rank."""
+    trained, said = all_trained(job[0], group), refusals(job[1], group)
+    outcome = train_on_rank(job[2], group)
+    return None if outcome is None else (trained, said, outcome[1].ranks)
 
 
 def trained_and_drawn(job: tuple[Mapping[str, Case], Mapping[str, Case]], group: Any) -> Any:

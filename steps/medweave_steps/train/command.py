@@ -194,14 +194,15 @@ def _given(config: TrainConfig, prepared: PreparedFolder, content: Mapping[str, 
 def _facts(job: TrainJob, group: Group, trainer: Any) -> RankFacts:
     from medweave_steps.runtime import environment
 
-    steps = trainer.state.step
+    steps, place = trainer.state.step, {"rank": group.rank, "world_size": group.world_size}
     return RankFacts(
         rank=group.rank,
         host=environment.host_name(),
         device=trainer.strategy.device.type,
         num_threads=job.num_threads,
-        samples=trainer.sampler.num_counted(steps, rank=group.rank, world_size=group.world_size),
+        samples=trainer.sampler.num_counted(steps, **place),
         seconds=round(trainer.state.train_seconds, 3),
+        padding=trainer.sampler.num_padding(steps, **place),
     )
 
 

@@ -14,7 +14,9 @@ import pytest
 
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.report import RankFacts
 from medweave_steps.io.prepared import open_prepared
+from medweave_steps.train.command import TrainJob
 from medweave_steps.training import agreement
 from medweave_steps.training.agreement import check_agreement
 from medweave_steps.training.group import Alone
@@ -68,11 +70,12 @@ def volumes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return training_set(tmp_path_factory.mktemp("volumes"), ("train", "train", "train", "validation"))
 
 
+ByRanks = tuple[dict[str, Any], dict[str, Any], list[RankFacts]]
+
+
 @pytest.fixture(scope="module")
-def by_ranks(
-    data: Path, volumes: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Each kind, trained by two ranks; and what these said when they were given other things."""
+def by_ranks(data: Path, volumes: Path, tmp_path_factory: pytest.TempPathFactory) -> ByRanks:
+    """Each kind, trained by two ranks; what these said when they were given other things; and what a training reported of each."""
     config = options(data, **DDP)
     mr = as_mr(training_set(tmp_path_factory.mktemp("mr")))
     others = {
@@ -86,15 +89,17 @@ def by_ranks(
         others[name] = with_changes(options(mr if "MR" in name else data, **DDP), training_set=folder)
     cases = {kind: case_of(data, kind, **DDP) for kind in KINDS}
     cases["volumes"] = case_of(volumes, "instance", **DDP, **VOLUMES)
-    trained, said = by_two_ranks(strategy_work.trained_and_refused, (cases, others))
-    return trained, said
+    verb, folder = options(volumes, **DDP, **VOLUMES), tmp_path_factory.mktemp("model")
+    job = TrainJob(config=verb, num_threads=1, folder=folder, log_folder=volumes / "log")
+    by_two: ByRanks = by_two_ranks(strategy_work.trained_and_refused, (cases, others, job))
+    return by_two
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_ranks_train_what_one_process_trains_with_the_doubled_batch(
-    data: Path, by_ranks: tuple[dict[str, Any], dict[str, Any]], kind: str
+    data: Path, by_ranks: ByRanks, kind: str
 ) -> None:
-    shared, _ = by_ranks
+    shared, _, _ = by_ranks
     alone = strategy_work.trained(case_of(data, kind, accumulate=1), Alone())
     tolerance = 1e-12 if kind == "float64" else 1e-6
     start = strategy_work.start(case_of(data, kind))
@@ -104,10 +109,8 @@ def test_two_ranks_train_what_one_process_trains_with_the_doubled_batch(
     assert shared[kind]["loss"] == pytest.approx(alone["loss"], abs=2e-6)
 
 
-def test_a_rank_that_has_no_case_at_the_end_of_an_epoch_changes_nothing(
-    volumes: Path, by_ranks: tuple[dict[str, Any], dict[str, Any]]
-) -> None:
-    shared, _ = by_ranks
+def test_a_rank_that_has_no_case_at_the_end_of_an_epoch_changes_nothing(volumes: Path, by_ranks: ByRanks) -> None:
+    shared, _, _ = by_ranks
     case = case_of(volumes, "instance", **VOLUMES)
     alone = strategy_work.trained(case, Alone())
     assert largest_difference(alone, strategy_work.start(case)) > 0.01
@@ -115,10 +118,15 @@ def test_a_rank_that_has_no_case_at_the_end_of_an_epoch_changes_nothing(
     assert shared["volumes"]["loss"] == pytest.approx(alone["loss"], abs=2e-6)
 
 
+def test_the_report_has_the_padding_of_each_rank_beside_its_samples(by_ranks: ByRanks) -> None:
+    # Ten epochs of three cases, two at a time: the second rank has none in the second step of each.
+    assert [(facts.rank, facts.samples, facts.padding) for facts in by_ranks[2]] == [(0, 20, 0), (1, 10, 10)]
+
+
 def test_ranks_that_were_given_other_things_say_so_before_the_first_step(
-    by_ranks: tuple[dict[str, Any], dict[str, Any]],
+    by_ranks: ByRanks,
 ) -> None:
-    _, said = by_ranks
+    _, said, _ = by_ranks
     for told in said.values():
         assert told[0] == told[1], "every rank ends with the same words"
         assert told[0]["what"] == "the ranks were not given the same training."
