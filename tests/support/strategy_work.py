@@ -7,6 +7,9 @@ the patches are dealt to ranks, but for the order of sums.
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import os
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +19,16 @@ import numpy as np
 
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.runtime.environment import Gang
+from medweave_steps.runtime.signals import deferred
 from medweave_steps.train.checkpoint import read_checkpoint
 from medweave_steps.train.command import TrainJob, train_on_rank
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.loop import Trainer
 from medweave_steps.train.network import seeded_network
 from medweave_steps.training.group import Alone
+from medweave_steps.training.history import History
 from medweave_steps.training.launch import run_ranks
+from medweave_steps.training.stepper import Stepper
 from support.rank_work import run_to_its_end, seeded, trainer_for
 
 LEARNING_RATE = 0.1
@@ -147,14 +153,72 @@ def _by_ranks_or_one(case: Case, group: Any) -> dict[str, Any]:
     return result
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """A training that is reached by a signal.
+
+    Attributes:
+        rank: the one that gets it.
+        step: in which it gets it, from 1: it has a loss, but the weights are those before.
+    """
+
+    case: Case
+    rank: int
+    step: int
+    number: signal.Signals
+
+    def __str__(self) -> str:
+        return f"{self.number.name} to rank {self.rank} in step {self.step}"
+
+
+def stopped(job: Stop, group: Any) -> None:
+    """Trains in a process of its own, which the signal ends."""
+    apply, begun = Stepper.apply, itertools.count(1)
+
+    def apply_or_stop(self: Stepper, loss: Any) -> None:
+        if next(begun) == job.step and group.rank == job.rank:
+            os.kill(os.getpid(), job.number)
+        apply(self, loss)
+
+    Stepper.apply = apply_or_stop  # type: ignore[method-assign]
+    with deferred() as signals:
+        trainer = trainer_of(job.case, group)
+        trainer.signals = signals
+        run_to_its_end(trainer)
+
+
+def drawn_and_drawn_again(case: Case, group: Any) -> list[tuple[list[float], list[float]]]:
+    """Of each rank: random numbers of a network, by which each has drawn others, and those after a resume of its checkpoint."""
+    import torch
+
+    trainer, folder = trainer_of(case, group), case.config.checkpoint_folder
+    assert folder is not None
+    torch.manual_seed(100 + group.rank)
+    trainer.save(folder, History(None, []))
+    drawn = torch.rand(3).tolist()
+    group.gather(None)  # rank 0 has written
+    torch.manual_seed(7)
+    trainer_of(case, group).restore(read_checkpoint(folder))
+    return group.gather((drawn, torch.rand(3).tolist()))
+
+
 def refusals(jobs: Mapping[str, Sequence[TrainConfig]], group: Any) -> dict[str, list[Any]]:
     """What each rank says to a training for which the ranks were given other options each."""
     return {name: group.gather(_refusal(configs[group.rank], group)) for name, configs in jobs.items()}
 
 
-def trained_and_refused(job: tuple[Mapping[str, Case], Mapping[str, Sequence[TrainConfig]]], group: Any) -> Any:
-    """What `all_trained` and `refusals` give, by the same ranks."""
-    return all_trained(job[0], group), refusals(job[1], group)
+def trained_and_refused(
+    job: tuple[Mapping[str, Case], Mapping[str, Sequence[TrainConfig]], TrainJob], group: Any
+) -> Any:
+    """What `all_trained` and `refusals` give, by the same ranks; then what the verb's whole work reports of each rank."""
+    trained, said = all_trained(job[0], group), refusals(job[1], group)
+    outcome = train_on_rank(job[2], group)
+    return None if outcome is None else (trained, said, outcome[1].ranks)
+
+
+def trained_and_drawn(job: tuple[Mapping[str, Case], Mapping[str, Case]], group: Any) -> Any:
+    """What `all_trained` gives, and `drawn_and_drawn_again` of each of some others, by the same ranks."""
+    return all_trained(job[0], group), {name: drawn_and_drawn_again(case, group) for name, case in job[1].items()}
 
 
 def trained_and_reported(job: tuple[Mapping[str, Case], TrainJob], group: Any) -> Any:

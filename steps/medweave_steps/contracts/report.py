@@ -20,6 +20,7 @@ class RankFacts:
         num_threads: compute threads.
         samples: patches it trained on.
         seconds: wall time of its training steps, s; validation is not in it.
+        padding: patches it was given besides, only to take part in a step that had none for it: they count nothing.
     """
 
     rank: int
@@ -28,6 +29,7 @@ class RankFacts:
     num_threads: int
     samples: int
     seconds: float
+    padding: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

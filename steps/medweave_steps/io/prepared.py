@@ -18,6 +18,7 @@ from medweave_steps.contracts.volume import VolumeInfo
 
 COHORT_FILE = "cohort.json"
 INDEX_FILE = "cohort_index.json"
+ARRAY_FILES = ("volume.npy", "label.npy", "lung.npy")
 
 T = TypeVar("T")
 
@@ -75,6 +76,10 @@ class CaseFolder:
         lung: npt.NDArray[np.bool_] = self._array("lung.npy")
         return lung
 
+    def array_files(self) -> list[Path]:
+        """Those of the files of its arrays that are there."""
+        return [path for name in ARRAY_FILES if (path := self.folder / name).is_file()]
+
     def _array(self, name: str) -> Any:
         try:
             return np.load(self.folder / name, mmap_mode="r", allow_pickle=False)
@@ -95,7 +100,7 @@ class PreparedFolder:
     folder: Path
 
     def digest(self) -> str:
-        """SHA-256 of what is known of all cases; the arrays are not read."""
+        """SHA-256 of what cohort.json says of all cases; the arrays are not read."""
         return hashlib.sha256(codec.dumps(self.cohort).encode()).hexdigest()
 
     def cases(self, split: Split | None = None) -> list[CaseFolder]:

@@ -139,7 +139,7 @@ def _train(
     from medweave_steps.train.loop import Trainer
     from medweave_steps.train.network import seeded_network
     from medweave_steps.train.strategies import strategy_class
-    from medweave_steps.training.agreement import check_agreement
+    from medweave_steps.training.agreement import check_agreement, check_arrays
     from medweave_steps.training.energy import RanksEnergy
     from medweave_steps.training.group import choose_device
     from medweave_steps.training.history import History
@@ -148,6 +148,7 @@ def _train(
     config = job.config
     content = read_checkpoint(config.resume_from) if config.resume_from else None
     check_agreement(group, _given(config, prepared, content))
+    check_arrays(group, [*training, *validation])
     device = choose_device(config.device, local_rank=group.local_rank)
     sampler = open_sampler(config, prepared, training, **config.of_sampler())
     check_agreement(group, {"digest of the training cases": sampler.digest()})
@@ -193,14 +194,15 @@ def _given(config: TrainConfig, prepared: PreparedFolder, content: Mapping[str, 
 def _facts(job: TrainJob, group: Group, trainer: Any) -> RankFacts:
     from medweave_steps.runtime import environment
 
-    steps = trainer.state.step
+    steps, place = trainer.state.step, {"rank": group.rank, "world_size": group.world_size}
     return RankFacts(
         rank=group.rank,
         host=environment.host_name(),
         device=trainer.strategy.device.type,
         num_threads=job.num_threads,
-        samples=trainer.sampler.num_counted(steps, rank=group.rank, world_size=group.world_size),
+        samples=trainer.sampler.num_counted(steps, **place),
         seconds=round(trainer.state.train_seconds, 3),
+        padding=trainer.sampler.num_padding(steps, **place),
     )
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from medweave_steps.contracts.model import Postprocessing
-from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.progress import Progress
 from medweave_steps.runtime.signals import Deferred
 from medweave_steps.train import checkpoint
@@ -245,6 +244,8 @@ class Trainer:
 
     def _validate(self, history: History) -> dict[str, float | None]:
         plain = validate.plain(self.config.overlap)
+        folder = self.config.checkpoint_folder
+        random_states = self._random_states() if folder and self._saves_alone else []
         # The last weights are mostly the best ones: all choices are counted in one pass over the cases.
         is_last = self.state.step == self.config.steps and not self.config.validation_cases
         choices = self.choices if is_last else [plain]
@@ -252,8 +253,8 @@ class Trainer:
             per_case = self.tallies(choices, num_cases=self.config.validation_cases or None)
         except BaseException:
             # Without the others, who may be in the middle of it.
-            if self.signals.ending is not None and self.config.checkpoint_folder and self._saves_alone:
-                self.save(self.config.checkpoint_folder, history)
+            if self.signals.ending is not None and folder and self._saves_alone:
+                self.save(folder, history, random_states=random_states)
             raise
         self._last_tallies = per_case if is_last else None
         return validate.summary([case[choices.index(plain)] for case in per_case])
@@ -279,16 +280,21 @@ class Trainer:
         precision = "bfloat16" if self.stepper.uses_bfloat16 else "float32"
         return {**self.config.identity(), "precision": precision, "device": self.strategy.device.type}
 
-    def save(self, folder: Path, history: History) -> None:
+    def _random_states(self) -> list[dict[str, Any]]:
+        """Of all ranks, in their order; every rank must call it."""
+        return self.strategy.group.gather(checkpoint.random_state(self.strategy.device))
+
+    def save(self, folder: Path, history: History, *, random_states: Sequence[dict[str, Any]] = ()) -> None:
         """Writes a checkpoint, on the first rank only: weights and statistics are the same on all when they are together.
 
-        So is torch's random state, which nothing in the loop draws from. Every rank must call it, unless `_saves_alone`.
+        Every rank must call it, unless `_saves_alone` and what `_random_states` gave is given. Nothing in the loop draws from
+        torch's random numbers, but a network may.
         """
         self._saved_at = self.state.step
+        random_states = random_states or self._random_states()
         of_strategy = self.strategy.state(self.stepper)
         if self.strategy.group.rank != 0:
             return
-        torch = require("torch", extra="train")
         state = {name: getattr(self.state, name) for name in LoopState.__slots__}
         content = {
             "identity": json.dumps(self.identity()),
@@ -297,7 +303,7 @@ class Trainer:
             "points": history.points,
             "network": self.network.state_dict(),
             **of_strategy,
-            "random_state": {"0": torch.get_rng_state()},
+            "random_state": {str(rank): of_rank for rank, of_rank in enumerate(random_states)},
         }
         checkpoint.write_checkpoint(folder, content)
 
@@ -307,11 +313,10 @@ class Trainer:
         Raises:
             UserInputError: it belongs to another training.
         """
-        torch = require("torch", extra="train")
         checkpoint.check_identity(content, identity=self.identity(), data_sha256=self.data_sha256)
         self.network.load_state_dict(content["network"])
         self.strategy.restore(self.stepper, content)
-        torch.set_rng_state(content["random_state"]["0"])
+        checkpoint.restore_random_state(content, rank=self.strategy.group.rank, device=self.strategy.device)
         self.state = LoopState(**content["state"])
         # A checkpoint from before energy was counted has no figures of its epochs.
         self.state.each_wh[:0] = [None] * (self._num_epochs() - len(self.state.each_wh))

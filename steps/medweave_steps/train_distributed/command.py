@@ -113,7 +113,7 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     from medweave_steps.runtime import environment
     from medweave_steps.train_distributed.rounds import facts_of, run_rounds
     from medweave_steps.training import deliver
-    from medweave_steps.training.agreement import check_agreement
+    from medweave_steps.training.agreement import check_agreement, check_arrays
     from medweave_steps.training.average import packed
     from medweave_steps.training.energy import RanksEnergy
     from medweave_steps.training.group import choose_device
@@ -124,6 +124,8 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     context = StepContext(verb="train-distributed", num_threads=job.num_threads, quiet=group.rank != 0)
     prepared = open_prepared(config.training_set)
     check_agreement(group, given(job, prepared))
+    training, validation = usable_cases(prepared)
+    check_arrays(group, [*training, *validation])
     network = load_plain(config.trained_model, job.card)
     task = replica_job(job)
     engine = open_engine(job.engine, task, group)
@@ -142,7 +144,6 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     counted = energy.told(course.each_wh)
     if group.rank != 0:
         return None
-    _, validation = usable_cases(prepared)
     chosen, figures = deliver.choose(
         context, validation, choices, per_case, max_false_positives=config.max_false_positives
     )

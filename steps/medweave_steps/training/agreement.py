@@ -5,10 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.io.hashing import sha256_of_blocks, sha256_of_file, sha256_of_text
+from medweave_steps.io.prepared import CaseFolder
 from medweave_steps.training.group import Group
+
+WHOLE_BYTES = 1 << 30
+"""Arrays of so many bytes are read whole, in seconds; 411 brain tumours have sixty times as many."""
+NUM_BLOCKS, BLOCK_BYTES = 16, 16 << 10
+"""Of larger sets, from each file: a quarter of a MiB in places that a shared file system can find quickly."""
+MOST_NAMES = 40
+"""All options have their place in a message; not all cases of a large set."""
 
 
 def check_agreement(group: Group, given: Mapping[str, Any]) -> None:
@@ -33,8 +43,39 @@ def check_agreement(group: Group, given: Mapping[str, Any]) -> None:
     )
 
 
+def check_arrays(group: Group, cases: Sequence[CaseFolder]) -> None:
+    """Compares the files of the cases' arrays, byte by byte up to `WHOLE_BYTES` together; every rank must call it.
+
+    Of a larger set each file's size and `NUM_BLOCKS` evenly spread blocks of it are compared: so a volume or a label is seen that
+    is another one, was scaled or shifted, is empty, or was cut off or not copied to its end. A change of some voxels that lie
+    between the blocks is not.
+
+    Args:
+        cases: for training and validation; on all ranks the same ones, of which the files may differ.
+    Raises:
+        UserInputError: on every rank; names the cases, and the first rank that has others than rank 0.
+    """
+    if group.world_size == 1:
+        return
+    files = {case.case.case_id: case.array_files() for case in cases}
+    # All read in the same way: else every case would seem to differ where one does.
+    is_whole = max(group.gather(sum(path.stat().st_size for paths in files.values() for path in paths))) <= WHOLE_BYTES
+
+    def digest(path: Path) -> str:
+        return (
+            sha256_of_file(path) if is_whole else sha256_of_blocks(path, num_blocks=NUM_BLOCKS, block_bytes=BLOCK_BYTES)
+        )
+
+    given = {
+        f"digest of the arrays of {case_id}": sha256_of_text(f"{path.name} {digest(path)}" for path in paths)[:16]
+        for case_id, paths in files.items()
+    }
+    check_agreement(group, given)
+
+
 def _listed(names: Sequence[str], values: Mapping[str, Any]) -> str:
-    return "; ".join(f"{name} = {_shown(values.get(name))}" for name in names)
+    told = [f"{name} = {_shown(values.get(name))}" for name in names[:MOST_NAMES]]
+    return "; ".join([*told, *([f"and {len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else [])])
 
 
 def _shown(value: Any) -> str:

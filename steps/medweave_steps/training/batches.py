@@ -107,6 +107,8 @@ class _Processes:
             prefetch_factor=AHEAD,
             pin_memory=self._pinned,
             multiprocessing_context="fork",
+            # For seeds that nobody asks the workers for: drawn from torch's own, a resumed training's would be ahead by one.
+            generator=require("torch", extra="train").Generator(),
         )
 
 

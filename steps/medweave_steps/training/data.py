@@ -199,6 +199,10 @@ class PatchSampler:
         """Patches that a rank has seen in the first steps."""
         return len(range(rank, self.batch_size, world_size)) * steps
 
+    def num_padding(self, steps: int, *, rank: int, world_size: int) -> int:
+        """Patches that count nothing, which a rank has got in the first steps; each has patches of its own in every step."""
+        return 0
+
     def digest(self) -> str:
         """SHA-256 of where patches can lie: lesions and bright structures, found by looking at every voxel of the cases."""
         digest = hashlib.sha256()

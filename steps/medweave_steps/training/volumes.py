@@ -60,6 +60,10 @@ class VolumeSampler(PatchSampler):
         """Cases that a rank has seen in the first steps."""
         return sum(len(range(rank, len(self._cases_of(step)), world_size)) for step in range(steps))
 
+    def num_padding(self, steps: int, *, rank: int, world_size: int) -> int:
+        """Cases that count nothing, one for each of the first steps that has none for a rank."""
+        return sum(rank >= len(self._cases_of(step)) for step in range(steps))
+
     def check_shapes(self) -> None:
         """Refuses cases of which a patch would not hold the whole.
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.report import RankFacts
+from medweave_steps.io.prepared import open_prepared
+from medweave_steps.train.command import TrainJob
+from medweave_steps.training import agreement
 from medweave_steps.training.agreement import check_agreement
 from medweave_steps.training.group import Alone
 from support import strategy_work
@@ -17,6 +26,38 @@ from support.strategy_work import KINDS, VOLUMES, by_two_ranks, case_of, largest
 from support.training_set import training_set
 
 DDP = {"strategy": "ddp", "ranks": 2}
+
+
+def as_mr(data: Path) -> Path:
+    """The same arrays as those of a contrast, of which nothing is looked for but lesions."""
+    cohort = open_prepared(data).cohort
+    changed = dataclasses.replace(cohort, channels=("FLAIR",), window_hu=None)
+    (data / "cohort.json").write_text(codec.dumps(changed), encoding="utf-8")
+    return data
+
+
+def replaced(name: str, by: Callable[[np.ndarray], np.ndarray]) -> Callable[[Path, str], None]:
+    """Writes another array in the place of a case's."""
+
+    def change(cases: Path, case_id: str) -> None:
+        array = np.load(cases / case_id / name)
+        np.save(cases / case_id / name, by(array).astype(array.dtype))
+
+    return change
+
+
+OTHER_ARRAYS: dict[str, tuple[str, Callable[[Path, str], None]]] = {
+    "an MR volume is noise": (
+        "case-1",
+        replaced("volume.npy", lambda v: np.random.default_rng(9).normal(size=v.shape)),
+    ),
+    "a CT volume is 5 HU brighter": ("case-0", replaced("volume.npy", lambda v: v + 5)),
+    "a CT volume has one other voxel": ("case-0", replaced("volume.npy", lambda v: v + (v == v.min()))),
+    "a validation volume is empty": ("case-2", replaced("volume.npy", np.zeros_like)),
+    "a validation label is empty": ("case-2", replaced("label.npy", np.zeros_like)),
+    "a lung is missing": ("case-1", lambda cases, case_id: (cases / case_id / "lung.npy").unlink()),
+}
+"""The case of which rank 1 has other arrays than rank 0, under one cohort.json; no lesion and no bright structure moves."""
 
 
 @pytest.fixture(scope="module")
@@ -29,32 +70,36 @@ def volumes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return training_set(tmp_path_factory.mktemp("volumes"), ("train", "train", "train", "validation"))
 
 
+ByRanks = tuple[dict[str, Any], dict[str, Any], list[RankFacts]]
+
+
 @pytest.fixture(scope="module")
-def by_ranks(
-    data: Path, volumes: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Each kind, trained by two ranks; and what these said when they were given other things."""
-    other = training_set(tmp_path_factory.mktemp("other"))
-    volume = np.load(other / "cases/case-1/volume.npy")
-    volume[2:6, 2:6, 2:6] = 0  # the same cohort.json, but the arrays were copied from another run
-    np.save(other / "cases/case-1/volume.npy", volume)
+def by_ranks(data: Path, volumes: Path, tmp_path_factory: pytest.TempPathFactory) -> ByRanks:
+    """Each kind, trained by two ranks; what these said when they were given other things; and what a training reported of each."""
     config = options(data, **DDP)
+    mr = as_mr(training_set(tmp_path_factory.mktemp("mr")))
     others = {
         "options": with_changes(config, learning_rate=0.25, seed=3),
-        "arrays": with_changes(config, training_set=other),
-        "checkpoints": with_changes(config, checkpoint_folder=other / "saved"),
+        "checkpoints": with_changes(config, checkpoint_folder=data / "saved"),
     }
+    for name, (like, change) in OTHER_ARRAYS.items():
+        folder = tmp_path_factory.mktemp("other") / "data"
+        shutil.copytree(mr if "MR" in name else data, folder)
+        change(folder / "cases", like)
+        others[name] = with_changes(options(mr if "MR" in name else data, **DDP), training_set=folder)
     cases = {kind: case_of(data, kind, **DDP) for kind in KINDS}
     cases["volumes"] = case_of(volumes, "instance", **DDP, **VOLUMES)
-    trained, said = by_two_ranks(strategy_work.trained_and_refused, (cases, others))
-    return trained, said
+    verb, folder = options(volumes, **DDP, **VOLUMES), tmp_path_factory.mktemp("model")
+    job = TrainJob(config=verb, num_threads=1, folder=folder, log_folder=volumes / "log")
+    by_two: ByRanks = by_two_ranks(strategy_work.trained_and_refused, (cases, others, job))
+    return by_two
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_ranks_train_what_one_process_trains_with_the_doubled_batch(
-    data: Path, by_ranks: tuple[dict[str, Any], dict[str, Any]], kind: str
+    data: Path, by_ranks: ByRanks, kind: str
 ) -> None:
-    shared, _ = by_ranks
+    shared, _, _ = by_ranks
     alone = strategy_work.trained(case_of(data, kind, accumulate=1), Alone())
     tolerance = 1e-12 if kind == "float64" else 1e-6
     start = strategy_work.start(case_of(data, kind))
@@ -64,10 +109,8 @@ def test_two_ranks_train_what_one_process_trains_with_the_doubled_batch(
     assert shared[kind]["loss"] == pytest.approx(alone["loss"], abs=2e-6)
 
 
-def test_a_rank_that_has_no_case_at_the_end_of_an_epoch_changes_nothing(
-    volumes: Path, by_ranks: tuple[dict[str, Any], dict[str, Any]]
-) -> None:
-    shared, _ = by_ranks
+def test_a_rank_that_has_no_case_at_the_end_of_an_epoch_changes_nothing(volumes: Path, by_ranks: ByRanks) -> None:
+    shared, _, _ = by_ranks
     case = case_of(volumes, "instance", **VOLUMES)
     alone = strategy_work.trained(case, Alone())
     assert largest_difference(alone, strategy_work.start(case)) > 0.01
@@ -75,16 +118,23 @@ def test_a_rank_that_has_no_case_at_the_end_of_an_epoch_changes_nothing(
     assert shared["volumes"]["loss"] == pytest.approx(alone["loss"], abs=2e-6)
 
 
+def test_the_report_has_the_padding_of_each_rank_beside_its_samples(by_ranks: ByRanks) -> None:
+    # Ten epochs of three cases, two at a time: the second rank has none in the second step of each.
+    assert [(facts.rank, facts.samples, facts.padding) for facts in by_ranks[2]] == [(0, 20, 0), (1, 10, 10)]
+
+
 def test_ranks_that_were_given_other_things_say_so_before_the_first_step(
-    by_ranks: tuple[dict[str, Any], dict[str, Any]],
+    by_ranks: ByRanks,
 ) -> None:
-    _, said = by_ranks
+    _, said, _ = by_ranks
     for told in said.values():
         assert told[0] == told[1], "every rank ends with the same words"
         assert told[0]["what"] == "the ranks were not given the same training."
     assert said["options"][0]["seen"] == "rank 1 has --learning-rate = 0.25; --seed = 3"
     assert said["options"][0]["expected"] == "--learning-rate = 0.005; --seed = 0, as rank 0 has"
-    assert said["arrays"][0]["seen"].startswith("rank 1 has digest of the training cases = ")
+    for name, (case_id, _) in OTHER_ARRAYS.items():
+        seen = said[name][0]["seen"]
+        assert re.fullmatch(rf'rank 1 has digest of the arrays of {case_id} = "\w{{16}}"', seen), f"{name}: {seen}"
     assert said["checkpoints"][0]["seen"] == "rank 1 has --checkpoint-folder = true"
 
 
@@ -97,6 +147,8 @@ class Scripted(Alone):
         self.other = other
 
     def gather(self, item: Any) -> list[Any]:
+        if isinstance(item, int):
+            return [item, item]
         return [item, self.other if isinstance(item, dict) else "another digest"]
 
 
@@ -122,6 +174,40 @@ def test_replicas_that_were_given_another_model_say_so(tmp_path: Path) -> None:
         continue_on_rank(job, Scripted({"digest of the model to continue": "ab"}))
     assert 'digest of the model to continue = "ab"' in caught.value.seen
     assert "--replicas = 2" in caught.value.expected
+
+
+def test_of_a_large_set_a_rank_reads_blocks_of_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = open_prepared(training_set(tmp_path)).cases()[0]
+    array = np.random.default_rng(0).normal(size=(64, 64, 64)).astype(np.float32)  # 1 MiB, of which a quarter is read
+    assert array.nbytes > 2 * agreement.NUM_BLOCKS * agreement.BLOCK_BYTES
+
+    def told(array: np.ndarray, *, cut_bytes: int = 0) -> str:
+        np.save(case.folder / "volume.npy", array)
+        with (case.folder / "volume.npy").open("r+b") as file:
+            file.truncate(file.seek(0, 2) - cut_bytes)
+        with pytest.raises(UserInputError) as caught:
+            agreement.check_arrays(Scripted({}), [case])
+        return caught.value.expected
+
+    voxel = array.copy()
+    voxel[2, 0, 0] += 1  # 32 KiB after the start: between the first block and the second
+    assert told(array) != told(voxel), "a small set is read whole"
+    monkeypatch.setattr(agreement, "WHOLE_BYTES", array.nbytes // 2)
+    first = told(array)
+    assert told(array) == first
+    assert told(voxel) == first, "this is what the blocks cannot see"
+    noise = np.random.default_rng(1).normal(size=array.shape).astype(np.float32)
+    late = np.where(np.arange(64)[:, None, None] < 60, array, 0)
+    for other in (array + 5, noise, np.zeros_like(array), late):
+        assert told(other) != first
+    assert told(array, cut_bytes=1) != first
+
+
+def test_many_cases_that_differ_are_counted() -> None:
+    names = [f"case-{number:02}" for number in range(42)]
+    with pytest.raises(UserInputError) as caught:
+        check_agreement(Scripted(dict.fromkeys(names, 1)), dict.fromkeys(names, 0))
+    assert caught.value.seen == "rank 1 has " + "".join(f"{name} = 1; " for name in names[:40]) + "and 2 more"
 
 
 def test_one_process_agrees_with_itself() -> None:

@@ -54,18 +54,23 @@ def test_over_all_ranks_each_case_is_used_once_an_epoch(data: Path, batch_size: 
     sampler = volumes(data, batch_size=batch_size)
     names = sorted(case.case_id for case in sampler.cases)
     in_epoch = -(-len(names) // batch_size)
-    counted = 0
+    counted, padding = 0, [0] * world_size
     for epoch in range(3):
         seen: list[str] = []
         for number in range(epoch * in_epoch, (epoch + 1) * in_epoch):
             shares = [sampler.batch(number, rank=rank, world_size=world_size) for rank in range(world_size)]
             real = [share for share in shares if not share.is_padding]
             assert {share.num_together for share in shares} == {sum(share.num_counted for share in real)}
+            padding = [
+                number + share.is_padding * len(share.case_ids) for number, share in zip(padding, shares, strict=True)
+            ]
             seen += [name for share in real for name in share.case_ids]
             counted += len(real) and sum(share.num_counted for share in real)
         assert sorted(seen) == names
     by_rank = [sampler.num_counted(3 * in_epoch, rank=rank, world_size=world_size) for rank in range(world_size)]
     assert sum(by_rank) == counted == 3 * len(names)
+    told = [sampler.num_padding(3 * in_epoch, rank=rank, world_size=world_size) for rank in range(world_size)]
+    assert told == padding
 
 
 def test_ranks_share_one_global_batch(data: Path) -> None:

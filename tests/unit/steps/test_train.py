@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -9,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import pytest
 from medweave_steps.cli import main
 from medweave_steps.io.model_folder import read_card
 from medweave_steps.io.network import load_network
+from support.damaged import with_a_flipped_bit
 from support.training_set import TINY, training_set
 from support.weights import assert_equal_weights, weights
 
@@ -193,14 +196,34 @@ def test_a_checkpoint_of_other_data_is_refused(
     assert "data digest abab" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("content", [b"", b"no zip", None])
+def other_archive() -> bytes:
+    """A whole zip archive that is no checkpoint."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        file.writestr("readme.txt", "whole")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        (lambda whole: b"", "damaged or cut off"),
+        (lambda whole: b"no zip", "damaged or cut off"),
+        (lambda whole: whole[:-100], "damaged or cut off"),
+        (with_a_flipped_bit, "damaged or cut off"),
+        (lambda whole: other_archive(), "while reading it"),
+    ],
+    ids=["empty", "no zip", "cut off", "damaged", "another archive"],
+)
 def test_a_checkpoint_that_cannot_be_read_is_refused(
-    trained: Path, checkpoints: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str], content: bytes | None
-) -> None:
-    broken = checkpoints[0].read_bytes()[:-100] if content is None else content
-    (tmp_path / "broken.pt").write_bytes(broken)
+    trained: Path, checkpoints: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str],
+    broken: Callable[[bytes], bytes], told: str,
+) -> None:  # fmt: skip
+    (tmp_path / "broken.pt").write_bytes(broken(checkpoints[0].read_bytes()))
     assert train(tmp_path, "--resume-from", str(tmp_path / "broken.pt"), data=trained / "data") == 65
-    assert "--resume-from cannot be used" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "--resume-from cannot be used" in said
+    assert told in said
 
 
 def test_a_missing_checkpoint_is_refused(trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

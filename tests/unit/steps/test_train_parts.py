@@ -99,6 +99,7 @@ def test_background_patches_prefer_thick_structures_to_thin_ones(tmp_path: Path)
 def test_batches_cut_ahead_are_those_of_their_steps(tmp_path: Path, num_workers: int) -> None:
     cut = sampler(training_set(tmp_path), augment=True)
     ahead = Batches(cut, rank=1, world_size=2, num_workers=num_workers, device=torch.device("cpu"))
+    random_state = torch.get_rng_state()
     for step in (3, 4, 5, 0, 1):  # a resumed training starts anywhere
         batch, wanted = ahead.batch(step), cut.batch(step, rank=1, world_size=2)
         np.testing.assert_array_equal(batch.image_BCIJK, wanted.image_BCIJK)
@@ -106,6 +107,7 @@ def test_batches_cut_ahead_are_those_of_their_steps(tmp_path: Path, num_workers:
         assert batch.case_ids == wanted.case_ids
     ahead.close()
     assert ahead.waited_s > 0
+    assert torch.equal(torch.get_rng_state(), random_state), "a resumed training makes its workers anew"
 
 
 def test_steps_and_seeds_give_other_patches(tmp_path: Path) -> None:
