@@ -76,7 +76,7 @@ class Strategy:
         Raises:
             InternalError: the loss is not a number; names the step and the cases.
         """
-        from medweave_steps.training.stepper import blame_of, not_a_number
+        from medweave_steps.training.stepper import not_a_number
 
         *parts, last = batch.parts(self.config.accumulate)
         before = stepper.begin(parts, [self.share(part) for part in parts])
@@ -86,7 +86,7 @@ class Strategy:
         mean = self.group.mean(_joined([before + float(loss.detach()), *news], statistics))
         value = float(mean[0])
         if not math.isfinite(value):
-            blames = self.group.gather(blame_of(batch))
+            blames = self.group.gather(stepper.blame_of(batch))
             raise not_a_number(value, step=step, blames=blames, learning_rate=stepper.learning_rate)
         stepper.apply(loss)
         stepper.set_statistics(mean[1 + len(news) :])  # not before: the backward pass refers to them
