@@ -144,6 +144,7 @@ def _normal(path: Path) -> Path:
 
 def _check_fit(pipeline: Pipeline, site: Site, job: Path) -> dict[str, Any]:
     """The inputs in the job file, which fit the workflow, as the site does."""
+    of_gangs = {step.role for step in pipeline.steps if step.gang}
     for step in pipeline.steps:
         if step.role not in site.roles:
             raise fault_at(
@@ -151,7 +152,7 @@ def _check_fit(pipeline: Pipeline, site: Site, job: Path) -> dict[str, Any]:
                 seen=f"roles {', '.join(site.roles)}; step {step.path} of {shown(pipeline.path)} has role {step.role}",
                 expected=f"{step.role}: {{deployment: …}}", do=f"say where '{step.role}' runs",
             )  # fmt: skip
-        if site.roles[step.role].locations > 1 and not step.gang:
+        if site.roles[step.role].locations > 1 and step.role not in of_gangs:
             raise fault_at(
                 site.path, ("roles", step.role, "locations"),
                 f"step {step.path} runs on one node; the others would be taken and left idle.",

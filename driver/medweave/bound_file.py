@@ -123,7 +123,10 @@ def _workflow(binding: Binding) -> str:
         f"      settings: {_scalar(_from(binding.job, folder))}",
         "    bindings:",
     ]
-    targets = {step.path: _target_line(step.path, site.roles[step.role], binding.held) for step in pipeline.steps}
+    targets = {
+        step.path: _target_line(step.path, site.place_of(step.role, gang=step.gang), binding.held)
+        for step in pipeline.steps
+    }
     width = max(map(len, targets.values()))
     for step in pipeline.steps:
         lines.append(f"{targets[step.path]:<{width}} # role {step.role}")

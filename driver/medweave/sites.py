@@ -92,6 +92,11 @@ class Site:
         """`testbed` for testbed.yml."""
         return self.path.stem
 
+    def place_of(self, role: str, *, gang: bool) -> Place:
+        """Where a step of a role runs: on one of the role's nodes, unless its command may be started once per node."""
+        place = self.roles[role]
+        return place if gang else dataclasses.replace(place, locations=1)
+
 
 def find_site(name: str, start: Path) -> Path:
     """The file of a site.

@@ -1,21 +1,23 @@
-"""DistMIS' two modes as two jobs of one workflow: under StreamFlow a process for each trial, under cwltool two for each."""
+"""DistMIS' two modes as two jobs of one workflow, each by `streamflow run`: a process for each trial, and two for each."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from medweave_steps.contracts import codec
-from medweave_steps.contracts.report import RunReport
+from medweave_steps.contracts.progress import duration
 from medweave_steps.contracts.search import SearchGrid, SearchTable
 from medweave_steps.search.grid import trials_of
 from medweave_steps.train.config import TrainConfig
-from support.both_engines import run_jobs
+from support.both_engines import begin
 from support.brain_cohort import PREPARED_SHAPE, SPACING_MM, write_brains
 from support.cwl_files import WORKFLOWS
+from support.searches import table_in
 
 FOLDER = WORKFLOWS / "brain-tumour-segmentation"
 JSON = "http://edamontology.org/format_3464"
@@ -39,7 +41,7 @@ def test_the_grid_of_the_paper_has_32_trials_in_its_order(mode: str) -> None:
             .for_all_ranks()
             .for_cases(338, num_channels=4)
         )
-        ranks = 4 if mode == "data" else 1
+        ranks = 8 if mode == "data" else 1
         assert (config.ranks, config.batch_size) == (ranks, 2 * ranks)
         assert config.learning_rate == pytest.approx(trial.varied["learning-rate"] * ranks), (
             "(a) multiplies, (b) does not"
@@ -67,20 +69,23 @@ def job_of(folder: Path, name: str, options: dict[str, Any], **inputs: Any) -> P
     return path
 
 
-def earlier_report(folder: Path) -> dict[str, str]:
-    """The report of an earlier search of two trials by one process each."""
-    rows = [{"state": "completed", "ranks": 1, "seconds": 4.0, "host": "h"}] * 2
-    results = {"rows": rows, "best": "a", "most_at_once": 2, "seconds": 5.0}
-    report = RunReport(
-        verb="search", medweave_version="0", started_at="", seconds=5.0, peak_memory_mib=0.0, peak_memory_children_mib=0.0,
-        num_threads=1, host_cpu="", config={}, versions={}, results=results, cases=(), notices=(),
-    )  # fmt: skip
-    (folder / "earlier.json").write_text(codec.dumps(report))
-    return {"class": "File", "path": str(folder / "earlier.json"), "format": JSON}
+def run(folder: Path, job: str) -> Path:
+    """Runs a job of the workflow by `streamflow run`; what it has written."""
+    with (folder / f"{job}.log").open("w") as log:
+        process = begin(folder, FOLDER / "search.cwl", "streamflow", f"{job}.json", f"by-{job}", log=log)
+    assert process.wait(600) == 0, (folder / f"{job}.log").read_text()
+    return folder / f"by-{job}"
 
 
 def searched(folder: Path) -> SearchTable:
-    return codec.from_json(SearchTable, json.loads((folder / "search" / "search.json").read_text()), where="a table")
+    return table_in(folder / "search")
+
+
+def table_under(page: str, heading: str) -> dict[str, list[str]]:
+    """The rows of the table below a heading, as the texts of their cells by the first of them."""
+    below = page.partition(f">{heading}</h2>")[2].partition("</section>")[0]
+    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", below, re.DOTALL)]
+    return {cells[0]: cells[1:] for cells in rows}
 
 
 @pytest.mark.pipeline
@@ -89,14 +94,16 @@ def test_both_modes_are_jobs_of_one_workflow_and_stand_in_one_table(tmp_path: Pa
     (tmp_path / "cohort" / "splits.json").write_text(json.dumps({"test": names[:1]}), encoding="utf-8")
     job_of(tmp_path, "alone", {})
     by_two = {"strategy": "ddp", "ranks": 2, "scale-by-ranks": True}
-    job_of(tmp_path, "spread", by_two, ranks_per_trial=2, earlier_reports=[earlier_report(tmp_path)])
-    run_jobs(tmp_path, FOLDER / "search.cwl", {"streamflow": "alone.json", "cwltool": "spread.json"})
+    (report,) = run(tmp_path, "alone").glob("run_report*.json")
+    earlier = {"class": "File", "path": str(report), "format": JSON}
+    job_of(tmp_path, "spread", by_two, ranks_per_trial=2, earlier_reports=[earlier])
+    run(tmp_path, "spread")
 
-    alone, spread = (searched(tmp_path / f"by-{engine}") for engine in ("streamflow", "cwltool"))
+    alone, spread = (searched(tmp_path / f"by-{job}") for job in ("alone", "spread"))
     assert [(row.state, row.ranks) for row in alone.rows] == [("completed", 1)] * 2
     assert [(row.state, row.ranks) for row in spread.rows] == [("completed", 2)] * 2
     assert spread.most_at_once == 1, "one trial after another"
-    page = (tmp_path / "by-cwltool" / "report" / "fragment.html").read_text()
+    page = (tmp_path / "by-spread" / "report" / "fragment.html").read_text()
     for heading in (
         "Measured, grid data parallel",
         "Measured, grid experiment parallel",
@@ -104,3 +111,18 @@ def test_both_modes_are_jobs_of_one_workflow_and_stand_in_one_table(tmp_path: Pa
     ):
         assert heading in page
     assert "A grid is one of 2 trials" in page
+
+    # The cells of both modes are what these two runs measured.
+    rows = table_under(page, "Ranks, time and speed-up")
+    headings = re.findall(r'<th scope="colgroup"[^>]*>(.*?)</th>', page)
+    one = sum(row.seconds for row in alone.rows)
+    for heading, table, ranks in (("data", spread, 2), ("experiment", alone, alone.most_at_once)):
+        place = 2 * headings.index(f"Measured, grid {heading} parallel")
+        speed_up = one / table.seconds
+        told = [duration(table.seconds), f"{speed_up:.2f} ({speed_up / ranks:.2f})"]
+        assert rows[str(ranks)][place : place + 2] == told
+
+    # Each trial of both searches with its start and its end.
+    for row in (*alone.rows, *spread.rows):
+        started, ended = (at.removesuffix("+00:00").replace("T", " ") for at in (row.started_at, row.ended_at))
+        assert f'<td class="num">{started}</td><td class="num">{ended}</td>' in page

@@ -11,10 +11,22 @@ import pytest
 from medweave_steps.io.model_folder import read_card
 from support.both_engines import only, run_both
 from support.brain_cohort import training_job
-from support.cwl_files import WORKFLOWS
+from support.cwl_files import WORKFLOWS, load
 
 GOLDEN = {"reference_volume_mm3": 216_843.75, "baseline_dice": 0.948875, "dice": 0.060861, "lesions": 1}
 """Of the one test case; the tumour is that of the seed, the network has taken two steps."""
+
+
+@pytest.mark.parametrize("name", ["train", "search"])
+def test_the_defaults_are_those_of_the_paper(name: str) -> None:
+    inputs = load(WORKFLOWS / "brain-tumour-segmentation" / f"{name}.cwl")["inputs"]
+    assert inputs["fractions"]["default"] == [0.7, 0.15, 0.15]
+    if name == "train":
+        expected = {
+            "epochs": 250, "learning_rate": 1e-4, "batch_size": 2, "network": "distmis-as-described", "norm": "batch",
+            "volume_shape": [240, 240, 152], "dice_smoothing": 0.1,
+        }  # fmt: skip
+        assert {each: inputs[each]["default"] for each in expected} == expected
 
 
 @pytest.mark.pipeline

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import medweave_steps
 from medweave_steps.io.model_folder import read_card
 from support.both_engines import only, run_both
 from support.cwl_files import WORKFLOWS
@@ -46,3 +49,20 @@ def test_local_sgd_in_chunks_gives_equal_models_under_both_engines(tmp_path: Pat
     }  # fmt: skip
     training = trained_alike(tmp_path, job)
     assert training.items() >= {"chunk_mib": 1, "chunks_per_epoch": 2, "world_size": 2, "steps_done": 2}.items()
+
+
+@pytest.mark.pipeline
+def test_a_new_strategy_is_one_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "steps" / "medweave_steps"
+    shutil.copytree(Path(medweave_steps.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    strategies = package / "train" / "strategies"
+    shutil.copyfile(strategies / "ddp.py", strategies / "another_ddp.py")
+    paths = [str(package.parent), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
+    job = {
+        "training_set": {"class": "Directory", "path": str(training_set(tmp_path / "data"))},
+        "training_steps": 2, "epoch_steps": 2, "batch_size": 2, "patch_shape": [16, 16, 16], "channels": [4, 4, 4, 4, 4],
+        "strategy": "another-ddp", "ranks": 2, "threads_per_rank": 1, "precision": "float32",
+    }  # fmt: skip
+    training = trained_alike(tmp_path, job)
+    assert training.items() >= {"strategy": "another-ddp", "world_size": 2, "steps_done": 2}.items()

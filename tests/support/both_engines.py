@@ -56,7 +56,9 @@ def begin(
         (folder / "streamflow.yml").write_text(text, encoding="utf-8")
         words = ["streamflow", "run", "--quiet", "--outdir", outputs, "streamflow.yml"]
     else:
-        words = ["cwltool", "--outdir", outputs, str(cwl), job]
+        # cwltool gives a step no variable that it is not told to: the steps would be others than those of this process.
+        kept = ["--preserve-environment", "PYTHONPATH"] if "PYTHONPATH" in os.environ else []
+        words = ["cwltool", *kept, "--outdir", outputs, str(cwl), job]
     path = os.pathsep.join([*([str(FAKES)] if fakes else []), str(BESIDE), os.environ["PATH"]])
     return subprocess.Popen(
         [str(BESIDE / words[0]), *words[1:]],

@@ -441,7 +441,14 @@ MISTAKES: tuple[Mistake, ...] = (
     ),
     *_of(
         HYBRID_JOB,
-        ("a word that is none of an enum's", "job-type", "training_strategy: ddp", "training_strategy: dpd", "", "ddp"),
+        (
+            "a word that is none of an enum's",
+            "job-type",
+            "distributed: true\n",
+            "distributed: true\ndistributed_engine: dpd\n",
+            "distributed_engine",
+            "ddp",
+        ),
     ),
     *_of(
         f"{CHART}/ci/everything-on.yaml",

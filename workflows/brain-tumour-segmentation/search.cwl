@@ -4,9 +4,12 @@ class: Workflow
 label: Search for the best options of a brain tumour segmentation model, and judge it on the held-out cases
 doc: |
   DistMIS' search, a grid of trainings. Experiment parallel: each trial by one process, as many at once as the place of the role `search`
-  has room for. Data parallel: each trial by `ranks_per_trial` processes, with strategy ddp in the grid. Which of the two is the job's grid and
-  the binding's; the steps are the same. The report has both, where it is given the reports of an earlier run.
-$namespaces: {edam: "http://edamontology.org/"}
+  has room for. Data parallel: each trial by `ranks_per_trial` processes, with strategy ddp in the grid, on as many nodes as the binding gives
+  that role. Which of the two is the job's grid and the binding's; the steps are the same. The report has both, where it is given the
+  reports of an earlier run.
+$namespaces:
+  edam: "http://edamontology.org/"
+  medweave: "urn:medweave:cwl#"  # a web address would be asked for by StreamFlow, over 100 times, whenever a workflow is read
 requirements:
   ScatterFeatureRequirement: {}
   MultipleInputFeatureRequirement: {}
@@ -20,7 +23,7 @@ inputs:
     type: File
     format: edam:format_3464  # JSON
   ranks_per_trial:
-    doc: processes of each trial, as the grid says; a trial's job asks for so many processors and GPUs
+    doc: processes of each trial over all its nodes, as the grid says; so many GPUs, and processors on each node, are what its job asks for
     type: int
     default: 1
   threads_per_trial:
@@ -116,6 +119,8 @@ steps:
   trial:
     run: ../tools/search.cwl
     scatter: trial
+    hints:
+      medweave:Gang: {}  # data parallel, a trial may have several nodes; the other parts of the search are one process each
     in:
       part: {default: trial}
       trial: plan/trials

@@ -76,8 +76,8 @@ inputs:
     type: int
     default: 0
   training_strategy:
-    doc: how a training is spread over processes (single, ddp, local-sgd)
-    type: {type: enum, symbols: [single, ddp, local-sgd]}
+    doc: how a training is spread over processes, by a name that `medweave-step train --help` lists
+    type: string
     default: ddp
   training_ranks:
     doc: processes of the training, over all nodes together

@@ -51,11 +51,11 @@ inputs:
     type: int
     default: 0
   training_strategy:
-    doc: how the first training is spread over processes (single, ddp, local-sgd)
-    type: {type: enum, symbols: [single, ddp, local-sgd]}
+    doc: how the first training is spread over processes, by a name that `medweave-step train --help` lists
+    type: string
     default: single
   training_ranks:
-    doc: processes of ddp or local-sgd, over all nodes together
+    doc: processes of a strategy that has several, over all nodes together
     type: int
     default: 1
   training_sync_interval:

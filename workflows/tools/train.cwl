@@ -117,8 +117,8 @@ inputs:
     default: auto
     inputBinding: {prefix: --precision}
   strategy:
-    doc: how training is spread over processes (single, ddp, local-sgd)
-    type: {type: enum, symbols: [single, ddp, local-sgd]}
+    doc: how training is spread over processes, by a name that `medweave-step train --help` lists; no enum, so a new one changes no workflow
+    type: string
     default: single
     inputBinding: {prefix: --strategy}
   scale_by_ranks:
@@ -126,7 +126,7 @@ inputs:
     type: boolean?
     inputBinding: {prefix: --scale-by-ranks}
   ranks:
-    doc: processes of ddp or local-sgd, over all nodes together; a multiple of the nodes
+    doc: processes of a strategy that has several, over all nodes together; a multiple of the nodes
     type: int
     default: 1
     inputBinding: {prefix: --ranks}

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from medweave.advise.document import MEASURED, STRATEGIES, Measured, MeasuredRow, schema
+from medweave.advise.document import MEASURED, STRATEGIES, Measured, MeasuredRow, StrategyName, schema
 from medweave_connectors.documents import read_mapping
 from medweave_connectors.field_faults import check
 from medweave_connectors.lines import FieldPath, Where, shown
@@ -131,13 +131,13 @@ def _training(report: RunReport, name: str) -> _Training:
         world_size = int(told["world_size"])
         seconds, wait = float(told["seconds"]), told.get("data_wait_seconds")
         row = MeasuredRow(
-            strategy=next(each for each in STRATEGIES if each == (told["strategy"] if world_size > 1 else "single")),
+            strategy=_known(told["strategy"] if world_size > 1 else "single", name),
             gpus=world_size,
             elapsed_s=seconds,
             samples_per_step=int(told["batch_size"]),
         )
         num_steps = int(told["steps_done"])
-    except (KeyError, TypeError, ValueError, StopIteration) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise UserInputError(
             f"{name}: this report does not tell what an advice needs.",
             seen=f"{type(error).__name__}: {error}",
@@ -154,6 +154,18 @@ def _training(report: RunReport, name: str) -> _Training:
         num_samples=num_steps * row.samples_per_step,
         ranks_per_node=max(per_host.values(), default=1),
         shown=name,
+    )
+
+
+def _known(strategy: str, name: str) -> StrategyName:
+    for each in STRATEGIES:
+        if each == strategy:
+            return each
+    raise UserInputError(
+        f"{name}: an advice has no model of the strategy of this training.",
+        seen=f"strategy {strategy}",
+        expected=f"one of {', '.join(STRATEGIES)}",
+        do="leave this report out",
     )
 
 

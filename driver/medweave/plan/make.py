@@ -60,7 +60,7 @@ class _Given:
     def role_place(self, path: str) -> Place:
         """The place of a step."""
         step = next(each for each in self.fitted.pipeline.steps if each.path == path)
-        return self.fitted.site.roles[step.role]
+        return self.fitted.site.place_of(step.role, gang=step.gang)
 
     def machine(self, deployment: str) -> str | None:
         """A deployment; None where it is on the machine that drives the run."""
@@ -90,7 +90,7 @@ def make_plan(fitted: Fitted, past: Past) -> Plan:
         for step in steps
         if step.runs is not False
         for asked in step.asks
-        if (each := excess(step.step, fitted.site.roles[step.role], asked)) is not None
+        if (each := excess(step.step, given.role_place(step.step), asked)) is not None
     ]
     running = {step.step: (step.deployment, step.service) for step in steps if step.runs}
     is_sure = all(step.runs is not None for step in steps)
@@ -169,7 +169,7 @@ def _steps(given: _Given) -> Iterator[PlannedStep]:
     raw = named(given.workflow.data.get("steps"))
     foresight = _foresight(given)
     for step in given.flow.ordered():
-        place, tool = site.roles[step.role], given.tools.get(step.path)
+        place, tool = site.place_of(step.role, gang=step.gang), given.tools.get(step.path)
         where = place.deployment, place.service
         said = raw[step.path.lstrip("/")]
         bound = {name: sources_of(each) for name, each in named(said.get("in") or {}).items()}
@@ -208,7 +208,7 @@ def _steps(given: _Given) -> Iterator[PlannedStep]:
 
 def _foresight(given: _Given) -> Foresight:
     site, pipeline, folder = given.fitted.site, given.fitted.pipeline, given.past.looked_in[0]
-    places = {step.path: site.roles[step.role] for step in pipeline.steps}
+    places = {step.path: site.place_of(step.role, gang=step.gang) for step in pipeline.steps}
     of_folder = [run for run in given.past.runs if run.folder.parent == folder]
     return Foresight(
         flow=given.flow,

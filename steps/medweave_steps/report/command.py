@@ -129,7 +129,7 @@ def _summary(material: Material, title: str) -> ReportSummary:
 
 def _fragment(material: Material, summary: ReportSummary, overlays: list[dict[str, Any]]) -> str:
     from medweave_steps.contracts.report_fragment import SECTIONS_BEGIN, SECTIONS_END, stylesheet
-    from medweave_steps.report import charts, scaling, sections
+    from medweave_steps.report import charts, scaling, sections, trials
     from medweave_steps.runtime.imports import require
 
     evaluation, curves = material.evaluation, material.curves
@@ -158,6 +158,7 @@ def _fragment(material: Material, summary: ReportSummary, overlays: list[dict[st
         tags=sections.tags(evaluation),
         training_charts=training_charts,
         training_facts=sections.training_facts(material),
+        searches=trials.trials_of(material.reports),
         scaling=scaling.table_of(material.reports),
         gate=material.gate,
         gate_rows=sections.gate_rows(material.gate) if material.gate else [],

@@ -13,7 +13,7 @@ from medweave_steps.contracts.gate import GateComparison, GateDecision, GateFigu
 from medweave_steps.contracts.progress import duration
 from medweave_steps.contracts.report_fragment import HeadlineFigure
 from medweave_steps.contracts.volume import CT_CHANNELS
-from medweave_steps.report import scaling
+from medweave_steps.report import scaling, trials
 from medweave_steps.report.gather import Material
 from medweave_steps.report.words import NO_INTERVAL, NOT_DEFINED, figure, interval, mib, minus, plural, signed, triple
 
@@ -22,6 +22,7 @@ SECTIONS = (
     ("overlays", "Segmentations in three planes"),
     ("cases", "Case by case"),
     ("training", "Training"),
+    ("trials", "Trials of the search"),
     ("scaling", "Ranks, time and speed-up"),
     ("gate", "Which precision was accepted"),
     ("model", "Model and data"),
@@ -45,9 +46,12 @@ _ORDER = ("dice", "nsd", "hd95", "lesion", "false")
 
 
 def sections_of(material: Material) -> tuple[tuple[str, str], ...]:
-    """Id and heading of each section; that of ranks needs something to compare."""
-    leave_out = () if scaling.table_of(material.reports) else ("scaling",)
-    return tuple(section for section in SECTIONS if section[0] not in leave_out)
+    """Id and heading of each section; that of trials needs a search, that of ranks something to compare."""
+    has = {
+        "trials": bool(trials.trials_of(material.reports)),
+        "scaling": scaling.table_of(material.reports) is not None,
+    }
+    return tuple(section for section in SECTIONS if has.get(section[0], True))
 
 
 def headline(evaluation: Evaluation) -> tuple[HeadlineFigure, ...]:

@@ -157,9 +157,16 @@ def hush_torch() -> None:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
 
 
-def of_trial() -> dict[str, str]:
-    """The environment of a training that a step starts as a process of its own, alone, and whose progress it reads."""
-    own = ("MEDWEAVE_NODE_RANK", "MEDWEAVE_NUM_NODES", "MEDWEAVE_RENDEZVOUS", "MEDWEAVE_RESUME_FROM")
+def of_trial(*, in_gang: bool) -> dict[str, str]:
+    """The environment of a training that a step starts as a process of its own, and whose progress it reads.
+
+    Args:
+        in_gang: the training is this node's part of one on all nodes of the gang; else it is alone.
+    """
+    own = (
+        "MEDWEAVE_RESUME_FROM",
+        *(() if in_gang else ("MEDWEAVE_NODE_RANK", "MEDWEAVE_NUM_NODES", "MEDWEAVE_RENDEZVOUS")),
+    )
     return {name: value for name, value in os.environ.items() if name not in own} | {"MEDWEAVE_PROGRESS": "json"}
 
 

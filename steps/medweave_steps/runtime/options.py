@@ -25,7 +25,7 @@ def option(
         default: left out for a required option.
         metavar: what the value is called in `--help`; by default the unit or the type.
         positional: given by its place, without a name (for a word that says what kind of thing is meant).
-        choices: of a string, where they are not known to the type (Literal).
+        choices: of a string, where they are not known to the type (Literal); `--help` lists them, the configuration refuses others.
     """
     return dataclasses.field(
         default=default,
@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser, config: type) -> None:
         keywords |= {"required": required, "default": None if required else field.default}
         keywords |= _value_keywords(hints[field.name], field.metadata["metavar"])
         if field.metadata["choices"]:
-            keywords |= {"choices": field.metadata["choices"], "metavar": None}
+            keywords["metavar"] = f"{{{','.join(field.metadata['choices'])}}}"
         if field.metadata["positional"]:
             del keywords["dest"], keywords["required"]
             parser.add_argument(field.name, **keywords)

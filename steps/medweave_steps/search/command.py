@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +20,7 @@ from medweave_steps.search.config import SearchConfig
 from medweave_steps.search.grid import trials_of
 from medweave_steps.search.side_by_side import Spread, run_side_by_side
 from medweave_steps.search.table import TRIALS, in_order, read_rows, table_of, write_table
-from medweave_steps.search.trial import MODEL, Settings, train_to_its_end
+from medweave_steps.search.trial import MODEL, Settings, help_to_train, train_to_its_end
 
 C = TypeVar("C")
 _OF_PROGRESS = ("verb", "unit", "done", "total", "seconds_left", "detail")
@@ -38,9 +40,16 @@ def _plan(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
 
 
 def _one(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
-    trial = _read(Trial, config.trial, "trial")
+    trial, gang = _read(Trial, config.trial, "trial"), environment.gang()
+    # A trial's threads are dealt to its ranks, wherever they are: equal numbers give equal weights on one node and on several.
+    threads = max(1, config.threads_per_trial // gang.num_nodes)
+    settings = dataclasses.replace(_settings(config), num_threads=threads, in_gang=gang.num_nodes > 1)
+    if gang.node_rank > 0:
+        with tempfile.TemporaryDirectory() as own:  # the nodes may share their file system
+            help_to_train(trial, settings, _of(Path(own), trial.trial_id))
+        return {}
     with atomic_directory(config.output) as folder:
-        row = train_to_its_end(trial, _settings(config), _of(folder, trial.trial_id), _epochs(context))
+        row = train_to_its_end(trial, settings, _of(folder, trial.trial_id), _epochs(context))
         table = _written(folder, [row], config, context, choose=False)
     return _results(table)
 

@@ -42,11 +42,13 @@ class Settings:
         training_set: absolute path of the prepared cases.
         num_threads: compute threads of each trial.
         metric: name in the run report of `train`.
+        in_gang: every node of the gang trains its part of a trial; else a trial is this process's alone.
     """
 
     training_set: Path
     num_threads: int
     metric: str
+    in_gang: bool = False
 
 
 class Training:
@@ -72,7 +74,7 @@ class Training:
                 *("--run-report", REPORT, "--num-threads", str(settings.num_threads)),
             ],
             cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            errors="replace", env=environment.of_trial(),
+            errors="replace", env=environment.of_trial(in_gang=settings.in_gang),
         )  # fmt: skip
         assert self._process.stderr is not None
         self._reader = threading.Thread(target=self._read, args=(self._process.stderr,), daemon=True)
@@ -173,6 +175,16 @@ def train_to_its_end(trial: Trial, settings: Settings, folder: Path, each_epoch:
             if each_epoch is not None:
                 each_epoch(point)
         return training.row()
+    finally:
+        training.end()
+
+
+def help_to_train(trial: Trial, settings: Settings, folder: Path) -> None:
+    """Does the part of a node that is not the gang's first: that one has the row, also of a training that fails."""
+    training = Training(trial, settings, folder)
+    try:
+        while training.next_point() is not None:
+            pass
     finally:
         training.end()
 

@@ -47,7 +47,7 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
             return {}
     num_here = ranks_here(config.ranks, gang, option="ranks") if uses_ranks else 1
     threads = config.threads_per_rank or max(1, context.num_threads // num_here)
-    with open_outputs(config, gang) as (folder, log_folder):
+    with open_outputs(config, gang, log_stays=True) as (folder, log_folder):
         job = TrainJob(config=config, num_threads=threads, folder=folder, log_folder=log_folder)
         if not uses_ranks:
             require("torch", extra="train").set_num_threads(threads)

@@ -95,7 +95,9 @@ class TrainConfig(Recipe):
         default="single",
         choices=STRATEGIES,
     )
-    ranks: int = option("processes of ddp or local-sgd, over all nodes together; a multiple of the nodes", default=1)
+    ranks: int = option(
+        "processes of a strategy that has several, over all nodes together; a multiple of the nodes", default=1
+    )
     sync_interval: int | None = option("steps of local-sgd between two averages; else an epoch", default=None)
     chunk_mib: int | None = option(
         "MiB of cases that a rank of local-sgd keeps in memory, with --epochs: its cases of an epoch are cut into as few chunks as "
@@ -141,7 +143,6 @@ class TrainConfig(Recipe):
         check_option(self.epochs is None or self.epochs >= 1, "epochs", self.epochs, "at least 1")
         check_option(0 < self.learning_rate < math.inf, "learning_rate", self.learning_rate, "more than 0")
         check_option(0 <= self.overlap < 1, "overlap", self.overlap, "0 or more, below 1")
-        check_option(self.strategy in STRATEGIES, "strategy", self.strategy, f"one of {', '.join(STRATEGIES)}")
         uses_ranks = strategy_class(self.strategy).uses_ranks
         most = (math.inf if self.scale_by_ranks else self.batch_size) if uses_ranks else 1
         told = "1, or choose --strategy ddp" if most == 1 else f"1 to {most}: every rank takes part in --batch-size"

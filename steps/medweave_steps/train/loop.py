@@ -87,15 +87,16 @@ class Trainer:
         self._saves_alone = strategy.is_alike or strategy.group.world_size == 1
         if config.recompute:
             recompute_activations(network)
-        self.stepper = Stepper(
-            recipe=config,
-            learning_rate=config.learning_rate,
-            num_steps=config.steps,
-            network=network,
-            wrapped=strategy.wrap(network),
-            device=strategy.device,
-            uses_bfloat16=uses_bfloat16,
-        )
+        with memory.told(lambda: memory.exhausted_at_start(num_weights=self._num_weights(), **self._had())):
+            self.stepper = Stepper(
+                recipe=config,
+                learning_rate=config.learning_rate,
+                num_steps=config.steps,
+                network=network,
+                wrapped=strategy.wrap(network),
+                device=strategy.device,
+                uses_bfloat16=uses_bfloat16,
+            )
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
@@ -176,12 +177,8 @@ class Trainer:
         """Returns whether the ranks hold the same weights now; signals that one of them has seen are known to all then."""
         group, state, seen = self.strategy.group, self.state, self.signals
         news = (float(seen.ending is not None), float(seen.wants_checkpoint))
-        try:
+        with memory.told(lambda: self._exhausted(batch)):
             met = self.strategy.take_step(self.stepper, batch, step=state.step, news=news)
-        except (RuntimeError, MemoryError) as error:
-            if memory.is_exhausted(error):
-                raise self._exhausted(batch) from error
-            raise
         state.step += 1
         if met is None:
             return False
@@ -194,15 +191,21 @@ class Trainer:
         return True
 
     def _exhausted(self, batch: Batch) -> Exception:
-        device = self.strategy.device
         return memory.exhausted(
             patches=len(batch.case_ids),
             parts=self.config.accumulate,
             recomputes=self.config.recompute,
-            num_weights=sum(each.numel() for each in self.network.parameters()),
-            peak_bytes=memory.peak_bytes(device),
-            on_a_gpu=device.type == "cuda",
+            uses_bfloat16=self.stepper.uses_bfloat16,
+            num_weights=self._num_weights(),
+            **self._had(),
         )
+
+    def _num_weights(self) -> int:
+        return sum(each.numel() for each in self.network.parameters())
+
+    def _had(self) -> dict[str, Any]:
+        device = self.strategy.device
+        return {"peak_bytes": memory.peak_bytes(device), "on_a_gpu": device.type == "cuda"}
 
     def _save_if_due(self, history: History) -> None:
         folder, interval = self.config.checkpoint_folder, self.config.checkpoint_interval
@@ -230,9 +233,13 @@ class Trainer:
         """Per validation case, the tallies of each choice, by the network as it is; the ranks share the cases."""
         self.network.eval()
         group = self.strategy.group
-        share = self.validator.tallies(
-            self.predict, choices, num_cases=num_cases, rank=group.rank, world_size=group.world_size
-        )
+        window, in_bfloat16 = self.config.window_shape, self.stepper.uses_bfloat16
+        with memory.told(
+            lambda: memory.exhausted_in_validation(window_shape=window, uses_bfloat16=in_bfloat16, **self._had())
+        ):
+            share = self.validator.tallies(
+                self.predict, choices, num_cases=num_cases, rank=group.rank, world_size=group.world_size
+            )
         return validate.interleaved(group.gather(share))
 
     def best_tallies(self) -> list[list[validate.Tally]]:

@@ -23,7 +23,7 @@ from medweave_steps.training.average import packed, unpacked
 from medweave_steps.training.cases import open_sampler, open_validator, usable_cases
 from medweave_steps.training.data import PatchSampler
 from medweave_steps.training.group import choose_device
-from medweave_steps.training.stepper import Stepper, blame_of, not_a_number, uses_bfloat16
+from medweave_steps.training.stepper import Stepper, not_a_number, uses_bfloat16
 from medweave_steps.training.validate import Tally, Validator
 
 
@@ -131,7 +131,7 @@ def train(
         loss = stepper.loss_of(batch)
         losses.append(float(loss.detach()))
         if losses[-1] - losses[-1] != 0:
-            raise not_a_number(losses[-1], step=step, blames=[blame_of(batch)], learning_rate=rate)
+            raise not_a_number(losses[-1], step=step, blames=[stepper.blame_of(batch)], learning_rate=rate)
         stepper.apply(loss)
         samples += len(batch.case_ids)
     seconds = time.monotonic() - started

@@ -31,7 +31,8 @@ class Batches:
 
     Args:
         num_workers: processes that cut them, each of them whole batches; 0 is a thread of this one, one batch ahead.
-        device: torch.device that they go to; for a GPU they lie in memory from which it copies while it computes.
+        device: torch.device that they go to; for a GPU the processes' batches lie in pinned memory, out of which
+            `Stepper` copies without waiting.
     """
 
     def __init__(self, sampler: PatchSampler, *, rank: int, world_size: int, num_workers: int, device: Any) -> None:

@@ -13,6 +13,14 @@ from medweave_steps.runtime.write import write_text
 
 CURVES_FILE = "curves.json"
 EVENTS_FILE = "events.out.tfevents.0.medweave"
+EVENTS = "events.out.tfevents.*.medweave"
+"""While they are written their name holds the machine's."""
+
+
+def rename_events(folder: Path) -> None:
+    """Gives the events of a training that is over a name that holds no machine's."""
+    for path in folder.glob(EVENTS):
+        path.rename(folder / EVENTS_FILE)
 
 
 def read_points(folder: Path) -> list[dict[str, Any]]:
@@ -43,14 +51,12 @@ class History:
 
     Training points hold `loss` (mean since the point before) and `learning_rate`; validation points hold `dice`,
     `sensitivity`, `false_positives_per_scan` and the like. Only the first rank has a folder; the others write nothing.
+    Events are on the disk as soon as they are told, so that the training can be followed.
     """
 
     def __init__(self, folder: Path | None, points: list[dict[str, Any]]) -> None:
         self.folder, self.points = folder, points
-        self._events = None
-        if folder is not None:
-            tensorboard = require("torch.utils.tensorboard", extra="train")
-            self._events = tensorboard.SummaryWriter(log_dir=str(folder), flush_secs=10)
+        self._events: Any = None
         for point in points:
             self._write_events(point)
 
@@ -62,22 +68,28 @@ class History:
 
     def tell(self, step: int, name: str, value: float | None) -> None:
         """Adds a figure of the training to the events alone: one that differs where equal trainings have equal curves."""
-        if self._events is not None and value is not None:
-            self._events.add_scalar(f"training/{name}", value, step)
+        self._write({f"training/{name}": value}, step)
 
     def close(self) -> None:
-        """Writes curves.json and finishes the events file, whose usual name holds the machine's name."""
-        if self.folder is None or self._events is None:
+        """Writes curves.json and finishes the events file."""
+        if self.folder is None:
             return
-        self._events.close()
-        for path in self.folder.glob("events.out.tfevents.*"):
-            path.rename(self.folder / EVENTS_FILE)
+        if self._events is not None:
+            self._events.close()
+        rename_events(self.folder)
         write_text(self.folder / CURVES_FILE, json.dumps(self.points, indent=1, allow_nan=False) + "\n")
 
     def _write_events(self, point: Mapping[str, Any]) -> None:
-        if self._events is None:
-            return
         group = "training" if "loss" in point else "validation"
-        for name, value in point.items():
-            if name != "step" and value is not None:
-                self._events.add_scalar(f"{group}/{name}", value, point["step"])
+        self._write({f"{group}/{name}": value for name, value in point.items() if name != "step"}, point["step"])
+
+    def _write(self, figures: Mapping[str, float | None], step: int) -> None:
+        known = {name: value for name, value in figures.items() if value is not None}
+        if self.folder is None or not known:
+            return
+        if self._events is None:  # not before: a training that fails at its start leaves no file
+            tensorboard = require("torch.utils.tensorboard", extra="train")
+            self._events = tensorboard.SummaryWriter(log_dir=str(self.folder), filename_suffix=".medweave")
+        for name, value in known.items():
+            self._events.add_scalar(name, value, step)
+        self._events.flush()

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -75,15 +76,40 @@ class Stepper:
 
     def loss_of(self, batch: Batch) -> Any:
         """The loss of a batch, a scalar tensor that `apply` takes; running statistics of the network move."""
+        return self._loss(self.wrapped, batch)
+
+    def blame_of(self, batch: Batch) -> Blame:
+        """What a rank's batch has to do with a loss that is not finite: its patches again, each alone; other ranks take no part."""
         torch = require("torch", extra="train")
-        image_BCIJK = torch.from_numpy(batch.image_BCIJK).to(self.device, self.dtype)
-        label_BCIJK = torch.from_numpy(batch.label_BCIJK).to(self.device, self.dtype)
+        losses = []
+        with torch.no_grad():
+            for part in [] if batch.is_padding else batch.parts(len(batch.case_ids)):
+                try:
+                    losses.append((part.case_ids[0], float(self._loss(self.network, part))))
+                except ValueError:  # a normalisation that one patch is too small for
+                    losses.append((part.case_ids[0], math.nan))
+        pairs = zip(batch.case_ids, batch.image_BCIJK, strict=True)
+        bad = frozenset(name for name, image in pairs if not np.isfinite(image).all())
+        return Blame(losses=tuple(losses), bad_volumes=bad)
+
+    def _loss(self, network: Any, batch: Batch) -> Any:
+        torch = require("torch", extra="train")
+        image_BCIJK, label_BCIJK = (self._on_device(array) for array in (batch.image_BCIJK, batch.label_BCIJK))
         if not self.network.training:  # it walks through all modules
             self.network.train()
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.uses_bfloat16):
-            logits_BCIJK = self.wrapped(image_BCIJK)
+            logits_BCIJK = network(image_BCIJK)
         # The loss sums over a hundred thousand voxels: never in bfloat16.
         return self.loss(logits_BCIJK.to(self.dtype), label_BCIJK)
+
+    def _on_device(self, array: npt.NDArray[np.float32]) -> Any:
+        """A copy out of pinned memory is only begun: what is computed with it waits for it, this process does not.
+
+        The array must stay until a figure of that computation, such as the loss, has been read.
+        """
+        tensor = require("torch", extra="train").from_numpy(array)
+        pinned = self.device.type == "cuda" and tensor.is_pinned()
+        return tensor.to(self.device, self.dtype, non_blocking=pinned)
 
     def statistics(self, *, are_shared: bool) -> FloatVector:
         """The running statistics of all normalisations, one after the other; `set_statistics` takes them.
@@ -181,27 +207,38 @@ def uses_bfloat16(recipe: Recipe, device: Any) -> bool:
     return computes_in_bfloat16()
 
 
-def blame_of(batch: Batch) -> tuple[set[str], set[str]]:
-    """The cases of a batch, and those of them whose patches hold values that are not finite."""
-    pairs = zip(batch.case_ids, batch.image_BCIJK, strict=True)
-    return set(batch.case_ids), {name for name, image in pairs if not np.isfinite(image).all()}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blame:
+    """What one rank's batch has to do with a loss that is not finite.
+
+    Attributes:
+        losses: case and loss of each patch alone.
+        bad_volumes: cases whose patches hold values that are not finite.
+    """
+
+    losses: tuple[tuple[str, float], ...]
+    bad_volumes: frozenset[str]
 
 
-def not_a_number(
-    value: float, *, step: int, blames: Sequence[tuple[set[str], set[str]]], learning_rate: float
-) -> InternalError:
-    """The error for a loss that is not finite; names the step and the cases.
+def not_a_number(value: float, *, step: int, blames: Sequence[Blame], learning_rate: float) -> InternalError:
+    """The error for a loss that is not finite; names the step, and the cases of the patches that make it so.
 
     Args:
         value: the loss.
         step: steps done before.
-        blames: `blame_of` every batch of the step.
+        blames: `Stepper.blame_of` every batch of the step.
     """
-    cases, bad = (sorted(set().union(*(blame[place] for blame in blames))) for place in (0, 1))
+    losses = [each for blame in blames for each in blame.losses]
+    worst = [each for each in losses if not math.isfinite(each[1])]
+    told = f" ({len(worst)} of {len(losses)} patches)"
+    if not worst and losses:
+        worst = [max(losses, key=lambda each: each[1])]
+        told = f", whose loss is the largest: {worst[0][1]:g} alone, as each other one's finite"
+    bad = sorted(frozenset().union(*(blame.bad_volumes for blame in blames)))
     blame = f"; the volume of {', '.join(bad)} holds values that are not finite" if bad else ""
     return InternalError(
         f"the loss is not a number at step {step + 1}.",
-        seen=f"loss {value} on patches of {', '.join(cases)}{blame}",
+        seen=f"loss {value} on patches of {', '.join(sorted({name for name, _ in worst}))}{told}{blame}",
         expected="a finite loss",
         do="run preprocess again on these cases" if bad else f"lower --learning-rate ({learning_rate:.2e} here)",
     )

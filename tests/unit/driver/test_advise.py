@@ -289,6 +289,10 @@ def test_reports_of_different_works_are_refused(tmp_path: Path, capsys: pytest.C
     other = report(tmp_path / "three.json", strategy="single", ranks=1, seconds=1, verb="export")
     assert main(["advise", str(other)]) == UserInputError.exit_code
     assert "tells of no training" in capsys.readouterr().err
+    own = report(tmp_path / "four.json", strategy="my-own", ranks=2, seconds=1)
+    assert main(["advise", str(one), str(own)]) == UserInputError.exit_code
+    assert "no model of the strategy of this training" in (shown := capsys.readouterr().err)
+    assert "strategy my-own" in shown
 
 
 @pytest.mark.parametrize(

@@ -319,6 +319,14 @@ def test_the_hint_may_stand_at_the_step_or_in_a_tool_inside(project: Path, old: 
     assert "locations: 2" in bound(project)
 
 
+def test_of_a_role_only_the_steps_that_can_use_several_nodes_get_them(project: Path) -> None:
+    roles = project / "workflows" / "lung" / "roles.yml"
+    roles.write_text(roles.read_text().replace("/prepare: preprocess", "/prepare: train"))
+    text = bound(project)
+    assert "{step: /train, target: {deployment: cluster, service: gpu, locations: 2}}" in text
+    assert "{step: /prepare, target: {deployment: cluster, service: gpu}}" in text
+
+
 def test_deployments_on_one_line_are_refused(project: Path) -> None:
     (project / "deployments/sites/two.yml").write_text(
         "title: x\ndeployments: {desk: {type: medweave.local, config: {}}}\n"

@@ -104,7 +104,7 @@ def test_a_committed_streamflow_file_names_its_schema_and_is_valid(path: Path) -
         {"cohort": {"class": "File", "path": "ct"}},
         {"cohort": {"class": "Directory", "pth": "ct"}},
         {"cohort": None},
-        {"training_strategy": "dpp"},
+        {"distributed_engine": "dpp"},
         {"training_ranks": "2"},
         {"training_ranks": 1.5},
         {"spacing_mm": 1.0},

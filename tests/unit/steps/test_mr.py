@@ -249,6 +249,27 @@ def test_a_volume_is_the_whole_case_as_it_is_stored(brains: Path) -> None:
         np.testing.assert_array_equal(label[0], cases[name].label_IJK())
 
 
+def test_a_training_opens_no_nifti(brains: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Labels are merged once, by preprocess; what an epoch reads are the arrays of that.
+    monkeypatch.setattr(nibabel, "load", lambda *_, **__: pytest.fail("a NIfTI file is opened"))
+    monkeypatch.setattr(nibabel.Nifti1Image, "from_bytes", lambda *_, **__: pytest.fail("a NIfTI file is opened"))
+    (brains / "cohort").rename(brains / "elsewhere")
+    try:
+        shape = list(map(str, PREPARED_SHAPE))
+        words = (
+            "train",
+            "--training-set",
+            str(brains / "prepared" / "training_set"),
+            "--output",
+            str(tmp_path / "model"),
+        )
+        words += ("--training-log", str(tmp_path / "log"), "--network", "distmis-as-described", "--epochs", "1")
+        assert step(tmp_path, *words, "--batch-size", "5", "--patch-shape", *shape, "--window-shape", *shape) == 0
+    finally:
+        (brains / "elsewhere").rename(brains / "cohort")
+    assert all(set(np.unique(case.label_IJK())) == {0, 1} for case in prepared(brains).cases("train"))
+
+
 def test_a_case_that_is_larger_than_a_patch_is_named(brains: Path) -> None:
     with pytest.raises(UserInputError, match="larger than --patch-shape") as caught:
         volumes(brains, patch_shape=(32, 24, 16))

@@ -12,6 +12,7 @@ from medweave_steps.contracts.cohort import CaseEntry
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.volume import Grid
 from medweave_steps.preprocess.split import assign_splits
+from support.cwl_files import ROOT
 
 GRID = Grid(
     shape=(2, 2, 2), affine=((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0), (0.0, 0.0, 0.0, 1.0))
@@ -78,6 +79,14 @@ def test_the_order_of_the_cases_does_not_matter(cases, seed, shuffler: random.Ra
     shuffled = list(cases)
     shuffler.shuffle(shuffled)
     assert split(cases, seed=seed) == split(shuffled, seed=seed)
+
+
+def test_the_cases_of_msd_task01_are_split_as_the_explanation_says():
+    # DistMIS has 484 patients and 70/15/15; its code cuts off to 338, 73 and 73.
+    splits = list(split([case(patient) for patient in range(484)]).values())
+    assert [splits.count(name) for name in ("train", "validation", "test")] == [339, 73, 72]
+    told = (ROOT / "docs" / "explanation" / "brain-pipeline.md").read_text(encoding="utf-8")
+    assert "339, 73 and 72 of 484" in told
 
 
 def test_the_seed_decides():

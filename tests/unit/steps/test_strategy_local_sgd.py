@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from medweave_steps.cli import main
 from medweave_steps.contracts.errors import InternalError, UsageError
 from medweave_steps.io.model_folder import read_card
 from medweave_steps.train.command import TrainJob
@@ -143,7 +144,6 @@ def saved_weights(folder: Path) -> dict[str, torch.Tensor]:
         ({"strategy": "ddp", "sync_interval": 2}, "with --strategy local-sgd only"),
         ({"strategy": "local-sgd", "sync_interval": 0}, "at least 1"),
         ({"strategy": "local-sgd", "ranks": 5}, "1 to 4: every rank takes part in --batch-size"),
-        ({"strategy": "local_sgd"}, "one of ddp, local-sgd, single"),
     ],
 )
 def test_values_that_cannot_be_used_are_refused(data: Path, changes: dict[str, Any], told: str) -> None:
@@ -157,6 +157,27 @@ def test_the_interval_is_part_of_what_the_weights_depend_on_where_there_is_one(d
     config = options(data, **EVERY_FIVE)
     assert config.identity()["sync_interval"] == 5
     assert dataclasses.replace(config, sync_interval=None).identity() != config.identity()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("local_sgd", "write --strategy local-sgd (closest name)"), ("horovod", "choose one of these")],
+)
+def test_a_name_that_no_strategy_has_is_refused_with_the_closest_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, told: str
+) -> None:
+    words = ["--training-set", str(tmp_path / "none"), "--output", str(tmp_path / "m"), "--strategy", name]
+    assert main(["train", *words]) == UsageError.exit_code, "before the data are looked at"
+    shown = capsys.readouterr().err
+    assert f"there is no strategy '{name}'" in shown
+    assert f"one of {', '.join(STRATEGIES)}" in shown
+    assert told in shown
+
+
+def test_the_help_lists_every_strategy(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    assert f"--strategy {{{','.join(STRATEGIES)}}}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

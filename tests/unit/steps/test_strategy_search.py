@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from medweave_steps.cli import main
+from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import BackendMissingError, UserInputError
 from medweave_steps.contracts.search import SearchGrid, Trial
 from medweave_steps.search.grid import trials_of
@@ -92,6 +94,44 @@ def test_a_killed_training_is_a_failed_row_and_leaves_no_half_model(data: Path, 
     assert (row.state, row.exit_code, row.score) == ("failed", -9, None)
     assert row.cause == "ended by signal 9: perhaps the machine was out of memory"
     assert [path.name for path in (tmp_path / "t").iterdir()] == ["trial.json"]
+
+
+def test_a_trial_on_two_nodes_has_the_weights_of_one_and_one_node_tells_of_it(data: Path, tmp_path: Path) -> None:
+    planned = tmp_path / "trial.json"
+    planned.write_text(codec.dumps(trial(**{"strategy": "ddp", "ranks": 2, "steps": 4, "epoch-steps": 2})))
+    words = [
+        "search",
+        "--part",
+        "trial",
+        "--trial",
+        str(planned),
+        "--training-set",
+        str(data),
+        "--threads-per-trial",
+        "2",
+    ]
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "gang").mkdir()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        meet = f"127.0.0.1:{probe.getsockname()[1]}"
+    gang = {"MEDWEAVE_NUM_NODES": "2", "MEDWEAVE_RENDEZVOUS": meet}
+    places = [("alone", {}), *(("gang", gang | {"MEDWEAVE_NODE_RANK": str(rank)}) for rank in range(2))]
+    nodes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "medweave_steps", *words, "--output", "found"], cwd=tmp_path / folder,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | place, stderr=subprocess.PIPE, text=True,
+        )
+        for folder, place in places
+    ]  # fmt: skip
+    told = [node.communicate(timeout=240)[1] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0, 0], told
+    (alone,), (together,) = (table_in(tmp_path / folder / "found").rows for folder in ("alone", "gang"))
+    assert (alone.state, together.state, together.ranks) == ("completed", "completed", 2), (alone.cause, together.cause)
+    assert together.weights_sha256 == alone.weights_sha256 != ""
+    assert sorted(path.name for path in (tmp_path / "gang").iterdir()) == ["found", "run_report.json"]
+    report = json.loads(next((tmp_path / "gang").glob("found/trials/*/run_report.json")).read_text())
+    assert len(report["ranks"]) == 2
 
 
 def test_a_trial_without_the_metric_has_failed_and_says_which_there_are(data: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ whether the ranks hold the same weights. The sampler deals every rank its share 
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import math
 import pkgutil
@@ -14,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from medweave_steps.contracts.errors import UsageError
 from medweave_steps.training.average import mean_state
 from medweave_steps.training.group import Group
 
@@ -74,7 +76,7 @@ class Strategy:
         Raises:
             InternalError: the loss is not a number; names the step and the cases.
         """
-        from medweave_steps.training.stepper import blame_of, not_a_number
+        from medweave_steps.training.stepper import not_a_number
 
         *parts, last = batch.parts(self.config.accumulate)
         before = stepper.begin(parts, [self.share(part) for part in parts])
@@ -84,7 +86,7 @@ class Strategy:
         mean = self.group.mean(_joined([before + float(loss.detach()), *news], statistics))
         value = float(mean[0])
         if not math.isfinite(value):
-            blames = self.group.gather(blame_of(batch))
+            blames = self.group.gather(stepper.blame_of(batch))
             raise not_a_number(value, step=step, blames=blames, learning_rate=stepper.learning_rate)
         stepper.apply(loss)
         stepper.set_statistics(mean[1 + len(news) :])  # not before: the backward pass refers to them
@@ -107,7 +109,19 @@ class Strategy:
 
 
 def strategy_class(name: str) -> type[Strategy]:
-    """The strategy of this name."""
+    """The strategy of this name.
+
+    Raises:
+        UsageError: there is none; names the closest one.
+    """
+    if name not in STRATEGIES:
+        close = difflib.get_close_matches(name, STRATEGIES, n=1)
+        raise UsageError(
+            f"there is no strategy '{name}'.",
+            seen=f"--strategy {name}",
+            expected=f"one of {', '.join(STRATEGIES)}",
+            do=f"write --strategy {close[0]} (closest name)" if close else "choose one of these",
+        )
     found: type[Strategy] = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").STRATEGY
     return found
 

@@ -90,7 +90,7 @@ class LocalSgdStrategy(Strategy):
 
     def _train(self, stepper: Stepper, batch: Batch, step: int) -> float:
         """Takes a step alone; returns this rank's part of the loss."""
-        from medweave_steps.training.stepper import blame_of, not_a_number
+        from medweave_steps.training.stepper import not_a_number
 
         if batch.is_padding:
             stepper.skip()
@@ -101,7 +101,7 @@ class LocalSgdStrategy(Strategy):
         loss = stepper.loss_of(last) * (len(last.case_ids) / num_patches)
         value = before + float(loss.detach())
         if not math.isfinite(value):
-            raise not_a_number(value, step=step, blames=[blame_of(batch)], learning_rate=stepper.learning_rate)
+            raise not_a_number(value, step=step, blames=[stepper.blame_of(batch)], learning_rate=stepper.learning_rate)
         stepper.apply(loss)
         return value * self.share(batch)
 

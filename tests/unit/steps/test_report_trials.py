@@ -1,0 +1,50 @@
+"""The report's table of trials: each with its options, what came of it, and its start and end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.report import RunReport
+from medweave_steps.contracts.search import SearchTable, TrialRow
+from medweave_steps.report.trials import trials_of
+
+START, END = "2026-11-25T19:38:07.125+00:00", "2026-11-25T19:40:07.250+00:00"
+
+
+def row(trial_id: str, **changes: Any) -> TrialRow:
+    values: dict[str, Any] = {
+        "trial_id": trial_id, "varied": {"norm": trial_id}, "seed": 1, "state": "completed", "score": 0.5, "started_at": START,
+        "ended_at": END, "seconds": 120.125, "host": "node-a",
+    }  # fmt: skip
+    return TrialRow(**values | changes)
+
+
+def report(*rows: TrialRow, best: str, verb: str = "search") -> RunReport:
+    table = SearchTable(metric="validation_dice", rows=rows, best=best, most_at_once=2, seconds=121.0)
+    return RunReport(
+        verb=verb, medweave_version="0", started_at="", seconds=0.0, peak_memory_mib=0.0, peak_memory_children_mib=0.0,
+        num_threads=1, host_cpu="", config={}, versions={}, results=codec.to_json(table), cases=(), notices=(),
+    )  # fmt: skip
+
+
+def test_each_trial_has_its_start_and_its_end() -> None:
+    lost = row(
+        "c", state="failed", score=None, cause="the node was lost", started_at="", ended_at="", seconds=0.0, host=""
+    )
+    (found,) = trials_of([report(row("a", ranks=2), row("b"), lost, best="b")])
+    start, end = "2026-11-25 19:38:07.125", "2026-11-25 19:40:07.250"
+    assert found.rows == (
+        ("norm a", "completed", "0.5000", "2", start, end, "2 min 00 s", "node-a"),
+        ("norm b", "completed", "0.5000", "1", start, end, "2 min 00 s", "node-a"),
+        ("norm c", "failed: the node was lost", "–", "1", "–", "–", "–", "–"),
+    )
+    assert (found.metric, found.best) == ("validation_dice", 1)
+    assert found.caption.startswith("Data parallel, 2 ranks each: 3 trials, 2 at the same time at the most, ")
+
+
+def test_every_search_has_a_table_and_a_single_trial_none() -> None:
+    whole, single = report(row("a"), best="a"), report(row("a"), best="")
+    assert [found.caption.partition(":")[0] for found in trials_of([whole, single, whole])] == [
+        "Experiment parallel"
+    ] * 2
