@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from medweave_steps.contracts.model import Postprocessing
 from medweave_steps.contracts.volume import Triple
 from medweave_steps.io.network import build_network, one_logit
@@ -122,6 +124,8 @@ def train(
     stepper = bench.stepper(config, bfloat16)
     if memory:
         stepper.restore(unpacked(memory))
+    # For networks that draw, as dropout does: else the weights would depend on who trains it, and on what it did before.
+    torch.manual_seed(int(np.random.SeedSequence((config.seed, round_number, replica)).generate_state(1)[0]))
     losses, samples, started = [], 0, time.monotonic()
     for number in range(config.steps_per_round):
         step = job.first_step + round_number * config.steps_per_round + number
