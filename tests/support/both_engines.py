@@ -29,17 +29,22 @@ database: {{type: medweave.database, config: {{}}}}
 
 
 def run_both(
-    folder: Path, workflow: str | Path, job: Mapping[str, Any], *, fakes: bool = False
+    folder: Path, workflow: str | Path, job: Mapping[str, Any], *, fakes: bool = False, first: Path | None = None
 ) -> dict[str, dict[str, str]]:
-    """Runs a workflow of the lung pipelines, or another by its path, under both engines at once; path -> SHA-256 of each output."""
+    """Runs a workflow of the lung pipelines, or another by its path, under both engines at once; path -> SHA-256 of each output.
+
+    Args:
+        fakes: the steps are the stand-ins of `tests/fakes`.
+        first: as in `begin`.
+    """
     (folder / "job.yml").write_text(json.dumps(job), encoding="utf-8")
     cwl = WORKFLOWS / "lung-nodule-segmentation" / workflow
-    run_jobs(folder, cwl, {"streamflow": "job.yml", "cwltool": "job.yml"}, fakes=fakes)
+    run_jobs(folder, cwl, {"streamflow": "job.yml", "cwltool": "job.yml"}, first=FAKES if fakes else first)
     return {name: digests(folder / f"by-{name}") for name in ("streamflow", "cwltool")}
 
 
 def begin(
-    folder: Path, cwl: Path, engine: str, job: str, outputs: str, *, log: Any, fakes: bool = False
+    folder: Path, cwl: Path, engine: str, job: str, outputs: str, *, log: Any, first: Path | None = None
 ) -> subprocess.Popen[str]:
     """An engine's own command in a folder; everything runs on this machine.
 
@@ -48,14 +53,14 @@ def begin(
         job: name of the job file there.
         outputs: name of the folder that it makes there.
         log: where its standard error goes.
-        fakes: the steps are the stand-ins of `tests/fakes`.
+        first: a folder of programs, in the place of those that are installed.
     """
     if engine == "streamflow":
         (folder / "streamflow.yml").write_text(FILE.format(workflow=json.dumps(str(cwl)), job=job), encoding="utf-8")
         words = ["streamflow", "run", "--quiet", "--outdir", outputs, "streamflow.yml"]
     else:
         words = ["cwltool", "--outdir", outputs, str(cwl), job]
-    path = os.pathsep.join([*([str(FAKES)] if fakes else []), str(BESIDE), os.environ["PATH"]])
+    path = os.pathsep.join([*([str(first)] if first else []), str(BESIDE), os.environ["PATH"]])
     return subprocess.Popen(
         [str(BESIDE / words[0]), *words[1:]],
         cwd=folder,
@@ -66,12 +71,12 @@ def begin(
     )
 
 
-def run_jobs(folder: Path, cwl: Path, jobs: Mapping[str, str], *, fakes: bool = False) -> None:
+def run_jobs(folder: Path, cwl: Path, jobs: Mapping[str, str], *, first: Path | None = None) -> None:
     """Runs a workflow under both engines at once, each with its job file; outputs lie in `by-streamflow` and `by-cwltool`."""
     started = {}
     for name, job in jobs.items():
         with (folder / f"{name}.log").open("w") as log:
-            started[name] = begin(folder, cwl, name, job, f"by-{name}", log=log, fakes=fakes)
+            started[name] = begin(folder, cwl, name, job, f"by-{name}", log=log, first=first)
     for name, process in started.items():
         assert process.wait(600) == 0, (folder / f"{name}.log").read_text()
 
