@@ -114,7 +114,7 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     """All rounds as one rank sees them; the first one writes the model and returns its results and what it said."""
     from medweave_steps.io.network import load_plain
     from medweave_steps.runtime import environment
-    from medweave_steps.train_distributed.rounds import facts_of, run_rounds
+    from medweave_steps.train_distributed.rounds import facts_of, pace_of, run_rounds
     from medweave_steps.training import deliver
     from medweave_steps.training.agreement import check_agreement
     from medweave_steps.training.average import packed
@@ -162,7 +162,9 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     context.ranks += facts_of(task, course)
     network.load_state_dict(course.best_weights)
     seconds = time.monotonic() - started
-    card = child_card(job, prepared, course, engine.told(), chosen, figures, counted, seconds)
+    card = child_card(
+        job, prepared, course, {**engine.told(), **pace_of(task, course)}, chosen, figures, counted, seconds
+    )
     deliver.write_model(job.folder, network, card)
     context.versions |= environment.library_versions()
     return {**deliver.results_of(card), "engine": job.engine, **engine.told(), "rounds": course.rounds}, context

@@ -20,6 +20,7 @@ _NOT_NUMERIC = (
     "threads_per_replica",
     "checkpoint_folder",
     "resume_from",
+    "data_workers",
 )
 
 

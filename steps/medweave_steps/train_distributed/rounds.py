@@ -13,7 +13,7 @@ from medweave_steps.train_distributed.course import Course, Saves
 from medweave_steps.train_distributed.engines import Engine
 from medweave_steps.train_distributed.replica import ReplicaJob
 from medweave_steps.training import validate
-from medweave_steps.training.average import averaged, packed, unpacked
+from medweave_steps.training.average import averaged, num_bytes_of, packed, unpacked
 from medweave_steps.training.energy import RanksEnergy, wh_of
 from medweave_steps.training.history import History
 
@@ -84,7 +84,7 @@ def _train(job: ReplicaJob, engine: Engine, course: Course, history: History) ->
             "seconds": round(seconds, 3),
             "loss": round(loss, 6),
             "divergence": divergence(states, course.weights),
-            "bytes": sum(len(share.weights) for share in shares) + len(shares) * len(packed(course.weights)),
+            "synchronised_bytes": sum(num_bytes_of(state) for state in states) if len(states) > 1 else 0,
             "hosts": [share.host for share in shares],
         }
     )
@@ -100,6 +100,18 @@ def divergence(states: list[dict[str, Any]], mean: Mapping[str, Any]) -> float:
         for name, tensor in mean.items()
         if tensor.is_floating_point()
     )
+
+
+def pace_of(job: ReplicaJob, course: Course) -> dict[str, Any]:
+    """Figures of all rounds, under the names that `train` gives them; validation is in none."""
+    first = [shares[0] for shares in course.shares]
+    patches = sum(share.samples for shares in course.shares for share in shares)
+    return {
+        "step_seconds": round(sum(share.seconds for share in first), 3),
+        "data_wait_seconds": round(sum(share.waited_s for share in first), 3),
+        "patches_per_second": round(patches / max(sum(record["seconds"] for record in course.rounds), 1e-9), 2),
+        "synchronised_bytes": sum(record["synchronised_bytes"] for record in course.rounds),
+    }
 
 
 def facts_of(job: ReplicaJob, course: Course) -> list[RankFacts]:
