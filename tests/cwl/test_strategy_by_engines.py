@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,10 @@ from typing import Any
 import pytest
 
 import medweave_steps
+from medweave_steps.cli import main
 from medweave_steps.io.model_folder import read_card
-from support.both_engines import only, run_both
+from support import continued, fake_pycompss
+from support.both_engines import digests, only, run_both
 from support.cwl_files import WORKFLOWS
 from support.training_set import training_set
 
@@ -66,3 +70,39 @@ def test_a_new_strategy_is_one_new_file(tmp_path: Path, monkeypatch: pytest.Monk
     }  # fmt: skip
     training = trained_alike(tmp_path, job)
     assert training.items() >= {"strategy": "another-ddp", "world_size": 2, "steps_done": 2}.items()
+
+
+def with_pycompss(folder: Path) -> Path:
+    """A folder with the worker's command, for which the stand-in is installed: cwltool hands no variable on to it."""
+    folder.mkdir()
+    python_path = shlex.quote(os.pathsep.join([str(fake_pycompss.FOLDER), *sys.path]))
+    command = folder / "medweave-step"
+    command.write_text(f'#!/bin/sh\nPYTHONPATH={python_path} exec {sys.executable} -m medweave_steps "$@"\n')
+    command.chmod(0o755)
+    return folder
+
+
+@pytest.mark.pipeline
+def test_rounds_as_compss_tasks_give_the_model_of_in_order_under_both_engines(tmp_path: Path) -> None:
+    """The tasks are those of the stand-in; what the tool's own options leave out is the verb's default here and there."""
+    continued.folder_to_continue(tmp_path)
+    job = {
+        "training_set": {"class": "Directory", "path": str(tmp_path / "data")},
+        "first_model": {"class": "Directory", "path": str(tmp_path / "parent")},
+        "rounds": 3, "steps_per_round": 2, "replicas": 2, "batch_size": 3, "patch_shape": [8, 8, 8], "precision": "float32",
+        "learning_rate": 0.01, "threads_per_replica": 1, "engine": "compss",
+    }  # fmt: skip
+    assert main(continued.words(tmp_path, name="in_order")) == 0
+    names = ("model.safetensors", "curves.json")
+    expected = only(digests(tmp_path / "in_order") | digests(tmp_path / "in_order_log"), *names)
+    found = run_both(
+        tmp_path, WORKFLOWS / "tools" / "train-distributed.cwl", job, first=with_pycompss(tmp_path / "bin")
+    )
+    for engine, files in found.items():
+        chosen = only(files, *names)
+        assert sorted(chosen.values()) == sorted(expected.values()), engine
+        training = read_card(tmp_path / f"by-{engine}" / "trained_model").training
+        assert training.items() >= {"engine": "compss", "compss_runtime": True, "rounds": 3}.items()
+        assert {path for path in files if path.startswith("checkpoints/")} == {
+            "checkpoints/checkpoint.pt", "checkpoints/checkpoint-before.pt",
+        }  # fmt: skip

@@ -13,7 +13,17 @@ from pathlib import Path
 import pytest
 
 from medweave.cli import main
-from support.compss_cluster import AT_ONCE, CHART, ddp, prepare, releases, with_environment, without_worker, worker
+from support.compss_cluster import (
+    AT_ONCE,
+    CHART,
+    NEVER,
+    ddp,
+    prepare,
+    releases,
+    with_environment,
+    without_worker,
+    worker,
+)
 from support.helm_release import Tenant
 from support.pod_runs import GANG, PROGRESS, begin, decisions, environment, failure, give_input, go, write
 
@@ -97,8 +107,8 @@ def test_torch_meets_over_the_workers(tmp_path: Path, tenant: Tenant) -> None:
     assert [re.sub(r".*-worker-", "", name) for name in names] == ["0", "1"]
 
 
-def test_a_deleted_worker_ends_the_gang(tmp_path: Path, tenant: Tenant) -> None:
-    prepare(tmp_path, {"train": (PROGRESS + "trap '' TERM; while :; do sleep 1; done", GANG)})
+def test_a_deleted_worker_ends_the_gang_where_the_file_wants_no_other_attempt(tmp_path: Path, tenant: Tenant) -> None:
+    prepare(tmp_path, {"train": (PROGRESS + "trap '' TERM; while :; do sleep 1; done", GANG)}, reactions=NEVER)
     going = begin(tmp_path, tenant)
     going.wait_for_line("case 1/2", 120)
     lost = worker(tenant, 1)
@@ -116,7 +126,7 @@ ONCE_LOST = (
 
 
 def test_a_deleted_worker_is_replaced_where_the_file_has_a_failure_manager(tmp_path: Path, tenant: Tenant) -> None:
-    prepare(tmp_path, {"train": (ONCE_LOST, GANG)})
+    prepare(tmp_path, {"train": (ONCE_LOST, GANG)}, reactions=NEVER)
     with (tmp_path / "streamflow.yml").open("a") as file:
         file.write("failureManager: {type: rollback, config: {max_retries: 2, retry_delay: 0}}\n")
     going = begin(tmp_path, tenant)
@@ -126,6 +136,45 @@ def test_a_deleted_worker_is_replaced_where_the_file_has_a_failure_manager(tmp_p
     assert ended.exit_code == 0, ended.stderr
     ends = [(event["data"]["attempt"], event["data"]["state"]) for event in ended.of_type("job.ended")]
     assert ends == [(1, "failed"), (2, "completed")]
+    assert not releases(tenant)
+
+
+# Node 0 keeps its place, and waits for the end of its pods; from where it was kept, every node must see it, and the data.
+KEEPS = (
+    'cat "$1/case.txt" > seen || exit 65; '
+    '[ -z "$MEDWEAVE_RESUME_FROM" ] || { cp "$MEDWEAVE_RESUME_FROM/round" result.txt; exit; }; '
+    "[ $MEDWEAVE_NODE_RANK != 0 ] || { mkdir saved; echo 7 > saved/round; " + PROGRESS + "}; sleep 600"
+)
+
+
+# Node 1 leaves beside its output folder that it was there, and the pod in the place of worker 0 finds it.
+KEEPS_NOTHING = (
+    'cat "$1/case.txt" > result.txt || exit 65; [ ! -e ../again ] || exit 0; '
+    "[ $MEDWEAVE_NODE_RANK = 0 ] || touch ../again; [ $MEDWEAVE_NODE_RANK != 0 ] || { sleep 5; "
+    + PROGRESS
+    + "}; sleep 600"
+)
+
+
+@pytest.mark.parametrize("number", [1, 0])
+def test_a_gang_goes_on_with_the_worker_that_takes_the_place_of_a_lost_one(
+    tmp_path: Path, tenant: Tenant, number: int
+) -> None:
+    """Each pod has files of its own. The checkpoint is worker 0's; where that is lost, the gang begins anew."""
+    script = KEEPS if number else KEEPS_NOTHING
+    saves = {"hints": {**GANG["hints"], "urn:medweave:cwl#Checkpoint": {"folder": "saved"}}}
+    prepare(tmp_path, {"train": (script, saves)}, reactions={"Cancelled": {"wait": 0}})
+    (tmp_path / "cohort").mkdir()
+    (tmp_path / "cohort" / "case.txt").write_text("lung")
+    give_input(tmp_path, "train", {"class": "Directory", "path": "cohort"})
+    going = begin(tmp_path, tenant)
+    going.wait_for_line("case 1/2", 240)
+    tenant.call("kubectl", "delete", "pod", worker(tenant, number), "--wait=false", "--grace-period=1")
+    ended = going.wait(240)
+    assert ended.exit_code == 0, ended.stderr
+    assert decisions(ended) == [("Cancelled", True)]
+    assert [event["data"]["from_checkpoint"] for event in ended.of_type("job.reaction")] == [number == 1]
+    assert (tmp_path / "results" / "result.txt").read_text() == ("7\n" if number else "lung")
     assert not releases(tenant)
 
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from support.compss_cluster import AT_ONCE, ddp, prepare, releases, with_environment, without_worker, worker
+from medweave_steps.cli import main
+from support import continued
+from support.compss_cluster import AT_ONCE, NEVER, ddp, prepare, releases, with_environment, without_worker, worker
 from support.helm_release import Tenant
 from support.pod_runs import GANG, begin, decisions, failure, give_input, go
 from support.testbed import call
@@ -28,10 +30,12 @@ project = ElementTree.parse(options["project"]).getroot()
 resources = ElementTree.parse(options["resources"]).getroot()
 names = [node.get("Name") for node in project.iter("ComputeNode")]
 assert names == [node.get("Name") for node in resources.iter("ComputeNode")]
+given = sys.argv[-1]  # what the step reads lies on every worker
+sees = f" && test -e {given}/case.txt" if given.startswith("/") else ""
 hosts = []
 for node, offer in zip(project.iter("ComputeNode"), resources.iter("ComputeNode")):
     command = ["ssh", "-o", "StrictHostKeyChecking=no", "-p", offer.findtext(".//SpawnerPort"), node.get("Name")]
-    script = f"mkdir -p {node.findtext('WorkingDir')} && test -d {node.findtext('InstallDir')} && hostname"
+    script = f"mkdir -p {node.findtext('WorkingDir')} && test -d {node.findtext('InstallDir')}{sees} && hostname"
     hosts.append(subprocess.run([*command, script], check=True, capture_output=True, text=True).stdout.strip())
 os.makedirs(os.environ["HOME"] + "/.COMPSs/app_01")
 open(os.environ["HOME"] + "/.COMPSs/app_01/runtime.log", "w").write("stand-in\n")
@@ -52,6 +56,14 @@ if verb == "hang":
 if verb == "again" and not os.path.exists("/tmp/tried"):
     open("/tmp/tried", "w").close()
     sys.exit(75)
+if verb == "keep":
+    saved = os.environ.get("MEDWEAVE_RESUME_FROM")
+    if saved is None:
+        os.mkdir("saved")
+        open("saved/round", "w").write("7")
+        print('medweave-progress {"unit":"round","done":2,"total":2,"detail":"kept"}', file=sys.stderr, flush=True)
+        time.sleep(600)
+    verb = open(saved + "/round").read()
 if verb == "fail":
     print("medweave-step fail: no such cohort.", file=sys.stderr)
     sys.exit(65)
@@ -127,14 +139,42 @@ def test_compss_starts_the_application_on_the_master(
     assert not releases(tenant)
 
 
-def test_compss_ends_when_a_worker_dies(tmp_path: Path, tenant: Tenant, installation: dict[str, Any]) -> None:
-    prepare(tmp_path, {"train": ("", GANG)}, engine="compss", values=installation)
+def test_compss_ends_when_a_worker_dies_where_the_file_wants_no_other_attempt(
+    tmp_path: Path, tenant: Tenant, installation: dict[str, Any]
+) -> None:
+    prepare(tmp_path, {"train": ("", GANG)}, engine="compss", values=installation, reactions=NEVER)
     as_step(tmp_path, "sleep")
     going = begin(tmp_path, tenant)
     going.wait_for_line("round 1/2", 120)
     lost = worker(tenant, 1)
     ended = without_worker(going, tenant, lost)
     assert f"COMPSs worker lost: pod {lost}" in ended.stderr
+    assert not releases(tenant)
+
+
+def test_compss_goes_on_from_its_checkpoint_with_the_worker_that_takes_the_place_of_a_lost_one(
+    tmp_path: Path, tenant: Tenant, installation: dict[str, Any]
+) -> None:
+    saves = {"hints": {**GANG["hints"], "urn:medweave:cwl#Checkpoint": {"folder": "saved"}}}
+    prepare(
+        tmp_path, {"train": ("", saves)}, engine="compss", values=installation, reactions={"Cancelled": {"wait": 0}}
+    )
+    (tmp_path / "cohort").mkdir()
+    (tmp_path / "cohort" / "case.txt").write_text("lung")
+    give_input(tmp_path, "train", {"class": "Directory", "path": "cohort"})
+    as_step(tmp_path, "keep")
+    going = begin(tmp_path, tenant)
+    going.wait_for_line("round 2/2", 120)
+    tenant.call("kubectl", "delete", "pod", worker(tenant, 1), "--wait=false", "--grace-period=1")
+    ended = going.wait(240)
+    assert ended.exit_code == 0, ended.stderr
+    assert decisions(ended) == [("Cancelled", True)]
+    host, _, workers, *_ = (tmp_path / "results" / "result.txt").read_text().split()
+    assert re.fullmatch(r"pods-\w+-master-0", host)
+    assert [re.sub(r".*-worker-", "", each) for each in workers.split(",")] == ["0", "1"]
+    uids = [[each["uid"] for each in event["data"]["site"]["pods"]] for event in ended.of_type("job.ended")]
+    assert [each[:2] for each in uids] == [uids[0][:2]] * 2, "master and worker 0 are the same pods"
+    assert uids[0][2] != uids[1][2]
     assert not releases(tenant)
 
 
@@ -173,9 +213,33 @@ def test_compss_itself(tmp_path: Path, tenant: Tenant) -> None:
     made = call("volume", "medweave-compss", os.environ["COMPSS_HOME"])
     assert made.returncode == 0, made.stderr
     values = with_environment(compss=("/opt/COMPSs", "medweave-compss"))
-    prepare(tmp_path, {"train": ("", GANG)}, engine="compss", values=values)
+    words = [
+        "--output",
+        "model",
+        "--training-log",
+        "log",
+        "--run-report",
+        "report.json",
+        *continued.ROUNDS,
+        "--rounds",
+        "2",
+    ]
+    words += ["--training-set", "$(inputs.data.path)/data", "--trained-model", "$(inputs.data.path)/parent"]
+    tool = {
+        **GANG,
+        "arguments": [*words, "--num-threads", "1"],
+        "outputs": {"result": {"type": "File", "outputBinding": {"glob": "model/models/model.safetensors"}}},
+    }
+    prepare(tmp_path, {"train": ("", tool)}, engine="compss", values=values)
+    continued.folder_to_continue(tmp_path / "given")
+    give_input(tmp_path, "train", {"class": "Directory", "path": "given"})
     as_step(tmp_path, "train-distributed")
+    document = json.loads((tmp_path / "tiny.cwl").read_text())
+    del document["steps"]["train"]["run"]["inputs"]["data"]["inputBinding"]
+    (tmp_path / "tiny.cwl").write_text(json.dumps(document))
     ended = go(tmp_path, tenant)
-    # Without options the verb refuses its command line: the runtime has started it, and has passed its exit code on.
-    assert failure(ended)["exit_code"] == 2, ended.stderr
+    assert ended.exit_code == 0, ended.stderr
     assert list((ended.record / "logs" / "train").rglob("runtime.log"))
+    assert main(continued.words(tmp_path, "--rounds", "2", data=tmp_path / "given")) == 0
+    in_order = (tmp_path / "model" / "models" / "model.safetensors").read_bytes()
+    assert (tmp_path / "results" / "model.safetensors").read_bytes() == in_order

@@ -29,17 +29,30 @@ database: {{type: medweave.database, config: {{}}}}
 
 
 def run_both(
-    folder: Path, workflow: str | Path, job: Mapping[str, Any], *, fakes: bool = False
+    folder: Path, workflow: str | Path, job: Mapping[str, Any], *, fakes: bool = False, first: Path | None = None
 ) -> dict[str, dict[str, str]]:
-    """Runs a workflow of the lung pipelines, or another by its path, under both engines at once; path -> SHA-256 of each output."""
+    """Runs a workflow of the lung pipelines, or another by its path, under both engines at once; path -> SHA-256 of each output.
+
+    Args:
+        fakes: the steps are the stand-ins of `tests/fakes`.
+        first: as in `begin`.
+    """
     (folder / "job.yml").write_text(json.dumps(job), encoding="utf-8")
     cwl = WORKFLOWS / "lung-nodule-segmentation" / workflow
-    run_jobs(folder, cwl, {"streamflow": "job.yml", "cwltool": "job.yml"}, fakes=fakes)
+    run_jobs(folder, cwl, {"streamflow": "job.yml", "cwltool": "job.yml"}, first=FAKES if fakes else first)
     return {name: digests(folder / f"by-{name}") for name in ("streamflow", "cwltool")}
 
 
 def begin(
-    folder: Path, cwl: Path, engine: str, job: str, outputs: str, *, log: Any, fakes: bool = False, laptop: str = "{}"
+    folder: Path,
+    cwl: Path,
+    engine: str,
+    job: str,
+    outputs: str,
+    *,
+    log: Any,
+    first: Path | None = None,
+    laptop: str = "{}",
 ) -> subprocess.Popen[str]:
     """An engine's own command in a folder; everything runs on this machine.
 
@@ -48,7 +61,7 @@ def begin(
         job: name of the job file there.
         outputs: name of the folder that it makes there.
         log: where its standard error goes.
-        fakes: the steps are the stand-ins of `tests/fakes`.
+        first: a folder of programs, in the place of those that are installed.
         laptop: configuration of StreamFlow's only deployment.
     """
     if engine == "streamflow":
@@ -59,7 +72,7 @@ def begin(
         # cwltool gives a step no variable that it is not told to: the steps would be others than those of this process.
         kept = ["--preserve-environment", "PYTHONPATH"] if "PYTHONPATH" in os.environ else []
         words = ["cwltool", *kept, "--outdir", outputs, str(cwl), job]
-    path = os.pathsep.join([*([str(FAKES)] if fakes else []), str(BESIDE), os.environ["PATH"]])
+    path = os.pathsep.join([*([str(first)] if first else []), str(BESIDE), os.environ["PATH"]])
     return subprocess.Popen(
         [str(BESIDE / words[0]), *words[1:]],
         cwd=folder,
@@ -70,12 +83,12 @@ def begin(
     )
 
 
-def run_jobs(folder: Path, cwl: Path, jobs: Mapping[str, str], *, fakes: bool = False) -> None:
+def run_jobs(folder: Path, cwl: Path, jobs: Mapping[str, str], *, first: Path | None = None) -> None:
     """Runs a workflow under both engines at once, each with its job file; outputs lie in `by-streamflow` and `by-cwltool`."""
     started = {}
     for name, job in jobs.items():
         with (folder / f"{name}.log").open("w") as log:
-            started[name] = begin(folder, cwl, name, job, f"by-{name}", log=log, fakes=fakes)
+            started[name] = begin(folder, cwl, name, job, f"by-{name}", log=log, first=first)
     for name, process in started.items():
         assert process.wait(600) == 0, (folder / f"{name}.log").read_text()
 

@@ -14,6 +14,7 @@ from support.pod_runs import BASE_IMAGE, write
 
 CHART = ROOT / "helm" / "compss-cluster"
 AT_ONCE = {"StepFailed": {"wait": 0}}
+NEVER = {kind: {"do": "stop"} for kind in ("Preempted", "NodeFail", "Cancelled")}  # of a pod that is lost
 SMALL = {
     "requests": {"cpu": "20m", "memory": "64Mi", "ephemeral-storage": "64Mi"},
     "limits": {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "2Gi"},

@@ -18,6 +18,20 @@ _RUN = "import sys; from medweave_steps.cli import main; sys.exit(main(sys.argv[
 _STOPPED_S = 30
 
 
+KILLED_AT = """
+import os, signal
+from medweave_steps.training.stepper import Stepper
+apply, begun = Stepper.apply, []
+def apply_or_die(self, *given, **named):
+    begun.append(given)
+    if len(begun) == {step}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    apply(self, *given, **named)
+Stepper.apply = apply_or_die
+"""
+"""Kills the process before it changes the weights for the `{step}`-th time."""
+
+
 def started(
     words: Sequence[str], *, folder: Path, largest_file: int | None = None, before: str = ""
 ) -> subprocess.Popen[str]:

@@ -20,11 +20,11 @@ import numpy as np
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.runtime.environment import Gang
 from medweave_steps.runtime.signals import deferred
-from medweave_steps.train.checkpoint import read_checkpoint
 from medweave_steps.train.command import TrainJob, train_on_rank
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.loop import Trainer
 from medweave_steps.train.network import seeded_network
+from medweave_steps.training.checkpoint import read_checkpoint
 from medweave_steps.training.group import Alone
 from medweave_steps.training.history import History
 from medweave_steps.training.launch import run_ranks

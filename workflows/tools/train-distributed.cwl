@@ -16,10 +16,12 @@ hints:
   # Read by medweave's connectors, ignored by every other runner.
   medweave:Gang: {}  # the same command may be started once per node
   medweave:GPURequest: {gpusMin: 0, gpusTotal: $(inputs.replicas)}  # each node gets its share
+  medweave:Checkpoint: {folder: checkpoints}  # outlives a failed attempt; every whole round is in it
 baseCommand: [medweave-step, train-distributed]
 arguments:
   - {prefix: --output, valueFrom: trained_model}
   - {prefix: --training-log, valueFrom: training_log}
+  - {prefix: --checkpoint-folder, valueFrom: checkpoints}
   - {prefix: --num-threads, valueFrom: $(runtime.cores)}
 inputs:
   training_set:
@@ -76,6 +78,10 @@ inputs:
     type: {type: enum, symbols: [auto, float32, bfloat16]}
     default: auto
     inputBinding: {prefix: --precision}
+  resume_from:
+    doc: folder with a checkpoint to continue exactly
+    type: Directory?
+    inputBinding: {prefix: --resume-from}
 outputs:
   trained_model:
     doc: model folder, also a MONAI Bundle, with the digest of its parent
@@ -85,6 +91,10 @@ outputs:
     doc: TensorBoard events, and the curves as JSON
     type: Directory
     outputBinding: {glob: training_log}
+  checkpoints:
+    doc: the last two checkpoints
+    type: Directory?
+    outputBinding: {glob: checkpoints}
   run_report:
     doc: what the step did, round by round and replica by replica, without patient data
     type: File

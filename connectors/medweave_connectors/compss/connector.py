@@ -17,7 +17,7 @@ from streamflow.core.deployment import Connector, ExecutionLocation
 from streamflow.core.scheduling import AvailableLocation
 
 from medweave_connectors import requests
-from medweave_connectors.compss import commands, xml
+from medweave_connectors.compss import commands, replaced, xml
 from medweave_connectors.compss.commands import Facts
 from medweave_connectors.gang import ENGINE, node_environment
 from medweave_connectors.helm.connector import MedweaveHelmConnector
@@ -26,7 +26,8 @@ from medweave_connectors.pods.connector import RENDEZVOUS_PORT
 from medweave_connectors.pods.errors import DeploymentRefused, PodLost
 from medweave_connectors.pods.group import Member
 from medweave_connectors.pods.pod import Pod, pod_facts
-from medweave_connectors.pods.states import loss
+from medweave_connectors.pods.states import loss, loss_kind
+from medweave_connectors.reactions.table import CLUSTER, FailureKind
 from medweave_connectors.record import console, current
 from medweave_connectors.record.run import short_path
 from medweave_connectors.reuse.running import reusing
@@ -45,6 +46,8 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
     """Master and workers of one release. What a step reads is put on all of its pods; what it writes is on the first."""
 
     LOCATION_GIVES_NODES = True
+    TABLE = CLUSTER
+    GIVES_FILES = True
 
     def __init__(
         self,
@@ -228,21 +231,42 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         told["pods"] += [pod_facts(pod, WORKER) for pod in self._watching]
         return told
 
-    async def watched(self) -> str:
+    async def before_again(
+        self, job_name: str, location: ExecutionLocation, folder: str, checkpoint_folder: str
+    ) -> None:
+        """Waits for the pods in the places of lost ones. These get what the first one that is left has, all others its checkpoints.
+
+        Raises:
+            PodLost: they did not come in time, or none is left that has the files.
+        """
+        before, within_s = self._pods(), max(self.timeout_s, self.pending_timeout_s)
+        pods = await replaced.ready_again(self.cluster, before, within_s=within_s, closing=lambda: self._closing)
+        await self.brought_up(pods)
+        new = {f"{pod.name}:" for pod in pods if pod.uid not in {each.uid for each in before}}
+        places = [_named(location, place) for place in self._places()]
+        work = [_named(location, place) for place in self.places_of(job_name, location)]
+        await replaced.give_what_is_missing(self, places, new, work, folder, checkpoint_folder)
+
+    async def watched(self) -> tuple[str, FailureKind]:
         """The worker that the master's application has lost, or the runtime itself; it would wait for it for ever."""
         if self._shutdown is not None and time.monotonic() - self._shutdown > commands.SHUTDOWN_S:
-            return f"COMPSs said that it shuts down, and had not ended {commands.SHUTDOWN_S} s later"
+            told = f"COMPSs said that it shuts down, and had not ended {commands.SHUTDOWN_S} s later"
+            return told, FailureKind.UNKNOWN
         for before in self._watching:
             with contextlib.suppress(Refused):  # no answer: unknown, asked again
-                if why := loss(before, await self.cluster.pod(before.name), WORKER):
-                    return f"COMPSs worker lost: {why}"
-        return ""
+                now = await self.cluster.pod(before.name)
+                if why := loss(before, now, WORKER):
+                    return f"COMPSs worker lost: {why}", loss_kind(before, now, WORKER)
+        return "", FailureKind.UNKNOWN
 
     # ---- inside
 
     def _first(self) -> Pod:
         assert self.workers, "asked for before the cluster is up"
         return self.master if self.engine == "compss" and self.master is not None else self.workers[0]
+
+    def _pods(self) -> list[Pod]:
+        return ([self.master] if self.engine == "compss" and self.master is not None else []) + self.workers
 
     def _places(self) -> list[str]:
         workers = [f"{pod.name}:{WORKER}" for pod in self.workers]

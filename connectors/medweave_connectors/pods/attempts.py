@@ -61,6 +61,8 @@ class PodAttempts(Attempts):
     async def attempt(self) -> tuple[str, int]:
         """Runs the command in a clean folder."""
         connector, step = self._connector, self._step
+        if self._failures:
+            await connector.before_again(self.name, self._location, step.output_directory, self.checkpoint_folder)
         places = connector.places_of(self.name, self._location)
         named = [ExecutionLocation(name=each, deployment=connector.deployment_name) for each in places]
         self._places = await connector.distinct(named, step.output_directory)
@@ -74,10 +76,17 @@ class PodAttempts(Attempts):
             await connector.after_attempt(self.name, self._location)
 
     async def left(self) -> Checkpoint:
-        """What every place of the step has: a gang whose nodes see different files cannot go on together."""
+        """What every place of the step has, or will have: a gang whose nodes see different files cannot go on together."""
         line = "; ".join(look_for_checkpoint(self._checkpoints, since=self._begun))
-        told = await asyncio.gather(*(self._connector.alone(place, [line]) for place in self._places))
-        return min((read_checkpoint(text.splitlines()) for text, _ in told), key=_ORDER.index)
+        looks = [self._connector.alone(place, [line]) for place in self._places]
+        if not self._connector.GIVES_FILES:
+            return min(
+                (read_checkpoint(text.splitlines()) for text, _ in await asyncio.gather(*looks)), key=_ORDER.index
+            )
+        told = [
+            each for each in await asyncio.gather(*looks, return_exceptions=True) if not isinstance(each, BaseException)
+        ]
+        return max((read_checkpoint(text.splitlines()) for text, _ in told), key=_ORDER.index, default=Checkpoint.NONE)
 
     async def _clean(self) -> dict[str, str]:
         """Makes the folder as the engine has made it; the variable that names the checkpoints, where all places have some.

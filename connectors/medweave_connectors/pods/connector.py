@@ -37,7 +37,7 @@ from medweave_connectors.pods.way import kubeconfig_path
 from medweave_connectors.pods.words import tell_waiting
 from medweave_connectors.pods.workloads import Workload
 from medweave_connectors.reactions.attempt_script import SIGNAL_LEAD_S
-from medweave_connectors.reactions.table import STANDING, read_table
+from medweave_connectors.reactions.table import STANDING, FailureKind, Table, read_table
 from medweave_connectors.record import current
 from medweave_connectors.record.output import JobOutput
 from medweave_connectors.remote import file_name, shell_line, step_variables
@@ -62,6 +62,8 @@ def streams_of(stdin: int | str | None, stdout: int | str, stderr: int | str) ->
 class PodsConnector(PodPlaces):
     """Pods of one namespace, each container a place for one job."""
 
+    TABLE: Table = STANDING
+    GIVES_FILES = False  # before another attempt, those of a pod to its others: see `before_again`
     CHECKED_AT_START = True  # the pods come up while the first steps run elsewhere, and what is wrong shows at once
 
     def __init__(
@@ -85,7 +87,7 @@ class PodsConnector(PodPlaces):
         self.namespace = namespace or ""
         self.kubeconfig, self.kube_context, self.in_cluster = kubeconfig_path(kubeconfig), kubeContext, inCluster
         self.timeout_s, self.pending_timeout_s = timeout, pendingTimeout
-        self.table, self.signal_lead_s = read_table(reactions or {}, STANDING), signalLeadTime
+        self.table, self.signal_lead_s = read_table(reactions or {}, self.TABLE), signalLeadTime
         self.workloads: list[Workload] = []
         self._clients: list[Any] = []
         self._groups: set[Group] = set()
@@ -342,9 +344,14 @@ class PodsConnector(PodPlaces):
     async def after_attempt(self, job_name: str, location: ExecutionLocation) -> None:
         """Called when a job's command has ended in its places, and before it begins there again."""
 
-    async def watched(self) -> str:
-        """Why something else that a job needs is lost; empty while it is not."""
-        return ""
+    async def before_again(
+        self, job_name: str, location: ExecutionLocation, folder: str, checkpoint_folder: str
+    ) -> None:
+        """Called before a job's command begins again in its output folder, in which `checkpoint_folder`, if any, outlives it."""
+
+    async def watched(self) -> tuple[str, FailureKind]:
+        """Why something else that a job needs is lost, and the kind of that loss; empty while it is not."""
+        return "", FailureKind.UNKNOWN
 
     # ---- inside
 

@@ -114,12 +114,12 @@ class Group:
         self._executions: dict[int, Execution] = {}
         self._since = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=1)  # events have whole seconds
         self._timed_out = False
-        self._doom = ""
+        self._doom, self._doom_kind = "", FailureKind.UNKNOWN
 
     async def run(
         self,
         time_limit_s: float | None,
-        watched: Callable[[], Awaitable[str]] | None = None,
+        watched: Callable[[], Awaitable[tuple[str, FailureKind]]] | None = None,
         *,
         signal_after_s: float | None = None,
     ) -> bool:
@@ -130,7 +130,7 @@ class Group:
 
         Args:
             time_limit_s: all are ended after it.
-            watched: says why something else that the members need is lost; empty while it is not.
+            watched: says why something else that the members need is lost, and the kind of that loss; empty while it is not.
             signal_after_s: the command of node 0 gets USR1 then.
 
         Returns:
@@ -154,8 +154,9 @@ class Group:
                     await self._give_up()
             for task in finished:
                 task.result()  # an error of ours, not of a command, is told as such
-            if self.members[0].exit_code != 0:
-                self.members[0].lost = self.members[0].lost or self._doom
+            first = self.members[0]
+            if first.exit_code != 0 and self._doom and not first.lost:
+                first.lost, first.lost_kind = self._doom, self._doom_kind
         except asyncio.CancelledError:
             await self.end("INT")
             raise
@@ -310,14 +311,15 @@ class Group:
         await asyncio.sleep(ASK_S)
         await self._give_up()
 
-    async def _watch(self, watched: Callable[[], Awaitable[str]] | None) -> None:
+    async def _watch(self, watched: Callable[[], Awaitable[tuple[str, FailureKind]]] | None) -> None:
         while True:
             await asyncio.sleep(WATCH_S)
             for member in self.members:
                 if member.exit_code is None and not member.lost:
                     await self._look_at(member)
-            if watched is not None and (why := await watched()):
-                self._doom = why
+            told, kind = ("", FailureKind.UNKNOWN) if watched is None else await watched()
+            if told:
+                self._doom, self._doom_kind = told, kind
                 await self.end("TERM")
                 await self._give_up()
 

@@ -211,6 +211,11 @@ class PodPlaces(TarCopies, BaseConnector):  # type: ignore[misc]
                 ends=[*others, source_location],
             )
 
+    async def forget(self, place: str) -> None:
+        """Closes the shells of a place whose pod is another one now."""
+        if (shells := self._open_shells.pop(place, None)) is not None:
+            await shells.close()
+
     def _shells_at(self, place: str) -> Shells:
         if place not in self._open_shells:
             self._open_shells[place] = Shells(lambda: self._open_shell(place))

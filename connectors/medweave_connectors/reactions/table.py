@@ -1,7 +1,7 @@
 """The table: kind of failure to reaction; and what it says about a job that has failed again. Pure.
 
 A failure whose kind is not in the table ends the step, and no setting changes that: of `Unknown` nobody can say that the job is
-over, so that another one might double it, and who cancelled a job wanted its end.
+over, so that another one might double it, and who cancelled a job wanted its end (but see `CLUSTER`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ DEFAULTS: Table = {
 
 _POD_IS_GONE = "its pod is gone, and with it what it had; a failureManager of the file can place the step anew"
 # In pods that stand whatever becomes of a step: the same pod is all that another attempt can have.
-STANDING: Table = {
+STANDING: dict[FailureKind, Reaction] = {
     FailureKind.OUT_OF_MEMORY: Reaction(
         do="stop", why="the memory of a standing pod is fixed; raise resources.limits.memory of its container"
     ),
@@ -84,6 +84,13 @@ STANDING: Table = {
     FailureKind.PREEMPTED: Reaction(do="stop", why=_POD_IS_GONE),
     FailureKind.NODE_FAIL: Reaction(do="stop", why=_POD_IS_GONE),
     FailureKind.STEP_FAILED: DEFAULTS[FailureKind.STEP_FAILED],
+}
+# In the pods of a cluster that all have what a step reads: one that its workload makes again is given the files of the others.
+# Whoever deletes such a pod gets another one, and has not asked for the end of the step.
+CLUSTER: Table = STANDING | {
+    FailureKind.PREEMPTED: DEFAULTS[FailureKind.PREEMPTED],
+    FailureKind.NODE_FAIL: DEFAULTS[FailureKind.NODE_FAIL],
+    FailureKind.CANCELLED: Reaction(do="again", retries=3, wait=30),
 }
 
 # On a machine without a scheduler, which says of no other end what it came from.

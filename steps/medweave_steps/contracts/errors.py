@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copyreg
+import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(slots=True)
@@ -18,6 +21,11 @@ class StepError(Exception):
     do: str = ""
 
     exit_code = 70
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Those of tasks and workers come from other processes; an exception is pickled with what was given by place alone.
+        parts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return copyreg.__newobj__, (type(self), *self.args), parts | vars(self)  # type: ignore[attr-defined]
 
     def __str__(self) -> str:
         lines = [self.what]

@@ -45,7 +45,9 @@ class RunReport:
         host_cpu: model name of the processor.
         config: every option's value, paths left out.
         versions: library name to version, of those that were imported.
-        results: the verb's own figures.
+        results: the verb's own figures. In those of a training (`training`, and each of `rounds`) `synchronised_bytes` is what all
+            ranks or replicas together have given to be averaged, gradients or weights, and running statistics: the bytes of their
+            numbers, each counted once, whatever way they took; what comes back, and what else travels, is not in it.
         cases: one object per case, each with `case_id`.
         notices: what the user should know, in plain words.
         ranks: of a training, one entry per process or replica.

@@ -163,6 +163,7 @@ def training_facts(material: Material) -> list[tuple[str, str]]:
         ("Pace", _pace_of(known)),
         ("Energy", _energy_of(known)),
         ("Trained further", _rounds_of(further.get("training", {}))),
+        ("Pace of that", _pace_of(further.get("training", {}))),
         ("Energy of that", _energy_of(further.get("training", {}))),
         ("Validation Dice", _known(metrics.get("validation_dice"), 3)),
         ("Validation sensitivity", _known(metrics.get("validation_sensitivity"), 3)),

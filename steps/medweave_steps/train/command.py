@@ -29,11 +29,14 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     from medweave_steps.runtime import environment
     from medweave_steps.runtime.imports import require
     from medweave_steps.train.strategies import strategy_class
+    from medweave_steps.training.checkpoint import left_before
     from medweave_steps.training.group import Alone
     from medweave_steps.training.launch import ranks_here, run_ranks
     from medweave_steps.training.outputs import open_outputs
 
-    config = _scaled(_continued(config, context), context)
+    if config.resume_from is None:
+        config = dataclasses.replace(config, resume_from=left_before(context))
+    config = _scaled(config, context)
     prepared = open_prepared(config.training_set)
     training, _ = usable_cases(prepared)  # before any process is started
     config = config.for_cases(len(training), num_channels=len(prepared.cohort.channels))
@@ -61,21 +64,6 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     context.take(outcome[1])
     results: Mapping[str, Any] = outcome[0]
     return results
-
-
-def _continued(config: TrainConfig, context: StepContext) -> TrainConfig:
-    """From the newest whole checkpoint that an earlier attempt at the same command has left, if there is one."""
-    from medweave_steps.runtime import environment
-    from medweave_steps.train.checkpoint import newest_whole
-
-    folder = environment.resume_from()
-    if folder is None or config.resume_from is not None:
-        return config
-    found = newest_whole(folder)
-    if found is None:
-        context.notice("an earlier attempt has left no whole checkpoint; the training starts anew.")
-        return config
-    return dataclasses.replace(config, resume_from=found)
 
 
 def _scaled(config: TrainConfig, context: StepContext) -> TrainConfig:
@@ -135,11 +123,11 @@ def _train(
     training: Sequence[CaseFolder], validation: Sequence[CaseFolder],
 ) -> Any:  # fmt: skip
     from medweave_steps.runtime.signals import deferred
-    from medweave_steps.train.checkpoint import read_checkpoint, spread_before
     from medweave_steps.train.loop import Trainer
     from medweave_steps.train.network import seeded_network
     from medweave_steps.train.strategies import strategy_class
     from medweave_steps.training.agreement import check_agreement, check_arrays
+    from medweave_steps.training.checkpoint import read_checkpoint, spread_before
     from medweave_steps.training.energy import RanksEnergy
     from medweave_steps.training.group import choose_device
     from medweave_steps.training.history import History
@@ -185,7 +173,7 @@ def _given(config: TrainConfig, prepared: PreparedFolder, content: Mapping[str, 
     return {
         **{f"--{name.replace('_', '-')}": value for name, value in config.identity().items()},
         "--checkpoint-folder": config.checkpoint_folder is not None,
-        "step of the checkpoint": content["state"]["step"] if content else None,
+        "step of the checkpoint": content["state"].get("step") if content else None,
         "digest of the cohort": prepared.digest(),
         "medweave's version": __version__,
     }

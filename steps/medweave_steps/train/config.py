@@ -31,8 +31,6 @@ _NOT_NUMERIC = (
 )
 """Options that do not change the trained weights: a run may be resumed under other values of these."""
 
-MOST_DATA_WORKERS = 4
-
 _NAMED_IF_USED = (
     "epochs",
     "sync_interval",
@@ -112,11 +110,6 @@ class TrainConfig(Recipe):
         "computes activations again in the backward pass and does not keep them: less memory, more time",
         default=False,
     )
-    data_workers: int | None = option(
-        "processes of each rank that cut patches; 0 is a thread; else one for each compute thread, up to 4, where the network is "
-        "on a GPU, and a thread elsewhere",
-        default=None,
-    )
     cache_mib: int | None = option(
         "MiB of cases that a rank keeps in memory ready to use, with --epochs; else it cuts them from their files in each epoch",
         default=None,
@@ -147,8 +140,6 @@ class TrainConfig(Recipe):
         most = (math.inf if self.scale_by_ranks else self.batch_size) if uses_ranks else 1
         told = "1, or choose --strategy ddp" if most == 1 else f"1 to {most}: every rank takes part in --batch-size"
         check_option(1 <= self.ranks <= most, "ranks", self.ranks, told)
-        workers = self.data_workers
-        check_option(workers is None or workers >= 0, "data_workers", workers, "0 or more")
         threads = self.threads_per_rank
         check_option(threads is None or threads >= 1, "threads_per_rank", threads, "at least 1")
         interval = self.sync_interval
@@ -212,12 +203,6 @@ class TrainConfig(Recipe):
             if field.name in _NAMED_IF_USED and getattr(self, field.name) == field.default
         )
         return options_of(self, leave_out=_NOT_NUMERIC + unused)
-
-    def data_processes(self, device: Any, *, num_threads: int) -> int:
-        """The processes of a rank that cut patches, for a torch.device and the rank's threads."""
-        if self.data_workers is not None:
-            return self.data_workers
-        return min(num_threads, MOST_DATA_WORKERS) if device.type == "cuda" else 0
 
     def of_sampler(self) -> dict[str, Any]:
         """What `open_sampler` is given of it, beside the recipe."""

@@ -16,10 +16,9 @@ from typing import Any
 from medweave_steps.contracts.model import Postprocessing
 from medweave_steps.runtime.progress import Progress
 from medweave_steps.runtime.signals import Deferred
-from medweave_steps.train import checkpoint
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.strategies import Strategy
-from medweave_steps.training import memory, validate
+from medweave_steps.training import checkpoint, memory, validate
 from medweave_steps.training.batches import Batches
 from medweave_steps.training.data import Batch, PatchSampler
 from medweave_steps.training.energy import RanksEnergy, wh_of

@@ -31,10 +31,13 @@ def run(config: DistributedConfig, context: StepContext) -> Mapping[str, Any]:
     """Checks model and cases, runs the rounds, chooses the postprocessing on the validation split and writes the model."""
     from medweave_steps.runtime import environment
     from medweave_steps.train_distributed.engines import engine_named
+    from medweave_steps.training.checkpoint import left_before
     from medweave_steps.training.history import read_points
     from medweave_steps.training.launch import ranks_here, run_ranks
     from medweave_steps.training.outputs import open_outputs
 
+    if config.resume_from is None:
+        config = dataclasses.replace(config, resume_from=left_before(context))
     gang = environment.gang()
     engine = engine_named(config.engine, by_deployment=environment.gang_engine())
     card = usable_model(config, open_prepared(config.training_set))
@@ -111,10 +114,11 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     """All rounds as one rank sees them; the first one writes the model and returns its results and what it said."""
     from medweave_steps.io.network import load_plain
     from medweave_steps.runtime import environment
-    from medweave_steps.train_distributed.rounds import facts_of, run_rounds
+    from medweave_steps.train_distributed.rounds import facts_of, pace_of, run_rounds
     from medweave_steps.training import deliver
     from medweave_steps.training.agreement import check_agreement, check_arrays
     from medweave_steps.training.average import packed
+    from medweave_steps.training.checkpoint import read_checkpoint
     from medweave_steps.training.energy import RanksEnergy
     from medweave_steps.training.group import choose_device
     from medweave_steps.training.history import History
@@ -123,21 +127,26 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     started, config = time.monotonic(), job.config
     context = StepContext(verb="train-distributed", num_threads=job.num_threads, quiet=group.rank != 0)
     prepared = open_prepared(config.training_set)
-    check_agreement(group, given(job, prepared))
+    content = read_checkpoint(config.resume_from) if config.resume_from else None
+    check_agreement(group, given(job, prepared, content))
     training, validation = usable_cases(prepared)
     check_arrays(group, [*training, *validation])
     network = load_plain(config.trained_model, job.card)
     task = replica_job(job)
     engine = open_engine(job.engine, task, group)
-    history = History(job.log_folder if group.rank == 0 else None, [dict(point) for point in job.points])
-    weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    course, saves = course_of(job, group, engine, network, prepared, content)
+    if content is not None:
+        context.notice(f"continued from a checkpoint after round {len(course.rounds)} of {config.rounds}.")
+    points = job.points if content is None else content["points"]
+    history = History(job.log_folder if group.rank == 0 else None, [dict(point) for point in points])
     elsewhere = WORKERS if job.engine == "compss" else ""
     device = None if elsewhere else choose_device(config.device, local_rank=group.local_rank)
     energy = RanksEnergy(group, device, powercap=job.powercap, elsewhere=elsewhere)
     with contextlib.closing(energy):
-        course = run_rounds(
-            task, engine, weights, history, energy, lambda total: context.progress(unit="round", total=total)
-        )
+        run_rounds(
+            task, engine, course, saves, history, energy,
+            lambda total, done: context.progress(unit="round", total=total, done=done),
+        )  # fmt: skip
     history.close()
     choices = all_choices(task.overlap)
     per_case = interleaved(engine.tallies(packed(course.best_weights), choices, None, course.bfloat16))
@@ -154,16 +163,53 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     context.ranks += facts_of(task, course)
     network.load_state_dict(course.best_weights)
     seconds = time.monotonic() - started
-    card = child_card(job, prepared, course, engine.told(), chosen, figures, counted, seconds)
+    card = child_card(
+        job, prepared, course, {**engine.told(), **pace_of(task, course)}, chosen, figures, counted, seconds
+    )
     deliver.write_model(job.folder, network, card)
     context.versions |= environment.library_versions()
     return {**deliver.results_of(card), "engine": job.engine, **engine.told(), "rounds": course.rounds}, context
 
 
-def given(job: DistributedJob, prepared: PreparedFolder) -> dict[str, Any]:
-    """What every rank must have alike."""
+def course_of(
+    job: DistributedJob, group: Group, engine: Any, network: Any, prepared: PreparedFolder,
+    content: Mapping[str, Any] | None,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Where the rounds begin, and how they are kept; the engine has got what the checkpoint has of its replicas.
+
+    Raises:
+        UserInputError: the checkpoint belongs to another training.
+    """
+    from medweave_steps.train_distributed.course import Course, Saves
+
+    abilities = engine.abilities()
+    course = Course(
+        abilities=abilities,
+        bfloat16=all(able.bfloat16 for able in abilities),
+        weights={name: tensor.clone() for name, tensor in network.state_dict().items()},
+    )
+    saves = Saves(
+        folder=job.config.checkpoint_folder if group.rank == 0 else None,
+        identity={
+            **job.config.identity(),
+            "precision": course.precision,
+            "device": abilities[0].device,
+            "digest of the model to continue": card_sha256(job.card),
+        },
+        data_sha256=prepared.cohort.data_sha256,
+        content=content,
+    )
+    if (memories := saves.restored(course)) is not None:
+        engine.restore(memories)
+    return course, saves
+
+
+def given(job: DistributedJob, prepared: PreparedFolder, content: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What every rank must have alike; a checkpoint that one of them lacks would let it begin at another round."""
     return {
         **{f"--{name.replace('_', '-')}": value for name, value in job.config.identity().items()},
+        "--checkpoint-folder": job.config.checkpoint_folder is not None,
+        "round of the checkpoint": len(content["state"].get("rounds", ())) if content else None,
         "digest of the model to continue": card_sha256(job.card),
         "digest of the cohort": prepared.digest(),
         "medweave's version": __version__,
@@ -224,7 +270,7 @@ def child_card(
             "strategy": "local-sgd",
             "engine": job.engine,
             **told,
-            "precision": "bfloat16" if course.bfloat16 else "float32",
+            "precision": course.precision,
             "device": course.abilities[0].device,
             "steps_done": first_step + course.best_round * config.steps_per_round,
             "best_round": course.best_round,
@@ -246,8 +292,9 @@ VERB = Verb(
         "running statistics are averaged, weighted by samples, in a fixed order. Writes a model folder that names its parent, and\n"
         "a training log. The best average by sliding-window validation is kept, the given model where none was better.\n"
         "The engine spreads the replicas over processes, nodes or COMPSs workers; the weights do not depend on it: same seed,\n"
-        "options, data, threads per replica and type of processor give the same bits.\n"
-        "Refuses compressed models, cases of another spacing or window than the model's, empty splits and unlabelled cases."
+        "options, data, threads per replica and type of processor give the same bits, also through a checkpoint.\n"
+        "Refuses compressed models, cases of another spacing or window than the model's, empty splits, unlabelled cases, and\n"
+        "checkpoints of another training."
     ),
     config=DistributedConfig,
     run=run,

@@ -18,6 +18,9 @@ _NOT_NUMERIC = (
     "continues_log",
     "engine",
     "threads_per_replica",
+    "checkpoint_folder",
+    "resume_from",
+    "data_workers",
 )
 
 
@@ -39,6 +42,12 @@ class DistributedConfig(Recipe):
     )
     threads_per_replica: int | None = option(
         "compute threads of each replica; else --num-threads, shared by the replicas that run at once on a node",
+        default=None,
+    )
+    checkpoint_folder: Path | None = option("folder for checkpoint.pt, written after every round", default=None)
+    resume_from: Path | None = option(
+        "checkpoint, or folder with checkpoint.pt, to continue exactly, under whatever --engine; else the newest whole one that "
+        "MEDWEAVE_RESUME_FROM has",
         default=None,
     )
 

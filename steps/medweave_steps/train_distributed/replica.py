@@ -1,17 +1,22 @@
 """What one replica does in one round, from bytes to bytes: the same function under every engine, in whatever process.
 
-A process keeps the data it has opened for the next round.
+A process keeps for the next round what it has opened: the training cases, mapped into memory, with the places of lesions and
+vessels in them, the validation cases, the network, and the batches cut ahead for the replica that it has trained last.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from medweave_steps.contracts.errors import TryAgainError
 from medweave_steps.contracts.model import Postprocessing
 from medweave_steps.contracts.volume import Triple
 from medweave_steps.io.network import build_network, one_logit
@@ -19,9 +24,11 @@ from medweave_steps.io.prepared import open_prepared
 from medweave_steps.runtime import environment
 from medweave_steps.runtime.imports import require
 from medweave_steps.train_distributed.config import DistributedConfig
+from medweave_steps.training import memory
 from medweave_steps.training.average import packed, unpacked
+from medweave_steps.training.batches import Batches
 from medweave_steps.training.cases import open_sampler, open_validator, usable_cases
-from medweave_steps.training.data import PatchSampler
+from medweave_steps.training.data import Batch, PatchSampler
 from medweave_steps.training.group import choose_device
 from medweave_steps.training.stepper import Stepper, not_a_number, uses_bfloat16
 from medweave_steps.training.validate import Tally, Validator
@@ -73,6 +80,7 @@ class Share:
         loss: mean over its steps.
         learning_rate: of the last step.
         seconds: wall time of the steps, s.
+        waited_s: of these, in which it waited for its patches, s.
         host: name of the node or pod that trained it.
     """
 
@@ -81,6 +89,7 @@ class Share:
     loss: float
     learning_rate: float
     seconds: float
+    waited_s: float
     host: str
 
 
@@ -100,7 +109,7 @@ def digest(job: ReplicaJob) -> str:
 
 
 def train(
-    job: ReplicaJob, round_number: int, replica: int, weights: bytes, memory: bytes, bfloat16: bool
+    job: ReplicaJob, round_number: int, replica: int, weights: bytes, remembered: bytes, bfloat16: bool
 ) -> tuple[Share, bytes]:
     """Trains one replica for one round.
 
@@ -108,31 +117,31 @@ def train(
         round_number: from 0.
         replica: from 0.
         weights: the average of the round before, packed.
-        memory: what this replica returned in the round before, state of its optimiser; empty in the first.
+        remembered: what this replica returned in the round before, state of its optimiser; empty in the first.
         bfloat16: the forward pass is in mixed bfloat16.
     Returns:
         what it brings, and its memory for the next round.
     Raises:
         InternalError: the loss is not a number.
+        TryAgainError: the memory does not hold a step.
     """
     torch = require("torch", extra="train")
     bench, config = _bench(job), job.config
     torch.set_num_threads(job.num_threads)
     bench.network.load_state_dict(unpacked(weights))
     stepper = bench.stepper(config, bfloat16)
-    if memory:
-        stepper.restore(unpacked(memory))
-    losses, samples, started = [], 0, time.monotonic()
+    if remembered:
+        stepper.restore(unpacked(remembered))
+    # For networks that draw, as dropout does: else the weights would depend on who trains it, and on what it did before.
+    torch.manual_seed(int(np.random.SeedSequence((config.seed, round_number, replica)).generate_state(1)[0]))
+    batches = bench.batches.of(replica, job, bench)
+    losses, samples, started, waited_before = [], 0, time.monotonic(), batches.waited_s
     for number in range(config.steps_per_round):
         step = job.first_step + round_number * config.steps_per_round + number
         rate = stepper.learning_rate
-        batch = bench.sampler.batch(step, rank=replica, world_size=config.replicas)
-        stepper.begin()
-        loss = stepper.loss_of(batch)
-        losses.append(float(loss.detach()))
-        if losses[-1] - losses[-1] != 0:
-            raise not_a_number(losses[-1], step=step, blames=[stepper.blame_of(batch)], learning_rate=rate)
-        stepper.apply(loss)
+        batch = batches.batch(step)
+        with memory.told(partial(_exhausted, bench, batch)):
+            losses.append(_take_step(stepper, batch, step=step))
         samples += len(batch.case_ids)
     seconds = time.monotonic() - started
     share = Share(
@@ -141,9 +150,31 @@ def train(
         loss=sum(losses) / len(losses),
         learning_rate=rate,
         seconds=seconds,
+        waited_s=batches.waited_s - waited_before,
         host=environment.host_name(),
     )
     return share, packed(stepper.state())
+
+
+def _take_step(stepper: Stepper, batch: Batch, *, step: int) -> float:
+    """The loss."""
+    rate = stepper.learning_rate
+    stepper.begin()
+    loss = stepper.loss_of(batch)
+    value = float(loss.detach())
+    if not math.isfinite(value):
+        raise not_a_number(value, step=step, blames=[stepper.blame_of(batch)], learning_rate=rate)
+    stepper.apply(loss)
+    return value
+
+
+def _exhausted(bench: _Bench, batch: Batch) -> TryAgainError:
+    return memory.exhausted_replica(
+        patches=len(batch.case_ids),
+        num_weights=sum(each.numel() for each in bench.network.parameters()),
+        peak_bytes=memory.peak_bytes(bench.device),
+        on_a_gpu=bench.device.type == "cuda",
+    )
 
 
 def tally(
@@ -166,6 +197,34 @@ def tally(
     )
 
 
+class _Ahead:
+    """The batches of the replica that this process has trained last: they are cut on until its next round.
+
+    One replica's at a time, since a process that trains them all would keep the batches and data workers of each.
+    """
+
+    def __init__(self) -> None:
+        self._replica = -1
+        self._batches: Batches | None = None
+
+    def of(self, replica: int, job: ReplicaJob, bench: _Bench) -> Batches:
+        """Those of a replica."""
+        if self._batches is None or self._replica != replica:
+            if self._batches is not None:
+                self._batches.close()
+            self._replica, self._batches = (
+                replica,
+                Batches(
+                    bench.sampler,
+                    rank=replica,
+                    world_size=job.config.replicas,
+                    num_workers=job.config.data_processes(bench.device, num_threads=job.num_threads),
+                    device=bench.device,
+                ),
+            )
+        return self._batches
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bench:
     """What stays open in a process between rounds; the network holds whatever was loaded last."""
@@ -175,6 +234,7 @@ class _Bench:
     sampler: PatchSampler
     validator: Validator
     device: Any
+    batches: _Ahead
 
     def stepper(self, config: DistributedConfig, bfloat16: bool) -> Stepper:
         return Stepper(
@@ -204,4 +264,5 @@ def _bench(job: ReplicaJob) -> _Bench:
             prepared, validation, window_shape=job.window_shape, overlap=job.overlap, device=device
         ),
         device=device,
+        batches=_Ahead(),
     )

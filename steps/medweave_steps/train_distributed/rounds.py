@@ -2,111 +2,94 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from medweave_steps.contracts.report import RankFacts
 from medweave_steps.runtime.progress import Progress
+from medweave_steps.train_distributed.course import Course, Saves
 from medweave_steps.train_distributed.engines import Engine
-from medweave_steps.train_distributed.replica import Ability, ReplicaJob, Share
+from medweave_steps.train_distributed.replica import ReplicaJob
 from medweave_steps.training import validate
-from medweave_steps.training.average import averaged, packed, unpacked
+from medweave_steps.training.average import averaged, num_bytes_of, packed, unpacked
 from medweave_steps.training.energy import RanksEnergy, wh_of
 from medweave_steps.training.history import History
-
-
-@dataclass(slots=True)
-class Course:
-    """What came of the rounds.
-
-    Attributes:
-        abilities: of the process that trained each replica.
-        bfloat16: the arithmetic of all of them.
-        best_score, best_round, best_weights: of the best average so far; round 0 is the model that was given.
-        rounds: for the report, one object per round.
-        shares: what the replicas brought, without the weights, per round.
-        each_wh: of each round, Wh; None where nothing was counted.
-    """
-
-    abilities: list[Ability]
-    bfloat16: bool
-    best_score: float = -1.0
-    best_round: int = 0
-    best_weights: dict[str, Any] = field(default_factory=dict)
-    rounds: list[Mapping[str, Any]] = field(default_factory=list)
-    shares: list[list[Share]] = field(default_factory=list)
-    each_wh: list[float | None] = field(default_factory=list)
-
-    def consider(self, round_number: int, weights: dict[str, Any], figures: Mapping[str, float | None]) -> None:
-        """Keeps these weights if no earlier ones were better."""
-        score = validate.score(figures)
-        if score >= self.best_score:
-            self.best_score, self.best_round, self.best_weights = score, round_number, weights
 
 
 def run_rounds(
     job: ReplicaJob,
     engine: Engine,
-    weights: dict[str, Any],
+    course: Course,
+    saves: Saves,
     history: History,
     energy: RanksEnergy,
-    make_progress: Callable[[int], Progress],
-) -> Course:
-    """Goes through all rounds.
+    make_progress: Callable[[int, int], Progress],
+) -> None:
+    """Goes through the rounds that are left, and keeps each whole one.
 
     Args:
-        weights: state dict of the model that is continued, on the CPU.
+        course: as it is before them; the engine has the memories that belong to it.
         history: gets a training and a validation point per round.
     Raises:
         StepError: a replica failed; the first one in their order.
     """
     config = job.config
-    abilities = engine.abilities()
-    course = Course(abilities=abilities, bfloat16=all(able.bfloat16 for able in abilities))
-    plain = [validate.plain(job.overlap)]
-
-    def figures_of(content: bytes) -> dict[str, float | None]:
-        shares = engine.tallies(content, plain, config.validation_cases or None, course.bfloat16)
-        return validate.summary([case[0] for case in validate.interleaved(shares)])
-
-    content = packed(weights)
-    course.consider(0, weights, figures_of(content))
-    progress = make_progress(config.rounds)
+    if not course.rounds:
+        course.consider(_figures(job, engine, course))
+    for number, wh in enumerate(course.each_wh):
+        history.tell(_step_after(job, number), "energy_wh", wh)
+    progress = make_progress(config.rounds, len(course.rounds))
     energy.begin()
-    for number in range(config.rounds):
-        started = time.monotonic()
-        shares = engine.train(number, content, course.bfloat16)
-        states = [unpacked(share.weights) for share in shares]
-        weights = averaged(states, [share.samples for share in shares])
-        content = packed(weights)
-        seconds = time.monotonic() - started
-        figures = figures_of(content)
-        course.consider(number + 1, weights, figures)
-        loss = sum(share.loss * share.samples for share in shares) / sum(share.samples for share in shares)
-        step = job.first_step + (number + 1) * config.steps_per_round
-        history.add(step, {"loss": round(loss, 6), "learning_rate": shares[0].learning_rate})
-        history.add(step, figures)
-        course.rounds.append(
-            {
-                "round": number + 1,
-                "seconds": round(seconds, 3),
-                "loss": round(loss, 6),
-                "dice": figures["dice"],
-                "divergence": divergence(states, weights),
-                "bytes": sum(len(share.weights) for share in shares) + len(shares) * len(content),
-                "hosts": [share.host for share in shares],
-            }
-        )
-        course.shares.append(shares)
+    for number in range(len(course.rounds), config.rounds):
+        loss = _train(job, engine, course, history)
+        figures = _figures(job, engine, course)
+        course.rounds[-1] = {**course.rounds[-1], "dice": figures["dice"]}
+        course.consider(figures)
+        history.add(_step_after(job, number), figures)
         course.each_wh.append(wh_of(energy.joules()))
-        history.tell(step, "energy_wh", course.each_wh[-1])
+        history.tell(_step_after(job, number), "energy_wh", course.each_wh[-1])
+        if config.checkpoint_folder is not None:
+            saves.write(course, engine.memories(), history.points)
         progress.step(
             f"loss {loss:.3f}, validation Dice {figures['dice'] or 0:.2f}, sensitivity {figures['sensitivity'] or 0:.2f}",
             loss=round(loss, 4), dice=figures["dice"] or 0.0, sensitivity=figures["sensitivity"] or 0.0,
         )  # fmt: skip
-    return course
+
+
+def _step_after(job: ReplicaJob, number: int) -> int:
+    return job.first_step + (number + 1) * job.config.steps_per_round
+
+
+def _figures(job: ReplicaJob, engine: Engine, course: Course) -> dict[str, float | None]:
+    """Of the weights as they are, on the validation split."""
+    plain = [validate.plain(job.overlap)]
+    shares = engine.tallies(packed(course.weights), plain, job.config.validation_cases or None, course.bfloat16)
+    return validate.summary([case[0] for case in validate.interleaved(shares)])
+
+
+def _train(job: ReplicaJob, engine: Engine, course: Course, history: History) -> float:
+    """A round without its validation; the mean loss."""
+    number, started = len(course.rounds), time.monotonic()
+    shares = engine.train(number, packed(course.weights), course.bfloat16)
+    states, samples = [unpacked(share.weights) for share in shares], [share.samples for share in shares]
+    course.weights = averaged(states, samples)
+    seconds = time.monotonic() - started
+    loss = sum(share.loss * share.samples for share in shares) / sum(samples)
+    history.add(_step_after(job, number), {"loss": round(loss, 6), "learning_rate": shares[0].learning_rate})
+    course.rounds.append(
+        {
+            "round": number + 1,
+            "seconds": round(seconds, 3),
+            "loss": round(loss, 6),
+            "divergence": divergence(states, course.weights),
+            "synchronised_bytes": sum(num_bytes_of(state) for state in states) if len(states) > 1 else 0,
+            "hosts": [share.host for share in shares],
+        }
+    )
+    course.shares.append([dataclasses.replace(share, weights=b"") for share in shares])
+    return loss
 
 
 def divergence(states: list[dict[str, Any]], mean: Mapping[str, Any]) -> float:
@@ -117,6 +100,18 @@ def divergence(states: list[dict[str, Any]], mean: Mapping[str, Any]) -> float:
         for name, tensor in mean.items()
         if tensor.is_floating_point()
     )
+
+
+def pace_of(job: ReplicaJob, course: Course) -> dict[str, Any]:
+    """Figures of all rounds, under the names that `train` gives them; validation is in none."""
+    first = [shares[0] for shares in course.shares]
+    patches = sum(share.samples for shares in course.shares for share in shares)
+    return {
+        "step_seconds": round(sum(share.seconds for share in first), 3),
+        "data_wait_seconds": round(sum(share.waited_s for share in first), 3),
+        "patches_per_second": round(patches / max(sum(record["seconds"] for record in course.rounds), 1e-9), 2),
+        "synchronised_bytes": sum(record["synchronised_bytes"] for record in course.rounds),
+    }
 
 
 def facts_of(job: ReplicaJob, course: Course) -> list[RankFacts]:

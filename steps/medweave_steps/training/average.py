@@ -26,6 +26,11 @@ def unpacked(content: bytes) -> dict[str, Any]:
     return found
 
 
+def num_bytes_of(state: State) -> int:
+    """What one rank or replica gives to be averaged: bytes of its tensors, whatever way they take and however often."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+
+
 def averaged(states: Sequence[State], samples: Sequence[int]) -> dict[str, Any]:
     """Mean of weights and running statistics, each weighted by the samples its replica trained on.
 

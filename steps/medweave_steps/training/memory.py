@@ -56,7 +56,7 @@ def exhausted(
     peak_bytes: int | None,
     on_a_gpu: bool,
 ) -> TryAgainError:
-    """The error of a training step.
+    """The error of a training step of `train`.
 
     Args:
         patches: of this rank in a step.
@@ -66,11 +66,10 @@ def exhausted(
         num_weights: numbers in the network.
         peak_bytes: what it has had at the most, of which the weights need `4 * 4` bytes each; None where that is not known.
     """
-    more = min(2 * parts, patches)
-    ways = []
+    more, ways = min(2 * parts, patches), []
     if more > parts:
         share = 1 - parts / more
-        saved = "" if peak_bytes is None else f", about {share * _activations(peak_bytes, num_weights) / _GIB:.1f} GiB"
+        saved = _saved(share, peak_bytes, num_weights)
         ways.append(
             f"--accumulate {more}, which keeps {share:.0%} less of activations at a time{saved}; the weights stay the same"
         )
@@ -84,13 +83,35 @@ def exhausted(
         ways.append(
             "--precision bfloat16, which keeps activations of half the bytes, but for what torch computes in float32 all the same"
         )
-    ways.append("smaller --patch-shape: half of a side is half of the activations")
-    each = -(-patches // parts)
+    return _in_a_step("train", ways, -(-patches // parts), num_weights, peak_bytes, on_a_gpu)
+
+
+def exhausted_replica(*, patches: int, num_weights: int, peak_bytes: int | None, on_a_gpu: bool) -> TryAgainError:
+    """The error of `train-distributed`; arguments as in `exhausted`, of a replica."""
+    ways = []
+    if patches > 1:
+        share = 1 - (patches // 2) / patches
+        saved = _saved(share, peak_bytes, num_weights)
+        ways.append(
+            f"more --replicas, or a smaller --batch-size: with {patches // 2} instead of {patches} patches each replica "
+            f"keeps {share:.0%} less of activations{saved}"
+        )
+    return _in_a_step("train-distributed", ways, patches, num_weights, peak_bytes, on_a_gpu)
+
+
+def _saved(share: float, peak: int | None, num_weights: int) -> str:
+    return "" if peak is None else f", about {share * _activations(peak, num_weights) / _GIB:.1f} GiB"
+
+
+def _in_a_step(
+    verb: str, ways: Sequence[str], patches: int, num_weights: int, peak_bytes: int | None, on_a_gpu: bool
+) -> TryAgainError:
     return _error(
+        verb,
         "",
-        seen=f"{each} patch{'es' if each > 1 else ''} at a time",
+        seen=f"{patches} patch{'es' if patches > 1 else ''} at a time",
         expected=f"a step that fits, with {_COPIES * 4 * num_weights / _GIB:.2f} GiB of weights, gradients and Adam's means",
-        ways=ways, peak_bytes=peak_bytes, on_a_gpu=on_a_gpu,
+        ways=[*ways, "smaller --patch-shape: half of a side is half of the activations"], peak_bytes=peak_bytes, on_a_gpu=on_a_gpu,
     )  # fmt: skip
 
 
@@ -110,6 +131,7 @@ def exhausted_in_validation(
             "--precision bfloat16, which halves the bytes of what torch does not compute in float32 all the same"
         )
     return _error(
+        "train",
         " in a validation",
         seen=f"a window of {' x '.join(map(str, window_shape))} voxels at a time, beside a whole case and its result",
         expected="a window that fits",
@@ -120,6 +142,7 @@ def exhausted_in_validation(
 def exhausted_at_start(*, num_weights: int, on_a_gpu: bool, peak_bytes: int | None) -> TryAgainError:
     """The error of a network that cannot be put where it is to be trained."""
     return _error(
+        "train",
         " before its first step",
         seen=f"{4 * num_weights / _GIB:.2f} GiB of weights in float32, and as much for the gradients of several ranks",
         expected=f"room for {_COPIES * 4 * num_weights / _GIB:.2f} GiB of weights, gradients and Adam's means",
@@ -129,12 +152,12 @@ def exhausted_at_start(*, num_weights: int, on_a_gpu: bool, peak_bytes: int | No
 
 
 def _error(
-    when: str, *, seen: str, expected: str, ways: Sequence[str], peak_bytes: int | None, on_a_gpu: bool
+    verb: str, when: str, *, seen: str, expected: str, ways: Sequence[str], peak_bytes: int | None, on_a_gpu: bool
 ) -> TryAgainError:
     had = "" if peak_bytes is None else f"; {peak_bytes / _GIB:.1f} GiB were in use"
     more = "; or end what else computes on this GPU" if on_a_gpu else "; or give the step more (ramMin in the workflow)"
     return TryAgainError(
-        f"train ran out of {'GPU memory' if on_a_gpu else 'memory'}{when}.",
+        f"{verb} ran out of {'GPU memory' if on_a_gpu else 'memory'}{when}.",
         seen=f"{seen}{had}",
         expected=expected,
         do=f"choose {'; or '.join(ways)}{more}",

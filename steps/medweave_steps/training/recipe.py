@@ -12,6 +12,8 @@ from typing import Any, Literal
 from medweave_steps.contracts.errors import UsageError
 from medweave_steps.runtime.options import option
 
+MOST_DATA_WORKERS = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
@@ -48,6 +50,12 @@ class Recipe:
     )
     seed: int = option("seed of weights, patches and augmentation", default=0)
 
+    data_workers: int | None = option(
+        "processes of each rank or replica that cut patches; 0 is a thread; else one for each compute thread, up to 4, where the "
+        "network is on a GPU, and a thread elsewhere",
+        default=None,
+    )
+
     validation_cases: int = option(
         "validation cases looked at during training; 0 for all; all are at the end", default=0
     )
@@ -65,7 +73,15 @@ class Recipe:
         """Whether patches are changed."""
         return self.augment is not False
 
+    def data_processes(self, device: Any, *, num_threads: int) -> int:
+        """The processes of a rank that cut patches, for a torch.device and the rank's threads."""
+        if self.data_workers is not None:
+            return self.data_workers
+        return min(num_threads, MOST_DATA_WORKERS) if device.type == "cuda" else 0
+
     def __post_init__(self) -> None:
+        workers = self.data_workers
+        check_option(workers is None or workers >= 0, "data_workers", workers, "0 or more")
         check_option(self.batch_size >= 1, "batch_size", self.batch_size, "at least 1")
         for name in ("validation_cases", "seed"):
             check_option(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,61 +15,15 @@ import yaml
 
 from medweave_connectors.pods import owner
 from support.api_server import ApiServer, pod_of
-from support.engine import Run, run, start, write_workflow
-from support.engine_file import LOCAL, OURS, engine_file
-
-HELM = "medweave.helm"
-FAKES = Path(__file__).parents[2] / "fakes" / "bin"
-VERIFIED = {"dataManager": {"type": "medweave.transfer", "config": {}}}
-GOOD = "echo {} > run_report.json; echo $POD_NAME > result.txt"
-PROGRESS = """echo 'medweave-progress {"unit":"case","done":1,"total":2,"detail":"x"}' >&2\n"""
-GANG = {"hints": {"urn:medweave:cwl#Gang": {}}}
-WORKLOAD = """
----
-apiVersion: apps/v1
-kind: StatefulSet
-metadata: {{name: r-{part}}}
-spec:
-  replicas: {replicas}
-  serviceName: r-pods
-  selector: {{matchLabels: {{part: {part}}}}}
-  template: {{spec: {{containers: [{{name: {part}}}]}}}}
-"""
+from support.engine import start
+from support.engine_file import LOCAL, OURS
+from support.helm_runs import GANG, GOOD, PROGRESS, VERIFIED, WORKLOAD, go, two_workers, with_helm, write
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ApiServer]:
-    (tmp_path / "chart").mkdir()
-    (tmp_path / "chart" / "manifest.yaml").write_text(WORKLOAD.format(part="worker", replicas=2))
-    with ApiServer() as fake:
-        fake.write_kubeconfig(tmp_path / "kubeconfig")
-        yield fake
-
-
-def write(
-    folder: Path,
-    tools: dict[str, Any],
-    *,
-    kind: str = HELM,
-    target: str = "",
-    config: str = "timeout: 20",
-    managers: Any = OURS,
-    **keys: Any,
-) -> None:
-    settings = yaml.safe_load(f"{{kubeconfig: kubeconfig, chart: chart, {config}}}")
-    cluster = {"type": kind, "workdir": f"{folder}/in-pods", "config": settings} | keys
-    file = engine_file(
-        {"cluster": cluster}, {"/": yaml.safe_load(f"{{deployment: cluster{target}}}")}, managers=managers
-    )
-    write_workflow(folder, tools, file=file)
-
-
-def with_helm(**more: str) -> dict[str, str]:
-    return {"PATH": f"{FAKES}:{os.environ['PATH']}"} | more
-
-
-def go(tmp_path: Path, **environment: str) -> Run:
-    return run(tmp_path, environment=with_helm(**environment))
+    with two_workers(tmp_path) as serving:
+        yield serving
 
 
 def test_a_release_lives_as_long_as_the_run(tmp_path: Path, server: ApiServer) -> None:
@@ -297,112 +249,6 @@ def test_more_workers_than_there_are_is_refused(tmp_path: Path, server: ApiServe
     ended = go(tmp_path)
     assert ended.exit_code == 1
     assert "locations: 3, and cluster has 2" in ended.stderr
-
-
-def compss_pods(tmp_path: Path, server: ApiServer, runcompss: str) -> None:
-    """Pods with stand-ins for what a COMPSs image has; all workers let us in."""
-    manifest = WORKLOAD.format(part="worker", replicas=2) + WORKLOAD.format(part="master", replicas=1)
-    (tmp_path / "chart" / "manifest.yaml").write_text(manifest)
-    user = tmp_path / "COMPSs" / "Runtime" / "scripts" / "user"
-    programs = tmp_path / "programs"
-    (programs / "jre" / "bin").mkdir(parents=True)
-    user.mkdir(parents=True)
-    scripts = {user / "runcompss": runcompss, programs / "ssh": "exit 0", programs / "jre" / "bin" / "java": "exit 0"}
-    for path, script in scripts.items():
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-    server.environment = {
-        "PATH": f"{programs}:{programs}/jre/bin:{user}:{FAKES}:{os.environ['PATH']}",
-        "COMPSS_HOME": str(tmp_path / "COMPSs"),
-        "POD_PYTHON": sys.executable,
-        "POD_SSH_PORT": "2222",
-    }
-
-
-def as_step(tmp_path: Path) -> None:
-    """Makes the tool a `medweave-step` command, as only that can be a COMPSs application."""
-    document = json.loads((tmp_path / "tiny.cwl").read_text())
-    document["steps"]["train"]["run"]["baseCommand"] = ["medweave-step", "train-distributed"]
-    (tmp_path / "tiny.cwl").write_text(json.dumps(document))
-
-
-RUNCOMPSS = r"""
-mkdir -p "$HOME/.COMPSs/application.py_01"; echo "[API] done" > "$HOME/.COMPSs/application.py_01/runtime.log"
-echo "$POD_NAME $MEDWEAVE_ENGINE" > result.txt
-for word; do echo "$word" >> result.txt; done
-echo JAVA_HOME=$JAVA_HOME >> result.txt
-for word; do case $word in --project=*|--resources=*) cat "${word#*=}" >> result.txt;; esac; done
-"""
-
-
-def test_compss_runs_the_step_on_the_master(tmp_path: Path, server: ApiServer) -> None:
-    compss_pods(tmp_path, server, RUNCOMPSS)
-    write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="engine: compss")
-    as_step(tmp_path)
-    ended = go(tmp_path)
-    assert ended.exit_code == 0, ended.stderr
-    text = (tmp_path / "results" / "result.txt").read_text()
-    assert text.startswith("r-master-0 compss\n--lang=python\n")
-    assert "--master_name=r-master-0.r-pods\n" in text
-    assert "medweave_steps/compss/application.py\ntrain-distributed\n" in text
-    assert f"JAVA_HOME={tmp_path}/programs/jre\n" in text
-    assert re.findall(r'ComputeNode Name="([^"]+)"', text) == ["r-worker-0.r-pods", "r-worker-1.r-pods"] * 2
-    site = ended.of_type("job.ended")[0]["data"]["site"]
-    assert [each["container"] for each in site["pods"]] == ["master", "worker", "worker"]
-    assert site["engine"] == "compss"
-    logs = list((ended.record / "logs" / "train").rglob("runtime.log"))
-    assert [each.read_text() for each in logs] == ["[API] done\n"]
-    assert server.releases == {}
-
-
-def test_compss_ends_when_a_worker_is_lost(tmp_path: Path, server: ApiServer) -> None:
-    # The runtime itself was seen to wait for minutes, or for ever.
-    compss_pods(tmp_path, server, PROGRESS + f"echo $$ > {tmp_path}/pid; while :; do sleep 0.1; done")
-    write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="engine: compss")
-    as_step(tmp_path)
-    going = start(tmp_path, environment=with_helm())
-    going.wait_for_line("case 1/2")
-    before = time.monotonic()
-    server.remove("r-worker-1")
-    ended = going.wait()
-    assert time.monotonic() - before < 60
-    assert "COMPSs worker lost: pod r-worker-1 is gone" in ended.stderr
-    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
-    assert not server.releases
-
-
-def test_compss_has_a_deadline_of_its_own(tmp_path: Path, server: ApiServer) -> None:
-    compss_pods(tmp_path, server, "while :; do sleep 0.1; done")
-    write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="engine: compss, stepTimeout: 2")
-    as_step(tmp_path)
-    ended = go(tmp_path)
-    assert "the time limit of 2 s was reached" in ended.stderr
-
-
-def test_compss_is_refused_where_it_is_not_installed(tmp_path: Path, server: ApiServer) -> None:
-    compss_pods(tmp_path, server, "exit 0")
-    (tmp_path / "COMPSs" / "Runtime" / "scripts" / "user" / "runcompss").unlink()
-    write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="engine: compss")
-    as_step(tmp_path)
-    ended = go(tmp_path)
-    assert "deployments.cluster.config.engine" in ended.stderr
-    assert "has no runcompss on the PATH" in ended.stderr
-
-
-def test_workers_that_cannot_be_reached_are_named(tmp_path: Path, server: ApiServer) -> None:
-    compss_pods(tmp_path, server, "exit 0")
-    (tmp_path / "programs" / "ssh").write_text("#!/bin/sh\necho 'Host key verification failed.' >&2; exit 255\n")
-    write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="engine: compss")
-    as_step(tmp_path)
-    ended = go(tmp_path)
-    assert "r-worker-0.r-pods: Host key verification failed." in ended.stderr
-
-
-def test_another_command_is_no_compss_application(tmp_path: Path, server: ApiServer) -> None:
-    compss_pods(tmp_path, server, "exit 0")
-    write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="engine: compss")
-    ended = go(tmp_path)
-    assert "/train/0 cannot be run as a COMPSs application." in ended.stderr
 
 
 def test_a_service_of_the_cluster_is_refused(tmp_path: Path, server: ApiServer) -> None:

@@ -9,6 +9,7 @@ import pytest
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.pods.attempts import PodAttempts
+from medweave_connectors.pods.errors import PodLost
 from medweave_connectors.pods.step import Step
 from medweave_connectors.reactions.table import STANDING, Checkpoint
 
@@ -24,7 +25,8 @@ class Gang:
 
     table, deployment_name = STANDING, "pods"
 
-    def __init__(self) -> None:
+    def __init__(self, gives_files: bool) -> None:
+        self.GIVES_FILES = gives_files
         self._all_asked, self._makes = asyncio.Barrier(len(PLACES)), False
 
     def places_of(self, job: str, location: ExecutionLocation) -> list[str]:
@@ -42,6 +44,8 @@ class Gang:
             return "", 0
         async with asyncio.timeout(5):
             await self._all_asked.wait()
+        if self.GIVES_FILES and place.name == PLACES[1]:
+            raise PodLost("its pod is gone")
         return {PLACES[2]: str(Checkpoint.OLD)}.get(place.name, str(Checkpoint.NEW)), 0
 
     async def members(self, *given: Any) -> None:
@@ -51,7 +55,10 @@ class Gang:
         pass
 
 
-def test_the_places_are_looked_at_together_and_the_worst_of_them_counts() -> None:
+@pytest.mark.parametrize(("gives_files", "found"), [(False, Checkpoint.OLD), (True, Checkpoint.NEW)])
+def test_the_places_are_looked_at_together_and_the_worst_counts_where_none_gives_its_files_to_the_others(
+    gives_files: bool, found: Checkpoint
+) -> None:
     streams: dict[str, str | None] = {"stdin": None, "stdout": None, "stderr": None}
     step = Step(
         name="/train/0", words=["true"], environment={}, output_directory="/work/out", streams=streams, limit_s=None
@@ -59,9 +66,9 @@ def test_the_places_are_looked_at_together_and_the_worst_of_them_counts() -> Non
     first = ExecutionLocation(name=PLACES[0], deployment="pods")
 
     async def look() -> Checkpoint:
-        tried = PodAttempts(Gang(), step, first, groups=set(), closing=lambda: False)
+        tried = PodAttempts(Gang(gives_files), step, first, groups=set(), closing=lambda: False)
         with pytest.raises(Begun):
             await tried.attempt()
         return await tried.left()
 
-    assert asyncio.run(look()) is Checkpoint.OLD
+    assert asyncio.run(look()) is found

@@ -14,7 +14,18 @@ from medweave_connectors.compss.connector import MedweaveCompssConnector
 from medweave_connectors.helm.connector import MedweaveHelmConnector
 from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
 from medweave_connectors.reactions.attempt_script import SIGNAL_LEAD_S
-from medweave_connectors.reactions.table import DEFAULTS, STANDING, Failed, FailureKind, Stop, Table, decide, read_table
+from medweave_connectors.reactions.table import (
+    CLUSTER,
+    DEFAULTS,
+    STANDING,
+    Again,
+    Failed,
+    FailureKind,
+    Stop,
+    Table,
+    decide,
+    read_table,
+)
 from support.engine import Run, run, start, wait_until
 from support.job_server import JobServer, job_cluster
 from support.small_cluster import write
@@ -185,9 +196,16 @@ def test_whatever_takes_a_standing_pod_is_the_end(kind: FailureKind) -> None:
     assert isinstance(decide([Failed(kind=kind, exit_code=75)], read_table({}, STANDING)), Stop)
 
 
+@pytest.mark.parametrize("kind", list(FailureKind))
+def test_what_takes_a_pod_of_a_cluster_is_the_end_only_where_no_other_one_helps(kind: FailureKind) -> None:
+    follows = decide([Failed(kind=kind, exit_code=75)], read_table({}, CLUSTER))
+    again = ("Preempted", "NodeFail", "Cancelled", "StepFailed")  # Timeout: only from a checkpoint
+    assert isinstance(follows, Again) is (kind in again)
+
+
 @pytest.mark.parametrize(
     ("connector", "table"),
-    [(MedweaveKubernetesConnector, DEFAULTS), (MedweaveHelmConnector, STANDING), (MedweaveCompssConnector, STANDING)],
+    [(MedweaveKubernetesConnector, DEFAULTS), (MedweaveHelmConnector, STANDING), (MedweaveCompssConnector, CLUSTER)],
 )
 def test_the_schemas_are_closed_and_tell_the_defaults(connector: Any, table: Table) -> None:
     schema = json.loads(connector.get_schema())["properties"]
@@ -199,4 +217,4 @@ def test_the_schemas_are_closed_and_tell_the_defaults(connector: Any, table: Tab
         told = {name: getattr(table[FailureKind(kind)], name) for name in keys}
         assert {name: key["default"] for name, key in keys.items()} == told
     assert schema["signalLeadTime"]["default"] == SIGNAL_LEAD_S
-    assert list(Draft202012Validator(schema["reactions"]).iter_errors({"Cancelled": {"do": "again"}}))
+    assert list(Draft202012Validator(schema["reactions"]).iter_errors({"Unknown": {"do": "again"}}))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import jsonschema
 import pytest
 
 from medweave_steps.contracts import codec
-from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.errors import InternalError, StepError, UserInputError
 from medweave_steps.contracts.model import InputContract, ModelCard, Postprocessing
 from medweave_steps.contracts.schema import PUBLISHED, schema_of
 from medweave_steps.contracts.volume import Grid, VolumeInfo
+from medweave_steps.io.findings import refuse
 
 IDENTITY = ((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0), (0.0, 0.0, 0.0, 1.0))
 
@@ -91,3 +93,19 @@ def test_attribute_docs_become_descriptions() -> None:
     properties = schema_of("volume-info")["properties"]
     assert "HU" in properties["window_hu"]["description"]
     assert properties["source_flipped"]["description"] == properties["source_axis"]["description"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InternalError("it failed.", seen="this", expected="that", do="so"),
+        UserInputError(what="it failed."),
+        refuse("gap", "slices are missing.", seen="3", expected="4", do="send them", case_id="case-1"),
+    ],
+)
+def test_an_error_from_another_process_says_all_that_it_said_there(error: StepError) -> None:
+    # A task's error came to the user as its first line alone.
+    came = pickle.loads(pickle.dumps(error))
+    assert type(came) is type(error)
+    assert str(came) == str(error)
+    assert getattr(came, "finding", None) == getattr(error, "finding", None)

@@ -15,7 +15,6 @@ import torch
 from medweave_steps.cli import main
 from medweave_steps.contracts.errors import UsageError, UserInputError
 from medweave_steps.io.prepared import open_prepared
-from medweave_steps.train.checkpoint import read_checkpoint
 from medweave_steps.train.network import architecture, seeded_network
 from medweave_steps.train_distributed import replica
 from medweave_steps.train_distributed.config import DistributedConfig
@@ -24,6 +23,7 @@ from medweave_steps.train_distributed.replica import ReplicaJob
 from medweave_steps.training.average import averaged, packed, unpacked
 from medweave_steps.training.batches import Batches
 from medweave_steps.training.cases import open_sampler, usable_cases
+from medweave_steps.training.checkpoint import read_checkpoint
 from medweave_steps.training.chunks import MIB, Chunk, chunk_of, sample_bytes
 from medweave_steps.training.group import Alone
 from medweave_steps.training.volumes import VolumeSampler

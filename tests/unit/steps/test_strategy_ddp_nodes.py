@@ -134,7 +134,7 @@ def test_a_signal_to_one_node_ends_both_with_a_checkpoint(trained: Path, tmp_pat
     assert [process.returncode for process in nodes] == [143, 143], told
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model_log", "saved"]
 
-    from medweave_steps.train.checkpoint import read_checkpoint
+    from medweave_steps.training.checkpoint import read_checkpoint
 
     assert read_checkpoint(tmp_path / "saved")["state"]["step"] >= 40
 

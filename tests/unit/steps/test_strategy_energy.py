@@ -21,10 +21,10 @@ from medweave_steps.runtime.energy import (
     grown,
     package_counters,
 )
-from medweave_steps.train.checkpoint import read_checkpoint
 from medweave_steps.train.command import TrainJob, train_on_rank
 from medweave_steps.train_distributed.command import DistributedJob, continue_on_rank
 from medweave_steps.train_distributed.config import DistributedConfig
+from medweave_steps.training.checkpoint import read_checkpoint
 from medweave_steps.training.group import Alone
 from support.continued import folder_to_continue
 from support.powercap import consuming, set_energy, zone

@@ -53,6 +53,7 @@ def test_the_card_names_its_parent_and_how_it_was_trained(continued: Path) -> No
 def test_the_report_tells_rounds_and_replicas(continued: Path) -> None:
     report = report_of(continued)
     ranks, results = report["ranks"], report["results"]
+    num_bytes = sum(array.nbytes for array in weights(continued / "model").values())
     # Three patches a step for two replicas: two for the first, one for the second, in six steps each.
     assert [(facts["rank"], facts["host"], facts["samples"]) for facts in ranks] == [
         (0, socket.gethostname(), 12), (1, socket.gethostname(), 6),
@@ -62,8 +63,14 @@ def test_the_report_tells_rounds_and_replicas(continued: Path) -> None:
     for record in results["rounds"]:
         assert record["hosts"] == [socket.gethostname()] * 2
         assert record["divergence"] > 0
-        assert record["bytes"] > 0
+        assert record["synchronised_bytes"] == 2 * num_bytes, "what two replicas give, once"
     assert [case["case_id"] for case in report["cases"]] == ["case-2", "case-3", "case-4"]
+    told = results["training"]
+    assert told["synchronised_bytes"] == 3 * 2 * num_bytes
+    assert told["step_seconds"] == pytest.approx(ranks[0]["seconds"], abs=1e-3)
+    assert 0 <= told["data_wait_seconds"] <= told["step_seconds"]
+    in_rounds = sum(record["seconds"] for record in results["rounds"])
+    assert told["patches_per_second"] == pytest.approx(18 / in_rounds, rel=1e-2)
 
 
 def test_the_optimiser_of_a_replica_goes_on_from_round_to_round(
@@ -172,7 +179,9 @@ def test_the_error_of_a_task_is_raised_on_the_master_and_not_tried_again(
     volume[:] = np.nan
     np.save(folder / "data/cases/case-0/volume.npy", volume)
     assert main(words(folder, "--engine", "compss", "--batch-size", "16")) == 70
-    assert "the loss is not a number at step 41." in capfd.readouterr().err
+    told = capfd.readouterr().err
+    assert "the loss is not a number at step 41." in told
+    assert "do:       run preprocess again on these cases" in told, "all that was said comes from the task's process"
     assert calls.count("task train_task") == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "parent"]
 

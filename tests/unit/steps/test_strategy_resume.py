@@ -18,7 +18,8 @@ import torch
 from medweave_steps.cli import main
 from medweave_steps.contracts.errors import TryAgainError, UserInputError
 from medweave_steps.runtime.signals import Terminated
-from medweave_steps.train.checkpoint import (
+from medweave_steps.training.average import mean_state
+from medweave_steps.training.checkpoint import (
     check_identity,
     newest_whole,
     random_state,
@@ -26,9 +27,8 @@ from medweave_steps.train.checkpoint import (
     restore_random_state,
     spread_before,
 )
-from medweave_steps.training.average import mean_state
 from support import strategy_work
-from support.processes import started
+from support.processes import KILLED_AT, started
 from support.strategy_work import VOLUMES, Case, Stop, by_two_ranks, case_of, largest_difference, options
 from support.training_set import TINY, training_set
 from support.weights import assert_equal_weights
@@ -195,19 +195,6 @@ def test_a_rank_without_a_state_of_its_own_takes_the_mean() -> None:
     mean = mean_state(states)
     assert mean["optimiser"]["state"][0]["exp_avg"].tolist() == [1.5, 1.0]
     assert (mean["optimiser"]["param_groups"], mean["step"]) == ([{"lr": 0.1}], 4)
-
-
-KILLED_AT = """
-import os, signal
-from medweave_steps.training.stepper import Stepper
-apply, begun = Stepper.apply, []
-def apply_or_die(self, *given, **named):
-    begun.append(given)
-    if len(begun) == {step}:
-        os.kill(os.getpid(), signal.SIGKILL)
-    apply(self, *given, **named)
-Stepper.apply = apply_or_die
-"""
 
 
 def test_a_training_that_is_killed_at_any_step_goes_on_to_the_same_weights(

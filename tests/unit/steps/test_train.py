@@ -131,7 +131,7 @@ def checkpoints(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> list
 
     The one of step 3 lies between the ends of two epochs: losses are under way and Adam has moments.
     """
-    import medweave_steps.train.checkpoint as checkpoint
+    import medweave_steps.training.checkpoint as checkpoint
 
     folder = tmp_path_factory.mktemp("checkpoints")
     kept: list[Path] = []
@@ -359,7 +359,7 @@ def test_a_signal_leaves_a_checkpoint_that_continues_exactly_and_the_curves_so_f
     process.stderr.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "log", "saved"], "the curves so far stay"
     assert [path.name for path in (tmp_path / "saved").iterdir()] == ["checkpoint.pt"]
-    from medweave_steps.train.checkpoint import read_checkpoint
+    from medweave_steps.training.checkpoint import read_checkpoint
 
     content = read_checkpoint(tmp_path / "saved")
     assert content["state"]["step"] >= 10

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from medweave_steps.train.strategies import Meeting, Strategy
-from medweave_steps.training.average import averaged, packed, unpacked
+from medweave_steps.training.average import averaged, num_bytes_of, packed, unpacked
 
 if TYPE_CHECKING:
     from medweave_steps.training.chunks import Chunk
@@ -117,7 +117,7 @@ class LocalSgdStrategy(Strategy):
             shares, heard = zip(*self.group.gather((own, (losses, news))), strict=True)
             stepper.network.load_state_dict(_average(shares))
             losses, news = (_means([of_rank[place] for of_rank in heard]) for place in (0, 1))
-            num_bytes = self.group.world_size * _num_bytes(own[0])
+            num_bytes = self.group.world_size * num_bytes_of(own[0])
         return Meeting(losses=losses, news=news, num_bytes=num_bytes)
 
     # -- chunks ---------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class LocalSgdStrategy(Strategy):
         stepper.network.load_state_dict(_average([share for shares in self.group.gather(own) for share in shares]))
         self._chunks.start, self._chunks.finished = {}, []
         world_size = self.group.world_size
-        return world_size * sum(_num_bytes(weights) for weights, _ in own) if world_size > 1 else 0
+        return world_size * sum(num_bytes_of(weights) for weights, _ in own) if world_size > 1 else 0
 
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
@@ -191,10 +191,6 @@ def _average(shares: Sequence[tuple[dict[str, Any], int]]) -> dict[str, Any]:
     """By cases; who has had nothing but padding has nothing to bring."""
     states, numbers = zip(*(share for share in shares if share[1]), strict=True)
     return averaged(states, numbers)
-
-
-def _num_bytes(weights: Mapping[str, Any]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
 
 
 def _means(of_ranks: Sequence[Sequence[float]]) -> list[float]:

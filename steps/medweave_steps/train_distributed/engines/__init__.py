@@ -28,6 +28,12 @@ class Engine(Protocol):
     ) -> list[list[list[Tally]]]:
         """The replicas' shares of the validation cases by these weights."""
 
+    def memories(self) -> list[bytes]:
+        """What the replicas remember of the rounds so far: packed states of their optimisers, empty before the first round."""
+
+    def restore(self, memories: Sequence[bytes]) -> None:
+        """Takes over what `memories` gave, of whatever engine."""
+
     def told(self) -> dict[str, Any]:
         """What the report should say about the engine beside its name."""
 

@@ -66,6 +66,15 @@ class CompssEngine:
         submitted = [self._tasks.tally_task(self.job, number, parcel, how, bfloat16) for number in self._replicas]
         return self._collected(submitted, spent=[parcel, how])
 
+    def memories(self) -> list[bytes]:
+        """Fetched to the master; what was waited for takes the place of its future, for the next round's task and for good."""
+        self._memories = [self._api.compss_wait_on(memory) for memory in self._memories]
+        return [memory.content for memory in self._memories]
+
+    def restore(self, memories: Sequence[bytes]) -> None:
+        """They travel with the tasks of the next round."""
+        self._memories = [self._tasks.Parcel(memory) for memory in memories]
+
     def told(self) -> dict[str, Any]:
         """Whether the runtime was there, or the tasks ran in this process."""
         context = importlib.import_module("pycompss.util.context").CONTEXT

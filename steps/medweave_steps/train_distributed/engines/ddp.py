@@ -42,6 +42,14 @@ class DdpEngine:
         """All at once."""
         return self.group.gather(replica.tally(self.job, self.group.rank, weights, choices, num_cases, bfloat16))
 
+    def memories(self) -> list[bytes]:
+        """Of all ranks; every rank must call it."""
+        return self.group.gather(self._memory)
+
+    def restore(self, memories: Sequence[bytes]) -> None:
+        """Each rank takes its own."""
+        self._memory = memories[self.group.rank]
+
     def told(self) -> dict[str, Any]:
         """Nothing more."""
         return {}

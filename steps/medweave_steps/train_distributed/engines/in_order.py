@@ -38,6 +38,14 @@ class InOrderEngine:
         """One share after the other."""
         return [replica.tally(self.job, number, weights, choices, num_cases, bfloat16) for number in self._replicas]
 
+    def memories(self) -> list[bytes]:
+        """As they are."""
+        return list(self._memories)
+
+    def restore(self, memories: Sequence[bytes]) -> None:
+        """As they are."""
+        self._memories = list(memories)
+
     def told(self) -> dict[str, Any]:
         """Nothing more."""
         return {}

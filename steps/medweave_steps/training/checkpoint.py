@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.runtime import environment
 from medweave_steps.runtime.imports import require
+from medweave_steps.runtime.verb import StepContext
 from medweave_steps.runtime.write import atomic_file
 
 CHECKPOINT_FILE, BEFORE_FILE = "checkpoint.pt", "checkpoint-before.pt"
@@ -57,6 +59,17 @@ def _is_whole(content: bytes) -> bool:
             return file.testzip() is None
     except Exception:  # whatever a damaged directory makes zipfile raise
         return False
+
+
+def left_before(context: StepContext) -> Path | None:
+    """The newest whole checkpoint that an earlier attempt at the same command has left; None where there is none."""
+    folder = environment.resume_from()
+    if folder is None:
+        return None
+    found = newest_whole(folder)
+    if found is None:
+        context.notice("an earlier attempt has left no whole checkpoint; the training starts anew.")
+    return found
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -113,7 +126,7 @@ def check_identity(content: Mapping[str, Any], *, identity: Mapping[str, Any], d
 
     Args:
         content: the checkpoint.
-        identity: what this run's weights depend on, as `TrainConfig.identity` and the arithmetic in use give it.
+        identity: what this run's weights depend on, as the verb's options and the arithmetic in use give it.
         data_sha256: digest of this run's data.
     Raises:
         UserInputError: names each option that differs, with both values.

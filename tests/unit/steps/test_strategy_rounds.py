@@ -1,0 +1,185 @@
+"""`train-distributed` keeps every whole round, and goes on from the last one, under whatever engine, to the same bits."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from medweave_steps.cli import main
+from medweave_steps.training.checkpoint import newest_whole, read_checkpoint
+from support import fake_pycompss
+from support.continued import folder_to_continue, words
+from support.engine import wait_until
+from support.processes import KILLED_AT, interrupted, names_below, started, wait_for_line
+from support.training_set import TINY
+from support.weights import assert_equal_weights
+
+ROUNDS, APPLIED = 4, 4
+"""Rounds of a training here, and changes of the weights in each: two replicas, two steps."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with data/, parent/, model/ of four rounds that nothing has cut, and saved/ with what they have kept."""
+    folder = folder_to_continue(tmp_path_factory.mktemp("whole"))
+    assert main(saving(folder, folder / "saved", data=folder)) == 0
+    return folder
+
+
+def saving(folder: Path, saved: Path, *options: str, data: Path, name: str = "model") -> list[str]:
+    return words(folder, "--rounds", str(ROUNDS), "--checkpoint-folder", str(saved), *options, name=name, data=data)
+
+
+def assert_the_same(folder: Path, whole: Path) -> None:
+    assert_equal_weights(folder / "model", whole / "model")
+    curves = [(each / "model_log" / "curves.json").read_text() for each in (folder, whole)]
+    assert curves[0] == curves[1]
+    told = [json.loads((each / "model_report.json").read_text()) for each in (folder, whole)]
+    rounds = [[{**record, "seconds": 0} for record in report["results"]["rounds"]] for report in told]
+    assert rounds[0] == rounds[1]
+    assert [facts["samples"] for facts in told[0]["ranks"]] == [facts["samples"] for facts in told[1]["ranks"]]
+    assert told[0]["results"]["metrics"] == told[1]["results"]["metrics"]
+
+
+@pytest.mark.parametrize(("engine", "then"), [("in-order", "compss"), ("compss", "in-order"), ("compss", "compss")])
+def test_rounds_that_are_killed_anywhere_go_on_to_the_same_weights(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, then: str
+) -> None:
+    fake_pycompss.install(monkeypatch)
+    saved, at = tmp_path / "saved", random.randint(APPLIED + 1, ROUNDS * APPLIED)
+    command = saving(tmp_path, saved, "--engine", engine, data=whole, name="killed")
+    process = started(command, folder=tmp_path, before=KILLED_AT.format(step=at))
+    _, told = process.communicate(timeout=180)
+    assert process.returncode == -signal.SIGKILL, told
+    done = len(read_checkpoint(saved)["state"]["rounds"])
+    assert done == (at - 1) // APPLIED, f"killed at the {at}th change of the weights"
+    assert not (tmp_path / "killed").exists()
+    monkeypatch.setenv("MEDWEAVE_RESUME_FROM", str(saved))
+    assert main(saving(tmp_path, saved, "--engine", then, data=whole)) == 0
+    assert_the_same(tmp_path, whole)
+
+
+def test_a_rank_per_replica_goes_on_from_what_one_process_has_kept(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(words(tmp_path, "--rounds", str(ROUNDS), data=whole)) == 0  # and checkpoints change nothing
+    assert_equal_weights(tmp_path / "model", whole / "model")
+    saved = tmp_path / "saved"
+    command = saving(tmp_path, saved, data=whole, name="killed")
+    process = started(command, folder=tmp_path, before=KILLED_AT.format(step=3 * APPLIED))
+    process.communicate(timeout=180)
+    ranks = tmp_path / "ranks"
+    ranks.mkdir()
+    given = ("--resume-from", str(saved), "--engine", "ddp", "--threads-per-replica", "1")
+    assert main(saving(ranks, ranks / "saved", *given, data=whole)) == 0
+    assert_the_same(ranks, whole)
+    kept, before = read_checkpoint(ranks / "saved")["state"], read_checkpoint(whole / "saved")["state"]
+    for own, other in zip(kept["memories"], before["memories"], strict=True):
+        for name, tensor in own["optimiser"]["state"][0].items():
+            assert torch.equal(tensor, other["optimiser"]["state"][0][name]), name
+
+
+def test_the_round_before_the_newest_is_kept(whole: Path) -> None:
+    assert names_below(whole / "saved") == ["checkpoint-before.pt", "checkpoint.pt"]
+    done = [len(read_checkpoint(whole / "saved" / name)["state"]["rounds"]) for name in names_below(whole / "saved")]
+    assert done == [ROUNDS - 1, ROUNDS]
+
+
+@pytest.mark.parametrize(
+    ("cut", "told"),
+    [
+        (("checkpoint.pt",), f"continued from a checkpoint after round {ROUNDS - 1} of {ROUNDS}"),
+        (("checkpoint.pt", "checkpoint-before.pt"), "no whole checkpoint; the training starts anew"),
+    ],
+)
+def test_a_checkpoint_that_was_cut_is_passed_over(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+    cut: tuple[str, ...], told: str,
+) -> None:  # fmt: skip
+    saved = tmp_path / "saved"
+    shutil.copytree(whole / "saved", saved)
+    for name in cut:
+        (saved / name).write_bytes((saved / name).read_bytes()[:-100])
+    monkeypatch.setenv("MEDWEAVE_RESUME_FROM", str(saved))
+    assert main(saving(tmp_path, saved, data=whole)) == 0
+    assert_the_same(tmp_path, whole)
+    assert told in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--seed", "1"), "seed = 0"),
+        (("--rounds", "5"), f"rounds = {ROUNDS}"),
+        (("--replicas", "3"), "replicas = 2"),
+    ],
+)
+def test_a_checkpoint_of_other_rounds_is_refused(
+    whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], options: tuple[str, ...], told: str
+) -> None:
+    given = saving(tmp_path, tmp_path / "saved", "--resume-from", str(whole / "saved"), *options, data=whole)
+    assert main(given) == 65
+    said = capfd.readouterr().err
+    assert "the checkpoint belongs to another training" in said
+    assert told in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_checkpoint_that_was_asked_for_is_refused(
+    whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cut.pt").write_bytes((whole / "saved" / "checkpoint.pt").read_bytes()[:-100])
+    given = saving(tmp_path, tmp_path / "saved", "--resume-from", str(tmp_path / "cut.pt"), data=whole)
+    assert main(given) == 65
+    assert "the checkpoint given by --resume-from cannot be used" in capfd.readouterr().err
+
+
+def test_checkpoints_of_train_and_of_rounds_are_not_taken_for_each_other(
+    whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    train = ["train", "--training-set", str(whole / "data"), *TINY, "--run-report", str(tmp_path / "report.json")]
+    train += ["--training-log", str(tmp_path / "log"), "--num-threads", "1"]
+    assert main([*train, "--output", str(tmp_path / "a"), "--checkpoint-folder", str(tmp_path / "of-train"),
+                 "--checkpoint-interval", "3"]) == 0  # fmt: skip
+    shutil.rmtree(tmp_path / "log")
+    assert main([*train, "--output", str(tmp_path / "b"), "--resume-from", str(whole / "saved")]) == 65
+    assert main(words(tmp_path, "--resume-from", str(tmp_path / "of-train"), data=whole)) == 65
+    assert capfd.readouterr().err.count("the checkpoint belongs to another training") == 2
+
+
+def test_term_ends_rounds_and_usr1_does_not(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = tmp_path / "saved"
+    command = saving(tmp_path, saved, "--rounds", "100000", data=whole, name="ended")
+    process = started(command, folder=tmp_path)
+    wait_for_line(process, "round 1/")
+    wait_until(lambda: newest_whole(saved) is not None, 30)
+    process.send_signal(signal.SIGUSR1)
+    wait_for_line(process, "round ")  # it may have been on its way
+    wait_for_line(process, "round ")
+    wait_for_line(process, "round ")
+    code, told = interrupted(process, signal.SIGTERM)
+    assert code == 128 + signal.SIGTERM, told
+    assert newest_whole(saved) == saved / "checkpoint.pt"
+    assert [name for name in names_below(tmp_path) if not name.startswith("saved/checkpoint")] == []
+
+
+def test_a_network_that_draws_is_trained_alike_under_every_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from medweave_steps.io.model_folder import read_card
+    from support.model_folders import TINY_UNET, trained_model
+
+    folder = folder_to_continue(tmp_path)
+    drops = {**TINY_UNET, "arguments": {**TINY_UNET["arguments"], "dropout": 0.5}}
+    trained_model(folder / "parent", architecture=drops, input=read_card(folder / "parent").input)
+    fake_pycompss.install(monkeypatch)
+    for name, engine in (("one", "in-order"), ("two", "compss")):
+        torch.rand(1)
+        assert main(words(folder, "--engine", engine, name=name)) == 0
+    assert_equal_weights(folder / "one", folder / "two")
