@@ -140,7 +140,7 @@ def train(
         step = job.first_step + round_number * config.steps_per_round + number
         rate = stepper.learning_rate
         batch = batches.batch(step)
-        with memory.told(partial(_exhausted, bench, batch)):
+        with memory.told(functools.partial(_exhausted, bench, batch)):
             losses.append(_take_step(stepper, batch, step=step))
         samples += len(batch.case_ids)
     seconds = time.monotonic() - started
