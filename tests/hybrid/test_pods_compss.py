@@ -223,6 +223,9 @@ def test_compss_itself(tmp_path: Path, tenant: Tenant) -> None:
         *continued.ROUNDS,
         "--rounds",
         "2",
+        # What is waited for between two rounds goes into the next round's task.
+        "--checkpoint-folder",
+        "checkpoints",
     ]
     words += ["--training-set", "$(inputs.data.path)/data", "--trained-model", "$(inputs.data.path)/parent"]
     tool = {
