@@ -96,6 +96,33 @@ def test_a_step_goes_on_past_its_time_limit(tmp_path: Path, testbed: Sites, loca
     assert ended.stderr.count("note: goes on from ") == len(told) + 1
 
 
+@pytest.mark.long
+def test_a_training_goes_on_in_the_next_job_until_it_is_done_as_one_step(tmp_path: Path, testbed: Sites) -> None:
+    """To the weights of one that has no limit."""
+    options = {
+        "training_steps": 6000, "batch_size": 2, "patch_shape": [16, 16, 16], "channels": [4, 4, 4, 4, 4],
+        "epoch_steps": 300, "validation_interval": 20, "threads_per_rank": 1, "precision": "float32",
+    }  # fmt: skip
+    weights = []
+    for name, target in (("hpc", {"deployment": "hpc", "service": "usual"}), ("here", {"deployment": "here"})):
+        folder = tmp_path / name
+        folder.mkdir()
+        data = {"training_set": {"class": "Directory", "path": str(training_set(folder / "data"))}}
+        limit = {"time": "00:01:00", "signalLeadTime": 15}
+        write_training(folder, data | options, target=target, service=limit, reactions=AT_ONCE)
+        ended = go(folder, testbed, 1200)
+        assert ended.exit_code == 0, ended.stderr
+        if name == "hpc":
+            told = reactions(ended)
+            assert [(each["failure"], each["from_checkpoint"]) for each in told] == [("Timeout", True)] * len(told)
+            assert told
+            assert states(testbed, ended) == ["TIMEOUT"] * len(told) + ["COMPLETED"]
+            assert [event["data"]["state"] for event in ended.of_type("job.ended")][-1] == "completed"
+            assert {event["step"] for event in ended.of_type("job.ended")} == {"/train"}
+        weights.append((folder / "results" / "trained_model" / "models" / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+
+
 def test_a_training_that_was_pushed_out_gives_the_weights_of_an_uninterrupted_one(
     tmp_path: Path, testbed: Sites
 ) -> None:
