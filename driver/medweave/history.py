@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from medweave.follow.state import RUNS, WAITS
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import StepError, UserInputError
 from medweave_steps.contracts.event import Event, EventType, job_label
@@ -21,6 +22,7 @@ LOG_FILE = "events.jsonl"
 REPORT_FILE = "run_report.json"
 
 UNFINISHED = "unfinished"
+NEVER_BEGAN = "SubmitRejected"  # the failure of a job that its site did not take, or let wait for too long
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,6 +39,10 @@ class Job:
         reused_from: the run that has done the work, where it was not done again; else empty.
         not_reusable: why its work can be neither reused nor kept; else empty.
         site: the site's own facts (its job id, nodes, pods).
+        started_s: when its command began: after its wait in the site's queue. None before.
+        handed_s: when its site got it; None before.
+        queued_s: how long it waited in the queue of its site, s, as the site tells, else by its notices.
+        waiting_since: since when it waits there; None where it does not.
         inputs, outputs: what it read and wrote, by content, as `job.data` of the event log has it.
     """
 
@@ -64,6 +70,9 @@ class Job:
     reused_from: str = ""
     not_reusable: str = ""
     site: typing.Mapping[str, Any] = field(default_factory=dict)
+    handed_s: float | None = None
+    queued_s: float = 0.0
+    waiting_since: float | None = None
     inputs: typing.Mapping[str, Sequence[typing.Mapping[str, Any]]] = field(default_factory=dict)
     outputs: typing.Mapping[str, Sequence[typing.Mapping[str, Any]]] = field(default_factory=dict)
 
@@ -76,6 +85,18 @@ class Job:
     def where(self) -> str:
         """`site-a-slurm/gpu4`, or the deployment alone."""
         return f"{self.deployment}/{self.service}" if self.service else self.deployment
+
+    @property
+    def is_queued(self) -> bool:
+        """It waits in its site's queue, or has ended there without having begun."""
+        return self.waiting_since is not None or (self.started_s is None and self.queued_s > 0)
+
+    @property
+    def waited_s(self) -> float | None:
+        """From its scheduling to the begin of its command, s: for its inputs, and in its site's queue."""
+        if self.started_s is None or self.waiting_since is not None:
+            return None if self.ended_s is None else self.ended_s - self.scheduled_s
+        return self.started_s - self.scheduled_s
 
     @property
     def duration_s(self) -> float | None:
@@ -283,7 +304,9 @@ def _apply(job: Job, event: Event, at: float) -> None:
     if event.type == "job.scheduled":
         job.requested = {key: value for key, value in data.items() if key != "attempt"}
     elif event.type == "job.started":
-        job.started_s = at
+        job.started_s = job.handed_s = at
+    elif event.type == "notice":
+        _apply_wait(job, str(data.get("text", "")), at)
     elif event.type == "job.lookup":
         job.work, job.parts, job.not_reusable = (
             str(data.get("work", "")),
@@ -300,6 +323,35 @@ def _apply(job: Job, event: Event, at: float) -> None:
         job.exit_code, job.message = data.get("exit_code"), str(data.get("message", ""))
         job.seconds, job.cpu_seconds = data.get("seconds"), data.get("cpu_seconds")
         job.peak_memory_mib, job.site = data.get("peak_memory_mib"), data.get("site", {})
+        _apply_queue(job, at)
+
+
+def _apply_wait(job: Job, text: str, at: float) -> None:
+    """The engine calls a job started when it hands it over; what the site says from then on tells of its queue."""
+    if text.startswith(WAITS):
+        job.waiting_since = at if job.waiting_since is None else job.waiting_since
+    elif RUNS in text and job.waiting_since is not None:
+        _begin(job, at)
+
+
+def _begin(job: Job, at: float) -> None:
+    assert job.waiting_since is not None, "looked after before"
+    job.queued_s += max(at - job.waiting_since, 0.0)
+    job.started_s, job.waiting_since = max(at, job.waiting_since), None
+
+
+def _apply_queue(job: Job, at: float) -> None:
+    """At its end: the site's own figure counts. A job that an earlier driver has handed over waited before this run, too."""
+    queue_s, handed_s = job.site.get("queue_seconds"), job.handed_s
+    began = at - (job.seconds or 0.0)
+    if isinstance(queue_s, int | float) and handed_s is not None:
+        job.queued_s, job.waiting_since = float(queue_s), None
+        job.started_s = max(handed_s, min(handed_s + queue_s, began))
+    elif job.waiting_since is not None and job.seconds is not None and job.site.get("failure") != NEVER_BEGAN:
+        _begin(job, began)  # it was too short for a word that it runs
+    elif job.waiting_since is not None:
+        _begin(job, at)
+        job.started_s = job.seconds = None
 
 
 def _transfers(events: Iterable[Event]) -> tuple[Transfers, ...]:
