@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from medweave.follow.state import RUNS, WAITS
+from medweave import waits
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import StepError, UserInputError
 from medweave_steps.contracts.event import Event, EventType, job_label
@@ -22,7 +22,6 @@ LOG_FILE = "events.jsonl"
 REPORT_FILE = "run_report.json"
 
 UNFINISHED = "unfinished"
-NEVER_BEGAN = "SubmitRejected"  # the failure of a job that its site did not take, or let wait for too long
 
 
 @dataclass(slots=True, kw_only=True)
@@ -306,7 +305,7 @@ def _apply(job: Job, event: Event, at: float) -> None:
     elif event.type == "job.started":
         job.started_s = job.handed_s = at
     elif event.type == "notice":
-        _apply_wait(job, str(data.get("text", "")), at)
+        waits.told(job, str(data.get("text", "")), at)
     elif event.type == "job.lookup":
         job.work, job.parts, job.not_reusable = (
             str(data.get("work", "")),
@@ -323,35 +322,7 @@ def _apply(job: Job, event: Event, at: float) -> None:
         job.exit_code, job.message = data.get("exit_code"), str(data.get("message", ""))
         job.seconds, job.cpu_seconds = data.get("seconds"), data.get("cpu_seconds")
         job.peak_memory_mib, job.site = data.get("peak_memory_mib"), data.get("site", {})
-        _apply_queue(job, at)
-
-
-def _apply_wait(job: Job, text: str, at: float) -> None:
-    """The engine calls a job started when it hands it over; what the site says from then on tells of its queue."""
-    if text.startswith(WAITS):
-        job.waiting_since = at if job.waiting_since is None else job.waiting_since
-    elif RUNS in text and job.waiting_since is not None:
-        _begin(job, at)
-
-
-def _begin(job: Job, at: float) -> None:
-    assert job.waiting_since is not None, "looked after before"
-    job.queued_s += max(at - job.waiting_since, 0.0)
-    job.started_s, job.waiting_since = max(at, job.waiting_since), None
-
-
-def _apply_queue(job: Job, at: float) -> None:
-    """At its end: the site's own figure counts. A job that an earlier driver has handed over waited before this run, too."""
-    queue_s, handed_s = job.site.get("queue_seconds"), job.handed_s
-    began = at - (job.seconds or 0.0)
-    if isinstance(queue_s, int | float) and handed_s is not None:
-        job.queued_s, job.waiting_since = float(queue_s), None
-        job.started_s = max(handed_s, min(handed_s + queue_s, began))
-    elif job.waiting_since is not None and job.seconds is not None and job.site.get("failure") != NEVER_BEGAN:
-        _begin(job, began)  # it was too short for a word that it runs
-    elif job.waiting_since is not None:
-        _begin(job, at)
-        job.started_s = job.seconds = None
+        waits.ended(job, at)
 
 
 def _transfers(events: Iterable[Event]) -> tuple[Transfers, ...]:
