@@ -15,6 +15,7 @@ from medweave import __version__, compare
 from medweave.cost import Prices
 from medweave.energy import CO2E_G_PER_KWH, PUE, Model, energy_wh, measured, spelled_co2e, total
 from medweave.files import write_atomically
+from medweave.flow_picture import flow_picture, steps_of, told
 from medweave.history import UNFINISHED, Job, Run, Transfers, read_run
 from medweave.timeline import colours, short_duration, timeline
 from medweave_steps.contracts import codec
@@ -168,6 +169,8 @@ def render(
         style=stylesheet(),
         failures=[_failure(job) for job in record.failures()],
         going_on=[f"{job.label}: {job.progress}." for job in jobs if job.state == UNFINISHED and job.progress],
+        flow=flow_picture(jobs, deployments) if jobs else "",
+        flow_words=told(steps_of(jobs)),
         timeline=timeline(jobs, record.seconds),
         legend=[(name, deployments.get(name, ""), colour) for name, colour in by_colour.items()],
         rows=[_row(job, energy_wh(job, deployments, model)) for job in jobs],

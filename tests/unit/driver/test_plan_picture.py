@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from medweave.arrows import Box, Route, drawn, routes, widths
 from medweave.bind import fit
 from medweave.plan.document import Plan
 from medweave.plan.make import make_plan
 from medweave.plan.past import Past
 from medweave.plan.picture import picture_of
-from medweave.plan.routes import Box, Route, drawn, routes, widths
 from medweave.plan.text import text_of
 from support.cwl_files import LUNG, PIPELINES, ROOT, known_as
 
