@@ -51,11 +51,11 @@ def check_file(file: Path, *, hides: bool = False) -> None:
     for found in check_bindings(source, repository) if source is not None else ():
         if found.rule in REFUSED or found.field[-1:] in (("step",), ("port",)):  # one that is not there, or bound twice
             raise _fault_of(found)
-    check_documents(document, file, hides=hides)
     config = copy.deepcopy(document) | {"path": str(file)}
     for check in (check_managers, check_wraps, check_named):
         check(config)
     resolve_paths(config, Path(), connector_schemas())
+    check_documents(document, file, hides=hides)
 
 
 def check_documents(document: Mapping[str, Any], file: Path, *, job: Path | None = None, hides: bool = False) -> None:
