@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Protocol, cast
@@ -37,6 +39,7 @@ COMMANDS = {
     "validate": "find what is wrong in workflows, bindings, sites, jobs and charts, without running anything",
 }
 INTERRUPTED = 130
+PIPE_CLOSED = 141  # as of a program that SIGPIPE ends: who reads the output has read enough
 
 
 class Command(Protocol):
@@ -100,16 +103,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.refuse_unknown(words[1:])
     namespace = parser.parse_args(words[1:])
     try:
-        return load_command(name).run(namespace)
+        code = load_command(name).run(namespace)
+        sys.stdout.flush()  # what it cannot write is told here, and not by the interpreter at its end
+        return code
     except StepError as error:
         print(f"medweave {name}: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print(f"medweave {name}: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:
+        _discard_output()
+        return PIPE_CLOSED
     except OSError as error:
-        lost = StorageError("a file could not be read or written.", seen=f"{error.strerror or error}: {error.filename}")
+        lost = StorageError(
+            "a file could not be read or written." if error.filename else "the output could not be written.",
+            seen=": ".join(map(str, filter(None, (error.strerror or str(error), error.filename)))),
+        )
         print(f"medweave {name}: {lost}", file=sys.stderr)
+        if not error.filename:
+            _discard_output()
         return lost.exit_code
     except Exception as error:
         if namespace.debug:
@@ -120,6 +133,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )  # fmt: skip
         print(f"medweave {name}: {own}", file=sys.stderr)
         return own.exit_code
+
+
+def _discard_output() -> None:
+    """What is left in the buffer goes nowhere: the interpreter would fail with it once more when it ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

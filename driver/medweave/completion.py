@@ -20,7 +20,7 @@ DESCRIPTION = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Arguments of `medweave completion`."""
-    parser.add_argument("shell", choices=SHELLS, help=f"the shell: {' or '.join(SHELLS)}")
+    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=f"the shell: {' or '.join(SHELLS)}")
 
 
 def run(namespace: argparse.Namespace) -> int:

@@ -19,6 +19,7 @@ DESCRIPTION = (
     "has changed since then. It reads the event logs of the runs, which hold no values: what has changed is named, and not shown."
 )
 COMMAND = "command"  # part of the work that changes with its inputs, as a rule
+MOST_NAMES = 12
 _NOT_LOOKED_UP = (
     "it was not looked up whether it was done before: reuse is switched off (MEDWEAVE_REUSE, reuse_gib, storeGiB), or a connector "
     "or data manager is not medweave's"
@@ -101,14 +102,21 @@ def explain(runs: Sequence[Run], step: str, run_id: str = "") -> list[Why]:
     jobs = [job for job in last if name in (job.label, step_label(job.step))]
     if not jobs:
         known = list(dict.fromkeys(job.step.strip("/") for job in chosen.jobs))
+        of_step = [job.label for job in last if step_label(job.step) == name.rpartition(".")[0]]
+        known = of_step or known
         raise UserInputError(
-            f"run {chosen.run_id} has no job of this step.",
+            f"run {chosen.run_id} has no {'such job' if of_step else 'job of this step'}.",
             seen=step,
-            expected=f"one of {', '.join(known) or 'none: it had no jobs'}",
+            expected=f"one of {_few(known) or 'none: it had no jobs'}",
             do=closest(name, known) or "correct the name, or name another run with --run",
         )
     earlier = ordered[: ordered.index(chosen)]
     return [_why(chosen, job, [each for each in reversed(earlier) if each.workflow == chosen.workflow]) for job in jobs]
+
+
+def _few(names: Sequence[str]) -> str:
+    """All of a few names, else the first and the last ones."""
+    return ", ".join(names if len(names) <= MOST_NAMES else (*names[:3], "…", names[-1]))
 
 
 def _why(run: Run, job: Job, earlier: Sequence[Run]) -> Why:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from medweave import waits
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import StepError, UserInputError
 from medweave_steps.contracts.event import Event, EventType, job_label
@@ -37,6 +38,10 @@ class Job:
         reused_from: the run that has done the work, where it was not done again; else empty.
         not_reusable: why its work can be neither reused nor kept; else empty.
         site: the site's own facts (its job id, nodes, pods).
+        started_s: when its command began: after its wait in the site's queue. None before.
+        handed_s: when its site got it; None before.
+        queued_s: how long it waited in the queue of its site, s, as the site tells, else by its notices.
+        waiting_since: since when it waits there; None where it does not.
         inputs, outputs: what it read and wrote, by content, as `job.data` of the event log has it.
     """
 
@@ -64,6 +69,9 @@ class Job:
     reused_from: str = ""
     not_reusable: str = ""
     site: typing.Mapping[str, Any] = field(default_factory=dict)
+    handed_s: float | None = None
+    queued_s: float = 0.0
+    waiting_since: float | None = None
     inputs: typing.Mapping[str, Sequence[typing.Mapping[str, Any]]] = field(default_factory=dict)
     outputs: typing.Mapping[str, Sequence[typing.Mapping[str, Any]]] = field(default_factory=dict)
 
@@ -76,6 +84,18 @@ class Job:
     def where(self) -> str:
         """`site-a-slurm/gpu4`, or the deployment alone."""
         return f"{self.deployment}/{self.service}" if self.service else self.deployment
+
+    @property
+    def is_queued(self) -> bool:
+        """It waits in its site's queue, or has ended there without having begun."""
+        return self.waiting_since is not None or (self.started_s is None and self.queued_s > 0)
+
+    @property
+    def waited_s(self) -> float | None:
+        """From its scheduling to the begin of its command, s: for its inputs, and in its site's queue."""
+        if self.started_s is None or self.waiting_since is not None:
+            return None if self.ended_s is None else self.ended_s - self.scheduled_s
+        return self.started_s - self.scheduled_s
 
     @property
     def duration_s(self) -> float | None:
@@ -283,7 +303,9 @@ def _apply(job: Job, event: Event, at: float) -> None:
     if event.type == "job.scheduled":
         job.requested = {key: value for key, value in data.items() if key != "attempt"}
     elif event.type == "job.started":
-        job.started_s = at
+        job.started_s = job.handed_s = at
+    elif event.type == "notice":
+        waits.told(job, str(data.get("text", "")), at)
     elif event.type == "job.lookup":
         job.work, job.parts, job.not_reusable = (
             str(data.get("work", "")),
@@ -300,6 +322,7 @@ def _apply(job: Job, event: Event, at: float) -> None:
         job.exit_code, job.message = data.get("exit_code"), str(data.get("message", ""))
         job.seconds, job.cpu_seconds = data.get("seconds"), data.get("cpu_seconds")
         job.peak_memory_mib, job.site = data.get("peak_memory_mib"), data.get("site", {})
+        waits.ended(job, at)
 
 
 def _transfers(events: Iterable[Event]) -> tuple[Transfers, ...]:

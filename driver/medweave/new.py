@@ -17,6 +17,7 @@ from medweave_steps.contracts.errors import UsageError
 
 SITES = Path("deployments/sites")
 WORKFLOWS = Path("workflows")
+KINDS = ("workflow", "step", "site")
 SITE_KINDS = ("laptop", "slurm", "kubernetes")
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 DESCRIPTION = (
@@ -31,7 +32,9 @@ DESCRIPTION = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Arguments of `medweave new`."""
-    parser.add_argument("what", choices=("workflow", "step", "site"), help="what to write")
+    parser.add_argument(
+        "what", choices=KINDS, metavar="WHAT", help=f"what to write: {', '.join(KINDS[:-1])} or {KINDS[-1]}"
+    )
     parser.add_argument("name", metavar="NAME", help="its name: lower-case letters, digits and hyphens")
     parser.add_argument("--kind", choices=SITE_KINDS, default=None, help="of a site: what it has (default: laptop)")
 

@@ -15,6 +15,7 @@ from medweave import __version__, compare
 from medweave.cost import Prices
 from medweave.energy import CO2E_G_PER_KWH, PUE, Model, energy_wh, measured, spelled_co2e, total
 from medweave.files import write_atomically
+from medweave.flow_picture import flow_picture, steps_of, told
 from medweave.history import UNFINISHED, Job, Run, Transfers, read_run
 from medweave.timeline import colours, short_duration, timeline
 from medweave_steps.contracts import codec
@@ -168,6 +169,8 @@ def render(
         style=stylesheet(),
         failures=[_failure(job) for job in record.failures()],
         going_on=[f"{job.label}: {job.progress}." for job in jobs if job.state == UNFINISHED and job.progress],
+        flow=flow_picture(jobs, deployments) if jobs else "",
+        flow_words=told(steps_of(jobs)),
         timeline=timeline(jobs, record.seconds),
         legend=[(name, deployments.get(name, ""), colour) for name, colour in by_colour.items()],
         rows=[_row(job, energy_wh(job, deployments, model)) for job in jobs],
@@ -241,13 +244,13 @@ def _row(job: Job, wh: float | None) -> dict[str, str]:
     def number(value: float | None, form: str) -> str:
         return "–" if value is None else form.format(value)
 
-    waited = None if job.started_s is None else job.started_s - job.scheduled_s
+    waited = job.waited_s
     cores, memory = job.requested.get("cores"), job.requested.get("memory_mib")
     return {
         "label": f"{job.label} (attempt {job.attempt})" if job.attempt > 1 else job.label,
         "where": job.where,
         "state": "not done again" if job.reused_from else job.state,
-        "started": "–" if job.started_s is None else f"+{short_duration(job.started_s)}",
+        "started": "–" if job.started_s is None or job.is_queued else f"+{short_duration(job.started_s)}",
         "waited": "–" if waited is None else short_duration(waited),
         "took": "–" if job.duration_s is None else short_duration(job.duration_s),
         "cpu": "–" if job.cpu_seconds is None else short_duration(job.cpu_seconds),
@@ -281,9 +284,24 @@ def _totals(record: Run) -> list[tuple[str, str]]:
     completed = sum(job.state == "completed" for job in record.jobs)
     again = sum(bool(job.reused_from) for job in record.jobs)
     facts = [("Jobs", f"{completed} of {len(record.jobs)} completed" + (f", {again} by earlier runs" if again else ""))]
+    facts += _waiting(record)
     facts += [("Processor time", duration(sum(cpu)))] if cpu else []
     facts += [("Largest job", f"{max(peaks)[0]:.0f} MiB ({max(peaks)[1]})")] if peaks else []
     return facts
+
+
+def _waiting(record: Run) -> list[tuple[str, str]]:
+    """Waiting against computing, of all attempts; what was not done again did neither."""
+    own = [job for job in record.jobs if not job.reused_from]
+    if not own:
+        return []
+    waited, took = sum(job.waited_s or 0.0 for job in own), sum(job.duration_s or 0.0 for job in own)
+    queued = sum(job.queued_s for job in own)
+    of_that = f", {short_duration(queued)} of it in the queues of sites" if queued else ""
+    return [
+        ("Waited, all jobs together", f"{short_duration(waited)}{of_that}"),
+        ("Computed, all jobs together", short_duration(took)),
+    ]
 
 
 def _energy(each_wh: Sequence[float | None], model: Model) -> list[tuple[str, str]]:

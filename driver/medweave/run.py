@@ -27,7 +27,7 @@ from medweave.follow.summary import left, summary
 from medweave.follow.watch import PAUSE_S, Watch
 from medweave.history import LOG_FILE, Run, read_run
 from medweave.pipelines import read_pipeline
-from medweave.run_file import check_file, check_variables
+from medweave.run_file import check_documents, check_file, check_variables
 from medweave.sites import find_site, read_site
 from medweave_connectors.documents import parse_mapping
 from medweave_connectors.ingest.home import Home
@@ -39,6 +39,7 @@ from medweave_steps.contracts.errors import UsageError, UserInputError
 from medweave_steps.contracts.event import Event, step_label
 
 DEFAULT_FILE = Path("streamflow.yml")
+ENGINE_FAILED = 1  # the engine's one code for all that it refuses
 INTERRUPTED = 128 + signal.SIGINT
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NUM_ENGINE_LINES = 15
@@ -48,11 +49,12 @@ DESCRIPTION = (
     "elsewhere, and with NO_COLOR or TERM=dumb, each change is a line. Both are on standard error, and come from the run's event\n"
     "log (runs/<run-id>/events.jsonl) alone. Standard output gets the CWL output object, unless it is a terminal.\n\n"
     "--resume RUN goes on after a run that failed, was cancelled or lost its driver: its file is started again in the same\n"
-    "folder of runs. What has been finished on this machine is not done again, and Slurm jobs that a killed driver has left are\n"
-    "taken over, not doubled.\n\n"
+    "folder of runs. What has been finished, here or at a site, is not done again while its outputs are kept, and Slurm jobs that\n"
+    "a killed driver has left are taken over, not doubled.\n\n"
     "Ctrl-C once, or TERM or HUP, ends the run's jobs and cleans up. Ctrl-C twice leaves at once, and says what is left.\n\n"
     "exit codes: 0 all was done, 1 the run failed, 3 a part was delivered, 130 after Ctrl-C, 143 and 129 after TERM and HUP,\n"
-    "2 wrong usage, 65 a file is wrong or missing, 69 StreamFlow or a library is missing, 74 reading or writing failed"
+    "2 wrong usage, 65 the run did not begin: a file is wrong or missing, or a site is not as it says, 69 StreamFlow or a library\n"
+    "is missing, 74 reading or writing failed"
 )
 
 
@@ -92,7 +94,7 @@ def run(namespace: argparse.Namespace, *, to_a_log: bool = False) -> int:
             f"--outdir {shown(namespace.outdir)}: this is no folder.", seen="a file", expected="a folder for the outputs",
             do="name another",
         )  # fmt: skip
-    file, folder, planned = _prepared(namespace)
+    file, folder, planned = _prepared(namespace, hides=to_a_log)
     display: Display = Events() if namespace.json else for_people()
     if namespace.resume is not None:
         display.say(f"medweave: goes on from run {namespace.resume.name}")
@@ -149,11 +151,11 @@ class Following:
                 self.child.end_at_once()
 
 
-def _prepared(namespace: argparse.Namespace) -> tuple[Path, Path, tuple[str, ...]]:
+def _prepared(namespace: argparse.Namespace, *, hides: bool) -> tuple[Path, Path, tuple[str, ...]]:
     """The file to run, the folder of the run, and the labels of the workflow's steps."""
     named = os.environ.get("MEDWEAVE_RUNS_DIR")
     if namespace.resume is not None:
-        return _resumed(namespace)
+        return _resumed(namespace, hides=hides)
     if namespace.workflow is None:
         if namespace.site is not None or namespace.job is not None or namespace.role:
             raise UsageError(
@@ -162,7 +164,7 @@ def _prepared(namespace: argparse.Namespace) -> tuple[Path, Path, tuple[str, ...
             )  # fmt: skip
         file = (namespace.file or DEFAULT_FILE).absolute()
         folder = Path(named or file.parent / "runs").absolute() / new_run_id(workflow_of(file))
-        check_file(file)
+        check_file(file, hides=hides)
         return file, folder, planned_steps(file)
     if namespace.file is not None or namespace.site is None:
         raise UsageError(
@@ -178,14 +180,15 @@ def _prepared(namespace: argparse.Namespace) -> tuple[Path, Path, tuple[str, ...
         link = home.link_of(str(job.resolve()), "job", what="--job")
     text = bind(namespace.workflow, namespace.site, file, job, namespace.role, job_link=link)
     site = read_site(find_site(namespace.site, pipeline.path.parent))
-    used = parse_mapping(text, file, "bound file")["deployments"]
-    check_variables(site.path, {name: site.deployments[name] for name in used})
+    bound = parse_mapping(text, file, "bound file")
+    check_variables(site.path, {name: site.deployments[name] for name in bound["deployments"]})
+    check_documents(bound, file, job=job, hides=hides)
     home.make()
     write_atomically(file, text)
     return file, folder, tuple(step_label(step.path) for step in pipeline.steps)
 
 
-def _resumed(namespace: argparse.Namespace) -> tuple[Path, Path, tuple[str, ...]]:
+def _resumed(namespace: argparse.Namespace, *, hides: bool) -> tuple[Path, Path, tuple[str, ...]]:
     """The same for what goes on from an earlier run.
 
     Raises:
@@ -199,7 +202,7 @@ def _resumed(namespace: argparse.Namespace) -> tuple[Path, Path, tuple[str, ...]
     earlier = namespace.resume.absolute()
     file = (namespace.file or file_of(earlier)).absolute()
     check_resumable(read_run(earlier), workflow_of(file), shown(file))
-    check_file(file)
+    check_file(file, hides=hides)
     folder = earlier.parent / new_run_id(workflow_of(file))
     if file.parent == earlier:  # bound for that run alone: its paths hold from the folder beside it, too
         write_atomically(folder / file.name, file.read_text(encoding="utf-8"))
@@ -250,13 +253,15 @@ def _ended(following: Following, outdir: Path, *, as_json: bool, to_a_log: bool)
     """Tells the end; the exit code."""
     child, state, say = following.child, following.state, following.display.say
     code = INTERRUPTED if following.left is not None else child.exit_code or 0
+    if code == ENGINE_FAILED and state.began is None and not following.signals:
+        code = UserInputError.exit_code
     if as_json and state.end is None:
         put(json.dumps(codec.to_json(_end_event(state, child.folder.name, code)), separators=(",", ":")), sys.stdout)
     if following.left is not None:
         lines = following.left
     elif state.began is None:
         said = [] if following.signals or to_a_log else child.said(NUM_ENGINE_LINES)
-        lines = [*said, f"medweave: StreamFlow ended with exit code {code} before the run began"]
+        lines = [*said, f"medweave: StreamFlow ended with exit code {child.exit_code} before the run began"]
     else:
         printed = child.printed()
         lines = list(summary(state, child.folder, outdir, _outputs(printed), to_a_log=to_a_log))

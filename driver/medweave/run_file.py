@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from medweave.sites import connector_schemas
+from medweave_connectors.closest import closest
 from medweave_connectors.documents import read_mapping
-from medweave_connectors.field_faults import fault_at
+from medweave_connectors.field_faults import FieldFault, fault_at
+from medweave_connectors.lines import spelled
 from medweave_connectors.placement.managers import check_managers, check_wraps
 from medweave_connectors.placement.names import check_named
 from medweave_connectors.placement.paths import resolve_paths
+from medweave_steps.contracts.errors import UserInputError
+
+if TYPE_CHECKING:
+    from medweave.validate.findings import Finding
 
 PLUGINS = "unito.streamflow.plugin"
 REFUSED = ("binding-structure", "binding-file", "binding-target")  # what else `medweave validate` finds, may run
+REFUSED_CWL = ("cwl-structure", "cwl-duplicate-id", "cwl-type")
+REFUSED_EDGES = ("cwl-missing-file", "cwl-source", "cwl-cycle")
 
 
-def check_file(file: Path) -> None:
-    """Refuses what cannot run. Where other plug-ins are installed, whose parts are not known here, it is left to the engine.
+def check_file(file: Path, *, hides: bool = False) -> None:
+    """Refuses what cannot run, with its workflow and its inputs.
+
+    Where other plug-ins are installed, whose parts are not known here, it is left to the engine.
+
+    Args:
+        hides: the refusal may be read by others: it names no file of the inputs.
 
     Raises:
         FieldFault: the first fault.
+        UserInputError: the same of an input, where it `hides`.
         UsageError: a variable has no value.
     """
     from medweave.validate.bindings import check_bindings
@@ -35,12 +49,90 @@ def check_file(file: Path) -> None:
     repository = open_repository([file])
     source = repository.source(file.resolve())
     for found in check_bindings(source, repository) if source is not None else ():
-        if found.rule in REFUSED or found.field[-1:] == ("step",):  # a step that is not there, or bound twice
-            raise fault_at(file, found.field, found.what, seen=found.seen, expected=found.expected, do=found.fix)
+        if found.rule in REFUSED or found.field[-1:] in (("step",), ("port",)):  # one that is not there, or bound twice
+            raise _fault_of(found)
     config = copy.deepcopy(document) | {"path": str(file)}
     for check in (check_managers, check_wraps, check_named):
         check(config)
     resolve_paths(config, Path(), connector_schemas())
+    check_documents(document, file, hides=hides)
+
+
+def check_documents(document: Mapping[str, Any], file: Path, *, job: Path | None = None, hides: bool = False) -> None:
+    """Refuses a workflow that is no CWL, and inputs that are not there.
+
+    Args:
+        document: a StreamFlow file that has passed its schema.
+        file: where it lies, or is to lie: its paths begin there.
+        job: the job file, where `settings` names a link to it.
+        hides: the refusal may be read by others: it names no file of the inputs.
+
+    Raises:
+        FieldFault: the first fault.
+        UserInputError: the same of an input, where it `hides`.
+    """
+    for workflow in document["workflows"].values():
+        config = workflow["config"]
+        path = (file.parent / str(config["file"]).partition("#")[0]).resolve()
+        if not path.is_file() or workflow.get("type") != "cwl":
+            continue
+        _check_cwl(path)
+        settings = job or (file.parent / config["settings"] if config.get("settings") else None)
+        held = {str(each["port"]).lstrip("/") for each in workflow.get("bindings") or [] if "port" in each}
+        if settings is not None and settings.is_file():
+            _check_inputs(settings, path, held, hides=hides)
+
+
+def _check_cwl(path: Path) -> None:
+    from medweave.validate.cwl import check_document
+    from medweave.validate.edges import check_workflow
+    from medweave.validate.places import tools_of
+    from medweave.validate.repository import Repository
+    from medweave.validate.source import read
+
+    repository = Repository(root=path.parent, files=[])
+    for found in read(path)[1]:
+        if found.rule == "yaml-syntax":
+            raise _fault_of(found)
+    source = repository.source(path)
+    if source is None or "$graph" in source.data:
+        return
+    for each in (source, *tools_of(source, repository).values()):
+        for found in check_document(each):
+            is_default = found.field[-1:] == ("default",)  # of another type than its input: the engine takes it
+            if found.rule in REFUSED_CWL and found.field and not is_default:  # no field: the check's parser has tripped
+                raise _fault_of(found)
+    for found in check_workflow(source, repository) if source.data.get("class") == "Workflow" else ():
+        if found.rule in REFUSED_EDGES:
+            raise _fault_of(found)
+
+
+def _check_inputs(job: Path, workflow: Path, held: Collection[str], *, hides: bool) -> None:
+    """Args: held: inputs that lie at a site."""
+    from medweave.plan.sizes import missing_in
+    from medweave.validate.cwl import named
+    from medweave.validate.source import read
+
+    read_both = read(job)[0][:1] + read(workflow)[0][:1]
+    if len(read_both) < 2 or not isinstance(read_both[0].data, Mapping):
+        return  # one is empty or no YAML, which is told where it is read
+    source, described = read_both
+    values = {name: source.data[name] for name in named(described.data.get("inputs")) if name in source.data}
+    for field, path in missing_in({name: values[name] for name in values if name not in held}, job.resolve().parent):
+        if hides:
+            raise UserInputError(
+                f"the input '{field[0]}' of the job file: {spelled(field)}: there is no such file or folder.",
+                do="look at the job file: a log holds no names of inputs",
+            )
+        beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise fault_at(
+            job, field, "there is no such file or folder.", seen=str(path), expected="a path from the folder of this file",
+            do=closest(path.name, beside) or "correct the path, or make it first",
+        )  # fmt: skip
+
+
+def _fault_of(found: Finding) -> FieldFault:
+    return fault_at(found.file, found.field, found.what, seen=found.seen, expected=found.expected, do=found.fix)
 
 
 def check_variables(site: Path, deployments: Mapping[str, Any]) -> None:

@@ -94,7 +94,8 @@ def timeline(jobs: Sequence[Job], end_s: float) -> str:
 
 def _bar(job: Job, top: float, scale: float, end_s: float, colour: str, neighbours: tuple[float, float]) -> list[str]:
     """One job; its words go into the bar, else behind or before it where the neighbours in the lane leave room, else away."""
-    begin, end = job.started_s if job.started_s is not None else job.scheduled_s, _end(job, end_s)
+    end = _end(job, end_s)
+    begin = end if job.is_queued else job.started_s if job.started_s is not None else job.scheduled_s
     x, width = LABEL_WIDTH + begin * scale, max((end - begin) * scale, 1.5)
     y = top + (LANE - BAR) / 2
     waited = LABEL_WIDTH + job.scheduled_s * scale
@@ -122,6 +123,8 @@ def _bar(job: Job, top: float, scale: float, end_s: float, colour: str, neighbou
 def _bar_text(job: Job, seconds: float) -> str:
     if job.reused_from:
         return "not done again"
+    if job.is_queued:
+        return f"{job.state} in the queue"
     word = {"failed": "failed after ", "cancelled": "cancelled after ", "unfinished": "unfinished after "}.get(
         job.state, ""
     )
@@ -130,6 +133,7 @@ def _bar_text(job: Job, seconds: float) -> str:
 
 def _title(job: Job) -> str:
     again = f", attempt {job.attempt}" if job.attempt > 1 else ""
+    again += f", {short_duration(job.queued_s)} in the queue" if job.queued_s else ""
     memory = f", peak memory {job.peak_memory_mib:.0f} MiB" if job.peak_memory_mib else ""
     took = f" {short_duration(job.duration_s)}" if job.duration_s is not None else ""
     return f"{job.label} on {job.where}{again}: {job.state}{took}{memory}"

@@ -1,4 +1,4 @@
-"""One parameter of `segment` changes in the job file of the lung inference: `segment` is run again, and nothing before it."""
+"""The lung inference again: unchanged, no job is run; with another parameter of `segment` that step is, and nothing before it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def planned(folder: Path) -> dict[str, str]:
     return {step.step: step.reuse.state for step in steps if step.reuse is not None}
 
 
-def test_one_changed_parameter_of_segment_runs_segment_and_nothing_before(tmp_path: Path) -> None:
+def test_nothing_is_run_again_but_what_a_changed_parameter_of_segment_changes(tmp_path: Path) -> None:
     write_dicom(tmp_path / "cohort", 2)
     exported_model(tmp_path)
     give(tmp_path)
@@ -48,6 +48,8 @@ def test_one_changed_parameter_of_segment_runs_segment_and_nothing_before(tmp_pa
     first = ran(tmp_path)
     assert not any(job.reused_from for job in first.jobs)
     assert set(planned(tmp_path).values()) == {"reused"}
+    again = ran(tmp_path)
+    assert {job.name: job.reused_from for job in again.jobs} == {job.name: first.run_id for job in first.jobs}
 
     give(tmp_path, threshold=0.4)
     told = planned(tmp_path)

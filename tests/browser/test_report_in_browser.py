@@ -138,7 +138,7 @@ def test_screen_readers_find_names_and_headers(tab: Browser, pages: dict[str, Pa
     roles: dict[str, list[str]] = {}
     for node in nodes:
         roles.setdefault(node["role"]["value"], []).append(node.get("name", {}).get("value", ""))
-    assert len(roles["image"]) == 13 + 5
+    assert len(roles["image"]) == 13 + 6
     assert all(len(name) > 20 for name in roles["image"])
     assert {"banner", "main", "navigation", "contentinfo"} <= set(roles)
     assert tab.evaluate(

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from medweave_steps.contracts.event import Event, job_label, step_label
 
 WAITS = "waits "  # how the notice of a job begins that waits at its site
+RUNS = "runs now"  # in the notice of a job that has waited there, and begins
 JobState = Literal["placed", "waiting", "running", "completed", "failed", "cancelled"]
 ENDED: tuple[JobState, ...] = ("completed", "failed", "cancelled")
 
@@ -199,6 +200,8 @@ def _fold_job(state: State, event: Event) -> None:
         job.done, job.total = int(data.get("done", 0)), int(data.get("total", 0))
     elif event.type == "notice" and job.state not in ENDED:
         waits = str(data.get("text", "")).startswith(WAITS)
+        if job.state == "waiting" and not waits and RUNS in str(data.get("text", "")):
+            job.started_s = state.now_s  # the engine calls it started when it is handed to its site
         job.reason = str(data["text"]) if waits else ""
         job.state = "waiting" if waits else "running" if job.started_s is not None else job.state
         if (
@@ -211,6 +214,10 @@ def _fold_job(state: State, event: Event) -> None:
         job.ended_s, job.reason, job.text = state.now_s, "", job.text if job.total else ""
         job.exit_code, job.message = data.get("exit_code"), str(data.get("message", ""))
         job.reused_from = str(data.get("reused_from", ""))
+        queue_s = data.get("site", {}).get("queue_seconds")
+        if isinstance(queue_s, int | float) and job.started_s is not None:
+            began = min(job.placed_s + queue_s, job.ended_s - float(data.get("seconds") or 0.0))
+            job.started_s = max(job.started_s, began)
 
 
 def _fold_transfer(state: State, event: Event) -> None:

@@ -17,7 +17,7 @@ from medweave.plan.flow import HERE, Edge, Flow, edges, ways
 from medweave.plan.past import Past
 from medweave.plan.resources import asked_by, excess
 from medweave.plan.reuse import Foresight, Spot
-from medweave.plan.sizes import Size, size_of
+from medweave.plan.sizes import Size, missing_in, size_of
 from medweave.sites import Place
 from medweave.validate.cwl import named, type_of
 from medweave.validate.cwl_types import Array, Record, Type
@@ -25,7 +25,7 @@ from medweave.validate.edges import sources_of
 from medweave.validate.places import tools_of
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source
-from medweave_connectors.lines import shown
+from medweave_connectors.lines import line_of, shown, spelled
 from medweave_connectors.reuse.kept import Kept
 from medweave_connectors.transfer.classes import WORKFLOW, in_order
 from medweave_steps.contracts.errors import InternalError
@@ -261,7 +261,7 @@ def _sizes(given: _Given) -> tuple[dict[str, Size | None], list[Problem]]:
         except OSError as error:  # only its reason: names of files below may be names of people
             problems.append(
                 Problem(
-                    what=f"the input '{name}' cannot be read.",
+                    what=f"{_place_of_missing(fitted, name, value, folder)}the input '{name}' cannot be read.",
                     seen=f"{error.strerror}: {_path_in(value)}",
                     expected=f"what {shown(fitted.job)} names, on this machine, with all that it leads to",
                     do="correct the path, or make it first; an input that lies at a site stands under `inputs` of the site file",
@@ -281,6 +281,16 @@ def _inputs(given: _Given, sizes: Mapping[str, Size | None]) -> Iterator[Input]:
                 num_files=size.num_files if size else None,
                 num_bytes=size.num_bytes if size else None,
             )
+
+
+def _place_of_missing(fitted: Fitted, name: str, value: Any, folder: Path) -> str:
+    """`jobs/demo.yml:3: scans[0].path: `, of the first that is not there; empty where it is all there, or a default."""
+    field = next((field for field, _ in missing_in(value, folder, (name,))), None)
+    if field is None or name not in fitted.values:
+        return ""
+    line = line_of(fitted.job, field)
+    file = f"{_job(fitted.job)}:{line}" if fitted.job.parent.name == JOBS else f"line {line} of the job file"
+    return f"{file}: {spelled(field)}: "
 
 
 def _path_in(value: Any) -> str:

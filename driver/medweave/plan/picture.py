@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from html import escape
 
 from medweave import DRIVER_TYPE
+from medweave.arrows import Box, Route, drawn, routes, widths
 from medweave.plan.document import Input, Item, Move, Plan, PlannedStep
 from medweave.plan.flow import HERE, RESULTS
-from medweave.plan.routes import Box, Route, drawn, routes, widths
 from medweave.plan.text import figures_text, nearest, place_name, reuse_text, size
 from medweave.timeline import short_duration
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from medweave_connectors.lines import FieldPath
+
 
 @dataclass(frozen=True, slots=True)
 class Size:
@@ -50,18 +52,44 @@ def files_in(value: Any) -> Iterator[Mapping[str, Any]]:
             yield from files_in(item)
 
 
+def missing_in(value: Any, folder: Path, field: FieldPath = ()) -> Iterator[tuple[FieldPath, Path]]:
+    """Files and folders in a value that are not there, each with the field that names it.
+
+    Args:
+        folder: at which its paths begin.
+        field: of the value.
+    """
+    if isinstance(value, Mapping):
+        key = "path" if value.get("path") else "location"
+        text = value.get(key)
+        if value.get("class") in ("File", "Directory") and isinstance(text, str) and text:
+            path = _local(text, folder)
+            if path is not None and not path.exists():
+                yield (*field, key), path
+        for name, item in value.items():
+            yield from missing_in(item, folder, (*field, name))
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from missing_in(item, folder, (*field, number))
+
+
+def _local(text: str, folder: Path) -> Path | None:
+    """Where a path or `file://` URL leads; None behind another URL."""
+    if "://" not in text:
+        return folder / text
+    parts = urlsplit(text)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
 def _of_one(value: Mapping[str, Any], folder: Path) -> Size | None:
     text = str(value.get("path") or value.get("location") or "")
     if not text:
         if value["class"] == "File":
             return Size(1, len(str(value.get("contents", "")).encode()))
         return size_of(value.get("listing") or [], folder)
-    if "://" in text:
-        parts = urlsplit(text)
-        if parts.scheme != "file":
-            return None
-        text = unquote(parts.path)
-    path = folder / text
+    path = _local(text, folder)
+    if path is None:
+        return None
     if not path.exists():
         raise FileNotFoundError(None, "there is no such file or folder", str(path))
     return _of_folder(path) if path.is_dir() else Size(1, path.stat().st_size)

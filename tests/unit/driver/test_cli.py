@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from medweave.cli import COMMANDS, main
+from medweave.cli import COMMANDS, build_parser, main
 from medweave_steps.contracts.errors import InternalError, UsageError, UserInputError
 from support.cwl_files import WORKFLOWS
 
@@ -234,3 +237,34 @@ def test_ctrl_c_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     monkeypatch.setattr("medweave.report.read_run", interrupted)
     assert main(["report", "x"]) == 130
     assert "interrupted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_argument_has_a_name_in_usage_errors_and_reference(name: str) -> None:
+    """argparse calls one with choices and no name `None` where it refuses or lists it."""
+    positionals = [action for action in build_parser(name)._actions if not action.option_strings]
+    assert all(action.metavar == str(action.metavar).upper() != "NONE" for action in positionals)
+
+
+def test_what_new_lacks_is_told_by_the_name_that_its_help_has(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["new"])
+    assert "required: WHAT, NAME" in capsys.readouterr().err
+
+
+SCHEMA = [sys.executable, "-m", "medweave.cli", "schema", "event"]
+
+
+def test_who_stops_reading_gets_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(SCHEMA, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (141, "")
+
+
+def test_an_output_without_room_is_told_once() -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(SCHEMA, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == 74
+    assert ended.stderr == ("medweave schema: the output could not be written.\n  seen:     No space left on device\n")

@@ -73,6 +73,19 @@ def test_the_whole_run(tmp_path: Path) -> None:
     assert rows["Energy, estimated"].now.endswith("Wh")
 
 
+def test_waits_in_queues_are_told_where_there_were_any(tmp_path: Path) -> None:
+    runs = []
+    for place, queue_s in enumerate((600.0, 60.0)):
+        run = Recorder(tmp_path / str(place))
+        run.job("/train/0", 1, 700, deployment="site-a", seconds=30.0, site={"queue_seconds": queue_s})
+        run.end(701)
+        runs.append(read_run(run.folder))
+    row = next(each for each in compare.sums(*runs, Model()) if each.name.startswith("Waited"))
+    assert (row.now, row.before, row.change) == ("10 min 00 s", "1 min 00 s", "10.0 times")
+    plain = [recorded(tmp_path / name, 60) for name in ("now", "before")]
+    assert not any(each.name.startswith("Waited") for each in compare.sums(*plain, Model()))
+
+
 @pytest.mark.parametrize(
     ("now", "before", "change"),
     [(0.812, 0.8, "+0.012"), (0.8, 0.812, "-0.012"), (0.8, 0.8, ""), (None, 0.8, ""), (0.8, None, "")],

@@ -16,6 +16,7 @@ from medweave.report import render
 from medweave_connectors.record.job import CommandOutcome
 from medweave_connectors.record.run import RunRecord
 from medweave_steps.contracts.errors import UserInputError
+from support.recorded import Recorder
 
 PARTS = {"input scan": "a1", "input steps": "b1", "command": "c1", "programs": "d1"}
 
@@ -85,6 +86,17 @@ def test_what_is_not_there_is_told_with_what_is(tmp_path: Path, monkeypatch: pyt
         why(tmp_path, "run-9")
     with pytest.raises(UserInputError, match=r"has no job of this step.*\n.*trian\n.*one of train"):
         explain([read_run(tmp_path / "run-1")], "trian")
+
+
+@pytest.mark.parametrize(("num_jobs", "names"), [(3, "m.0, m.1, m.2"), (14, "m.0, m.1, m.2, …, m.13")])
+def test_a_job_that_is_not_there_is_told_with_its_steps_jobs(tmp_path: Path, num_jobs: int, names: str) -> None:
+    run = Recorder(tmp_path / "run")
+    run.job("/check/0", 0, 1)
+    for number in range(num_jobs):
+        run.job(f"/m/0.{number}", 1, 2)
+    with pytest.raises(UserInputError, match="has no such job") as caught:
+        explain([read_run(run.folder)], "m.77")
+    assert caught.value.expected == f"one of {names}"
 
 
 def test_the_command_takes_a_runs_folder_and_one_job_of_a_scatter(

@@ -85,6 +85,18 @@ def test_a_step_waits_runs_and_ends(log: Log) -> None:
     assert (state.end, state.going_on(), steps(state)[0].seconds(99)) == ("completed", [], 30)
 
 
+def test_a_job_is_timed_from_the_end_of_its_wait(log: Log) -> None:
+    begin(log, "/train/0", at=2)
+    log.add("notice", "/train/0", at=3, text="waits in the queue: Priority")
+    log.add("notice", "/train/0", at=602, text="runs now, after 10 min 00 s in the queue")
+    (job,) = log.state().going_on()
+    assert (job.state, job.seconds(632)) == ("running", 30)
+    site = {"queue_seconds": 500.0}
+    begin(log, "/segment/0", at=1000)
+    log.add("job.ended", "/segment/0", at=1540, state="completed", exit_code=0, seconds=39.0, site=site)
+    assert log.state().jobs["/segment/0"].seconds(9999) == 40
+
+
 def test_a_scattered_step_is_one_row_for_each_place(log: Log) -> None:
     for number in range(3):
         begin(log, f"/segment/0.{number}", at=number)

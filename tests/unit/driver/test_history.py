@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -166,3 +167,54 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, content: str | None)
         (tmp_path / "events.jsonl").write_text(content)
     with pytest.raises(UserInputError):
         read_run(tmp_path)
+
+
+def queued_run(folder: Path, state: str = "completed", **ended: Any) -> Recorder:
+    """A Slurm job as the connector records it: two hours in the queue, a minute of work, the end seen 4 s late."""
+    run = Recorder(folder)
+    run.event(1, "job.scheduled", "/train/0", deployment="site-a", attempt=1, cores=4, memory_mib=1024)
+    run.event(1.1, "job.started", "/train/0", deployment="site-a", attempt=1)
+    run.event(1.3, "notice", "/train/0", deployment="site-a", text="Slurm job 17")
+    run.event(31, "notice", "/train/0", deployment="site-a", text="waits in the queue: Priority")
+    if state == "completed":
+        run.event(90, "notice", "/train/0", deployment="site-a", text="Slurm does not answer; it is asked again")
+        run.event(7203, "notice", "/train/0", deployment="site-a", text="runs now, after 2 h 00 min in the queue")
+    run.event(7265, "job.ended", "/train/0", deployment="site-a", attempt=1, state=state, **ended)
+    run.end(7266, state)
+    return run
+
+
+IN_THE_QUEUE = {"slurm_job_id": "17", "state": "COMPLETED", "num_nodes": 1, "gpus": 0, "queue_seconds": 7200.0}
+
+
+def test_a_job_begins_after_its_wait_in_the_queue(tmp_path: Path) -> None:
+    queued_run(tmp_path / "run", exit_code=0, seconds=60.0, cpu_seconds=200.0, site=IN_THE_QUEUE)
+    (job,) = read_run(tmp_path / "run").jobs
+    assert (job.started_s, job.queued_s, job.duration_s) == (7201.1, 7200.0, 60.0)
+    assert job.waited_s == pytest.approx(7200.1)
+    assert not job.is_queued
+
+
+def test_where_the_site_tells_no_figure_its_words_count(tmp_path: Path) -> None:
+    queued_run(tmp_path / "run", exit_code=0, seconds=60.0)
+    (job,) = read_run(tmp_path / "run").jobs
+    assert (job.started_s, job.queued_s) == (7203, 7172)
+
+
+def test_a_job_that_an_earlier_driver_left_waited_before_this_run_too(tmp_path: Path) -> None:
+    queued_run(tmp_path / "run", exit_code=0, seconds=60.0, site=IN_THE_QUEUE | {"queue_seconds": 90000.0})
+    (job,) = read_run(tmp_path / "run").jobs
+    assert (job.started_s, job.queued_s) == (7205, 90000.0)
+
+
+def test_a_job_that_ends_in_the_queue_has_not_begun(tmp_path: Path) -> None:
+    queued_run(tmp_path / "run", "cancelled")
+    (job,) = read_run(tmp_path / "run").jobs
+    assert (job.started_s, job.duration_s, job.waited_s) == (None, None, 7264)
+    assert job.is_queued
+
+
+def test_a_pod_that_could_never_start_has_taken_no_time(tmp_path: Path) -> None:
+    queued_run(tmp_path / "run", "failed", exit_code=75, seconds=7263.0, site={"failure": "SubmitRejected"})
+    (job,) = read_run(tmp_path / "run").jobs
+    assert (job.started_s, job.duration_s, job.queued_s) == (None, None, 7234)

@@ -220,6 +220,9 @@ def test_an_input_that_is_missing_is_a_problem_that_names_nobody(plan: Callable[
     assert (problem.what, "MUELLER" in str(problem)) == ("the input 'cohort' cannot be read.", False)
     made = plan(cohort={"class": "Directory", "path": "cd"})
     assert made.problems[0].seen.endswith("cd")
+    assert re.match(
+        r"line \d+ of the job file: cohort\.path: the input 'cohort' cannot be read\.", made.problems[0].what
+    )
     assert "It would fail: 1 problem\n" in text_of(made)
 
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from medweave.arrows import Box, Route, drawn, routes, widths
 from medweave.bind import fit
 from medweave.plan.document import Plan
 from medweave.plan.make import make_plan
 from medweave.plan.past import Past
 from medweave.plan.picture import picture_of
-from medweave.plan.routes import Box, Route, drawn, routes, widths
 from medweave.plan.text import text_of
 from support.cwl_files import LUNG, PIPELINES, ROOT, known_as
 
@@ -60,7 +60,9 @@ def test_what_would_fail_is_told_and_names_are_escaped(tmp_path: Path) -> None:
     job = tmp_path / "job.yml"
     job.write_text("cohort: {class: Directory, path: '<none>'}\n")
     plan = make_plan(fit(LUNG / "train.cwl", "testbed", job), NO_RUNS)
-    assert texts(picture_of(plan), "bad") == ["It would fail: the input 'cohort' cannot be read."]
+    assert texts(picture_of(plan), "bad") == [
+        "It would fail: line 1 of the job file: cohort.path: the input 'cohort' cannot be read."
+    ]
     odd = f"{ROOT}/<b>&.cwl"
     title = texts(
         picture_of(Plan(**{name: getattr(plan, name) for name in plan.__slots__} | {"workflow": odd})), "title"

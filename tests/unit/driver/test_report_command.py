@@ -14,7 +14,7 @@ from medweave.cli import main
 from medweave_steps.cli import main as step_main
 from medweave_steps.contracts import codec
 from support.page import check
-from support.recorded import completed_run, failed_run
+from support.recorded import Recorder, completed_run, failed_run
 from support.reported import evaluated, run_report
 
 
@@ -94,6 +94,19 @@ def test_a_failed_run_says_what_failed_and_what_to_do(tmp_path: Path) -> None:
     ):
         assert text in page.text, text
     assert html.index("First cause") < html.index("What ran, where and when</h2>")
+
+
+def test_the_wait_in_a_queue_is_no_computing(tmp_path: Path) -> None:
+    run = Recorder(tmp_path / "run")
+    run.job("/check/0", 1, 20)
+    in_queue = {"slurm_job_id": "17", "queue_seconds": 7200.0, "num_nodes": 1}
+    run.job("/train/0", 21, 7284, deployment="site-a", seconds=60.0, site=in_queue)
+    run.end(7285)
+    assert main(["report", str(run.folder)]) == 0
+    text = check((run.folder / "report.html").read_text()).text
+    assert "Waited, all jobs together2 h 00 min, 2 h 00 min of it in the queues of sites" in text
+    assert "Computed, all jobs together1 min 18 s" in text
+    assert "site-a/gpu4completed+2 h 00 min2 h 00 min1 min 00 s" in text  # the row: started, waited, took
 
 
 def test_a_run_without_end_says_so(tmp_path: Path) -> None:

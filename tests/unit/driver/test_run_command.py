@@ -199,17 +199,17 @@ def test_a_run_that_goes_on_or_is_of_another_workflow_is_not_resumed(tmp_path: P
 
 def test_a_run_that_cannot_begin_leaves_nothing_and_tells_the_engines_error(tmp_path: Path) -> None:
     write_workflow(tmp_path, {"first": GOOD})
-    file = tmp_path / "streamflow.yml"
-    port = "{port: /no_such_port, target: {deployment: here, workdir: /tmp}}"
-    file.write_text(file.read_text(encoding="utf-8").replace("bindings: [", f"bindings: [{port}, "), encoding="utf-8")
+    document = json.loads((tmp_path / "tiny.cwl").read_text(encoding="utf-8"))
+    older = document | {"cwlVersion": "v1.0", "steps": "nope", "outputs": {}}  # the checks know the shape of v1.2 alone
+    (tmp_path / "tiny.cwl").write_text(json.dumps(older), encoding="utf-8")
     process = start(tmp_path, "--json")
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "streamflow.yml:2: workflows.tiny.bindings[0].port: there is no port '/no_such_port'" in err
-    assert "Traceback" not in err
+    assert process.returncode == UserInputError.exit_code, "the engine has 1 for this and for a step that failed"
+    assert "steps" in err
+    assert "before the run began" in err
     (line,) = out.splitlines()
     jsonschema.Draft202012Validator(schema_of("event")).validate(json.loads(line))
-    assert json.loads(line)["type"] == "run.ended"
+    assert (json.loads(line)["type"], json.loads(line)["data"]["exit_code"]) == ("run.ended", 65)
     assert list((tmp_path / "runs").iterdir()) == []
 
 

@@ -62,6 +62,12 @@ def test_waiting_is_drawn_before_the_bar() -> None:
     assert float(wait.get("width")) == pytest.approx(40 * (WIDTH - LABEL_WIDTH - RIGHT) / 100, abs=0.01)
 
 
+def test_what_ended_in_the_queue_has_no_bar() -> None:
+    svg = timeline([job("/a/0", 0, 50, started_s=None, queued_s=45.0, state="cancelled")], 100)
+    assert [float(bar["width"]) for bar in bars(svg)] == [1.5]
+    assert "cancelled in the queue" in "".join(ET.fromstring(svg).itertext())
+
+
 def test_words_of_neighbours_do_not_run_into_each_other() -> None:
     crowded = [job("/s/0.0", 98, 99), job("/s/0.1", 99, 100)]
     words = re.findall(r'class="(?:inside|beside)[^>]*>([^<]+)<', timeline(crowded, 100))

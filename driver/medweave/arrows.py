@@ -1,4 +1,4 @@
-"""Where the arrows of a plan's picture run: beside the boxes, never over them. Pure.
+"""Where the arrows of a picture run: beside the boxes, never over them. Pure.
 
 Each box has a row of its own, so the way sideways from a box is free. Down it goes between two columns, on a track that no other
 box's arrows have there; arrows from one box share theirs.

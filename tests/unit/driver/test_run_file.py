@@ -1,0 +1,121 @@
+"""What is told of a file before the engine starts: the file, line and element that is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from medweave.run_file import check_documents, check_file
+from medweave_connectors.documents import read_mapping
+from medweave_connectors.field_faults import FieldFault
+from medweave_steps.contracts.errors import StepError, UserInputError
+from support.engine import write_workflow
+
+SCANS = "scans:\n- {class: File, path: one.nii.gz}\n- {class: File, path: two.nii.gz}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A file that may run: a workflow with an input, whose two files are there."""
+    write_workflow(tmp_path, {"first": "echo"})
+    changed(tmp_path, inputs={"scans": "File[]"})
+    (tmp_path / "job.yml").write_text(SCANS, encoding="utf-8")
+    for name in ("one.nii.gz", "two.nii.gz"):
+        (tmp_path / name).touch()
+    check_file(tmp_path / "streamflow.yml")
+    return tmp_path
+
+
+def changed(folder: Path, **keys: Any) -> None:
+    document = json.loads((folder / "tiny.cwl").read_text(encoding="utf-8"))
+    (folder / "tiny.cwl").write_text(json.dumps(document | keys, indent=1), encoding="utf-8")
+
+
+def told(folder: Path) -> StepError:
+    with pytest.raises(UserInputError) as caught:
+        check_file(folder / "streamflow.yml")
+    assert caught.value.exit_code == 65
+    return caught.value
+
+
+def bind(folder: Path, binding: str) -> None:
+    file = folder / "streamflow.yml"
+    file.write_text(
+        file.read_text(encoding="utf-8").replace("bindings: [", f"bindings: [{binding}, "), encoding="utf-8"
+    )
+
+
+def test_an_input_that_is_not_there(folder: Path) -> None:
+    (folder / "two.nii.gz").rename(folder / "to.nii.gz")
+    error = told(folder)
+    assert "job.yml:3: scans[1].path: there is no such file or folder." in error.what
+    assert error.seen == str(folder / "two.nii.gz")
+    assert "to.nii.gz" in error.do
+
+
+def test_a_log_gets_no_name_of_an_input(folder: Path) -> None:
+    (folder / "two.nii.gz").unlink()
+    with pytest.raises(UserInputError) as caught:
+        check_file(folder / "streamflow.yml", hides=True)
+    assert "scans[1].path" in str(caught.value)
+    assert "two.nii" not in str(caught.value)
+    assert not isinstance(caught.value, FieldFault), "which has the path"
+
+
+def test_an_input_that_lies_at_a_site_is_looked_for_there_alone(folder: Path) -> None:
+    (folder / "two.nii.gz").unlink()
+    bind(folder, "{port: /scans, target: {deployment: here, workdir: /scans}}")
+    check_file(folder / "streamflow.yml")
+
+
+def test_a_url_is_no_path(folder: Path) -> None:
+    (folder / "job.yml").write_text("scans: [{class: File, location: 'https://example.org/x'}]\n", encoding="utf-8")
+    check_file(folder / "streamflow.yml")
+    (folder / "job.yml").write_text("scans: [{class: File, location: 'file:///no/such'}]\n", encoding="utf-8")
+    assert "scans[0].location" in told(folder).what
+
+
+def test_a_port_that_there_is_not(folder: Path) -> None:
+    bind(folder, "{port: /scan, target: {deployment: here, workdir: /scans}}")
+    error = told(folder)
+    assert "bindings[0].port: tiny.cwl has no input '/scan'." in error.what
+    assert (error.seen, error.do) == ("/scan", "write '/scans' (closest name)")
+
+
+def test_what_is_no_cwl(folder: Path) -> None:
+    changed(folder, requirments=[])
+    error = told(folder)
+    assert "tiny.cwl:" in error.what
+    assert "requirments" in error.seen
+    assert "requirements" in error.do
+
+
+def test_a_tool_that_is_no_cwl_is_told_in_its_own_file(folder: Path) -> None:
+    document = json.loads((folder / "tiny.cwl").read_text(encoding="utf-8"))
+    tool = document["steps"]["first"]["run"]
+    changed(folder, steps={"first": {"run": "tool.cwl", "in": {}, "out": ["result"]}})
+    assert "tool.cwl" in told(folder).seen, "it is not there"
+    (folder / "tool.cwl").write_text(json.dumps({"cwlVersion": "v1.2", **tool}), encoding="utf-8")
+    check_file(folder / "streamflow.yml")
+    (folder / "tool.cwl").write_text(json.dumps({"cwlVersion": "v1.2", **tool, "basecommand": "x"}), encoding="utf-8")
+    assert "tool.cwl:1" in told(folder).what
+
+
+def test_an_output_of_a_step_that_there_is_not(folder: Path) -> None:
+    changed(folder, outputs={"first_result": {"type": "File", "outputSource": "frist/result"}})
+    error = told(folder)
+    assert "frist/result" in error.seen
+    assert "first/result" in error.do
+
+
+def test_what_is_bound_for_a_site_is_looked_at_with_its_own_job_file(folder: Path) -> None:
+    """`medweave run WORKFLOW --site SITE`: the file names a link in the place of the job file."""
+    file = folder / "streamflow.yml"
+    document = read_mapping(file, "StreamFlow file")
+    document["workflows"]["tiny"]["config"]["settings"] = "../no-such-link"
+    (folder / "two.nii.gz").unlink()
+    with pytest.raises(FieldFault, match=r"job\.yml:3: scans\[1\]\.path"):
+        check_documents(document, file, job=folder / "job.yml")
