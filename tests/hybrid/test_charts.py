@@ -156,9 +156,7 @@ def test_validate_tells_what_helm_itself_says_of_a_chart(tmp_path: Path, capsys:
     shutil.copytree(RUNNER, chart)
     (chart / "templates" / "wrong.yaml").write_text("{{ .Values.cron | noSuchFunction }}\n")
     assert main(["validate", "--helm", str(chart.parent)]) == 65
-    told = capsys.readouterr().out
-    assert "`helm template` refuses the chart" in told
-    assert 'function "noSuchFunction" not defined' in told
+    assert "`helm lint` refuses the chart with ci/everything-on.yaml" in capsys.readouterr().out
 
 
 def test_the_api_server_accepts_what_medweave_new_writes_for_it(tenant: Tenant) -> None:
