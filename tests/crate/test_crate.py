@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 import zipfile
 from pathlib import Path
@@ -198,6 +199,39 @@ def test_no_name_text_path_or_host_is_in_it(done: engine.Run, tmp_path: Path) ->
         content = path.read_bytes()
         for word in ("Quillfeather", str(done.folder), "__LOCAL__"):
             assert word.encode() not in content, path
+
+
+NODE, REGISTRY = "node-17.hpc.example.org", "registry.hospital.example:5000"
+
+
+@pytest.fixture
+def at_a_site(done: engine.Run, tmp_path: Path) -> Path:
+    """The same run's folder, as if one of its jobs had run in a pod there."""
+    shutil.copytree(done.folder, tmp_path / "there", symlinks=True)
+    log = tmp_path / "there" / done.record.relative_to(done.folder) / "events.jsonl"
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    for event in events:
+        if event["job"] == "/count/0":
+            event["location"] = NODE
+            if event["type"] == "job.ended":
+                image = f"{REGISTRY}/lab/segment:1.2@sha256:{'a' * 64}"
+                event["data"]["site"] = {"node": NODE, "pods": [{"pod": "w-0", "image": image}]}
+    log.write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    return log.parent
+
+
+@pytest.mark.parametrize("tells", [False, True])
+def test_hosts_and_registries_are_told_where_that_is_asked_for(at_a_site: Path, tmp_path: Path, tells: bool) -> None:
+    words = ["export", str(at_a_site), "--crate", str(tmp_path / "crate"), *(["--with-hosts"] if tells else [])]
+    assert main(words) == 0
+    graph = graph_of(tmp_path / "crate")
+    (image,) = (each for each in graph.values() if each["@type"] == "ContainerImage")
+    assert (image["name"], image.get("registry")) == ("lab/segment", REGISTRY if tells else None)
+    text = (tmp_path / "crate" / "ro-crate-metadata.json").read_text()
+    assert (NODE in text, REGISTRY in text) == (tells, tells)
+    (job,) = (each for each in graph.values() if each.get("name") == "count on ward" and "object" in each)
+    assert named(graph, job["location"])[0].get("address") == (NODE if tells else None)
+    assert crate_issues(tmp_path / "crate") == []
 
 
 def test_only_aggregates_and_models_are_included(

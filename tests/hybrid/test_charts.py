@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -13,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from medweave.cli import main
 from medweave.new import files_of
 from support import images
 from support.charts import CHARTS, chart_name, ci_values, pod_of
@@ -126,6 +130,33 @@ def test_helm_and_the_api_server_accept_every_ci_file(tenant: Tenant, chart: Pat
             applied = installer.ended("kubectl", "apply", "--dry-run=server", "--filename", "-", stdin=rendered)
             assert (applied.returncode, "would violate PodSecurity" in applied.stderr) == (0, False), applied.stderr
             assert applied.stdout.count("server dry run") == len(re.findall(r"^kind: ", rendered, flags=re.MULTILINE))
+
+
+@pytest.fixture
+def helm(tenant: Tenant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real Helm on the PATH, told which cluster it is for, as one with a version stamp knows by itself."""
+    program = tmp_path / "bin" / "helm"
+    program.parent.mkdir()
+    words = shlex.join([str(tenant.binaries / "helm")])
+    program.write_text(f'#!/bin/sh\nexec {words} "$@" {shlex.join(OFFLINE)}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.mark.usefixtures("helm")
+def test_validate_asks_helm_itself_and_finds_nothing_in_this_repository(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["validate", "--helm", str(ROOT)])
+    told = capsys.readouterr().out
+    assert (code, told.splitlines()[-1].partition(": ")[2]) == (0, "0 errors, 0 warnings"), told
+
+
+@pytest.mark.usefixtures("helm")
+def test_validate_tells_what_helm_itself_says_of_a_chart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chart = tmp_path / "own" / "runner"
+    shutil.copytree(RUNNER, chart)
+    (chart / "templates" / "wrong.yaml").write_text("{{ .Values.cron | noSuchFunction }}\n")
+    assert main(["validate", "--helm", str(chart.parent)]) == 65
+    assert "`helm lint` refuses the chart with ci/everything-on.yaml" in capsys.readouterr().out
 
 
 def test_the_api_server_accepts_what_medweave_new_writes_for_it(tenant: Tenant) -> None:

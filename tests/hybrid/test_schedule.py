@@ -73,10 +73,15 @@ def test_a_cronjob_fires_delivers_skips_and_is_paused_and_removed(
     folder, inputs = data
     name = unique("nightly")[:30]
     values = runner_values(work={"existingClaim": "medweave-data", "folder": folder.name})
-    file = write_inference(tmp_path / "definition", inputs=inputs, name=name, values=values, when="* * * * *")
+    own = {"timeZone": "Europe/Rome", "startWithin": 900, "history": {"succeeded": 2, "failed": 1}}
+    file = write_inference(tmp_path / "definition", inputs=inputs, name=name, values=values, when="* * * * *", **own)
     try:
         said = schedule("create", file)
         assert f"schedule {name}: is a release in namespace tenant-a, and runs at * * * * *" in said
+        assert cronjob(tenant, name) == {
+            "schedule": "* * * * *", "timeZone": "Europe/Rome", "concurrencyPolicy": "Forbid", "suspend": False,
+            "startingDeadlineSeconds": 900, "successfulJobsHistoryLimit": 2, "failedJobsHistoryLimit": 1,
+        }  # fmt: skip
         account = f"--as=system:serviceaccount:tenant-a:{name}"
         asked = [
             ("create", "pods", "--subresource=exec"),
@@ -89,7 +94,8 @@ def test_a_cronjob_fires_delivers_skips_and_is_paused_and_removed(
         may = [admin.ended("kubectl", "auth", "can-i", *each, account).stdout.strip() for each in asked]
         assert may == ["yes", "yes", "no", "no", "no"], "what the StreamFlow file needs, and no more"
         first = until(lambda: jobs(tenant, name), limit_s=75, what="the first firing")[0]["metadata"]["name"]
-        said = schedule("pause", file)
+        schedule("pause", file)
+        assert cronjob(tenant, name)["suspend"] is True
         log = finished(tenant, first, limit_s=400)  # all of CI's cores may be busy
         assert "runs: no run has done all before" in log
         assert "completed after" in log
@@ -110,6 +116,53 @@ def test_a_cronjob_fires_delivers_skips_and_is_paused_and_removed(
         limit_s=60,
         what="nothing left",
     )
+
+
+def test_a_firing_whose_time_comes_while_one_runs_waits_and_then_skips(tmp_path: Path, tenant: Tenant) -> None:
+    """Firings of the cluster itself, each minute: the second is not started while the first runs, and comes when that has ended."""
+    name, admin = unique("minutely")[:30], dataclasses.replace(tenant, kubeconfig=ADMIN)
+    with on_the_claim() as (folder, inside):
+        (folder / "scans").mkdir()
+        values = runner_values(work={"existingClaim": "medweave-data", "folder": folder.name})
+        place = {"kubernetes": {"chart": str(RUNNER), "values": values}}
+        script = f"while [ ! -e {inside}/go-on ]; do sleep 0.1; done; echo done > result.txt"
+        file = write_schedule(
+            tmp_path / "x", script, scans=Path(inside) / "scans", name=name, when="* * * * *", place=place
+        )
+        try:
+            schedule("create", file)
+            spec = cronjob(tenant, name)
+            assert (spec["concurrencyPolicy"], spec["startingDeadlineSeconds"]) == ("Forbid", 3600)
+            assert (spec["successfulJobsHistoryLimit"], spec["failedJobsHistoryLimit"]) == (3, 3)
+            assert "timeZone" not in spec, "the place's own"
+            first = until(lambda: jobs(tenant, name), limit_s=75, what="the first firing")[0]["metadata"]["name"]
+            until(lambda: "started on here" in log_of(tenant, first), limit_s=120, what="its run")
+
+            def is_forbidden() -> bool:
+                chosen = f"involvedObject.kind=CronJob,involvedObject.name={name},reason=JobAlreadyActive"
+                words = ("get", "events", "--field-selector", chosen, "--output", "name")
+                return bool(admin.call("kubectl", *words).strip())
+
+            until(is_forbidden, limit_s=130, what="a time at which the cluster starts nothing, for one runs")
+            assert [job["metadata"]["name"] for job in jobs(tenant, name)] == [first]
+            assert jobs(tenant, name)[0]["status"].get("active") == 1
+            (folder / "go-on").touch()
+            assert "completed after" in finished(tenant, first, limit_s=60)
+
+            def others() -> list[str]:
+                return [job["metadata"]["name"] for job in jobs(tenant, name) if job["metadata"]["name"] != first]
+
+            second = until(others, limit_s=130, what="the second firing")[0]
+            assert "skipped: nothing has changed since run tiny-" in finished(tenant, second, limit_s=60)
+            assert ended_runs(folder) == ["completed"]
+        finally:
+            schedule("remove", file)
+
+
+def cronjob(tenant: Tenant, name: str) -> dict[str, Any]:
+    """What the API server has of it, but for what it starts."""
+    found = json.loads(tenant.call("kubectl", "get", "cronjob", name, "--output", "json"))["spec"]
+    return {key: value for key, value in found.items() if key != "jobTemplate"}
 
 
 def test_an_overlapping_one_is_held_and_the_run_in_the_pod_is_followed_and_ended(

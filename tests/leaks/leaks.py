@@ -18,6 +18,7 @@ from support.planted import Planted, environment, owned, planted, write_inputs  
 from support.ssh_server import ssh_server  # noqa: E402
 
 HOME = "home"  # the output of `deidentify` that stays with those who hold the data
+LINKS = ".home"  # in a folder of runs: the links to the data
 EXPECTED = {"killed": 137, "refused": 1, "foreign": 1, "scheduled": 1, "doctor": 65}  # its cluster does not answer
 
 
@@ -41,7 +42,10 @@ def found(scene: Scene, words: tuple[Planted, ...]) -> list[Leak]:
     def spared(path: Path) -> bool:
         return path in own or (path.is_relative_to(scene.folder) and HOME in path.relative_to(scene.folder).parts)
 
-    return search([scene.folder, scene.inputs.user], words, spared=spared)
+    def leads_home(link: Path) -> bool:
+        return link.parent.name == LINKS and link.parent.parent.name == "runs"
+
+    return search([scene.folder, scene.inputs.user], words, spared=spared, leads_home=leads_home)
 
 
 def reached(scene: Scene, words: tuple[Planted, ...]) -> set[str]:

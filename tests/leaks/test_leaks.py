@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 from support.cwl_files import ROOT
+from support.leak_runs import Scene
 from support.leak_search import forms_of, search
-from support.planted import Planted
+from support.planted import Inputs, Planted
 
 LEAKS = runpy.run_path(str(ROOT / "tests" / "leaks" / "leaks.py"))
+EXPECTED = LEAKS["EXPECTED"]
 WORD = Planted(what="word", text="Quill ë/77", where="header")
 
 
@@ -78,19 +80,73 @@ def test_the_search_finds_each_form(form: str, tmp_path: Path) -> None:
     assert form in {leak.form for leak in search([tmp_path], [WORD])}
 
 
-def test_the_search_looks_into_names_packages_and_databases(tmp_path: Path) -> None:
+def test_the_search_looks_into_names_links_packages_and_databases(tmp_path: Path) -> None:
     text = "Quillfeather"
     (tmp_path / f"a {text}.txt").touch()
     (tmp_path / "packed.gz").write_bytes(gzip.compress(text.encode()))
     with zipfile.ZipFile(tmp_path / "packed.zip", "w", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr("inside.txt", text)
+    (tmp_path / "link").symlink_to(f"/nowhere/{text}")
     with sqlite3.connect(tmp_path / "base.db") as database:
         database.execute("CREATE TABLE t (a TEXT)")
         database.execute("INSERT INTO t VALUES (?)", (text,))
     found = {
-        leak.place.removeprefix("name of ")
+        leak.place.removeprefix("name of ").removeprefix("link ")
         for leak in search([tmp_path], [Planted(what="w", text=text, where="header")])
     }
     names = {Path(place).name for place in found}
-    assert names >= {f"a {text}.txt", "packed.gz, unpacked", "packed.zip, inside.txt", "base.db, dumped"}
+    assert names >= {f"a {text}.txt", "packed.gz, unpacked", "packed.zip, inside.txt", "base.db, dumped", "link"}
     assert search([tmp_path], [WORD]) == []
+
+
+def acting(folder: Path, monkeypatch: pytest.MonkeyPatch, *, codes: dict[str, int]) -> tuple[int, dict[str, Any]]:
+    """What `make leaks` ends with and writes, where the runs have left what lies in the folder."""
+    scene = Scene(folder=folder / "work", inputs=given(folder), site_folder=folder / "work" / "server", codes=codes)
+    main = LEAKS["main"]
+    monkeypatch.setitem(main.__globals__, "ROOT", folder)
+    monkeypatch.setitem(main.__globals__, "act", lambda where: (scene, (WORD, ABSENT)))
+    return main(), json.loads((folder / "build" / "leaks" / "summary.json").read_text())
+
+
+ABSENT = Planted(what="absent", text="Nobody-4499", where="header")
+
+
+def given(folder: Path) -> Inputs:
+    for name in ("work/runs/.home", "work/home", "data/user"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / "data" / "job.json").write_text(WORD.text)
+    return Inputs(root=folder / "data", job=folder / "data" / "job.json", user=folder / "data" / "user")
+
+
+def test_the_summary_of_what_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given(tmp_path)
+    (tmp_path / "work/runs/.home/cohort-3f2a91c07be4").symlink_to(f"/data/{WORD.text}")
+    (tmp_path / "work/home/way_back.json").write_text(WORD.text)
+    code, summary = acting(tmp_path, monkeypatch, codes=EXPECTED | {"resumed": 0})
+    assert summary.pop("seconds") >= 0
+    assert summary == {"planted": 1, "found": 0, "exit_codes": EXPECTED | {"resumed": 0}, "leaks": []}
+    assert code == 0
+
+
+@pytest.mark.parametrize("where", ["runs/x/file", "runs/x/.home/link", "said/link"])
+def test_what_is_found_is_told_and_fails_it(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "work" / where
+    path.parent.mkdir(parents=True)
+    if path.name == "link":
+        path.symlink_to(f"/data/{WORD.text}")
+    else:
+        path.write_text(WORD.text)
+    code, summary = acting(tmp_path, monkeypatch, codes=EXPECTED)
+    assert (code, summary["found"], len(summary["leaks"])) == (1, 1, 1)
+    assert f"LEAK {summary['leaks'][0]}" in capsys.readouterr().out
+    assert where in summary["leaks"][0]
+
+
+def test_a_run_that_ended_otherwise_fails_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, summary = acting(tmp_path, monkeypatch, codes=EXPECTED | {"resumed": 1})
+    assert (code, summary["found"]) == (1, 0)
+    assert "not as they should have ended: {'resumed': 1}" in capsys.readouterr().out

@@ -20,7 +20,7 @@ from support.planted import ENVIRONMENT, Inputs, environment, site
 
 BESIDE = Path(sys.executable).parent
 INFER = ROOT / "workflows" / "lung-nodule-segmentation" / "infer.cwl"
-KILLED_AT, WITHIN_S = "/preprocess", 120
+KILLED_AT, WITHIN_S = "/preprocess", 900  # a machine may be busy with other things
 FOREIGN = {  # a program that knows nothing of medweave, and tells what it was given
     "cwlVersion": "v1.2",
     "class": "Workflow",

@@ -53,18 +53,23 @@ def forms_of(text: str) -> dict[str, bytes]:
 
 
 def search(
-    folders: Iterable[Path], planted: Iterable[Planted], *, spared: Callable[[Path], bool] = lambda path: False
+    folders: Iterable[Path],
+    planted: Iterable[Planted],
+    *,
+    spared: Callable[[Path], bool] = lambda path: False,
+    leads_home: Callable[[Path], bool] = lambda link: False,
 ) -> list[Leak]:
     """All leaks below some folders (or in files).
 
     Args:
         spared: of a file or link: it is of those who hold the data.
+        leads_home: of a link: it is their way back, so it may say where it leads; its own name is looked at.
     """
     wanted: Mapping[tuple[str, str], bytes] = {
         (each.what, form): coded for each in planted for form, coded in forms_of(each.text).items()
     }
     leaks: set[Leak] = set()
-    for name, content in _everything(folders, spared):
+    for name, content in _everything(folders, spared, leads_home):
         folded = content.lower()
         for (what, form), coded in wanted.items():
             if coded in (content if form.startswith("base64") else folded):
@@ -72,8 +77,10 @@ def search(
     return sorted(leaks, key=lambda leak: (leak.what, leak.place, leak.form))
 
 
-def _everything(folders: Iterable[Path], spared: Callable[[Path], bool]) -> Iterator[tuple[str, bytes]]:
-    """Names, contents, and what is packed in them; a file with several names is read once."""
+def _everything(
+    folders: Iterable[Path], spared: Callable[[Path], bool], leads_home: Callable[[Path], bool]
+) -> Iterator[tuple[str, bytes]]:
+    """Names, contents, where links lead, and what is packed in files; a file with several names is read once."""
     seen: set[tuple[int, int]] = set()
     for folder in folders:
         for path in (folder, *sorted(folder.rglob("*"))):
@@ -81,7 +88,11 @@ def _everything(folders: Iterable[Path], spared: Callable[[Path], bool]) -> Iter
                 continue
             if path != folder:
                 yield f"name of {path}", os.fsencode(path.relative_to(folder))
-            if path.is_symlink() or not path.is_file():
+            if path.is_symlink():
+                if not leads_home(path):
+                    yield f"link {path}", os.fsencode(path.readlink())
+                continue
+            if not path.is_file():
                 continue
             said = path.stat()
             if (said.st_dev, said.st_ino) not in seen:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import runpy
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,3 +39,33 @@ def test_a_mistake_is_found_once_with_its_line_and_a_fix(mistake: Mistake, copy:
 def test_of_the_repository_itself_nothing_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", "--format", "json", str(ROOT)]) == 0
     assert json.loads(capsys.readouterr().out)["findings"] == []
+
+
+def summed_up(folder: Path, monkeypatch: pytest.MonkeyPatch, **changed: object) -> tuple[int, dict[str, Any]]:
+    """What `make validate-seeded` ends with and writes, for one mistake and the files of a folder in the repository's place."""
+    seeded = runpy.run_path(str(ROOT / "tests" / "validate" / "seeded.py"))["main"]
+    monkeypatch.setattr(sys, "argv", ["seeded.py", "--only", MISTAKES[0].name])
+    for name, value in {"ROOT": folder, **changed}.items():
+        monkeypatch.setitem(seeded.__globals__, name, value)
+    return seeded(), json.loads((folder / "build" / "validate" / "summary.json").read_text())
+
+
+def test_the_summary_of_what_was_seeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".medweave-ignore").write_text("build/\n")
+    num_seeded = sum(MISTAKES[0].name in mistake.name for mistake in MISTAKES)
+    code, summary = summed_up(tmp_path, monkeypatch)
+    assert code == 0
+    assert summary.pop("seconds") > 0
+    assert summary == {"seeded": num_seeded, "found": num_seeded, "false_alarms": 0, "missed": [], "alarms": []}
+
+
+def test_a_missed_mistake_and_a_false_alarm_are_counted_and_fail_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, summary = summed_up(tmp_path, monkeypatch, fault=lambda *given: "nothing was told")
+    assert (code, summary["found"], summary["missed"][0]) == (1, 0, MISTAKES[0].name)
+    assert f"MISSED {MISTAKES[0].name}: nothing was told" in capsys.readouterr().out
+    (tmp_path / "wrong.cwl").write_text("cwlVersion: v1.2\nclass: CommandLineTool\ninputs: {a: strin}\noutputs: []\n")
+    code, summary = summed_up(tmp_path, monkeypatch)
+    assert (code, summary["found"], summary["missed"]) == (1, summary["seeded"], [])
+    assert summary["false_alarms"] == len(summary["alarms"]) > 0

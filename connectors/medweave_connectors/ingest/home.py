@@ -28,6 +28,7 @@ class Home:
         self._key: bytes | None = None
         self._wanted: dict[str, tuple[Path, str]] = {}
         self._listed: dict[Path, dict[str, list[tuple[Path, str]]]] = {}
+        self._led: dict[str, str] = {}  # where its links lead in the end, and their paths
 
     def link_of(self, path: str, port: str, *, what: str) -> Path:
         """Where the link to a file or folder will lie.
@@ -85,6 +86,15 @@ class Home:
                 new = self.folder / f"{secrets.token_hex(8)}.new"
                 new.symlink_to(real)
                 new.replace(link)
+        self._led = {os.path.realpath(real): str(self.folder / name) for name, (real, _) in self._wanted.items()}
+
+    def behind(self, real: str) -> str:
+        """The link that leads to a file or folder, so that another link to it need not name it; what has none is left as it is.
+
+        Args:
+            real: absolute, of this machine, without links.
+        """
+        return self._led.get(real, real)
 
     def _listing(self, folder: Path) -> dict[str, list[tuple[Path, str]]]:
         """The files of a folder with their kinds, by their names without these; thousands may be named, so it is looked at once."""

@@ -20,7 +20,7 @@ from medweave_connectors.local.process import Command, Ended, end_all_now
 from medweave_connectors.local.streams import Reader, Writer
 from medweave_connectors.reactions.one_machine import MachineAttempts
 from medweave_connectors.reactions.table import ONE_MACHINE, read_table
-from medweave_connectors.record import current
+from medweave_connectors.record import behind, current
 from medweave_connectors.record.causes import cause, step_message
 from medweave_connectors.record.job import CommandOutcome
 from medweave_connectors.record.output import take_line
@@ -160,7 +160,7 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
     ) -> None:
         """Copies here, or links what is only read. A copy may be written to."""
         if read_only:
-            link(src, dst, self.deployment_name)
+            link(src, dst, self.deployment_name, by=behind(src))  # a name of the job file stays in the home
         else:
             await super().copy_local_to_remote(src, dst, locations, False)
             let_write(src, dst)

@@ -12,8 +12,11 @@ from medweave_connectors.errors import TargetRefused
 from medweave_connectors.transfer.commands import part_name
 
 
-def link(source: str, destination: str, deployment: str) -> None:
+def link(source: str, destination: str, deployment: str, *, by: str | None = None) -> None:
     """Makes the destination a link to the source, in the place of another link or file; below it where it is a folder.
+
+    Args:
+        by: another path that leads to the source, which the link names in its place.
 
     The stock connector keeps a name that is taken, whatever it leads to; and where it is a link to a folder, it goes into that.
 
@@ -27,7 +30,7 @@ def link(source: str, destination: str, deployment: str) -> None:
         return
     part = place.parent / part_name(secrets.token_hex(4))
     try:
-        part.symlink_to(there)
+        part.symlink_to(by or there)
         part.replace(place)
     except OSError as error:
         with contextlib.suppress(OSError):

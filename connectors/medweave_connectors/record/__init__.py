@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from medweave_connectors.record.registry import current, plan
+from medweave_connectors.record.registry import behind, current, plan
 
-__all__ = ["current", "plan"]
+__all__ = ["behind", "current", "plan"]

@@ -19,6 +19,7 @@ from urllib3.exceptions import HTTPError
 from websocket import WebSocketException  # comes with kubernetes
 
 from medweave import __version__
+from medweave.doctor import quota
 from medweave.doctor.hop import Check, Health, Hop, skew
 from medweave.doctor.pod_program import Program
 from medweave.doctor.pod_speed import NotMeasured, measured
@@ -75,7 +76,7 @@ class Cluster:
                 raise Closed(hop.seen, hop.do)
         template = next(templates(self._objects), None)
         if template is None:
-            raise Closed("a run starts no pods there", "")
+            raise Closed("a run starts no pods there", f"name what a run starts: deployments.{self._place}.config")
         spec, labels = template["spec"], (template.get("metadata") or {}).get("labels") or {}
         container = spec["containers"][0]
         pod = pod_of(new_name(), container, spec, labels=labels)
@@ -225,14 +226,15 @@ class Cluster:
                 self._namespace, _request_timeout=self._limit_s
             )
         except ApiException as error:
-            yield self._hop("quota", Health.UNKNOWN, f"quotas may not be listed ({error.status})")
+            yield quota.closed(self._place, error.status)
             return
         if not found.items:
             yield self._hop("quota", Health.OK, "the namespace has none")
+        more = [] if self._kind == "kubernetes" else ["secrets"]  # the record of a release
+        more += ["jobs.batch"] if self._given.get("mode") == "job" else []
+        needs = quota.needed(self._objects, more)
         for each in found.items:
-            hard, used = each.status.hard or {}, each.status.used or {}
-            seen = ", ".join(f"{name} {used.get(name, '?')} of {value}" for name, value in sorted(hard.items()))
-            yield self._hop("quota", Health.OK, f"{each.metadata.name}: {seen}")
+            yield quota.hop_of(self._place, each, needs)
 
     def _claims(self) -> Iterator[Hop]:
         yield from self._storage().claims()
@@ -277,7 +279,8 @@ class Cluster:
             program = Program(self._api, pod, self._namespace, words, self._limit_s)
             told = program.printed(self._limit_s / 2)
         except (ApiException, WebSocketException, OSError) as error:
-            return self._hop("worker", Health.UNKNOWN, f"not asked: {_first_line(error)[:160]}")
+            do = "see that the lines of rights allow pods/exec, then try again with a longer --timeout"
+            return self._hop("worker", Health.UNKNOWN, f"not asked: {_first_line(error)[:160]}", do)
         version = told.removeprefix("medweave-step ").strip()
         if not version:
             seen = f"no medweave-step in {image}: a volume brings it, or the steps run another program"

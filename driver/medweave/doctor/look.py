@@ -7,17 +7,18 @@ import copy
 import functools
 import itertools
 import queue
+import shlex
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from medweave import __version__
 from medweave.doctor.cluster import Cluster
 from medweave.doctor.grounds import Ground, Place, Pods
+from medweave.doctor.here import ask
 from medweave.doctor.hop import Check, Health, Hop
-from medweave.doctor.machine import Machine, slurm_checks
+from medweave.doctor.machine import Machine, reaches, slurm_checks
 from medweave.doctor.room import hop_of, look, read
 from medweave.doctor.routes import BUCKET, between, by_bucket
 from medweave.doctor.routes import NAME as ROUTE
@@ -26,6 +27,7 @@ from medweave.sites import Site, connector_schemas, wrapped
 from medweave_connectors.placement.paths import resolve_paths
 
 MACHINE, SLURM, LOCAL = "medweave.ssh", "medweave.slurm", "medweave.local"
+BY_HAND = "install it by hand (docs/how-to/install-a-worker.md), or correct `virtualEnvironment`"
 CLUSTERS = ("medweave.kubernetes", "medweave.helm", "medweave.compss")
 
 
@@ -49,7 +51,7 @@ def look_at(site: Site, only: Sequence[str], limit_s: float, tell: Callable[[Hop
     told: queue.Queue[tuple[str, Hop | None]] = queue.Queue()
     for name in names:
         thread = threading.Thread(
-            target=_try, args=(name, document["deployments"], site.path.parent, limit_s, told), daemon=True
+            target=_try, args=(name, document["deployments"], site.path, limit_s, told), daemon=True
         )
         thread.start()
     found: dict[str, list[Hop]] = {name: [] for name in names}
@@ -98,13 +100,13 @@ def _places(name: str, deployment: Mapping[str, Any], limit_s: float) -> Iterato
 
 
 def _try(
-    name: str, deployments: dict[str, Any], site_folder: Path, limit_s: float, told: queue.Queue[tuple[str, Hop | None]]
+    name: str, deployments: dict[str, Any], site: Path, limit_s: float, told: queue.Queue[tuple[str, Hop | None]]
 ) -> None:
     """The checks of a deployment; each of them in a thread that can be given up."""
     with contextlib.ExitStack() as held:
         held.callback(told.put, (name, None))
         try:
-            chains = list(_chains(name, deployments, site_folder, limit_s, held))
+            chains = list(_chains(name, deployments, site, limit_s, held))
         except Closed as error:
             told.put((name, Hop(place=name, name="settings", health=Health.FAULT, seen=str(error), do=error.do)))
             return
@@ -130,7 +132,7 @@ def _within(place: str, check: Check, limit_s: float) -> list[Hop]:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(limit_s)
-    if thread.is_alive() or any(isinstance(each, TimeoutError) for each in failed):
+    if thread.is_alive() or any(isinstance(each, TimeoutError | subprocess.TimeoutExpired) for each in failed):
         seen, do = (
             f"no answer within {limit_s:.0f} s",
             "try again with a longer --timeout; if it stays so, ask the site",
@@ -143,7 +145,7 @@ def _within(place: str, check: Check, limit_s: float) -> list[Hop]:
 
 
 def _chains(
-    name: str, deployments: dict[str, Any], site_folder: Path, limit_s: float, held: contextlib.ExitStack
+    name: str, deployments: dict[str, Any], site: Path, limit_s: float, held: contextlib.ExitStack
 ) -> Iterator[Iterator[Check]]:
     """The checks of one deployment: one chain, or one for each of its machines."""
     deployment = deployments[name]
@@ -153,24 +155,44 @@ def _chains(
     elif kind == MACHINE:
         for login in _logins(name, given, limit_s):
             place = name if len(given["nodes"]) == 1 else f"{name} {login.host}"
-            machine = Machine(place, login, held, __version__)
+            machine = Machine(place, login, held, _provision(site))
             yield machine.checks(deployment.get("workdir"), given.get("environment") or {})
     elif kind == SLURM:
-        inner = deployments.get(wrapped(deployment) or "", {})
-        if inner.get("type") == MACHINE:
-            login = next(_logins(name, inner.get("config") or {}, limit_s))
-            machine = Machine(name, login, held, __version__)
-            yield slurm_checks(name, given, machine, f"deployments.{name}.config")
-        else:
-            seen = "on this machine: what its commands answer is looked at when a run starts"
-            yield iter(
-                [Check("scheduler", lambda: [Hop(place=name, name="scheduler", health=Health.UNKNOWN, seen=seen)])]
-            )
+        yield _slurm(name, deployments, site, limit_s, held)
     elif kind in CLUSTERS:
-        yield Cluster(name, kind.partition(".")[2], given, limit_s, site_folder).checks()
+        yield Cluster(name, kind.partition(".")[2], given, limit_s, site.parent).checks()
     else:
-        seen = f"of the type {kind}, which is not one of ours"
-        yield iter([Check("type", lambda: [Hop(place=name, name="type", health=Health.UNKNOWN, seen=seen)])])
+        seen, do = (
+            f"of the type {kind}, which is not one of ours",
+            "try it by a small run, or leave it out by --deployment",
+        )
+        yield iter([_told(name, "type", seen, do)])
+
+
+def _slurm(
+    name: str, deployments: dict[str, Any], site: Path, limit_s: float, held: contextlib.ExitStack
+) -> Iterator[Check]:
+    """Through the machine that it wraps; none is this machine, as for the connector."""
+    given, inner = deployments[name].get("config") or {}, deployments.get(wrapped(deployments[name]) or "", {})
+    kind = inner.get("type", LOCAL)
+    if kind == MACHINE:
+        machine = Machine(name, next(_logins(name, inner.get("config") or {}, limit_s)), held, _provision(site))
+        yield reaches(name, machine)
+        yield from slurm_checks(name, given, machine.ask, _provision(site))
+    elif kind == LOCAL:
+        yield from slurm_checks(name, given, functools.partial(ask, limit_s=limit_s), BY_HAND)
+    else:
+        seen, do = f"behind a {kind}: not tried", f"deployments.{name}.wraps: name a {MACHINE} or {LOCAL} deployment"
+        yield _told(name, "scheduler", seen, do)
+
+
+def _provision(site: Path) -> str:
+    return f"run: medweave provision --site {shlex.quote(str(site))}"
+
+
+def _told(place: str, name: str, seen: str, do: str) -> Check:
+    """Nothing to try: a line that says why."""
+    return Check(name, lambda: [Hop(place=place, name=name, health=Health.UNKNOWN, seen=seen, do=do)])
 
 
 def _logins(name: str, given: dict[str, Any], limit_s: float) -> Iterator[Login]:
@@ -180,5 +202,4 @@ def _logins(name: str, given: dict[str, Any], limit_s: float) -> Iterator[Login]
 
 def _here(name: str, workdir: str | None, limit_s: float) -> Iterator[Hop]:
     at = str(Path(workdir or "runs").absolute())
-    ended = subprocess.run(["sh", "-c", look(at)], capture_output=True, text=True, timeout=limit_s, check=False)
-    yield hop_of(name, at, read(ended.stdout), f"deployments.{name}.workdir")
+    yield hop_of(name, at, read(ask(look(at), limit_s)[0]), f"deployments.{name}.workdir")

@@ -11,6 +11,7 @@ from typing import Any
 
 import paramiko
 
+from medweave import __version__
 from medweave.doctor.hop import Check, Health, Hop, skew
 from medweave.doctor.room import hop_of, look, read
 from medweave.doctor.way import Closed, Login, Taken, connected
@@ -22,6 +23,7 @@ from medweave_steps.contracts.errors import UsageError
 
 PROBE_BYTES = 8 * 2**20
 NEEDED = ("tar", "gzip", "base64", "sha256sum", "find", "stat", "sort", "awk", "xargs")
+Ask = Callable[[str], tuple[str, int]]
 VERSION = "import importlib.metadata as m, sys; print(m.version('medweave'), sys.version.split()[0])"
 
 
@@ -30,11 +32,11 @@ class Machine:
 
     Args:
         place: the deployment's name.
-        version: of medweave here.
+        fix: what to do about its worker environment.
     """
 
-    def __init__(self, place: str, login: Login, held: contextlib.ExitStack, version: str) -> None:
-        self._place, self._login, self._held, self._version = place, login, held, version
+    def __init__(self, place: str, login: Login, held: contextlib.ExitStack, fix: str) -> None:
+        self._place, self._login, self._held, self._fix = place, login, held, fix
         self._client: paramiko.SSHClient | None = None
 
     def checks(self, workdir: str | None, keys: Mapping[str, Any]) -> Iterator[Check]:
@@ -50,7 +52,7 @@ class Machine:
         if workdir:
             yield Check("workdir", lambda: self._workdir(workdir))
         if keys.get("virtualEnvironment"):
-            yield Check("worker", lambda: self.worker(self._place, keys, self._login.where))
+            yield Check("worker", lambda: worker(self._place, keys, self._login.where, self.ask, self._fix))
         yield Check("bandwidth", self._bandwidth)
 
     def open(self) -> Iterator[Hop]:
@@ -65,7 +67,8 @@ class Machine:
             yield self._hop("ssh", Health.FAULT, str(error), error.do)
             return
         except UsageError as error:
-            yield self._hop("ssh", Health.FAULT, error.seen or error.what, error.do or "")
+            do = error.do or f"{self._login.where}: correct what it names"
+            yield self._hop("ssh", Health.FAULT, error.seen or error.what, do)
             return
         took_s = time.monotonic() - began
         yield self._hop("ssh", Health.OK, f"{self._login.host}, host key and login accepted, {took_s:.2f} s")
@@ -91,7 +94,9 @@ class Machine:
         try:
             there = float(digits)
         except ValueError:
-            yield self._hop("clock", Health.UNKNOWN, f"`date +%s.%N` printed '{text.strip()[:40]}'")
+            seen = f"`date +%s.%N` printed '{text.strip()[:40]}'"
+            do = "have coreutils' or busybox's date on the PATH there, and a shell that prints nothing else at a login"
+            yield self._hop("clock", Health.UNKNOWN, seen, do)
             return
         yield skew(self._place, there - (began + ended) / 2, (ended - began) / 2 + (0 if "." in digits else 1))
 
@@ -115,25 +120,6 @@ class Machine:
     def _workdir(self, path: str) -> Iterator[Hop]:
         text, _ = self.ask(look(path))
         yield hop_of(self._place, path, read(text), f"deployments.{self._place}.workdir")
-
-    def worker(self, place: str, keys: Mapping[str, Any], where: str) -> Iterator[Hop]:
-        """The step package in the virtual environment of a deployment or of one of its services."""
-        environment = read_environment(keys, where=f"{where}.environment")
-        python = f"{environment.virtualEnvironment}/bin/python"
-        shown = f'"$HOME"/{shlex.quote(python[2:])}' if python.startswith("~/") else shlex.quote(python)
-        text, code = self.ask(f"{shown} -c {shlex.quote(VERSION)} 2>&1")
-        fix = "run: medweave provision --site …"
-        if code:
-            seen = f"{python}: {text.strip().splitlines()[-1][:120] if text.strip() else f'ended with {code}'}"
-            yield Hop(place=place, name="worker", health=Health.FAULT, seen=seen, do=fix)
-            return
-        version, _, python_version = text.strip().partition(" ")
-        seen = f"medweave {version}, Python {python_version}"
-        if version != self._version:
-            seen += f"; here it is {self._version}"
-            yield Hop(place=place, name="worker", health=Health.WARNING, seen=seen, do=fix)
-        else:
-            yield Hop(place=place, name="worker", health=Health.OK, seen=seen)
 
     def _bandwidth(self) -> Iterator[Hop]:
         assert self._client is not None
@@ -161,19 +147,51 @@ class Machine:
         return Hop(place=self._place, name=name, health=health, seen=seen, do=do)
 
 
-def slurm_checks(place: str, config: Mapping[str, Any], machine: Machine, path: str) -> Iterator[Check]:
-    """What is tried of a medweave.slurm deployment, through the machine that it wraps.
+def worker(place: str, keys: Mapping[str, Any], where: str, ask: Ask, fix: str) -> Iterator[Hop]:
+    """The step package in the virtual environment of a deployment or of one of its services.
 
     Args:
-        path: place of its `config` in the site file.
+        keys: its `environment`.
+        where: the place above it in the site file.
+        ask: what a line prints there, and its exit status.
+        fix: what to do about its worker environment.
     """
+    environment = read_environment(keys, where=f"{where}.environment")
+    python = f"{environment.virtualEnvironment}/bin/python"
+    shown = f'"$HOME"/{shlex.quote(python[2:])}' if python.startswith("~/") else shlex.quote(python)
+    text, code = ask(f"{shown} -c {shlex.quote(VERSION)} 2>&1")
+    if code:
+        seen = f"{python}: {text.strip().splitlines()[-1][:120] if text.strip() else f'ended with {code}'}"
+        yield Hop(place=place, name="worker", health=Health.FAULT, seen=seen, do=fix)
+        return
+    version, _, python_version = text.strip().partition(" ")
+    seen = f"medweave {version}, Python {python_version}"
+    if version != __version__:
+        seen += f"; here it is {__version__}"
+        yield Hop(place=place, name="worker", health=Health.WARNING, seen=seen, do=fix)
+    else:
+        yield Hop(place=place, name="worker", health=Health.OK, seen=seen)
+
+
+def slurm_checks(place: str, config: Mapping[str, Any], ask: Ask, fix: str) -> Iterator[Check]:
+    """What is tried of a medweave.slurm deployment, at the machine from which it submits.
+
+    Args:
+        ask: what a line prints there, and its exit status.
+        fix: what to do about its worker environment.
+    """
+    path = f"deployments.{place}.config"
     services: dict[str, Mapping[str, Any]] = dict(config.get("services") or {})
-    yield Check("ssh", lambda: _only_faults(place, machine), leads_on=True)
-    yield Check("scheduler", lambda: _scheduler(place, config, services, machine.ask, path))
+    yield Check("scheduler", lambda: _scheduler(place, config, services, ask, path))
     for name, keys in services.items():
         if (keys.get("environment") or {}).get("virtualEnvironment"):
             where = f"{path}.services.{name}"
-            yield Check("worker", lambda keys=keys, where=where: machine.worker(place, keys["environment"], where))  # type: ignore[misc]
+            yield Check("worker", lambda keys=keys, where=where: worker(place, keys["environment"], where, ask, fix))  # type: ignore[misc]
+
+
+def reaches(place: str, machine: Machine) -> Check:
+    """That the machine which a deployment wraps is reached, without which nothing behind it can be tried."""
+    return Check("ssh", lambda: _only_faults(place, machine), leads_on=True)
 
 
 def _only_faults(place: str, machine: Machine) -> Iterator[Hop]:
@@ -187,7 +205,7 @@ def _scheduler(
     place: str,
     config: Mapping[str, Any],
     services: Mapping[str, Mapping[str, Any]],
-    ask: Callable[[str], tuple[str, int]],
+    ask: Ask,
     path: str,
 ) -> Iterator[Hop]:
     asked = {

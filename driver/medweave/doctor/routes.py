@@ -24,6 +24,7 @@ from medweave_steps.contracts.errors import UsageError
 NAME, BUCKET = "route", "bucket"
 NUM_BYTES = 8 * 2**20
 _SENDS, _TAKES = ["head", "-c", str(NUM_BYTES), "/dev/urandom"], ["sh", "-c", "cat > /dev/null"]
+_FIRST = "do what its own line says, then try again"
 _BY_BUCKET_S = 60.0  # its probes wait 45 s for an answer
 
 
@@ -39,7 +40,7 @@ def between(one: Ground, other: Ground, transfers: Mapping[str, Any]) -> Iterato
             yield _tried(place, (one, other), (first, second), transfers)
     except (Closed, UsageError) as error:
         seen = "not tried: one of the two is not reached, as its own line says"
-        yield Hop(place=place, name=NAME, health=Health.UNKNOWN, seen=seen, do=getattr(error, "do", "") or "")
+        yield Hop(place=place, name=NAME, health=Health.UNKNOWN, seen=seen, do=error.do or _FIRST)
 
 
 def by_bucket(ground: Ground, given: Mapping[str, Any], folder: Path) -> Iterator[Hop]:
@@ -57,14 +58,15 @@ def by_bucket(ground: Ground, given: Mapping[str, Any], folder: Path) -> Iterato
         bucket = read_bucket(given, folder=folder)
     except UsageError as error:
         what = error.what.replace("dataManager.config", "transfers")
-        yield hop(Health.FAULT, f"{what} {error.seen or ''}".strip(), error.do or "")
+        do = error.do or "correct transfers.bucket in the site file"
+        yield hop(Health.FAULT, f"{what} {error.seen or ''}".strip(), do)
         return
     left: list[str] = []
     try:
         with ground.opened() as opened:
             speed = asyncio.run(_stored(opened.end, bucket, left))
-    except (Closed, UsageError):
-        yield hop(Health.UNKNOWN, "not tried: this place is not reached, as its own line says")
+    except (Closed, UsageError) as error:
+        yield hop(Health.UNKNOWN, "not tried: this place is not reached, as its own line says", error.do or _FIRST)
         return
     except (Unreached, Broke, TimeoutError) as error:
         why = str(error).replace("at the source: ", "").replace("at the destination: ", "") or "it does not end"

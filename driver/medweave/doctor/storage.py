@@ -83,7 +83,8 @@ class Storage:
             )
         except ApiException as error:
             if error.status != 404:
-                return self._hop("claim", Health.UNKNOWN, f"{name}: {error.status} {error.reason}")
+                do = "ask the namespace's administrator for the right to get persistentvolumeclaims, or whether it is bound"
+                return self._hop("claim", Health.UNKNOWN, f"{name}: {error.status} {error.reason}", do)
             do = f"make it in {self._namespace}, or correct the values"
             return self._hop("claim", Health.FAULT, f"there is no claim {name}", do)
         room = (claim.status.capacity or {}).get("storage", "?")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import zoneinfo
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from medweave.schedule.calendar import fault_of_times
+from medweave_connectors.closest import closest
 from medweave_connectors.documents import read_mapping
 from medweave_connectors.field_faults import FieldFault, fault_at, faults
 from medweave_connectors.lines import shown
@@ -66,12 +68,30 @@ def faults_of_schedule(document: Mapping[str, Any], path: Path) -> Iterator[Fiel
         )  # fmt: skip
     if "when" in document and (fault := fault_of_times(document["when"], path)) is not None:
         yield fault
+    if "timeZone" in document and (fault := _fault_of_zone(document["timeZone"], path)) is not None:
+        yield fault
     named = [each for each in SOURCES if each in document.get("watch", {})]
     if len(named) != 1 and "watch" in document:
         yield fault_at(
             path, ("watch",), "studies come from one place.", seen=", ".join(named) or "none",
             expected=f"one of {', '.join(SOURCES)}", do="write one of these keys",
         )  # fmt: skip
+
+
+def _fault_of_zone(name: str, path: Path) -> FieldFault | None:
+    """A zone that systemd and Kubernetes would refuse, or take for another time; none where this machine knows no zones at all."""
+    try:
+        zoneinfo.ZoneInfo(name)
+        return None
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):  # OSError: a folder of zones, such as Europe
+        known = sorted(zoneinfo.available_timezones())
+    if not known:
+        return None
+    return fault_at(
+        path, ("timeZone",), "there is no such time zone.", seen=f"'{name}'",
+        expected="a name of the IANA time zone database, such as Europe/Rome or UTC",
+        do=closest(name, known) or "write one that `timedatectl list-timezones` lists",
+    )  # fmt: skip
 
 
 def read_schedule(path: Path) -> Schedule:

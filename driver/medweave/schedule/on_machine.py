@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from medweave.schedule.document import Schedule
 from medweave.schedule.firing import end_the_one_before
 from medweave.schedule.memory import alone, read_memory
 from medweave_connectors.field_faults import fault_at
-from medweave_steps.contracts.errors import BackendMissingError, UserInputError
+from medweave_steps.contracts.errors import BackendMissingError, StepError, UserInputError
 
 LOG = "log"
 RECEIVER = "-receive.service"
@@ -90,15 +90,31 @@ class Systemd:
     def create(self) -> str:
         """Writes the units and starts the timer; one that is paused stays paused."""
         was_paused = self.state()["state"] == "paused"
-        schedule = self._schedule
-        times = on_calendar(_times(schedule), schedule.time_zone)
-        search = os.environ.get("PATH", os.defpath)
-        service = units.service(schedule.name, command_of(schedule), schedule.path.parent, search)
-        write_atomically(self._file("service"), service)
+        made = self._units()
+        before = {path: path.read_text(encoding="utf-8") if path.is_file() else None for path in made}
+        try:
+            for path, text in made.items():
+                write_atomically(path, text)
+            self._start(was_paused=was_paused)
+        except StepError:
+            self._take_back(before)
+            raise
+        return (
+            f"is {self._name}.timer; `journalctl --user -u {self._name}` has what its runs say, and "
+            "`loginctl enable-linger` lets it run while you are not logged in"
+        )
+
+    def _units(self) -> dict[Path, str]:
+        schedule, search = self._schedule, os.environ.get("PATH", os.defpath)
+        times, folder = on_calendar(_times(schedule), schedule.time_zone), schedule.path.parent
+        made = {self._file("service"): units.service(schedule.name, command_of(schedule), folder, search)}
         if self._receives:
-            listens = units.receiver(schedule.name, command_of(schedule, "receive"), schedule.path.parent, search)
-            write_atomically(self._folder / f"{self._name}{RECEIVER}", listens)
-        write_atomically(self._file("timer"), units.timer(schedule.name, times, catches_up=schedule.start_within_s > 0))
+            listens = units.receiver(schedule.name, command_of(schedule, "receive"), folder, search)
+            made[self._folder / f"{self._name}{RECEIVER}"] = listens
+        made[self._file("timer")] = units.timer(schedule.name, times, catches_up=schedule.start_within_s > 0)
+        return made
+
+    def _start(self, *, was_paused: bool) -> None:
         self._systemctl("daemon-reload")
         if self._receives:  # also while it is paused: a sender does not come again
             self._systemctl("enable", f"{self._name}{RECEIVER}")
@@ -106,10 +122,19 @@ class Systemd:
         if not was_paused:
             self._systemctl("enable", f"{self._name}.timer")
             self._systemctl("restart", f"{self._name}.timer")
-        return (
-            f"is {self._name}.timer; `journalctl --user -u {self._name}` has what its runs say, and "
-            "`loginctl enable-linger` lets it run while you are not logged in"
-        )
+
+    def _take_back(self, before: Mapping[Path, str | None]) -> None:
+        """The units as they were before systemd refused: a login later would start what nobody was told of."""
+        can_be_asked = shutil.which("systemctl") is not None
+        for path, text in before.items():
+            if text is not None:
+                write_atomically(path, text)
+                continue
+            if can_be_asked and path != self._file("service"):  # which nobody enables
+                _ended(["systemctl", "--user", "disable", "--now", path.name])
+            path.unlink(missing_ok=True)
+        if can_be_asked:
+            _ended(["systemctl", "--user", "daemon-reload"])
 
     def pause(self, *, paused: bool) -> None:
         """Stops the timer, or starts it."""

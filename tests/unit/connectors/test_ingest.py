@@ -165,6 +165,24 @@ def test_the_engine_sees_no_name(tmp_path: Path) -> None:
     assert "cohort-" in database(ended)
 
 
+def test_the_links_of_jobs_lead_to_the_home_and_name_nobody(tmp_path: Path) -> None:
+    (tmp_path / "real" / f"{NAME} scans").mkdir(parents=True)
+    (tmp_path / "real" / f"{NAME} scans" / f"{NAME}.dcm").write_text("x")
+    (tmp_path / "data").symlink_to("real")  # the user's own link, which the engine follows
+    job = {
+        "cohort": {"class": "Directory", "path": f"data/{NAME} scans"},
+        "cases": [{"class": "File", "path": f"data/{NAME} scans/{NAME}.dcm"}],
+    }
+    workflow(tmp_path, {"cohort": {"type": "Directory"}, "cases": {"type": "File[]"}}, job)
+    ended = engine.run(tmp_path, environment={"MEDWEAVE_KEEP_WORK": "1"})
+    assert ended.exit_code == 0, ended.stderr
+    home = ended.record.parent / ".home"
+    links = [path for path in (ended.record / "work").rglob("*") if path.is_symlink()]
+    assert {path.name.partition("-")[0] for path in links} == {"cohort", "cases"}
+    assert {path.readlink().parent for path in links} == {home}
+    assert all(path.exists() for path in links)
+
+
 def test_a_listing_is_made_for_a_tool_that_wants_one_only(tmp_path: Path) -> None:
     (tmp_path / "cohort").mkdir()
     (tmp_path / "cohort" / "inside.txt").write_text("x")

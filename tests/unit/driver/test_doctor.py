@@ -52,7 +52,7 @@ def changed(login: Login, **values: object) -> Login:
 def found(login: Login, workdir: str | None = None, keys: dict[str, str] | None = None) -> dict[str, Hop]:
     with contextlib.ExitStack() as held:
         hops: list[Hop] = []
-        for check in Machine("hpc", login, held, __version__).checks(workdir, keys or {}):
+        for check in Machine("hpc", login, held, "run: medweave provision --site site.yml").checks(workdir, keys or {}):
             hops += check.try_it()
             if check.leads_on and hops[-1].health != Health.OK:
                 break

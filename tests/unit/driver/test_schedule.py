@@ -135,6 +135,9 @@ def test_both_go_on_where_that_is_allowed(tmp_path: Path) -> None:
         ({"file": "no.yml"}, "file", "there is no such StreamFlow file"),
         ({"when": "0 25 * * *"}, "when", "hour '25' is none of 0 to 23"),
         ({"when": "0 2 * *"}, "when", "4 fields"),
+        ({"timeZone": "Europe/Roma"}, "timeZone", "write 'Europe/Rome' (closest name)"),
+        ({"timeZone": "Europe"}, "timeZone", "there is no such time zone"),
+        ({"timeZone": "Mars/Olympus_Mons"}, "timeZone", "there is no such time zone"),
         ({"overlap": "never"}, "overlap", "forbid, replace, allow"),
         ({"nmae": "x"}, "nmae", "there is no such key"),
         ({"name": "Nightly"}, "name", "this value cannot be used"),
@@ -148,6 +151,17 @@ def test_a_fault_of_the_file_is_told_with_its_place(
         read_schedule(file)
     assert re.search(rf"schedule\.yml:\d+: {place}: ", str(refused.value))
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("zone", ["Europe/Rome", "UTC", "America/Argentina/Ushuaia"])
+def test_a_time_zone_that_is_there(tmp_path: Path, zone: str) -> None:
+    assert read_schedule(write_schedule(tmp_path, GOOD, timeZone=zone)).time_zone == zone
+
+
+def test_a_machine_that_knows_no_time_zones_refuses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write_schedule(tmp_path, GOOD, timeZone="Europe/Roma")
+    monkeypatch.setattr("zoneinfo.available_timezones", set)
+    assert read_schedule(file).time_zone == "Europe/Roma"
 
 
 def test_every_key_is_described() -> None:

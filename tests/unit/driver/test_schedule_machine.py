@@ -194,7 +194,34 @@ def test_what_the_place_cannot_do_is_refused(tmp_path: Path, place: str, keys: d
     assert (code, said in err) == (65, True)
 
 
+def units_in(folder: Path) -> dict[str, str]:
+    return {each.name: each.read_text() for each in sorted((folder / "config").rglob("medweave*")) if each.is_file()}
+
+
+@pytest.mark.parametrize("word", ["daemon-reload", "enable", "restart"])
+def test_what_systemd_refuses_leaves_no_units(tmp_path: Path, word: str) -> None:
+    file, variables = placed(tmp_path, "systemd", watch={"receive": {"callers": ["PACS"]}})
+    (tmp_path / "made/refuses").write_text(word)
+    code, _, err = ended("create", file, cwd=tmp_path, **variables)
+    assert (code, "systemd refuses" in err, "Failed to connect to bus" in err) == (65, True, True)
+    assert units_in(tmp_path) == {}
+    assert not list((tmp_path / "made").glob("medweave*")), "nothing is enabled"
+    assert "no schedule was made from this account" in ended("list", cwd=tmp_path, **variables)[1]
+
+
+def test_what_systemd_refuses_leaves_the_units_of_before(tmp_path: Path) -> None:
+    file, variables = placed(tmp_path, "systemd")
+    do("create", file, tmp_path, variables)
+    before = units_in(tmp_path)
+    assert "02:00:00" in before["medweave-nightly.timer"]
+    file.write_text(file.read_text().replace("0 2 * * *", "0 4 * * *"))
+    (tmp_path / "made/refuses").write_text("restart")
+    assert ended("create", file, cwd=tmp_path, **variables)[0] == 65
+    assert units_in(tmp_path) == before
+
+
 def test_a_machine_without_either_is_told(tmp_path: Path) -> None:
     file, variables = placed(tmp_path, "systemd")
     code, _, err = ended("create", file, cwd=tmp_path, **variables | {"PATH": str(tmp_path)})
     assert (code, "systemctl is not installed" in err) == (69, True)
+    assert units_in(tmp_path) == {}
