@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,7 +120,12 @@ def parse_mapping(text: str, path: Path, what: str) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=256)
 def _loaded(text: str) -> Any:
-    return _PARSED[text] if text in _PARSED else _yaml("safe").load(text)
+    if text in _PARSED:
+        return _PARSED[text]
+    document = _yaml("safe").load(text)
+    if "&" in text and "*" in text:
+        json.dumps(document, default=str, skipkeys=True)  # a ValueError where an alias repeats what it stands in
+    return document
 
 
 def remember(text: str, document: Any) -> None:

@@ -79,6 +79,7 @@ def _told(fault: Any, path: Path, field: FieldPath) -> Iterator[FieldFault]:
     known: Mapping[str, Any] = fault.schema.get("properties", {})
     if rule in ("additionalProperties", "unevaluatedProperties"):
         patterns = fault.schema.get("patternProperties", {})
+        wanted = [key for key in fault.schema.get("required", ()) if key not in fault.instance]
         for unknown in map(str, fault.instance):
             if unknown not in known and not any(re.search(p, unknown) for p in patterns):
                 one_of = f"one of {', '.join(sorted(known))}" if known else "no keys here"
@@ -88,12 +89,17 @@ def _told(fault: Any, path: Path, field: FieldPath) -> Iterator[FieldFault]:
                     "there is no such key." if known or not patterns else "this name cannot be used.",
                     seen=f"'{unknown}'",
                     expected=f"a name that matches {' or '.join(patterns)}" if patterns and not known else one_of,
-                    do=closest(unknown, list(known)) or f"take '{unknown}' away, or correct it",
+                    do=closest(unknown, wanted)
+                    or closest(unknown, list(known))
+                    or f"take '{unknown}' away, or correct it",
                 )
         return
     if rule == "required":
         # jsonschema tells of each missing key by itself; the message begins with it.
         missing = next(key for key in limit if fault.message.startswith(repr(key)))
+        is_closed = False in (fault.schema.get("additionalProperties"), fault.schema.get("unevaluatedProperties"))
+        if is_closed and any(closest(str(key), [missing]) for key in fault.instance if key not in known):
+            return  # told as the key that was to be it
         meaning = known.get(missing, {}).get("description", "")
         yield fault_at(
             path,

@@ -17,6 +17,7 @@ _WORDS = (
     ("int", re.compile(r"^(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$"), list("-+0123456789")),
     ("float", re.compile(r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$"), list("-+.0123456789")),
 )
+_STRING = "tag:yaml.org,2002:str"
 _KINDS = {f"tag:yaml.org,2002:{kind}" for kind in ("str", *(name for name, _, _ in _WORDS))}
 
 
@@ -31,7 +32,7 @@ for _name, _pattern, _first in _WORDS:
 
 
 class Unusual(Exception):
-    """What only the slow reader takes as it should: a merge, an alias, a key that stands twice, a tag."""
+    """What only the slow reader takes as it should: a merge, an alias, a key that stands twice or is no name, a tag."""
 
 
 def scalar(node: Any) -> Any:
@@ -47,7 +48,7 @@ def scalar(node: Any) -> Any:
 
 
 def commented(node: Any) -> Any:
-    """The same data as ruamel.yaml makes it, with the lines that schema-salad tells of."""
+    """The same data as ruamel.yaml makes it, with the lines that schema-salad tells of; keys as they are written."""
     from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
     if isinstance(node, yaml.ScalarNode):
@@ -62,9 +63,10 @@ def commented(node: Any) -> Any:
     mapping = CommentedMap()
     mapping.lc.line, mapping.lc.col = mark.line, mark.column
     for key, value in node.value:
-        mapping[scalar(key)] = commented(value)
+        name = str(key.value)  # as it is written
+        mapping[name] = commented(value)
         at, of = key.start_mark, value.start_mark
-        mapping.lc.add_kv_line_col(scalar(key), [at.line, at.column, of.line, of.column])
+        mapping.lc.add_kv_line_col(name, [at.line, at.column, of.line, of.column])
     return mapping
 
 
@@ -95,8 +97,8 @@ def _refuse_unusual(node: Any, seen: set[int]) -> None:
         for item in node.value:
             _refuse_unusual(item, seen)
     else:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if len({*keys}) < len(node.value) or "<<" in keys:
+        names = {key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.tag == _STRING}
+        if len(names) < len(node.value) or "<<" in names:
             raise Unusual
         for key, value in node.value:
             _refuse_unusual(key, seen)

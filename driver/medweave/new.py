@@ -10,12 +10,15 @@ from typing import Any
 
 from medweave.files import write_atomically
 from medweave.pipelines import ROLES_FILE
+from medweave.schema import streamflow_schema, text_of
 from medweave.sites import role_names
-from medweave_connectors.documents import not_installed
+from medweave.sites import schema as site_schema
+from medweave_connectors.documents import not_installed, parse_mapping
 from medweave_connectors.lines import shown
 from medweave_steps.contracts.errors import UsageError
 
 SITES = Path("deployments/sites")
+SCHEMAS = Path("schemas")
 WORKFLOWS = Path("workflows")
 KINDS = ("workflow", "step", "site")
 SITE_KINDS = ("laptop", "slurm", "kubernetes")
@@ -78,20 +81,38 @@ def files_of(what: str, name: str, *, kind: str, here: Path) -> dict[Path, str]:
     """
     if what == "step":
         return dict(_step(WORKFLOWS / "tools", name))
+    try:
+        from medweave.job_schema import schema_of_inputs
+    except ImportError as error:
+        raise not_installed(error) from error
     if what == "site":
-        found = {SITES / f"{name}.yml": _text(f"site-{kind}.yml", name=name, roles=role_names())}
+        found = {SITES / f"{name}.yml": _text(f"site-{kind}.yml", name=name, roles=role_names()), **_beside(here)}
         return found | ({SITES / f"{name}-pods.yml": _text("pods.yml")} if kind == "kubernetes" else {})
     folder = WORKFLOWS / name
+    text = _text("workflow.cwl", name=name)
+    described = parse_mapping(text, folder / f"{name}.cwl", "CWL workflow")
     found = {
-        folder / f"{name}.cwl": _text("workflow.cwl", name=name),
+        folder / f"{name}.cwl": text,
         folder / ROLES_FILE: _text("roles.yml", name=name),
         folder / "jobs" / f"demo-{name}.yml": _text("job.yml", name=name),
+        folder / "jobs" / f"{name}.schema.json": text_of(schema_of_inputs(described, f"{name}/{name}.cwl")),
         **{folder / "jobs" / f"example-{number}.txt": f"stands for scan {number}\n" for number in (1, 2)},
         **dict(_step(folder / "tools", "measure")),
+        **_beside(here),
     }
     if not any((here / SITES).glob("*.yml")):
         found[SITES / "laptop.yml"] = _text("site-laptop.yml", roles=role_names())
     return found
+
+
+def _beside(here: Path) -> dict[Path, str]:
+    """What each repository needs once: the schemas that editors look for, and that git leaves runs and results out."""
+    found = {
+        SCHEMAS / "site.schema.json": text_of(site_schema()),
+        SCHEMAS / "streamflow.schema.json": text_of(streamflow_schema()),
+        Path(".gitignore"): "runs/\nresults/\n",
+    }
+    return {path: text for path, text in found.items() if not (here / path).exists()}
 
 
 def next_lines(what: str, name: str, *, wrote_site: bool) -> Iterator[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from medweave.cwl_shape import CWL_SHAPE
 from medweave_connectors.closest import closest
 from medweave_connectors.documents import read_mapping
 from medweave_connectors.field_faults import check, fault_at
@@ -17,17 +18,15 @@ from medweave_connectors.requests import NAMESPACE, full_name
 from medweave_steps.contracts.errors import UsageError, UserInputError
 
 ROLES_FILE = "roles.yml"
-_NAMED = {"required": ["id"], "properties": {"id": {"type": "string", "description": "Its name."}}}
-# What a workflow must look like to be read here; what else CWL asks of it, `medweave validate` tells.
-_SHAPE = {
-    "properties": {
-        part: {
-            "type": ["object", "array"],
-            "items": {"type": "object", **_NAMED},
-            **({"additionalProperties": {"type": "object"}} if part == "steps" else {}),
+ROLES_SHAPE = {
+    "patternProperties": {
+        r"\.cwl$": {
+            "type": "object",
+            "additionalProperties": {"type": "string", "description": "a role"},
+            "description": "a line `/step: role` for each step",
         }
-        for part in ("steps", "inputs", "outputs")
-    }
+    },
+    "properties": {"holds": {"type": ["object", "null"], "description": "classes of data, by input and by output"}},
 }
 GANG = f"{NAMESPACE}Gang"  # medweave:Gang where medweave is declared so in $namespaces, as in our tools
 
@@ -97,6 +96,7 @@ def read_pipeline(path: Path) -> Pipeline:
         UserInputError: the document is no CWL workflow, or roles.yml does not give each of its steps one role.
     """
     document = read_mapping(path, "CWL workflow")
+    check(document, CWL_SHAPE, path, ())
     if document.get("class") != "Workflow" or not document.get("steps"):
         raise UserInputError(
             f"{shown(path)}: this document is no workflow with steps.",
@@ -104,14 +104,13 @@ def read_pipeline(path: Path) -> Pipeline:
             expected="a CWL document with class: Workflow",
             do="name a workflow, such as workflows/lung-nodule-segmentation/train.cwl",
         )
-    check(document, _SHAPE, path, ())
     steps = _named(document["steps"])
     roles = _roles(path, list(steps))
-    said = read_mapping(path.parent / ROLES_FILE, "file of roles")
+    said = _read_roles(path.parent / ROLES_FILE)
     beside = {file.name for file in path.parent.glob("*.cwl")} & set(said)
     others = {name: read_mapping(path.parent / name, "CWL workflow") for name in sorted(beside - {path.name})}
     for name, other in others.items():
-        check(other, _SHAPE, path.parent / name, ())
+        check(other, CWL_SHAPE, path.parent / name, ())
     all_of_them = {path.name: document, **others}
     inputs = _named(document.get("inputs") or {})
     return Pipeline(
@@ -150,10 +149,12 @@ def _around(folder: Path) -> Iterator[Mapping[str, Any]]:
         if roles.parent == folder:
             continue
         with contextlib.suppress(UserInputError):
-            named = set(read_mapping(roles, "file of roles"))
+            named = set(_read_roles(roles))
             for file in sorted(roles.parent.glob("*.cwl")):
                 if file.name in named:
-                    yield read_mapping(file, "CWL workflow")
+                    document = read_mapping(file, "CWL workflow")
+                    check(document, CWL_SHAPE, file, ())
+                    yield document
 
 
 def default_job(pipeline: Pipeline) -> Path:
@@ -268,17 +269,28 @@ def _written_by_role(documents: Mapping[str, Any], said: Mapping[str, Any]) -> d
 
 def _is_data(described: Any) -> bool:
     """Whether an input is files or folders, by its type; a type that stands in another document is taken for none."""
-    kind = described.get("type") if isinstance(described, Mapping) else described
+    return _has_data(described.get("type") if isinstance(described, Mapping) else described)
+
+
+def _has_data(kind: Any) -> bool:
     if isinstance(kind, str):
         return kind.rstrip("[]?") in ("File", "Directory")
     if isinstance(kind, Mapping):
-        return any(_is_data({"type": each}) for each in (kind.get("items"), *_named(kind.get("fields") or {}).values()))
-    return any(_is_data({"type": each}) for each in kind or [])
+        fields = kind.get("fields")
+        listed = fields.values() if isinstance(fields, Mapping) else fields if isinstance(fields, list) else ()
+        return _has_data(kind.get("items")) or any(_is_data(each) for each in listed)
+    return isinstance(kind, list) and any(map(_has_data, kind))
+
+
+def _read_roles(file: Path) -> dict[str, Any]:
+    document = read_mapping(file, "file of roles")
+    check(document, ROLES_SHAPE, file, ())
+    return document
 
 
 def _roles(path: Path, steps: list[str]) -> dict[str, str]:
     file = path.parent / ROLES_FILE
-    document = read_mapping(file, "file of roles")
+    document = _read_roles(file)
     roles = document.get(path.name)
     if not isinstance(roles, Mapping):
         gone = [str(name) for name in document if str(name).endswith(".cwl") and not (path.parent / str(name)).exists()]
@@ -319,7 +331,10 @@ def _is_gang(path: Path, workflow: Mapping[str, Any], name: str, step: Mapping[s
             path, ("steps", name, "run"), "there is no such CWL tool.", seen=run,
             expected="a path from the folder of this workflow", do=near or "correct the path",
         )  # fmt: skip
-    tool = read_mapping(path.parent / run, "CWL tool") if isinstance(run, str) else run or {}
+    tool = run or {}
+    if isinstance(run, str):
+        tool = read_mapping(path.parent / run.partition("#")[0], "CWL tool")
+        check(tool, CWL_SHAPE, path.parent / run.partition("#")[0], ())
     return GANG in [*_hints(step, workflow), *_hints(tool, tool if isinstance(run, str) else workflow)]
 
 

@@ -293,6 +293,7 @@ def fault_of_place(place: Place, deployments: Mapping[str, Mapping[str, Any]]) -
         return _unknown("deployment", place.deployment, deployments)
     deployment = deployments[place.deployment]
     services = deployment["config"].get("services", {})
+    services = services if isinstance(services, Mapping) else {}  # told with the deployment
     if place.service is not None and not services and deployment["type"] in WITHOUT_SERVICES:
         return PlaceFault(
             key="service",

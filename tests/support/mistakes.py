@@ -46,6 +46,7 @@ def _of(file: str, *rows: tuple[str, ...]) -> list[Mistake]:
 # A key and a token that no tool takes for real ones when they look through this file: they are put together here.
 _KEY = "-----BEGIN OPENSSH " + "PRIVATE KEY-----\n" + "b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQ" + "\n"
 _TOKEN = "ghp_" + "0123456789abcdefghijABCDEFGHIJ012345"
+_WORD = "aHVudGVy" + "Mjc3Nzc3"
 _KUBECONFIG = f"apiVersion: v1\nkind: Config\nusers:\n  - name: me\n    user:\n      token: {'x1' * 12}\n"
 _SECRET = "apiVersion: v1\nkind: Secret\nmetadata: {name: login}\nstringData:\n  .dockerconfigjson: e30=\n"
 
@@ -495,6 +496,93 @@ MISTAKES: tuple[Mistake, ...] = (
             "",
             "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers:\n    - name: a\n      image: busybox\n",
             "      image",
+        ),
+    ),
+    # Of keys and whole sections: what follows from them is not told as well.
+    *_of(
+        f"{TOOLS}/segment.cwl",
+        ("a misspelt section of a tool", "cwl-structure", "\noutputs:", "\noutptus:", "", "outputs"),
+        ("inputs that are a number", "cwl-structure", "\ninputs:\n", "\ninputs: 3\nothers:\n"),
+        ("memory with a unit", "cwl-requirement", "ramMin: 3072", "ramMin: 3 GB", "", "ramMin: 4096"),
+        ("a typo in what the runner gives", "cwl-expression", "$(runtime.", "$(runtme.", "", "runtime"),
+    ),
+    *_of(
+        TRAIN,
+        ("a misspelt section of a workflow", "cwl-structure", "\nsteps:\n", "\nstpes:\n", "", "steps"),
+        (
+            "a typo in a condition",
+            "cwl-expression",
+            "when: $(inputs.identified)",
+            "when: $(inputs.identifed)",
+            "",
+            "identified",
+        ),
+        ("an alias of what it stands in", "yaml-syntax", "\nclass: Workflow\n", "\nclass: &all [*all]\n"),
+    ),
+    *_of(ROLES, ("two roles for a step", "roles", "  /export: export", "  /export: [export, gate]")),
+    *_of(
+        SITE,
+        ("a misspelt section of a site", "site", "\ndeployments:\n", "\ndeploymnts:\n", "", "deployments"),
+        ("settings that are a list", "site", "    config: {}", "    config: []"),
+    ),
+    *_of(
+        "streamflow.yml",
+        ("a word for a deployment's settings", "binding-structure", "    config: {}", "    config: fast"),
+        (
+            "a misspelt section of a StreamFlow file",
+            "binding-structure",
+            "\nworkflows:\n",
+            "\nworkflow:\n",
+            "",
+            "workflows",
+        ),
+    ),
+    *_of(
+        JOB,
+        ("a misspelt key of a folder", "job-type", "class: Directory, path:", "class: Directory, pth:", "", "path"),
+        (
+            "an address of a folder that is not there",
+            "job-file",
+            "path: ../../../build/demo",
+            "location: file:///nowhere",
+        ),
+    ),
+    *_of(
+        "workflows/search/jobs/example-search.yml",
+        ("a typo in a job of a workflow with a name of two words", "job-input", "slots: 2", "slot: 2", "", "slots"),
+    ),
+    *_of(
+        "deployments/schedules/university-hpc-and-hospital.yml",
+        ("a schedule that names its file by another key", "schedule", "\nfile: ", "\nflie: ", "", "file"),
+    ),
+    *_of("deployments/sites/empty.yml", ("a site with nothing in it", "site", "", "# to be written\n")),
+    *_of(
+        "deployments/images/segment/Containerfile",
+        ("a password in an image", "secret-in-clear", "ARG REVISION=unknown", f"ENV REGISTRY_PASSWORD={_WORD}"),
+    ),
+    *_of(
+        "deployments/login.json",
+        ("a password in JSON", "secret-in-clear", "", f'{{\n "password": "{_WORD}"\n}}\n', ' "password"'),
+    ),
+    *_of(
+        "deployments/config.json",
+        (
+            "a login of Docker",
+            "secret-in-clear",
+            "",
+            f'{{"auths": {{\n "registry.example": {{"auth": "{_WORD}=="}}}}}}\n',
+            ' "reg',
+        ),
+    ),
+    *_of(
+        "deployments/pod-with-a-password.yaml",
+        (
+            "a password in the environment of a pod",
+            "secret-in-clear",
+            "",
+            "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n    - name: a\n      env:\n"
+            f"        - name: DB_PASSWORD\n          value: {_WORD}\n",
+            "          value",
         ),
     ),
 )

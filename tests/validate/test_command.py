@@ -191,3 +191,97 @@ def test_values_of_a_job(value: object, kind: str, is_one: bool) -> None:
 
 def test_a_type_is_told_as_a_document_writes_it() -> None:
     assert spelled_type(parse("File[]?", declared=False)) == "File[]?"
+
+
+SITE = "title: mine\ndeployments:\n  here: {type: medweave.local, config: {}}\nroles:\n  report: {deployment: here}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "code", "told"),
+    [
+        ("things.yml", "a: 1\n", 1, "things.yml:1:1: warning: this file is not recognised"),
+        ("empty.yml", "# nothing\n", 1, "empty.yml:1:1: warning: this file is not recognised"),
+        ("deployments/sites/mine.yml", "", 65, "deployments/sites/mine.yml:1:1: error: this site file is empty"),
+        ("deployments/sites/mine.yml", "- a\n", 65, "deployments/sites/mine.yml:1:1: error: this site file is empty"),
+        ("my-site.yml", SITE.replace("deployments", "deploymnts"), 65, "my-site.yml:2:1: error: there is no such key."),
+        ("streamflow.yml", "workflow: {}\nversion: v1.0\n", 65, "streamflow.yml:1:1: error: there is no such key."),
+        ("my-site.yml", SITE, 0, "1 files: 0 errors"),
+        ("pod.yaml", "apiVersion: v1\nkind: Pod\n", 0, "1 files: 0 errors"),
+        ("notes.md", "anything\n", 0, "1 files: 0 errors"),
+    ],
+)
+def test_a_file_that_is_named_is_recognised_or_it_is_said(
+    name: str, text: str, code: int, told: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+    assert main(["validate", name]) == code
+    assert told in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("stem", ["measure-lungs", "my-measure-lungs", "lungs"])
+def test_a_job_file_is_that_of_the_workflow_whose_whole_name_it_ends_with(
+    stem: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "jobs").mkdir()
+    for name in ("measure-lungs", "lungs"):
+        (folder / f"{name}.cwl").write_text(TOOL.replace("text", f"of_{name.replace('-', '_')}"))
+    (folder / "jobs" / f"{stem}.yml").write_text("wrong: a\n")
+    assert main(["validate"]) == 65
+    right = "lungs" if stem == "lungs" else "measure_lungs"
+    assert f"expected: one of of_{right}\n" in capsys.readouterr().out
+
+
+def test_the_network_is_not_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def request(*words: object, **__: object) -> None:
+        asked.append(words)
+        raise OSError("no network")
+
+    monkeypatch.setattr("requests.sessions.Session.request", request)
+    tool = TOOL.replace("outputs: []", "outputs: {a: {type: stdout, format: edam:format_3464}}\nstdout: a.json")
+    (folder / "echo.cwl").write_text(tool + '$namespaces: {edam: "http://edamontology.org/"}\n')
+    assert main(["validate"]) == 0
+    assert asked == []
+
+
+def test_files_of_a_run_are_left_out(folder: Path) -> None:
+    run = folder / "runs" / "2026-01-01"
+    run.mkdir(parents=True)
+    (run / "events.jsonl").write_text("{}\n")
+    (run / "streamflow.yml").write_text("version: v1.0\n")
+    assert main(["validate"]) == 0
+    assert main(["validate", "runs/2026-01-01"]) == 65
+    (run / "events.jsonl").unlink()
+    assert main(["validate"]) == 65
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        (".env", "# ours\nDB_PASSWORD={}\n", 2),
+        (".config/login.yml", "user: me\npassword: {}\n", 2),
+        (".docker/config.json", '{{"auths": {{\n "registry.example": {{"auth": "{}"}}}}}}\n', 2),
+        ("settings.json", '{{\n "user": "me",\n "password": "{}"\n}}\n', 3),
+        ("Containerfile", "FROM debian:12\nENV A=1 DB_PASSWORD={}\n", 2),
+        ("Dockerfile", "FROM debian:12\nENV DB_PASSWORD {}\n", 2),
+        ("pod.yaml", "spec:\n  env:\n    - name: DB_PASSWORD\n      value: {}\n", 4),
+        ("web/values.yaml", 'extraEnv: [{{name: API_TOKEN, value: "{}"}}]\n', 1),
+    ],
+)
+def test_secrets_in_files_that_git_keeps(
+    name: str, text: str, line: int, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = "aHVudGVy" + "Mjc3Nzc3"
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(text.format(secret))
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    subprocess.run(["git", "add", "--all"], check=True)
+    assert main(["validate"]) == 65
+    out = capsys.readouterr().out
+    assert f"{name}:{line}:" in out
+    assert out.count("[secret-in-clear]") == 1
+    assert secret not in out
+    (folder / name).write_text(text.format("${SECRET}"))
+    assert main(["validate"]) == 0

@@ -17,6 +17,8 @@ from support.cwl_files import ROOT
 from support.mistakes import MISTAKES, Mistake
 from support.seeding import copy_repository, fault, tell
 
+OF_NAMED_FILES = {"file-kind"}  # see test_command.py
+
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -28,7 +30,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_there_are_as_many_mistakes_as_were_promised_and_of_every_rule() -> None:
     assert len({mistake.name for mistake in MISTAKES}) == len(MISTAKES) >= 40
-    assert {mistake.rule for mistake in MISTAKES} == set(RULES)
+    assert {mistake.rule for mistake in MISTAKES} == set(RULES) - OF_NAMED_FILES
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name.replace(" ", "-"))

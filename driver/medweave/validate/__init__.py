@@ -10,8 +10,9 @@ from medweave_connectors.documents import not_installed
 
 DESCRIPTION = (
     "Looks for mistakes in CWL workflows, StreamFlow files, site files, roles, job files, charts and images, and for secrets and\n"
-    "forbidden data routes; nothing is run and no network is used. What a file is follows from what is in it. Files that git\n"
-    "ignores, hidden folders, and what .medweave-ignore at the top of the working tree names, are left out.\n\n"
+    "forbidden data routes; nothing is run and no network is used. What a file is follows from its keys, and from its folder.\n"
+    "Files that git ignores, folders of runs, and what .medweave-ignore at the top of the working tree names, are left out; of\n"
+    "hidden files, those that git keeps are looked through for secrets.\n\n"
     "exit codes: 0 nothing found, 1 warnings only, 65 errors, 2 wrong usage, 70 a fault of this command (--debug shows where)"
 )
 FORMATS = ("text", "json", "github", "sarif")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from medweave.bind import bind
 from medweave.schema import streamflow_schema
 from medweave.sites import SITES, part_schemas
 from medweave.validate.cwl import named
-from medweave.validate.findings import Finding
+from medweave.validate.findings import Finding, one_of
 from medweave.validate.places import check_deployments, services_of, told, tools_of
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source
@@ -28,11 +28,16 @@ FOLDER = ", in the folder "
 JOBS = "jobs"
 
 
-def check_bindings(source: Source, repository: Repository) -> list[Finding]:
-    """What is wrong with a StreamFlow file by itself."""
-    found = [
+def check_structure(source: Source) -> list[Finding]:
+    """What is wrong with the keys and values of a StreamFlow file; where something is, the other checks cannot read it."""
+    return [
         told(source, fault, "binding-structure") for fault in faults(source.data, streamflow_schema(), source.path, ())
     ]
+
+
+def check_bindings(source: Source, repository: Repository) -> list[Finding]:
+    """What is wrong with a StreamFlow file by itself."""
+    found = check_structure(source)
     if found:
         return found
     found += check_deployments(source, "binding-structure", missing_rule="binding-file")
@@ -41,18 +46,24 @@ def check_bindings(source: Source, repository: Repository) -> list[Finding]:
         found += _files(source, field, workflow)
         path = (source.path.parent / workflow["config"]["file"]).resolve()
         document = repository.source(path)
-        is_whole = path not in repository.broken()
-        if document is not None and is_whole and document.data.get("class") == "Workflow":
+        if document is not None and document.data.get("class") == "Workflow":
             found += _steps_and_ports(source, field, workflow, document, repository)
         for number, binding in enumerate(workflow.get("bindings") or []):
             found += _targets(source, (*field, "bindings", number), binding)
-    return [*found, *_names(source), *_data_rules(source), *_parts(source)]
+    parts = [*_parts(source)]
+    return [*found, *_names(source), *parts, *([] if parts else _data_rules(source))]
 
 
 def generated(source: Source) -> Sequence[str] | None:
     """The `medweave bind` command that wrote a file, without `medweave bind`; None where a person wrote it."""
-    line = next((line for line in source.text.splitlines()[:12] if line.startswith(HEADER)), None)
-    return shlex.split(line.removeprefix(HEADER)) if line else None
+    head = source.text.splitlines()[:12]
+    line = next((line for line in head if line.startswith(HEADER)), None)
+    if line is None or not any(FOLDER in each for each in head):
+        return None
+    try:
+        return shlex.split(line.removeprefix(HEADER)) or None
+    except ValueError:  # a quote that is not closed
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,15 +102,19 @@ def origin_of(source: Source, words: Sequence[str]) -> Origin:
     )
 
 
-def check_current(source: Source, words: Sequence[str]) -> list[Finding]:
-    """Whether a generated file is what `medweave bind` would write now; nothing where it cannot be bound: told elsewhere."""
+def check_current(source: Source, words: Sequence[str], looked_at: Collection[Path]) -> list[Finding]:
+    """Whether a generated file is what `medweave bind` would write now.
+
+    Args:
+        looked_at: files whose faults are told where they are; a fault of another one is told here.
+    """
     origin = origin_of(source, words)
     job = None if origin.job_is_default else origin.job
     try:
         text = bind(origin.workflow, origin.named_site, source.path, job, origin.roles)
-    except FieldFault:
-        return []  # a fault of a site or of roles.yml, which is told there
     except StepError as error:
+        if isinstance(error, FieldFault) and error.path in looked_at:
+            return []
         return [
             source.finding(
                 "binding-stale",
@@ -199,7 +214,7 @@ def _port(
     if port not in inputs and not any(port.startswith(f"{step}/") for step in steps):
         yield source.finding(
             "binding-port", (*place, "port"), f"{document.path.name} has no input '{port}'.", seen=port,
-            expected=f"one of {', '.join(inputs)}", fix=closest(port, inputs) or "take the binding away",
+            expected=one_of(inputs), fix=closest(port, inputs) or "take the binding away",
         )  # fmt: skip
     if isinstance(binding["target"], Mapping) and "workdir" not in binding["target"]:
         yield source.finding(
@@ -217,7 +232,7 @@ def _targets(source: Source, field: FieldPath, binding: Mapping[str, Any]) -> It
         if name not in deployments:
             yield source.finding(
                 "binding-target", (*place, "deployment"), f"there is no deployment '{name}'.", seen=name,
-                expected=f"one of {', '.join(deployments)}", fix=closest(name, list(deployments)) or "choose one of these",
+                expected=one_of(deployments), fix=closest(name, list(deployments)) or "choose one of these",
             )  # fmt: skip
             continue
         services = services_of(deployments[name], source.path.parent)
@@ -307,7 +322,7 @@ def _parts(source: Source) -> Iterator[Finding]:
         if kind not in schemas:
             yield source.finding(
                 "binding-structure", (*field, "type"), f"there is no '{kind}'.", seen=kind,
-                expected=f"one of {', '.join(schemas)}", fix=closest(kind, list(schemas)) or "choose one of these",
+                expected=one_of(schemas), fix=closest(kind, list(schemas)) or "choose one of these",
             )  # fmt: skip
             continue
         for fault in faults(part.get("config") or {}, schemas[kind], source.path, (*field, "config")):

@@ -124,10 +124,11 @@ def caps(source: Source, place: Mapping[str, Any]) -> Iterator[Cap]:
     if cap:
         yield Cap(resource="memory", amount=cap, source=source, field=(*at, "reactions", "OutOfMemory", "cap"))
     for inside in ((), ("worker",)):
-        values = config.get("values") or {}
-        for part in inside:
-            values = values.get(part) or {}
-        limits: Mapping[str, Any] = (values.get("resources") or {}).get("limits") or {}
+        limits: Any = config
+        for part in ("values", *inside, "resources", "limits"):
+            limits = limits.get(part) if isinstance(limits, Mapping) else None
+        if not isinstance(limits, Mapping):
+            continue
         for key, resource, unit in (("cpu", "cores", 1), ("memory", "memory", MIB)):
             amount = quantity(limits.get(key))
             if amount is not None:

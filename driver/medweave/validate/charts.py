@@ -86,8 +86,14 @@ def schema_of(folder: Path) -> tuple[dict[str, Any] | None, Finding | None]:
     path = folder / SCHEMA_FILE
     if not path.is_file():
         return None, None
+    text = path.read_text(encoding="utf-8", errors="replace")
     try:
-        schema: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        schema: dict[str, Any] = json.loads(text)
+        if not isinstance(schema, dict):
+            return None, Finding(
+                file=path, line=1, column=1, rule="chart", what="this is no JSON Schema of a chart's values.",
+                seen=text.strip()[:80], expected="a mapping: a schema of type object", fix="write one, or take the file away",
+            )  # fmt: skip
         jsonschema.validators.validator_for(schema).check_schema(schema)
     except json.JSONDecodeError as error:
         return None, Finding(
@@ -96,13 +102,13 @@ def schema_of(folder: Path) -> tuple[dict[str, Any] | None, Finding | None]:
             column=error.colno,
             rule="chart",
             what=f"this is not valid JSON: {error.msg}.",
-            seen=path.read_text(encoding="utf-8").splitlines()[error.lineno - 1].strip()[:80],
+            seen="".join(text.splitlines()[error.lineno - 1 : error.lineno]).strip()[:80],
             expected="JSON",
             fix="mend that line or the one above it",
         )
     except jsonschema.SchemaError as error:
         place = ".".join(map(str, error.absolute_path))
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = text.splitlines()
         word = next((str(part) for part in reversed(error.absolute_path) if isinstance(part, str)), "")
         line = next(
             (
@@ -149,8 +155,9 @@ def check_deployed_values(source: Source, repository: Repository) -> Iterator[Fi
         config = deployment.get("config") or {}
         values = repository.source(chart / VALUES_FILE)
         defaults: Any = values.data if values else {}
-        for text in config.get("yamlValues") or []:
-            more = repository.source((source.path.parent / text).resolve())
+        listed = config.get("yamlValues")
+        for text in listed if isinstance(listed, list) else ():
+            more = repository.source((source.path.parent / str(text)).resolve())
             defaults = merged(defaults, more.data if more else {})
         if "engine" in config:
             defaults = merged(defaults, {"engine": config["engine"]})

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from medweave.pipelines import ROLES_FILE
 from medweave.schedule.document import faults_of_schedule
-from medweave.validate.bindings import check_bindings, check_current, generated, origin_of
+from medweave.validate.bindings import check_bindings, check_current, check_structure, generated, origin_of
 from medweave.validate.caps import Excesses
 from medweave.validate.charts import check_chart, check_deployed_values, check_with_helm
 from medweave.validate.cwl import check_document, named, path_of_run
 from medweave.validate.edges import check_workflow
-from medweave.validate.findings import ERROR, Finding
+from medweave.validate.findings import ERROR, OF_SHAPE, Finding
 from medweave.validate.images import (
     RECIPES,
     check_chart_version,
@@ -23,20 +23,21 @@ from medweave.validate.images import (
 )
 from medweave.validate.jobs import bound_workflows, check_job, held_at_sites, jobs_of
 from medweave.validate.places import told, tools_of
-from medweave.validate.repository import Repository
+from medweave.validate.repository import CHART_FILE, YAML_ENDS, Repository
 from medweave.validate.secrets import check_document as check_secrets
 from medweave.validate.secrets import check_text
 from medweave.validate.site_files import check_bound_roles, check_roles, check_routes, check_site, pipelines
-from medweave.validate.source import Source
+from medweave.validate.source import Source, read
 
 
 class Found:
-    """Findings so far, each place and rule once, and the files that have errors."""
+    """Findings so far, each place and rule once, and the files that have errors; those of shape are the repository's `unsound`."""
 
-    def __init__(self, first: Iterable[Finding]) -> None:
+    def __init__(self, repository: Repository) -> None:
         self.findings: dict[tuple[object, ...], Finding] = {}
         self.broken: set[Path] = set()
-        self.add(first)
+        self.unsound = repository.unsound
+        self.add(repository.findings)
 
     def add(self, findings: Iterable[Finding]) -> None:
         """Takes findings; one for each rule and place."""
@@ -44,6 +45,8 @@ class Found:
             self.findings.setdefault((finding.file, finding.line, finding.field, finding.rule), finding)
             if finding.severity is ERROR:
                 self.broken.add(finding.file)
+            if finding.rule in OF_SHAPE:
+                self.unsound.add(finding.file)
 
     def tells_of(self, finding: Finding, rule: str) -> bool:
         """Whether a rule has told of the same place, or of something in it."""
@@ -61,9 +64,10 @@ def check(repository: Repository, *, images: str = "tag", with_helm: bool = Fals
         images: what an image must be named by: `tag` or `digest`.
         with_helm: run helm on the charts too.
     """
-    found = Found(repository.findings)
-    for path in repository.files:
+    found = Found(repository)
+    for path in [*repository.files, *repository.hidden]:
         found.add(check_text(path))
+    found.add(_unknown_kinds(repository))
     _check_cwl(repository, found)
     for source in repository.roles.values():
         if source.path not in found.broken:
@@ -82,6 +86,29 @@ def check(repository: Repository, *, images: str = "tag", with_helm: bool = Fals
     return sorted(found.findings.values())
 
 
+def _unknown_kinds(repository: Repository) -> Iterator[Finding]:
+    """Files that somebody named to have them checked, and that nothing here knows."""
+    jobs = jobs_of(repository)
+    for path in repository.named:
+        documents = [source.data for source in repository.others.get(path, [])]
+        is_chart_s = any((above / CHART_FILE).is_file() for above in path.parents)
+        is_known = path not in repository.others or path in jobs or path in repository.unsound or is_chart_s
+        if is_known or (documents and all(map(_is_of_kubernetes, documents))):
+            continue
+        keys = documents[0] if documents and isinstance(documents[0], dict) else {}
+        yield Finding(
+            file=path, line=1, column=1, rule="file-kind",
+            what="this file is not recognised as anything that is checked, but for secrets and images.",
+            seen=", ".join(keys) or "no keys",
+            expected="a CWL document, StreamFlow file, site, roles.yml, schedule, chart, or a job file in jobs/ by its workflow",
+            fix="check its keys and its folder, or leave it out of the command",
+        )  # fmt: skip
+
+
+def _is_of_kubernetes(data: object) -> bool:
+    return isinstance(data, dict) and {"apiVersion", "kind"} <= set(data)
+
+
 def _check_cwl(repository: Repository, found: Found) -> None:
     for source in repository.cwl.values():
         if source.path not in found.broken:
@@ -97,6 +124,8 @@ def _check_charts(repository: Repository, found: Found, with_helm: bool) -> None
         if source.path not in found.broken:
             found.add(check_chart(source, repository))
     by_hand = [source for source in repository.streamflow.values() if not generated(source)]
+    for source in by_hand:
+        found.add(check_structure(source))
     for source in [*repository.sites.values(), *by_hand]:
         if source.path not in found.broken:
             found.add(check_deployed_values(source, repository))
@@ -106,6 +135,9 @@ def _check_charts(repository: Repository, found: Found, with_helm: bool) -> None
 
 def _check_words(repository: Repository, found: Found, images: str) -> None:
     """Secrets, images and versions. A generated file has those of its site file, where they are told."""
+    for path in repository.hidden:
+        for source in read(path)[0] if path.suffix in YAML_ENDS else ():
+            found.add(check_secrets(source))
     version = version_of_package(repository.root)
     by_hand = [source for source in repository.streamflow.values() if not generated(source)]
     others = [source for sources in repository.others.values() for source in sources]
@@ -114,7 +146,8 @@ def _check_words(repository: Repository, found: Found, images: str) -> None:
         found.add(check_secrets(source))
         found.add(each for each in check_images(source, images, version) if not found.tells_of(each, "chart-value"))
     for source in repository.cwl.values():
-        found.add(check_docker_pull(source, images))
+        if source.path not in repository.unsound:
+            found.add(check_docker_pull(source, images))
     for source in repository.charts.values():
         found.add(check_chart_version(source, version))
     for path in repository.files:
@@ -144,12 +177,13 @@ def _check_jobs(repository: Repository, found: Found) -> None:
 
 def _check_streamflow_files(repository: Repository, found: Found) -> None:
     told = {finding.file for finding in found.findings.values()}  # what is bound anew after these are mended
+    looked_at = {*repository.cwl, *repository.roles, *repository.sites, *jobs_of(repository)}
     for source in repository.streamflow.values():
         if source.path in found.broken:
             continue
         words = generated(source)
         is_settled = words is not None and not _leans_on(source, words, repository) & told
-        stale = check_current(source, words) if words is not None and is_settled else []
+        stale = check_current(source, words, looked_at) if words is not None and is_settled else []
         if is_settled and not stale:
             continue  # it is what `bind` writes from files that are right
         own = check_bindings(source, repository)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from medweave.cwl_shape import CWL_SHAPE
 from medweave.validate.cwl_types import ANY, BadType, Type, of_value, parse, spelled_type
-from medweave.validate.findings import Finding
+from medweave.validate.expressions import check_roots, expression_names, strings
+from medweave.validate.findings import Finding, of_fault, one_of
 from medweave.validate.repository import CWL_CLASSES
 from medweave.validate.source import Source
 from medweave_connectors.closest import closest
+from medweave_connectors.field_faults import faults
 from medweave_connectors.lines import FieldPath
 from medweave_connectors.quick_yaml import commented
 
@@ -21,8 +25,10 @@ REQUIREMENTS = (
     "NetworkAccess", "InplaceUpdateRequirement", "ToolTimeLimit", "SubworkflowFeatureRequirement", "ScatterFeatureRequirement",
     "MultipleInputFeatureRequirement", "StepInputExpressionRequirement",
 )  # fmt: skip
-_READ = re.compile(r"\binputs\.(\w+)|\binputs\[[\"'](\w+)[\"']\]")
 _WHOLE = re.compile(r"\binputs\b(?![.\[])")
+_NUMBERS = ("ResourceRequirement", "ToolTimeLimit")  # what they say is numbers
+_SUCH = {"s": 3600, "cores": 2, "MiB": 4096}
+_MISSING = re.compile(r"missing required field `(\w+)`")
 _QUOTED = re.compile(r"`([^`]+)`")
 
 
@@ -69,18 +75,6 @@ def formats_of(described: Any, document: Mapping[str, Any]) -> tuple[str, ...]:
     return () if any("$(" in text or "${" in text for text in found) else tuple(found)
 
 
-def strings(value: Any, field: FieldPath = ()) -> Iterator[tuple[FieldPath, str]]:
-    """The strings of a value, each with its place."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from strings(item, (*field, key))
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from strings(item, (*field, number))
-    elif isinstance(value, str):
-        yield field, value
-
-
 def check_document(source: Source) -> list[Finding]:
     """What is wrong with a document, whatever runs it."""
     kind = source.data.get("class")
@@ -92,17 +86,37 @@ def check_document(source: Source) -> list[Finding]:
             ("class",),
             "this is no class of a CWL document.",
             seen=str(kind),
-            expected=f"one of {', '.join(CWL_CLASSES)}",
+            expected=one_of(CWL_CLASSES),
             fix=closest(str(kind), CWL_CLASSES) or "write class: CommandLineTool or class: Workflow",
         )
         return [fault]
+    of_shape = [
+        of_fault(fault, "cwl-structure", *source.position(fault.field))
+        for fault in faults(source.data, CWL_SHAPE, source.path, ())
+    ]
+    if of_shape:
+        return of_shape
     own = [*_types(source), *_requirements(source), *_duplicates(source)]
     # The parser tells less of what was told already, at the top of the same section.
     told = {finding.field[:1] for finding in own}
     found = [*own, *(finding for finding in _structure(source) if finding.field[:1] not in told)]
+    if not found:
+        found += check_roots(source)
     if source.data.get("class") != "Workflow" and not found:
         found += [*_expressions(source), *_unused(source)]
     return found
+
+
+@functools.cache
+def _offline() -> Any:
+    """Takes addresses in the network for right: the parser's own fetcher asks for each name of a format whether it is there."""
+    from schema_salad.fetcher import DefaultFetcher
+
+    class Offline(DefaultFetcher):  # type: ignore[misc]
+        def check_exists(self, url: str) -> bool:
+            return url.startswith(("http://", "https://")) or bool(super().check_exists(url))
+
+    return Offline({}, None)
 
 
 def _structure(source: Source) -> Iterator[Finding]:
@@ -118,16 +132,28 @@ def _structure(source: Source) -> Iterator[Finding]:
             )  # fmt: skip
         return
     try:
-        cwl_v1_2.load_document_by_yaml(commented(source.root), source.path.as_uri())
+        uri = source.path.as_uri()
+        cwl_v1_2.load_document_by_yaml(
+            commented(source.root), uri, cwl_v1_2.LoadingOptions(fileuri=uri, fetcher=_offline())
+        )
     except ValidationException as error:
         seen: set[tuple[int, str]] = set()
-        for leaf in error.leaves():
+        leaves = error.leaves()
+        missing = [found[1] for leaf in leaves if (found := _MISSING.match(leaf.message))]
+        stray = [
+            names[0]
+            for leaf in leaves
+            if leaf.message.startswith("invalid field") and (names := _QUOTED.findall(leaf.message))
+        ]
+        for leaf in leaves:
             line, column = leaf.start or (1, 1)
             field = _field_at(source, line)
             if (line, leaf.message) in seen or field[-1:] == ("run",):  # a file that is missing is told with the edges
                 continue
             seen.add((line, leaf.message))
-            yield _of_parser(source, leaf.message, field, line, column)
+            of_missing = _MISSING.match(leaf.message)
+            if not of_missing or not any(closest(each, [of_missing[1]]) for each in stray):  # told as the misspelt one
+                yield _of_parser(source, leaf.message, field, line, column, missing)
     except Exception as error:  # the generated parser trips over some shapes
         yield source.finding(
             "cwl-structure", (), f"the document cannot be read as CWL: {error}.", seen=type(error).__name__, expected="CWL v1.2",
@@ -135,12 +161,14 @@ def _structure(source: Source) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _of_parser(source: Source, message: str, field: FieldPath, line: int, column: int) -> Finding:
+def _of_parser(
+    source: Source, message: str, field: FieldPath, line: int, column: int, wanted: Sequence[str] = ()
+) -> Finding:
     names = _QUOTED.findall(message)
     text = " ".join(message.split()).replace(source.path.parent.as_uri() + "/", "")
     if message.startswith("invalid field") and names:
         wrong, known = names[0], names[1:]
-        fix = closest(wrong, known) or f"take '{wrong}' away"
+        fix = closest(wrong, wanted) or closest(wrong, known) or f"take '{wrong}' away"
         return Finding(
             file=source.path,
             line=line,
@@ -149,10 +177,10 @@ def _of_parser(source: Source, message: str, field: FieldPath, line: int, column
             rule="cwl-structure",
             what=f"there is no field '{wrong}' here.",
             seen=wrong,
-            expected=f"one of {', '.join(known)}",
+            expected=one_of(known),
             fix=fix,
         )
-    missing = re.match(r"missing required field `(\w+)`", message)
+    missing = _MISSING.match(message)
     return Finding(
         file=source.path,
         line=line,
@@ -160,7 +188,7 @@ def _of_parser(source: Source, message: str, field: FieldPath, line: int, column
         field=field,
         rule="cwl-structure",
         what=f"{text}.",
-        seen=source.text.splitlines()[line - 1].strip(),
+        seen="".join(source.text.splitlines()[line - 1 : line]).strip(),
         expected=f"the field '{missing[1]}'" if missing else "a value of CWL v1.2",
         fix=f"write '{missing[1]}:' there" if missing else "write such a value",
     )
@@ -222,10 +250,12 @@ def _requirements(source: Source) -> Iterator[Finding]:
         ]
     spaces = source.data.get("$namespaces") or {}
     for field, holder in holders:
-        for name, (section, _) in required(holder).items():
+        for name, (section, said) in required(holder).items():
             prefix, colon, _rest = name.partition(":")
             if name in REQUIREMENTS:
                 yield from _requirement(source, (*field, section, name), name)
+                if name in _NUMBERS:
+                    yield from _numbers(source, (*field, section), name, said)
                 continue
             if (colon and (prefix in spaces or "://" in name)) or name.startswith("cwltool:"):
                 continue
@@ -236,7 +266,7 @@ def _requirements(source: Source) -> Iterator[Finding]:
                 (*field, section, name),
                 f"the prefix '{prefix}' is declared nowhere." if undeclared else f"CWL has no requirement '{name}'.",
                 seen=name,
-                expected="a prefix out of $namespaces" if undeclared else f"one of {', '.join(known)}",
+                expected="a prefix out of $namespaces" if undeclared else one_of(known),
                 fix=closest(prefix, list(spaces)) or "declare it in $namespaces"
                 if undeclared
                 else closest(name, known) or "correct the name",
@@ -257,12 +287,23 @@ def _requirement(source: Source, field: FieldPath, name: str) -> Iterator[Findin
     add_lc_filename(said, source.path.as_uri())
     try:
         getattr(cwl_v1_2, name).fromDoc(
-            said, source.path.as_uri(), cwl_v1_2.LoadingOptions(fileuri=source.path.as_uri())
+            said, source.path.as_uri(), cwl_v1_2.LoadingOptions(fileuri=source.path.as_uri(), fetcher=_offline())
         )
     except ValidationException as error:
         for leaf in error.leaves():
             line, column = leaf.start or source.position(field)
             yield _of_parser(source, leaf.message, _field_at(source, line) or field, line, column)
+
+
+def _numbers(source: Source, section: FieldPath, name: str, said: Any) -> Iterator[Finding]:
+    """Numbers with a unit: the parser takes every text for an expression."""
+    for key, value in said.items() if isinstance(said, Mapping) else ():
+        if key != "class" and isinstance(value, str) and "$(" not in value and "${" not in value:
+            unit = "s" if name == "ToolTimeLimit" else "cores" if key.startswith("cores") else "MiB"
+            yield source.finding(
+                "cwl-requirement", (*section, name, key), f"'{key}' is neither a number nor an expression.", seen=value,
+                expected=f"a number of {unit}, without the unit", fix=f"write the number alone, such as {key}: {_SUCH[unit]}",
+            )  # fmt: skip
 
 
 def _duplicates(source: Source) -> Iterator[Finding]:
@@ -293,13 +334,6 @@ def _duplicates(source: Source) -> Iterator[Finding]:
             first.setdefault(name, section)
 
 
-def expression_names(text: str) -> Iterator[str]:
-    """Names of inputs that an expression reads."""
-    if "$(" in text or "${" in text:
-        for dotted, quoted in _READ.findall(text):
-            yield dotted or quoted
-
-
 def _expressions(source: Source) -> Iterator[Finding]:
     inputs = list(named(source.data.get("inputs")))
     for field, text in strings(source.data):
@@ -310,7 +344,7 @@ def _expressions(source: Source) -> Iterator[Finding]:
                     field,
                     f"this expression reads an input '{name}', which the tool does not have.",
                     seen=text[:80],
-                    expected=f"one of {', '.join(inputs)}",
+                    expected=one_of(inputs),
                     fix=closest(name, inputs) or "declare the input",
                 )
 

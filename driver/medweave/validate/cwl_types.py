@@ -90,16 +90,27 @@ def _parse_mapping(raw: Mapping[str, Any], declared: bool, field: FieldPath) -> 
     if kind == "array":
         return frozenset([Array(parse(raw.get("items"), declared, (*field, "items")))])
     if kind == "enum":
-        return frozenset([Enum(tuple(str(each).split("#")[-1].split("/")[-1] for each in raw.get("symbols") or []))])
+        symbols = raw.get("symbols")
+        if not isinstance(symbols, list) or not symbols:
+            raise BadType(
+                field=(*field, "symbols"), seen=str(symbols), fix="write the words that it may be: symbols: [a, b]"
+            )
+        return frozenset([Enum(tuple(str(each).split("#")[-1].split("/")[-1] for each in symbols))])
     if kind == "record":
         fields = raw.get("fields") or {}
-        named = fields.items() if isinstance(fields, Mapping) else [(each.get("name"), each) for each in fields]
+        if not isinstance(fields, (Mapping, list)) or (isinstance(fields, list) and not all(map(_is_field, fields))):
+            raise BadType(field=(*field, "fields"), seen=str(fields), fix="write the fields by name")
+        named = fields.items() if isinstance(fields, Mapping) else [(each["name"], each) for each in fields]
         inner = [
             (str(name), parse(each.get("type") if isinstance(each, Mapping) else each, declared, (*field, "fields", name)))
             for name, each in named
         ]  # fmt: skip
         return frozenset([Record(tuple(sorted(inner, key=lambda pair: pair[0])))])
     return parse(kind, declared, (*field, "type"))
+
+
+def _is_field(described: Any) -> bool:
+    return isinstance(described, Mapping) and isinstance(described.get("name"), str)
 
 
 def spelled_type(kind: Type) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from medweave.validate.cwl import expression_names, formats_of, named, path_of_run, required, strings, type_of
+from medweave.validate.cwl import formats_of, named, path_of_run, required, type_of
 from medweave.validate.cwl_types import Array, Type, fits, may_fit, of_value, spelled_type
-from medweave.validate.findings import Finding
+from medweave.validate.expressions import expression_names, misread, strings
+from medweave.validate.findings import Finding, one_of
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source
 from medweave_connectors.closest import closest
@@ -131,21 +132,27 @@ def _ports(workflow: _Workflow, name: str, step: Mapping[str, Any]) -> Iterator[
     inputs, outputs = named(tool.data.get("inputs")), named(tool.data.get("outputs"))
     bound = named(step.get("in") or {})
     read = {each for _, text in strings(step) for each in expression_names(text)}
-    unknown = [port for port in bound if port not in inputs and port not in read]
+    misspelt = dict(misread(workflow.source, name, step, bound, inputs))
+    yield from misspelt.values()
+    unknown = [
+        port
+        for port in bound
+        if port not in inputs and port not in read and not any(closest(each, [port]) for each in misspelt)
+    ]
     for port in unknown:
         free = [each for each in inputs if each not in bound]
         near = closest(port, free)
         # CWL takes what the tool does not have: the step waits for what it is bound to.
         yield workflow.source.finding(
             "cwl-port" if near else "cwl-extra-port", ("steps", name, "in", port),
-            f"the tool of step '{name}' has no input '{port}'.", seen=port, expected=f"one of {', '.join(inputs)}",
+            f"the tool of step '{name}' has no input '{port}'.", seen=port, expected=one_of(inputs),
             fix=near or "take it away, if the step need not wait for it",
         )  # fmt: skip
     for output in written(step):
         if output not in outputs:
             yield workflow.source.finding(
                 "cwl-port", ("steps", name, "out", output), f"the tool of step '{name}' has no output '{output}'.", seen=output,
-                expected=f"one of {', '.join(outputs)}", fix=closest(output, list(outputs)) or "take it away",
+                expected=one_of(outputs), fix=closest(output, list(outputs)) or "take it away",
             )  # fmt: skip
     for port, described in inputs.items():
         if port not in bound and not unknown and not _port(described, tool).optional:
@@ -169,7 +176,7 @@ def _scatter(workflow: _Workflow, name: str, step: Mapping[str, Any]) -> Iterato
         if short not in bound:
             yield workflow.source.finding(
                 "cwl-scatter", ("steps", name, "scatter"), f"step '{name}' is scattered over '{short}', which it does not bind.",
-                seen=short, expected=f"one of {', '.join(bound)}", fix=closest(short, bound) or "correct the name",
+                seen=short, expected=one_of(bound), fix=closest(short, bound) or "correct the name",
             )  # fmt: skip
             workflow.wrong_scatter.add(name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -22,6 +23,10 @@ ERROR, WARNING = Severity.ERROR, Severity.WARNING
 # Name -> severity, what the rule holds. The reference page is made from it.
 RULES: dict[str, tuple[Severity, str]] = {
     "yaml-syntax": (ERROR, "the file is YAML in UTF-8, and has in it what its kind needs"),
+    "file-kind": (
+        WARNING,
+        "a YAML file that is named on the command line is of a kind that is known; of others only secrets and images are looked at",
+    ),
     "duplicate-key": (ERROR, "a mapping has each key once; YAML readers differ in which of two they take"),
     "cwl-structure": (
         ERROR,
@@ -83,6 +88,8 @@ RULES: dict[str, tuple[Severity, str]] = {
     "image-unpinned": (ERROR, "an image has a digest, or a tag that stays (with --images digest: a digest)"),
     "version-differs": (ERROR, "charts and images of medweave have the version of the step package"),
 }
+# Rules that tell that a file does not have the shape of its kind.
+OF_SHAPE = ("yaml-syntax", "duplicate-key", "cwl-structure", "binding-structure", "site")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -122,6 +129,11 @@ class Finding:
     def place(self) -> str:
         """Path in the document, as a person reads it."""
         return spelled(self.field)
+
+
+def one_of(names: Iterable[str]) -> str:
+    """What is expected where a name has to be one of some."""
+    return f"one of {', '.join(known)}" if (known := [*map(str, names)]) else "nothing: there is none to choose from"
 
 
 def of_fault(fault: FieldFault, rule: str, line: int, column: int) -> Finding:

@@ -39,10 +39,10 @@ def version_of_package(root: Path) -> str:
     path = root / "pyproject.toml"
     if path.is_file():
         try:
-            project = tomllib.loads(path.read_text(encoding="utf-8")).get("project", {})
-        except tomllib.TOMLDecodeError:
-            project = {}
-        if project.get("name") == "medweave" and "version" in project:
+            project = tomllib.loads(path.read_text(encoding="utf-8")).get("project")
+        except ValueError:  # no TOML, or no UTF-8
+            project = None
+        if isinstance(project, Mapping) and project.get("name") == "medweave" and "version" in project:
             return str(project["version"])
     return __version__
 
@@ -91,7 +91,7 @@ def check_docker_pull(source: Source, policy: str) -> Iterator[Finding]:
 
 def check_recipe(path: Path) -> Iterator[Finding]:
     """Base images of a Containerfile. A tag will do here, whatever the policy: a digest that nobody renews keeps its holes."""
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8", errors="replace")
     stages = {"scratch"}
     for found in _LINE.finditer(text):
         name = found["image"].strip("\"'")
@@ -115,7 +115,7 @@ def check_recipe(path: Path) -> Iterator[Finding]:
 def check_chart_version(source: Source, version: str) -> Iterator[Finding]:
     """Whether a chart of medweave is for the version of the step package."""
     helpers = source.path.parent.glob("templates/_helpers*.tpl")
-    ours = any("medweave.image" in path.read_text(encoding="utf-8") for path in helpers)
+    ours = any("medweave.image" in path.read_text(encoding="utf-8", errors="replace") for path in helpers)
     said = source.data.get("appVersion")
     if ours and said is not None and str(said) != version:
         yield source.finding(

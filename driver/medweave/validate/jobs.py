@@ -6,17 +6,26 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from medweave.validate.bindings import JOBS, generated, origin_of
 from medweave.validate.cwl import formats_of, named, type_of
 from medweave.validate.cwl_types import Type, of_value, spelled_type
-from medweave.validate.findings import Finding
+from medweave.validate.findings import Finding, one_of
 from medweave.validate.repository import Repository, ignored
 from medweave.validate.source import Source
 from medweave_connectors.closest import closest
 from medweave_connectors.lines import FieldPath
 
 OWN_KEYS = ("cwl:requirements", "cwl:tool", "cwltool:overrides", "id", "$namespaces", "$schemas")
+PLACES = ("path", "location", "contents", "listing")  # one of these says what a file or a folder is
+FILE_KEYS = {
+    "File": (
+        "class", "path", "location", "basename", "contents", "format", "checksum", "size", "secondaryFiles", "dirname", "nameroot",
+        "nameext",
+    ),
+    "Directory": ("class", "path", "location", "basename", "listing"),
+}  # fmt: skip
 # What a file's name says of its format, for those that the pipelines of medical imaging take.
 ENDINGS = {
     "format_3464": (".json",),
@@ -35,44 +44,39 @@ def jobs_of(repository: Repository) -> dict[Path, tuple[Source, Path]]:
     """Job files with the workflow of each: those that StreamFlow files name, and those in `jobs/` beside a workflow."""
     found: dict[Path, tuple[Source, Path]] = {}
     for source in repository.streamflow.values():
-        workflows = source.data.get("workflows")
-        for workflow in workflows.values() if isinstance(workflows, Mapping) else ():
-            config = workflow.get("config") if isinstance(workflow, Mapping) else None
-            if (
-                isinstance(config, Mapping)
-                and isinstance(config.get("settings"), str)
-                and isinstance(config.get("file"), str)
-            ):
-                path = (source.path.parent / config["settings"]).resolve()
-                job = repository.source(path)
-                if job is not None:
-                    found[path] = (job, (source.path.parent / config["file"]).resolve())
+        for workflow, job_path, _ in _run_by(source):
+            job = repository.source(job_path)
+            if job is not None:
+                found[job_path] = (job, workflow)
     for path, sources in repository.others.items():
         if path.parent.name == JOBS and path not in found and sources and isinstance(sources[0].data, Mapping):
-            workflow_path = path.parent.parent / f"{path.stem.rpartition('-')[2]}.cwl"
-            if workflow_path.is_file():
-                found[path] = (sources[0], workflow_path)
+            beside = [each for each in path.parent.parent.glob("*.cwl") if f"-{path.stem}".endswith(f"-{each.stem}")]
+            if beside:  # of train-again.cwl rather than of again.cwl
+                found[path] = (sources[0], max(beside, key=lambda each: len(each.stem)))
     return found
+
+
+def _run_by(source: Source) -> Iterator[tuple[Path, Path, list[Any]]]:
+    """What a StreamFlow file runs: workflow, job file, bindings; without what has not the shape of such a file."""
+    workflows = source.data.get("workflows")
+    for workflow in workflows.values() if isinstance(workflows, Mapping) else ():
+        config = workflow.get("config") if isinstance(workflow, Mapping) else None
+        named_files = [config.get(key) for key in ("file", "settings")] if isinstance(config, Mapping) else []
+        paths = [(source.path.parent / each).resolve() for each in named_files if isinstance(each, str)]
+        if len(paths) == 2:  # both of them
+            bindings = workflow.get("bindings")
+            yield paths[0], paths[1], bindings if isinstance(bindings, list) else []
 
 
 def held_at_sites(repository: Repository) -> dict[Path, set[str]]:
     """By job file, the inputs that lie at a site already: the ports that StreamFlow files bind."""
     found: dict[Path, set[str]] = defaultdict(set)
     for source in repository.streamflow.values():
-        for workflow in (source.data.get("workflows") or {}).values():
-            config = workflow.get("config") or {} if isinstance(workflow, Mapping) else {}
-            if isinstance(config.get("settings"), str):
-                path = (source.path.parent / str(config.get("file"))).resolve()
-                workflow_source = repository.source(path)
-                inputs = named(workflow_source.data.get("inputs")) if workflow_source else {}
-                ports = {
-                    str(each["port"]).lstrip("/")
-                    for each in workflow.get("bindings") or []
-                    if isinstance(each, Mapping) and "port" in each
-                }
-                found[(source.path.parent / config["settings"]).resolve()] |= (
-                    ports if ports <= set(inputs) else set(inputs)
-                )  # one of them is told as misspelt
+        for workflow_path, job_path, bindings in _run_by(source):
+            workflow = repository.source(workflow_path)
+            inputs = named(workflow.data.get("inputs")) if workflow else {}
+            ports = {str(each["port"]).lstrip("/") for each in bindings if isinstance(each, Mapping) and "port" in each}
+            found[job_path] |= ports if ports <= set(inputs) else set(inputs)  # one of them is told as misspelt
     return found
 
 
@@ -102,7 +106,7 @@ def check_job(source: Source, workflow: Source, at_site: Collection[str]) -> Ite
             (name,),
             f"{workflow.path.name} has no input '{name}'.",
             seen=str(name),
-            expected=f"one of {', '.join(inputs)}",
+            expected=one_of(inputs),
             fix=closest(str(name), free) or "take the line away",
         )
     for name, described in inputs.items():
@@ -130,6 +134,10 @@ def check_job(source: Source, workflow: Source, at_site: Collection[str]) -> Ite
                 expected=spelled_type(kind),
                 fix=_fix_of_value(value, kind),
             )
+            continue
+        wrong = [*_keys(source, name, value)]
+        yield from wrong
+        if wrong:
             continue
         yield from _format(source, name, value, formats_of(described, workflow.data))
         if name not in at_site:
@@ -178,22 +186,45 @@ def _format(source: Source, name: str, value: Any, formats: tuple[str, ...]) -> 
 def _missing(source: Source, name: str, value: Any) -> Iterator[Finding]:
     places = []
     for inside, each in _files(value):
-        text = str(each.get("path") or each.get("location") or "")
-        if text and "://" not in text and "${" not in text:
-            places.append((inside, text, (source.path.parent / text).resolve()))
+        key = "path" if each.get("path") else "location"
+        text = str(each.get(key) or "")
+        local = unquote(text.removeprefix("file://")) if text.startswith("file://") else text
+        if local and "://" not in local and "${" not in local:
+            places.append(((name, *inside, key), text, (source.path.parent / local).resolve()))
     gone = [place for place in places if not place[2].exists()]
     made = ignored(source.path.parent, [path for _, _, path in gone])
-    for inside, text, path in gone:
+    for field, text, path in gone:
         if path not in made:
             beside = sorted(each.name for each in path.parent.iterdir()) if path.parent.is_dir() else []
             yield source.finding(
                 "job-file",
-                (name, *inside, "path"),
+                field,
                 f"'{text}' is not there.",
                 seen=str(text),
                 expected="a path from the folder of this file",
                 fix=closest(path.name, beside) or "correct the path, or bind the input to the site that holds it",
             )
+
+
+def _keys(source: Source, name: str, value: Any) -> Iterator[Finding]:
+    """Files and folders that have keys which CWL does not know, or of which nothing says where they are."""
+    for inside, each in _files(value):
+        known = FILE_KEYS[each["class"]]
+        stray = [key for key in each if key not in known and ":" not in str(key)]  # with a prefix: somebody's own
+        for key in stray:
+            yield source.finding(
+                "job-type",
+                (name, *inside, key),
+                f"a {each['class']} has no key '{key}'.",
+                seen=str(key),
+                expected=one_of(known),
+                fix=closest(str(key), [word for word in known if word not in each]) or "take it away",
+            )
+        if not stray and not any(each.get(key) is not None for key in PLACES):
+            yield source.finding(
+                "job-type", (name, *inside), f"nothing says where this {each['class']} is.", seen=", ".join(map(str, each)),
+                expected="path: …, from the folder of this file", fix="write 'path:' there",
+            )  # fmt: skip
 
 
 def _files(value: Any, field: FieldPath = ()) -> Iterator[tuple[FieldPath, Mapping[str, Any]]]:

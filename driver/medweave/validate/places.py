@@ -9,7 +9,7 @@ from typing import Any
 
 from medweave.bound_file import PATH_FORMAT
 from medweave.sites import connector_schemas, faults_of_deployments
-from medweave.validate.findings import Finding, of_fault
+from medweave.validate.findings import Finding, of_fault, one_of
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source, read
 from medweave_connectors.closest import closest
@@ -45,7 +45,7 @@ def check_types_and_files(source: Source, rule: str, *, missing_rule: str) -> It
         if kind not in schemas and kind not in STOCK and not kind.startswith("medweave."):
             known = [*schemas, *STOCK]
             yield source.finding(
-                rule, (*field, "type"), f"there is no connector '{kind}'.", seen=kind, expected=f"one of {', '.join(known)}",
+                rule, (*field, "type"), f"there is no connector '{kind}'.", seen=kind, expected=one_of(known),
                 fix=closest(kind, known) or "choose one of these",
             )  # fmt: skip
         schema = schemas.get(kind, {})
@@ -78,13 +78,13 @@ def services_of(deployment: Mapping[str, Any], folder: Path) -> set[str] | None:
         chart = chart_of(deployment, folder)
         if chart is None:
             return None
-        texts = [file.read_text(encoding="utf-8") for file in (chart / "templates").rglob("*.yaml")]
+        texts = [file.read_text(encoding="utf-8", errors="replace") for file in (chart / "templates").rglob("*.yaml")]
         return (
             {name for text in texts for name in _CONTAINER.findall(text)}
             or {name for text in texts for name in _PLAIN_CONTAINER.findall(text)}
             or None
         )
-    if kind == "medweave.kubernetes" and config.get("files"):
+    if kind == "medweave.kubernetes" and isinstance(config.get("files"), list):
         paths = [_local(text, folder) for text in config["files"]]
         found = {name for path in paths if path is not None and path.is_file() for name in _containers(path)}
         return found or None
@@ -99,7 +99,7 @@ def _containers(path: Path) -> Iterator[str]:
             if isinstance(each, Mapping):
                 yield from (
                     str(one["name"])
-                    for one in each.get("containers") or []
+                    for one in (each["containers"] if isinstance(each.get("containers"), list) else ())
                     if isinstance(one, Mapping) and "name" in one
                 )
                 stack += each.values()

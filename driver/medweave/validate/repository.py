@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any
 
 from medweave.pipelines import ROLES_FILE
+from medweave.schedule.document import schema as schedule_schema
+from medweave.schema import streamflow_schema
+from medweave.sites import schema as site_schema
 from medweave.validate.findings import Finding
 from medweave.validate.source import Source, read
 from medweave_connectors.closest import closest
@@ -22,6 +26,17 @@ IGNORE_FILE = ".medweave-ignore"
 CWL_CLASSES = ("Workflow", "CommandLineTool", "ExpressionTool", "Operation")
 CHART_FILE = "Chart.yaml"
 YAML_ENDS = (".yml", ".yaml", ".cwl")
+FOLDERS = {"deployments/sites": "sites", "deployments/schedules": "schedules"}
+# By kind, the rule that tells of an empty file, and what it should have been.
+EMPTY = {
+    "cwl": ("cwl-structure", "CWL document"),
+    "charts": ("chart", "Chart.yaml"),
+    "roles": ("roles", "file of roles"),
+    "streamflow": ("binding-structure", "StreamFlow file"),
+    "sites": ("site", "site file"),
+    "schedules": ("schedule", "file of a schedule"),
+}
+EVENTS = "events.jsonl"  # a folder with it is a run's
 
 
 @dataclass(slots=True)
@@ -32,11 +47,16 @@ class Repository:
         root: top of the working tree, or the current folder.
         files: all of them.
         cwl, streamflow, sites, roles, schedules, charts, others: YAML files by kind.
+        named: those that whoever called named by themselves.
+        hidden: files that git keeps and whose names begin with a dot, or that are in such folders: looked through for secrets.
         findings: what is wrong with files as YAML.
+        unsound: files that do not have the shape of their kind; nothing that leans on one of them is looked at.
     """
 
     root: Path
     files: Sequence[Path]
+    named: Sequence[Path] = ()
+    hidden: Sequence[Path] = ()
     cwl: dict[Path, Source] = field(default_factory=dict)
     streamflow: dict[Path, Source] = field(default_factory=dict)
     sites: dict[Path, Source] = field(default_factory=dict)
@@ -45,14 +65,16 @@ class Repository:
     charts: dict[Path, Source] = field(default_factory=dict)
     others: dict[Path, list[Source]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    unsound: set[Path] = field(default_factory=set)
     _read: dict[Path, list[Source]] = field(default_factory=dict)
 
     def source(self, path: Path) -> Source | None:
-        """A file that another one names; None where it is missing or no mapping. Its own faults are told where it is looked at."""
+        """A file that another one names; None where it is missing, no mapping or unsound, which is told where it is looked at."""
         if path not in self._read:
             self._read[path] = read(path)[0] if path.is_file() else []
         documents = self._read[path]
-        return documents[0] if documents and isinstance(documents[0].data, dict) else None
+        is_sound = path not in self.unsound and documents and isinstance(documents[0].data, dict)
+        return documents[0] if is_sound else None
 
     def add(self, path: Path) -> None:
         """Reads a YAML file and puts it with its kind."""
@@ -61,16 +83,26 @@ class Repository:
         self.findings += faults
         if len(sources) == 1 and not faults:
             remember(sources[0].text, sources[0].data)
-        first = sources[0] if sources and isinstance(sources[0].data, dict) else None
-        kind = _kind(path, first.data) if first else "others"
-        if kind == "others" or first is None:
-            self.others[path] = sources
-        else:
+        first = sources[0] if sources else None
+        kind = _kind(path, first.data if first else None)
+        if first is not None and isinstance(first.data, dict) and kind != "others":
             getattr(self, kind)[path] = first
-
-    def broken(self) -> set[Path]:
-        """Files that something is wrong with as YAML: what follows from that is not told."""
-        return {finding.file for finding in self.findings}
+            return
+        self.others[path] = sources
+        if kind != "others" and not faults:
+            rule, what = EMPTY[kind]
+            self.findings.append(
+                Finding(
+                    file=path,
+                    line=1,
+                    column=1,
+                    rule=rule,
+                    what=f"this {what} is empty or no mapping.",
+                    seen=type(first.data).__name__ if first is not None and first.data is not None else "nothing",
+                    expected="a mapping: lines `key: value`",
+                    fix="start from one that exists, or take the file away",
+                )
+            )
 
 
 def open_repository(paths: Sequence[Path]) -> Repository:
@@ -92,7 +124,10 @@ def open_repository(paths: Sequence[Path]) -> Repository:
         start = path.resolve()
         found = [start] if start.is_file() else _below(start, root)
         files.update(dict.fromkeys(found))
-    repository = Repository(root=root, files=list(files))
+    of_runs = {path.parent for path in files if path.name == EVENTS} - {path.resolve() for path in paths}
+    files = {path: None for path in files if not of_runs & set(path.parents)}
+    named = [start for path in paths if (start := path.resolve()).is_file()]
+    repository = Repository(root=root, files=list(files), named=named, hidden=_hidden(paths, files))
     charts = {path.parent for path in files if path.name == CHART_FILE}
     for path in files:
         is_template = any(chart / "templates" in path.parents for chart in charts)
@@ -109,20 +144,30 @@ def ignored(root: Path, paths: Sequence[Path]) -> set[Path]:
     return {Path(name) for name in told.split("\0") if name}
 
 
-def _kind(path: Path, data: Mapping[str, Any]) -> str:
-    if path.suffix == ".cwl" or ("class" in data and "cwlVersion" in data) or data.get("class") in CWL_CLASSES:
+def _kind(path: Path, data: Any) -> str:
+    """By what is in it; by its folder where that says it, since a key may be misspelt and a file empty."""
+    keys: Mapping[str, Any] = data if isinstance(data, Mapping) else {}
+    if path.suffix == ".cwl" or ("class" in keys and "cwlVersion" in keys) or keys.get("class") in CWL_CLASSES:
         return "cwl"
     if path.name == CHART_FILE:
         return "charts"
     if path.name == ROLES_FILE:
         return "roles"
-    if "workflows" in data or ("version" in data and "deployments" in data):
+    if {"apiVersion", "kind"} <= set(keys):  # of Kubernetes, beside the site that names it
+        return "others"
+    if (of_folder := FOLDERS.get("/".join(path.parent.parts[-2:]))) is not None:
+        return of_folder
+    if path.name.startswith("streamflow"):
         return "streamflow"
-    if "deployments" in data and {"title", "roles", "mayHold", "inputs"} & set(data):
-        return "sites"
-    if {"name", "file"} <= set(data) and {"when", "place", "watch", "notify"} & set(data):
-        return "schedules"
-    return "others"
+    known = {kind: len(words & set(keys)) for kind, words in _keys_of_kinds().items()}
+    kind = max(known, key=lambda each: known[each])
+    return kind if known[kind] > 1 and 2 * known[kind] > len(keys) else "others"
+
+
+@functools.cache
+def _keys_of_kinds() -> dict[str, set[str]]:
+    schemas = {"streamflow": streamflow_schema(), "sites": site_schema(), "schedules": schedule_schema()}
+    return {kind: set(schema["properties"]) for kind, schema in schemas.items()}
 
 
 def _top(path: Path) -> Path:
@@ -164,6 +209,14 @@ def _is_hidden(path: PurePath) -> bool:
     return any(part.startswith(".") and part != ".gitlab-ci.yml" for part in path.parts)
 
 
+def _hidden(paths: Sequence[Path], others: Collection[Path]) -> list[Path]:
+    found = []
+    for folder in (path.resolve() for path in paths if path.is_dir()):
+        kept = [Path(name) for name in _git(folder, "ls-files", "--cached", "-z").split("\0") if name]
+        found += [folder / name for name in kept if _is_hidden(name)]
+    return [path for path in dict.fromkeys(found) if path.is_file() and path not in others]
+
+
 class _Ignored:
     """The lines of `.medweave-ignore`: a folder with all in it (`tests/`), or a pattern (`*.draft.yml`), from the file's folder."""
 
@@ -173,7 +226,7 @@ class _Ignored:
     @cached_property
     def patterns(self) -> list[str]:
         file = self.root / IGNORE_FILE
-        lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
         return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
 
     def holds(self, path: Path) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave.validate.findings import Finding
+from medweave.validate.images import RECIPES
 from medweave.validate.source import Source
 from medweave_connectors.lines import FieldPath
 
@@ -37,6 +38,13 @@ _KEY = re.compile(
 _SETTING = re.compile(
     r"(?im)^\s*(?:export\s+)?[A-Z0-9_]*(?:PASSWORD|PASSWD|SECRET|TOKEN|API_KEY)[A-Z0-9_]*\s*=\s*[\"']?(?![$<{/~])([^\s\"'#]{8,})"
 )
+# The same in a recipe of an image: `ENV NAME=VALUE`, `ENV NAME VALUE`, `ARG NAME=VALUE`.
+_OF_RECIPE = re.compile(
+    r"(?im)^\s*(?:ENV|ARG)\s+(?:\S+=\S+\s+)*[A-Z0-9_]*(?:PASSWORD|PASSWD|SECRET|TOKEN|API_KEY)(?:\s*=\s*|[ \t]+)"
+    r"[\"']?(?![$<{/~])([^\s\"'#]{4,})"
+)
+_OF_JSON = re.compile(r'"(?P<key>[\w.-]+)"\s*:\s*"(?P<value>[^"]+)"')
+_AUTH = re.compile(r"[A-Za-z0-9+/]{12,}={0,2}")  # of Docker's login: user and password in base64
 SETTINGS = (".env", ".sh", ".ini", ".cfg", ".conf", ".properties", ".toml")
 
 
@@ -53,12 +61,37 @@ def check_text(path: Path) -> Iterator[Finding]:
     decoded = text.decode("utf-8", "replace")
     for name, offset in _with_form(decoded):
         yield _at(path, decoded, offset, f"{name} stands in this file.", name)
+    for offset, what in _set(path, decoded):
+        yield _at(path, decoded, offset, "a password or token stands in this file.", what)
+
+
+def _set(path: Path, text: str) -> Iterator[tuple[int, str]]:
+    """Settings with the names of secrets, of those files that have settings; without those that are told by their form."""
     if path.suffix in SETTINGS or path.name.startswith(".env"):
-        for found in _SETTING.finditer(decoded):
-            if not any(_with_form(found[0])):
-                yield _at(
-                    path, decoded, found.start(1), "a password or token stands in this file.", "a setting with a value"
-                )
+        found, what = list(_SETTING.finditer(text)), "a setting with a value"
+    elif path.name.startswith(RECIPES) or path.suffix == ".Containerfile":
+        found, what = list(_OF_RECIPE.finditer(text)), "a variable of the image with a value"
+    elif path.suffix in (".json", ".dockerconfigjson", ".dockercfg") or path.name == ".dockercfg":
+        pairs = _OF_JSON.finditer(text) if _hints_of_json(text) else ()
+        for each in pairs:
+            key, value = each["key"], each["value"]
+            is_login = key == "auth" and _AUTH.fullmatch(value)
+            if (is_login or (_KEY.search(key) and _is_value(value))) and not any(_with_form(value)):
+                yield each.start("value"), f"'{key}' with a value"
+        return
+    else:
+        return
+    yield from ((each.start(1), what) for each in found if not any(_with_form(each[0])))
+
+
+def _hints_of_json(text: str) -> bool:
+    low = text.lower()
+    return any(word in low for word in ("pass", "secret", "token", "key", '"auth"'))
+
+
+def _is_value(text: str) -> bool:
+    """Whether a text under the name of a secret is one: no variable, no path."""
+    return "${" not in text and not text.startswith(("/", "~", "./", "../", "$", "<"))
 
 
 def _with_form(text: str) -> Iterator[tuple[str, int]]:
@@ -81,7 +114,8 @@ def check_document(source: Source) -> Iterator[Finding]:
     data = source.data
     if isinstance(data, Mapping) and data.get("kind") == "Secret" and "apiVersion" in data:
         for section in ("data", "stringData"):
-            for key, value in (data.get(section) or {}).items():
+            said = data.get(section)
+            for key, value in said.items() if isinstance(said, Mapping) else ():
                 if value and "${" not in str(value) and not any(_with_form(str(value))):
                     yield _told(source, (section, key))
         return
@@ -98,9 +132,12 @@ def _told(source: Source, field: FieldPath) -> Finding:
 
 def _under_secret_keys(value: Any, field: FieldPath) -> Iterable[tuple[FieldPath, str]]:
     if isinstance(value, Mapping):
+        name, said = value.get("name"), value.get("value")  # a variable of a container
+        if isinstance(name, str) and isinstance(said, str) and said and _KEY.search(name) and _is_value(said):
+            yield (*field, "value"), said
         for key, item in value.items():
             if isinstance(item, str) and item and isinstance(key, str) and _KEY.search(key):
-                if "${" not in item and not item.startswith(("/", "~", "./", "../", "$", "<")):
+                if _is_value(item):
                     yield (*field, key), item
             else:
                 yield from _under_secret_keys(item, (*field, key))

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from medweave.data_rules import held_at
-from medweave.pipelines import Pipeline, read_pipeline
+from medweave.pipelines import ROLES_SHAPE, Pipeline, read_pipeline
 from medweave.sites import faults_of_site, read_site, role_names
 from medweave.validate.cwl import named
-from medweave.validate.findings import Finding
+from medweave.validate.findings import Finding, one_of
 from medweave.validate.places import check_types_and_files, services_of, told
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source
 from medweave_connectors.closest import closest
-from medweave_connectors.field_faults import FieldFault
+from medweave_connectors.field_faults import FieldFault, faults
 from medweave_steps.contracts.errors import StepError
 
 
@@ -25,6 +25,10 @@ def check_site(source: Source) -> list[Finding]:
     found = [told(source, fault, "site") for fault in faults_of_site(source.data, source.path)]
     if not isinstance(source.data.get("deployments"), Mapping) or found:
         return found
+    try:
+        read_site(source.path)  # which also needs each deployment on lines of its own
+    except FieldFault as fault:
+        return [told(source, fault, "site")]
     found += check_types_and_files(source, "site", missing_rule="binding-file")
     for section in ("roles", "inputs"):
         for name, place in (source.data.get(section) or {}).items():
@@ -47,13 +51,17 @@ def check_site(source: Source) -> list[Finding]:
 
 def check_roles(source: Source, repository: Repository) -> Iterator[Finding]:
     """What is wrong with a roles.yml: its workflows, their steps, the roles."""
+    of_shape = [told(source, fault, "roles") for fault in faults(source.data, ROLES_SHAPE, source.path, ())]
+    yield from of_shape
+    if of_shape:
+        return
     known_roles = role_names()
     for name, roles in source.data.items():
         if name == "holds":
             continue
         path = source.path.parent / str(name)
         document = repository.source(path.resolve())
-        if path.resolve() in repository.broken():
+        if path.resolve() in repository.unsound:
             continue
         if document is None or not isinstance(roles, Mapping):
             beside = sorted(each.name for each in source.path.parent.glob("*.cwl"))
@@ -73,7 +81,7 @@ def check_roles(source: Source, repository: Repository) -> Iterator[Finding]:
         for step in stray:
             free = [each for each in steps if each not in roles]
             yield source.finding(
-                "roles", (name, step), f"{name} has no step '{step}'.", seen=str(step), expected=f"one of {', '.join(steps)}",
+                "roles", (name, step), f"{name} has no step '{step}'.", seen=str(step), expected=one_of(steps),
                 fix=closest(str(step), free) or "take the line away",
             )  # fmt: skip
         for step in steps:
@@ -93,7 +101,7 @@ def check_roles(source: Source, repository: Repository) -> Iterator[Finding]:
                     (name, step),
                     f"there is no role '{role}'.",
                     seen=str(role),
-                    expected=f"one of {', '.join(known_roles)}",
+                    expected=one_of(known_roles),
                     fix=closest(str(role), known_roles) or "choose one of these",
                 )
 
@@ -102,6 +110,8 @@ def pipelines(repository: Repository, broken: Collection[Path]) -> list[Pipeline
     """The workflows that have roles and no faults."""
     found = []
     for source in repository.roles.values():
+        if {source.path.parent / str(name) for name in source.data} & repository.unsound:
+            continue  # what the steps of a workflow write is held against those of all that are beside it
         for name in source.data:
             path = source.path.parent / str(name)
             if path.suffix == ".cwl" and not {path, source.path} & set(broken):

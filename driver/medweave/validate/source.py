@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,9 +78,37 @@ def read(path: Path) -> tuple[list[Source], list[Finding]]:
                 path, line, column, f"this is not valid YAML: {problem}.", seen, "mend that line or the one above it"
             )
         ]
-    faults: list[Finding] = []
-    sources = [Source(path=path, text=text, data=_plain(root, path, (), faults), root=root) for root in roots]
+    try:
+        faults = [*_circles(path, roots)] if "&" in text and "*" in text else []
+        if faults:
+            return [], faults
+        sources = [Source(path=path, text=text, data=_plain(root, path, (), faults), root=root) for root in roots]
+    except RecursionError:
+        return [], [_syntax(path, 1, 1, "this file is nested too deeply.", "hundreds of levels", "write it flatter")]
     return sources, faults
+
+
+def _circles(path: Path, roots: list[Any]) -> Iterator[Finding]:
+    """Aliases of what they stand in: no reader of the file comes to an end with them."""
+    done: set[int] = set()
+
+    def search(node: Any, above: tuple[Any, ...]) -> Iterator[Finding]:
+        if isinstance(node, yaml.ScalarNode) or id(node) in done:
+            return
+        if any(node is each for each in above):
+            mark = node.start_mark
+            yield _syntax(
+                path, mark.line + 1, mark.column + 1, "an alias (*name) in here repeats what it stands in.", "a circle",
+                "write out what was meant in its stead",
+            )  # fmt: skip
+            return
+        inner = node.value if isinstance(node, yaml.SequenceNode) else [each for pair in node.value for each in pair]
+        for each in inner:
+            yield from search(each, (*above, node))
+        done.add(id(node))
+
+    for root in roots:
+        yield from search(root, ())
 
 
 def _syntax(path: Path, line: int, column: int, what: str, seen: str, fix: str) -> Finding:
@@ -96,7 +125,7 @@ def _plain(node: Any, path: Path, field: FieldPath, faults: list[Finding]) -> An
     found: dict[Any, Any] = {}
     lines: dict[Any, int] = {}
     for key_node, value_node in node.value:
-        key = scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else str(key_node.value)
+        key = str(key_node.value)  # as it is written: what is read here has names for keys
         value = _plain(value_node, path, (*field, key), faults)
         if key == "<<" and isinstance(value, dict):  # a merge: keys that the mapping has itself win
             found = {**value, **found}

@@ -8,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
+from ruamel.yaml import YAML
 
 from medweave import cli
 from medweave.sites import role_names
@@ -103,3 +105,34 @@ def test_nothing_is_written_where_a_file_is_there(capsys: pytest.CaptureFixture[
 def test_names_and_options_that_will_not_do(words: tuple[str, ...]) -> None:
     assert cli.main(["new", *words]) == UsageError.exit_code
     assert files() == set()
+
+
+def test_a_run_and_a_change_of_the_site_after_it_are_no_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    assert cli.main(["new", "workflow", "lung-volume"]) == 0
+    assert Path(".gitignore").read_text(encoding="utf-8") == "runs/\nresults/\n"
+    bound = Path("runs/2026-01-01/streamflow.yml")  # as `medweave run` keeps it
+    bound.parent.mkdir(parents=True)
+    (bound.parent / "events.jsonl").touch()
+    assert cli.main(["bind", str(WORKFLOW), "--site", "laptop", "-o", str(bound)]) == 0
+    site = Path("deployments/sites/laptop.yml")
+    site.write_text(site.read_text(encoding="utf-8").replace("one machine", "my machine"), encoding="utf-8")
+    validated(capsys)
+    Path(".gitignore").unlink()
+    validated(capsys)
+
+
+def test_what_git_leaves_out_is_not_changed() -> None:
+    Path(".gitignore").write_text("mine\n", encoding="utf-8")
+    assert cli.main(["new", "workflow", "lung-volume"]) == 0
+    assert Path(".gitignore").read_text(encoding="utf-8") == "mine\n"
+
+
+def test_editors_find_the_schema_of_each_file() -> None:
+    assert cli.main(["new", "workflow", "lung-volume"]) == 0
+    assert cli.main(["bind", str(WORKFLOW), "--site", "laptop", "-o", "streamflow.yml"]) == 0
+    for name in ("deployments/sites/laptop.yml", "workflows/lung-volume/jobs/demo-lung-volume.yml", "streamflow.yml"):
+        file = Path(name)
+        first = file.read_text(encoding="utf-8").partition("\n")[0]
+        schema = json.loads((file.parent / first.partition("$schema=")[2]).read_text(encoding="utf-8"))
+        jsonschema.validate(YAML(typ="safe").load(file), schema)

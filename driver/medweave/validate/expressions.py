@@ -1,0 +1,83 @@
+"""What CWL's expressions read: inputs, and what the runner gives them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from medweave.validate.findings import Finding, one_of
+from medweave.validate.source import Source
+from medweave_connectors.closest import closest
+from medweave_connectors.lines import FieldPath
+
+_READ = re.compile(r"\binputs\.(\w+)|\binputs\[[\"'](\w+)[\"']\]")
+_ROOT = re.compile(r"(?<!\\)\$\(\s*([A-Za-z_]\w*)(?=\s*[.\[)])")
+_RUNTIME = re.compile(r"(?<!\\)\$\(\s*runtime\.(\w+)\s*\)")
+ROOTS = ("inputs", "self", "runtime")
+RUNTIME = ("cores", "ram", "outdir", "tmpdir", "outdirSize", "tmpdirSize", "exitCode")
+_PROSE = (("doc",), ("label",))
+
+
+def expression_names(text: str) -> Iterator[str]:
+    """Names of inputs that an expression reads."""
+    if "$(" in text or "${" in text:
+        for dotted, quoted in _READ.findall(text):
+            yield dotted or quoted
+
+
+def strings(value: Any, field: FieldPath = ()) -> Iterator[tuple[FieldPath, str]]:
+    """The strings of a value, each with its place."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from strings(item, (*field, key))
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from strings(item, (*field, number))
+    elif isinstance(value, str):
+        yield field, value
+
+
+def check_roots(source: Source) -> Iterator[Finding]:
+    """Names that are none of what a runner gives an expression, and near one of them: others may be JavaScript's."""
+    for field, text in strings(source.data):
+        if "$(" not in text or field[:1] in _PROSE:
+            continue
+        for name in _ROOT.findall(text):
+            is_own = re.search(rf"\b(?:var|let|const|function)\s+{name}\b", source.text)
+            if name not in ROOTS and not is_own and (near := closest(name, ROOTS)):
+                yield source.finding(
+                    "cwl-expression", field, f"there is nothing of the name '{name}' in an expression.", seen=text[:80],
+                    expected=one_of(ROOTS), fix=near,
+                )  # fmt: skip
+        for name in _RUNTIME.findall(text):
+            if name not in RUNTIME:
+                yield source.finding(
+                    "cwl-expression", field, f"there is no 'runtime.{name}'.", seen=text[:80],
+                    expected=one_of(f"runtime.{each}" for each in RUNTIME), fix=closest(name, RUNTIME) or "take one of these",
+                )  # fmt: skip
+
+
+def misread(
+    source: Source, name: str, step: Mapping[str, Any], bound: Mapping[str, Any], inputs: Mapping[str, Any]
+) -> Iterator[tuple[str, Finding]]:
+    """Inputs that a step's own expressions read and that it does not have: the name, and what is to be told.
+
+    Args:
+        name: of the step.
+        bound: what the step binds.
+        inputs: of its tool.
+    """
+    own = {
+        "when": step.get("when"),
+        "in": {port: said.get("valueFrom") for port, said in bound.items() if isinstance(said, Mapping)},
+    }
+    for field, text in strings(own):
+        for each in expression_names(text):
+            if each not in bound and each not in inputs:
+                place = (*field, "valueFrom") if field[0] == "in" else field
+                what = f"this expression reads '{each}', which step '{name}' does not bind."
+                yield each, source.finding(
+                    "cwl-expression", ("steps", name, *place), what,
+                    seen=text[:80], expected=one_of(bound), fix=closest(each, list(bound)) or f"bind '{each}' under 'in'",
+                )  # fmt: skip
