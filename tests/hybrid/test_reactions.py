@@ -100,17 +100,17 @@ def test_a_step_goes_on_past_its_time_limit(tmp_path: Path, testbed: Sites, loca
 def test_a_training_goes_on_in_the_next_job_until_it_is_done_as_one_step(tmp_path: Path, testbed: Sites) -> None:
     """To the weights of one that has no limit."""
     options = {
-        "training_steps": 6000, "batch_size": 2, "patch_shape": [16, 16, 16], "channels": [4, 4, 4, 4, 4],
-        "epoch_steps": 300, "validation_interval": 20, "threads_per_rank": 1, "precision": "float32",
+        "training_steps": 14000, "batch_size": 2, "patch_shape": [16, 16, 16], "channels": [4, 4, 4, 4, 4],
+        "epoch_steps": 700, "validation_interval": 20, "threads_per_rank": 1, "precision": "float32",
     }  # fmt: skip
     weights = []
     for name, target in (("hpc", {"deployment": "hpc", "service": "usual"}), ("here", {"deployment": "here"})):
         folder = tmp_path / name
         folder.mkdir()
         data = {"training_set": {"class": "Directory", "path": str(training_set(folder / "data"))}}
-        limit = {"time": "00:01:00", "signalLeadTime": 15}
+        limit = {"time": "00:02:00", "signalLeadTime": 30}
         write_training(folder, data | options, target=target, service=limit, reactions=AT_ONCE)
-        ended = go(folder, testbed, 1200)
+        ended = go(folder, testbed, 1800)
         assert ended.exit_code == 0, ended.stderr
         if name == "hpc":
             told = reactions(ended)

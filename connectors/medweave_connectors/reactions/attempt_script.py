@@ -53,7 +53,12 @@ def clean_start(
         checkpoint_folder: name of the folder inside the output folder that outlives a start; empty for a step without one.
         temporary: folder of the command's temporary files, emptied at each start but the first; empty for none.
         was_empty: the engine had made an empty folder, and it may have been used since.
+
+    Raises:
+        ValueError: the output folder is no folder of a step, but the root.
     """
+    if not output_directory.strip("/"):
+        raise ValueError(f"{output_directory!r} is no output folder")
     fresh, part, kept, new, old = (
         shlex.quote(posixpath.join(home, name)) for name in ("fresh", "fresh.part", "kept", "new", "old")
     )

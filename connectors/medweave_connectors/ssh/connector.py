@@ -164,7 +164,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
                 return await self.run(location, [script], capture_output=True) or ("", 1)
 
             async def begin(further: Mapping[str, str]) -> tuple[str, int]:
-                return await self._attempt(location, command, {**given, **further}, workdir, streams, timeout, job_name)
+                return await self.run_once(location, command, {**given, **further}, workdir, streams, timeout, job_name)
 
             attempts = MachineAttempts(
                 job_name,
@@ -273,7 +273,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
         finally:
             process.close()  # not waited for: servers agree when the command has ended
 
-    async def _attempt(
+    async def run_once(
         self,
         location: ExecutionLocation,
         command: MutableSequence[str],
@@ -283,6 +283,11 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
         timeout: int | None,
         job_name: str,
     ) -> tuple[str, int]:
+        """Runs a job's command in a folder as it is, and only once; raises as `run`.
+
+        Args:
+            streams: files of its stdin, stdout and stderr.
+        """
         key = secrets.token_hex(8)
         line = shell_line(
             command,

@@ -80,7 +80,8 @@ class Session:
         told: tuple[str, int] | None
         if "work" in request:
             words = ["sh", "-c", shlex.quote(request["work"])]
-            told = await self._connector.run(self._place, words, workdir=request["in"], job_name=JOB)
+            # In a folder that is its own business: one that a step writes to would be made anew for each attempt.
+            told = await self._connector.run_once(self._place, words, {}, request["in"], (None, None, None), None, JOB)
         else:
             told = await self._connector.run(self._place, [request["ask"]], capture_output=True)
         assert told is not None

@@ -75,6 +75,8 @@ def install() -> None:
                 sys.stderr.flush()
                 os._exit(128 + number[0])
 
+    # A child made by fork would write its own signals there: whoever ended it would end this process.
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
     watcher = threading.Thread(target=watch, name="signal-watchdog", daemon=True)
     watcher.start()
     # The socket's other end must live as long as the process.

@@ -259,3 +259,27 @@ def test_the_peak_of_memory_is_the_programs_own() -> None:
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert len(ballast) > 0
     assert 5 < float(printed) < 200
+
+
+def test_a_signal_to_a_forked_child_does_not_end_its_parent() -> None:
+    # As the processes that cut patches: one that was asked to end had the training's own watchdog end the training.
+    code = (
+        "import os, signal, time\n"
+        "from medweave_steps.runtime import signals\n"
+        "signals.install()\n"
+        "signals._grace_s = 0.1\n"
+        "reading, writing = os.pipe()\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    try:\n"
+        "        os.write(writing, b'.')\n"
+        "        time.sleep(60)\n"
+        "    finally:\n"
+        "        os._exit(0)\n"
+        "os.read(reading, 1)\n"
+        "os.kill(child, signal.SIGTERM)\n"
+        "os.waitpid(child, 0)\n"
+        "time.sleep(1)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
