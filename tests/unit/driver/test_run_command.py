@@ -200,7 +200,10 @@ def test_a_run_that_goes_on_or_is_of_another_workflow_is_not_resumed(tmp_path: P
 def test_a_run_that_cannot_begin_leaves_nothing_and_tells_the_engines_error(tmp_path: Path) -> None:
     write_workflow(tmp_path, {"first": GOOD})
     document = json.loads((tmp_path / "tiny.cwl").read_text(encoding="utf-8"))
-    older = document | {"cwlVersion": "v1.0", "requirements": {"NoRequirement": {}}}  # the checks know those of v1.2 alone
+    older = document | {
+        "cwlVersion": "v1.0",
+        "requirements": {"NoRequirement": {}},
+    }  # the checks know those of v1.2 alone
     (tmp_path / "tiny.cwl").write_text(json.dumps(older), encoding="utf-8")
     process = start(tmp_path, "--json")
     out, err = process.communicate(timeout=60)
