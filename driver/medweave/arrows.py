@@ -10,6 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 CORNER = 6.0
+GAP, TRACK = 22.0, 7.0  # a gap's width without tracks, and each track's
+BAND = 12.0  # from a column to its first track
+PORT = 8.0  # arrows leave a box as much below its middle as others come in above it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,30 @@ def routes(boxes: Mapping[str, Box], arrows: Iterable[tuple[str, str]]) -> list[
 def widths(found: Sequence[Route], num_columns: int) -> list[int]:
     """How many tracks each gap has, from the one left of the first column to the one right of the last."""
     return [max((each.track + 1 for each in found if each.gap == gap), default=0) for gap in range(num_columns + 1)]
+
+
+def spread(
+    found: Sequence[Route], num_columns: int, *, width: float, margin: float
+) -> tuple[list[float], list[float], float]:
+    """Where each column begins, where the first track of each gap is, and how wide the picture is.
+
+    Args:
+        width: of a box.
+        margin: left and right of all.
+    """
+    tracks, x, lefts, gaps = widths(found, num_columns), margin, [], []
+    for number in range(num_columns):
+        gaps.append(x + BAND)
+        x += (GAP if number else 0) + TRACK * tracks[number]
+        lefts.append(x)
+        x += width
+    gaps.append(x + BAND)
+    return lefts, gaps, x + margin + TRACK * tracks[-1]
+
+
+def cut(text: str, letters: int) -> str:
+    """A text of a box, with no more letters."""
+    return text if len(text) <= letters else f"{text[: letters - 1]}…"
 
 
 def drawn(start: tuple[float, float], across: float, end: tuple[float, float]) -> str:

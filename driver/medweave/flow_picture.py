@@ -10,19 +10,13 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from medweave.arrows import Box, Route, drawn, routes, widths
+from medweave.arrows import PORT, TRACK, Box, Route, cut, drawn, routes, spread
 from medweave.history import UNFINISHED, Job
 from medweave.timeline import colours, short_duration
 
 WIDTH, HEIGHT, ROW = 180.0, 42.0, 58.0  # of a box; from one row to the next
-MARGIN, GAP, TRACK, BAND = (
-    14.0,
-    22.0,
-    7.0,
-    12.0,
-)  # around all; between columns; of an arrow; from a column to its first arrow
+MARGIN = 14.0  # around all
 HEAD, LINE, LETTERS = 46.0, 16.0, 27
-PORT = 8.0  # arrows leave a box as much below its middle as others come in above it
 MUCH = 2**20  # bytes: of more, an arrow tells that others imply
 REUSED = "not done again"
 OTHERS = ("failed", "cancelled", UNFINISHED)
@@ -82,7 +76,7 @@ def flow_picture(jobs: Sequence[Job], kinds: Mapping[str, str]) -> str:
     columns = list(colour)
     boxes = {step.path: Box(column=columns.index(step.deployment), row=row) for row, step in enumerate(steps)}
     ways = routes(boxes, [(source, step.path) for step in steps for source in step.after])
-    lefts, gaps, width = _across(ways, len(columns))
+    lefts, gaps, width = spread(ways, len(columns), width=WIDTH, margin=MARGIN)
     end = HEAD + ROW * len(steps) + 8
     parts = [
         f'<svg viewBox="0 0 {width:g} {end + 4:g}" style="max-width:{width:g}px" aria-hidden="true" focusable="false">',
@@ -163,18 +157,6 @@ def _words(jobs: Sequence[Job]) -> str:
 # ---- how it looks
 
 
-def _across(ways: Sequence[Route], num_columns: int) -> tuple[list[float], list[float], float]:
-    """Where each column begins, where the first track of each gap is, and how wide the picture is."""
-    tracks, x, lefts, gaps = widths(ways, num_columns), MARGIN, [], []
-    for number in range(num_columns):
-        gaps.append(x + BAND)
-        x += (GAP if number else 0) + TRACK * tracks[number]
-        lefts.append(x)
-        x += WIDTH
-    gaps.append(x + BAND)
-    return lefts, gaps, x + MARGIN + TRACK * tracks[-1]
-
-
 def _tip(name: str, colour: str) -> str:
     return (
         f'<marker id="{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" markerUnits="userSpaceOnUse" '
@@ -187,8 +169,8 @@ def _column(left: float, name: str, kind: str, colour: str, end: float) -> list[
     return [
         f'<rect class="band" x="{left - 8:g}" y="0" width="{WIDTH + 16:g}" height="{end:g}" rx="6"/>',
         f'<rect x="{left - 8:g}" y="0" width="{WIDTH + 16:g}" height="4" rx="2" style="fill:{colour}"/>',
-        f'<text class="name" {middle} y="{LINE + 5:g}">{escape(_cut(name, LETTERS - 4))}</text>',
-        f'<text class="more" {middle} y="{LINE * 2 + 4:g}">{escape(_cut(kind, LETTERS))}</text>',
+        f'<text class="name" {middle} y="{LINE + 5:g}">{escape(cut(name, LETTERS - 4))}</text>',
+        f'<text class="more" {middle} y="{LINE * 2 + 4:g}">{escape(cut(kind, LETTERS))}</text>',
     ]
 
 
@@ -199,8 +181,8 @@ def _box(step: Step, left: float, top: float, colour: str) -> list[str]:
     return [
         f"<g><title>{escape(f'{step.name} on {step.where}: {step.words}')}</title>",
         f'<rect class="{kind}"{stroke} x="{left:g}" y="{y:g}" width="{WIDTH:g}" height="{HEIGHT:g}" rx="5"/>',
-        f'<text class="name" x="{left + 10:g}" y="{y + 18:g}">{escape(_cut(step.name, LETTERS - 4))}</text>',
-        f'<text class="more {kind}-words" x="{left + 10:g}" y="{y + 34:g}">{escape(_cut(step.words, LETTERS))}</text></g>',
+        f'<text class="name" x="{left + 10:g}" y="{y + 18:g}">{escape(cut(step.name, LETTERS - 4))}</text>',
+        f'<text class="more {kind}-words" x="{left + 10:g}" y="{y + 34:g}">{escape(cut(step.words, LETTERS))}</text></g>',
     ]
 
 
@@ -221,7 +203,3 @@ def _arrow(
         return f'<path class="arrow" marker-end="url(#flow-stays)" d="{path}"/>'
     own = colour[columns[begin.column]]
     return f'<path class="arrow moves" style="stroke:{own}" marker-end="url(#flow-{begin.column})" d="{path}"/>'
-
-
-def _cut(text: str, letters: int) -> str:
-    return text if len(text) <= letters else f"{text[: letters - 1]}…"

@@ -96,6 +96,18 @@ def test_a_step_goes_on_past_its_time_limit(tmp_path: Path, testbed: Sites, loca
     assert ended.stderr.count("note: goes on from ") == len(told) + 1
 
 
+PLACES = {"hpc": {"deployment": "hpc", "service": "usual"}, "here": {"deployment": "here"}}
+
+
+def training_at(folder: Path, name: str, options: dict[str, Any], **keys: Any) -> Path:
+    """A training in a folder of its own, bound to one of `PLACES`."""
+    own = folder / name
+    own.mkdir()
+    data = {"training_set": {"class": "Directory", "path": str(training_set(own / "data"))}}
+    write_training(own, data | options, target=PLACES[name], reactions=AT_ONCE, **keys)
+    return own
+
+
 @pytest.mark.long
 def test_a_training_goes_on_in_the_next_job_until_it_is_done_as_one_step(tmp_path: Path, testbed: Sites) -> None:
     """To the weights of one that has no limit."""
@@ -104,12 +116,8 @@ def test_a_training_goes_on_in_the_next_job_until_it_is_done_as_one_step(tmp_pat
         "epoch_steps": 700, "validation_interval": 20, "threads_per_rank": 1, "precision": "float32",
     }  # fmt: skip
     weights = []
-    for name, target in (("hpc", {"deployment": "hpc", "service": "usual"}), ("here", {"deployment": "here"})):
-        folder = tmp_path / name
-        folder.mkdir()
-        data = {"training_set": {"class": "Directory", "path": str(training_set(folder / "data"))}}
-        limit = {"time": "00:02:00", "signalLeadTime": 30}
-        write_training(folder, data | options, target=target, service=limit, reactions=AT_ONCE)
+    for name in PLACES:
+        folder = training_at(tmp_path, name, options, service={"time": "00:02:00", "signalLeadTime": 30})
         ended = go(folder, testbed, 1800)
         assert ended.exit_code == 0, ended.stderr
         if name == "hpc":
@@ -131,11 +139,8 @@ def test_a_training_that_was_pushed_out_gives_the_weights_of_an_uninterrupted_on
         "epoch_steps": 50, "validation_interval": 20, "threads_per_rank": 1, "precision": "float32",
     }  # fmt: skip
     weights = []
-    for name, target in (("hpc", {"deployment": "hpc", "service": "usual"}), ("here", {"deployment": "here"})):
-        folder = tmp_path / name
-        folder.mkdir()
-        data = {"training_set": {"class": "Directory", "path": str(training_set(folder / "data"))}}
-        write_training(folder, data | options, target=target, reactions=AT_ONCE)
+    for name in PLACES:
+        folder = training_at(tmp_path, name, options)
         going = begin(folder, testbed)
         if name == "hpc":
             going.wait_for_line("epoch 2/20", 300)

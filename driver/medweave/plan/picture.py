@@ -9,19 +9,17 @@ from dataclasses import dataclass, replace
 from html import escape
 
 from medweave import DRIVER_TYPE
-from medweave.arrows import Box, Route, drawn, routes, widths
+from medweave.arrows import PORT, TRACK, Box, Route, cut, drawn, routes, spread
 from medweave.plan.document import Input, Item, Move, Plan, PlannedStep
 from medweave.plan.flow import HERE, RESULTS
 from medweave.plan.text import figures_text, nearest, place_name, reuse_text, size
 from medweave.timeline import short_duration
 
 WIDTH, HEIGHT, ROW = 190.0, 44.0, 62.0  # of a box; from one row to the next
-MARGIN, GAP, TRACK = 18.0, 22.0, 7.0  # a gap's width without tracks, and each track's
-BAND, BEHIND = 12.0, 5.0  # from a column to its first track; from a box to one behind it
+MARGIN, BEHIND = 18.0, 5.0  # around all; from a box to one behind it
 TITLE, LINE, LETTER = 60.0, 16.0, 9.8  # the height above the columns, of a line, and a letter's width in the title
 LETTERS = 28  # of a box's small line
 COLOURS = ("#3a7fc4", "#b7791f", "#2f9461", "#b5478a", "#7c5cd0", "#7d7a2e")  # read on white and on black
-PORT = 8.0  # arrows leave a box as much below its middle as others come in above it
 STYLE = """
   svg { --ink: #1c2430; --soft: #5d6978; --paper: #fff; --band: #f4f6f9; --faint: #b4bdc9; --bad: #b83232; background: var(--paper);
         font-family: system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
@@ -87,7 +85,7 @@ def picture_of(plan: Plan) -> str:
     boxes = _boxes(plan, columns)
     arrows = _arrows(plan, boxes)
     ways = routes(boxes, [(each.source, each.target) for each in arrows])
-    lefts, gaps, width = _across(ways, len(columns))
+    lefts, gaps, width = spread(ways, len(columns), width=WIDTH, margin=MARGIN)
     heads = [_head(plan, place) for place in columns]
     top = TITLE + LINE * (max(map(len, heads)) + 1)
     end, foot = top + ROW * len(boxes), _foot(plan)
@@ -131,18 +129,6 @@ def _boxes(plan: Plan, columns: Sequence[str | None]) -> dict[str, Box]:
     places = {each.name: each.place for each in plan.inputs} | {each.step: _place(each) for each in plan.steps}
     places[RESULTS] = HERE
     return {name: Box(column=columns.index(place), row=row) for row, (name, place) in enumerate(places.items())}
-
-
-def _across(ways: Sequence[Route], num_columns: int) -> tuple[list[float], list[float], float]:
-    """Where each column begins, where the first track of each gap is, and how wide the picture is."""
-    tracks, x, lefts, gaps = widths(ways, num_columns), MARGIN, [], []
-    for number in range(num_columns):
-        gaps.append(x + BAND)
-        x += (GAP if number else 0) + TRACK * tracks[number]
-        lefts.append(x)
-        x += WIDTH
-    gaps.append(x + BAND)
-    return lefts, gaps, x + MARGIN + TRACK * tracks[-1]
 
 
 def _spot(name: str, box: Box, lefts: Sequence[float], top: float) -> _Spot:
@@ -258,8 +244,8 @@ def _step(step: PlannedStep, number: str, spot: _Spot) -> Iterator[str]:
     if step.one_job_for_each and not is_off:
         yield _rect(style, spot, shift=BEHIND)
     yield _rect(style, spot)
-    yield _text("soft" if is_off else "name", spot.left + 10, spot.top + 18, _cut(number + step.step.lstrip("/"), 24))
-    yield f"{_text('soft', spot.left + 10, spot.top + 35, _cut(_small_line(step), LETTERS))}</g>"
+    yield _text("soft" if is_off else "name", spot.left + 10, spot.top + 18, cut(number + step.step.lstrip("/"), 24))
+    yield f"{_text('soft', spot.left + 10, spot.top + 35, cut(_small_line(step), LETTERS))}</g>"
 
 
 def _small_line(step: PlannedStep) -> str:
@@ -294,8 +280,8 @@ def _input(each: Input, spot: _Spot) -> Iterator[str]:
     known = size(each.num_bytes) if each.num_bytes is not None else ""
     words = " · ".join(filter(None, (", ".join(each.classes or ()), known))) or "input"
     yield _rect("file", spot)
-    yield _text("", spot.left + 16, spot.top + 15, _cut(each.name, 22))
-    yield _text("soft", spot.left + 16, spot.top + 28, _cut(words, 24))
+    yield _text("", spot.left + 16, spot.top + 15, cut(each.name, 22))
+    yield _text("soft", spot.left + 16, spot.top + 28, cut(words, 24))
 
 
 def _results(spot: _Spot) -> Iterator[str]:
@@ -344,7 +330,3 @@ def _rect(style: str, spot: _Spot, *, shift: float = 0.0) -> str:
 
 def _text(style: str, x: float, y: float, words: str, more: str = "") -> str:
     return f'<text class="{style}" x="{x:g}" y="{y:g}" {more}>{escape(words)}</text>'
-
-
-def _cut(text: str, letters: int) -> str:
-    return text if len(text) <= letters else f"{text[: letters - 1]}…"
