@@ -55,9 +55,14 @@ def run(words: Sequence[str], *, environment: Mapping[str, str], output: int | I
         sys.exit(exit_code if exit_code > 0 else 128 - exit_code)
 
 
+def held_out_of(cases: int) -> int:
+    """How many of that many cases are held out."""
+    return round(cases * HELD_OUT_CASES / (DEVELOPMENT_CASES + HELD_OUT_CASES))
+
+
 def make_cohort(environment: Mapping[str, str], cases: int = DEVELOPMENT_CASES + HELD_OUT_CASES) -> None:
     """Chest CT of two synthetic cohorts: one to train and validate on, one of about a third of the cases, held out."""
-    held_out = round(cases * HELD_OUT_CASES / (DEVELOPMENT_CASES + HELD_OUT_CASES))
+    held_out = held_out_of(cases)
     print(
         f"make demo: writing {cases - held_out} + {held_out} synthetic chest CT series to build/demo/cohort",
         flush=True,

@@ -45,3 +45,8 @@ def test_fewer_cases_than_can_be_split_are_told(demo: ModuleType) -> None:
     assert demo.number("12", least=demo.FEWEST_CASES, example=30) == 12
     with pytest.raises(ArgumentTypeError, match="a whole number from 12"):
         demo.number("11", least=demo.FEWEST_CASES, example=30)
+
+
+def test_the_smallest_cohort_gives_the_hybrid_run_two_jobs_to_segment(demo: ModuleType) -> None:
+    job = YAML(typ="safe").load(ROOT / "workflows" / "lung-nodule-segmentation" / "jobs" / "hybrid-train.yml")
+    assert demo.held_out_of(demo.FEWEST_CASES) > job["cases_per_batch"]
