@@ -55,11 +55,13 @@ def label(text: str) -> str:
 
 
 def _driver(pid: int) -> str:
-    # The moment of its start tells a process from a later one with the same number.
+    # The moment of its start tells a process from a later one with the same number. Counted from the machine's: by the calendar it
+    # moves when the clock is set, and a driver that runs would be taken for one that has ended.
     try:
         process = psutil.Process(pid)
         # One that was killed is listed until its parent asks for it, which takes seconds where that is a container's first process.
-        started = 0 if process.status() == psutil.STATUS_ZOMBIE else int(process.create_time())
+        ended = process.status() == psutil.STATUS_ZOMBIE
+        started = 0 if ended else round(100 * (process.create_time() - psutil.boot_time()))
     except psutil.Error:
         started = 0
     return f"{_host()}_{pid}-{started}"

@@ -48,3 +48,14 @@ def test_a_driver_that_was_killed_has_ended_before_anyone_buries_it(driver: subp
     assert owner(found) == "ended"
     driver.wait()
     assert owner(found) == "ended"
+
+
+@pytest.mark.parametrize("moved_s", [-1.0, 1.0, 3600.0])
+def test_a_driver_that_runs_has_not_ended_because_the_clock_was_set(
+    driver: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, moved_s: float
+) -> None:
+    found = told(driver)
+    booted = psutil.boot_time()
+    # Linux tells the moment of its start by the calendar, which moves with the clock.
+    monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: booted + moved_s)
+    assert owner(found) == "running"
