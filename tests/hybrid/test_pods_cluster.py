@@ -16,6 +16,7 @@ from medweave.cli import main
 from support.compss_cluster import (
     AT_ONCE,
     CHART,
+    DEPLOYMENT,
     NEVER,
     ddp,
     prepare,
@@ -189,7 +190,9 @@ def test_a_signal_takes_the_release_down_within_20_s(tmp_path: Path, tenant: Ten
     assert time.monotonic() - before < 20
     assert ended.of_type("run.ended")[0]["data"]["state"] == "cancelled"
     assert not releases(tenant)
-    assert not [each for each in tenant.get("statefulsets", "") if each["metadata"]["name"].startswith("pods-")]
+    assert not [
+        each for each in tenant.get("statefulsets", "") if each["metadata"]["name"].startswith(f"{DEPLOYMENT}-")
+    ]
 
 
 def test_what_a_killed_driver_left_is_removed(tmp_path: Path, tenant: Tenant) -> None:
@@ -220,7 +223,7 @@ def test_medweave_clean_uninstalls_what_a_killed_driver_left(
     for name, value in environment(tenant).items():
         monkeypatch.setenv(name, value)
     assert main(["clean", str(going.record)]) == 0
-    assert f"pods: release {left} removed" in capsys.readouterr().out
+    assert f"{DEPLOYMENT}: release {left} removed" in capsys.readouterr().out
     assert not releases(tenant)
     kinds = "statefulsets,pods,services,configmaps,secrets,persistentvolumeclaims"
     assert not tenant.get(kinds, f"app.kubernetes.io/instance={left}")
@@ -231,7 +234,7 @@ def test_a_value_of_the_wrong_type_is_told_with_its_key(tmp_path: Path, tenant: 
     before = time.monotonic()
     ended = go(tmp_path, tenant)
     assert time.monotonic() - before < 15
-    assert "deployments.pods.config.values" in ended.stderr
+    assert f"deployments.{DEPLOYMENT}.config.values" in ended.stderr
     assert "replicas" in ended.stderr
     assert not releases(tenant)
 
@@ -242,7 +245,7 @@ def test_a_kubeconfig_that_is_refused_is_told(tmp_path: Path, tenant: Tenant) ->
     (tmp_path / "kubeconfig").write_text(json.dumps(document))
     prepare(tmp_path, {"train": (GOOD, GANG)}, kubeconfig="kubeconfig")
     ended = go(tmp_path, tenant)
-    assert "deployments.pods.config.kubeconfig" in ended.stderr
+    assert f"deployments.{DEPLOYMENT}.config.kubeconfig" in ended.stderr
 
 
 def test_a_gang_whose_rank_asks_for_another_try_starts_again_in_all_its_pods(tmp_path: Path, tenant: Tenant) -> None:
@@ -263,7 +266,7 @@ def test_a_helm_release_gives_one_place_per_pod(tmp_path: Path, tenant: Tenant) 
         "timeout": 120,
         "values": ddp() | {"engine": "ddp"},
     }
-    write(tmp_path, dict.fromkeys(("a", "b", "c"), GOOD), kind="medweave.helm", config=config)
+    write(tmp_path, dict.fromkeys(("a", "b", "c"), GOOD), kind="medweave.helm", config=config, deployment=DEPLOYMENT)
     ended = go(tmp_path, tenant)
     assert ended.exit_code == 0, ended.stderr
     assert len({event["location"] for event in ended.of_type("job.scheduled")}) == 2

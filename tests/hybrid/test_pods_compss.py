@@ -13,7 +13,17 @@ import pytest
 
 from medweave_steps.cli import main
 from support import continued
-from support.compss_cluster import AT_ONCE, NEVER, ddp, prepare, releases, with_environment, without_worker, worker
+from support.compss_cluster import (
+    AT_ONCE,
+    DEPLOYMENT,
+    NEVER,
+    ddp,
+    prepare,
+    releases,
+    with_environment,
+    without_worker,
+    worker,
+)
 from support.helm_release import Tenant
 from support.pod_runs import GANG, begin, decisions, failure, give_input, go
 from support.testbed import call
@@ -129,7 +139,7 @@ def test_compss_starts_the_application_on_the_master(
     ended = go(tmp_path, tenant)
     assert ended.exit_code == 0, ended.stderr
     host, engine, workers, *words = (tmp_path / "results" / "result.txt").read_text().split()
-    assert re.fullmatch(r"pods-\w+-master-0", host)
+    assert re.fullmatch(rf"{DEPLOYMENT}-\w+-master-0", host)
     assert engine == "compss"
     assert [re.sub(r".*-worker-", "", each) for each in workers.split(",")] == ["0", "1"]
     assert words[0] == "where"
@@ -170,7 +180,7 @@ def test_compss_goes_on_from_its_checkpoint_with_the_worker_that_takes_the_place
     assert ended.exit_code == 0, ended.stderr
     assert decisions(ended) == [("Cancelled", True)]
     host, _, workers, *_ = (tmp_path / "results" / "result.txt").read_text().split()
-    assert re.fullmatch(r"pods-\w+-master-0", host)
+    assert re.fullmatch(rf"{DEPLOYMENT}-\w+-master-0", host)
     assert [re.sub(r".*-worker-", "", each) for each in workers.split(",")] == ["0", "1"]
     uids = [[each["uid"] for each in event["data"]["site"]["pods"]] for event in ended.of_type("job.ended")]
     assert [each[:2] for each in uids] == [uids[0][:2]] * 2, "master and worker 0 are the same pods"

@@ -14,6 +14,7 @@ from support.pod_runs import BASE_IMAGE, write
 
 CHART = ROOT / "helm" / "compss-cluster"
 AT_ONCE = {"StepFailed": {"wait": 0}}
+DEPLOYMENT = "gang"  # no other test's, nor the tutorial's: what it has left is uninstalled after each test
 NEVER = {kind: {"do": "stop"} for kind in ("Preempted", "NodeFail", "Cancelled")}  # of a pod that is lost
 SMALL = {
     "requests": {"cpu": "20m", "memory": "64Mi", "ephemeral-storage": "64Mi"},
@@ -23,7 +24,7 @@ SMALL = {
 
 def releases(tenant: Tenant) -> list[str]:
     """Releases that bear medweave's labels and this test's deployment."""
-    found = tenant.get("secrets", "owner=helm,medweave.dev/deployment=pods")
+    found = tenant.get("secrets", f"owner=helm,medweave.dev/deployment={DEPLOYMENT}")
     return sorted({each["metadata"]["labels"]["name"] for each in found})
 
 
@@ -56,7 +57,7 @@ def prepare(
         "timeout": 120,
         **more,
     }
-    write(folder, tools, kind="medweave.compss", config=config | {"values": values or ddp()})
+    write(folder, tools, kind="medweave.compss", config=config | {"values": values or ddp()}, deployment=DEPLOYMENT)
 
 
 def with_environment(**more: Any) -> dict[str, Any]:
@@ -79,7 +80,8 @@ def worker(tenant: Tenant, number: int) -> str:
     (found,) = [
         each["metadata"]["name"]
         for each in tenant.get("pods", "")
-        if each["metadata"]["name"].endswith(f"-worker-{number}") and each["metadata"]["name"].startswith("pods-")
+        if each["metadata"]["name"].endswith(f"-worker-{number}")
+        and each["metadata"]["name"].startswith(f"{DEPLOYMENT}-")
     ]
     return str(found)
 
