@@ -17,7 +17,7 @@
 #   make constraints     resolve the dependencies anew and pin them with hashes
 # Options: PYTHON=python3.12   another interpreter (3.11 or newer)
 #          TORCH=cpu           PyTorch's CPU build (0.2 GB instead of 5 GB), for machines without an NVIDIA GPU
-#          STEPS=500           of demo: a shorter training, for a first look on a slow machine; it finds less
+#          STEPS=500           of demo and hybrid: a shorter training, for a first look on a slow machine; it finds less
 #          CASES=30            of demo: fewer patients than 74; hybrid takes the demo's
 #          TESTS='tests/hybrid/test_slurm.py …'   some of test-hybrid's files, or tests/hybrid/alone, which break parts of the testbed
 #          LONG=1              test-hybrid with the tests that take minutes: Slurm's own clocks, what hybrid shows as well
@@ -89,7 +89,7 @@ testbed-down: $(INSTALLED)
 	@$(BIN)/python $(TESTBED) down $(if $(PURGE),--purge)
 
 hybrid: testbed
-	@COMPSS_HOME='$(COMPSS_HOME)' $(BIN)/python deployments/hybrid/hybrid.py
+	@COMPSS_HOME='$(COMPSS_HOME)' $(BIN)/python deployments/hybrid/hybrid.py $(if $(STEPS),--steps $(STEPS))
 
 AT_SITES = -n 3 --max-worker-restart 0 $(if $(LONG),,-m 'not long') --ignore tests/hybrid/alone tests/hybrid
 test-hybrid: $(INSTALLED)

@@ -1,6 +1,6 @@
 """`make hybrid`: the lung pipeline over a real Slurm, a real COMPSs release and real pods, and the same on the laptop alone.
 
-    make hybrid [COMPSS_HOME=/path/of/an/installation]
+    make hybrid [STEPS=N] [COMPSS_HOME=/path/of/an/installation]
 
 `make` brings the testbed up before. Everything runs as the laptop's user behind the laptop's walls; what the sites themselves
 answer (sacct, the API server) is kept in build/hybrid/evidence/, and build/hybrid/summary.json is made from it. With COMPSS_HOME,
@@ -19,12 +19,17 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import summary
+from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "deployments" / "demo"))
+import demo  # noqa: E402
+
 OUTPUT = ROOT / "build" / "hybrid"
 EVIDENCE = OUTPUT / "evidence"
 TESTBED = ROOT / "deployments" / "testbed" / "testbed.py"
@@ -121,13 +126,17 @@ def stage(folder: Path) -> None:
         shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__", ".mypy_cache"))
     if not DEMO_COHORT.is_dir():
         say("writing the demo's cohort first")
-        sys.path.insert(0, str(ROOT / "deployments" / "demo"))
-        import demo
-
         demo.make_cohort(dict(os.environ))
     # Where the demo's job files look for it, seen from workflows/.
     shutil.copytree(DEMO_COHORT, checkout / "build" / "demo" / "cohort")
     subprocess.run(["chown", "-R", f"{USER}:", str(folder)], check=True)
+
+
+def shorten(folder: Path, steps: int) -> None:
+    """Writes another number of training steps into the staged job file, for both runs."""
+    path = folder / "checkout" / "workflows" / "lung-nodule-segmentation" / "jobs" / "hybrid-train.yml"
+    job = YAML(typ="safe").load(path) | {"training_steps": steps}
+    path.write_text(json.dumps(job, indent=2) + "\n", encoding="utf-8")
 
 
 def stream(folder: Path, site: str) -> float:
@@ -263,7 +272,13 @@ def show(result: dict[str, Any]) -> None:
 
 def main() -> int:
     """Runs everything; returns the exit code."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--steps",
+        type=partial(demo.number, least=1, example=100),
+        help="training steps instead of the job file's, for both runs",
+    )
+    steps = parser.parse_args().steps
     compss_home = compss_installation(os.environ.get("COMPSS_HOME", ""))
     shutil.rmtree(OUTPUT, ignore_errors=True)
     EVIDENCE.mkdir(parents=True)
@@ -272,6 +287,8 @@ def main() -> int:
         build_images(["train", "segment", *(["compss"] if compss_home else [])])
     folder = laptop_folder()
     stage(folder)
+    if steps:
+        shorten(folder, steps)
     if compss_home:
         bind_to_compss(folder, compss_home)
     seconds = {}

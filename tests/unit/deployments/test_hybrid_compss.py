@@ -1,4 +1,4 @@
-"""`make hybrid COMPSS_HOME=…`: what is refused, and what the file is bound to."""
+"""`make hybrid COMPSS_HOME=… STEPS=…`: what is refused, what the file is bound to, and what the job file says."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from ruamel.yaml import YAML
 
 from support.scripts import module_of
 
@@ -19,7 +20,8 @@ ROOT = Path(__file__).resolve().parents[3]
 def hybrid(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(str(ROOT / "deployments" / "hybrid"))
     yield module_of(ROOT / "deployments" / "hybrid" / "hybrid.py")
-    sys.modules.pop("summary", None)
+    for name in ("summary", "demo"):
+        sys.modules.pop(name, None)
 
 
 def test_without_an_installation_torch_trains(hybrid: ModuleType) -> None:
@@ -54,3 +56,11 @@ def test_an_installation_is_given_to_the_pods_and_trains(
     assert "{step: /train_distributed, target: {deployment: training-compss}}" in bound
     assert "engine: compss" in bound
     assert "claimName: medweave-compss" in bound
+
+
+def test_fewer_steps_change_nothing_else(hybrid: ModuleType, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "workflows", tmp_path / "checkout" / "workflows")
+    hybrid.shorten(tmp_path, 7)
+    job = Path("workflows", "lung-nodule-segmentation", "jobs", "hybrid-train.yml")
+    usual = YAML(typ="safe").load(ROOT / job)
+    assert YAML(typ="safe").load(tmp_path / "checkout" / job) == usual | {"training_steps": 7}
