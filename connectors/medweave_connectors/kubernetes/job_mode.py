@@ -146,7 +146,8 @@ class JobMode:
             if run is not None and run.engine_verdict == "completed" and run.signal_number is None:
                 await self._sweep(takeover.in_hands)
                 return
-            for job in await self._left_but(takeover.in_hands()):
+            known = takeover.may_go_on(self._deployment) - takeover.in_hands()
+            for job in (each for each in await self._jobs.left() if _key(each) in known):
                 name, earlier = job["metadata"]["name"], job["metadata"]["labels"].get(owner.RUN, "?")
                 console.say(
                     f"medweave: {self._deployment}: Job {name}, left by run {earlier}, is there for a run that goes on"

@@ -93,7 +93,7 @@ async def find(site: JobSite, asked: Submission, notice: Callable[[str], None]) 
             own = dataclasses.replace(
                 journal.taken_over(left, run_id=asked.run_id, output=asked.outputs[0]), inputs=asked.inputs
             )
-        if not await asyncio.to_thread(journal.take, _runs(), KUBERNETES, own):
+        if not journal.take(_runs(), KUBERNETES, own):
             continue  # another new driver was quicker
         doubt = doubt or await _patiently(site, name, partial(_hand_over, site, name, left))
         if not doubt:
