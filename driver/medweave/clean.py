@@ -20,13 +20,13 @@ from medweave.schema import streamflow_schema
 from medweave.sites import wrapped
 from medweave_connectors.documents import read_mapping
 from medweave_connectors.field_faults import check
+from medweave_connectors.left_jobs import journal
 from medweave_connectors.lines import Where, shown
 from medweave_connectors.placement.bindings import targets
 from medweave_connectors.placement.folder_commands import folder_of, remove_traces
 from medweave_connectors.placement.paths import expand
 from medweave_connectors.record.event_log import driver_lives
 from medweave_connectors.record.run import WORK
-from medweave_connectors.slurm import journal
 from medweave_connectors.slurm.commands import at_cluster, cancel_all
 from medweave_steps.contracts.errors import UserInputError
 
@@ -107,7 +107,7 @@ def clean(record: Run, file: Path) -> list[str]:
     document = read_mapping(file, "streamflow.yml")
     check(document, streamflow_schema(), file, ())
     places = places_of(document)
-    keys = [key for key in journal.read(record.folder / journal.FILE) if f":{record.run_id}:" not in key]
+    keys = [key for key in journal.read(record.folder / journal.SLURM) if f":{record.run_id}:" not in key]
     told = _clean(file, document, places, record.run_id, keys) if places else []
     lines = []
     for place, ended in zip(places, told, strict=True):

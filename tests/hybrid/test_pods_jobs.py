@@ -264,3 +264,28 @@ def test_what_a_killed_driver_left_is_ended_and_not_doubled(tmp_path: Path, tena
     assert ended.exit_code == 0, ended.stderr
     assert re.search(r"removing Job works-0-[0-9a-f]{8}, left by run", ended.stderr)
     assert_nothing_left(tenant)
+
+
+def test_a_job_of_a_killed_driver_is_gone_on_with(tmp_path: Path, tenant: Tenant) -> None:
+    starts = (
+        "echo + >> ../starts; until [ -e ../go ]; do sleep 0.2; done; cp ../starts result.txt; hostname >> result.txt"
+    )
+    going = working(tmp_path, tenant, starts)
+    (job,) = tenant.get("jobs", "medweave.dev/submission")
+    pod, folder = pod_of(tenant), f"/work/{going.record.name}"
+    going.signal(signal.SIGKILL)
+    going.wait()
+    (tmp_path / "stderr.txt").unlink()
+    second = begin(tmp_path, tenant)
+    second.wait_for_line(f"goes on with Job {job['metadata']['name']}", 120)
+    (same,) = tenant.get("jobs", "medweave.dev/submission")
+    assert same["metadata"]["uid"] == job["metadata"]["uid"]
+    assert same["metadata"]["labels"]["medweave.dev/run"] != job["metadata"]["labels"]["medweave.dev/run"]
+    assert pod_of(tenant) == pod
+    done = tenant.within(standing(tenant), f"find {folder} -name starts -execdir touch go ';'")
+    assert done.returncode == 0, done.stderr
+    ended = second.wait(120)
+    assert ended.exit_code == 0, ended.stderr
+    assert (tmp_path / "results" / "result.txt").read_text().split() == ["+", pod]
+    assert_nothing_left(tenant)
+    assert "removing Job" not in ended.stderr

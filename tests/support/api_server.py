@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Mapping
@@ -202,6 +203,7 @@ class ApiServer:
 
     async def _kinds(self, request: web.Request) -> web.StreamResponse:
         kinds = {"ConfigMap": "configmaps", "Pod": "pods", "Deployment": "deployments", "StatefulSet": "statefulsets"}
+        kinds |= {"PersistentVolumeClaim": "persistentvolumeclaims"}
         return web.json_response({"resources": [{"name": n, "kind": k, "namespaced": True} for k, n in kinds.items()]})
 
     async def _list_records(self, request: web.Request) -> web.StreamResponse:
@@ -298,12 +300,19 @@ class ApiServer:
 
 
 def is_selected(document: dict[str, Any], selector: str) -> bool:
-    """Whether an object has the labels, as kubectl takes them: `app=w,!medweave.dev/submission`."""
+    """Whether an object has the labels, as kubectl takes them: `app=w,!medweave.dev/submission,key in (a,b)`."""
     found = document["metadata"]["labels"]
-    wanted = [each.partition("=") for each in selector.split(",") if each]
-    return all(
-        found.get(key) == value if sign else key.startswith("!") and key[1:] not in found for key, sign, value in wanted
-    )
+    return all(_has(found, each) for each in re.split(r",(?![^(]*\))", selector) if each)
+
+
+def _has(found: Mapping[str, str], wanted: str) -> bool:
+    if wanted.startswith("!"):
+        return wanted[1:] not in found
+    if " in (" in wanted:
+        key, _, values = wanted.partition(" in ")
+        return found.get(key) in values.strip("()").split(",")
+    key, _, value = wanted.partition("=")
+    return found.get(key) == value
 
 
 def _status(code: int) -> dict[str, Any]:

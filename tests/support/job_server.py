@@ -76,6 +76,7 @@ class JobServer(ApiServer):
         application.router.add_get(jobs, self._list_jobs)
         application.router.add_post(jobs, self._make_job)
         application.router.add_delete(f"{jobs}/{{name}}", self._delete_job)
+        application.router.add_patch(f"{jobs}/{{name}}", self._patch_job)
         application.router.add_delete(f"/api/v1/namespaces/{NAMESPACE}/pods/{{name}}", self._delete_pod)
 
     async def _list_jobs(self, request: web.Request) -> web.StreamResponse:
@@ -90,6 +91,7 @@ class JobServer(ApiServer):
         name = document["metadata"]["name"]
         if name in self.jobs:
             return web.json_response({"message": f'jobs.batch "{name}" already exists'}, status=409)
+        document["metadata"] |= {"uid": f"uid-of-{name}", "resourceVersion": "1"}
         self.jobs[name] = document | {"status": {}}
         self.made.append(copy.deepcopy(document))
         self._make_pod(self.jobs[name])
@@ -102,12 +104,30 @@ class JobServer(ApiServer):
     async def _delete_job(self, request: web.Request) -> web.StreamResponse:
         if refused := self._refused(request):
             return refused
-        if self.jobs.pop(request.match_info["name"], None) is None:
+        job = self.jobs.get(request.match_info["name"])
+        if job is None:
             return web.json_response({"message": "not found"}, status=404)
+        wanted = ((await request.json()) if request.can_read_body else {}).get("preconditions", {})
+        if any(job["metadata"][key] != value for key, value in wanted.items()):
+            return web.json_response({"message": "Precondition failed"}, status=409)
+        self.jobs.pop(request.match_info["name"])
         for name in self._templates():
             if self.pods[name]["metadata"]["labels"]["job-name"] == request.match_info["name"]:
                 self._end_pod(name)
         return web.json_response({})
+
+    async def _patch_job(self, request: web.Request) -> web.StreamResponse:
+        if refused := self._refused(request):
+            return refused
+        job, metadata = self.jobs.get(request.match_info["name"]), (await request.json())["metadata"]
+        if job is None:
+            return web.json_response({"message": "not found"}, status=404)
+        own = job["metadata"]
+        if metadata.get("uid", own["uid"]) != own["uid"]:
+            return web.json_response({"message": "metadata.uid: field is immutable"}, status=422)
+        own["labels"] = own["labels"] | metadata["labels"]
+        own["resourceVersion"] = str(int(own["resourceVersion"]) + 1)
+        return web.json_response(job)
 
     async def _delete_pod(self, request: web.Request) -> web.StreamResponse:
         if request.match_info["name"] not in self.pods:

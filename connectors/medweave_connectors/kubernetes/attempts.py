@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from medweave_connectors.kubernetes.job import JobSite, KubernetesJob
+from medweave_connectors.kubernetes.job import KubernetesJob
+from medweave_connectors.kubernetes.job_site import JobSite
 from medweave_connectors.pods.step import Step
 from medweave_connectors.reactions.attempt_script import look_for_checkpoint, read_checkpoint
 from medweave_connectors.reactions.attempts import Attempts
@@ -24,17 +25,18 @@ class JobAttempts(Attempts):
         """`submit` runs a Job to its end, as `KubernetesJob.run` does, and removes it where it is cut off."""
         super().__init__(step.name, table, site.closing)
         self._step, self._site, self._submit = step, site, submit
-        self._home = ""
+        self._home, self._was_empty = "", False
         self._job: KubernetesJob
 
     async def attempt(self) -> tuple[str, int]:
         """Makes a Job and waits for its end."""
-        job = self._job = KubernetesJob(self._step, self._site, home=self._home)
-        self._home = self._home or job.files.folder
+        job = self._job = KubernetesJob(self._step, self._site, home=self._home, was_empty=self._was_empty)
         try:
             return await self._submit(job)
         finally:
             self.failure = job.failure
+            if not self._home:
+                self._home, self._was_empty = job.files.folder, job.taken_over
 
     async def left(self) -> Checkpoint:
         """What the last Job has left, as the standing pod sees it."""

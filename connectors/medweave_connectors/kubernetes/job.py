@@ -8,26 +8,25 @@ import contextlib
 import datetime
 import secrets
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from medweave_connectors import requests
 from medweave_connectors.errors import JobEndedBySite, SiteUnreachable, TimeLimitExceeded, of_the_file
-from medweave_connectors.kubernetes import job_script
-from medweave_connectors.kubernetes.job_cluster import GRACE_S, JobCluster, Seen
-from medweave_connectors.kubernetes.job_object import build_job, job_name, labels
+from medweave_connectors.kubernetes import job_script, job_words, takeover
+from medweave_connectors.kubernetes.job_cluster import GRACE_S, Seen
+from medweave_connectors.kubernetes.job_object import WORK, build_job, job_name, labels
 from medweave_connectors.kubernetes.job_script import JobFiles, ScriptEnd
+from medweave_connectors.kubernetes.job_site import JobSite
 from medweave_connectors.kubernetes.job_states import JobState, Told, judge_job
-from medweave_connectors.pods.cluster import Cluster, Refused
-from medweave_connectors.pods.commands import Counters, verdict
+from medweave_connectors.kubernetes.job_words import UNKNOWN_CODE
+from medweave_connectors.left_jobs.journal import Submission
+from medweave_connectors.pods.cluster import Refused
+from medweave_connectors.pods.commands import Counters
 from medweave_connectors.pods.errors import DeploymentRefused, PodLost
 from medweave_connectors.pods.patience import End, Hope, Waited, hope, hope_of_missing
 from medweave_connectors.pods.pod import Event, Pod, pod_facts
 from medweave_connectors.pods.states import node_lost, silent_node
 from medweave_connectors.pods.step import Step
-from medweave_connectors.pods.words import tell_events, tell_pods
 from medweave_connectors.reactions.table import Failed, FailureKind
 from medweave_connectors.record import console, current
 from medweave_connectors.record.job import CommandOutcome
@@ -39,33 +38,6 @@ LOST_NODE_S = 120.0  # a node that has not answered for so long is lost
 SILENT_S = 600.0  # an API server that is not heard of for so long has lost the job
 GONE_S = 30.0  # beyond the grace of a pod
 READS = 8  # at a look: so much is read of a command that says a lot
-UNKNOWN_CODE = 75  # "may succeed when run again"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSite:
-    """The place of a job, as its connector has it.
-
-    Attributes:
-        template: key of the deployment's config that describes the pod that stands, which is the template.
-        place: `pod:container` of it.
-        signal_lead_s: how long before its time limit a step with a checkpoint folder gets USR1, s.
-        ask: runs a line there and returns its output and exit code.
-        fetch_reports: returns a folder with copies of the reports, or None.
-        closing: true once the run is being ended.
-    """
-
-    deployment: str
-    template: str
-    place: str
-    cluster: Cluster
-    jobs: JobCluster
-    timeout_s: float
-    pending_timeout_s: float
-    signal_lead_s: int
-    ask: Callable[[str], Awaitable[tuple[str, int]]]
-    fetch_reports: Callable[[], Awaitable[Path | None]]
-    closing: Callable[[], bool]
 
 
 class KubernetesJob:
@@ -78,16 +50,17 @@ class KubernetesJob:
         failure: set where it has failed and is over; the site's table says what follows.
     """
 
-    def __init__(self, step: Step, site: JobSite, *, home: str = "") -> None:
-        """`home` is the folder of the step's first Job; empty in the first one itself."""
+    def __init__(self, step: Step, site: JobSite, *, home: str = "", was_empty: bool = False) -> None:
+        """`home` is the folder of the step's first Job; empty in the first one itself. `was_empty` is the script's."""
         token = secrets.token_hex(4)
         self.key, self.job_name = token, job_name(step.name, token)
         self.gone = self.over = False
         self.failure: Failed | None = None
         self._step, self._site = step, site
-        self._container = site.place.partition(":")[2]
+        self._container = site.container
         self.files = JobFiles.beside(step.output_directory, token)
-        self._home = home or self.files.folder
+        self._home, self._was_empty = home or self.files.folder, was_empty
+        self._left: Submission | None = None
         self._output = JobOutput(step.name)
         self._since = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
         self._started, self._made = time.monotonic(), 0.0
@@ -105,8 +78,10 @@ class KubernetesJob:
             TimeLimitExceeded, JobEndedBySite, SiteUnreachable: as the connector's `run`.
         """
         try:
-            await self._make()
+            await self._begin()
             told = await self._until_ended()
+            if self._left is not None and (told.state is JobState.COMPLETED or told.kind is not FailureKind.UNKNOWN):
+                await takeover.take_outputs(self._site, self._left, self.job_name)
             outcome = await self._outcome(told)
         finally:
             # In a task of its own: this one may be being cancelled.
@@ -124,21 +99,21 @@ class KubernetesJob:
 
     # ---- before it runs
 
-    async def _make(self) -> None:
+    async def _begin(self) -> None:
+        """Makes the Job, or goes on with one that does the same and whose driver is gone."""
         with of_the_file():
             request = requests.must_know(self._step.name, where=f"deployments.{self._site.deployment}")
-        told, code = await self._site.ask(job_script.make_folder(self.files))
-        if code:
-            raise PodLost(f"{self.files.folder} could not be made in {self._site.place}: {told}")
         script = job_script.job_script(
             self._step,
             self.files,
             home=self._home,
             checkpoint_folder=request.hints.checkpoint_folder,
             signal_lead_s=self._site.signal_lead_s,
+            was_empty=self._was_empty,
         )
+        standing = await self._standing()
         document = build_job(
-            await self._standing(),
+            standing,
             self._container,
             script,
             name=self.job_name,
@@ -147,11 +122,31 @@ class KubernetesJob:
             request=request,
             limit_s=self._step.limit_s,
         )
+        wanted = takeover.wanted(self._step, self._site, document, standing, key=self.key, files=self.files)
+        if wanted is not None:
+            self._left = await takeover.find(self._site, wanted, self._notice)
+        if self._left is not None:
+            self._go_on_with(self._left)
+        else:
+            await self._make(document, wanted)
+        self._made = time.monotonic()
+
+    def _go_on_with(self, left: Submission) -> None:
+        self.key, self.job_name, self.files = left.key, job_name(left.job, left.key), JobFiles(left.folder)
+        self._notice(f"goes on with Job {self.job_name}, which an earlier driver has made and left")
+
+    async def _make(self, document: dict[str, Any], wanted: Submission | None) -> None:
+        told, code = await self._site.ask(job_script.make_folder(self.files))
+        if code:
+            raise PodLost(f"{self.files.folder} could not be made in {self._site.place}: {told}")
+        if wanted is not None:
+            document["metadata"]["annotations"] |= {WORK: wanted.fingerprint}
+        await takeover.write_down(wanted, uid="")
         try:
-            await self._site.jobs.make(document)
+            uid = await self._site.jobs.make(document)
         except Refused as error:
             raise self._not_taken(error) from error
-        self._made = time.monotonic()
+        await takeover.write_down(wanted, uid=uid)
         self._notice(f"Job {self.job_name}")
 
     async def _standing(self) -> dict[str, Any]:
@@ -165,13 +160,7 @@ class KubernetesJob:
         if error.may_pass and error.status not in (401, 403):
             return SiteUnreachable(f"{self._site.deployment}: Job {self.job_name}: {error}")
         self._fail(FailureKind.SUBMIT_REJECTED, UNKNOWN_CODE)
-        return DeploymentRefused(
-            f"deployments.{self._site.deployment}.config.{'namespace' if error.status == 403 else 'mode'}: "
-            f"the cluster does not take the Job of {self._step.name}.",
-            seen=str(error),
-            expected=f"a namespace '{self._site.cluster.namespace}' in which this account may list, create and delete Jobs",
-            do="ask its administrator for that right or more quota, or leave `mode: job` out",
-        )
+        return job_words.not_taken(error, self._site, self._step.name)
 
     # ---- while it waits and runs
 
@@ -245,18 +234,8 @@ class KubernetesJob:
             self._notice(f"waits for up to {self._site.pending_timeout_s:.0f} s: {found[1]}")
 
     def _never_started(self, end: End, told: Told, reason: str) -> DeploymentRefused:
-        pods = [told.pod] if told.pod else []
-        key, what = {
-            End.NEVER: (self._site.template, "its pod cannot start"),
-            End.WAITED: ("pendingTimeout", f"its pod could not start within {self._site.pending_timeout_s:.0f} s"),
-            End.LATE: ("timeout", f"its pod did not run after {self._site.timeout_s:.0f} s"),
-        }[end]
-        lines = [*(tell_pods(pods) if pods else [reason]), *tell_events(self._events, pods)]
-        error = DeploymentRefused(
-            f"deployments.{self._site.deployment}.config.{key}: {what} ({self._step.name}, Job {self.job_name}).",
-            seen="\n".join(lines),
-            expected=f"a pod that starts in namespace '{self._site.cluster.namespace}', with what the step asks for",
-            do="look at what the cluster says above; correct the pod that is the template, the step's requirements, or the time",
+        error = job_words.never_started(
+            end, told, self._site, step=self._step.name, job_name=self.job_name, reason=reason, events=self._events
         )
         self._fail(FailureKind.SUBMIT_REJECTED, UNKNOWN_CODE)
         if (run := current()) is not None:
@@ -287,7 +266,7 @@ class KubernetesJob:
     async def _outcome(self, told: Told) -> CommandOutcome:
         end = await self._script_end(patient=told.state is JobState.COMPLETED)
         completed = told.state is JobState.COMPLETED and end is not None and end.exit_code == 0
-        code, word = (0, "") if completed else _failure(told, end, self._step.limit_s, place=self._site.place)
+        code, word = (0, "") if completed else job_words.failure(told, end, self._step.limit_s, place=self._site.place)
         counters = end.counters if end else Counters()
         kind = told.kind
         if kind is FailureKind.STEP_FAILED and counters.oom_kills:
@@ -358,6 +337,11 @@ class KubernetesJob:
             f"medweave: {self._site.deployment}: Job {self.job_name} may still run.\n  seen:     {said}\n  do:       {do}"
         )
 
+    @property
+    def taken_over(self) -> bool:
+        """An earlier driver has made it."""
+        return self._left is not None
+
     def _facts(self, told: Told) -> dict[str, object]:
         pod = told.pod or self._last
         pods = [pod_facts(pod, self._container)] if pod else []
@@ -372,17 +356,3 @@ class KubernetesJob:
     def _notice(self, text: str) -> None:
         if (run := current()) is not None:
             run.job_notice(self._step.name, text)
-
-
-def _failure(told: Told, end: ScriptEnd | None, limit_s: int | None, *, place: str) -> tuple[int, str]:
-    """The exit code, and the site's part of the cause."""
-    if told.kind is FailureKind.TIMEOUT:
-        return UNKNOWN_CODE, f"the time limit of {limit_s} s was reached; the step was ended."
-    if told.state is JobState.COMPLETED:
-        return UNKNOWN_CODE, f"its pod ended well, but in {place} nothing is seen of its files: do they share a volume?"
-    code = told.exit_code or (end.exit_code if end else 0) or UNKNOWN_CODE
-    if told.kind is FailureKind.OUT_OF_MEMORY:
-        return code, told.word and f"out of memory: the container was killed at its memory limit. {told.word}"
-    if told.kind is FailureKind.STEP_FAILED:
-        return code, verdict(code, Counters(oom_kills=0), end.counters if end else Counters())
-    return UNKNOWN_CODE, told.word

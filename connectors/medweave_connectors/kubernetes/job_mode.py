@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from streamflow.core.deployment import ExecutionLocation
 
+from medweave_connectors.kubernetes import takeover
 from medweave_connectors.kubernetes.attempts import JobAttempts
-from medweave_connectors.kubernetes.job import JobSite, KubernetesJob
+from medweave_connectors.kubernetes.job import KubernetesJob
 from medweave_connectors.kubernetes.job_cluster import JobCluster
 from medweave_connectors.kubernetes.job_object import SUBMISSION
+from medweave_connectors.kubernetes.job_site import JobSite
 from medweave_connectors.pods import owner
 from medweave_connectors.pods.cluster import Refused
 from medweave_connectors.pods.errors import DeploymentRefused
 from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.step import Step
 from medweave_connectors.pods.volumes import storage_at
-from medweave_connectors.record import console
+from medweave_connectors.record import console, current
 from medweave_connectors.remote import fetch_reports
 
 SHARED = ("claim", "nfs")  # what a pod on any node can mount
-LEFT_S, LEFT_PAUSE_S = 60.0, 1.0
+SWEEPS = 3  # a Job that changes while it is looked at is looked at again
 
 
 class JobMode:
@@ -43,7 +44,7 @@ class JobMode:
         self._template = "files" if connector.files else "selector"
 
     async def begin(self, pods: Sequence[Pod]) -> None:
-        """Looks whether the pods can be what they must be, and ends what killed drivers have left.
+        """Looks whether the pods can be what they must be, and ends what killed drivers have left and nobody goes on with.
 
         Raises:
             DeploymentRefused: they share no volume with others, or the account may not work with Jobs.
@@ -52,12 +53,7 @@ class JobMode:
         if not any(mount.storage is not None and mount.storage[0] in SHARED for mount in mounts):
             raise self._no_claim(f"config.{self._template}", "no container of its pods mounts a claim")
         try:
-            left = await self._jobs.left()
-            for job in left:
-                name = job["metadata"]["name"]
-                run = job["metadata"]["labels"].get(owner.RUN, "?")
-                console.say(f"medweave: {self._deployment}: removing Job {name}, left by run {run}")
-                await self._end_left(name, job["metadata"]["labels"].get(SUBMISSION, ""))
+            await self._sweep(lambda: takeover.may_go_on(self._deployment))
         except Refused as error:
             raise DeploymentRefused(
                 f"deployments.{self._deployment}.config.mode: this account may not work with Jobs.",
@@ -121,14 +117,43 @@ class JobMode:
             await asyncio.wait(self._open)
         # Whoever cancels all tasks of a run cancels those that remove Jobs, too.
         await asyncio.gather(*(each.remove() for each in self._live if not each.over))
+        await self._end_what_nobody_wanted()
 
-    async def _end_left(self, name: str, key: str) -> None:
-        deadline = time.monotonic() + LEFT_S
-        while await self._jobs.remove(name, key):
-            if time.monotonic() > deadline:
-                console.say(f"medweave: {self._deployment}: pods of Job {name} have not ended after {LEFT_S:.0f} s")
+    async def _sweep(self, spared: Callable[[], set[str]]) -> None:
+        """Ends the Jobs that drivers have left which run no more, but those with these keys.
+
+        Raises:
+            Refused: nobody answered, or the account may not work with Jobs.
+        """
+        for _ in range(SWEEPS):
+            left = await self._left_but(spared())
+            for job in left:
+                metadata = job["metadata"]
+                if await self._jobs.remove_unchanged(job):
+                    run = metadata["labels"].get(owner.RUN, "?")
+                    console.say(f"medweave: {self._deployment}: removing Job {metadata['name']}, left by run {run}")
+                    await takeover.end(self._jobs, self._deployment, metadata["name"], _key(job))
+            if not left:
                 return
-            await asyncio.sleep(LEFT_PAUSE_S)
+
+    async def _left_but(self, spared: set[str]) -> list[dict[str, Any]]:
+        return [each for each in await self._jobs.left() if _key(each) not in spared]
+
+    async def _end_what_nobody_wanted(self) -> None:
+        """After a success, the Jobs that no step has gone on with; else another run may do it, and they are named."""
+        run = current()
+        try:
+            if run is not None and run.engine_verdict == "completed" and run.signal_number is None:
+                await self._sweep(takeover.in_hands)
+                return
+            known = takeover.may_go_on(self._deployment) - takeover.in_hands()
+            for job in (each for each in await self._jobs.left() if _key(each) in known):
+                name, earlier = job["metadata"]["name"], job["metadata"]["labels"].get(owner.RUN, "?")
+                console.say(
+                    f"medweave: {self._deployment}: Job {name}, left by run {earlier}, is there for a run that goes on"
+                )
+        except Refused as error:
+            console.say(f"medweave: {self._deployment}: Jobs that earlier runs have left were not looked for: {error}")
 
     def _no_claim(self, key: str, seen: str) -> DeploymentRefused:
         return DeploymentRefused(
@@ -137,3 +162,7 @@ class JobMode:
             expected="a persistentVolumeClaim (ReadWriteMany) mounted at the deployment's `workdir`, or above it",
             do="mount one in the pods of this deployment, and make `workdir` a folder on it; or leave `mode: job` out",
         )
+
+
+def _key(job: Mapping[str, Any]) -> str:
+    return str(job["metadata"]["labels"].get(SUBMISSION, ""))

@@ -12,7 +12,10 @@ from medweave_connectors.pods import owner
 from medweave_connectors.requests import JobRequest
 
 DEPLOYMENT, SUBMISSION, JOB = "medweave.dev/deployment", "medweave.dev/submission", "medweave.dev/job"
-TTL_S = 3600  # of one whose driver is gone; a driver removes its own when it has read their end
+WORK = "medweave.dev/work"  # digest of what is computed, by which another driver knows it again
+TTL_S = (
+    3 * 24 * 3600
+)  # of one whose driver is gone, for the next one; a driver removes its own when it has read their end
 DISRUPTIONS = 3  # so often a pod that was taken away is replaced
 _GPU = "nvidia.com/gpu"
 _TMP = "medweave-tmp"

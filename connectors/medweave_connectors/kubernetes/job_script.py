@@ -60,7 +60,9 @@ class ScriptEnd:
     counters: Counters
 
 
-def job_script(step: Step, files: JobFiles, *, home: str, checkpoint_folder: str, signal_lead_s: int) -> str:
+def job_script(
+    step: Step, files: JobFiles, *, home: str, checkpoint_folder: str, signal_lead_s: int, was_empty: bool = False
+) -> str:
     """A script for a POSIX shell that is the first process of its container.
 
     Such a shell gets TERM and nobody else does, so it hands it on; when it ends, the kernel ends whatever is left. A further start
@@ -70,6 +72,7 @@ def job_script(step: Step, files: JobFiles, *, home: str, checkpoint_folder: str
         home: folder of the step's first job.
         checkpoint_folder: name of the folder inside the output folder that outlives a start; empty for none.
         signal_lead_s: how long before its time limit a step with such a folder gets USR1, s; at most half of the limit.
+        was_empty: the engine had made an empty output folder, and it may have been used since.
     """
     line = shell_line(step.words, environment=step.environment, workdir=step.output_directory, **step.streams)
     folder, end = shlex.quote(files.folder), shlex.quote(files.end)
@@ -82,6 +85,7 @@ def job_script(step: Step, files: JobFiles, *, home: str, checkpoint_folder: str
                 home=home,
                 checkpoint_folder=checkpoint_folder,
                 temporary=step.environment.get("TMPDIR", ""),
+                was_empty=was_empty,
             ),
             "command=",
             'trap \'[ -z "$command" ] || kill -s TERM "$command"\' TERM',

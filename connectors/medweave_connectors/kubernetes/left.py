@@ -8,7 +8,7 @@ from typing import Any
 from medweave_connectors.kubernetes.job_cluster import JobCluster
 from medweave_connectors.kubernetes.job_object import SUBMISSION
 from medweave_connectors.kubernetes.objects import Objects, title
-from medweave_connectors.pods import volumes
+from medweave_connectors.pods import owner, volumes
 from medweave_connectors.pods.left import Cleaned, GoneRun, pods_with, remove_folders, until_gone
 from medweave_connectors.pods.pod import Pod, parse_pod
 from medweave_connectors.pods.workloads import pod_templates, selectors, workloads
@@ -44,7 +44,13 @@ async def remove_left(connector: Any, gone: GoneRun) -> Cleaned:
 async def _end_jobs(connector: Any, gone: GoneRun, cleaned: Cleaned) -> bool:
     """Whether all Jobs of the run have ended, with their pods."""
     jobs = JobCluster(connector.cluster, connector.deployment_name)
-    own = [each["metadata"] for each in await jobs.with_labels(gone.selector) if gone.made(each["metadata"]["labels"])]
+    found = await jobs.all()
+    for metadata in (each["metadata"] for each in found if _goes_on(each, gone)):
+        run = metadata["labels"].get(owner.RUN)
+        cleaned.stays.append(f"Job {metadata['name']}, which works in the run's folder: run {run} goes on with it")
+    if cleaned.stays:
+        return False
+    own = [each["metadata"] for each in found if gone.made(each["metadata"]["labels"]) or _was_made_by(each, gone)]
     keys = [metadata["labels"].get(SUBMISSION, "") for metadata in own]
     for metadata, key in zip(own, keys, strict=True):
         await jobs.remove(metadata["name"], key)
@@ -53,6 +59,17 @@ async def _end_jobs(connector: Any, gone: GoneRun, cleaned: Cleaned) -> bool:
     ]
     cleaned.removed += [f"Job {metadata['name']}" for metadata in own]
     return not cleaned.stays
+
+
+def _was_made_by(job: Mapping[str, Any], gone: GoneRun) -> bool:
+    """Its pods keep the labels of the run that has made it, whoever has taken it over."""
+    return gone.made(job["spec"]["template"]["metadata"]["labels"])
+
+
+def _goes_on(job: Mapping[str, Any], gone: GoneRun) -> bool:
+    """Whether another driver, which lives, has taken a Job of the run over."""
+    labels = job["metadata"]["labels"]
+    return _was_made_by(job, gone) and not gone.made(labels) and owner.owner(labels) != "ended"
 
 
 async def _pods(connector: Any, manifests: Sequence[Mapping[str, Any]]) -> list[Pod]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from medweave_connectors.pods.cluster import Cluster, Refused
 
-MANAGER = "medweave"
+MANAGER, CLAIM = "medweave", "PersistentVolumeClaim"
 GONE_S = 30.0
 
 
@@ -38,13 +38,8 @@ class Objects:
 
     async def labels(self, document: Mapping[str, Any]) -> dict[str, str] | None:
         """The labels of an object that exists; None if it does not."""
-        try:
-            found = await self._cluster.request("GET", await self._path(document))
-        except Refused as error:
-            if error.status == 404:
-                return None
-            raise
-        return dict(found["metadata"].get("labels") or {})
+        found = await self._metadata(document)
+        return None if found is None else dict(found.get("labels") or {})
 
     async def apply(self, document: Mapping[str, Any]) -> None:
         """Makes the object, or makes it as it should be.
@@ -69,12 +64,36 @@ class Objects:
                 raise
 
     async def replace(self, document: Mapping[str, Any]) -> None:
-        """Deletes what an earlier run left, and applies the object once that is gone."""
+        """Deletes what an earlier run left, and applies the object once that is gone.
+
+        A claim is kept where it can be: on it lies what steps have finished, and Jobs may work there.
+        """
+        if document["kind"] == CLAIM and await self._is_kept(document):
+            return
         await self.delete(document)
         deadline = time.monotonic() + GONE_S
         while await self.labels(document) is not None and time.monotonic() < deadline:
             await asyncio.sleep(0.2)
         await self.apply(document)
+
+    async def _is_kept(self, document: Mapping[str, Any]) -> bool:
+        if "deletionTimestamp" in (await self._metadata(document) or {}):
+            return False
+        try:
+            await self.apply(document)
+        except Refused as error:
+            if error.status != 422:  # of another size or class: what is there cannot be changed
+                raise
+            return False
+        return True
+
+    async def _metadata(self, document: Mapping[str, Any]) -> dict[str, Any] | None:
+        try:
+            return dict((await self._cluster.request("GET", await self._path(document)))["metadata"])
+        except Refused as error:
+            if error.status == 404:
+                return None
+            raise
 
     async def _path(self, document: Mapping[str, Any]) -> str:
         version, kind = document["apiVersion"], document["kind"]

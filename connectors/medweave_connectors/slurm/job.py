@@ -19,14 +19,15 @@ from medweave_connectors.errors import (
     TimeLimitExceeded,
     of_the_file,
 )
+from medweave_connectors.left_jobs import journal
+from medweave_connectors.left_jobs.journal import SLURM, Submission
 from medweave_connectors.reactions.table import Failed, FailureKind
 from medweave_connectors.record import current
 from medweave_connectors.record.job import CommandOutcome
 from medweave_connectors.record.output import JobOutput
-from medweave_connectors.slurm import commands, journal, left_commands, submission, takeover, words
+from medweave_connectors.slurm import commands, left_commands, submission, takeover, words
 from medweave_connectors.slurm.answers import EndWords, read_poll
 from medweave_connectors.slurm.ends import Ends
-from medweave_connectors.slurm.journal import Submission
 from medweave_connectors.slurm.patience import Patience, SiteSilent, reason_of, until_answered
 from medweave_connectors.slurm.script import JobFiles, StepCommand, gang_script, node_script, single_script
 from medweave_connectors.slurm.service import Allocation, Service, allocation, refuse_if_too_large
@@ -232,7 +233,7 @@ class SlurmJob:
     async def _write_down(self, wanted: Submission | None, *, job_id: str) -> None:
         if wanted is not None:
             known = dataclasses.replace(wanted, job_id=job_id)
-            await asyncio.to_thread(journal.of(self._runs / wanted.run_id).write, known)
+            await asyncio.to_thread(journal.of(self._runs / wanted.run_id, SLURM).write, known)
 
     async def _until_known(self) -> tuple[EndWords, Told]:
         """Waits for the end, and for a source that knows how it was."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
+from medweave_connectors.left_jobs import work
+from medweave_connectors.left_jobs.journal import Submission
 from medweave_connectors.slurm import commands
 from medweave_connectors.slurm.answers import read_submission, whole
-from medweave_connectors.slurm.journal import Submission
 from medweave_connectors.slurm.script import JobFiles
 
 
@@ -29,21 +30,11 @@ class Left:
 
 
 def look(left: Submission, wanted: Submission) -> str:
-    """Compares the inputs of a job with those of the wanted one, and says how far its submission came.
-
-    What a new job finds in its output folder is an input too: where the engine has staged something there, nothing is the same.
-    """
+    """Compares the inputs of a job with those of the wanted one, and says how far its submission came."""
     files = JobFiles(left.folder)
     claimed, answer, code = (shlex.quote(files.path(name)) for name in ("claimed", "answer", "code"))
-    pairs = zip(left.inputs, wanted.inputs, strict=True)
-    conditions = [
-        f"[ -d {shlex.quote(left.folder)} ]",
-        "{ " + " || ".join(f"[ -d {shlex.quote(path)} ]" for path in left.outputs) + "; }",
-        f'[ -z "$(ls -A {shlex.quote(wanted.outputs[0])})" ]',
-        *(f"diff -rq {shlex.quote(old)} {shlex.quote(new)} > /dev/null 2>&1" for old, new in pairs),
-    ]
     return commands.line(
-        f"if {' && '.join(conditions)}; then echo same; fi",
+        f"if {work.is_there(left, wanted)}; then echo same; fi",
         f"[ -d {claimed} ] && echo claimed",
         f"cat {answer} 2> /dev/null",
         f"echo code $(cat {code} 2> /dev/null)",
@@ -70,14 +61,8 @@ def claim(files: JobFiles) -> str:
 
 
 def move(outputs: tuple[str, ...]) -> str:
-    """Puts the output folder, the first of these that exists, where the last one is. Cut off anywhere, it may run again."""
-    paths = [shlex.quote(path) for path in outputs]
-    # The others are what the engine made for drivers that were gone before they could use it.
-    moves = [
-        f"if [ -d {old} ]; then rm -rf {' '.join(paths[place:])} && mv {old} {paths[-1]}; exit; fi"
-        for place, old in enumerate(paths[:-1], start=1)
-    ]
-    return commands.line(f"( {'; '.join((*moves, f'[ -d {paths[-1]} ]'))} )", "echo code $?")
+    """As `work.move`."""
+    return commands.line(work.move(outputs), "echo code $?")
 
 
 def read_move(answer: str) -> bool:

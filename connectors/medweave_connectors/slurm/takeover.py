@@ -8,27 +8,19 @@ No streamflow in here.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
-import fcntl
-import hashlib
-import json
-import os
-import shlex
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from medweave_connectors.names import FOLDER, nameless
-from medweave_connectors.slurm import commands, journal, left_commands, submission
+from medweave_connectors.left_jobs import journal, work
+from medweave_connectors.left_jobs.journal import SLURM, Submission
+from medweave_connectors.slurm import commands, left_commands, submission
 from medweave_connectors.slurm.answers import read_end, sections
-from medweave_connectors.slurm.journal import Submission
 from medweave_connectors.slurm.left_commands import Left, read_left
 from medweave_connectors.slurm.patience import Patience
 from medweave_connectors.slurm.script import JobFiles, StepCommand
 from medweave_connectors.slurm.service import Allocation
 from medweave_connectors.slurm.states import JobState, judge
 from medweave_connectors.slurm.submission import Ask
-from medweave_steps import __version__
 
 IN_FLIGHT_LOOKS, PAUSE_S = 10, 3.0
 
@@ -50,17 +42,13 @@ def fingerprint(step: StepCommand, asked: Allocation, *, place: str, prologue: s
         "place": place,
         "prologue": prologue,
         "worker": dataclasses.asdict(step.worker),
-        "version": __version__,
     }
-    return hashlib.sha256(nameless(json.dumps(parts, sort_keys=True), run_id).encode()).hexdigest()
+    return work.fingerprint(parts, run_id=run_id)
 
 
 def inputs_of(step: StepCommand) -> tuple[str, ...]:
-    """The paths that a command reads from folders of the engine, in the order in which it names them."""
-    own = {step.output_directory, *(step.environment.get(name, "") for name in ("HOME", "TMPDIR"))}
-    texts = [text for word in step.words for text in _words(word)]
-    paths = [text[text.index("/") :] for text in (*texts, step.stdin or "") if FOLDER.search(text) and "/" in text]
-    return tuple(path for path in paths if not any(path == each or path.startswith(f"{each}/") for each in own if each))
+    """As `work.inputs_of`."""
+    return work.inputs_of(step.words, step.environment, output_directory=step.output_directory, stdin=step.stdin)
 
 
 async def find(ask: Ask, runs: Path, wanted: Submission, patience: Patience) -> Submission | None:
@@ -79,20 +67,19 @@ async def find(ask: Ask, runs: Path, wanted: Submission, patience: Patience) -> 
         job_id = await _job_of(ask, left, wanted, patience)
         if not job_id or not await _is_of_use(ask, left, job_id):
             continue
-        with _alone(runs):
-            if left.key not in {each.key for each in _alike(runs, wanted)}:
-                continue  # another new driver was quicker
-            own = journal.taken_over(left, run_id=wanted.run_id, output=wanted.outputs[0])
-            own = dataclasses.replace(own, job_id=job_id, inputs=wanted.inputs)
-            journal.of(runs / wanted.run_id).write(own)
-        return own
+        own = journal.taken_over(left, run_id=wanted.run_id, output=wanted.outputs[0])
+        own = dataclasses.replace(own, job_id=job_id, inputs=wanted.inputs)
+        if journal.take(runs, SLURM, own):
+            return own
     return None
 
 
 def _alike(runs: Path, wanted: Submission) -> list[Submission]:
     """Newest first: of several attempts the last one counts."""
     same = [
-        each for each in journal.left_behind(runs) if (each.job, each.fingerprint) == (wanted.job, wanted.fingerprint)
+        each
+        for each in journal.left_behind(runs, SLURM)
+        if (each.job, each.fingerprint) == (wanted.job, wanted.fingerprint)
     ]
     return [each for each in same if len(each.inputs) == len(wanted.inputs)]
 
@@ -131,20 +118,3 @@ async def _is_of_use(ask: Ask, left: Submission, job_id: str) -> bool:
     if told is None:
         return not end.forgotten  # what Slurm has forgotten runs no more, and nobody knows how it ended
     return told.state is JobState.COMPLETED
-
-
-@contextlib.contextmanager
-def _alone(runs: Path) -> Iterator[None]:
-    file = os.open(runs / ".takeover.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(file)
-
-
-def _words(word: str) -> Sequence[str]:
-    try:
-        return shlex.split(word)
-    except ValueError:  # a part of a shell's own syntax
-        return [word]

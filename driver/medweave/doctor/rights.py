@@ -41,6 +41,7 @@ PODS = (
 )
 JOBS = (
     Right("batch", "jobs", ("list", "create", "delete")),
+    Right("batch", "jobs", ("patch",), "a Job that a killed driver has left is ended, and its step done anew"),
     Right("", "pods", ("delete",), "an ended run's pods get the whole grace period of the template"),
 )
 

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from medweave_connectors.left_jobs.journal import SLURM, Journal, Submission, left_behind, read, taken_over
 from medweave_connectors.record.event_log import EventLog
 from medweave_connectors.slurm import left_commands
-from medweave_connectors.slurm.journal import Journal, Submission, left_behind, read, taken_over
 from medweave_connectors.slurm.script import JobFiles, StepCommand
 from medweave_connectors.slurm.service import Allocation
 from medweave_connectors.slurm.takeover import fingerprint, inputs_of
@@ -41,7 +41,7 @@ def driver(runs: Path, name: str, *submissions: Submission) -> Iterator[None]:
     log = EventLog(runs / name / "events.jsonl", name)
     (runs / name / "work").mkdir()
     log.append("run.started")
-    journal = Journal(runs / name)
+    journal = Journal(runs / name / SLURM)
     for each in submissions:
         journal.write(each)
     yield
@@ -51,8 +51,8 @@ def driver(runs: Path, name: str, *submissions: Submission) -> Iterator[None]:
 def test_the_newest_word_counts(tmp_path: Path) -> None:
     known = submission(job_id="7")
     with driver(tmp_path, "one", submission(), known):
-        assert left_behind(tmp_path) == [], "its driver lives"
-    assert left_behind(tmp_path) == [known]
+        assert left_behind(tmp_path, SLURM) == [], "its driver lives"
+    assert left_behind(tmp_path, SLURM) == [known]
     assert (tmp_path / "one" / "work" / "slurm-jobs.jsonl").stat().st_mode & 0o077 == 0
 
 
@@ -63,7 +63,7 @@ def test_the_last_attempt_of_the_newest_run_comes_first(tmp_path: Path) -> None:
     os.utime(tmp_path / "one" / "work" / "slurm-jobs.jsonl", (1, 1))
     with driver(tmp_path, "two", other):
         pass
-    assert left_behind(tmp_path) == [other, again, first]
+    assert left_behind(tmp_path, SLURM) == [other, again, first]
 
 
 def test_a_run_that_came_to_its_end_has_left_nothing(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_run_that_came_to_its_end_has_left_nothing(tmp_path: Path) -> None:
         pass
     with (tmp_path / "one" / "events.jsonl").open("a") as events:
         events.write('{"sequence":2,"type":"run.ended"}\n')
-    assert left_behind(tmp_path) == []
+    assert left_behind(tmp_path, SLURM) == []
 
 
 def test_what_has_not_changed_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,19 +83,19 @@ def test_what_has_not_changed_is_read_once(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(Path, "open", lambda path, *words, **keys: opened.append(path) or really(path, *words, **keys))
     events = tmp_path / "one" / "events.jsonl"
     for _ in range(3):
-        assert left_behind(tmp_path) == [submission()]
+        assert left_behind(tmp_path, SLURM) == [submission()]
     assert opened.count(events) == 1
     with events.open("a") as file:
         file.write('{"sequence":2,"type":"run.ended"}\n')
-    assert left_behind(tmp_path) == []
+    assert left_behind(tmp_path, SLURM) == []
 
 
 def test_a_job_in_the_hands_of_a_living_driver_is_left_alone(tmp_path: Path) -> None:
     with driver(tmp_path, "one", submission(job_id="7")):
         pass
     with driver(tmp_path, "two", taken_over(submission(job_id="7"), run_id="two", output="/s/new")):
-        assert left_behind(tmp_path) == []
-    (left,) = left_behind(tmp_path)
+        assert left_behind(tmp_path, SLURM) == []
+    (left,) = left_behind(tmp_path, SLURM)
     assert (left.run_id, left.outputs) == ("two", ("/s/out", "/s/new")), "what the newer run says counts"
 
 
@@ -104,28 +104,28 @@ def test_a_driver_that_is_killed_lets_go_and_leaves_whole_lines(tmp_path: Path) 
 import os, signal
 from pathlib import Path
 from medweave_connectors.record.event_log import EventLog
-from medweave_connectors.slurm.journal import Journal, Submission
+from medweave_connectors.left_jobs.journal import SLURM, Journal, Submission
 runs = Path({str(tmp_path)!r})
 log = EventLog(runs / "one" / "events.jsonl", "one")
 (runs / "one" / "work").mkdir()
-Journal(runs / "one").write(Submission(**{dataclasses.asdict(submission())!r}))
+Journal(runs / "one" / SLURM).write(Submission(**{dataclasses.asdict(submission())!r}))
 print("written", flush=True)
 signal.pause()
 """
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert left_behind(tmp_path) == []
+        assert left_behind(tmp_path, SLURM) == []
         process.kill()
     with (tmp_path / "one" / "work" / "slurm-jobs.jsonl").open("a") as file:
         file.write('{"key":"half')
-    assert left_behind(tmp_path) == [submission()]
+    assert left_behind(tmp_path, SLURM) == [submission()]
 
 
 def test_a_full_disk_is_told_before_anything_is_submitted(tmp_path: Path) -> None:
     file = tmp_path / "work" / "slurm-jobs.jsonl"
     file.parent.mkdir()
-    journal = Journal(tmp_path)
+    journal = Journal(tmp_path / SLURM)
     journal.write(submission())
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

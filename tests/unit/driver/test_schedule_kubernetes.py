@@ -130,7 +130,7 @@ def test_the_rights_are_what_the_deployments_in_the_cluster_need(tmp_path: Path)
         "/pods": ["get", "list", "delete"],
         "/pods/exec": ["get", "create"],
         "/events": ["list"],
-        "batch/jobs": ["list", "create", "delete"],
+        "batch/jobs": ["list", "create", "delete", "patch"],
         "apps/deployments": ["get", "create", "patch", "delete"],
         "/configmaps": ["get", "create", "patch", "delete"],
     }
