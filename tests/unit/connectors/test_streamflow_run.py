@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -238,6 +240,32 @@ def test_validation_writes_nothing(tmp_path: Path) -> None:
     write_workflow(tmp_path, {"first": GOOD})
     assert run(tmp_path, "--validate").exit_code == 0
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        ({"scan": {"class": "File", "path": "job.yml"}}, ["job.yml:1: the input 'slices' is missing", "slices: … (int[])"]),
+        ({"scan": "Doe.nii", "slices": [1]}, ["job.yml:1: scan: this value is not of the type of 'scan'", "a text"]),
+        (
+            {"scan": {"class": "File", "path": "job.yml"}, "slices": [1, "two"]},
+            ["job.yml:1: slices[1]: this value is not of the type", "write a value of type int"],
+        ),
+    ],
+)  # fmt: skip
+def test_inputs_that_do_not_fit_are_refused_before_the_run_begins(
+    job: dict[str, Any], words: list[str], tmp_path: Path
+) -> None:
+    """The engine has a line for each without its place, begins the run, and does the steps that do not read them."""
+    write_workflow(tmp_path, {"first": GOOD}, job=job)
+    document = json.loads((tmp_path / "tiny.cwl").read_text(encoding="utf-8"))
+    document["inputs"] = {"scan": "File", "slices": "int[]", "window": {"type": "int", "default": 3}}
+    (tmp_path / "tiny.cwl").write_text(json.dumps(document), encoding="utf-8")
+    ended = run(tmp_path)
+    assert ended.exit_code == 1
+    assert all(each in ended.stderr for each in words), ended.stderr
+    assert "Doe" not in ended.stderr, "a log may keep it"
+    assert not list((tmp_path / "runs").glob("*/events.jsonl"))
 
 
 def test_two_runs_at_once_do_not_lock_each_other_out(tmp_path: Path) -> None:
