@@ -13,6 +13,7 @@ import pytest
 
 from support import engine
 from support.engine import FILE, run, start, wait_until, write_workflow
+from support.engine_file import LOCAL, engine_file, ssh_site
 
 GOOD = "echo {} > run_report.json; echo done > result.txt"
 FIGURES = '{"verb":"v","unit":"case","done":1,"total":2,"seconds_left":3.5,"detail":"x","dice":NaN}'
@@ -266,6 +267,20 @@ def test_inputs_that_do_not_fit_are_refused_before_the_run_begins(
     assert all(each in ended.stderr for each in words), ended.stderr
     assert "Doe" not in ended.stderr, "a log may keep it"
     assert not list((tmp_path / "runs").glob("*/events.jsonl"))
+
+
+def test_a_deployment_that_cannot_be_built_ends_the_run_before_the_others_do_their_work(tmp_path: Path) -> None:
+    far = ssh_site(1, f"{tmp_path}/site")
+    far["config"]["environment"] = {"virtualEnvironment": "/a", "apptainer": "/b.sif"}
+    file = engine_file(
+        {"far": far, "here": LOCAL}, {"/first": {"deployment": "here"}, "/second": {"deployment": "far"}}
+    )
+    write_workflow(tmp_path, {"first": f"sleep 5; touch {tmp_path}/done; {GOOD}", "second": GOOD}, file=file)
+    ended = run(tmp_path)
+    assert "deployments.far.config.environment.apptainer: an image and a virtual environment exclude" in ended.stderr
+    assert not (tmp_path / "done").exists()
+    (end,) = ended.of_type("run.ended")
+    assert (end["data"]["state"], end["data"]["refused"], ended.exit_code) == ("failed", True, 1)
 
 
 def test_two_runs_at_once_do_not_lock_each_other_out(tmp_path: Path) -> None:
