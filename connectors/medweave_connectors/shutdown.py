@@ -15,6 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from streamflow.core.exception import WorkflowDefinitionException
+
 from medweave_connectors.errors import of_the_file
 from medweave_connectors.job_processes import kill_of_runs
 from medweave_connectors.local.process import kill_all
@@ -72,15 +74,19 @@ def end_left(run: RunRecord) -> None:
         console.say(f"medweave: {count} processes of runs whose drivers are gone were ended")
 
 
-def abort() -> None:
+def abort(error: Exception) -> None:
     """Ends a run that cannot succeed any more, as a signal would; `streamflow run` then exits with 1.
 
     After a failed deployment or placement StreamFlow waits for all jobs that go on elsewhere, perhaps for hours, and fails then.
+
+    Args:
+        error: why; where the file is wrong, and nothing was done yet, the record tells that the run was refused.
     """
     run = current()
     if run is None or _main_task is None or run_is_ending():
         return
     run.engine_verdict, run.aborted = "failed", True
+    run.refused = isinstance(error, WorkflowDefinitionException) and not run.has_done_anything
     _main_task.cancel()
 
 
@@ -95,8 +101,8 @@ def aborting() -> Iterator[None]:
     """What fails in here ends the run. The engine logs the error."""
     try:
         yield
-    except Exception:
-        abort()
+    except Exception as error:
+        abort(error)
         raise
 
 

@@ -174,15 +174,14 @@ def _check_fit(pipeline: Pipeline, site: Site, job: Path) -> dict[str, Any]:
 
 def _check_values(job: Path, pipeline: Pipeline) -> None:
     """Whether each input that must be there is, and is of its type; files are looked for where the job runs."""
-    from medweave.validate.jobs import check_job
+    from medweave.validate.jobs import misfit
     from medweave.validate.source import read
 
     (of_job, _), (of_workflow, _) = read(job), read(pipeline.path)
     if not of_job or not of_workflow:  # an empty one, or more than one document: validate says it
         return
-    for found in check_job(of_job[0], of_workflow[0], pipeline.inputs):
-        if found.rule in ("job-type", "job-input"):
-            raise fault_at(job, found.field, found.what, seen=found.seen, expected=found.expected, do=found.fix)
+    if (found := misfit(of_job[0], of_workflow[0])) is not None:
+        raise fault_at(job, found.field, found.what, seen=found.seen, expected=found.expected, do=found.fix)
 
 
 def _check_copy(text: str, binding: Binding) -> None:

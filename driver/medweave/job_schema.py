@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave.validate.cwl import formats_of, named, type_of
-from medweave.validate.cwl_types import Array, Enum, Record, Type
-from medweave.validate.jobs import OWN_KEYS
+from medweave.validate.cwl import formats_of
 from medweave.validate.source import read
+from medweave_connectors.cwl_types import Array, Enum, Record, Type, named, type_of
+from medweave_connectors.job_values import OWN_KEYS
 from medweave_connectors.lines import shown
 from medweave_steps.contracts.errors import UserInputError
 

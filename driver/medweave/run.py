@@ -53,8 +53,8 @@ DESCRIPTION = (
     "killed driver has left under Slurm or in a cluster (`mode: job`) are taken over, not doubled.\n\n"
     "Ctrl-C once, or TERM or HUP, ends the run's jobs and cleans up. Ctrl-C twice leaves at once, and says what is left.\n\n"
     "exit codes: 0 all was done, 1 the run failed, 3 a part was delivered, 130 after Ctrl-C, 143 and 129 after TERM and HUP,\n"
-    "2 wrong usage, 65 the run did not begin: a file is wrong or missing, or a site is not as it says, 69 StreamFlow or a library\n"
-    "is missing, 74 reading or writing failed"
+    "2 wrong usage, 65 nothing was done: a file is wrong or missing, or a site is not as it says, 69 StreamFlow or a library is\n"
+    "missing, 74 reading or writing failed"
 )
 
 
@@ -253,7 +253,7 @@ def _ended(following: Following, outdir: Path, *, as_json: bool, to_a_log: bool)
     """Tells the end; the exit code."""
     child, state, say = following.child, following.state, following.display.say
     code = INTERRUPTED if following.left is not None else child.exit_code or 0
-    if code == ENGINE_FAILED and state.began is None and not following.signals:
+    if code == ENGINE_FAILED and (state.began is None or state.refused) and not following.signals:
         code = UserInputError.exit_code
     if as_json and state.end is None:
         put(json.dumps(codec.to_json(_end_event(state, child.folder.name, code)), separators=(",", ":")), sys.stdout)

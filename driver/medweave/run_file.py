@@ -12,7 +12,8 @@ from medweave.sites import connector_schemas
 from medweave_connectors.closest import closest
 from medweave_connectors.documents import read_mapping
 from medweave_connectors.field_faults import FieldFault, fault_at
-from medweave_connectors.lines import spelled
+from medweave_connectors.job_values import refuse
+from medweave_connectors.lines import Where, spelled
 from medweave_connectors.placement.managers import check_managers, check_wraps
 from medweave_connectors.placement.names import check_named
 from medweave_connectors.placement.paths import resolve_paths
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 PLUGINS = "unito.streamflow.plugin"
 REFUSED = ("binding-structure", "binding-file", "binding-target")  # what else `medweave validate` finds, may run
 REFUSED_CWL = ("cwl-structure", "cwl-duplicate-id", "cwl-type")
+LOOK = "look at the job file: a log holds no names of inputs"
 REFUSED_EDGES = ("cwl-missing-file", "cwl-source", "cwl-cycle")
 
 
@@ -59,7 +61,7 @@ def check_file(file: Path, *, hides: bool = False) -> None:
 
 
 def check_documents(document: Mapping[str, Any], file: Path, *, job: Path | None = None, hides: bool = False) -> None:
-    """Refuses a workflow that is no CWL, and inputs that are not there.
+    """Refuses a workflow that is no CWL, and inputs that are not there or of another type.
 
     Args:
         document: a StreamFlow file that has passed its schema.
@@ -71,7 +73,9 @@ def check_documents(document: Mapping[str, Any], file: Path, *, job: Path | None
         FieldFault: the first fault.
         UserInputError: the same of an input, where it `hides`.
     """
-    for workflow in document["workflows"].values():
+    from medweave.validate.repository import Repository
+
+    for name, workflow in document["workflows"].items():
         config = workflow["config"]
         path = (file.parent / str(config["file"]).partition("#")[0]).resolve()
         if not path.is_file() or workflow.get("type") != "cwl":
@@ -81,6 +85,8 @@ def check_documents(document: Mapping[str, Any], file: Path, *, job: Path | None
         held = {str(each["port"]).lstrip("/") for each in workflow.get("bindings") or [] if "port" in each}
         if settings is not None and settings.is_file():
             _check_inputs(settings, path, held, hides=hides)
+        elif settings is None and (source := Repository(root=path.parent, files=[]).source(path)) is not None:
+            refuse({}, source.data, path.name, job=None, at=Where(file, ("workflows", name, "config")))
 
 
 def _check_cwl(path: Path) -> None:
@@ -110,25 +116,35 @@ def _check_cwl(path: Path) -> None:
 def _check_inputs(job: Path, workflow: Path, held: Collection[str], *, hides: bool) -> None:
     """Args: held: inputs that lie at a site."""
     from medweave.plan.sizes import missing_in
-    from medweave.validate.cwl import named
+    from medweave.validate.jobs import misfit
     from medweave.validate.source import read
+    from medweave_connectors.cwl_types import named
 
     read_both = read(job)[0][:1] + read(workflow)[0][:1]
     if len(read_both) < 2 or not isinstance(read_both[0].data, Mapping):
         return  # one is empty or no YAML, which is told where it is read
     source, described = read_both
+    if (found := None if "$graph" in described.data else misfit(source, described)) is not None:
+        raise _without_values(found) if hides else _fault_of(found)
     values = {name: source.data[name] for name in named(described.data.get("inputs")) if name in source.data}
     for field, path in missing_in({name: values[name] for name in values if name not in held}, job.resolve().parent):
         if hides:
             raise UserInputError(
                 f"the input '{field[0]}' of the job file: {spelled(field)}: there is no such file or folder.",
-                do="look at the job file: a log holds no names of inputs",
-            )
+                do=LOOK,
+            )  # fmt: skip
         beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
         raise fault_at(
             job, field, "there is no such file or folder.", seen=str(path), expected="a path from the folder of this file",
             do=closest(path.name, beside) or "correct the path, or make it first",
         )  # fmt: skip
+
+
+def _without_values(found: Finding) -> UserInputError:
+    return UserInputError(
+        f"the job file, line {found.line}: {spelled(found.field)}{': ' if found.field else ''}{found.what}",
+        expected=found.expected, do=LOOK,
+    )  # fmt: skip
 
 
 def _fault_of(found: Finding) -> FieldFault:

@@ -10,7 +10,7 @@ from pathlib import Path
 from medweave.validate import validate
 from medweave.validate.findings import Finding
 from support.cwl_files import ROOT
-from support.mistakes import Mistake
+from support.mistake import Mistake
 
 COPIED = (
     "workflows",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import stat
 import subprocess
 from pathlib import Path
 
@@ -11,8 +10,9 @@ import pytest
 
 from medweave.cli import main
 from medweave.validate import FORMATS
-from medweave.validate.cwl_types import fits, may_fit, of_value, parse, spelled_type
+from medweave.validate.charts import kube_version
 from medweave.validate.findings import RULES
+from medweave_connectors.cwl_types import fits, may_fit, of_value, parse, spelled_type
 
 TOOL = """\
 cwlVersion: v1.2
@@ -138,20 +138,69 @@ def test_an_image_stays_what_it_is(name: str, policy: str, code: int, folder: Pa
     assert main(["validate", "--images", policy]) == code
 
 
+# As Helm 4.0.5 of `go install`, which knows no version of Kubernetes, writes it.
+UNSTAMPED_HELM = r"""#!/bin/sh
+case "$*" in *"--kube-version 1.34.0"*) ;; *)
+  echo 'Error: chart requires kubeVersion: >=1.27.0-0 which is incompatible with Kubernetes v1.20.0' >&2; exit 1;; esac
+[ $1 = template ] && exit 0
+printf '%s\n' '==> Linting web' '[INFO] Chart.yaml: icon is recommended' "[ERROR] values.yaml: - at '/image': missing property 'repository'"
+printf '%s\n' '' '[ERROR] templates/: ' "web:" "- at '/image': missing property 'repository'" ''
+echo 'Error: 1 chart(s) linted, 1 chart(s) failed' >&2
+exit 1
+"""  # noqa: E501
+
+
+def write_chart(folder: Path, helm: str, more: str = "") -> Path:
+    """A chart, and a program `helm` in the folder that is returned."""
+    chart, programs = folder / "web", folder / ".bin"
+    (chart / "templates").mkdir(parents=True)
+    (chart / "Chart.yaml").write_text(f"apiVersion: v2\nname: web\nversion: 1.0.0\n{more}")
+    (chart / "values.yaml").write_text("{}\n")
+    programs.mkdir()
+    (programs / "helm").write_text(helm)
+    (programs / "helm").chmod(0o755)
+    return programs
+
+
+def test_what_helm_lint_has_against_a_chart_is_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    programs = write_chart(folder, UNSTAMPED_HELM, 'kubeVersion: ">=1.27.0-0"\n')
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+    assert main(["validate", "--helm"]) == 65
+    said = capsys.readouterr().out
+    assert "web/values.yaml:1:1: error: `helm lint` refuses the chart with values.yaml." in said
+    assert "seen:     values.yaml: - at '/image': missing property 'repository'\n" in said
+
+
+@pytest.mark.parametrize(
+    ("constraint", "version"),
+    [
+        ("", "1.34.0"),
+        (">=1.27.0-0", "1.34.0"),
+        (">=1.40", "1.40.0"),
+        ("> 1.27.3, < 1.30", "1.27.4"),
+        ("1.27 - 1.33", "1.27.0"),
+        ("<1.30.0-0", "1.29.0"),
+        ("<=1.30.2", "1.30.2"),
+        ("~1.30 || ^1.32", "1.30.0"),
+        ("1.30.x", "1.30.0"),
+        ("!=1.30", "1.34.0"),
+        ("*", "1.34.0"),
+    ],
+)
+def test_helm_is_told_a_kubernetes_that_the_chart_takes(constraint: str, version: str) -> None:
+    assert kube_version(constraint) == version
+
+
 def test_helm_is_asked_only_on_demand(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chart, programs = folder / "web", folder / ".bin"
-    (chart / "templates").mkdir(parents=True)
-    (chart / "Chart.yaml").write_text("apiVersion: v2\nname: web\nversion: 1.0.0\n")
-    (chart / "values.yaml").write_text("{}\n")
-    (chart / "templates" / "a.yaml").write_text("a: {{ .Values.b }}\n")
-    programs.mkdir()
-    helm = programs / "helm"
-    helm.write_text(
-        "#!/bin/sh\n[ $1 = lint ] && exit 0\necho 'Error: parse error at (web/templates/a.yaml:1): no b' >&2\nexit 1\n"
+    programs = write_chart(
+        folder,
+        "#!/bin/sh\n[ $1 = lint ] && exit 0\necho 'Error: parse error at (web/templates/a.yaml:1): no b' >&2\nexit 1\n",
     )
-    helm.chmod(helm.stat().st_mode | stat.S_IXUSR)
+    (folder / "web" / "templates" / "a.yaml").write_text("a: {{ .Values.b }}\n")
     assert main(["validate"]) == 0
     monkeypatch.setenv("PATH", str(programs), prepend=":")
     assert main(["validate", "--helm"]) == 65

@@ -14,7 +14,8 @@ from medweave.cli import main
 from medweave.validate import validate
 from medweave.validate.findings import RULES
 from support.cwl_files import ROOT
-from support.mistakes import MISTAKES, Mistake
+from support.mistake import Mistake
+from support.mistakes import MISTAKES
 from support.seeding import copy_repository, fault, tell
 
 OF_NAMED_FILES = {"file-kind"}  # see test_command.py

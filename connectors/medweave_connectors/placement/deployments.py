@@ -13,9 +13,12 @@ from typing import Any
 
 import streamflow.deployment
 import streamflow.deployment.manager
+from streamflow.core.deployment import DeploymentConfig
+from streamflow.core.exception import WorkflowDefinitionException
 from streamflow.deployment.future import FutureConnector
 from streamflow.deployment.manager import DefaultDeploymentManager
 
+from medweave_connectors import shutdown
 from medweave_connectors.placement.scheduler import MedweaveScheduler
 
 
@@ -38,6 +41,16 @@ class MedweaveFutureConnector(FutureConnector):  # type: ignore[misc]
 
 class MedweaveDeploymentManager(DefaultDeploymentManager):  # type: ignore[misc]
     """Takes all deployments down at once; one that others reach their site through, after them."""
+
+    async def _deploy(self, deployment_config: DeploymentConfig) -> None:
+        """Builds and deploys one. After an error of a constructor the stock one lets the other steps do their work first."""
+        try:
+            await super()._deploy(deployment_config)
+        except WorkflowDefinitionException as error:
+            if deployment_config.name in self.events_map:
+                self.events_map[deployment_config.name].set()
+            shutdown.abort(error)
+            raise
 
     async def undeploy_all(self) -> None:
         """Takes all deployments down; those that are still coming up, when they have come or failed.

@@ -6,7 +6,8 @@ has nothing to do. What that parser may take otherwise is still left to it, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import cwl_utils.parser
@@ -24,6 +25,15 @@ def _load(string: str, uri: str, loadingOptions: Any = None, id_: str | None = N
     except (quick_yaml.Unusual, yaml.YAMLError, ValueError, RecursionError):
         return _stock(string, uri, loadingOptions, id_, load_all)
     return cwl_utils.parser.load_document_by_yaml(document, uri, loadingOptions, id_, load_all)
+
+
+def document(path: Path) -> Mapping[str, Any] | None:
+    """A document as plain data, where it is read quickly; else None."""
+    try:
+        data = quick_yaml.load(path.read_text(encoding="utf-8"))
+    except (OSError, quick_yaml.Unusual, yaml.YAMLError, ValueError, RecursionError):
+        return None
+    return data if isinstance(data, Mapping) else None
 
 
 def install() -> None:

@@ -104,7 +104,7 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
         except Exception as error:
             final = isinstance(self.context.failure_manager, DummyFailureManager)
             if final or isinstance(error, UnrecoverableWorkflowException):
-                shutdown.abort()
+                shutdown.abort(error)
             raise
 
     async def notify_status(self, job_name: str, status: Status) -> None:

@@ -22,7 +22,9 @@ from medweave_connectors import requests
 from medweave_connectors.errors import of_the_file
 from medweave_connectors.ingest.homes import LINKS, TYPES
 from medweave_connectors.ingest.values import behind_links
-from medweave_connectors.lines import line_of
+from medweave_connectors.job_values import refuse
+from medweave_connectors.lines import Where, line_of
+from medweave_connectors.placement import quick_cwl
 from medweave_connectors.placement.addresses import refuse_addresses
 from medweave_connectors.placement.filter import check_placement
 from medweave_connectors.placement.names import check_paths
@@ -106,6 +108,16 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
             global_name=global_name, port_name=port_name, output_directory=output_directory, value=value, **keywords
         )
 
+    def _check_values(self, values: MutableMapping[str, Any]) -> None:
+        """Refuses inputs that are missing or of another type: the engine begins, and does the steps that do not read them."""
+        path = Path(self.workflow_config.config["file"])  # absolute by now
+        document = quick_cwl.document(path) if path.is_file() else None
+        if document is not None and "$graph" not in document:
+            where = Where(Path(self.context.config["path"]), ("workflows", self.workflow_config.name, "config"))
+            job = Path(self.cwl_inputs_path) if self.cwl_inputs_path else None
+            with of_the_file():
+                refuse(values, document, path.name, job=job, at=where)
+
     def _links_there(self, target: Target, port_name: str) -> bool:
         """Whether an input that lies at a site gets a link there: not one whose files are looked for beside it by their names."""
         looks = any(
@@ -125,6 +137,7 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
             inputs = {name: _inject_value(value) for name, value in self.cwl_inputs.items()}
             refuse_addresses(inputs, file=posixpath.basename(self.cwl_inputs_path or ""))
         if isinstance(self.context.scheduler, MedweaveScheduler):
+            self._check_values(inputs)
             ports = {port for port in self.input_ports if posixpath.dirname(port) == posixpath.sep}
             ports |= {port for port in self.output_ports if posixpath.dirname(port) in self._tools}
             with of_the_file():

@@ -53,6 +53,7 @@ class RunRecord:
         self.signal_number: int | None = None
         self.engine_verdict: Literal["completed", "failed"] | None = None
         self.aborted = False
+        self.refused = False  # aborted for what the file says, before anything was done
         self.first_failure: JobRecord | None = None
         self.partial: PartialMode = "marked"  # scattered steps that may lose jobs; `marked`: those whose hint says so
         self.left_out: list[str] = []
@@ -72,6 +73,12 @@ class RunRecord:
     def running(self) -> bool:
         """True between `begin` and `finish`."""
         return self._log is not None
+
+    @property
+    def has_done_anything(self) -> bool:
+        """True once a job has ended well that was not taken from an earlier run."""
+        ends = [(job.ended, job.outcome) for job in self.jobs.values()]
+        return any(end == "completed" and not (outcome and outcome.reused_from) for end, outcome in ends)
 
     @property
     def keeps_work(self) -> bool:
@@ -304,6 +311,8 @@ class RunRecord:
             data["left_out"] = sorted(self.left_out)
         if self.first_failure is not None:
             data["first_cause"] = self.first_failure.name
+        if self.refused and state == "failed":
+            data["refused"] = True
         if self.signal_number is not None:
             data["signal"] = self.signal_number
         self._log.append("run.ended", data=data)

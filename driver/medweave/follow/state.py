@@ -86,6 +86,7 @@ class State:
         moved: by source, destination and route.
         notices: (who, what), in order, each once.
         end: completed, partial, failed, cancelled, unknown; None while it goes on.
+        refused: it failed for what its file says, before it had done anything.
     """
 
     planned: Sequence[str] = ()
@@ -99,6 +100,7 @@ class State:
     moved: dict[tuple[str, str, str], Moved] = field(default_factory=dict)
     notices: list[tuple[str, str]] = field(default_factory=list)
     end: str | None = None
+    refused: bool = False
     seconds: float = 0.0
     first_cause: str | None = None
     left_out: tuple[str, ...] = ()
@@ -178,6 +180,7 @@ def fold(state: State, event: Event) -> State:
 
 def _fold_end(state: State, data: Any) -> None:
     state.end = str(data.get("state", "unknown"))
+    state.refused = bool(data.get("refused", False))
     state.seconds = float(data.get("seconds", state.now_s))
     state.first_cause, state.left_out = data.get("first_cause"), tuple(data.get("left_out", ()))
     state.copies.clear()

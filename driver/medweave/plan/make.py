@@ -19,12 +19,11 @@ from medweave.plan.resources import asked_by, excess
 from medweave.plan.reuse import Foresight, Spot
 from medweave.plan.sizes import Size, missing_in, size_of
 from medweave.sites import Place
-from medweave.validate.cwl import named, type_of
-from medweave.validate.cwl_types import Array, Record, Type
 from medweave.validate.edges import sources_of
 from medweave.validate.places import tools_of
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source
+from medweave_connectors.cwl_types import Array, Record, Type, named, type_of
 from medweave_connectors.lines import line_of, shown, spelled
 from medweave_connectors.reuse.kept import Kept
 from medweave_connectors.transfer.classes import WORKFLOW, in_order

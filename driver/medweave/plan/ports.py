@@ -8,8 +8,8 @@ from typing import Any
 
 from medweave.pipelines import Step
 from medweave.plan.flow import Flow
-from medweave.validate.cwl import named
 from medweave.validate.edges import sources_of
+from medweave_connectors.cwl_types import named
 
 _SAME = "$(self)"
 _BESIDE = ("secondaryFiles", "loadContents", "loadListing", "streamable")

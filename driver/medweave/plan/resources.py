@@ -8,8 +8,8 @@ from typing import Any, Literal
 from medweave.plan.document import Asked, Problem
 from medweave.sites import Place
 from medweave.validate.caps import asks, caps
-from medweave.validate.cwl import required
 from medweave.validate.source import Source
+from medweave_connectors.cwl_types import required
 from medweave_connectors.requests import full_name, read_hints
 from medweave_connectors.slurm.service import minutes_of
 

@@ -21,8 +21,8 @@ from medweave.pipelines import Step
 from medweave.plan.document import Reuse
 from medweave.plan.flow import Flow
 from medweave.plan.ports import Port, Unseen, Value, Written, ports_of
-from medweave.validate.cwl import named
 from medweave.validate.source import Source
+from medweave_connectors.cwl_types import named
 from medweave_connectors.reuse.kept import Kept
 from medweave_connectors.reuse.session import NOT_ALLOWED, SWITCH
 

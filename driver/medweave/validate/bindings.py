@@ -11,12 +11,12 @@ from typing import Any
 from medweave.bind import bind
 from medweave.schema import streamflow_schema
 from medweave.sites import SITES, part_schemas
-from medweave.validate.cwl import named
 from medweave.validate.findings import Finding, one_of
 from medweave.validate.places import check_deployments, services_of, told, tools_of
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source
 from medweave_connectors.closest import closest
+from medweave_connectors.cwl_types import named
 from medweave_connectors.field_faults import FieldFault, faults
 from medweave_connectors.lines import FieldPath
 from medweave_connectors.placement.bindings import OUR_TYPES

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from medweave.pipelines import Pipeline
-from medweave.validate.cwl import required
 from medweave.validate.findings import Finding
 from medweave.validate.places import tools_of
 from medweave.validate.repository import Repository
 from medweave.validate.site_files import has_roles
 from medweave.validate.source import Source
+from medweave_connectors.cwl_types import required
 from medweave_connectors.lines import FieldPath, shown, spelled
 from medweave_connectors.requests import NAMESPACE, full_name
 

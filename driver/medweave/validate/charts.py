@@ -21,6 +21,9 @@ from medweave_steps.contracts.errors import BackendMissingError
 SCHEMA_FILE, VALUES_FILE = "values.schema.json", "values.yaml"
 NEEDED = ("apiVersion", "name", "version")
 HELM_LIMIT_S = 60.0
+KUBERNETES = (1, 34, 0)  # where a chart sets no bound below it: the version of the testbed
+_LINT_ERROR = re.compile(r"^\[ERROR\] (.*(?:\n(?!\[|==>).+)*)", re.MULTILINE)
+_VERSION = re.compile(r"(>=|<=|!=|[<>~^=]|(?<=\s)-(?=\s))?\s*v?(\d+)(?:\.(\d+))?(?:\.(\d+))?[\w.*+-]*")
 _PLACE = re.compile(r"([\w./-]+\.(?:ya?ml|tpl|txt|json)):(\d+)")
 
 
@@ -187,31 +190,65 @@ def check_with_helm(repository: Repository) -> Iterator[Finding]:
         )
     for source in repository.charts.values():
         folder = source.path.parent
+        kube = ["--kube-version", kube_version(str(source.data.get("kubeVersion") or ""))]
         for path in sorted((folder / "ci").glob("*.yaml")) or [folder / VALUES_FILE]:
             for words in (["lint", str(folder)], ["template", "validate", str(folder)]):
                 ended = subprocess.run(
-                    [helm, *words, "--values", str(path)],
+                    [helm, *words, *kube, "--values", str(path)],
                     capture_output=True,
                     text=True,
                     check=False,
                     timeout=HELM_LIMIT_S,
                 )
-                if ended.returncode == 0:
-                    continue
-                said = next(
-                    (line for line in (ended.stderr + ended.stdout).splitlines() if "rror" in line),
-                    f"exit code {ended.returncode}",
-                )
-                found = _PLACE.search(said)
-                inside = folder / found[1].removeprefix(f"{folder.name}/") if found else folder / CHART_FILE
-                yield Finding(
-                    file=inside if inside.is_file() else folder / CHART_FILE,
-                    line=int(found[2]) if found and inside.is_file() else 1,
-                    column=1,
-                    rule="chart",
-                    what=f"`helm {words[0]}` refuses the chart with ci/{path.name}.",
-                    seen=said.strip()[:200],
-                    expected="exit code 0",
-                    fix="correct what it names",
-                )
-                break
+                if ended.returncode:
+                    yield _refused(folder, words[0], path, _reason(ended))
+                    break
+
+
+def kube_version(constraint: str) -> str:
+    """A version of Kubernetes that a chart takes: what Helm supposes depends on how it was built, down to v1.20.
+
+    Args:
+        constraint: `kubeVersion` of the chart: `>=1.27.0-0`, `1.27 - 1.33`, `~1.30 || ^1.32`; empty for any.
+    """
+    lowest, highest = None, None
+    for sign, major, minor, patch in _VERSION.findall(constraint.partition("||")[0]):
+        version = (int(major), int(minor or 0), int(patch or 0))
+        if sign in (">=", ">"):
+            above = (*version[:2], version[2] + 1) if patch else (version[0], version[1] + 1, 0)
+            lowest = above if sign == ">" else version
+        elif sign in ("<", "<=", "-"):
+            highest = version if sign != "<" else (version[0], max(version[1] - 1, 0), 0)
+        elif sign != "!=":  # ~1.30, ^1.30, 1.30: near to it
+            lowest = highest = version
+    if lowest is None:
+        chosen = min(KUBERNETES, highest or KUBERNETES)
+    else:
+        chosen = lowest if highest is not None else max(KUBERNETES, lowest)
+    return ".".join(map(str, chosen))
+
+
+def _reason(ended: subprocess.CompletedProcess[str]) -> str:
+    """What Helm has against a chart: `lint` says it on its standard output, and on the other one how many charts failed."""
+    told = _LINT_ERROR.search(ended.stdout)
+    if told is not None:
+        return " ".join(told[1].split())
+    lines = (ended.stderr + ended.stdout).splitlines()
+    begin = next((number for number, line in enumerate(lines) if "rror" in line), None)
+    return " ".join(" ".join(lines[begin:]).split()) if begin is not None else f"exit code {ended.returncode}"
+
+
+def _refused(folder: Path, verb: str, values: Path, said: str) -> Finding:
+    place = _PLACE.search(said)
+    named = place[1] if place else said.partition(":")[0]
+    inside = folder / named.removeprefix(f"{folder.name}/")
+    return Finding(
+        file=inside if inside.is_file() else folder / CHART_FILE,
+        line=int(place[2]) if place and inside.is_file() else 1,
+        column=1,
+        rule="chart",
+        what=f"`helm {verb}` refuses the chart with {values.relative_to(folder)}.",
+        seen=said[:200],
+        expected="exit code 0",
+        fix="correct what it names",
+    )

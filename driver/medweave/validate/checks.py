@@ -10,7 +10,7 @@ from medweave.schedule.document import faults_of_schedule
 from medweave.validate.bindings import check_bindings, check_current, check_structure, generated, origin_of
 from medweave.validate.caps import Excesses
 from medweave.validate.charts import check_chart, check_deployed_values, check_with_helm
-from medweave.validate.cwl import check_document, named, path_of_run
+from medweave.validate.cwl import check_document, path_of_run
 from medweave.validate.edges import check_workflow
 from medweave.validate.findings import ERROR, OF_SHAPE, Finding
 from medweave.validate.images import (
@@ -28,6 +28,7 @@ from medweave.validate.secrets import check_document as check_secrets
 from medweave.validate.secrets import check_text
 from medweave.validate.site_files import check_bound_roles, check_roles, check_routes, check_site, pipelines
 from medweave.validate.source import Source, read
+from medweave_connectors.cwl_types import named
 
 
 class Found:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from medweave.cwl_shape import CWL_SHAPE
-from medweave.validate.cwl_types import ANY, BadType, Type, of_value, parse, spelled_type
 from medweave.validate.expressions import check_roots, expression_names, strings
 from medweave.validate.findings import Finding, of_fault, one_of
 from medweave.validate.repository import CWL_CLASSES
 from medweave.validate.source import Source
 from medweave_connectors.closest import closest
+from medweave_connectors.cwl_types import BadType, named, of_value, parse, required, spelled_type
 from medweave_connectors.field_faults import faults
 from medweave_connectors.lines import FieldPath
 from medweave_connectors.quick_yaml import commented
@@ -30,38 +30,6 @@ _NUMBERS = ("ResourceRequirement", "ToolTimeLimit")  # what they say is numbers
 _SUCH = {"s": 3600, "cores": 2, "MiB": 4096}
 _MISSING = re.compile(r"missing required field `(\w+)`")
 _QUOTED = re.compile(r"`([^`]+)`")
-
-
-def named(section: Any) -> dict[str, Any]:
-    """Inputs, outputs or steps by name, from either of the two forms that CWL has for them."""
-    if isinstance(section, Mapping):
-        return {str(name): value for name, value in section.items()}
-    if isinstance(section, list):
-        return {str(item["id"]).lstrip("#"): item for item in section if isinstance(item, Mapping) and "id" in item}
-    return {}
-
-
-def required(document: Mapping[str, Any], *sections: str) -> dict[str, tuple[str, Any]]:
-    """Requirements and hints by class: the section that each stands in, and what it says."""
-    found: dict[str, tuple[str, Any]] = {}
-    for section in sections or ("hints", "requirements"):
-        listed = document.get(section) or {}
-        pairs = (
-            listed.items()
-            if isinstance(listed, Mapping)
-            else [(each.get("class"), each) for each in listed if isinstance(each, Mapping)]
-        )
-        found.update({str(name): (section, said) for name, said in pairs if name and name != "$import"})
-    return found
-
-
-def type_of(described: Any, document: Mapping[str, Any]) -> Type:
-    """The type of an input or output; Any where it is wrong, which is told elsewhere."""
-    raw = described.get("type") if isinstance(described, Mapping) else described
-    try:
-        return parse(raw, "SchemaDefRequirement" in required(document))
-    except BadType:
-        return ANY
 
 
 def formats_of(described: Any, document: Mapping[str, Any]) -> tuple[str, ...]:

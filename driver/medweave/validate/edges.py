@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from medweave.validate.cwl import formats_of, named, path_of_run, required, type_of
-from medweave.validate.cwl_types import Array, Type, fits, may_fit, of_value, spelled_type
+from medweave.validate.cwl import formats_of, path_of_run
 from medweave.validate.expressions import expression_names, misread, strings
 from medweave.validate.findings import Finding, one_of
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source
 from medweave_connectors.closest import closest
+from medweave_connectors.cwl_types import Array, Type, fits, may_fit, named, of_value, required, spelled_type, type_of
 from medweave_connectors.lines import FieldPath
 
 NULL: Type = frozenset(["null"])

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from medweave import __version__
-from medweave.validate.cwl import required
 from medweave.validate.findings import Finding
 from medweave.validate.source import Source
+from medweave_connectors.cwl_types import required
 from medweave_connectors.lines import FieldPath
 
 MOVING = (

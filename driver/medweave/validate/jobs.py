@@ -9,15 +9,15 @@ from typing import Any
 from urllib.parse import unquote
 
 from medweave.validate.bindings import JOBS, generated, origin_of
-from medweave.validate.cwl import formats_of, named, type_of
-from medweave.validate.cwl_types import Type, of_value, spelled_type
+from medweave.validate.cwl import formats_of
 from medweave.validate.findings import Finding, one_of
 from medweave.validate.repository import Repository, ignored
 from medweave.validate.source import Source
 from medweave_connectors.closest import closest
+from medweave_connectors.cwl_types import named
+from medweave_connectors.job_values import missing_inputs, mistyped_inputs, unknown_inputs
 from medweave_connectors.lines import FieldPath
 
-OWN_KEYS = ("cwl:requirements", "cwl:tool", "cwltool:overrides", "id", "$namespaces", "$schemas")
 PLACES = ("path", "location", "contents", "listing")  # one of these says what a file or a folder is
 FILE_KEYS = {
     "File": (
@@ -97,65 +97,31 @@ def check_job(source: Source, workflow: Source, at_site: Collection[str]) -> Ite
     Args:
         at_site: inputs that a site holds.
     """
-    inputs = named(workflow.data.get("inputs"))
-    unknown = [name for name in source.data if name not in inputs and name not in OWN_KEYS]
-    for name in unknown:
-        free = [each for each in inputs if each not in source.data]
-        yield source.finding(
-            "job-input",
-            (name,),
-            f"{workflow.path.name} has no input '{name}'.",
-            seen=str(name),
-            expected=one_of(inputs),
-            fix=closest(str(name), free) or "take the line away",
-        )
-    for name, described in inputs.items():
-        kind = type_of(described, workflow.data)
-        place: FieldPath = (name,)
-        if name not in source.data:
-            default = isinstance(described, Mapping) and described.get("default") is not None
-            if "null" not in kind and not default and not unknown:
-                yield source.finding(
-                    "job-input",
-                    (),
-                    f"the input '{name}' is missing, which {workflow.path.name} must have.",
-                    seen=", ".join(map(str, source.data)),
-                    expected=f"{name}: … ({spelled_type(kind)})",
-                    fix=f"write '{name}:' there",
-                )
+    name = workflow.path.name
+    unknown = [*unknown_inputs(source.data, workflow.data, name)]
+    missing = [] if unknown else [*missing_inputs(source.data, workflow.data, name)]  # a misspelt one is told once
+    mistyped = [*mistyped_inputs(source.data, workflow.data)]
+    for rule, found in (("job-input", [*unknown, *missing]), ("job-type", mistyped)):
+        for each in found:
+            yield source.finding(rule, each.field, each.what, seen=each.seen, expected=each.expected, fix=each.fix)
+    wrong = {each.about for each in mistyped}
+    for key, described in named(workflow.data.get("inputs")).items():
+        if key in wrong or key not in source.data:
             continue
-        value = source.data[name]
-        if not of_value(value, kind):
-            yield source.finding(
-                "job-type",
-                place,
-                f"this value is not of the type of '{name}'.",
-                seen=str(value)[:120],
-                expected=spelled_type(kind),
-                fix=_fix_of_value(value, kind),
-            )
+        value = source.data[key]
+        stray = [*_keys(source, key, value)]
+        yield from stray
+        if stray:
             continue
-        wrong = [*_keys(source, name, value)]
-        yield from wrong
-        if wrong:
-            continue
-        yield from _format(source, name, value, formats_of(described, workflow.data))
-        if name not in at_site:
-            yield from _missing(source, name, value)
+        yield from _format(source, key, value, formats_of(described, workflow.data))
+        if key not in at_site:
+            yield from _missing(source, key, value)
 
 
-def _fix_of_value(value: Any, kind: Type) -> str:
-    if isinstance(value, str):
-        symbols = [word for each in kind for word in getattr(each, "symbols", ())]
-        near = closest(value, symbols)
-        if near:
-            return near
-        for name in ("File", "Directory"):
-            if name in kind:
-                return f"write {{class: {name}, path: {value}}}"
-    if isinstance(value, Mapping) and "class" in value:
-        return f"write class: {' or '.join(sorted(str(each) for each in kind if each in ('File', 'Directory'))) or '…'}"
-    return f"write a value of type {spelled_type(kind)}"
+def misfit(source: Source, workflow: Source) -> Finding | None:
+    """The first thing in a job file that keeps its workflow from running; files are looked for where the job runs."""
+    found = check_job(source, workflow, named(workflow.data.get("inputs")))
+    return next((each for each in found if each.rule in ("job-input", "job-type")), None)
 
 
 def _format(source: Source, name: str, value: Any, formats: tuple[str, ...]) -> Iterator[Finding]:

@@ -130,7 +130,8 @@ def _local(text: str, folder: Path) -> Path | None:
 
 def tools_of(workflow: Source, repository: Repository) -> dict[str, Source]:
     """The tools that a workflow's steps run, by path of the step; those in nested workflows too."""
-    from medweave.validate.cwl import named, path_of_run
+    from medweave.validate.cwl import path_of_run
+    from medweave_connectors.cwl_types import named
 
     found: dict[str, Source] = {}
     for name, step in named(workflow.data.get("steps")).items():

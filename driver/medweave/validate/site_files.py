@@ -10,12 +10,12 @@ from typing import Any
 from medweave.data_rules import held_at
 from medweave.pipelines import ROLES_SHAPE, Pipeline, read_pipeline
 from medweave.sites import faults_of_site, read_site, role_names
-from medweave.validate.cwl import named
 from medweave.validate.findings import Finding, one_of
 from medweave.validate.places import check_types_and_files, services_of, told
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source
 from medweave_connectors.closest import closest
+from medweave_connectors.cwl_types import named
 from medweave_connectors.field_faults import FieldFault, faults
 from medweave_steps.contracts.errors import StepError
 

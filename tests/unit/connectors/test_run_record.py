@@ -55,6 +55,14 @@ def test_nothing_is_written_before_the_run_begins(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_run_was_refused_where_nothing_was_done(run: RunRecord) -> None:
+    schedule(run, "/check/0", "/train/0")
+    end(run, "/check/0", "completed", reused_from="earlier")
+    assert not run.has_done_anything
+    end(run, "/train/0", "completed", cause="")
+    assert run.has_done_anything
+
+
 def test_completed_needs_the_engines_word_and_every_job(run: RunRecord) -> None:
     schedule(run, "/check/0")
     end(run, "/check/0", "completed")

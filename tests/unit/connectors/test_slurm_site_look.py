@@ -156,6 +156,7 @@ def test_a_wrong_account_ends_the_run_before_anything_is_submitted(cluster: Clus
     write_workflow(cluster.folder, {"first": "echo done > result.txt"}, file=text)
     ended = start(cluster.folder).wait()
     assert ended.exit_code == 1
+    assert ended.of_type("run.ended")[0]["data"]["refused"], "which `medweave run` ends with 65 for"
     assert "deployments.hpc.config.services.usual.account: the cluster has no such account." in ended.stderr
     assert "nobody: allocation failure: Invalid account" in ended.stderr
     assert "expected: one of research, teaching" in ended.stderr

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support import engine
 from support.engine import FILE, run, start, wait_until, write_workflow
+from support.engine_file import LOCAL, engine_file, ssh_site
 
 GOOD = "echo {} > run_report.json; echo done > result.txt"
 FIGURES = '{"verb":"v","unit":"case","done":1,"total":2,"seconds_left":3.5,"detail":"x","dice":NaN}'
@@ -238,6 +241,46 @@ def test_validation_writes_nothing(tmp_path: Path) -> None:
     write_workflow(tmp_path, {"first": GOOD})
     assert run(tmp_path, "--validate").exit_code == 0
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        ({"scan": {"class": "File", "path": "job.yml"}}, ["job.yml:1: the input 'slices' is missing", "slices: … (int[])"]),
+        ({"scan": "Doe.nii", "slices": [1]}, ["job.yml:1: scan: this value is not of the type of 'scan'", "a text"]),
+        (
+            {"scan": {"class": "File", "path": "job.yml"}, "slices": [1, "two"]},
+            ["job.yml:1: slices[1]: this value is not of the type", "write a value of type int"],
+        ),
+    ],
+)  # fmt: skip
+def test_inputs_that_do_not_fit_are_refused_before_the_run_begins(
+    job: dict[str, Any], words: list[str], tmp_path: Path
+) -> None:
+    """The engine has a line for each without its place, begins the run, and does the steps that do not read them."""
+    write_workflow(tmp_path, {"first": GOOD}, job=job)
+    document = json.loads((tmp_path / "tiny.cwl").read_text(encoding="utf-8"))
+    document["inputs"] = {"scan": "File", "slices": "int[]", "window": {"type": "int", "default": 3}}
+    (tmp_path / "tiny.cwl").write_text(json.dumps(document), encoding="utf-8")
+    ended = run(tmp_path)
+    assert ended.exit_code == 1
+    assert all(each in ended.stderr for each in words), ended.stderr
+    assert "Doe" not in ended.stderr, "a log may keep it"
+    assert not list((tmp_path / "runs").glob("*/events.jsonl"))
+
+
+def test_a_deployment_that_cannot_be_built_ends_the_run_before_the_others_do_their_work(tmp_path: Path) -> None:
+    far = ssh_site(1, f"{tmp_path}/site")
+    far["config"]["environment"] = {"virtualEnvironment": "/a", "apptainer": "/b.sif"}
+    file = engine_file(
+        {"far": far, "here": LOCAL}, {"/first": {"deployment": "here"}, "/second": {"deployment": "far"}}
+    )
+    write_workflow(tmp_path, {"first": f"sleep 5; touch {tmp_path}/done; {GOOD}", "second": GOOD}, file=file)
+    ended = run(tmp_path)
+    assert "deployments.far.config.environment.apptainer: an image and a virtual environment exclude" in ended.stderr
+    assert not (tmp_path / "done").exists()
+    (end,) = ended.of_type("run.ended")
+    assert (end["data"]["state"], end["data"]["refused"], ended.exit_code) == ("failed", True, 1)
 
 
 def test_two_runs_at_once_do_not_lock_each_other_out(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -14,6 +16,21 @@ source "$0"
 COMP_WORDS=(medweave "$@"); COMP_CWORD=$#; COMP_LINE="medweave $*"; COMP_POINT=${#COMP_LINE}
 $(complete -p medweave | sed -n 's/.*-F \\([^ ]*\\).*/\\1/p') medweave "${@: -1}" medweave
 printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+# A zsh on a terminal of its own, with the completion system as users load it: Tab is pressed, and what would be offered is printed.
+ASK_ZSH = r"""
+zmodload zsh/zpty
+zpty z zsh -f -i
+zpty -w z 'PROMPT=; unset zle_bracketed_paste; stty -echo'
+zpty -w z "fpath=(${(q)1} \$fpath); autoload -Uz compinit; compinit -D -u"
+zpty -w z "bindkey '^I' complete-word; compprefuncs=(); comppostfuncs=(exit)"
+zpty -w z 'compadd () { [[ ${@[1,(i)(-|--)]} == *-(O|A|D)\ * ]] && { builtin compadd "$@"; return }'\
+'; typeset -a offered; builtin compadd -A offered "$@"; print; print -rl -- "offered "$^offered }'
+zpty -w z 'print -r -- "at"" last"'
+while zpty -r z line && [[ $line != *"at last"* ]]; do :; done
+zpty -n -w z "$2"$'\t'
+while zpty -r z line; do print -r -- "$line"; done
 """
 
 
@@ -40,11 +57,33 @@ def test_bash_completes_commands_options_and_files(script: Path) -> None:
     assert completed(script, "run", "inf") == ["infer.cwl"]
 
 
-def test_zsh_gets_a_function_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def functions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A folder of zsh's $fpath, with the script in it, as `medweave completion --help` says."""
+    if shutil.which("zsh") is None:
+        pytest.skip("there is no zsh: apt-get install zsh")
     assert cli.main(["completion", "zsh"]) == 0
-    text = capsys.readouterr().out
-    assert text.startswith("#compdef medweave\n")
-    assert all(f"    {name}:'" in text for name in cli.COMMANDS)
+    (tmp_path / "_medweave").write_text(capsys.readouterr().out, encoding="utf-8")
+    return tmp_path
+
+
+def offered(functions: Path, line: str) -> list[str]:
+    """What zsh offers for the end of a line."""
+    words = ["zsh", "-f", "-c", ASK_ZSH, "ask", functions, line]
+    done = subprocess.run(words, cwd=functions, capture_output=True, text=True, check=True, timeout=60)
+    return re.findall(r"^offered (\S+)\s*$", done.stdout, re.MULTILINE)
+
+
+def test_zsh_completes_commands_options_and_files(functions: Path) -> None:
+    assert offered(functions, "medweave re") == ["report"]
+    assert set(offered(functions, "medweave ")) == set(cli.COMMANDS)
+    assert offered(functions, "medweave run --res") == ["--resume"]
+    assert set(offered(functions, "medweave run --")) >= {"--site", "--job", "--role", "--file", "--outdir", "--json"}
+    assert offered(functions, "medweave validate --format ") == ["text", "json", "github", "sarif"]
+    assert offered(functions, "medweave schedule pa") == ["pause"]
+    (functions / "infer.cwl").touch()
+    assert offered(functions, "medweave run inf") == ["infer.cwl"]
+    assert offered(functions, "medweave run --site laptop --job inf") == ["infer.cwl"]
 
 
 def test_another_shell_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

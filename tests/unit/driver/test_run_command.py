@@ -22,7 +22,9 @@ from medweave.run import check_resumable
 from medweave_connectors.record.event_log import driver_lives
 from medweave_steps.contracts.errors import UsageError, UserInputError
 from medweave_steps.contracts.schema import schema_of
+from support.cluster_way import write_kubeconfig
 from support.engine import valid_events, wait_until, write_workflow
+from support.engine_file import engine_file
 
 PROGRAM = Path(sys.executable).parent / "medweave"
 GOOD = "echo {} > run_report.json; echo done > result.txt"
@@ -214,6 +216,19 @@ def test_a_run_that_cannot_begin_leaves_nothing_and_tells_the_engines_error(tmp_
     jsonschema.Draft202012Validator(schema_of("event")).validate(json.loads(line))
     assert (json.loads(line)["type"], json.loads(line)["data"]["exit_code"]) == ("run.ended", 65)
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_site_that_is_refused_at_its_start_ends_it_as_a_wrong_file_does(tmp_path: Path) -> None:
+    """A context that the kubeconfig lacks shows when the deployment comes up: the run has begun by then."""
+    config = {"kubeconfig": str(tmp_path / "kubeconfig"), "kubeContext": "radiologie", "selector": "app=w"}
+    write_kubeconfig(tmp_path / "kubeconfig", {"server": "https://127.0.0.1:1"})
+    pods = {"type": "medweave.kubernetes", "workdir": "/scratch/me", "config": config}
+    write_workflow(tmp_path, {"first": GOOD}, file=engine_file({"pods": pods}))
+    process = start(tmp_path, "--json")
+    out, err = process.communicate(timeout=60)
+    assert "the kubeconfig has no context 'radiologie'" in err
+    assert process.returncode == UserInputError.exit_code, err
+    assert json.loads(out.splitlines()[-1])["data"]["refused"] is True
 
 
 def test_a_file_without_our_log_is_refused(

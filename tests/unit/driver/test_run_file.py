@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from medweave.run_file import check_documents, check_file
+from medweave.validate import validate
 from medweave_connectors.documents import read_mapping
 from medweave_connectors.field_faults import FieldFault
 from medweave_steps.contracts.errors import StepError, UserInputError
@@ -109,6 +110,44 @@ def test_an_output_of_a_step_that_there_is_not(folder: Path) -> None:
     error = told(folder)
     assert "frist/result" in error.seen
     assert "first/result" in error.do
+
+
+def test_an_input_that_is_missing(folder: Path) -> None:
+    changed(folder, inputs={"scans": "File[]", "threshold": "float", "note": "string?"})
+    error = told(folder)
+    assert "job.yml:1: the input 'threshold' is missing, which tiny.cwl must have." in error.what
+    assert (error.expected, error.do) == ("threshold: … (float)", "write 'threshold:' there")
+    job = (folder / "job.yml").read_text(encoding="utf-8")
+    (folder / "job.yml").write_text(f"{job}treshold: 0.5\n", encoding="utf-8")
+    error = told(folder)
+    assert "job.yml:4: treshold: tiny.cwl has no input 'treshold'." in error.what
+    assert error.do == "write 'threshold' (closest name)"
+
+
+def test_an_input_of_another_type_is_told_as_validate_tells_it(folder: Path) -> None:
+    changed(folder, inputs={"scans": "File[]", "threshold": "float"})
+    job = (folder / "job.yml").read_text(encoding="utf-8")
+    (folder / "job.yml").write_text(f"threshold: high\n{job}", encoding="utf-8")
+    error = told(folder)
+    assert "job.yml:1: threshold: this value is not of the type of 'threshold'." in error.what
+    assert (error.seen, error.expected) == ("high", "float")
+    (found,) = (each for each in validate([folder])[0] if each.rule == "job-type")
+    assert (found.what, found.seen, found.expected, found.fix) == (
+        "this value is not of the type of 'threshold'.", error.seen, error.expected, error.do,
+    )  # fmt: skip
+    (folder / "job.yml").write_text(f"threshold: 1\n{job}- Doe-John.nii.gz\n", encoding="utf-8")
+    assert "job.yml:5: scans[2]: this value is not of the type" in told(folder).what
+    with pytest.raises(UserInputError, match=r"the job file, line 5: scans\[2\]: this value") as caught:
+        check_file(folder / "streamflow.yml", hides=True)
+    assert "Doe" not in str(caught.value)
+
+
+def test_a_workflow_with_inputs_and_no_job_file(folder: Path) -> None:
+    file = folder / "streamflow.yml"
+    file.write_text(file.read_text(encoding="utf-8").replace(", settings: job.yml", ""), encoding="utf-8")
+    error = told(folder)
+    assert "streamflow.yml:2: workflows.tiny.config: the input 'scans' is missing" in error.what
+    assert "settings: job.yml" in error.do
 
 
 def test_what_is_bound_for_a_site_is_looked_at_with_its_own_job_file(folder: Path) -> None:

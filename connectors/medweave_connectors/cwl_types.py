@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -180,3 +180,59 @@ def _is(value: Any, each: Any) -> bool:
         return isinstance(value, Mapping) and value.get("class") == each
     names = next((names for kind, names in _LITERALS if isinstance(value, kind)), ())
     return each in names
+
+
+def misfits(value: Any, kind: Type, field: FieldPath = ()) -> Iterator[tuple[FieldPath, Any, Type]]:
+    """What in a literal is not of a type, as deep as that can be said: field, value and the type that is taken there.
+
+    Args:
+        field: of the literal.
+    """
+    if of_value(value, kind):
+        return
+    inside = [found for each in kind if (found := [*_inside(value, each, field)])]
+    yield from min(inside, key=len, default=[(field, value, kind)])  # of the alternative that it is nearest to
+
+
+def _inside(value: Any, each: Any, field: FieldPath) -> Iterator[tuple[FieldPath, Any, Type]]:
+    if isinstance(each, Array) and isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from misfits(item, each.items, (*field, number))
+    elif isinstance(each, Record) and isinstance(value, Mapping) and "class" not in value:
+        for name, kind in each.fields:
+            if name in value:
+                yield from misfits(value[name], kind, (*field, name))
+            elif "null" not in kind:
+                yield field, value, frozenset([each])
+
+
+def named(section: Any) -> dict[str, Any]:
+    """Inputs, outputs or steps by name, from either of the two forms that CWL has for them."""
+    if isinstance(section, Mapping):
+        return {str(name): value for name, value in section.items()}
+    if isinstance(section, list):
+        return {str(item["id"]).lstrip("#"): item for item in section if isinstance(item, Mapping) and "id" in item}
+    return {}
+
+
+def required(document: Mapping[str, Any], *sections: str) -> dict[str, tuple[str, Any]]:
+    """Requirements and hints by class: the section that each stands in, and what it says."""
+    found: dict[str, tuple[str, Any]] = {}
+    for section in sections or ("hints", "requirements"):
+        listed = document.get(section) or {}
+        pairs = (
+            listed.items()
+            if isinstance(listed, Mapping)
+            else [(each.get("class"), each) for each in listed if isinstance(each, Mapping)]
+        )
+        found.update({str(name): (section, said) for name, said in pairs if name and name != "$import"})
+    return found
+
+
+def type_of(described: Any, document: Mapping[str, Any]) -> Type:
+    """The type of an input or output; Any where it is wrong, which is told elsewhere."""
+    raw = described.get("type") if isinstance(described, Mapping) else described
+    try:
+        return parse(raw, "SchemaDefRequirement" in required(document))
+    except BadType:
+        return ANY

@@ -1,0 +1,307 @@
+"""Mistakes in CWL documents and StreamFlow files."""
+
+from __future__ import annotations
+
+from support.mistake import Mistake, of
+
+TRAIN = "workflows/lung-nodule-segmentation/train.cwl"
+INFER = "workflows/lung-nodule-segmentation/infer.cwl"
+TOOLS = "workflows/tools"
+BOUND = "deployments/bindings/streamflow.university-hpc-and-hospital.yml"
+
+IN_WORKFLOWS: tuple[Mistake, ...] = (
+    *of(
+        f"{TOOLS}/segment.cwl",
+        (
+            "YAML that ends early",
+            "yaml-syntax",
+            "{coresMin: 2, ramMin: 3072}",
+            "{coresMin: 2, ramMin: 3072",
+            "ToolTimeLimit",
+        ),
+        (
+            "an input that is not there, in an expression",
+            "cwl-expression",
+            "valueFrom: segmentations-$(inputs.case_batch.",
+            "valueFrom: segmentations-$(inputs.case_bach.",
+            "",
+            "case_batch",
+        ),
+        (
+            "a requirement that CWL does not have",
+            "cwl-requirement",
+            "ToolTimeLimit",
+            "ToolTimLimit",
+            "",
+            "ToolTimeLimit",
+        ),
+        ("a number that is a list", "cwl-structure", "coresMin: 2", "coresMin: [two]"),
+    ),
+    *of(
+        f"{TOOLS}/train.cwl",
+        ("a misspelt field of a tool", "cwl-structure", "baseCommand:", "baseComand:", "", "baseCommand"),
+        ("a type that is none", "cwl-type", "type: int[]?", "type: intt[]?", "", "int"),
+        ("a default that is none of the words", "cwl-type", "default: auto", "default: atuo"),
+        ("an undeclared prefix", "cwl-requirement", "medweave:Gang", "medweav:Gang", "", "medweave"),
+        (
+            "an input that nothing reads",
+            "cwl-unused-input",
+            "    type: int?\n    inputBinding: {prefix: --patience}",
+            "    type: int?",
+            "  patience:",
+        ),
+        (
+            "more GPUs than any node has",
+            "resource-cap",
+            "gpusMin: 0, gpusTotal: $(inputs.ranks)",
+            "gpusMin: 16, gpusMax: 16",
+        ),
+    ),
+    *of(
+        TRAIN,
+        ("a step twice", "duplicate-key", "  report:\n    run", "  evaluate:\n    run"),
+        (
+            "an output and a step of one name",
+            "cwl-duplicate-id",
+            "  evaluation_report:",
+            "  report:",
+            "  report:\n    run",
+        ),
+        (
+            "a typo in what a step reads",
+            "cwl-source",
+            "cohort_index: check/cohort_index\n      purpose",
+            "cohort_index: check/cohort_indx\n      purpose",
+            "",
+            "check/cohort_index",
+        ),
+        (
+            "a typo in an input of a tool",
+            "cwl-port",
+            "      training_set: preprocess/training_set\n      training_steps",
+            "      training_sett: preprocess/training_set\n      training_steps",
+            "",
+            "training_set",
+        ),
+        (
+            "an input that only makes a step wait",
+            "cwl-extra-port",
+            "      ranks: training_ranks\n",
+            "      ranks: training_ranks\n      quietly: check/run_report\n",
+        ),
+        (
+            "a typo in an output of a tool",
+            "cwl-port",
+            "out: [cohort_index, run_report]",
+            "out: [cohort_indices, run_report]",
+            "",
+            "cohort_index",
+        ),
+        (
+            "a folder where a file is taken",
+            "cwl-edge-type",
+            "cohort_index: check/cohort_index\n      segmentations",
+            "cohort_index: cohort\n      segmentations",
+        ),
+        (
+            "a scatter that is missing",
+            "cwl-edge-type",
+            "    scatter: case_batch\n",
+            "",
+            "      case_batch: preprocess/inference_batches",
+            "scatter",
+        ),
+        ("a typo in a scatter", "cwl-scatter", "scatter: case_batch", "scatter: case_batchs", "", "case_batch"),
+        (
+            "a misspelt field of a step",
+            "cwl-structure",
+            "    scatter: case_batch\n",
+            "    scater: case_batch\n",
+            "",
+            "scatter",
+        ),
+        (
+            "a typo in what an output reads",
+            "cwl-source",
+            "outputSource: gate/accepted_model",
+            "outputSource: gate/accepted_modl",
+            "",
+            "gate/accepted_model",
+        ),
+        (
+            "an output of another type",
+            "cwl-edge-type",
+            "type: Directory[]",
+            "type: File[]",
+            "    outputSource: segment/segmentations",
+        ),
+        (
+            "a file of another format",
+            "cwl-format",
+            "format: edam:format_3464",
+            "format: edam:format_3752",
+            "    outputSource: gate/gate_decision",
+        ),
+        (
+            "steps in a circle",
+            "cwl-cycle",
+            "      trained_model:\n"
+            "        source: [train_distributed/trained_model, train/trained_model]\n"
+            "        pickValue: first_non_null\n",
+            "      trained_model: gate/accepted_model\n",
+            "      trained_model: gate/accepted_model",
+        ),
+        (
+            "a tool that is not there",
+            "cwl-missing-file",
+            "run: ../tools/gate.cwl",
+            "run: ../tools/gates.cwl",
+            "",
+            "gate.cwl",
+        ),
+        (
+            "an input that must be bound",
+            "cwl-port",
+            "      exported_model: export/exported_model\n      training_set",
+            "      training_set",
+            "    in:\n      training_set: preprocess/training_set\n    out: [int8",
+        ),
+        (
+            "an input of a workflow that nothing reads",
+            "cwl-unused-input",
+            "inputs:\n",
+            "inputs:\n  forgotten:\n    doc: read by nobody\n    type: int?\n",
+        ),
+        (
+            "a feature that is not required",
+            "cwl-requirement",
+            "  ScatterFeatureRequirement: {}\n",
+            "",
+            "    scatter: case_batch",
+        ),
+        ("a word that linkMerge does not have", "cwl-structure", "linkMerge: merge_nested", "linkMerge: merge_nest"),
+        (
+            "null where something must come",
+            "cwl-null-edge",
+            "      trained_model:\n"
+            "        source: [train_distributed/trained_model, train/trained_model]\n"
+            "        pickValue: first_non_null\n    out: [exported_model",
+            "      trained_model: train_distributed/trained_model\n    out: [exported_model",
+            "      trained_model: train_distributed",
+        ),
+    ),
+    *of(
+        INFER,
+        ("a class of document that is none", "cwl-structure", "class: Workflow", "class: Workfow", "", "Workflow"),
+    ),
+    *of(
+        BOUND,
+        ("a typo in a bound step", "binding-step", "step: /segment,", "step: /segmnt,", "", "/segment"),
+        ("a typo in a bound port", "binding-port", "port: /cohort", "port: /cohrt", "", "/cohort"),
+        ("a typo in a service", "binding-target", "service: gpu,", "service: gpux,", "", "gpu"),
+        (
+            "a typo in a deployment",
+            "binding-target",
+            "deployment: hospital-training}",
+            "deployment: hospital-trainig}",
+            "",
+            "hospital-training",
+        ),
+        (
+            "a typo in a filter",
+            "binding-target",
+            "service: gpu, locations: 2}, filters: [data-rules]",
+            "service: gpu, locations: 2}, filters: [data-rule]",
+            "",
+            "data-rules",
+        ),
+        ("a port that says no folder", "binding-port", ", workdir: /cohorts}", "}"),
+        (
+            "a step bound where its data must not be",
+            "data-route",
+            "{step: /evaluate, target: {deployment: hospital, service: segment}",
+            "{step: /evaluate, target: {deployment: hpc, service: cpu}",
+            "",
+            "hospital",
+        ),
+        (
+            "a generated file that was edited",
+            "binding-stale",
+            "maxConcurrentSessions: 8",
+            "maxConcurrentSessions: 9",
+            "",
+            "medweave bind",
+        ),
+        (
+            "a step that is bound to nothing",
+            "binding-step",
+            "      - {step: /report, target: {deployment: workstation}, filters: [data-rules]}                    # role report\n",
+            "",
+            "    bindings:",
+            "/report",
+        ),
+    ),
+    *of(
+        "streamflow.yml",
+        (
+            "a typo in a connector",
+            "binding-structure",
+            "type: medweave.local",
+            "type: medweave.locl",
+            "",
+            "medweave.local",
+        ),
+        (
+            "a setting that a connector does not have",
+            "binding-structure",
+            "    config: {}\nscheduling",
+            "    config: {maxConcurrentJobs: 3}\nscheduling",
+        ),
+        (
+            "a workflow that is not there",
+            "binding-file",
+            "segmentation/train.cwl",
+            "segmentation/trains.cwl",
+            "",
+            "train.cwl",
+        ),
+        ("a misspelt block", "binding-structure", "scheduling:", "schedulng:", "", "scheduling"),
+    ),
+    *of(
+        "streamflow-infer.yml",
+        ("a job file that is not there", "binding-file", "demo-infer.yml", "demo-infr.yml", "", "demo-infer.yml"),
+    ),
+    # Of keys and whole sections: what follows from them is not told as well.
+    *of(
+        f"{TOOLS}/segment.cwl",
+        ("a misspelt section of a tool", "cwl-structure", "\noutputs:", "\noutptus:", "", "outputs"),
+        ("inputs that are a number", "cwl-structure", "\ninputs:\n", "\ninputs: 3\nothers:\n"),
+        ("memory with a unit", "cwl-requirement", "ramMin: 3072", "ramMin: 3 GB", "", "ramMin: 4096"),
+        ("a typo in what the runner gives", "cwl-expression", "$(runtime.", "$(runtme.", "", "runtime"),
+    ),
+    *of(
+        TRAIN,
+        ("a misspelt section of a workflow", "cwl-structure", "\nsteps:\n", "\nstpes:\n", "", "steps"),
+        (
+            "a typo in a condition",
+            "cwl-expression",
+            "when: $(inputs.identified)",
+            "when: $(inputs.identifed)",
+            "",
+            "identified",
+        ),
+        ("an alias of what it stands in", "yaml-syntax", "\nclass: Workflow\n", "\nclass: &all [*all]\n"),
+    ),
+    *of(
+        "streamflow.yml",
+        ("a word for a deployment's settings", "binding-structure", "    config: {}", "    config: fast"),
+        (
+            "a misspelt section of a StreamFlow file",
+            "binding-structure",
+            "\nworkflows:\n",
+            "\nworkflow:\n",
+            "",
+            "workflows",
+        ),
+    ),
+)

@@ -1,0 +1,53 @@
+"""What of a job file does not fit its workflow, as deep as it can be said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from medweave.validate.jobs import check_job
+from medweave.validate.source import read
+from medweave_connectors.cwl_types import misfits, parse
+
+FILE = {"class": "File", "path": "x"}
+PAIR = {"type": "record", "fields": {"name": "string", "slices": "int[]", "note": "string?"}}
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "fields"),
+    [
+        ([FILE, 3, FILE, "x"], "File[]", [(1,), (3,)]),
+        ("x", "File[]", [()]),
+        ([[1], [1, "x"]], {"type": "array", "items": "int[]"}, [(1, 1)]),
+        ([1, "x", 2], ["null", "int[]", "string"], [(1,)]),
+        (["a", "b", 1], ["int[]", "string[]"], [(2,)]),  # nearest to a list of texts
+        ({"name": "a", "slices": [1, None]}, PAIR, [("slices", 1)]),
+        ({"slices": [1]}, PAIR, [()]),
+        ([1, 2], "int[]", []),
+    ],
+)
+def test_a_value_is_wrong_where_its_item_is(value: Any, kind: Any, fields: list[Any]) -> None:
+    assert [field for field, _, _ in misfits(value, parse(kind, False))] == fields
+
+
+def told(folder: Path, job: str, inputs: str) -> list[tuple[int, str, str]]:
+    (folder / "x.cwl").write_text(f"cwlVersion: v1.2\nclass: Workflow\ninputs: {inputs}\n", encoding="utf-8")
+    (folder / "job.yml").write_text(job, encoding="utf-8")
+    (source,), (workflow,) = read(folder / "job.yml")[0], read(folder / "x.cwl")[0]
+    return [(found.line, found.place, found.rule) for found in check_job(source, workflow, ())]
+
+
+def test_an_item_of_a_list_has_its_own_line(tmp_path: Path) -> None:
+    job = "scans:\n- {class: File, path: job.yml}\n- {class: File,\n   path: gone}\n- job.yml\n"
+    assert told(tmp_path, job, "{scans: 'File[]'}") == [(5, "scans[2]", "job-type")]
+    assert told(tmp_path, job.replace("- job.yml\n", ""), "{scans: 'File[]'}") == [(4, "scans[1].path", "job-file")]
+    job = "views: [axial,\n  coronal,\n  sagital]\n"
+    kind = "{type: array, items: {type: enum, symbols: [axial, coronal, sagittal]}}"
+    assert told(tmp_path, job, f"{{views: {{type: {kind}}}}}") == [(3, "views[2]", "job-type")]
+
+
+def test_a_null_is_the_default(tmp_path: Path) -> None:
+    assert told(tmp_path, "n: null\n", "{n: {type: int, default: 3}}") == []
+    assert told(tmp_path, "n: null\n", "{n: int}") == [(1, "n", "job-type")]
