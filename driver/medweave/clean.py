@@ -28,7 +28,7 @@ from medweave_connectors.placement.paths import expand
 from medweave_connectors.record.event_log import driver_lives
 from medweave_connectors.record.run import WORK
 from medweave_connectors.slurm.commands import at_cluster, cancel_all
-from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.errors import StepError, TryAgainError, UserInputError
 
 DESCRIPTION = (
     "Ends what a run has left in queues and clusters (Slurm's jobs, Kubernetes' Jobs, releases, pods), and removes its folders at\n"
@@ -69,7 +69,7 @@ def run(namespace: argparse.Namespace) -> int:
 
     Raises:
         UserInputError: no such run or file, or the run goes on.
-        TryAgainError: something stays: a site could not be reached, or its jobs do not end.
+        TryAgainError: another run goes on with its jobs, or something stays: a site could not be reached, or its jobs do not end.
     """
     record = read_run(namespace.run)
     if (refused := refusal(record)) is not None:
@@ -85,15 +85,33 @@ def file_of(folder: Path) -> Path:
     return own if own.exists() else folder.parent.parent / "streamflow.yml"
 
 
-def refusal(record: Run) -> UserInputError | None:
-    """Why a run is left alone: its driver lives, and looks after its own. None for one that has ended."""
-    if not driver_lives(record.folder / LOG_FILE):
-        return None
-    return UserInputError(
-        f"the run {record.run_id} goes on.",
-        seen=f"its driver, process {record.facts.get('pid')}",
-        expected="a run that has ended, or whose driver was killed",
-        do="end it with Ctrl-C, which ends its jobs, and clean afterwards",
+def refusal(record: Run) -> StepError | None:
+    """Why a run is left alone: its driver lives, and looks after its own, or a later run goes on with its jobs. None for others."""
+    if driver_lives(record.folder / LOG_FILE):
+        return UserInputError(
+            f"the run {record.run_id} goes on.",
+            seen=f"its driver, process {record.facts.get('pid')}",
+            expected="a run that has ended, or whose driver was killed",
+            do="end it with Ctrl-C, which ends its jobs, and clean afterwards",
+        )
+    if taken := _taken_over(record):
+        return TryAgainError(
+            f"another run goes on with jobs of the run {record.run_id}.",
+            seen=f"taken over: {', '.join(taken)}",
+            expected="a run that no other one takes anything from",
+            do="clean it when the other run has ended; medweave ps names the runs that go on",
+        )
+    return None
+
+
+def _taken_over(record: Run) -> list[str]:
+    """The run's jobs that drivers look after which live."""
+    return sorted(
+        {
+            submission.job
+            for file in (journal.SLURM, journal.KUBERNETES)
+            for submission in journal.shared(record.folder, file)
+        }
     )
 
 

@@ -101,6 +101,7 @@ def _knowing(records: Sequence[Run], case: str) -> list[tuple[Run, list[Path]]]:
 
     Raises:
         UserInputError: one of them goes on.
+        TryAgainError: another run goes on with its jobs.
     """
     known = []
     for record in records:

@@ -37,6 +37,7 @@ def here(folder: Path) -> Path:
     return folder / "model"
 
 
+@pytest.mark.long
 def test_two_nodes_train_what_two_processes_train_here(
     tmp_path: Path, testbed: Sites, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -289,6 +289,7 @@ def test_inference_pods_compute_scale_and_go(tenant: Tenant, segment_image: str,
     until(lambda: not objects(tenant, "charts-segment"), limit_s=30, what="nothing left of charts-segment")
 
 
+@pytest.mark.long
 def test_ddp_workers_find_each_other_scale_and_go(tenant: Tenant, python: Values, capsys: Any) -> None:
     with release(tenant, "charts-ddp", COMPSS, ddp(python, 1)) as seconds:
         (first,) = tenant.pods("charts-ddp").values()

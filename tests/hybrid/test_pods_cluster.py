@@ -99,6 +99,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long
 def test_torch_meets_over_the_workers(tmp_path: Path, tenant: Tenant) -> None:
     script = f"cat > meet.py <<'END'\n{TORCH}\nEND\nexec python meet.py"
     prepare(tmp_path, {"train": (script, GANG)}, values=with_environment())
@@ -108,6 +109,7 @@ def test_torch_meets_over_the_workers(tmp_path: Path, tenant: Tenant) -> None:
     assert [re.sub(r".*-worker-", "", name) for name in names] == ["0", "1"]
 
 
+@pytest.mark.long
 def test_a_deleted_worker_ends_the_gang_where_the_file_wants_no_other_attempt(tmp_path: Path, tenant: Tenant) -> None:
     prepare(tmp_path, {"train": (PROGRESS + "trap '' TERM; while :; do sleep 1; done", GANG)}, reactions=NEVER)
     going = begin(tmp_path, tenant)
@@ -126,6 +128,7 @@ ONCE_LOST = (
 )
 
 
+@pytest.mark.long
 def test_a_deleted_worker_is_replaced_where_the_file_has_a_failure_manager(tmp_path: Path, tenant: Tenant) -> None:
     prepare(tmp_path, {"train": (ONCE_LOST, GANG)}, reactions=NEVER)
     with (tmp_path / "streamflow.yml").open("a") as file:
@@ -157,7 +160,7 @@ KEEPS_NOTHING = (
 )
 
 
-@pytest.mark.parametrize("number", [1, 0])
+@pytest.mark.parametrize("number", [1, pytest.param(0, marks=pytest.mark.long)])
 def test_a_gang_goes_on_with_the_worker_that_takes_the_place_of_a_lost_one(
     tmp_path: Path, tenant: Tenant, number: int
 ) -> None:

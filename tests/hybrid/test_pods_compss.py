@@ -149,6 +149,7 @@ def test_compss_starts_the_application_on_the_master(
     assert not releases(tenant)
 
 
+@pytest.mark.long
 def test_compss_ends_when_a_worker_dies_where_the_file_wants_no_other_attempt(
     tmp_path: Path, tenant: Tenant, installation: dict[str, Any]
 ) -> None:
@@ -188,6 +189,7 @@ def test_compss_goes_on_from_its_checkpoint_with_the_worker_that_takes_the_place
     assert not releases(tenant)
 
 
+@pytest.mark.long
 def test_a_runtime_that_says_it_shuts_down_and_does_not_is_ended(
     tmp_path: Path, tenant: Tenant, installation: dict[str, Any]
 ) -> None:

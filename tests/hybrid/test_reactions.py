@@ -131,6 +131,7 @@ def test_a_training_goes_on_in_the_next_job_until_it_is_done_as_one_step(tmp_pat
     assert weights[0] == weights[1]
 
 
+@pytest.mark.long
 def test_a_training_that_was_pushed_out_gives_the_weights_of_an_uninterrupted_one(
     tmp_path: Path, testbed: Sites
 ) -> None:

@@ -118,6 +118,7 @@ def test_a_cronjob_fires_delivers_skips_and_is_paused_and_removed(
     )
 
 
+@pytest.mark.long
 def test_a_firing_whose_time_comes_while_one_runs_waits_and_then_skips(tmp_path: Path, tenant: Tenant) -> None:
     """Firings of the cluster itself, each minute: the second is not started while the first runs, and comes when that has ended."""
     name, admin = unique("minutely")[:30], dataclasses.replace(tenant, kubeconfig=ADMIN)

@@ -322,6 +322,7 @@ EOF"""
     assert (tmp_path / "results" / "result.txt").read_text() == "3.0"
 
 
+@pytest.mark.long  # `make hybrid` says the same
 def test_the_training_gives_the_same_weights_on_two_nodes_as_on_one_machine(tmp_path: Path, testbed: Sites) -> None:
     options = {
         "training_steps": 6,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from support.testbed import Sites, unique, wait_for
 
 
@@ -84,6 +86,7 @@ def test_only_a_user_with_an_account_may_submit(testbed: Sites) -> None:
     assert "Invalid account" in outcome.stderr
 
 
+@pytest.mark.long
 def test_torchrun_meets_across_the_nodes(testbed: Sites) -> None:
     program = (
         "import torch, torch.distributed as d; d.init_process_group('gloo'); t = torch.ones(1) * (d.get_rank() + 1)"

@@ -115,6 +115,12 @@ def in_hands(runs: Path, file: str) -> set[str]:
     return {key for each in journals for key in read(each)}
 
 
+def shared(run: Path, file: str) -> list[Submission]:
+    """The jobs of a run whose driver is gone that drivers look after which live."""
+    held = in_hands(run.parent, file)
+    return [each for key, each in read(run / file).items() if key in held]
+
+
 def take(runs: Path, file: str, own: Submission) -> bool:
     """Whether a job that was left is this run's from now on, in its journal too; false where another new driver was quicker.
 

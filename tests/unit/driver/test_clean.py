@@ -54,6 +54,24 @@ def test_a_run_that_goes_on_is_left_alone(cluster: Cluster, going: Run, capsys: 
     going.wait()
 
 
+def test_a_run_whose_job_another_one_goes_on_with_is_left_alone(
+    cluster: Cluster, going: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    going.signal(signal.SIGKILL)
+    going.wait()
+    folder = going.record
+    (cluster.folder / "stderr.txt").unlink()
+    second = cluster.begin({"first": "sleep 120"})
+    second.wait_for_line("goes on with Slurm job 100")
+    assert main(["clean", str(folder)]) == 75
+    assert "seen:     taken over: /first/0\n" in capsys.readouterr().err
+    assert cluster.word() == "RUNNING"
+    assert (cluster.folder / "site" / folder.name).is_dir()
+    second.signal(signal.SIGINT)
+    second.wait()
+    assert main(["clean", str(folder)]) == 0
+
+
 def test_a_site_that_cannot_be_reached_is_not_called_clean(
     cluster: Cluster, going: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
