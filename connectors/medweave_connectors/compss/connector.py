@@ -240,7 +240,9 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
             PodLost: they did not come in time, or none is left that has the files.
         """
         before, within_s = self._pods(), max(self.timeout_s, self.pending_timeout_s)
-        pods = await replaced.ready_again(self.cluster, before, within_s=within_s, closing=lambda: self._closing)
+        pods = await replaced.ready_again(
+            self.cluster, before, within_s=within_s, deployment=self.deployment_name, closing=lambda: self._closing
+        )
         await self.brought_up(pods)
         new = {f"{pod.name}:" for pod in pods if pod.uid not in {each.uid for each in before}}
         places = [_named(location, place) for place in self._places()]

@@ -19,23 +19,31 @@ from medweave_connectors.pods.cluster import Cluster, Refused
 from medweave_connectors.pods.errors import PodLost
 from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.states import PodState, describe, judge
+from medweave_connectors.record import console
 from medweave_connectors.transfer.copies import pump
 
-POLL_S = 1.0
+POLL_S, TOLD_S = 1.0, 10.0
 
 
 async def ready_again(
-    cluster: Cluster, before: Sequence[Pod], *, within_s: float, closing: Callable[[], bool]
+    cluster: Cluster,
+    before: Sequence[Pod],
+    *,
+    within_s: float,
+    deployment: str,
+    closing: Callable[[], bool],
 ) -> list[Pod]:
     """The pods that bear the names of these, once all of them are ready.
 
     Args:
+        deployment: in whose name it is told what is waited for, when that has changed, every 10 s at most.
         closing: true once nobody wants them any more.
 
     Raises:
         PodLost: one was not ready in time; names it, with its state.
     """
-    deadline = time.monotonic() + within_s
+    began = told_at = time.monotonic()
+    told = ""
     while True:
         pods: list[Pod] = []
         missing = []
@@ -54,9 +62,14 @@ async def ready_again(
             return pods
         if closing():
             raise asyncio.CancelledError
-        if time.monotonic() > deadline:
-            raise PodLost(
-                f"no other attempt after {within_s:.0f} s without all pods of the cluster: {'; '.join(missing)}"
+        now, states = time.monotonic(), "; ".join(missing)
+        if now > began + within_s:
+            raise PodLost(f"no other attempt after {within_s:.0f} s without all pods of the cluster: {states}")
+        if now > told_at + TOLD_S and states != told:
+            told_at, told = now, states
+            left_s = began + within_s - now
+            console.say(
+                f"medweave: {deployment}: {len(pods)} of {len(before)} pods ready; waits for up to {left_s:.0f} s: {states}"
             )
         await asyncio.sleep(POLL_S)
 

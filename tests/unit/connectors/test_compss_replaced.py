@@ -12,9 +12,13 @@ from typing import Any
 import pytest
 from streamflow.core.deployment import ExecutionLocation
 
+from medweave_connectors.compss import replaced
 from medweave_connectors.compss.replaced import give, give_what_is_missing
 from medweave_connectors.local.streams import Reader, Writer
+from medweave_connectors.pods.cluster import Refused
 from medweave_connectors.pods.errors import PodLost
+from medweave_connectors.pods.pod import Pod, parse_pod
+from support.api_server import pod_document
 
 ROOT = "/pod-work"
 
@@ -119,3 +123,39 @@ def test_a_copy_that_fails_is_told(pods: Pods, tmp_path: Path) -> None:
     (tmp_path / "2").write_text("no folder")
     with pytest.raises(PodLost, match="w-2:worker"):
         asyncio.run(give(pods, place(0), place(2), ROOT))
+
+
+def pod(name: str, *, ready: bool = True) -> Pod:
+    document = pod_document(name)
+    if not ready:
+        document["status"] = {"phase": "Pending"}
+    return parse_pod(document)
+
+
+class Answers:
+    """Stands for the API server: the second pod is gone, not told of, on its way, and then ready."""
+
+    def __init__(self) -> None:
+        self.of_second = [None, Refused(0, "no answer"), pod("w-1", ready=False), pod("w-1")]
+
+    async def pod(self, name: str) -> Pod | None:
+        if name == "w-0":
+            return pod(name)
+        answer = self.of_second.pop(0)
+        if isinstance(answer, Refused):
+            raise answer
+        return answer
+
+
+def test_what_is_waited_for_before_another_attempt_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(replaced, "POLL_S", 0.0)
+    monkeypatch.setattr(replaced, "TOLD_S", -1.0)
+    cluster: Any = Answers()
+    before = [pod("w-0"), pod("w-1")]
+    found = asyncio.run(replaced.ready_again(cluster, before, within_s=60, deployment="cluster", closing=lambda: False))
+    assert [each.name for each in found] == ["w-0", "w-1"]
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" s: ")[2] for line in lines] == ["w-1: gone", "w-1: no answer", "w-1: starting, Pending"]
+    assert all(line.startswith("medweave: cluster: 1 of 2 pods ready; waits for up to ") for line in lines)
