@@ -163,6 +163,7 @@ class MedweaveKubernetesConnector(PodsConnector):
         """Ends the Jobs while the pods that hold their files are still there; then as ever."""
         if self._jobs is not None:
             await self._jobs.end()
+            self._jobs = None  # another call finds no way to the cluster any more
         await super().undeploy(external)
 
     async def get_available_locations(self, service: str | None = None) -> MutableMapping[str, AvailableLocation]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 from collections.abc import Iterator
@@ -61,7 +62,11 @@ def test_jobs_and_their_folders_go(tmp_path: Path, server: JobServer, capsys: py
     write(tmp_path, {"works": PROGRESS + "exec sleep 60"}, config="selector: app=w, mode: job")
     ended = killed(tmp_path)
     ((name, job),) = server.jobs.items()
-    server.jobs["other"] = {"metadata": {"name": "other", "labels": job["metadata"]["labels"] | STRANGER}}
+    other = copy.deepcopy(job)
+    other["metadata"]["name"] = "other"
+    for metadata in (other["metadata"], other["spec"]["template"]["metadata"]):
+        metadata["labels"] |= STRANGER
+    server.jobs["other"] = other
     told = clean(ended, capsys)
     assert f"pods: Job {name}, {tmp_path}/in-pods/{ended.record.name} removed" in told
     assert list(server.jobs) == ["other"]
