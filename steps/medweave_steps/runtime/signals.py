@@ -8,7 +8,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -46,8 +45,8 @@ def exit_code_of(error: BaseException) -> int | None:
     return 128 + _received[-1] if _received else None
 
 
-def install() -> None:
-    """Turns INT and TERM into `Terminated`, with a watchdog for code that holds the main thread.
+def install() -> Callable[[], None]:
+    """Turns INT and TERM into `Terminated`, with a watchdog for code that holds the main thread, until what it returns is called.
 
     Python runs signal handlers only between two instructions of the main thread, and a call into a numerical library
     may last for minutes. The watchdog thread is woken by the interpreter's own C handler; if the process is still alive
@@ -56,31 +55,47 @@ def install() -> None:
     _received.clear()
     receiver, sender = socket.socketpair()
     sender.setblocking(False)
-    signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _raise)
+    woken_before = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
     # A scheduler announces its time limit to whoever may be there; where nothing can be saved yet, or any more, it changes nothing.
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    handlers = {signal.SIGINT: _raise, signal.SIGTERM: _raise, signal.SIGUSR1: signal.SIG_IGN}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    over = threading.Event()
 
     def watch() -> None:
-        while True:
-            number = receiver.recv(1)
-            if number and number[0] in (signal.SIGINT, signal.SIGTERM):
-                time.sleep(_grace_s)
-                for clean_up in _cleaning:
-                    with contextlib.suppress(Exception):
-                        clean_up()
-                partials.remove_all()
-                sys.stderr.write("interrupted; partial outputs were removed\n")
-                sys.stderr.flush()
-                os._exit(128 + number[0])
+        with receiver:
+            while number := receiver.recv(1):
+                if number[0] in (signal.SIGINT, signal.SIGTERM) and not over.wait(_grace_s):
+                    _leave(128 + number[0])
 
-    # A child made by fork would write its own signals there: whoever ended it would end this process.
-    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+    def restore() -> None:
+        # Whoever has called a verb as a function goes on: nothing may end it later.
+        over.set()
+        signal.set_wakeup_fd(woken_before)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        sender.close()
+
+    def in_child() -> None:
+        # A child made by fork would write its own signals there: whoever ended it would end this process.
+        if not over.is_set():
+            signal.set_wakeup_fd(-1)
+
+    os.register_at_fork(after_in_child=in_child)
     watcher = threading.Thread(target=watch, name="signal-watchdog", daemon=True)
     watcher.start()
-    # The socket's other end must live as long as the process.
-    watcher.sender = sender  # type: ignore[attr-defined]
+    # The socket's other end must live until then, whether or not somebody keeps it.
+    watcher.restore = restore  # type: ignore[attr-defined]
+    return restore
+
+
+def _leave(exit_code: int) -> None:
+    for clean_up in _cleaning:
+        with contextlib.suppress(Exception):
+            clean_up()
+    partials.remove_all()
+    sys.stderr.write("interrupted; partial outputs were removed\n")
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 @dataclass(slots=True)

@@ -95,12 +95,15 @@ def add_verb_options(parser: argparse.ArgumentParser, verb: Verb) -> None:
 
 def execute(verb: Verb, namespace: argparse.Namespace) -> int:
     """Runs a verb and returns the process's exit code; errors are printed, never raised."""
-    signals.install()
+    restore, exit_code = signals.install(), 0
     try:
         _run_and_report(verb, namespace)
     except (Exception, signals.Terminated) as error:
-        return _end(verb, error)
-    return 0
+        exit_code = _end(verb, error)
+        if signals.exit_code_of(error) is not None:
+            return exit_code  # the watchdog stays: threads may keep a process from ending that was asked to
+    restore()
+    return exit_code
 
 
 def _end(verb: Verb, error: BaseException) -> int:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -283,3 +284,16 @@ def test_a_signal_to_a_forked_child_does_not_end_its_parent() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_who_has_called_a_verb_as_a_function_is_not_ended_by_it_later(tmp_path: Path) -> None:
+    # As pytest's processes: a signal to one that has run a verb, or to its child, ended it without a word.
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    exit_code, _ = run_verb(tmp_path, lambda config, context: {})
+    assert exit_code == 0
+    assert {number: signal.getsignal(number) for number in before} == before
+    assert signal.set_wakeup_fd(-1) == -1
+    deadline = time.monotonic() + 10
+    while any(each.name == "signal-watchdog" for each in threading.enumerate()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [each for each in threading.enumerate() if each.name == "signal-watchdog"]
