@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from medweave_steps.runtime import partials
 
@@ -57,7 +58,7 @@ def install() -> Callable[[], None]:
     sender.setblocking(False)
     woken_before = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
     # A scheduler announces its time limit to whoever may be there; where nothing can be saved yet, or any more, it changes nothing.
-    handlers = {signal.SIGINT: _raise, signal.SIGTERM: _raise, signal.SIGUSR1: signal.SIG_IGN}
+    handlers: dict[int, Any] = {signal.SIGINT: _raise, signal.SIGTERM: _raise, signal.SIGUSR1: signal.SIG_IGN}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     over = threading.Event()
 
