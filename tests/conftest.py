@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 import functools
 import gc
 import multiprocessing
@@ -46,6 +47,24 @@ def parse_without_collection(*arguments: Any, **keywords: Any) -> Any:
 
 if sys.version_info < (3, 13):
     ast.parse = parse_without_collection
+
+
+class _SignalStack(ctypes.Structure):
+    _fields_ = (("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+_NO_SIGNAL_STACK = _SignalStack(None, 2, 0)  # SS_DISABLE of Linux
+
+
+def pytest_runtest_setup() -> None:
+    """Signals are handled on the main thread's own stack.
+
+    After some thousand tests the alternate one of the process is no memory any more (which library's it is, is not known): the next
+    signal with a handler, such as SIGCHLD of torch's DataLoader, ended the process by SIGSEGV without a word, as `strace` showed.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).sigaltstack(ctypes.byref(_NO_SIGNAL_STACK), None)
+
 
 MAY_LACK = ("no COMPSs runtime",)  # what CI cannot have
 
