@@ -59,8 +59,8 @@ _NO_SIGNAL_STACK = _SignalStack(None, 2, 0)  # SS_DISABLE of Linux
 def pytest_runtest_setup() -> None:
     """Signals are handled on the main thread's own stack.
 
-    After some thousand tests the alternate one of the process is no memory any more (which library's it is, is not known): the next
-    signal with a handler, such as SIGCHLD of torch's DataLoader, ended the process by SIGSEGV without a word, as `strace` showed.
+    After some thousand tests the next signal with a handler, such as SIGCHLD of torch's DataLoader, ended the process by SIGSEGV
+    without a word, as `strace` showed: as if the alternate stack of the process were no memory any more. Whose it is, is not known.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).sigaltstack(ctypes.byref(_NO_SIGNAL_STACK), None)

@@ -67,12 +67,10 @@ def missing_inputs(values: Mapping[str, Any], workflow: Mapping[str, Any], name:
             continue
         near = next((each for each in unknown if closest(each, [key])), None)
         fix = f"write '{key}:' for '{near}:'" if near else f"write '{key}:' there"
+        seen = near or ", ".join(map(str, values)) or "no inputs"
         yield Misfit(
             field=(near,) if near else (), about=key, what=f"the input '{key}' is missing, which {name} must have.",
-            seen=near or ", ".join(map(str, values)) or "no inputs",
-            kind_seen=near or ", ".join(map(str, values)) or "no inputs",
-            expected=f"{key}: … ({spelled_type(kind)})",
-            fix=fix, fix_of_kind=fix,
+            seen=seen, kind_seen=seen, expected=f"{key}: … ({spelled_type(kind)})", fix=fix, fix_of_kind=fix,
         )  # fmt: skip
 
 

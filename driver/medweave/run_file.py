@@ -132,7 +132,7 @@ def _check_inputs(job: Path, workflow: Path, held: Collection[str], *, hides: bo
             raise UserInputError(
                 f"the input '{field[0]}' of the job file: {spelled(field)}: there is no such file or folder.",
                 do=LOOK,
-            )  # fmt: skip
+            )
         beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
         raise fault_at(
             job, field, "there is no such file or folder.", seen=str(path), expected="a path from the folder of this file",

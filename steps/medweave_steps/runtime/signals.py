@@ -28,6 +28,7 @@ class Terminated(BaseException):
 _received: list[int] = []
 _cleaning: list[Callable[[], None]] = []
 _grace_s = GRACE_S
+_senders: list[socket.socket] = []  # of the watchdogs that watch; the last one is told of signals
 
 
 def _raise(signal_number: int, _frame: object) -> None:
@@ -61,6 +62,7 @@ def install() -> Callable[[], None]:
     handlers: dict[int, Any] = {signal.SIGINT: _raise, signal.SIGTERM: _raise, signal.SIGUSR1: signal.SIG_IGN}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     over = threading.Event()
+    _senders.append(sender)
 
     def watch() -> None:
         with receiver:
@@ -74,19 +76,20 @@ def install() -> Callable[[], None]:
         signal.set_wakeup_fd(woken_before)
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        _senders.remove(sender)
         sender.close()
 
-    def in_child() -> None:
-        # A child made by fork would write its own signals there: whoever ended it would end this process.
-        if not over.is_set():
-            signal.set_wakeup_fd(-1)
-
-    os.register_at_fork(after_in_child=in_child)
-    watcher = threading.Thread(target=watch, name="signal-watchdog", daemon=True)
-    watcher.start()
-    # The socket's other end must live until then, whether or not somebody keeps it.
-    watcher.restore = restore  # type: ignore[attr-defined]
+    threading.Thread(target=watch, name="signal-watchdog", daemon=True).start()
     return restore
+
+
+def _in_child() -> None:
+    # A child made by fork would write its own signals there: whoever ended it would end this process.
+    if _senders:
+        signal.set_wakeup_fd(-1)
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def _leave(exit_code: int) -> None:
