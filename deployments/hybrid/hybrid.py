@@ -133,9 +133,11 @@ def stage(folder: Path) -> None:
 
 
 def shorten(folder: Path, steps: int) -> None:
-    """Writes another number of training steps into the staged job file, for both runs."""
+    """Writes another number of training steps into the staged job file, for both runs; of the second training, as large a part."""
     path = folder / "checkout" / "workflows" / "lung-nodule-segmentation" / "jobs" / "hybrid-train.yml"
-    job = YAML(typ="safe").load(path) | {"training_steps": steps}
+    job = YAML(typ="safe").load(path)
+    for name in ("distributed_steps_per_round", "training_steps"):
+        job[name] = max(1, job[name] * steps // job["training_steps"])
     path.write_text(json.dumps(job, indent=2) + "\n", encoding="utf-8")
 
 
@@ -276,7 +278,7 @@ def main() -> int:
     parser.add_argument(
         "--steps",
         type=partial(demo.number, least=1, example=100),
-        help="training steps instead of the job file's, for both runs",
+        help="steps of the first training instead of the job file's, for both runs; the second one is made shorter in proportion",
     )
     steps = parser.parse_args().steps
     compss_home = compss_installation(os.environ.get("COMPSS_HOME", ""))

@@ -38,9 +38,11 @@ def test_training_pipeline_hands_the_same_to_every_step(tmp_path: Path, fake_coh
         "cohort": {"class": "Directory", "path": fake_cohort.name},
         "spacing_mm": [1.5, 1.5, 2.0],
         "on_error": "skip",
+        "gate_max_slowdown": 1.5,
     }
     found = run_both(tmp_path, "train.cwl", job, fakes=True)
     assert found["streamflow"] == found["cwltool"]
+    assert '"--max-slowdown", "1.5"' in (tmp_path / "by-cwltool" / "gate_decision.json").read_text()
     assert set(found["cwltool"]) == {
         "accepted_model/model_card.json",
         "evaluation/metrics.json",
@@ -120,6 +122,7 @@ def test_training_gives_bit_identical_models_and_masks(tmp_path: Path) -> None:
         "spacing_mm": [5.0, 5.0, 5.0],
         "training_steps": 3,
         "cases_per_batch": 1,
+        "gate_max_slowdown": 1000,  # how fast int8 is at the moment must not choose the model
     }
     found = run_both(tmp_path, "train.cwl", job)
     same = ("model.safetensors", "float32.bin", "metrics.json", "lesion_mask.nii.gz", "lesions.csv")

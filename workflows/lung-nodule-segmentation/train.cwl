@@ -81,6 +81,11 @@ inputs:
     doc: what spreads the replicas; auto is what the deployment says, else in-order
     type: {type: enum, symbols: [auto, in-order, ddp, compss]}
     default: auto
+  gate_max_slowdown:
+    doc: |
+      an int8 model that is smaller and no faster may take this many times float32's seconds where it segments. About 1.1, which is
+      what it is without it, two runs may choose differently; a large number leaves the choice to what is segmented.
+    type: float?
   threshold:
     doc: probability from which a voxel of a segmented case belongs to a lesion, between 0 and 1; without it the one on the model's card
     type: float?
@@ -195,6 +200,7 @@ steps:
         linkMerge: merge_nested
       training_set: preprocess/training_set
       test_batches: preprocess/inference_batches
+      max_slowdown: gate_max_slowdown
     out: [accepted_model, gate_decision, run_report]
   segment:
     run: ../tools/segment.cwl

@@ -42,6 +42,10 @@ inputs:
     doc: false positives per scan may rise by this much
     type: float?
     inputBinding: {prefix: --false-positive-tolerance}
+  max_slowdown:
+    doc: a candidate that is only smaller may take this many times float32's seconds
+    type: float?
+    inputBinding: {prefix: --max-slowdown}
 outputs:
   accepted_model:
     doc: the model that segment opens; its card pins the precision

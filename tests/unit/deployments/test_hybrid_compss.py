@@ -58,9 +58,15 @@ def test_an_installation_is_given_to_the_pods_and_trains(
     assert "claimName: medweave-compss" in bound
 
 
-def test_fewer_steps_change_nothing_else(hybrid: ModuleType, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("steps", "of_a_round"), [(150, 25), (2, 1)])
+def test_fewer_steps_shorten_both_trainings_and_nothing_else(
+    hybrid: ModuleType, tmp_path: Path, steps: int, of_a_round: int
+) -> None:
     shutil.copytree(ROOT / "workflows", tmp_path / "checkout" / "workflows")
-    hybrid.shorten(tmp_path, 7)
+    hybrid.shorten(tmp_path, steps)
     job = Path("workflows", "lung-nodule-segmentation", "jobs", "hybrid-train.yml")
     usual = YAML(typ="safe").load(ROOT / job)
-    assert YAML(typ="safe").load(tmp_path / "checkout" / job) == usual | {"training_steps": 7}
+    assert YAML(typ="safe").load(tmp_path / "checkout" / job) == usual | {
+        "training_steps": steps,
+        "distributed_steps_per_round": of_a_round,
+    }
