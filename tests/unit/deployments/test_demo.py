@@ -54,4 +54,6 @@ def test_the_smallest_cohort_gives_the_hybrid_run_two_jobs_to_segment(demo: Modu
 
 def test_no_moments_speed_chooses_the_model_that_two_places_are_compared_by() -> None:
     job = YAML(typ="safe").load(ROOT / "workflows" / "lung-nodule-segmentation" / "jobs" / "hybrid-train.yml")
-    assert job["gate_max_slowdown"] > 100, "int8 is about as fast as float32 on some processors, and time chose float32 at one place"
+    assert job["gate_max_slowdown"] > 100, (
+        "int8 is about as fast as float32 on some processors, and time chose float32 at one place"
+    )
