@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,8 +12,8 @@ from typing import Any
 
 from medweave.cwl_shape import CWL_SHAPE
 from medweave_connectors.closest import closest
-from medweave_connectors.documents import read_mapping
-from medweave_connectors.field_faults import check, fault_at
+from medweave_connectors.documents import parse_mapping, read_mapping, read_text
+from medweave_connectors.field_faults import check, fault_at, faults
 from medweave_connectors.lines import shown
 from medweave_connectors.requests import NAMESPACE, full_name
 from medweave_steps.contracts.errors import UsageError, UserInputError
@@ -95,8 +96,7 @@ def read_pipeline(path: Path) -> Pipeline:
     Raises:
         UserInputError: the document is no CWL workflow, or roles.yml does not give each of its steps one role.
     """
-    document = read_mapping(path, "CWL workflow")
-    check(document, CWL_SHAPE, path, ())
+    document = _read_cwl(path, "CWL workflow")
     if document.get("class") != "Workflow" or not document.get("steps"):
         raise UserInputError(
             f"{shown(path)}: this document is no workflow with steps.",
@@ -108,9 +108,7 @@ def read_pipeline(path: Path) -> Pipeline:
     roles = _roles(path, list(steps))
     said = _read_roles(path.parent / ROLES_FILE)
     beside = {file.name for file in path.parent.glob("*.cwl")} & set(said)
-    others = {name: read_mapping(path.parent / name, "CWL workflow") for name in sorted(beside - {path.name})}
-    for name, other in others.items():
-        check(other, CWL_SHAPE, path.parent / name, ())
+    others = {name: _read_cwl(path.parent / name, "CWL workflow") for name in sorted(beside - {path.name})}
     all_of_them = {path.name: document, **others}
     inputs = _named(document.get("inputs") or {})
     return Pipeline(
@@ -134,6 +132,21 @@ def read_pipeline(path: Path) -> Pipeline:
     )
 
 
+def _read_cwl(path: Path, what: str) -> dict[str, Any]:
+    """A CWL document, which must have the shape of one."""
+    text = read_text(path, what)
+    document = parse_mapping(text, path, what)
+    if not _has_shape(text):
+        check(document, CWL_SHAPE, path, ())
+    return document
+
+
+@functools.lru_cache(maxsize=256)
+def _has_shape(text: str) -> bool:
+    """Whether a text is of a CWL document: a repository binds the same few documents to many sites."""
+    return next(faults(parse_mapping(text, Path(), ""), CWL_SHAPE, Path(), ()), None) is None
+
+
 def _inputs_of(workflows: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     return frozenset(name for each in workflows for name in _named(each.get("inputs") or {}))
 
@@ -152,9 +165,7 @@ def _around(folder: Path) -> Iterator[Mapping[str, Any]]:
             named = set(_read_roles(roles))
             for file in sorted(roles.parent.glob("*.cwl")):
                 if file.name in named:
-                    document = read_mapping(file, "CWL workflow")
-                    check(document, CWL_SHAPE, file, ())
-                    yield document
+                    yield _read_cwl(file, "CWL workflow")
 
 
 def default_job(pipeline: Pipeline) -> Path:
@@ -333,8 +344,7 @@ def _is_gang(path: Path, workflow: Mapping[str, Any], name: str, step: Mapping[s
         )  # fmt: skip
     tool = run or {}
     if isinstance(run, str):
-        tool = read_mapping(path.parent / run.partition("#")[0], "CWL tool")
-        check(tool, CWL_SHAPE, path.parent / run.partition("#")[0], ())
+        tool = _read_cwl(path.parent / run.partition("#")[0], "CWL tool")
     return GANG in [*_hints(step, workflow), *_hints(tool, tool if isinstance(run, str) else workflow)]
 
 

@@ -130,8 +130,8 @@ def read_site(path: Path) -> Site:
     """
     text = read_text(path, WHAT)
     document = parse_mapping(text, path, WHAT)
-    for fault in faults_of_site(document, path):
-        raise fault
+    if not _is_right(text):
+        raise next(faults_of_site(document, path))
     deployments = document["deployments"]
     return Site(
         path=path,
@@ -145,6 +145,12 @@ def read_site(path: Path) -> Site:
         deployments=deployments,
         entries=_entries(text, path),
     )
+
+
+@functools.lru_cache(maxsize=64)
+def _is_right(text: str) -> bool:
+    """Whether nothing is wrong in a site file: a repository binds many workflows to the same few."""
+    return next(faults_of_site(parse_mapping(text, Path(), WHAT), Path()), None) is None
 
 
 def faults_of_site(document: Mapping[str, Any], path: Path) -> Iterator[FieldFault]:
