@@ -263,6 +263,7 @@ def test_a_wrong_value_is_refused_with_its_key_before_anything_is_sent(
     assert objects(tenant, "refused") == []
 
 
+@pytest.mark.long  # that they compute, `make hybrid` says, too
 def test_inference_pods_compute_scale_and_go(tenant: Tenant, segment_image: str, capsys: Any) -> None:
     values = {
         "image": image(segment_image),

@@ -304,6 +304,7 @@ def test_one_rank_lost_ends_all_within_60_s_with_its_error(tmp_path: Path, testb
     assert testbed.hpc("squeue", "--me", "--noheader", "--steps").stdout.strip() == ""
 
 
+@pytest.mark.long  # `make hybrid` says the same
 def test_a_gang_runs_torch_over_two_nodes(tmp_path: Path, testbed: Sites) -> None:
     script = """python3 - <<'EOF'
 import os, torch.distributed as dist, torch
