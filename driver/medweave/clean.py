@@ -74,7 +74,7 @@ def run(namespace: argparse.Namespace) -> int:
     record = read_run(namespace.run)
     if (refused := refusal(record)) is not None:
         raise refused
-    for line in clean(record, namespace.file or file_of(namespace.run)):
+    for line in clean(record, file_of_run(record, namespace.file)):
         print(line)
     return 0
 
@@ -83,6 +83,24 @@ def file_of(folder: Path) -> Path:
     """The streamflow.yml of a run, where it was started with the usual one."""
     own = folder / "streamflow.yml"
     return own if own.exists() else folder.parent.parent / "streamflow.yml"
+
+
+def file_of_run(record: Run, named: Path | None) -> Path:
+    """The streamflow.yml of a run: the named one, else that of `file_of`.
+
+    Raises:
+        UserInputError: the run was started with another one, by where its workflow lay from there.
+    """
+    folder = record.folder.absolute()
+    file = named or file_of(folder)
+    workflow = str(record.facts.get("workflow_file", ""))
+    if named is None and file.parent != folder and file.exists() and not (file.parent / workflow).exists():
+        raise UserInputError(
+            f"the run {record.run_id} was started with another file than {shown(file)}.",
+            seen=f"no {workflow} from there, which was its workflow", expected="the streamflow.yml that the run was started with",
+            do="name it: --file FILE",
+        )  # fmt: skip
+    return file
 
 
 def refusal(record: Run) -> StepError | None:

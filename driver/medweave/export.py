@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from medweave.clean import file_of
+from medweave.clean import file_of_run
 from medweave.history import read_run
 from medweave_connectors.lines import shown
 from medweave_steps.contracts.errors import BackendMissingError, UserInputError
@@ -59,7 +59,7 @@ def run(namespace: argparse.Namespace) -> int:
             "a library is not installed.", seen=str(error), expected="medweave installed with its extra 'driver'",
             do="pip install 'medweave[driver]'",
         ) from error  # fmt: skip
-    file = namespace.file or file_of(namespace.run.absolute())
+    file = file_of_run(record, namespace.file)
     workflow = (file.parent / str(record.facts.get("workflow_file", ""))).resolve()
     made = make(record, workflow, outputs=namespace.include_outputs, hosts=namespace.with_hosts)
     write(made.crate, namespace.crate)

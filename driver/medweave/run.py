@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave.bind import add_place_options, bind
-from medweave.clean import file_of
+from medweave.clean import file_of_run
 from medweave.files import write_atomically
 from medweave.follow.child import Child, start, workflow_of
 from medweave.follow.displays import Display, Events, for_people, put
@@ -200,8 +200,9 @@ def _resumed(namespace: argparse.Namespace, *, hides: bool) -> tuple[Path, Path,
             expected="medweave run --resume runs/<run-id>", do="leave WORKFLOW, --site, --job and --role out",
         )  # fmt: skip
     earlier = namespace.resume.absolute()
-    file = (namespace.file or file_of(earlier)).absolute()
-    check_resumable(read_run(earlier), workflow_of(file), shown(file))
+    record = read_run(earlier)
+    file = file_of_run(record, namespace.file).absolute()
+    check_resumable(record, workflow_of(file), shown(file))
     check_file(file, hides=hides)
     folder = earlier.parent / new_run_id(workflow_of(file))
     if file.parent == earlier:  # bound for that run alone: its paths hold from the folder beside it, too

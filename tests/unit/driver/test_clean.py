@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from medweave.clean import Place, places_of
+from medweave.clean import Place, file_of_run, places_of
 from medweave.cli import main
+from medweave.history import read_run
+from medweave_steps.contracts.errors import UserInputError
 from support.engine import Run, wait_until
 from support.fake_cluster import Cluster, fake_cluster
 
@@ -103,3 +105,16 @@ def test_places_are_the_machines_that_jobs_reach() -> None:
         },
     }
     assert places_of(document) == [Place(deployment="login", workdirs=("/fast", "/scratch"), clusters=("",))]
+
+
+def test_a_run_that_was_started_with_another_file_asks_for_it(cluster: Cluster, going: Run) -> None:
+    going.signal(signal.SIGKILL)
+    going.wait()
+    record = read_run(going.record)
+    usual = cluster.folder / "streamflow.yml"
+    assert file_of_run(record, None) == usual
+    (usual.parent / str(record.facts["workflow_file"])).unlink()
+    with pytest.raises(UserInputError, match="started with another file") as told:
+        file_of_run(record, None)
+    assert "--file" in told.value.do
+    assert file_of_run(record, usual) == usual
