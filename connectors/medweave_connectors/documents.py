@@ -120,7 +120,7 @@ def parse_mapping(text: str, path: Path, what: str) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=256)
 def _loaded(text: str) -> bytes:
-    """The document in a text, pickled by us: whoever asks gets one of its own, in a fifth of the time of copy.deepcopy."""
+    """The document in a text, pickled by us: whoever asks gets one of its own, in a quarter of the time of copy.deepcopy."""
     if text in _PARSED:
         return pickle.dumps(_PARSED[text])
     document = _yaml("safe").load(text)

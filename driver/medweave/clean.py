@@ -91,10 +91,12 @@ def file_of_run(record: Run, named: Path | None) -> Path:
     Raises:
         UserInputError: the run was started with another one, by where its workflow lay from there.
     """
+    if named is not None:
+        return named
     folder = record.folder.absolute()
-    file = named or file_of(folder)
-    workflow = str(record.facts.get("workflow_file", ""))
-    if named is None and file.parent != folder and file.exists() and not (file.parent / workflow).exists():
+    file, workflow = file_of(folder), str(record.facts.get("workflow_file", ""))
+    is_beside = file.parent != folder and file.exists()  # the one in the run's folder is its own
+    if is_beside and not (file.parent / workflow).exists():
         raise UserInputError(
             f"the run {record.run_id} was started with another file than {shown(file)}.",
             seen=f"no {workflow} from there, which was its workflow", expected="the streamflow.yml that the run was started with",

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import gc
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from medweave_connectors.documents import not_installed
@@ -54,8 +51,7 @@ def run(namespace: argparse.Namespace) -> int:
     from medweave.validate.formats import render
 
     try:
-        with _no_garbage():
-            findings, num_files = validate(namespace.paths, images=namespace.images, with_helm=namespace.helm)
+        findings, num_files = validate(namespace.paths, images=namespace.images, with_helm=namespace.helm)
     except ImportError as error:
         raise not_installed(error) from error
     text = render(findings, num_files, namespace.format)
@@ -64,18 +60,6 @@ def run(namespace: argparse.Namespace) -> int:
     else:
         write_atomically(namespace.output, text)
     return max((int(finding.severity) for finding in findings), default=0)
-
-
-@contextlib.contextmanager
-def _no_garbage() -> Iterator[None]:
-    """Nobody looks for memory that could be freed: the process ends soon, and looking took a quarter of its time."""
-    looked = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if looked:
-            gc.enable()
 
 
 def validate(paths: list[Path], *, images: str = "tag", with_helm: bool = False):  # type: ignore[no-untyped-def]  # heavy types are imported late
