@@ -9,7 +9,7 @@ from pathlib import Path
 
 from medweave.follow.displays import Display, Events, for_people, put
 from medweave.follow.state import State
-from medweave.follow.summary import summary
+from medweave.follow.summary import Started, summary
 from medweave.follow.watch import until_gone
 from medweave.runs import add_run_argument, add_runs_option, find_going
 from medweave_connectors.documents import not_installed
@@ -51,7 +51,7 @@ def run(namespace: argparse.Namespace) -> int:
     goes_on = f"run {folder.name} goes on; medweave attach {folder.name} shows it again"
     if not _shown(display, lambda: until_gone(folder, display, state), goes_on):
         return INTERRUPTED
-    for line in summary(state, folder, folder, {}):
+    for line in summary(state, Started(folder), {}):
         display.say(line)
     return EXIT_CODES.get(state.end or "", 1)
 
@@ -74,7 +74,7 @@ def _in_a_pod(namespace: argparse.Namespace) -> int:
     if state.end is None:  # the pod was gone before its last lines came
         display.say(f"medweave: run {state.run_id}: no more is heard; medweave schedule list tells how it ended")
     else:
-        display.say(next(summary(state, Path(state.run_id), Path(), {})))
+        display.say(next(summary(state, Started(Path(state.run_id)), {})))
     return EXIT_CODES.get(state.end or "", 1)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from medweave.follow.displays import Lines, put
 from medweave.follow.state import State
-from medweave.follow.summary import summary
+from medweave.follow.summary import Started, summary
 from medweave.follow.watch import until_gone
 from medweave.history import LOG_FILE, read_run
 from medweave.runs import add_run_argument, add_runs_option, find_going, state_of
@@ -56,7 +56,7 @@ def run(namespace: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         put(f"medweave: the driver goes on with that; medweave attach {folder.name} shows it", sys.stderr)
         return INTERRUPTED
-    for line in summary(state, folder, folder, {}):
+    for line in summary(state, Started(folder), {}):
         put(line, sys.stderr)
     return 0 if state.end == "cancelled" else 1
 

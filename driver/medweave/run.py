@@ -23,7 +23,7 @@ from medweave.follow.displays import Display, Events, for_people, put
 from medweave.follow.log import FollowedLog
 from medweave.follow.planned import planned_steps
 from medweave.follow.state import State
-from medweave.follow.summary import left, summary
+from medweave.follow.summary import Started, left, summary
 from medweave.follow.watch import PAUSE_S, Watch
 from medweave.history import LOG_FILE, Run, read_run
 from medweave.pipelines import read_pipeline
@@ -99,7 +99,8 @@ def run(namespace: argparse.Namespace, *, to_a_log: bool = False) -> int:
     if namespace.resume is not None:
         display.say(f"medweave: goes on from run {namespace.resume.name}")
     child = start(file, folder, namespace.outdir)
-    following = Following(child=child, display=display, state=State(planned=planned))
+    started = Started(child.folder, namespace.file, namespace.outdir)
+    following = Following(child=child, display=display, state=State(planned=planned), started=started)
     try:
         with _signals(following.signals.append):
             following.until_end()
@@ -107,7 +108,7 @@ def run(namespace: argparse.Namespace, *, to_a_log: bool = False) -> int:
         display.close()
         if child.exit_code is None:  # something broke in here
             child.signal(signal.SIGTERM)
-    return _ended(following, namespace.outdir, as_json=namespace.json, to_a_log=to_a_log)
+    return _ended(following, as_json=namespace.json, to_a_log=to_a_log)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,6 +124,7 @@ class Following:
     child: Child
     display: Display
     state: State
+    started: Started
     signals: list[signal.Signals] = field(default_factory=list)
     num_passed: int = 0
     left: list[str] | None = None
@@ -147,7 +149,7 @@ class Following:
                 )
                 self.child.signal(number)
             elif self.left is None:
-                self.left = list(left(self.state, self.child.folder))
+                self.left = list(left(self.state, self.started))
                 self.child.end_at_once()
 
 
@@ -250,7 +252,7 @@ def _signals(take: Callable[[signal.Signals], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _ended(following: Following, outdir: Path, *, as_json: bool, to_a_log: bool) -> int:
+def _ended(following: Following, *, as_json: bool, to_a_log: bool) -> int:
     """Tells the end; the exit code."""
     child, state, say = following.child, following.state, following.display.say
     code = INTERRUPTED if following.left is not None else child.exit_code or 0
@@ -265,7 +267,7 @@ def _ended(following: Following, outdir: Path, *, as_json: bool, to_a_log: bool)
         lines = [*said, f"medweave: StreamFlow ended with exit code {child.exit_code} before the run began"]
     else:
         printed = child.printed()
-        lines = list(summary(state, child.folder, outdir, _outputs(printed), to_a_log=to_a_log))
+        lines = list(summary(state, following.started, _outputs(printed), to_a_log=to_a_log))
         if code and not state.failures() and state.end != "cancelled" and not to_a_log:
             lines[1:1] = [f"    {line}" for line in child.said(NUM_ENGINE_LINES)]
         if not as_json and printed and not to_a_log and not sys.stdout.isatty():

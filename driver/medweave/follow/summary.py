@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,29 @@ from medweave_steps.contracts.progress import duration
 
 LAST_LINES, LAST_BYTES = 12, 16 * 1024
 MOST_FAILURES, MOST_LEFT = 5, 10
+KINDS = {"File": "file", "Directory": "folder"}  # of CWL, in a person's words
 
 
-def summary(
-    state: State, folder: Path, outdir: Path, outputs: Mapping[str, Any], *, to_a_log: bool = False
-) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What a run's next command must name.
+
+    Attributes:
+        folder: of the run.
+        file: the StreamFlow file that was named when it was started, or None.
+        outdir: where its outputs go; None where that is not known.
+    """
+
+    folder: Path
+    file: Path | None = None
+    outdir: Path | None = None
+
+
+def summary(state: State, started: Started, outputs: Mapping[str, Any], *, to_a_log: bool = False) -> Iterator[str]:
     """The lines.
 
     Args:
         to_a_log: they are written down somewhere: what a job has printed may tell of patients, and is left out.
-        folder: of the run.
-        outdir: where its outputs were put.
         outputs: the CWL output object that the engine has printed. The names of its files are not told: they may tell of patients.
     """
     end = state.end or "has no end in its log"
@@ -40,21 +53,22 @@ def summary(
         if moved.num_bytes >= 2**20:
             yield _line("moved", f"{size(moved.num_bytes)} from {place(source)} to {place(destination)}, {route}")
     if delivered := [_counted(name, value) for name, value in outputs.items() if value is not None]:
-        yield _line("delivered", f"in {shown(outdir)}: {', '.join(delivered)}")
+        yield _line("delivered", f"in {shown(started.outdir or Path())}: {', '.join(delivered)}")
     if state.left_out:
         yield _line("not in them", ", ".join(state.jobs[name].label for name in state.left_out if name in state.jobs))
     failures = state.failures()
     for job in failures[:MOST_FAILURES]:
         yield _line("failed", f"{job.label} on {place(job.where)}, {why(job)}")
-        yield from (f"    {line}" for line in (job.message.splitlines() if to_a_log else said(job, folder)))
+        yield from (f"    {line}" for line in (job.message.splitlines() if to_a_log else said(job, started.folder)))
     if len(failures) > MOST_FAILURES:
         yield _line("failed", f"and {len(failures) - MOST_FAILURES} more jobs; the report names each")
-    yield _line("next", f"medweave report {_word(folder)}")
+    yield _line("next", f"medweave report {_word(started.folder)}")
     if end != "completed":
-        yield _line("", f"medweave clean {_word(folder)}   removes what it has kept, here and at its sites")
+        yield _line("", f"{_resume(started)}   goes on; what is done stays done")
+        yield _line("", f"{_clean(started)}   removes what it has kept, here and at its sites")
 
 
-def left(state: State, folder: Path) -> Iterator[str]:
+def left(state: State, started: Started) -> Iterator[str]:
     """What a person reads who leaves at once: what may go on without anybody who looks after it."""
     going = state.going_on()
     yield f"medweave: left run {state.run_id} before it was cleaned up"
@@ -62,7 +76,8 @@ def left(state: State, folder: Path) -> Iterator[str]:
         yield _line("may go on", f"{job.label} on {place(job.where)}")
     if len(going) > MOST_LEFT:
         yield _line("", f"and {len(going) - MOST_LEFT} more jobs")
-    yield _line("next", f"medweave clean {_word(folder)}   ends and removes what it has left")
+    yield _line("next", f"{_resume(started)}   goes on; what is done stays done")
+    yield _line("", f"{_clean(started)}   ends and removes what it has left")
 
 
 def said(job: Job, folder: Path) -> list[str]:
@@ -80,16 +95,35 @@ def said(job: Job, folder: Path) -> list[str]:
         return []
 
 
-def files_in(value: Any) -> int:
-    """How many files and folders an output holds."""
+def kinds_in(value: Any) -> Counter[str]:
+    """How many files and folders an output holds; what lies in a folder is not counted."""
     if isinstance(value, list):
-        return sum(map(files_in, value))
-    return int(isinstance(value, Mapping) and value.get("class") in ("File", "Directory"))
+        return sum(map(kinds_in, value), Counter())
+    kind = value.get("class") if isinstance(value, Mapping) else None
+    return Counter([kind] if kind in KINDS else [])
 
 
 def _counted(name: str, value: Any) -> str:
-    number = files_in(value)
-    return f"{name} ({number} files)" if number > 1 else name
+    kinds = kinds_in(value)
+    if kinds.total() < 2:
+        return name
+    told = [f"{kinds[kind]} {word}{'s' if kinds[kind] > 1 else ''}" for kind, word in KINDS.items() if kinds[kind]]
+    return f"{name} ({', '.join(told)})"
+
+
+def _resume(started: Started) -> str:
+    outdir = started.outdir or Path()
+    return f"medweave run --resume {_word(started.folder)}{_file(started)}" + (
+        f" --outdir {_word(outdir)}" if outdir != Path() else ""
+    )
+
+
+def _clean(started: Started) -> str:
+    return f"medweave clean {_word(started.folder)}{_file(started)}"
+
+
+def _file(started: Started) -> str:
+    return f" --file {_word(started.file)}" if started.file is not None else ""
 
 
 def _line(label: str, text: str) -> str:

@@ -15,7 +15,7 @@ from medweave.follow.live import picture, visible
 from medweave.follow.log import FollowedLog
 from medweave.follow.plain import PAUSE_S, PlainLines
 from medweave.follow.state import State, fold, steps
-from medweave.follow.summary import left, summary
+from medweave.follow.summary import Started, left, summary
 from medweave_steps.contracts.event import Event
 
 BEGAN = datetime.datetime(2026, 11, 23, 20, 0, 0, tzinfo=datetime.UTC)
@@ -168,16 +168,15 @@ def test_the_summary_says_what_was_delivered_and_no_name_of_a_file(log: Log, tmp
     log.add("job.ended", "/train/0", at=1, state="completed")
     log.add("run.ended", at=2, state="completed", seconds=125.0, failed=[])
     file = {"class": "File", "basename": "Doe_John.nii.gz"}
-    text = "\n".join(
-        summary(
-            log.state(), tmp_path / "lung-1", tmp_path / "out", {"masks": [file, file], "home": None, "report": file}
-        )
-    )
+    masks = [file, {**file, "class": "Directory"}, file]
+    started = Started(tmp_path / "lung-1", outdir=tmp_path / "out")
+    text = "\n".join(summary(log.state(), started, {"masks": masks, "home": None, "report": file}))
     assert "completed after 2 min 05 s; 1 of 1 jobs done" in text
-    assert "masks (2 files), report" in text
+    assert "masks (2 files, 1 folder), report" in text
     assert "Doe" not in text
     assert f"medweave report {tmp_path / 'lung-1'}" in text
     assert "medweave clean" not in text, "after a success there is nothing to clean"
+    assert "--resume" not in text, "and nothing to go on with"
 
 
 def test_the_summary_of_a_failure_begins_with_its_first_cause(log: Log, tmp_path: Path) -> None:
@@ -195,16 +194,17 @@ def test_the_summary_of_a_failure_begins_with_its_first_cause(log: Log, tmp_path
     said = tmp_path / "work" / "stderr" / "train"
     said.parent.mkdir(parents=True)
     said.write_text("".join(f"line {number}\n" for number in range(100)), encoding="utf-8")
-    lines = list(summary(log.state(), tmp_path, tmp_path, {}))
+    lines = list(summary(log.state(), Started(tmp_path, tmp_path / "my.yml", tmp_path / "out"), {}))
     assert lines[1] == "  failed      train on hpc/gpu4, exit code 65, bad data"
     assert lines[2:14] == [f"    line {number}" for number in range(88, 100)]
     assert lines[14:16] == ["  failed      check on hpc/gpu4, exit code 65, bad data", "    medweave-step check: no."]
-    assert "medweave clean" in lines[-1]
+    assert f"medweave run --resume {tmp_path} --file {tmp_path / 'my.yml'} --outdir {tmp_path / 'out'} " in lines[-2]
+    assert f"medweave clean {tmp_path} --file {tmp_path / 'my.yml'} " in lines[-1]
 
 
 def test_who_leaves_hears_what_may_go_on(log: Log, tmp_path: Path) -> None:
     begin(log, "/train/0")
-    text = "\n".join(left(log.state(), tmp_path))
+    text = "\n".join(left(log.state(), Started(tmp_path)))
     assert "train on hpc/gpu4" in text
     assert f"medweave clean {tmp_path}" in text
 

@@ -162,13 +162,17 @@ def test_ctrl_c_twice_leaves_at_once(tmp_path: Path) -> None:
 def test_a_run_goes_on_from_one_that_failed(tmp_path: Path) -> None:
     after_first = f"until grep -q job.ended.*/first {tmp_path}/runs/*/events.jsonl; do sleep 0.1; done"
     write_workflow(tmp_path, {"first": GOOD, "second": f"{after_first}; [ -e {tmp_path}/there ] || exit 65; {GOOD}"})
-    assert start(tmp_path).wait(60) == 1
+    first = start(tmp_path)
+    _, err = first.communicate(timeout=60)
+    assert first.returncode == 1
     failed = record(tmp_path)
+    command = next(line for line in err.splitlines() if "goes on; what is done" in line).split("   goes on")[0].split()
     (failed / "streamflow.yml").write_text((tmp_path / "streamflow.yml").read_text(encoding="utf-8").replace(
         "tiny.cwl", "../../tiny.cwl").replace("job.yml", "../../job.yml"), encoding="utf-8")  # fmt: skip
     (tmp_path / "streamflow.yml").unlink()
     (tmp_path / "there").touch()
-    process = start(tmp_path, "--resume", f"runs/{failed.name}")
+    assert command[:4] == ["medweave", "run", "--resume", f"runs/{failed.name}"]
+    process = start(tmp_path, *command[2:])
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert f"medweave: goes on from run {failed.name}" in err

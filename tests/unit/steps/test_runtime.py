@@ -248,6 +248,22 @@ def test_a_signal_ends_a_verb_within_two_seconds_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_second_signal_adds_nothing_to_the_first(tmp_path: Path) -> None:
+    # As a run that is cancelled in pods: INT comes twice, and the second came while the interpreter waited for a thread.
+    work = "[__import__('threading').Thread(target=time.sleep, args=[1]).start(), time.sleep(60)]"
+    program = textwrap.dedent(PROGRAM).replace("WORK", work)
+    words = [sys.executable, "-c", program, str(tmp_path / "out")]
+    process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "started\n"
+    os.kill(process.pid, signal.SIGINT)
+    assert "interrupted" in process.stderr.readline()
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (130, "")
+
+
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (59, "59 s"), (125, "2 min 05 s"), (11400, "3 h 10 min")])
 def test_durations_read_well(seconds: float, text: str) -> None:
     assert duration(seconds) == text
