@@ -19,7 +19,13 @@ from medweave_connectors.ssh.refusals import Hop, refusal
 from medweave_connectors.ssh.settings import HostSettings, split_jump
 
 KEEPALIVE_S, KEEPALIVE_COUNT = 15, 4  # a dead connection is known after a minute
-CIPHERS = ["aes128-gcm@openssh.com", "aes256-ctr", "aes192-ctr", "aes128-ctr"]
+CIPHERS = [
+    "aes128-gcm@openssh.com",
+    "aes256-ctr",
+    "aes192-ctr",
+    "aes128-ctr",
+]  # none in CBC mode: see `_without_fillers`
+MSG_IGNORE = 2  # RFC 4253, 12
 NO_HOSTS = b"# never empty\n"  # asyncssh takes an empty value for the user's own file, and None for "do not check"
 MOST_JUMPS = 8
 
@@ -106,6 +112,20 @@ async def _connect(target: Target, settings: HostSettings, *, jump_of: str, left
         raise
     if tunnel is not None:
         connection.set_tunnel(tunnel)  # closed with it
+    return _without_fillers(connection)
+
+
+def _without_fillers(connection: Any) -> Any:
+    """asyncssh sends an empty packet before each other one, which hides the next initial vector of ciphers in CBC mode (RFC 4251,
+    9.3.1). Here there are none of these, and it is half of all packets of a copy: a tenth of its time, where processors are full.
+    """
+    send = connection.send_packet
+
+    def sent(kind: int, *parts: bytes, **more: Any) -> None:
+        if kind != MSG_IGNORE:
+            send(kind, *parts, **more)
+
+    connection.send_packet = sent
     return connection
 
 

@@ -16,7 +16,7 @@ import pytest
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.errors import SiteConfigError, SiteUnreachable
-from medweave_connectors.ssh import openssh
+from medweave_connectors.ssh import openssh, way
 from medweave_connectors.ssh.command_line import ssh_words
 from medweave_connectors.ssh.connector import MedweaveSSHConnector
 from support.sshd import USER, Sshd, agent, make_key, sshd
@@ -332,3 +332,22 @@ def test_nobody_to_log_in_as(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openssh, "_can_ask", lambda: False)
     with pytest.raises(SiteConfigError, match="as whom to log in"):
         asyncio.run(openssh.look_up("somewhere", "", None, where="deployments.login.config.username"))
+
+
+@pytest.mark.parametrize("fills", [False, True])
+def test_no_packet_is_sent_to_fill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fills: bool) -> None:
+    """asyncssh sends an empty one before each, for ciphers that are never used here."""
+    assert not [each for each in way.CIPHERS if "cbc" in each]
+    monkeypatch.setenv("HOME", str(tmp_path))  # a configuration of nobody
+    if fills:  # as it is without us: the server's log tells of them
+        monkeypatch.setattr(way, "_without_fillers", lambda connection: connection)
+    key = make_key(tmp_path / "key")
+    with sshd(tmp_path / "server", [key], "LogLevel DEBUG3") as server:
+        (tmp_path / "known").write_text(server.known_host)
+        said = tell(
+            nodes=[f"127.0.0.1:{server.port}"], username=USER, sshKey=str(key), knownHosts=str(tmp_path / "known")
+        )
+        assert said == "in"
+        _, accepted, later = server.log.partition("Accepted publickey")
+        assert accepted
+        assert ("MSG_IGNORE" in later) == fills
