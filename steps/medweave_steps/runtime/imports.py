@@ -12,11 +12,22 @@ from typing import Any
 from medweave_steps.contracts.errors import BackendMissingError
 
 # What these libraries import at once when it is there, though none of it serves what we call of them; both work without. It takes
-# 3 of MONAI's 4 s and 2 of NNCF's 3 s (and 490 MB), in each process that makes a network.
+# 3.3 of MONAI's 4 s and 2 of NNCF's 3 s (and 490 MB), in each process that makes a network.
 _TAKEN_ALONG = {
     "monai": (
-        *("PIL", "ignite", "matplotlib", "nibabel", "pydicom", "scipy", "scipy.signal", "scipy.stats", "sklearn"),
-        "tensorboard",
+        *(
+            "PIL",
+            "ignite",
+            "matplotlib",
+            "nibabel",
+            "pandas",
+            "pydicom",
+            "scipy",
+            "scipy.signal",
+            "scipy.stats",
+            "sklearn",
+        ),
+        *("tensorboard", "tensorboardX"),
     ),
     "nncf": ("torch",),
 }
