@@ -15,19 +15,8 @@ from medweave_steps.contracts.errors import BackendMissingError
 # 3.3 of MONAI's 4 s and 2 of NNCF's 3 s (and 490 MB), in each process that makes a network.
 _TAKEN_ALONG = {
     "monai": (
-        *(
-            "PIL",
-            "ignite",
-            "matplotlib",
-            "nibabel",
-            "pandas",
-            "pydicom",
-            "scipy",
-            "scipy.signal",
-            "scipy.stats",
-            "sklearn",
-        ),
-        *("tensorboard", "tensorboardX"),
+        *("PIL", "ignite", "matplotlib", "nibabel", "pandas", "pydicom", "sklearn", "tensorboard", "tensorboardX"),
+        *("scipy", "scipy.signal", "scipy.stats"),
     ),
     "nncf": ("torch",),
 }
