@@ -7,10 +7,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from medweave.follow.displays import Display, Events, for_people, put
+from medweave.follow.displays import Display, Events, for_people
 from medweave.follow.state import State
 from medweave.follow.summary import Started, summary
 from medweave.follow.watch import until_gone
+from medweave.output import put
 from medweave.runs import add_run_argument, add_runs_option, find_going
 from medweave_connectors.documents import not_installed
 from medweave_steps.contracts.errors import UsageError

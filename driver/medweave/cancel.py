@@ -8,11 +8,12 @@ import signal
 import sys
 from pathlib import Path
 
-from medweave.follow.displays import Lines, put
+from medweave.follow.displays import Lines
 from medweave.follow.state import State
 from medweave.follow.summary import Started, summary
 from medweave.follow.watch import until_gone
 from medweave.history import LOG_FILE, read_run
+from medweave.output import put
 from medweave.runs import add_run_argument, add_runs_option, find_going, state_of
 from medweave_connectors.lines import shown
 from medweave_steps.contracts.errors import UserInputError

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from typing import Protocol, cast
 
 from medweave import __version__
+from medweave.output import discard, settle
 from medweave.parser import Parser
 from medweave_steps.contracts.errors import InternalError, StepError, StorageError, UsageError
 from medweave_steps.contracts.model import RESEARCH_USE_ONLY
@@ -103,6 +102,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.refuse_unknown(words[1:])
     namespace = parser.parse_args(words[1:])
     try:
+        return _called(name, namespace)
+    finally:
+        settle(sys.stderr)
+
+
+def _called(name: str, namespace: argparse.Namespace) -> int:
+    """Runs a command; its errors become a line and an exit code."""
+    try:
         code = load_command(name).run(namespace)
         sys.stdout.flush()  # what it cannot write is told here, and not by the interpreter at its end
         return code
@@ -113,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"medweave {name}: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        _discard_output()
+        discard(sys.stdout)
         return PIPE_CLOSED
     except OSError as error:
         lost = StorageError(
@@ -122,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         print(f"medweave {name}: {lost}", file=sys.stderr)
         if not error.filename:
-            _discard_output()
+            discard(sys.stdout)
         return lost.exit_code
     except Exception as error:
         if namespace.debug:
@@ -133,12 +140,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )  # fmt: skip
         print(f"medweave {name}: {own}", file=sys.stderr)
         return own.exit_code
-
-
-def _discard_output() -> None:
-    """What is left in the buffer goes nowhere: the interpreter would fail with it once more when it ends."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -19,13 +19,14 @@ from medweave.bind import add_place_options, bind
 from medweave.clean import file_of_run
 from medweave.files import write_atomically
 from medweave.follow.child import Child, start, workflow_of
-from medweave.follow.displays import Display, Events, for_people, put
+from medweave.follow.displays import Display, Events, for_people
 from medweave.follow.log import FollowedLog
 from medweave.follow.planned import planned_steps
 from medweave.follow.state import State
 from medweave.follow.summary import Started, left, summary
 from medweave.follow.watch import PAUSE_S, Watch
 from medweave.history import LOG_FILE, Run, read_run
+from medweave.output import put
 from medweave.pipelines import read_pipeline
 from medweave.run_file import check_documents, check_file, check_variables
 from medweave.sites import find_site, read_site

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from typing import Protocol, TextIO
+from typing import Protocol
 
 from medweave.follow.plain import PlainLines
 from medweave.follow.state import State
+from medweave.output import put
 from medweave_connectors.documents import not_installed
 from medweave_steps.contracts.event import Event
 
@@ -72,15 +72,3 @@ def for_people() -> Display:
     except ImportError as error:
         raise not_installed(error) from error
     return LivePicture()
-
-
-def put(text: str, stream: TextIO) -> None:
-    """A line, at once. Whoever read it may be gone: that is no reason to end a run."""
-    try:
-        print(text, file=stream, flush=True)
-    except BrokenPipeError:
-        # Else Python says so once more when it ends.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    except OSError:
-        pass

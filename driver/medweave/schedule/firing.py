@@ -16,8 +16,8 @@ from pathlib import Path
 from medweave import run as runs
 from medweave.cancel import holds
 from medweave.follow.child import workflow_of
-from medweave.follow.displays import put
 from medweave.history import LOG_FILE, read_run
+from medweave.output import put
 from medweave.schedule.document import Schedule
 from medweave.schedule.inputs import Untold, changes, parts_of
 from medweave.schedule.memory import (

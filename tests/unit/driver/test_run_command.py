@@ -50,7 +50,7 @@ def on_a_terminal(folder: Path) -> tuple[int, int]:
     if process == 0:
         os.chdir(folder)
         os.environ |= {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
-        for name in ("NO_COLOR", "MEDWEAVE_RUN_ID", "MEDWEAVE_RUNS_DIR"):
+        for name in ("NO_COLOR", "MEDWEAVE_RUN_ID", "MEDWEAVE_RUNS_DIR", "PYTHONUNBUFFERED"):
             os.environ.pop(name, None)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # who runs the tests may ignore it
         os.execv(PROGRAM, ["medweave", "run", "--outdir", "results"])
