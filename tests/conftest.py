@@ -66,6 +66,7 @@ def pytest_runtest_setup() -> None:
         ctypes.CDLL(None).sigaltstack(ctypes.byref(_NO_SIGNAL_STACK), None)
 
 
+TAKE_MINUTES = ("cwl/", "validate/", "unit/steps/test_strategy_")
 MAY_LACK = ("no COMPSs runtime",)  # what CI cannot have
 
 _crashed: list[str] = []
@@ -110,6 +111,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # Side by side, a file that takes minutes and comes last is waited for by idle processors.
+    items.sort(key=lambda each: not each.path.relative_to(Path(__file__).parent).as_posix().startswith(TAKE_MINUTES))
     if config.getoption("--unfinished"):
         seen = set(config.cache.get(_PASSED, [])) if config.cache else set()
         config.hook.pytest_deselected(items=[each for each in items if each.nodeid in seen])
