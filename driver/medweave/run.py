@@ -117,6 +117,7 @@ class Following:
     """A run that is shown.
 
     Attributes:
+        started: what the command that goes on with it must name.
         signals: those that this process has got, in order.
         num_passed: how many of them were passed on.
         left: the user did not wait for the end; what went on then.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncssh
+from asyncssh.constants import MSG_IGNORE
 from streamflow.deployment.connector.ssh import get_param_from_file
 
 from medweave_connectors.errors import SiteConfigError
@@ -19,13 +20,8 @@ from medweave_connectors.ssh.refusals import Hop, refusal
 from medweave_connectors.ssh.settings import HostSettings, split_jump
 
 KEEPALIVE_S, KEEPALIVE_COUNT = 15, 4  # a dead connection is known after a minute
-CIPHERS = [
-    "aes128-gcm@openssh.com",
-    "aes256-ctr",
-    "aes192-ctr",
-    "aes128-ctr",
-]  # none in CBC mode: see `_without_fillers`
-MSG_IGNORE = 2  # RFC 4253, 12
+# None of them in CBC mode: see `_without_fillers`.
+CIPHERS = ["aes128-gcm@openssh.com", "aes256-ctr", "aes192-ctr", "aes128-ctr"]
 NO_HOSTS = b"# never empty\n"  # asyncssh takes an empty value for the user's own file, and None for "do not check"
 MOST_JUMPS = 8
 

@@ -28,12 +28,12 @@ class Started:
     Attributes:
         folder: of the run.
         file: the StreamFlow file that was named when it was started, or None.
-        outdir: where its outputs go; None where that is not known.
+        outdir: where its outputs go; the current folder where nobody knows.
     """
 
     folder: Path
     file: Path | None = None
-    outdir: Path | None = None
+    outdir: Path = Path()
 
 
 def summary(state: State, started: Started, outputs: Mapping[str, Any], *, to_a_log: bool = False) -> Iterator[str]:
@@ -53,7 +53,7 @@ def summary(state: State, started: Started, outputs: Mapping[str, Any], *, to_a_
         if moved.num_bytes >= 2**20:
             yield _line("moved", f"{size(moved.num_bytes)} from {place(source)} to {place(destination)}, {route}")
     if delivered := [_counted(name, value) for name, value in outputs.items() if value is not None]:
-        yield _line("delivered", f"in {shown(started.outdir or Path())}: {', '.join(delivered)}")
+        yield _line("delivered", f"in {shown(started.outdir)}: {', '.join(delivered)}")
     if state.left_out:
         yield _line("not in them", ", ".join(state.jobs[name].label for name in state.left_out if name in state.jobs))
     failures = state.failures()
@@ -112,10 +112,8 @@ def _counted(name: str, value: Any) -> str:
 
 
 def _resume(started: Started) -> str:
-    outdir = started.outdir or Path()
-    return f"medweave run --resume {_word(started.folder)}{_file(started)}" + (
-        f" --outdir {_word(outdir)}" if outdir != Path() else ""
-    )
+    outdir = f" --outdir {_word(started.outdir)}" if started.outdir != Path() else ""
+    return f"medweave run --resume {_word(started.folder)}{_file(started)}{outdir}"
 
 
 def _clean(started: Started) -> str:

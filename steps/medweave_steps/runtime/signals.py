@@ -33,9 +33,8 @@ _senders: list[socket.socket] = []  # of the watchdogs that watch; the last one 
 
 def _raise(signal_number: int, _frame: object) -> None:
     _received.append(signal_number)
-    if (
-        len(_received) == 1
-    ):  # else it would cut off the clean-up of the first, or be a traceback at the interpreter's end
+    # A second one would cut off the clean-up of the first, or be a traceback at the interpreter's end.
+    if len(_received) == 1:
         raise Terminated(signal_number)
 
 
