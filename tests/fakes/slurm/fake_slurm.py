@@ -9,7 +9,8 @@ and files that a test makes:
                       the last one for all others; `-` for the true one
   time-limit          time of a job, s, after which it is TIMEOUT; several, as above. At half of it comes the signal of --signal
   forget              ended jobs are known to nobody, as after MinJobAge
-  squeue-fails        number of times that squeue does not reach the controller; sbatch-fails, scontrol-fails and sinfo-fails too
+  squeue-fails        number of times that squeue does not reach the controller, or `always`; sbatch-fails, scontrol-fails and
+                      sinfo-fails too. `always` stays as it is: a test that takes it away is not written over
   sinfo-says          why sinfo fails
   sinfo-sleeps        sinfo does not come to its end
   sbatch-timeout      number of times that sbatch takes the job and then gets no answer
@@ -49,7 +50,10 @@ def knob_of(name: str, job: Path) -> str:
 
 
 def countdown(name: str) -> bool:
-    left = int(knob(name) or 0)
+    said = knob(name)
+    if said == "always":
+        return True
+    left = int(said or 0)
     if left:
         (FOLDER / name).write_text(str(left - 1))
     return left > 0
