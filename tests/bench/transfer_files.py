@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import os
 import secrets
 import statistics
@@ -162,6 +163,11 @@ def counted_bytes(at: Site, run_id: str) -> int:
 
 def main() -> None:
     """Measures."""
+    import streamflow.main  # noqa: F401
+
+    from medweave_connectors import plugin  # noqa: F401
+
+    gc.freeze()  # as the plug-in does when a run begins
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=20_000, help="number of files of 8 KiB (default 20000)")
     parser.add_argument("--pairs", type=int, default=7, help="alternating pairs (default 7)")

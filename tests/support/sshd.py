@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 SSHD = "/usr/sbin/sshd"
+SITE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 USER = getpass.getuser()
 
 
@@ -66,6 +67,7 @@ def sshd(folder: Path, accepted: list[Path], *settings: str) -> Iterator[Sshd]:
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd wants it; packages make it at boot
     key = make_key(folder / "host_key")
+    (folder / "home").mkdir()  # this machine's dotfiles are not the site's: some of them take longer than a copy
     (folder / "authorized").write_text("".join(Path(f"{each}.pub").read_text() for each in accepted))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -80,6 +82,7 @@ def sshd(folder: Path, accepted: list[Path], *settings: str) -> Iterator[Sshd]:
         "UsePAM no",
         "PermitRootLogin yes",
         "LogLevel DEBUG1",
+        f"SetEnv HOME={folder / 'home'} PATH={SITE_PATH}",
     ]
     (folder / "config").write_text("\n".join([*settings, *lines, ""]))
     with (folder / "log").open("wb") as log:

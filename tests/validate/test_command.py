@@ -281,6 +281,37 @@ def test_a_job_file_is_that_of_the_workflow_whose_whole_name_it_ends_with(
     assert f"expected: one of of_{right}\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("path", "first", "keys"),
+    [
+        ("jobs/mine.yml", "# yaml-language-server: $schema=lungs.schema.json", "wrong: a"),
+        ("mine/cohort.yml", "# yaml-language-server: $schema=../jobs/lungs.schema.json", "wrong: a"),
+        ("jobs/mine.yml", "# a cohort", "of_lungs: a\nwrong: a"),
+    ],
+)
+def test_a_job_file_of_any_name_is_that_of_its_schema_or_of_the_workflow_that_has_its_inputs(
+    path: str, first: str, keys: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("measure-lungs", "lungs"):
+        (folder / f"{name}.cwl").write_text(TOOL.replace("text", f"of_{name.replace('-', '_')}"))
+    (folder / path).parent.mkdir(parents=True)
+    (folder / path).write_text(f"{first}\n{keys}\n")
+    assert main(["validate"]) == 65
+    assert "expected: one of of_lungs\n" in capsys.readouterr().out
+
+
+def test_a_file_in_jobs_that_may_be_of_two_workflows_is_that_of_neither(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("measure", "segment"):
+        (folder / f"{name}.cwl").write_text(TOOL)
+    (folder / "jobs").mkdir()
+    (folder / "jobs" / "mine.yml").write_text("text: a\nwrong: a\n")
+    assert main(["validate"]) == 0
+    assert main(["validate", "jobs/mine.yml"]) == 1
+    assert "this file is not recognised" in capsys.readouterr().out
+
+
 def test_the_network_is_not_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 

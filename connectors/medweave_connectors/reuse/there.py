@@ -184,7 +184,7 @@ class WorkThere(Work):
         """As `Work.handed_in`: the outputs get names in the store, and are read for their digests."""
         at, part = self._at, far_outputs.aside(self._at.outputs, secrets.token_hex(6))
         outputs, _ = await asyncio.gather(self._written(), self._no_links())
-        files = store.files_of(outputs)
+        files = outputs.files
         told = ""
         for words in far_outputs.together(
             self._make(part, at.outputs),

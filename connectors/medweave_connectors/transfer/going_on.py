@@ -17,7 +17,7 @@ from medweave_connectors.transfer import commands, manifest, reasons
 from medweave_connectors.transfer import rest as rests
 from medweave_connectors.transfer.commands import Place
 from medweave_connectors.transfer.flow import Flow
-from medweave_connectors.transfer.manifest import ROOT, Kind, Manifest, Unlisted
+from medweave_connectors.transfer.manifest import ROOT, Manifest, Unlisted
 from medweave_connectors.transfer.rest import Rest
 
 # Before each further try. A kubelet or an API server that is started again needs some seconds.
@@ -79,7 +79,6 @@ class GoingOn:
     ) -> None:
         self.place, self.has_gone_on = place, False
         self._sent, self._wanted = sent, frozenset(wanted)
-        self._all_files = {path for path, each in sent.entries.items() if each.kind == Kind.FILE}
         self._to, self._places, self._run, self._look = to, places, run, look
         self._carrier, self._flow = carrier, flow
         self._name = posixpath.basename(sent.real)
@@ -145,7 +144,7 @@ class GoingOn:
         there = list(await asyncio.gather(*(self._there(each) for each in self._places)))
         self._rest = rests.rest_of(self._sent, self._wanted, there)
         if self._rest.nothing_there:  # it is sent from its beginning, to where nothing lies
-            await self._stand_aside(keeps=self._wanted != self._all_files)
+            await self._stand_aside(keeps=len(self._wanted) < self._sent.num_files)
         lacking = [
             (place, each)
             for place, each in zip(self._places, there, strict=True)

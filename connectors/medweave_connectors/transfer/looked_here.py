@@ -9,11 +9,13 @@ import functools
 import hashlib
 import os
 import stat
+import struct
 import time
 from collections.abc import Iterator
 
 from medweave_connectors.transfer.manifest import ROOT, Entry, Kind, Manifest
 
+_FACTS = struct.Struct(">QQIQqq")  # device, inode, mode, size in bytes, and the two times in ns
 QUIET_S = 5.0  # what has changed just now may change again within one tick of the file system's clock
 
 
@@ -69,12 +71,15 @@ def _second(seconds: int) -> str:
 def _stamp(real: str, found: list[tuple[str, os.stat_result]]) -> str | None:
     """One digest of all that shows whether a file of the folder has changed; None where something has, just now."""
     quiet_since_ns = time.time_ns() - round(QUIET_S * 1e9)
-    lines = [real]
+    lines = [os.fsencode(real)]
     for path, said in sorted(found, key=lambda each: each[0]):
         if stat.S_ISDIR(said.st_mode):
             continue
-        if max(said.st_ctime_ns, said.st_mtime_ns) > quiet_since_ns:
+        modified_ns, changed_ns = said.st_mtime_ns, said.st_ctime_ns
+        if modified_ns > quiet_since_ns or changed_ns > quiet_since_ns:
             return None
-        facts = (said.st_dev, said.st_ino, said.st_mode, said.st_size, said.st_mtime_ns, said.st_ctime_ns)
-        lines.append(f"{path}\0{facts}")
-    return hashlib.sha256(os.fsencode("\0\0".join(lines))).hexdigest()
+        lines += (
+            os.fsencode(path),
+            _FACTS.pack(said.st_dev, said.st_ino, said.st_mode, said.st_size, modified_ns, changed_ns),
+        )
+    return hashlib.sha256(b"\0".join(lines)).hexdigest()

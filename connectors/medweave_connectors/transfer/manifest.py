@@ -84,18 +84,27 @@ class Manifest:
     known_by: str | None = field(default=None, compare=False)
 
     @functools.cached_property
-    def num_bytes(self) -> int:
-        """Of all files together."""
-        return sum(each.size for each in self.entries.values() if each.kind is Kind.FILE)
+    def files(self) -> list[str]:
+        """Paths of the files."""
+        return [path for path, each in self.entries.items() if each.kind is Kind.FILE]
 
     @functools.cached_property
+    def num_bytes(self) -> int:
+        """Of all files together."""
+        return sum(self.entries[path].size for path in self.files)
+
+    @property
     def num_files(self) -> int:
         """The files."""
-        return self.count(Kind.FILE)
+        return len(self.files)
 
     def count(self, kind: Kind) -> int:
         """The entries of a kind."""
-        return sum(each.kind is kind for each in self.entries.values())
+        return self._kinds.count(kind)
+
+    @functools.cached_property
+    def _kinds(self) -> list[Kind]:
+        return [each.kind for each in self.entries.values()]
 
     def unsendable(self) -> str:
         """What no copy can hold, in counts only; empty where there is nothing of the kind."""

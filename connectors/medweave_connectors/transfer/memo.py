@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from medweave_connectors.transfer.manifest import Kind, Manifest
+from medweave_connectors.transfer.manifest import Manifest
 
 MOST = 64  # folders; those go first whose last use is longest ago
 _DIGEST_BYTES = 32
@@ -77,4 +77,4 @@ class Memo:
 
 
 def _files(seen: Manifest) -> list[str]:
-    return sorted(path for path, each in seen.entries.items() if each.kind == Kind.FILE)
+    return sorted(seen.files)

@@ -50,7 +50,7 @@ class Reuse:
             if many.taken(text):
                 self._given.append(location)
                 return []
-        wanted, paths, left = seal.of(sent), store.files_of(sent), [""]
+        wanted, paths, left = seal.of(sent), sent.files, [""]
         sealing = seal.command(path) if tree is None else many.sealed(path)
         for is_last in (False, True):
             text = await self._all(location, store.link(self._store, self._part, sent, self._name, paths, sealing))
@@ -85,7 +85,7 @@ class Reuse:
             text, _ = await self._run(location, many.keep(self._store, posixpath.join(self._part, self._name), tree))
             if many.kept(text):
                 return []
-        return store.files_of(sent) if paths is None else paths
+        return sent.files if paths is None else paths
 
     async def leave(self) -> None:
         """Takes back what the stores gave: the whole copy is sent."""

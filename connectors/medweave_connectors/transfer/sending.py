@@ -317,7 +317,7 @@ class Sending:
         mirrors = [each for each in self.verified_at() if each not in self.destinations]
         return GoingOn(
             self.seen,
-            store.files_of(self.seen) if self._left is None else self._left,
+            self.seen.files if self._left is None else self._left,
             self.place,
             to=self.to,
             places=[*self._distinct, *mirrors],

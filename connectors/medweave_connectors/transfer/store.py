@@ -190,13 +190,8 @@ def _same(entry: Entry, other: Entry | None) -> bool:
     return other is not None and (other.kind, other.size, other.sha256) == (entry.kind, entry.size, entry.sha256)
 
 
-def files_of(manifest: Manifest) -> list[str]:
-    """Paths of the files."""
-    return [path for path, each in manifest.entries.items() if each.kind is Kind.FILE]
-
-
 def _files(manifest: Manifest) -> list[tuple[str, Entry]]:
-    return [(path, each) for path, each in manifest.entries.items() if each.kind is Kind.FILE]
+    return [(path, manifest.entries[path]) for path in manifest.files]
 
 
 def _folders(manifest: Manifest) -> dict[str, int]:

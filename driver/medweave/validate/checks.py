@@ -102,7 +102,7 @@ def _unknown_kinds(repository: Repository) -> Iterator[Finding]:
             what="this file is not recognised as anything that is checked, but for secrets and images.",
             seen=", ".join(keys) or "no keys",
             expected="a CWL document, StreamFlow file, site, roles.yml, schedule, chart, or a job file in jobs/ by its workflow",
-            fix="check its keys and its folder, or leave it out of the command",
+            fix="check its keys, its folder and, for a job file, the schema in its first line; or leave it out of the command",
         )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from medweave.bound_file import EDITOR_LINE
 from medweave.validate.bindings import JOBS, generated, origin_of
 from medweave.validate.cwl import formats_of
 from medweave.validate.findings import Finding, one_of
@@ -41,7 +42,7 @@ ENDINGS = {
 
 
 def jobs_of(repository: Repository) -> dict[Path, tuple[Source, Path]]:
-    """Job files with the workflow of each: those that StreamFlow files name, and those in `jobs/` beside a workflow."""
+    """Job files with the workflow of each: those that StreamFlow files name, that name its schema, or are in `jobs/` beside it."""
     found: dict[Path, tuple[Source, Path]] = {}
     for source in repository.streamflow.values():
         for workflow, job_path, _ in _run_by(source):
@@ -49,11 +50,38 @@ def jobs_of(repository: Repository) -> dict[Path, tuple[Source, Path]]:
             if job is not None:
                 found[job_path] = (job, workflow)
     for path, sources in repository.others.items():
-        if path.parent.name == JOBS and path not in found and sources and isinstance(sources[0].data, Mapping):
-            beside = [each for each in path.parent.parent.glob("*.cwl") if f"-{path.stem}".endswith(f"-{each.stem}")]
-            if beside:  # of train-again.cwl rather than of again.cwl
-                found[path] = (sources[0], max(beside, key=lambda each: len(each.stem)))
+        if path not in found and sources and isinstance(sources[0].data, Mapping):
+            its_own = _named_at_the_top(sources[0]) or _beside(sources[0], repository)
+            if its_own is not None:
+                found[path] = (sources[0], its_own)
     return found
+
+
+def _named_at_the_top(job: Source) -> Path | None:
+    """The workflow whose schema editors find in the first line: `jobs/NAME.schema.json` is that of `NAME.cwl`."""
+    first = job.text.partition("\n")[0]
+    if not first.startswith(EDITOR_LINE):
+        return None
+    schema = (job.path.parent / first.removeprefix(EDITOR_LINE).strip()).resolve()
+    workflow = schema.parent.parent / f"{schema.name.removesuffix('.schema.json')}.cwl"
+    return workflow if schema.parent.name == JOBS and workflow.is_file() else None
+
+
+def _beside(job: Source, repository: Repository) -> Path | None:
+    """The workflow with whose name the file's ends; or the one that has the most of its inputs, if it is one."""
+    if job.path.parent.name != JOBS:
+        return None
+    workflows = sorted(job.path.parent.parent.glob("*.cwl"))
+    if named_so := [each for each in workflows if f"-{job.path.stem}".endswith(f"-{each.stem}")]:
+        return max(named_so, key=lambda each: len(each.stem))  # of train-again.cwl rather than of again.cwl
+    shared = {each: _num_shared(job, repository.source(each)) for each in workflows}
+    best = [each for each, count in shared.items() if count and count == max(shared.values())]
+    return best[0] if len(best) == 1 else None
+
+
+def _num_shared(job: Source, workflow: Source | None) -> int:
+    inputs = named(workflow.data.get("inputs")) if workflow and isinstance(workflow.data, Mapping) else {}
+    return len(set(job.data) & set(inputs))
 
 
 def _run_by(source: Source) -> Iterator[tuple[Path, Path, list[Any]]]:

@@ -7,10 +7,12 @@ import os
 import shutil
 import socket
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -373,7 +375,8 @@ def test_a_disk_that_fills_up_on_the_way_is_told_at_once(at: Places, run: Record
     assert server.objects() == []
 
 
-def test_a_copy_that_is_cancelled_leaves_nothing(at: Places, tmp_path: Path, server: Gateway) -> None:
+def cancelled_on_its_way(at: Places, tmp_path: Path) -> None:
+    """A copy that is cancelled while its source's tar has more to write."""
     at.replace(
         "tar",
         f'case "$1" in c*) head -c 20000000 /dev/zero; touch {tmp_path}/begun; exec sleep 60;; esac; exec "$real" "$@"',
@@ -390,7 +393,34 @@ def test_a_copy_that_is_cancelled_leaves_nothing(at: Places, tmp_path: Path, ser
             await task
 
     at.at_work(act)
+
+
+def test_a_copy_that_is_cancelled_leaves_nothing(at: Places, tmp_path: Path, server: Gateway) -> None:
+    cancelled_on_its_way(at, tmp_path)
     assert at.left() == []
+    assert server.objects() == []
+
+
+def test_a_piece_that_is_there_only_after_it_was_removed_is_removed_again(
+    at: Places, tmp_path: Path, server: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A server that has a whole piece stores it, though its sender has been ended; it may do so a moment later.
+    came: list[Path] = []
+
+    def late(url: str) -> None:
+        object_ = server.folder / unquote(urlsplit(url).path).removeprefix(f"/{server.folder.name}/")
+
+        def store() -> None:
+            object_.parent.mkdir(parents=True, exist_ok=True)
+            object_.write_bytes(b"sealed")
+            came.append(object_)
+
+        if not came:
+            threading.Timer(0.3, store).start()
+
+    signing(monkeypatch, "DELETE", "/3", late)
+    cancelled_on_its_way(at, tmp_path)
+    assert came, "it did come"
     assert server.objects() == []
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import datetime
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -22,6 +22,7 @@ VALID_S = 900  # of a URL; it is signed when its piece comes next
 AHEAD, ROOM = 6, 24  # pieces that the source may be sent URLs for, beyond those that were stored, or fetched
 AT_ONCE = 4  # copies
 REACH_S, REMOVE_S, CLEAN_S = 45.0, 15.0, 60.0
+LATE_S = (0.5, 1.5)  # a piece whose sender was ended may come to be there a moment after it was removed
 PROBE = "probe"
 _GONE = (200, 204, 404)
 
@@ -35,6 +36,7 @@ class _Copy:
         allowed, stored, took: how many pieces may be stored, were stored, and were fetched.
         there: keys of objects that may be there.
         reached: the source has stored something.
+        ended: both ends have ended well.
     """
 
     folder: str = field(default_factory=lambda: secrets.token_hex(16))
@@ -43,6 +45,7 @@ class _Copy:
     took: int = 0
     there: set[str] = field(default_factory=set)
     reached: bool = False
+    ended: bool = False
 
     def key(self, name: int | str) -> str:
         """Of a piece, by its number, or of the probe."""
@@ -131,7 +134,9 @@ class Depot:
 
         try:
             await self._allow(copy, first)
-            return (await all_ended(source(), target()))[0]
+            num_bytes = (await all_ended(source(), target()))[0]
+            copy.ended = True
+            return num_bytes
         except EndFailed as error:
             raise broke(error) from None
         finally:
@@ -166,9 +171,15 @@ class Depot:
 
     async def _clean(self, session: aiohttp.ClientSession, copy: _Copy) -> None:
         """Removes what may be there still: both ends have ended."""
-        names = [key.rpartition("/")[2] for key in copy.there]
+        names: list[int | str] = [key.rpartition("/")[2] for key in copy.there]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLEAN_S):
-                await asyncio.gather(*(self._removed(session, copy, name) for name in names))
+                await self._all_removed(session, copy, names)
+                for pause_s in () if copy.ended or not copy.reached else LATE_S:
+                    await asyncio.sleep(pause_s)
+                    await self._all_removed(session, copy, range(copy.stored, copy.allowed))
         if copy.there and copy.reached:
             self._left(f"up to {len(copy.there)} objects are left in the bucket, under {copy.folder}/")
+
+    async def _all_removed(self, session: aiohttp.ClientSession, copy: _Copy, names: Iterable[int | str]) -> None:
+        await asyncio.gather(*(self._removed(session, copy, name) for name in names))
