@@ -12,32 +12,23 @@ import contextlib
 import fcntl
 import os
 import struct
-import subprocess
 import sys
-from typing import Callable, Iterator, NoReturn  # noqa: UP035 (3.8)
+from typing import Any, Callable, Iterator, NoReturn  # noqa: UP035 (3.8)
 
 from medweave_connectors.transfer import tree_stream
 from medweave_connectors.transfer.direct import encoding
 
 COUNT = struct.Struct(">Q")
-MARK = "medweave-codecs "
 CUT = "the stream was cut"
 FAILED = 1
 _SIGNALLED = 128
 _F_SETPIPE_SZ = 1031  # fcntl names it from 3.10 on
 
 
-def tell() -> int:
-    """Says which codecs there are."""
-    print(MARK + ",".join(map(str, encoding.codecs())) + ".")
-    return 0
-
-
 def send(codecs: str, *command: str) -> int:
     """Writes what a command writes, encoded."""
     encoding.hold_memory()
-    tar = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
-    assert tar.stdout is not None
+    tar = _begun(command, reads=False)
     _widen(tar.stdout.fileno(), sys.stdout.fileno())
     out, count = sys.stdout.buffer, 0
     for head, body, size in encoding.Encoder(map(int, codecs.split(","))).blocks(encoding.pieces(tar.stdout.fileno())):
@@ -55,8 +46,7 @@ def send(codecs: str, *command: str) -> int:
 def receive(_: str, *command: str) -> int:
     """Gives what it reads to a command, decoded."""
     encoding.hold_memory()
-    tar = subprocess.Popen(command, stdin=subprocess.PIPE)
-    assert tar.stdin is not None
+    tar = _begun(command, reads=True)
     _widen(tar.stdin.fileno(), sys.stdin.fileno())
     why = ""
     try:
@@ -122,15 +112,23 @@ def _widen(*ends: int) -> None:
             fcntl.fcntl(each, _F_SETPIPE_SZ, encoding.BLOCK)
 
 
-def _ended(tar: subprocess.Popen[bytes]) -> int:
+def _begun(command: tuple[str, ...], *, reads: bool) -> Any:
+    import subprocess  # it takes as long as the start of python, and `plant` has no command
+
+    if reads:
+        return subprocess.Popen(command, stdin=subprocess.PIPE)
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+
+
+def _ended(tar: Any) -> int:
     """Its exit status, as a shell has it."""
-    code = tar.wait()
+    code: int = tar.wait()
     return code if code >= 0 else _SIGNALLED - code
 
 
 def main(verb: str, *given: str) -> NoReturn:
     """Does what the words of `wire` ask for."""
-    verbs: dict[str, Callable[..., int]] = {"tell": tell, "send": send, "receive": receive, "plant": plant}
+    verbs: dict[str, Callable[..., int]] = {"send": send, "receive": receive, "plant": plant}
     try:
         code = verbs[verb](*given)
         sys.stdout.flush()

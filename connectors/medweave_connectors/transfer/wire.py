@@ -19,7 +19,6 @@ from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.errors import StreamCut, StreamRefused
 from medweave_connectors.given import Words
-from medweave_connectors.transfer import far_stream
 from medweave_connectors.transfer.archive import ArchiveRefused, Exactly, Guard
 from medweave_connectors.transfer.direct import encoding
 from medweave_connectors.transfer.direct.encoding import BLOCK, HEAD, RAW, Decoder, Encoder, NotDecoded
@@ -29,7 +28,8 @@ from medweave_connectors.transfer.flow import current
 from medweave_connectors.transfer.manifest import LOOK
 
 _BOOT = "import sys; b = sys.stdin.buffer; exec(b.read(int(b.readline())))"
-_TOLD = re.compile("^" + far_stream.MARK + r"([0-9,]{1,32})\.$", re.MULTILINE)
+_MARK = "medweave-codecs "
+_TOLD = re.compile("^" + _MARK + r"([0-9,]{1,32})\.$", re.MULTILINE)
 Read = Callable[[int], Awaitable[bytes]]
 Item = TypeVar("Item")
 
@@ -61,7 +61,8 @@ def words(verb: str, *given: str) -> Words:
 
 def ask() -> list[str]:
     """Words that say what a place can encode; `read_told` reads it."""
-    tell = shlex.join(["python3", "-S", "-I", "-c", program().decode(), "tell"])
+    program = encoding.for_far_end() + f"print({_MARK!r} + ','.join(map(str, codecs())) + '.')\n"
+    tell = shlex.join(["python3", "-S", "-I", "-c", program])
     return [f"{LOOK}command -v python3 >/dev/null && {tell} 2>/dev/null"]
 
 

@@ -18,7 +18,6 @@ import threading
 import time
 import weakref
 import zlib
-from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator, Union  # noqa: UP035 (3.8)
 
 from medweave_connectors.transfer.direct import pace
@@ -45,7 +44,12 @@ class NotDecoded(ValueError):
 
 def for_far_end() -> str:
     """This text, with `pace` as a module within it."""
-    return with_module(Path(__file__).read_text("utf-8"), "pace", Path(pace.__file__).read_text("utf-8"))
+    return with_module(_text(__file__), "pace", _text(pace.__file__))
+
+
+def _text(file: str) -> str:
+    with open(file, encoding="utf-8") as held:  # noqa: PTH123 (the far end would load pathlib for nothing)
+        return held.read()
 
 
 def with_module(text: str, name: str, module: str, package: str = "medweave_connectors.transfer.direct") -> str:
