@@ -78,7 +78,8 @@ def test_to_pods_and_from_them(at: Places, tmp_path: Path, run: Recorded, to_pod
 
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize(
-    "python", ["exit 127", 'case "$*" in *medweave-codecs*) echo "no such module" >&2; exit 1;; esac; exec "$real" "$@"']
+    "python",
+    ["exit 127", 'case "$*" in *medweave-codecs*) echo "no such module" >&2; exit 1;; esac; exec "$real" "$@"'],
 )
 def test_a_site_that_cannot_gets_it_as_it_is(at: Places, run: Recorded, route: Route, python: str) -> None:
     folder = cohort(at)
