@@ -67,6 +67,10 @@ class Entry(NamedTuple):
     changed: str
     sha256: str = ""
 
+    def with_digest(self, sha256: str) -> Entry:
+        """The same, once it was read. `_replace` takes twice as long."""
+        return Entry(*self[:-1], sha256)
+
 
 @dataclass(frozen=True)
 class Manifest:

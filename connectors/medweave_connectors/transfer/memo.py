@@ -56,7 +56,7 @@ class Memo:
         entries = dict(seen.entries)
         for number, path in enumerate(files):
             sha256 = digests[number * _DIGEST_BYTES : (number + 1) * _DIGEST_BYTES].hex()
-            entries[path] = entries[path]._replace(sha256=sha256)
+            entries[path] = entries[path].with_digest(sha256)
         return replace(seen, entries=entries)
 
     def note(self, known_by: str, read: Manifest) -> None:

@@ -61,8 +61,8 @@ def words(verb: str, *given: str) -> Words:
 
 def ask() -> list[str]:
     """Words that say what a place can encode; `read_told` reads it."""
-    program = encoding.for_far_end() + f"print({_MARK!r} + ','.join(map(str, codecs())) + '.')\n"
-    tell = shlex.join(["python3", "-S", "-I", "-c", program])
+    text = encoding.for_far_end() + f"print({_MARK!r} + ','.join(map(str, codecs())) + '.')\n"
+    tell = shlex.join(["python3", "-S", "-I", "-c", text])
     return [f"{LOOK}command -v python3 >/dev/null && {tell} 2>/dev/null"]
 
 

@@ -44,12 +44,9 @@ class NotDecoded(ValueError):
 
 def for_far_end() -> str:
     """This text, with `pace` as a module within it."""
-    return with_module(_text(__file__), "pace", _text(pace.__file__))
+    from pathlib import Path  # the far end has no use for it, and would load it
 
-
-def _text(file: str) -> str:
-    with open(file, encoding="utf-8") as held:  # noqa: PTH123 (the far end would load pathlib for nothing)
-        return held.read()
+    return with_module(Path(__file__).read_text("utf-8"), "pace", Path(pace.__file__).read_text("utf-8"))
 
 
 def with_module(text: str, name: str, module: str, package: str = "medweave_connectors.transfer.direct") -> str:
