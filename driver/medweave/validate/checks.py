@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from medweave.pipelines import ROLES_FILE
@@ -65,10 +65,10 @@ def check(repository: Repository, *, images: str = "tag", with_helm: bool = Fals
         images: what an image must be named by: `tag` or `digest`.
         with_helm: run helm on the charts too.
     """
-    found = Found(repository)
+    found, jobs = Found(repository), jobs_of(repository)
     for path in [*repository.files, *repository.hidden]:
         found.add(check_text(path))
-    found.add(_unknown_kinds(repository))
+    found.add(_unknown_kinds(repository, jobs))
     _check_cwl(repository, found)
     for source in repository.roles.values():
         if source.path not in found.broken:
@@ -81,15 +81,14 @@ def check(repository: Repository, *, images: str = "tag", with_helm: bool = Fals
             found.add(told(source, fault, "schedule") for fault in faults_of_schedule(source.data, source.path))
     _check_charts(repository, found, with_helm)
     _check_sites_with_workflows(repository, found)
-    _check_jobs(repository, found)
+    _check_jobs(repository, jobs, found)
     _check_words(repository, found, images)
-    _check_streamflow_files(repository, found)
+    _check_streamflow_files(repository, jobs, found)
     return sorted(found.findings.values())
 
 
-def _unknown_kinds(repository: Repository) -> Iterator[Finding]:
+def _unknown_kinds(repository: Repository, jobs: Collection[Path]) -> Iterator[Finding]:
     """Files that somebody named to have them checked, and that nothing here knows."""
-    jobs = jobs_of(repository)
     for path in repository.named:
         documents = [source.data for source in repository.others.get(path, [])]
         is_chart_s = any((above / CHART_FILE).is_file() for above in path.parents)
@@ -168,17 +167,17 @@ def _check_sites_with_workflows(repository: Repository, found: Found) -> None:
     found.add(excesses.findings())
 
 
-def _check_jobs(repository: Repository, found: Found) -> None:
+def _check_jobs(repository: Repository, jobs: Mapping[Path, tuple[Source, Path]], found: Found) -> None:
     held = held_at_sites(repository)
-    for path, (source, workflow_path) in jobs_of(repository).items():
+    for path, (source, workflow_path) in jobs.items():
         workflow = repository.source(workflow_path)
         if workflow is not None and not {path, workflow_path} & found.broken:
             found.add(check_job(source, workflow, held.get(path, ())))
 
 
-def _check_streamflow_files(repository: Repository, found: Found) -> None:
+def _check_streamflow_files(repository: Repository, jobs: Collection[Path], found: Found) -> None:
     told = {finding.file for finding in found.findings.values()}  # what is bound anew after these are mended
-    looked_at = {*repository.cwl, *repository.roles, *repository.sites, *jobs_of(repository)}
+    looked_at = {*repository.cwl, *repository.roles, *repository.sites, *jobs}
     for source in repository.streamflow.values():
         if source.path in found.broken:
             continue

@@ -75,12 +75,13 @@ def _beside(job: Source, repository: Repository) -> Path | None:
     if named_so := [each for each in workflows if f"-{job.path.stem}".endswith(f"-{each.stem}")]:
         return max(named_so, key=lambda each: len(each.stem))  # of train-again.cwl rather than of again.cwl
     shared = {each: _num_shared(job, repository.source(each)) for each in workflows}
-    best = [each for each, count in shared.items() if count and count == max(shared.values())]
+    most = max(shared.values(), default=0)
+    best = [each for each, count in shared.items() if most and count == most]
     return best[0] if len(best) == 1 else None
 
 
 def _num_shared(job: Source, workflow: Source | None) -> int:
-    inputs = named(workflow.data.get("inputs")) if workflow and isinstance(workflow.data, Mapping) else {}
+    inputs = named(workflow.data.get("inputs")) if workflow else {}
     return len(set(job.data) & set(inputs))
 
 
