@@ -5,18 +5,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from medweave_connectors.closest import closest
-from medweave_connectors.cwl_types import Type, misfits, named, spelled_type, type_of
+from medweave_connectors.cwl_types import Type, misfits, named, of_value, spelled_type, type_of
 from medweave_connectors.field_faults import fault_at
 from medweave_connectors.lines import FieldPath, Where
 
 # Keys of a job file that name no input.
 OWN_KEYS = ("cwl:requirements", "cwl:tool", "cwltool:overrides", "id", "$namespaces", "$schemas")
+_WORDS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 _KINDS = ((bool, "a boolean"), (int, "a number"), (float, "a number"), (str, "a text"), (list, "a list"))
 
 
@@ -83,7 +86,7 @@ def mistyped_inputs(values: Mapping[str, Any], workflow: Mapping[str, Any]) -> I
         for field, wrong, kind in misfits(value, type_of(described, workflow), (key,)):
             place = "the type of" if field == (key,) else "the type that is taken here in"
             yield Misfit(
-                field=field, about=key, what=f"this value is not of {place} '{key}'.", seen=str(wrong)[:120],
+                field=field, about=key, what=f"this value is not of {place} '{key}'.", seen=_spelled(wrong)[:120],
                 kind_seen=_kind_of(wrong), expected=spelled_type(kind), fix=_fix_of_value(wrong, kind),
                 fix_of_kind=_fix_of_value("…" if isinstance(wrong, str) else wrong, kind),
             )  # fmt: skip
@@ -125,15 +128,28 @@ def _kind_of(value: Any) -> str:
     return next((word for kind, word in _KINDS if isinstance(value, kind)), "nothing")
 
 
+def _spelled(value: Any) -> str:
+    """As JSON has it: a text in quotes is seen to be one."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _meant(text: str) -> Any:
+    """The boolean or number that a text may stand for: YAML 1.2 takes `no` for a text, and whatever stands in quotes."""
+    with contextlib.suppress(ValueError):
+        return json.loads(_WORDS.get(text.lower(), text.lower()))
+    return None
+
+
 def _fix_of_value(value: Any, kind: Type) -> str:
+    symbols = [word for each in kind for word in getattr(each, "symbols", ())]
+    places = sorted(each for each in kind if each in ("File", "Directory"))
     if isinstance(value, str):
-        symbols = [word for each in kind for word in getattr(each, "symbols", ())]
-        near = closest(value, symbols)
-        if near:
+        if (meant := _meant(value)) is not None and of_value(meant, kind):
+            return f"write {json.dumps(meant)}, without quotes"
+        if near := closest(value, symbols):
             return near
-        for name in ("File", "Directory"):
-            if name in kind:
-                return f"write {{class: {name}, path: {value}}}"
-    if isinstance(value, Mapping) and "class" in value:
-        return f"write class: {' or '.join(sorted(str(each) for each in kind if each in ('File', 'Directory'))) or '…'}"
-    return f"write a value of type {spelled_type(kind)}"
+        if places:
+            return f"write {{class: {places[-1]}, path: {value}}}"
+    if isinstance(value, Mapping) and places:
+        return f"write class: {' or '.join(places)}"
+    return f"write one of {', '.join(symbols)}" if symbols else f"write a value of type {spelled_type(kind)}"

@@ -19,7 +19,7 @@ CUDA_REQUIREMENT = "http://commonwl.org/cwltool#CUDARequirement"
 WORK_REUSE = "WorkReuse"  # CWL's own, which the engine reads and hands to nobody
 CUDA_KEYS = ("cudaDeviceCountMin", "cudaDeviceCountMax")  # versions of CUDA are for the site's environment to have
 DEFAULT_CORES, DEFAULT_MEMORY_MIB = 1.0, 256.0  # what the engine asks for where a tool of CWL 1.1 or 1.2 says nothing
-_KEYS: Mapping[str, frozenset[str]] = {
+HINT_KEYS: Mapping[str, frozenset[str]] = {
     "Gang": frozenset(),
     "GPURequest": frozenset({"gpusMin", "gpusMax", "gpusTotal"}),
     "Checkpoint": frozenset({"folder"}),
@@ -174,7 +174,7 @@ def read_hints(hints: Mapping[str, Mapping[str, Any]], *, where: str) -> StepHin
     found = {name.removeprefix(NAMESPACE): hint for name, hint in hints.items() if name.startswith(NAMESPACE)}
     for name, hint in found.items():
         keys = hint.keys() - {"class"}
-        known = _KEYS.get(name)
+        known = HINT_KEYS.get(name)
         if known is None or not keys <= known:
             raise UsageError(
                 f"the tool of step {where} has a hint that medweave does not know.",

@@ -11,9 +11,11 @@ from typing import Any
 
 from medweave.bound_file import EDITOR_LINE, Binding, render, used_deployments
 from medweave.data_rules import Held, held_at
+from medweave.deployments import connector_schemas
 from medweave.files import write_atomically
 from medweave.pipelines import Pipeline, check_path_at_site, default_job, inputs_around, read_job, read_pipeline
-from medweave.sites import Site, connector_schemas, find_site, read_site, with_role
+from medweave.sites import Site, find_site, read_site, with_role
+from medweave_connectors.closest import closest
 from medweave_connectors.documents import parse_mapping
 from medweave_connectors.field_faults import fault_at
 from medweave_connectors.lines import shown
@@ -165,7 +167,8 @@ def _check_fit(pipeline: Pipeline, site: Site, job: Path) -> dict[str, Any]:
         if name not in pipeline.inputs_beside and name not in inputs_around(pipeline):
             raise fault_at(
                 site.path, ("inputs", name), f"no workflow in {shown(pipeline.path.parent)} or beside it has such an input.",
-                seen=f"'{name}'", expected=f"one of {', '.join(sorted(pipeline.inputs_beside))}", do="correct the name",
+                seen=f"'{name}'", expected=f"one of {', '.join(sorted(pipeline.inputs_beside))}",
+                do=closest(name, sorted(pipeline.inputs_beside)) or "correct the name",
             )  # fmt: skip
         if name in pipeline.inputs:
             check_path_at_site(job, inputs, name, place.workdir or "")

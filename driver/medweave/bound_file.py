@@ -12,8 +12,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from medweave.data_rules import Held
+from medweave.deployments import wrapped
 from medweave.pipelines import Pipeline
-from medweave.sites import SITES, Place, Site, wrapped
+from medweave.sites import SITES, Place, Site
 from medweave_connectors.lines import FieldPath
 
 EDITOR_LINE = "# yaml-language-server: $schema="  # names the schema of a YAML file; editors look for it at the top

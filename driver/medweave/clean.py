@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from medweave.clean_clusters import clean_clusters, printed
+from medweave.deployments import wrapped
 from medweave.history import LOG_FILE, Run, read_run
 from medweave.schema import streamflow_schema
-from medweave.sites import wrapped
 from medweave_connectors.documents import read_mapping
 from medweave_connectors.field_faults import check
 from medweave_connectors.left_jobs import journal

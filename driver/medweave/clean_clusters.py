@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from medweave.deployments import connector_schemas
 from medweave.history import Run
-from medweave.sites import connector_schemas
 from medweave_connectors.placement.bindings import targets
 from medweave_connectors.placement.paths import resolve_paths
 from medweave_connectors.record.run import WORK

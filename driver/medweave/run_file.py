@@ -8,8 +8,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from medweave.sites import connector_schemas
-from medweave_connectors.closest import closest
+from medweave.deployments import connector_schemas
+from medweave.near_files import near
 from medweave_connectors.documents import read_mapping
 from medweave_connectors.field_faults import FieldFault, fault_at
 from medweave_connectors.job_values import refuse
@@ -133,10 +133,9 @@ def _check_inputs(job: Path, workflow: Path, held: Collection[str], *, hides: bo
                 f"the input '{field[0]}' of the job file: {spelled(field)}: there is no such file or folder.",
                 do=LOOK,
             )
-        beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
         raise fault_at(
             job, field, "there is no such file or folder.", seen=str(path), expected="a path from the folder of this file",
-            do=closest(path.name, beside) or "correct the path, or make it first",
+            do=near(path)[1] or "correct the path, or make it first",
         )  # fmt: skip
 
 

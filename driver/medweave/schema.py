@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from medweave import sites
+from medweave import deployments, sites
 from medweave.advise import document as advice
 from medweave.plan import document
 from medweave.schedule.document import schema as schedule_schema
@@ -59,12 +59,12 @@ def schemas() -> dict[str, Callable[[], Mapping[str, Any]]]:
         advice.MEASURED: partial(advice.schema, advice.MEASURED),
         advice.ADVICE: partial(advice.schema, advice.ADVICE),
     }
-    found |= {name: partial(_of_connector, name) for name in sites.connector_schemas()}
+    found |= {name: partial(_of_connector, name) for name in deployments.connector_schemas()}
     return found | {name: partial(schema_of, name) for name in PUBLISHED}
 
 
 def _of_connector(name: str) -> Mapping[str, Any]:
-    return sites.connector_schemas()[name]
+    return deployments.connector_schemas()[name]
 
 
 @functools.cache

@@ -6,24 +6,21 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from medweave.cost import Prices, read_prices
+from medweave.deployments import PlaceFault, as_fault, faults_of_deployments, unknown
 from medweave_connectors.closest import closest
 from medweave_connectors.documents import Entry, entries, parse_mapping, read_text
 from medweave_connectors.field_faults import FieldFault, fault_at, faults
-from medweave_connectors.lines import FieldPath, shown, spelled
-from medweave_connectors.placement.bindings import OUR_TYPES
-from medweave_connectors.ssh.settings import is_node
-from medweave_connectors.worker import read_environment
+from medweave_connectors.lines import FieldPath, shown
 from medweave_steps.contracts.errors import UsageError
 
-_OF_KEY = re.compile(r"\.(\w+)(?:\[(\d+)\])?: ")
-_OF_CONNECTOR = "/connectors/"  # in the id of a schema
+OF_GATE: FieldPath = ("roles", "gate")
 SITES = Path("deployments/sites")
 WHAT = "site file"
 WITHOUT_SERVICES = ("medweave.local", "medweave.ssh")
@@ -48,17 +45,6 @@ class Place:
     locations: int = 1
     workdir: str | None = None
     holds: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceFault:
-    """What is wrong with a place; `key` is the key that is wrong, None where one is missing."""
-
-    key: str | None
-    what: str
-    seen: str
-    expected: str
-    do: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,14 +152,14 @@ def faults_of_site(document: Mapping[str, Any], path: Path) -> Iterator[FieldFau
     named += [("prices", "deployments", name) for name in (document.get("prices") or {}).get("deployments", {})]
     for field_path in named:
         if (name := str(field_path[-1])) not in deployments:
-            yield _at(path, field_path, _unknown("deployment", name, deployments))
+            yield as_fault(path, field_path, unknown("deployment", name, deployments))
     misplaced = False
     for section in ("roles", "inputs"):
         for name, place in _places(document, section).items():
             fault = fault_of_place(place, deployments)
             if fault is not None:
                 misplaced = True
-                yield _at(path, (section, name, fault.key) if fault.key else (section, name), fault)
+                yield as_fault(path, (section, name, fault.key) if fault.key else (section, name), fault)
     if not misplaced and (of_gate := _fault_of_gate(path, _places(document, "roles"))):
         yield of_gate
 
@@ -196,107 +182,10 @@ def _schema_of_transfers() -> dict[str, Any]:
     return document
 
 
-def connector_schemas() -> dict[str, dict[str, Any]]:
-    """Schema of `config` by type, of medweave's own connectors."""
-    return {name: schema for name, schema in _schemas().items() if _OF_CONNECTOR in schema["$id"]}
-
-
-def part_schemas() -> dict[str, dict[str, Any]]:
-    """The same of its scheduler, managers, filters and policies."""
-    return {name: schema for name, schema in _schemas().items() if _OF_CONNECTOR not in schema["$id"]}
-
-
-@functools.cache
-def _schemas() -> dict[str, dict[str, Any]]:
-    folders = [folder for folder in files("medweave_connectors").iterdir() if folder.is_dir()]
-    texts = [
-        file.read_text("utf-8") for folder in folders for file in folder.iterdir() if file.name.endswith("schema.json")
-    ]
-    return {each["title"]: each for each in sorted(map(json.loads, texts), key=lambda each: str(each["title"]))}
-
-
-def _at(path: Path, field: FieldPath, fault: PlaceFault) -> FieldFault:
-    return fault_at(path, field, fault.what, seen=fault.seen, expected=fault.expected, do=fault.do)
-
-
-def faults_of_deployments(deployments: Mapping[str, Any], path: Path) -> Iterator[FieldFault]:
-    """What is wrong with the deployments of a site file or of a StreamFlow file, which have passed its schema."""
-    for name, deployment in deployments.items():
-        yield from _faults_of_deployment(name, deployment, path)
-    in_circles: set[str] = set()
-    for name in deployments:
-        if name not in in_circles:
-            fault, chain = _fault_of_chain(name, deployments, path)
-            if fault is not None:
-                in_circles.update(chain)
-                yield fault
-
-
-def _faults_of_deployment(name: str, deployment: Mapping[str, Any], path: Path) -> Iterator[FieldFault]:
-    where: FieldPath = ("deployments", name)
-    schemas, kind = connector_schemas(), deployment["type"]
-    if not kind.startswith(OUR_TYPES):
-        return
-    if kind not in schemas:
-        yield _at(path, (*where, "type"), _unknown("connector", kind, schemas))
-        return
-    of_schema = list(faults(deployment["config"], schemas[kind], path, (*where, "config")))
-    yield from of_schema
-    if of_schema:
-        return
-    for number, node in enumerate(deployment["config"].get("nodes", []) if kind == "medweave.ssh" else []):
-        if "${" not in node and not is_node(node):
-            yield fault_at(
-                path, (*where, "config", "nodes", number), "this node has no port that there may be.", seen=node,
-                expected="host, or host:port with a port from 1 to 65535", do="correct the port",
-            )  # fmt: skip
-    for inside, keys in environments(name, deployment):
-        try:
-            read_environment(keys, where=spelled(inside))
-        except UsageError as error:
-            told = error.what.removeprefix(spelled(inside))
-            if found := _OF_KEY.match(told):  # `.modules[0]: …`
-                inside, told = (*inside, found[1], *map(int, filter(None, [found[2]]))), told[found.end() :]
-            yield fault_at(path, inside, told.lstrip(": "), seen=error.seen, expected=error.expected, do=error.do)
-
-
-def _fault_of_chain(name: str, deployments: Mapping[str, Any], path: Path) -> tuple[FieldFault | None, Sequence[str]]:
-    """What is wrong with the chain through which a deployment is reached, told once; and the chain."""
-    chain = [name]
-    while (inner := wrapped(deployments[chain[-1]])) is not None:
-        if inner not in deployments:
-            fault = _at(path, ("deployments", chain[-1], "wraps"), _unknown("deployment", inner, deployments))
-            return (fault if len(chain) == 1 else None), chain
-        if inner in chain:
-            fault = fault_at(
-                path, ("deployments", name, "wraps"), "these deployments wrap each other in a circle.",
-                seen=" → ".join([*chain, inner]), expected="a chain that ends at a deployment that wraps none",
-                do="take one `wraps` away",
-            )  # fmt: skip
-            return fault, chain
-        chain.append(inner)
-    return None, chain
-
-
-def environments(name: str, deployment: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Mapping[str, Any]]]:
-    """The worker environments of a deployment: of each of its services, or its own; with their places in the file."""
-    config = deployment["config"]
-    places = {(): config} | {("services", service): keys for service, keys in config.get("services", {}).items()}
-    for inside, keys in places.items():
-        if isinstance(keys, Mapping) and "environment" in keys:
-            yield ("deployments", name, "config", *inside, "environment"), keys["environment"]
-
-
-def wrapped(deployment: Mapping[str, Any]) -> str | None:
-    """Name of the deployment through which this one is reached."""
-    wraps = deployment.get("wraps")
-    return wraps["deployment"] if isinstance(wraps, Mapping) else wraps
-
-
 def fault_of_place(place: Place, deployments: Mapping[str, Mapping[str, Any]]) -> PlaceFault | None:
     """What is wrong with a place at a site that has these deployments; None if nothing is."""
     if place.deployment not in deployments:
-        return _unknown("deployment", place.deployment, deployments)
+        return unknown("deployment", place.deployment, deployments)
     deployment = deployments[place.deployment]
     services = deployment["config"].get("services", {})
     services = services if isinstance(services, Mapping) else {}  # told with the deployment
@@ -317,7 +206,7 @@ def fault_of_place(place: Place, deployments: Mapping[str, Mapping[str, Any]]) -
             do="choose one",
         )
     if services and place.service not in services:
-        return _unknown("service", str(place.service), services, inside=f" in deployment '{place.deployment}'")
+        return unknown("service", str(place.service), services, inside=f" in deployment '{place.deployment}'")
     if place.locations > 1 and deployment["type"] == "medweave.local":
         return PlaceFault(
             key="locations",
@@ -370,21 +259,10 @@ def _fault_of_gate(path: Path, roles: Mapping[str, Place]) -> FieldFault | None:
         return None
     here, there = (f"{place.deployment}/{place.service or '-'}" for place in (gate, segment))
     return fault_at(
-        path, ("roles", "gate"), "gate would measure on other machines than segment runs on.",
+        path, OF_GATE, "gate would measure on other machines than segment runs on.",
         seen=f"gate on {here}, segment on {there}", expected="the same deployment and service for both",
         do="give gate the place of segment",
     )  # fmt: skip
-
-
-def _unknown(kind: str, name: str, known: Iterable[str], *, inside: str = "") -> PlaceFault:
-    names = list(known)
-    return PlaceFault(
-        key=kind,
-        what=f"there is no {kind} '{name}'{inside}.",
-        seen=f"'{name}'",
-        expected=f"one of {', '.join(names)}",
-        do=closest(name, names) or "choose one of these",
-    )
 
 
 def _entries(text: str, path: Path) -> Sequence[Entry]:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from medweave.sites import Site, connector_schemas, environments, wrapped
+from medweave.deployments import connector_schemas, environments, wrapped
+from medweave.sites import Site
 from medweave_connectors.closest import closest
 from medweave_connectors.lines import shown, spelled
 from medweave_connectors.placement.paths import resolve_paths

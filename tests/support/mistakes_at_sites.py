@@ -67,8 +67,9 @@ AT_SITES: tuple[Mistake, ...] = (
         (
             "pods with less memory than their tools ask for",
             "resource-cap",
-            'limits: {cpu: "8", memory: 16Gi}',
-            'limits: {cpu: "8", memory: 1Gi}',
+            'requests: {cpu: "8", memory: 8Gi}\n          limits: {cpu: "8", memory: 16Gi}',
+            'requests: {cpu: "8", memory: 1Gi}\n          limits: {cpu: "8", memory: 1Gi}',
+            "          limits",
         ),
         (
             "a chart's value of the wrong type",
@@ -292,6 +293,56 @@ AT_SITES: tuple[Mistake, ...] = (
             "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n    - name: a\n      env:\n"
             f"        - name: DB_PASSWORD\n          value: {_WORD}\n",
             "          value",
+        ),
+    ),
+    *of(
+        "deployments/sites/hpc-and-cloud.yml",
+        ("an input that no workflow has", "site", "inputs:\n  cohort:", "inputs:\n  cohrt:", "  cohrt:", "cohort"),
+        (
+            "more asked for than there may be",
+            "chart-value",
+            'requests: {cpu: "8", memory: 8Gi}',
+            'requests: {cpu: "16", memory: 8Gi}',
+        ),
+        (
+            "a service that a chart does not have",
+            "site",
+            "  segment: {deployment: cloud-inference, service: segment}",
+            "  segment: {deployment: cloud-inference, service: segmet}",
+            "",
+            "segment",
+        ),
+        ("a namespace with a blank", "site", "namespace: medweave", "namespace: Medweave Pods"),
+        ("a workdir of pods that is relative", "site", "workdir: /work", "workdir: work"),
+        (
+            "several nodes for a step of one",
+            "site",
+            "  export: {deployment: hpc, service: cpu}",
+            "  export: {deployment: hpc, service: cpu, locations: 2}",
+        ),
+    ),
+    *of(
+        "deployments/schedules/university-hpc-and-hospital.yml",
+        (
+            "a webhook in the clear",
+            "secret-in-clear",
+            '"${MEDWEAVE_WEBHOOK}"',
+            f"https://hooks.slack.com/services/T0123456/B0123456/{_WORD * 2}",
+        ),
+    ),
+    *of(
+        "workflows/brain-tumour-segmentation/jobs/demo-grid.json",
+        ("a file of a job that is no JSON", "job-type", '["batch", "group"]}', '["batch", "group"],}'),
+    ),
+    *of(
+        "workflows/lung-nodule-segmentation/jobs/demo-infer.yml",
+        (
+            "a number in quotes",
+            "job-type",
+            "identified: false",
+            'threshold: "0.5"\nidentified: false',
+            "",
+            "without quotes",
         ),
     ),
 )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from medweave.deployments import connector_schemas, wrapped
 from medweave.doctor.cluster import Cluster
 from medweave.doctor.grounds import Ground, Place, Pods
 from medweave.doctor.here import ask
@@ -23,7 +24,7 @@ from medweave.doctor.room import hop_of, look, read
 from medweave.doctor.routes import BUCKET, between, by_bucket
 from medweave.doctor.routes import NAME as ROUTE
 from medweave.doctor.way import Closed, Login, login_of
-from medweave.sites import Site, connector_schemas, wrapped
+from medweave.sites import Site
 from medweave_connectors.placement.paths import resolve_paths
 
 MACHINE, SLURM, LOCAL = "medweave.ssh", "medweave.slurm", "medweave.local"

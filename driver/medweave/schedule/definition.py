@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave.sites import connector_schemas
+from medweave.deployments import connector_schemas
 from medweave_connectors.documents import read_mapping
 from medweave_connectors.placement.bindings import our_deployments
 

@@ -11,6 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
+from medweave.near_files import near
 from medweave.schedule.calendar import fault_of_times
 from medweave_connectors.closest import closest
 from medweave_connectors.documents import read_mapping
@@ -64,7 +65,7 @@ def faults_of_schedule(document: Mapping[str, Any], path: Path) -> Iterator[Fiel
     if not file.is_file():
         yield fault_at(
             path, ("file",), "there is no such StreamFlow file.", seen=shown(file), expected="a file as `medweave bind` writes it",
-            do="correct the path",
+            do=near(file)[1] or "correct the path",
         )  # fmt: skip
     if "when" in document and (fault := fault_of_times(document["when"], path)) is not None:
         yield fault

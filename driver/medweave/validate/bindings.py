@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from medweave.bind import bind
+from medweave.deployments import part_schemas
+from medweave.near_files import expected_path, near
 from medweave.schema import streamflow_schema
-from medweave.sites import SITES, part_schemas
+from medweave.sites import SITES
 from medweave.validate.findings import Finding, one_of
 from medweave.validate.places import check_deployments, services_of, told, tools_of
 from medweave.validate.repository import Repository
@@ -102,19 +104,16 @@ def origin_of(source: Source, words: Sequence[str]) -> Origin:
     )
 
 
-def check_current(source: Source, words: Sequence[str], looked_at: Collection[Path]) -> list[Finding]:
-    """Whether a generated file is what `medweave bind` would write now.
-
-    Args:
-        looked_at: files whose faults are told where they are; a fault of another one is told here.
-    """
+def check_current(source: Source, words: Sequence[str], repository: Repository) -> list[Finding]:
+    """Whether a generated file is what `medweave bind` would write now, from files of which nothing was told before."""
     origin = origin_of(source, words)
     job = None if origin.job_is_default else origin.job
     try:
         text = bind(origin.workflow, origin.named_site, source.path, job, origin.roles)
     except StepError as error:
-        if isinstance(error, FieldFault) and error.path in looked_at:
-            return []
+        holder = repository.source(error.path.resolve()) if isinstance(error, FieldFault) else None
+        if holder is not None and isinstance(error, FieldFault):
+            return [told(holder, error, "site" if holder.path in repository.sites else "binding-stale")]
         return [
             source.finding(
                 "binding-stale",
@@ -157,11 +156,10 @@ def _files(source: Source, field: FieldPath, workflow: Mapping[str, Any]) -> Ite
             continue
         path = source.path.parent / text.partition("#")[0]
         if "://" not in text and not path.is_file():
-            beside = sorted(each.name for each in path.parent.iterdir()) if path.parent.is_dir() else []
+            names, fix = near(path)
             yield source.finding(
                 "binding-file", (*field, "config", key), f"there is no such {what}.", seen=text,
-                expected=f"a path from the folder of this file{': one of ' + ', '.join(beside) if beside else ''}",
-                fix=closest(path.name, beside) or "correct the path",
+                expected=expected_path(names), fix=fix or "correct the path",
             )  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 from medweave.pipelines import Pipeline
 from medweave.validate.findings import Finding
 from medweave.validate.places import tools_of
+from medweave.validate.quantities import quantity
 from medweave.validate.repository import Repository
 from medweave.validate.site_files import has_roles
 from medweave.validate.source import Source
@@ -19,8 +19,6 @@ from medweave_connectors.cwl_types import required
 from medweave_connectors.lines import FieldPath, shown, spelled
 from medweave_connectors.requests import NAMESPACE, full_name
 
-_UNITS = {"": 1, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)([A-Za-z]*)")
 GPUS = f"{NAMESPACE}GPURequest"
 MIB = 2**20
 
@@ -138,9 +136,3 @@ def caps(source: Source, place: Mapping[str, Any]) -> Iterator[Cap]:
                     source=source,
                     field=(*at, "values", *inside, "resources", "limits", key),
                 )
-
-
-def quantity(text: Any) -> float | None:
-    """A quantity of Kubernetes (`500m`, `8Gi`) as a number; None where it is none."""
-    found = _QUANTITY.fullmatch(str(text)) if text is not None else None
-    return float(found[1]) * _UNITS[found[2]] if found and found[2] in _UNITS else None

@@ -12,6 +12,7 @@ from typing import Any
 
 from medweave.validate.findings import Finding
 from medweave.validate.places import chart_of, told
+from medweave.validate.quantities import above_limits
 from medweave.validate.repository import CHART_FILE, Repository
 from medweave.validate.source import Source
 from medweave_connectors.field_faults import faults
@@ -146,6 +147,14 @@ def check_values(
             continue  # known when the run starts
         if " is missing" in fault.told or inside == () or _at(given, inside) is not None:
             yield told(source, fault, "chart-value")
+    for inside, asked, most in above_limits(whole):
+        limit = (*inside[:-2], "limits", inside[-1])
+        if _at(given, inside) is not None or _at(given, limit) is not None:
+            yield source.finding(
+                "chart-value", (*field, *(inside if _at(given, inside) is not None else limit)),
+                f"a container asks for more {inside[-1]} than its limit: Kubernetes refuses such a pod.",
+                seen=f"requests {asked}, limits {most}", expected=f"a request of {most} at most", fix="correct one of the two",
+            )  # fmt: skip
 
 
 def check_deployed_values(source: Source, repository: Repository) -> Iterator[Finding]:

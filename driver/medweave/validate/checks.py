@@ -26,8 +26,16 @@ from medweave.validate.places import told, tools_of
 from medweave.validate.repository import CHART_FILE, YAML_ENDS, Repository
 from medweave.validate.secrets import check_document as check_secrets
 from medweave.validate.secrets import check_text
-from medweave.validate.site_files import check_bound_roles, check_roles, check_routes, check_site, pipelines
+from medweave.validate.site_files import (
+    check_bound_roles,
+    check_inputs,
+    check_roles,
+    check_routes,
+    check_site,
+    pipelines,
+)
 from medweave.validate.source import Source, read
+from medweave.validate.verbs import check_verb
 from medweave_connectors.cwl_types import named
 
 
@@ -83,7 +91,7 @@ def check(repository: Repository, *, images: str = "tag", with_helm: bool = Fals
     _check_sites_with_workflows(repository, found)
     _check_jobs(repository, jobs, found)
     _check_words(repository, found, images)
-    _check_streamflow_files(repository, jobs, found)
+    _check_streamflow_files(repository, found)
     return sorted(found.findings.values())
 
 
@@ -113,6 +121,8 @@ def _check_cwl(repository: Repository, found: Found) -> None:
     for source in repository.cwl.values():
         if source.path not in found.broken:
             found.add(check_document(source))
+        if source.path not in found.unsound:
+            found.add(check_verb(source))
     by_itself = set(found.broken)
     for source in repository.cwl.values():
         if source.data.get("class") == "Workflow" and source.path not in by_itself:
@@ -161,29 +171,29 @@ def _check_sites_with_workflows(repository: Repository, found: Found) -> None:
     whole = [source for source in repository.sites.values() if source.path not in found.broken]
     for source in whole:
         found.add(check_bound_roles(source, bound, known))
-        found.add(check_routes(source, repository, known, bound.get(source.path, {})))
+        misspelt = [*check_inputs(source, known)]
+        found.add(misspelt or check_routes(source, repository, known, bound.get(source.path, {})))
         for pipeline in known:
             excesses.add(source, pipeline, repository)
     found.add(excesses.findings())
 
 
 def _check_jobs(repository: Repository, jobs: Mapping[Path, tuple[Source, Path]], found: Found) -> None:
-    held = held_at_sites(repository)
+    held = held_at_sites(repository, jobs)
     for path, (source, workflow_path) in jobs.items():
         workflow = repository.source(workflow_path)
         if workflow is not None and not {path, workflow_path} & found.broken:
             found.add(check_job(source, workflow, held.get(path, ())))
 
 
-def _check_streamflow_files(repository: Repository, jobs: Collection[Path], found: Found) -> None:
-    told = {finding.file for finding in found.findings.values()}  # what is bound anew after these are mended
-    looked_at = {*repository.cwl, *repository.roles, *repository.sites, *jobs}
+def _check_streamflow_files(repository: Repository, found: Found) -> None:
     for source in repository.streamflow.values():
         if source.path in found.broken:
             continue
         words = generated(source)
+        told = {finding.file for finding in found.findings.values()}  # what is bound anew after these are mended
         is_settled = words is not None and not _leans_on(source, words, repository) & told
-        stale = check_current(source, words, looked_at) if words is not None and is_settled else []
+        stale = check_current(source, words, repository) if words is not None and is_settled else []
         if is_settled and not stale:
             continue  # it is what `bind` writes from files that are right
         own = check_bindings(source, repository)

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from medweave.cwl_shape import CWL_SHAPE
-from medweave.validate.expressions import check_roots, expression_names, strings
+from medweave.validate.expressions import check_ends, check_fields, check_roots, expression_names, strings
 from medweave.validate.findings import Finding, of_fault, one_of
 from medweave.validate.repository import CWL_CLASSES
 from medweave.validate.source import Source
+from medweave.validate.tools import check_hints, check_outputs, check_positions
 from medweave_connectors.closest import closest
-from medweave_connectors.cwl_types import BadType, named, of_value, parse, required, spelled_type
+from medweave_connectors.cwl_types import BadType, named, of_value, parse, required, spelled_type, type_of
 from medweave_connectors.field_faults import faults
 from medweave_connectors.lines import FieldPath
 from medweave_connectors.quick_yaml import commented
@@ -69,9 +70,9 @@ def check_document(source: Source) -> list[Finding]:
     told = {finding.field[:1] for finding in own}
     found = [*own, *(finding for finding in _structure(source) if finding.field[:1] not in told)]
     if not found:
-        found += check_roots(source)
+        found += [*check_ends(source), *check_roots(source)]
     if source.data.get("class") != "Workflow" and not found:
-        found += [*_expressions(source), *_unused(source)]
+        found += [*_expressions(source), *check_positions(source), *check_outputs(source), *_unused(source)]
     return found
 
 
@@ -218,6 +219,7 @@ def _requirements(source: Source) -> Iterator[Finding]:
         ]
     spaces = source.data.get("$namespaces") or {}
     for field, holder in holders:
+        yield from check_hints(source, field, holder)
         for name, (section, said) in required(holder).items():
             prefix, colon, _rest = name.partition(":")
             if name in REQUIREMENTS:
@@ -264,14 +266,31 @@ def _requirement(source: Source, field: FieldPath, name: str) -> Iterator[Findin
 
 
 def _numbers(source: Source, section: FieldPath, name: str, said: Any) -> Iterator[Finding]:
-    """Numbers with a unit: the parser takes every text for an expression."""
-    for key, value in said.items() if isinstance(said, Mapping) else ():
-        if key != "class" and isinstance(value, str) and "$(" not in value and "${" not in value:
-            unit = "s" if name == "ToolTimeLimit" else "cores" if key.startswith("cores") else "MiB"
+    """Numbers with a unit: the parser takes every text for an expression, and every number."""
+    numbers = {key: value for key, value in said.items() if key != "class"} if isinstance(said, Mapping) else {}
+    for key, value in numbers.items():
+        unit = "s" if name == "ToolTimeLimit" else "cores" if key.startswith("cores") else "MiB"
+        if isinstance(value, str) and "$(" not in value and "${" not in value:
             yield source.finding(
                 "cwl-requirement", (*section, name, key), f"'{key}' is neither a number nor an expression.", seen=value,
                 expected=f"a number of {unit}, without the unit", fix=f"write the number alone, such as {key}: {_SUCH[unit]}",
             )  # fmt: skip
+        most = numbers.get(f"{key.removesuffix('Min')}Max") if key.endswith("Min") else None
+        if _is_number(value) and value < 0:
+            yield source.finding(
+                "cwl-requirement", (*section, name, key), f"'{key}' is less than nothing.", seen=str(value),
+                expected=f"a number of {unit} from 0 on", fix=f"write such a number, as in {key}: {_SUCH[unit]}",
+            )  # fmt: skip
+        elif _is_number(value) and _is_number(most) and value > most:
+            yield source.finding(
+                "cwl-requirement", (*section, name, key), "the least that is asked for is more than the most.",
+                seen=f"{key}: {value}, {key.removesuffix('Min')}Max: {most}", expected=f"{most} {unit} at most",
+                fix="correct one of the two",
+            )  # fmt: skip
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _duplicates(source: Source) -> Iterator[Finding]:
@@ -303,7 +322,9 @@ def _duplicates(source: Source) -> Iterator[Finding]:
 
 
 def _expressions(source: Source) -> Iterator[Finding]:
-    inputs = list(named(source.data.get("inputs")))
+    described = named(source.data.get("inputs"))
+    inputs = list(described)
+    yield from check_fields(source, {name: type_of(each, source.data) for name, each in described.items()})
     for field, text in strings(source.data):
         for name in expression_names(text):
             if name not in inputs and field[:1] not in (("doc",), ("label",)):

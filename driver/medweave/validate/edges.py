@@ -9,13 +9,13 @@ from typing import Any
 from medweave.validate.cwl import formats_of, path_of_run
 from medweave.validate.expressions import expression_names, misread, strings
 from medweave.validate.findings import Finding, one_of
+from medweave.validate.merges import NULL, joined
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source
 from medweave_connectors.closest import closest
 from medweave_connectors.cwl_types import Array, Type, fits, may_fit, named, of_value, required, spelled_type, type_of
 from medweave_connectors.lines import FieldPath
 
-NULL: Type = frozenset(["null"])
 FEATURES = {
     "scatter": "ScatterFeatureRequirement",
     "source": "MultipleInputFeatureRequirement",
@@ -170,15 +170,18 @@ def _port(described: Any, tool: Source) -> Port:
 
 
 def _scatter(workflow: _Workflow, name: str, step: Mapping[str, Any]) -> Iterator[Finding]:
-    bound = list(named(step.get("in") or {}))
+    bound, tool = list(named(step.get("in") or {})), workflow.tools[name]
+    inputs = named(tool.data.get("inputs")) if tool else {}
     for port in sources_of(step.get("scatter")):
         short = port.removeprefix(f"{name}/")
         if short not in bound:
+            workflow.wrong_scatter.add(name)
+            if tool and short in inputs and not _port(inputs[short], tool).optional:  # told as bound to nothing
+                continue
             yield workflow.source.finding(
                 "cwl-scatter", ("steps", name, "scatter"), f"step '{name}' is scattered over '{short}', which it does not bind.",
                 seen=short, expected=one_of(bound), fix=closest(short, bound) or "correct the name",
             )  # fmt: skip
-            workflow.wrong_scatter.add(name)
 
 
 def _features(workflow: _Workflow, name: str, step: Mapping[str, Any]) -> Iterator[Finding]:
@@ -230,7 +233,7 @@ def _step_input(workflow: _Workflow, name: str, step: Mapping[str, Any], port: s
                 expected=spelled_type(kind), fix="give it a source",
             )  # fmt: skip
         return
-    given = _joined([workflow.sources[each].type for each in sources], long, isinstance(long.get("source"), list))
+    given = joined([workflow.sources[each].type for each in sources], long, isinstance(long.get("source"), list))
     if default is not None:
         given -= NULL
     scatter_fix = ""
@@ -249,10 +252,16 @@ def _output(workflow: _Workflow, name: str, described: Any) -> Iterator[Finding]
     place = (*place, "outputSource") if sources else place
     unknown = [*_unknown(workflow, place, sources)]
     yield from unknown
+    document = workflow.source.data
+    if not sources and not {"null", "Any"} & type_of(described, document):
+        yield workflow.source.finding(
+            "cwl-source", place, f"the output '{name}' is bound to nothing.", seen="no outputSource",
+            expected="outputSource: …, the output of a step or an input of the workflow",
+            fix=_fix_of_type(workflow, type_of(described, document)) or "say where it comes from",
+        )  # fmt: skip
     if unknown or not sources:
         return
-    document = workflow.source.data
-    given = _joined(
+    given = joined(
         [workflow.sources[each].type for each in sources], described, isinstance(described["outputSource"], list)
     )
     sink = Port(type=type_of(described, document), formats=formats_of(described, document))
@@ -276,27 +285,6 @@ def _unknown(workflow: _Workflow, place: FieldPath, sources: list[str]) -> Itera
                 if step
                 else closest(each, known) or "correct the name",
             )
-
-
-def _joined(types: list[Type], long: Mapping[str, Any], listed: bool) -> Type:
-    """What arrives from several sources; see the CWL specification on linkMerge and pickValue."""
-    merge, pick = long.get("linkMerge"), long.get("pickValue")
-    if not listed and len(types) == 1:
-        kind = frozenset([Array(types[0])]) if merge == "merge_nested" else types[0]
-    elif merge == "merge_flattened":
-        inner: Type = frozenset()
-        for each in types:
-            for one in each:
-                inner |= one.items if isinstance(one, Array) else frozenset([one])
-        kind = frozenset([Array(inner)])
-    elif len(types) == 1 and merge is None:
-        kind = types[0]
-    else:
-        kind = frozenset([Array(frozenset().union(*types))])
-    if pick is None:
-        return kind
-    items = frozenset().union(*(each.items if isinstance(each, Array) else frozenset([each]) for each in kind)) - NULL
-    return frozenset([Array(items)]) if pick == "all_non_null" else items
 
 
 def _edge(

@@ -9,13 +9,22 @@ from typing import Any
 from medweave.validate.findings import Finding, one_of
 from medweave.validate.source import Source
 from medweave_connectors.closest import closest
+from medweave_connectors.cwl_types import Type
 from medweave_connectors.lines import FieldPath
 
 _READ = re.compile(r"\binputs\.(\w+)|\binputs\[[\"'](\w+)[\"']\]")
 _ROOT = re.compile(r"(?<!\\)\$\(\s*([A-Za-z_]\w*)(?=\s*[.\[)])")
+_FIELD = re.compile(r"\binputs\.(\w+)\.(\w+)")
 _RUNTIME = re.compile(r"(?<!\\)\$\(\s*runtime\.(\w+)\s*\)")
 ROOTS = ("inputs", "self", "runtime")
 RUNTIME = ("cores", "ram", "outdir", "tmpdir", "outdirSize", "tmpdirSize", "exitCode")
+FIELDS = {
+    "File": (
+        "class", "location", "path", "basename", "dirname", "nameroot", "nameext", "checksum", "size", "secondaryFiles", "format",
+        "contents",
+    ),
+    "Directory": ("class", "location", "path", "basename", "listing"),
+}  # fmt: skip
 _PROSE = (("doc",), ("label",))
 
 
@@ -36,6 +45,44 @@ def strings(value: Any, field: FieldPath = ()) -> Iterator[tuple[FieldPath, str]
             yield from strings(item, (*field, number))
     elif isinstance(value, str):
         yield field, value
+
+
+def check_ends(source: Source) -> Iterator[Finding]:
+    """Expressions whose brackets or quotes are left open: a runner tells it when the step is due, hours later."""
+    from cwl_utils.errors import SubstitutionError
+    from cwl_utils.expression import scanner
+
+    for field, text in strings(source.data):
+        if ("$(" not in text and "${" not in text) or field[:1] in _PROSE:
+            continue
+        rest = text
+        try:
+            while ends := scanner(rest):
+                rest = rest[ends[1] :]
+        except SubstitutionError:
+            yield source.finding(
+                "cwl-expression", field, "this expression has no end.", seen=text[:80],
+                expected="a closing one for each bracket and quote in it", fix="close it, or write \\$ for a plain $",
+            )  # fmt: skip
+
+
+def check_fields(source: Source, types: Mapping[str, Type]) -> Iterator[Finding]:
+    """Fields of files and folders that they do not have, and near one that they have: a runner may know further ones.
+
+    Args:
+        types: of the inputs.
+    """
+    for field, text in strings(source.data):
+        if field[:1] in _PROSE or ("$(" not in text and "${" not in text):
+            continue
+        for name, inner in _FIELD.findall(text):
+            kinds = types.get(name, frozenset()) - {"null"}
+            known = FIELDS.get(next(iter(kinds)), ()) if len(kinds) == 1 else ()
+            if known and inner not in known and (near := closest(inner, known)):
+                yield source.finding(
+                    "cwl-expression", field, f"a {next(iter(kinds))} has no '{inner}'.", seen=text[:80], expected=one_of(known),
+                    fix=near,
+                )  # fmt: skip
 
 
 def check_roots(source: Source) -> Iterator[Finding]:

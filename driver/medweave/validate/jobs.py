@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import json
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -9,10 +11,12 @@ from typing import Any
 from urllib.parse import unquote
 
 from medweave.bound_file import EDITOR_LINE
+from medweave.near_files import near
 from medweave.validate.bindings import JOBS, generated, origin_of
 from medweave.validate.cwl import formats_of
 from medweave.validate.findings import Finding, one_of
 from medweave.validate.repository import Repository, ignored
+from medweave.validate.secrets import MOST_BYTES
 from medweave.validate.source import Source
 from medweave_connectors.closest import closest
 from medweave_connectors.cwl_types import named
@@ -97,16 +101,28 @@ def _run_by(source: Source) -> Iterator[tuple[Path, Path, list[Any]]]:
             yield paths[0], paths[1], bindings if isinstance(bindings, list) else []
 
 
-def held_at_sites(repository: Repository) -> dict[Path, set[str]]:
-    """By job file, the inputs that lie at a site already: the ports that StreamFlow files bind."""
+def held_at_sites(repository: Repository, jobs: Collection[Path]) -> dict[Path, set[str]]:
+    """By job file, the inputs that lie at a site already: the ports that StreamFlow files bind.
+
+    Args:
+        jobs: all job files. One that is named wrong is told as such, and the file that was meant is held right.
+    """
     found: dict[Path, set[str]] = defaultdict(set)
     for source in repository.streamflow.values():
         for workflow_path, job_path, bindings in _run_by(source):
             workflow = repository.source(workflow_path)
             inputs = named(workflow.data.get("inputs")) if workflow else {}
             ports = {str(each["port"]).lstrip("/") for each in bindings if isinstance(each, Mapping) and "port" in each}
-            found[job_path] |= ports if ports <= set(inputs) else set(inputs)  # one of them is told as misspelt
+            for job in [job_path] if job_path in jobs else _meant(job_path, jobs):
+                found[job] |= ports if ports <= set(inputs) else set(inputs)  # one of them is told as misspelt
     return found
+
+
+def _meant(wrong: Path, jobs: Collection[Path]) -> list[Path]:
+    """Job files that a path which leads to none may mean: of its name elsewhere, or of nearly its name in its folder."""
+    beside = [each.name for each in jobs if each.parent == wrong.parent]
+    near = difflib.get_close_matches(wrong.name, beside, n=1)
+    return [each for each in jobs if each.name == wrong.name or (each.parent == wrong.parent and each.name in near)]
 
 
 def bound_workflows(repository: Repository) -> dict[Path, dict[Path, Path]]:
@@ -186,19 +202,34 @@ def _missing(source: Source, name: str, value: Any) -> Iterator[Finding]:
         local = unquote(text.removeprefix("file://")) if text.startswith("file://") else text
         if local and "://" not in local and "${" not in local:
             places.append(((name, *inside, key), text, (source.path.parent / local).resolve()))
+    for _, _, path in places:
+        yield from _json(path)
     gone = [place for place in places if not place[2].exists()]
     made = ignored(source.path.parent, [path for _, _, path in gone])
     for field, text, path in gone:
         if path not in made:
-            beside = sorted(each.name for each in path.parent.iterdir()) if path.parent.is_dir() else []
             yield source.finding(
                 "job-file",
                 field,
                 f"'{text}' is not there.",
                 seen=str(text),
                 expected="a path from the folder of this file",
-                fix=closest(path.name, beside) or "correct the path, or bind the input to the site that holds it",
+                fix=near(path)[1] or "correct the path, or bind the input to the site that holds it",
             )
+
+
+def _json(path: Path) -> Iterator[Finding]:
+    if path.suffix != ".json" or not path.is_file() or path.stat().st_size > MOST_BYTES:
+        return
+    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        seen = "".join(text.splitlines()[error.lineno - 1 : error.lineno]).strip()[:80]
+        yield Finding(
+            file=path, line=error.lineno, column=error.colno, rule="job-type", what=f"this is not valid JSON: {error.msg}.",
+            seen=seen, expected="JSON", fix="mend that line or the one above it",
+        )  # fmt: skip
 
 
 def _keys(source: Source, name: str, value: Any) -> Iterator[Finding]:

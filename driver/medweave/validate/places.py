@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from medweave.bound_file import PATH_FORMAT
-from medweave.sites import connector_schemas, faults_of_deployments
+from medweave.deployments import connector_schemas, faults_of_deployments
+from medweave.near_files import expected_path, near
 from medweave.validate.findings import Finding, of_fault, one_of
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source, read
@@ -53,11 +54,10 @@ def check_types_and_files(source: Source, rule: str, *, missing_rule: str) -> It
         for inside, text in [*named, *_paths(config, schema, ())]:
             path = _local(text, source.path.parent)
             if path is not None and not path.exists():
-                beside = sorted(each.name for each in path.parent.iterdir()) if path.parent.is_dir() else []
+                names, fix = near(path)
                 yield source.finding(
                     missing_rule, (*field, "config", *inside), f"'{text}' is not there.", seen=str(text),
-                    expected=f"a path from the folder of this file{': one of ' + ', '.join(beside[:12]) if beside else ''}",
-                    fix=closest(path.name, beside) or "correct the path",
+                    expected=expected_path(names), fix=fix or "correct the path",
                 )  # fmt: skip
 
 

@@ -11,13 +11,13 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any
 
+from medweave.near_files import near
 from medweave.pipelines import ROLES_FILE
 from medweave.schedule.document import schema as schedule_schema
 from medweave.schema import streamflow_schema
 from medweave.sites import schema as site_schema
 from medweave.validate.findings import Finding
 from medweave.validate.source import Source, read
-from medweave_connectors.closest import closest
 from medweave_connectors.documents import remember
 from medweave_connectors.lines import shown
 from medweave_steps.contracts.errors import UsageError
@@ -113,10 +113,9 @@ def open_repository(paths: Sequence[Path]) -> Repository:
     """
     for path in paths:
         if not path.exists():
-            beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
             raise UsageError(
                 f"{shown(path)}: there is no such file or folder.", seen=str(path), expected="files or folders to look at",
-                do=closest(path.name, beside) or "check the path",
+                do=near(path)[1] or "check the path",
             )  # fmt: skip
     root = _top(paths[0].resolve())
     files: dict[Path, None] = {}

@@ -9,7 +9,7 @@ from typing import Any
 
 from medweave.data_rules import held_at
 from medweave.pipelines import ROLES_SHAPE, Pipeline, read_pipeline
-from medweave.sites import faults_of_site, read_site, role_names
+from medweave.sites import OF_GATE, faults_of_site, read_site, role_names
 from medweave.validate.findings import Finding, one_of
 from medweave.validate.places import check_types_and_files, services_of, told
 from medweave.validate.repository import Repository
@@ -23,30 +23,30 @@ from medweave_steps.contracts.errors import StepError
 def check_site(source: Source) -> list[Finding]:
     """What is wrong with a site file by itself."""
     found = [told(source, fault, "site") for fault in faults_of_site(source.data, source.path)]
-    if not isinstance(source.data.get("deployments"), Mapping) or found:
+    of_whole = not isinstance(source.data.get("deployments"), Mapping)
+    if of_whole or any(each.field != OF_GATE for each in found):  # the place of gate or segment may be misspelt
         return found
-    try:
-        read_site(source.path)  # which also needs each deployment on lines of its own
-    except FieldFault as fault:
-        return [told(source, fault, "site")]
-    found += check_types_and_files(source, "site", missing_rule="binding-file")
+    found = [*check_types_and_files(source, "site", missing_rule="binding-file"), *_check_services(source)]
+    if not found:
+        try:
+            read_site(source.path)  # which also needs each deployment on lines of its own
+        except FieldFault as fault:
+            return [told(source, fault, "site")]
+    return found
+
+
+def _check_services(source: Source) -> Iterator[Finding]:
     for section in ("roles", "inputs"):
         for name, place in (source.data.get(section) or {}).items():
             deployment, service = source.data["deployments"][place["deployment"]], place.get("service")
             services = services_of(deployment, source.path.parent)
             if service is not None and services is not None and service not in services:
                 known = sorted(services)
-                found.append(
-                    source.finding(
-                        "site",
-                        (section, name, "service"),
-                        f"deployment '{place['deployment']}' has no service '{service}'.",
-                        seen=service,
-                        expected=f"one of {', '.join(known)}" if known else "no service",
-                        fix=closest(service, known) or "choose one of these",
-                    )
-                )
-    return found
+                yield source.finding(
+                    "site", (section, name, "service"), f"deployment '{place['deployment']}' has no service '{service}'.",
+                    seen=service, expected=f"one of {', '.join(known)}" if known else "no service",
+                    fix=closest(service, known) or "choose one of these",
+                )  # fmt: skip
 
 
 def check_roles(source: Source, repository: Repository) -> Iterator[Finding]:
@@ -141,6 +141,21 @@ def check_bound_roles(
             expected=f"{role}: {{deployment: …}}, for {pipeline.path.parent.name}/{pipeline.path.name}",
             fix=f"say where '{role}' runs",
         )
+
+
+def check_inputs(source: Source, known: list[Pipeline]) -> Iterator[Finding]:
+    """Inputs that lie at the site, by a name that is nearly one of a workflow's: other workflows may have other inputs."""
+    names = sorted({name for pipeline in known for name in pipeline.inputs})
+    for name in source.data.get("inputs") or {}:
+        if name not in names and (near := closest(name, names)):
+            yield source.finding(
+                "site",
+                ("inputs", name),
+                f"no workflow has an input '{name}'.",
+                seen=name,
+                expected=one_of(names),
+                fix=near,
+            )
 
 
 def check_routes(

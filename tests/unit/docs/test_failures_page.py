@@ -9,7 +9,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from medweave.sites import connector_schemas
+from medweave.deployments import connector_schemas
 from medweave_connectors.reactions.table import DEFAULTS, MOST_ATTEMPTS, FailureKind
 from medweave_connectors.slurm.service import Service
 from medweave_steps.contracts.exit_codes import PARTIAL

@@ -130,7 +130,7 @@ def test_an_input_of_another_type_is_told_as_validate_tells_it(folder: Path) -> 
     (folder / "job.yml").write_text(f"threshold: high\n{job}", encoding="utf-8")
     error = told(folder)
     assert "job.yml:1: threshold: this value is not of the type of 'threshold'." in error.what
-    assert (error.seen, error.expected) == ("high", "float")
+    assert (error.seen, error.expected) == ('"high"', "float")
     (found,) = (each for each in validate([folder])[0] if each.rule == "job-type")
     assert (found.what, found.seen, found.expected, found.fix) == (
         "this value is not of the type of 'threshold'.", error.seen, error.expected, error.do,
