@@ -61,15 +61,17 @@ class Site:
         folder.mkdir()
         return folder
 
-    def by_program(self, *words: str) -> None:
-        """A copy by scp or rsync."""
+    def by_program(self, *words: str, folder: Path | None = None) -> Path:
+        """A copy by scp or rsync, into a folder of its own where none is named."""
+        folder = folder or self.fresh()
         ssh = ["-o", "BatchMode=yes", "-o", f"UserKnownHostsFile={self.known_hosts}", "-i", str(self.key)]
-        target = f"127.0.0.1:{self.fresh()}/"
+        target = f"127.0.0.1:{folder}/"
         if words[0] == "scp":
             line = [*words, "-q", "-P", str(self.port), *ssh, str(self.cohort), target]
         else:
             line = [*words, "-e", f"ssh -p {self.port} {' '.join(ssh)}", str(self.cohort), target]
         subprocess.run(line, check=True)
+        return folder
 
     def by_medweave(self, run_id: str, *, port: int | None = None) -> None:
         """A copy of ours in a run."""
@@ -120,7 +122,7 @@ class Site:
         os.sync()
         time.sleep(1.0)  # the disk's own work
 
-    def timed(self, copy: Callable[[], None]) -> float:
+    def timed(self, copy: Callable[[], object]) -> float:
         """How long a copy takes, s."""
         self.rest()
         began = time.perf_counter()
@@ -190,6 +192,19 @@ def main() -> None:
         harness.run_pairs(
             "transfer_files_unchanged", lambda: at.timed(at.again), lambda: at.timed(at.cold), reference_tool="the first run",
             pairs=given.pairs, bar=10.0, notes=notes,
+        )  # fmt: skip
+        before = at.by_program("rsync", "-a")
+        harness.run_pairs(
+            "transfer_files_unchanged_rsync",
+            lambda: at.timed(at.again),
+            lambda: at.timed(lambda: at.by_program("rsync", "-a", f"--link-dest={before}")),
+            reference_tool=f"rsync -a --link-dest, {rsync}: a new folder of links, too", pairs=given.pairs, bar=1.0, notes=notes,
+        )  # fmt: skip
+        harness.run_pairs(
+            "transfer_files_unchanged_rsync_itself",
+            lambda: at.timed(lambda: at.by_program("rsync", "-a", folder=before)),
+            lambda: at.timed(lambda: at.by_program("rsync", "-a")),
+            reference_tool=f"a first run by the same rsync, {rsync}", pairs=given.pairs, notes=notes,
         )  # fmt: skip
         harness.say("transfer_files", f"the store's names: {statistics.median(at.names_s):.2f} s after a first copy")
         at.work = at.fresh()
