@@ -189,10 +189,14 @@ def main() -> None:
                 lambda words=words: at.timed(lambda: at.by_program(*words)),  # type: ignore[misc]
                 reference_tool=tool, pairs=given.pairs, bar=bar, notes=notes,
             )  # fmt: skip
-        harness.run_pairs(
-            "transfer_files_unchanged", lambda: at.timed(at.again), lambda: at.timed(at.cold), reference_tool="the first run",
-            pairs=given.pairs, bar=10.0, notes=notes,
-        )  # fmt: skip
+        for name, reference, tool in (
+            ("transfer_files_unchanged", at.cold, "the first run"),
+            ("transfer_files_unchanged_scp", lambda: at.by_program("scp", "-r"), against["scp"][1]),
+        ):
+            harness.run_pairs(
+                name, lambda: at.timed(at.again), lambda reference=reference: at.timed(reference),  # type: ignore[misc]
+                reference_tool=tool, pairs=given.pairs, bar=10.0, notes=notes,
+            )  # fmt: skip
         before = at.by_program("rsync", "-a")
         harness.run_pairs(
             "transfer_files_unchanged_rsync",
