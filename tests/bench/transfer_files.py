@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -78,8 +79,6 @@ class Site:
         asyncio.run(self._sent(run_id, port or self.port))
 
     async def _sent(self, run_id: str, port: int) -> None:
-        from streamflow.core.deployment import ExecutionLocation
-
         from medweave_connectors.local.connector import MedweaveLocalConnector
         from medweave_connectors.ssh.connector import MedweaveSSHConnector
         from medweave_connectors.transfer import manager
@@ -89,19 +88,43 @@ class Site:
         manager.current = lambda: run  # type: ignore[assignment]
         login = {"nodes": [f"127.0.0.1:{port}"], "username": "root", "sshKey": str(self.key)}
         site = MedweaveSSHConnector("site", "/", **login, knownHosts=str(self.known_hosts))
-        connectors: dict[str, Any] = {"laptop": MedweaveLocalConnector("laptop", "/"), "site": site}
+        laptop = MedweaveLocalConnector("laptop", "/")
+        target = self.work / run_id / "job" / "cohort"
+        await self._managed(manager.MedweaveDataManager, {"laptop": laptop, "site": site}, port, target)
+
+    def by_stock(self) -> None:
+        """A copy by StreamFlow's own connectors and data manager."""
+        asyncio.run(self._stock())
+
+    async def _stock(self) -> None:
+        from streamflow.data.manager import DefaultDataManager
+        from streamflow.deployment.connector.local import LocalConnector
+        from streamflow.deployment.connector.ssh import SSHConnector
+
+        login = {"nodes": [f"127.0.0.1:{self.port}"], "username": "root", "sshKey": str(self.key)}
+        site = SSHConnector("site", "/", **login, checkHostKey=False)
+        await self._managed(
+            DefaultDataManager,
+            {"laptop": LocalConnector("laptop", "/"), "site": site},
+            self.port,
+            self.fresh() / "cohort",
+        )
+
+    async def _managed(self, kind: Any, connectors: dict[str, Any], port: int, target: Path) -> None:
+        """A copy by a data manager."""
+        from streamflow.core.deployment import ExecutionLocation
+
         context: Any = SimpleNamespace(
             deployment_manager=SimpleNamespace(get_connector=connectors.__getitem__),
             checkpoint_manager=SimpleNamespace(register=lambda _: None),
         )
-        data = context.data_manager = manager.MedweaveDataManager(context)
+        data = context.data_manager = kind(context)
         laptop = ExecutionLocation(name="laptop", deployment="laptop", local=True)
         there = ExecutionLocation(name=f"127.0.0.1:{port}", deployment="site")
         for each in connectors.values():
             await each.deploy(False)
         try:
             data.register_path(laptop, str(self.cohort))
-            target = self.work / run_id / "job" / "cohort"
             await data.transfer_data(laptop, str(self.cohort), [there], str(target))
         finally:
             for each in connectors.values():
@@ -192,6 +215,11 @@ def main() -> None:
         for name, reference, tool in (
             ("transfer_files_unchanged", at.cold, "the first run"),
             ("transfer_files_unchanged_scp", lambda: at.by_program("scp", "-r"), against["scp"][1]),
+            (
+                "transfer_files_unchanged_stock",
+                at.by_stock,
+                f"StreamFlow {version('streamflow')}, which sends them again",
+            ),
         ):
             harness.run_pairs(
                 name, lambda: at.timed(at.again), lambda reference=reference: at.timed(reference),  # type: ignore[misc]
