@@ -6,7 +6,11 @@ import difflib
 from collections.abc import Sequence
 
 
-def closest(name: str, known: Sequence[str]) -> str:
-    """What to do about a name that is not known; empty where none is close."""
-    found = difflib.get_close_matches(name, known, n=1)
+def closest(name: str, known: Sequence[str], *, cutoff: float = 0.6) -> str:
+    """What to do about a name that is not known; empty where none is close.
+
+    Args:
+        cutoff: how alike they must be, 0 to 1.
+    """
+    found = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
     return f"write '{found[0]}' (closest name)" if found else ""

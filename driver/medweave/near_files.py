@@ -10,13 +10,25 @@ from medweave_connectors.closest import closest
 MOST = 12  # names of a folder in one message
 
 
+def gone(path: Path) -> str:
+    """What to tell of a path that leads to nothing, or to where this account may not look; empty where something is there."""
+    try:
+        return "" if path.exists() else "is not there"
+    except OSError as error:
+        return f"cannot be looked at: {error.strerror}"
+
+
 def near(path: Path) -> tuple[list[str], str]:
     """The names in the lowest folder of a path that is there, and what to write for the rest; empty if none is close."""
     path = Path(os.path.realpath(path))  # of links in a circle, `resolve` makes a RuntimeError
-    while not path.parent.is_dir():
-        path = path.parent
-    names = sorted(each.name for each in path.parent.iterdir() if each.name != path.name)
-    return names, closest(path.name, names)
+    cutoff = 0.6
+    try:
+        while not path.parent.is_dir():
+            path, cutoff = path.parent, 0.8  # a folder may be one that is to be made
+        names = sorted(each.name for each in path.parent.iterdir() if each.name != path.name)
+    except OSError:  # not for this account
+        return [], ""
+    return names, closest(path.name, names, cutoff=cutoff)
 
 
 def expected_path(names: list[str]) -> str:

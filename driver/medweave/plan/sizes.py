@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from medweave.near_files import gone
 from medweave_connectors.lines import FieldPath
 
 
@@ -64,7 +65,7 @@ def missing_in(value: Any, folder: Path, field: FieldPath = ()) -> Iterator[tupl
         text = value.get(key)
         if value.get("class") in ("File", "Directory") and isinstance(text, str) and text:
             path = _local(text, folder)
-            if path is not None and not path.exists():
+            if path is not None and gone(path):
                 yield (*field, key), path
         for name, item in value.items():
             yield from missing_in(item, folder, (*field, name))

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from medweave.bound_file import EDITOR_LINE
-from medweave.near_files import near
+from medweave.near_files import gone, near
 from medweave.validate.bindings import JOBS, generated, origin_of
 from medweave.validate.cwl import formats_of
 from medweave.validate.findings import Finding, one_of
@@ -202,16 +202,16 @@ def _missing(source: Source, name: str, value: Any) -> Iterator[Finding]:
         local = unquote(text.removeprefix("file://")) if text.startswith("file://") else text
         if local and "://" not in local and "${" not in local:
             places.append(((name, *inside, key), text, (source.path.parent / local).resolve()))
-    for _, _, path in places:
-        yield from _json(path)
-    gone = [place for place in places if not place[2].exists()]
-    made = ignored(source.path.parent, [path for _, _, path in gone])
-    for field, text, path in gone:
-        if path not in made:
+    why = {path: gone(path) for _, _, path in places}
+    made = ignored(source.path.parent, [path for path, told in why.items() if told])
+    for field, text, path in places:
+        if not why[path]:
+            yield from _json(path)
+        elif path not in made:
             yield source.finding(
                 "job-file",
                 field,
-                f"'{text}' is not there.",
+                f"'{text}' {why[path]}.",
                 seen=str(text),
                 expected="a path from the folder of this file",
                 fix=near(path)[1] or "correct the path, or bind the input to the site that holds it",
