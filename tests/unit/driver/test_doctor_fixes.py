@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import os
 import re
@@ -27,6 +28,7 @@ from medweave.doctor.quota import hop_of, needed
 from medweave.sites import read_site
 from support.api_server import NAMESPACE, ApiServer
 from support.cwl_files import ROOT
+from support.engine import wait_until
 from support.fake_cluster import FAKES
 
 DOCTOR = ROOT / "driver" / "medweave" / "doctor"
@@ -160,8 +162,16 @@ def test_slurm_that_does_not_answer_is_unknown_and_nothing_is_left(slurm: Path, 
     (slurm / "sinfo-sleeps").write_text("1")
     with pytest.raises(TimeoutError):
         ask(f"sinfo {tmp_path}", 1.0)
-    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
-    assert not [each for each in commands if str(tmp_path).encode() in each]
+
+    def is_left() -> bool:
+        commands = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                commands.append(path.read_bytes())
+        return any(str(tmp_path).encode() in each for each in commands)
+
+    wait_until(lambda: not is_left())  # a process that was killed is there for a moment, until somebody has noticed
+    assert not is_left()
 
 
 @pytest.mark.parametrize(
