@@ -14,7 +14,7 @@ from medweave.validate.findings import Finding
 from medweave.validate.places import chart_of, told
 from medweave.validate.quantities import above_limits
 from medweave.validate.repository import CHART_FILE, Repository
-from medweave.validate.source import Source
+from medweave.validate.source import Source, no_json
 from medweave_connectors.field_faults import faults
 from medweave_connectors.lines import FieldPath
 from medweave_steps.contracts.errors import BackendMissingError
@@ -100,16 +100,7 @@ def schema_of(folder: Path) -> tuple[dict[str, Any] | None, Finding | None]:
             )  # fmt: skip
         jsonschema.validators.validator_for(schema).check_schema(schema)
     except json.JSONDecodeError as error:
-        return None, Finding(
-            file=path,
-            line=error.lineno,
-            column=error.colno,
-            rule="chart",
-            what=f"this is not valid JSON: {error.msg}.",
-            seen="".join(text.splitlines()[error.lineno - 1 : error.lineno]).strip()[:80],
-            expected="JSON",
-            fix="mend that line or the one above it",
-        )
+        return None, no_json(path, error, "chart")
     except jsonschema.SchemaError as error:
         place = ".".join(map(str, error.absolute_path))
         lines = text.splitlines()

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from medweave.cwl_shape import CWL_SHAPE
-from medweave.validate.expressions import check_ends, check_fields, check_roots, expression_names, strings
+from medweave.validate.expressions import (
+    check_ends,
+    check_fields,
+    check_roots,
+    expression_names,
+    expressions,
+    is_expression,
+)
 from medweave.validate.findings import Finding, of_fault, one_of
 from medweave.validate.repository import CWL_CLASSES
 from medweave.validate.source import Source
@@ -41,7 +48,7 @@ def formats_of(described: Any, document: Mapping[str, Any]) -> tuple[str, ...]:
     for text in [raw] if isinstance(raw, str) else raw if isinstance(raw, list) else []:
         prefix, colon, rest = str(text).partition(":")
         found.append(spaces[prefix] + rest if colon and prefix in spaces else str(text))
-    return () if any("$(" in text or "${" in text for text in found) else tuple(found)
+    return () if any(map(is_expression, found)) else tuple(found)
 
 
 def check_document(source: Source) -> list[Finding]:
@@ -270,7 +277,7 @@ def _numbers(source: Source, section: FieldPath, name: str, said: Any) -> Iterat
     numbers = {key: value for key, value in said.items() if key != "class"} if isinstance(said, Mapping) else {}
     for key, value in numbers.items():
         unit = "s" if name == "ToolTimeLimit" else "cores" if key.startswith("cores") else "MiB"
-        if isinstance(value, str) and "$(" not in value and "${" not in value:
+        if isinstance(value, str) and not is_expression(value):
             yield source.finding(
                 "cwl-requirement", (*section, name, key), f"'{key}' is neither a number nor an expression.", seen=value,
                 expected=f"a number of {unit}, without the unit", fix=f"write the number alone, such as {key}: {_SUCH[unit]}",
@@ -325,9 +332,9 @@ def _expressions(source: Source) -> Iterator[Finding]:
     described = named(source.data.get("inputs"))
     inputs = list(described)
     yield from check_fields(source, {name: type_of(each, source.data) for name, each in described.items()})
-    for field, text in strings(source.data):
+    for field, text in expressions(source):
         for name in expression_names(text):
-            if name not in inputs and field[:1] not in (("doc",), ("label",)):
+            if name not in inputs:
                 yield source.finding(
                     "cwl-expression",
                     field,
@@ -339,8 +346,7 @@ def _expressions(source: Source) -> Iterator[Finding]:
 
 
 def _unused(source: Source) -> Iterator[Finding]:
-    texts = [text for field, text in strings(source.data) if field[:1] not in (("doc",), ("label",))]
-    texts = [text for text in texts if "$(" in text or "${" in text]
+    texts = [text for _, text in expressions(source)]
     if (
         "$import" in source.text
         or any(_WHOLE.search(text) for text in texts)

@@ -28,9 +28,14 @@ FIELDS = {
 _PROSE = (("doc",), ("label",))
 
 
+def is_expression(text: str) -> bool:
+    """Whether a runner computes something in a text."""
+    return "$(" in text or "${" in text
+
+
 def expression_names(text: str) -> Iterator[str]:
     """Names of inputs that an expression reads."""
-    if "$(" in text or "${" in text:
+    if is_expression(text):
         for dotted, quoted in _READ.findall(text):
             yield dotted or quoted
 
@@ -47,14 +52,19 @@ def strings(value: Any, field: FieldPath = ()) -> Iterator[tuple[FieldPath, str]
         yield field, value
 
 
+def expressions(source: Source) -> Iterator[tuple[FieldPath, str]]:
+    """The texts of a document in which a runner computes something, each with its place."""
+    for field, text in strings(source.data):
+        if is_expression(text) and field[:1] not in _PROSE:
+            yield field, text
+
+
 def check_ends(source: Source) -> Iterator[Finding]:
     """Expressions whose brackets or quotes are left open: a runner tells it when the step is due, hours later."""
     from cwl_utils.errors import SubstitutionError
     from cwl_utils.expression import scanner
 
-    for field, text in strings(source.data):
-        if ("$(" not in text and "${" not in text) or field[:1] in _PROSE:
-            continue
+    for field, text in expressions(source):
         rest = text
         try:
             while ends := scanner(rest):
@@ -72,24 +82,20 @@ def check_fields(source: Source, types: Mapping[str, Type]) -> Iterator[Finding]
     Args:
         types: of the inputs.
     """
-    for field, text in strings(source.data):
-        if field[:1] in _PROSE or ("$(" not in text and "${" not in text):
-            continue
+    for field, text in expressions(source):
         for name, inner in _FIELD.findall(text):
-            kinds = types.get(name, frozenset()) - {"null"}
-            known = FIELDS.get(next(iter(kinds)), ()) if len(kinds) == 1 else ()
+            kinds = [*types.get(name, frozenset()) - {"null"}]
+            known = FIELDS.get(kinds[0], ()) if len(kinds) == 1 else ()
             if known and inner not in known and (near := closest(inner, known)):
                 yield source.finding(
-                    "cwl-expression", field, f"a {next(iter(kinds))} has no '{inner}'.", seen=text[:80], expected=one_of(known),
+                    "cwl-expression", field, f"a {kinds[0]} has no '{inner}'.", seen=text[:80], expected=one_of(known),
                     fix=near,
                 )  # fmt: skip
 
 
 def check_roots(source: Source) -> Iterator[Finding]:
     """Names that are none of what a runner gives an expression, and near one of them: others may be JavaScript's."""
-    for field, text in strings(source.data):
-        if "$(" not in text or field[:1] in _PROSE:
-            continue
+    for field, text in expressions(source):
         for name in _ROOT.findall(text):
             is_own = re.search(rf"\b(?:var|let|const|function)\s+{name}\b", source.text)
             if name not in ROOTS and not is_own and (near := closest(name, ROOTS)):

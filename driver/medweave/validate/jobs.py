@@ -17,7 +17,7 @@ from medweave.validate.cwl import formats_of
 from medweave.validate.findings import Finding, one_of
 from medweave.validate.repository import Repository, ignored
 from medweave.validate.secrets import MOST_BYTES
-from medweave.validate.source import Source
+from medweave.validate.source import Source, no_json
 from medweave_connectors.closest import closest
 from medweave_connectors.cwl_types import named
 from medweave_connectors.job_values import missing_inputs, mistyped_inputs, unknown_inputs
@@ -121,8 +121,8 @@ def held_at_sites(repository: Repository, jobs: Collection[Path]) -> dict[Path, 
 def _meant(wrong: Path, jobs: Collection[Path]) -> list[Path]:
     """Job files that a path which leads to none may mean: of its name elsewhere, or of nearly its name in its folder."""
     beside = [each.name for each in jobs if each.parent == wrong.parent]
-    near = difflib.get_close_matches(wrong.name, beside, n=1)
-    return [each for each in jobs if each.name == wrong.name or (each.parent == wrong.parent and each.name in near)]
+    alike = difflib.get_close_matches(wrong.name, beside, n=1)
+    return [each for each in jobs if each.name == wrong.name or (each.parent == wrong.parent and each.name in alike)]
 
 
 def bound_workflows(repository: Repository) -> dict[Path, dict[Path, Path]]:
@@ -221,15 +221,10 @@ def _missing(source: Source, name: str, value: Any) -> Iterator[Finding]:
 def _json(path: Path) -> Iterator[Finding]:
     if path.suffix != ".json" or not path.is_file() or path.stat().st_size > MOST_BYTES:
         return
-    text = path.read_text(encoding="utf-8", errors="replace")
     try:
-        json.loads(text)
+        json.loads(path.read_text(encoding="utf-8", errors="replace"))
     except json.JSONDecodeError as error:
-        seen = "".join(text.splitlines()[error.lineno - 1 : error.lineno]).strip()[:80]
-        yield Finding(
-            file=path, line=error.lineno, column=error.colno, rule="job-type", what=f"this is not valid JSON: {error.msg}.",
-            seen=seen, expected="JSON", fix="mend that line or the one above it",
-        )  # fmt: skip
+        yield no_json(path, error, "job-type")
 
 
 def _keys(source: Source, name: str, value: Any) -> Iterator[Finding]:

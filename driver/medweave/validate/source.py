@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,6 +110,15 @@ def _circles(path: Path, roots: list[Any]) -> Iterator[Finding]:
 
     for root in roots:
         yield from search(root, ())
+
+
+def no_json(path: Path, error: json.JSONDecodeError, rule: str) -> Finding:
+    """A finding where a text is no JSON."""
+    return Finding(
+        file=path, line=error.lineno, column=error.colno, rule=rule, what=f"this is not valid JSON: {error.msg}.",
+        seen="".join(error.doc.splitlines()[error.lineno - 1 : error.lineno]).strip()[:80], expected="JSON",
+        fix="mend that line or the one above it",
+    )  # fmt: skip
 
 
 def _syntax(path: Path, line: int, column: int, what: str, seen: str, fix: str) -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from medweave.validate.expressions import is_expression
 from medweave.validate.findings import Finding, one_of
 from medweave.validate.source import Source
 from medweave_connectors.closest import closest
@@ -80,7 +81,7 @@ def check_positions(source: Source) -> Iterator[Finding]:
         )
     for field, bound in places:
         position = bound.get("position") if isinstance(bound, Mapping) else None
-        if isinstance(position, str) and "$(" not in position and "${" not in position:
+        if isinstance(position, str) and not is_expression(position):
             yield source.finding(
                 "cwl-structure", (*field, "position"), "'position' is neither a number nor an expression.", seen=position,
                 expected="a whole number: lower ones come first", fix="write the number alone, such as position: 1",
