@@ -175,10 +175,10 @@ def stopped(job: Stop, group: Any) -> None:
     """Trains in a process of its own, which the signal ends."""
     apply, begun = Stepper.apply, itertools.count(1)
 
-    def apply_or_stop(self: Stepper, loss: Any) -> None:
+    def apply_or_stop(self: Stepper) -> None:
         if next(begun) == job.step and group.rank == job.rank:
             os.kill(os.getpid(), job.number)
-        apply(self, loss)
+        apply(self)
 
     Stepper.apply = apply_or_stop  # type: ignore[method-assign]
     with deferred() as signals:

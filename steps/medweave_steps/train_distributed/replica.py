@@ -28,6 +28,7 @@ from medweave_steps.training import memory
 from medweave_steps.training.average import packed, unpacked
 from medweave_steps.training.batches import Batches
 from medweave_steps.training.cases import open_sampler, open_validator, usable_cases
+from medweave_steps.training.convolutions import on_device
 from medweave_steps.training.data import Batch, PatchSampler
 from medweave_steps.training.group import choose_device
 from medweave_steps.training.stepper import Stepper, not_a_number, uses_bfloat16
@@ -160,11 +161,10 @@ def _take_step(stepper: Stepper, batch: Batch, *, step: int) -> float:
     """The loss."""
     rate = stepper.learning_rate
     stepper.begin()
-    loss = stepper.loss_of(batch)
-    value = float(loss.detach())
+    value = stepper.backward(stepper.loss_of(batch))
     if not math.isfinite(value):
         raise not_a_number(value, step=step, blames=[stepper.blame_of(batch)], learning_rate=rate)
-    stepper.apply(loss)
+    stepper.apply()
     return value
 
 
@@ -255,7 +255,7 @@ def _bench(job: ReplicaJob) -> _Bench:
     prepared = open_prepared(job.config.training_set)
     training, validation = usable_cases(prepared)
     architecture = json.loads(job.architecture)
-    network = build_network(architecture).to(device)
+    network = on_device(build_network(architecture), device)
     return _Bench(
         network=network,
         whole=one_logit(network, architecture),

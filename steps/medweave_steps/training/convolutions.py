@@ -1,4 +1,5 @@
-"""Layers that PyTorch computes slowly on CPUs, computed another way. What they compute does not change."""
+"""How a network computes quickly where it is: in which order its weights lie, and layers that PyTorch is slow at. What it computes
+does not change."""
 
 from __future__ import annotations
 
@@ -7,6 +8,21 @@ from typing import Any
 
 from medweave_steps.runtime.imports import require
 from medweave_steps.training.one_channel import from_one_channel, has_one_channel, to_one_channel
+
+
+def on_device(network: Any, device: Any) -> Any:
+    """Puts a network where it computes; on a GPU with the channels of each voxel side by side.
+
+    In torch's usual order its batch norm has one block of threads for each channel: with the 8 channels that a network begins with
+    most of a GPU is idle, for more than half of a step.
+    """
+    torch = require("torch", extra="train")
+    network = network.to(device)
+    for weight in network.parameters() if device.type == "cuda" else ():
+        if weight.dim() == 5:
+            # Not `contiguous`: it leaves the strides of a single channel as they are, and by those the layer's result would lie.
+            weight.data = weight.data.to(memory_format=torch.channels_last_3d)
+    return network
 
 
 def compute_quickly(network: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,7 @@ class Stepper:
         compute_quickly(network)
         self.network, self.wrapped, self.device, self.uses_bfloat16 = network, wrapped, device, uses_bfloat16
         self.dtype = next(network.parameters()).dtype
+        self._told = torch.empty((), dtype=self.dtype, pin_memory=device.type == "cuda")
         self._statistics = [buffer for buffer in network.buffers() if buffer.is_floating_point()]
         self.loss = dice_cross_entropy(
             dice_weight=recipe.dice_weight,
@@ -75,7 +76,7 @@ class Stepper:
         return rate
 
     def loss_of(self, batch: Batch) -> Any:
-        """The loss of a batch, a scalar tensor that `apply` takes; running statistics of the network move."""
+        """The loss of a batch, a scalar tensor that `backward` takes; running statistics of the network move."""
         return self._loss(self.wrapped, batch)
 
     def blame_of(self, batch: Batch) -> Blame:
@@ -117,22 +118,24 @@ class Stepper:
         Args:
             are_shared: else there is nobody to average them with, and none are given.
         """
-        parts = [buffer.detach().cpu().numpy().ravel() for buffer in self._statistics] if are_shared else []
-        return np.concatenate(parts).astype(np.float64) if parts else np.zeros(0)
+        if not are_shared or not self._statistics:
+            return np.zeros(0)
+        # Put together where they are: one copy from a GPU is waited for, not one for each normalisation.
+        together = require("torch", extra="train").cat([buffer.detach().reshape(-1) for buffer in self._statistics])
+        found: FloatVector = together.cpu().numpy().astype(np.float64)
+        return found
 
     def set_statistics(self, values: FloatVector) -> None:
         """Replaces the running statistics, if any are given."""
         if not len(values):
             return
-        torch = require("torch", extra="train")
-        start = 0
-        for buffer in self._statistics:
-            part = values[start : start + buffer.numel()].astype(np.float32).reshape(tuple(buffer.shape))
-            buffer.copy_(torch.from_numpy(part))
-            start += buffer.numel()
+        together = require("torch", extra="train").from_numpy(values.astype(np.float32)).to(self.device)
+        parts = together.split([buffer.numel() for buffer in self._statistics])
+        for buffer, part in zip(self._statistics, parts, strict=True):
+            buffer.copy_(part.reshape(buffer.shape))
 
     def begin(self, parts: Sequence[Batch] = (), weights: Sequence[float] = ()) -> float:
-        """Begins a step with the gradient of some batches, to which `apply` adds; returns their loss.
+        """Begins a step with the gradient of some batches, to which `backward` adds; returns their loss.
 
         It is averaged over no other rank before that.
 
@@ -144,14 +147,39 @@ class Stepper:
         total = 0.0
         for part, weight in zip(parts, weights, strict=True):
             with getattr(self.wrapped, "no_sync", contextlib.nullcontext)():
-                loss = self.loss_of(part) * weight
-                loss.backward()
-            total += float(loss.detach())
+                total += self.backward(self.loss_of(part), weight)
         return total
 
-    def apply(self, loss: Any) -> None:
-        """Changes the weights by the gradient of this loss and of what the step began with, and the learning rate by one step."""
+    def backward(self, loss: Any, weight: float = 1.0) -> float:
+        """Adds the gradient of a loss to that of the step; returns the loss.
+
+        On a GPU it returns when the forward pass is over: the backward pass, which takes longer, goes on while the ranks tell each
+        other their losses and the next step is prepared.
+
+        Args:
+            weight: what the loss counts; what is returned is multiplied by it, too.
+        """
+        loss = loss if weight == 1 else loss * weight
+        value_of = self._value_of(loss.detach())
         loss.backward()
+        return value_of()
+
+    def _value_of(self, loss: Any) -> Callable[[], float]:
+        """What gives a loss as a number. Its copy is begun here; begun later it would queue behind the backward pass."""
+        if self.device.type != "cuda":
+            return lambda: float(loss)
+        told = self._told
+        told.copy_(loss, non_blocking=True)
+        copied = require("torch", extra="train").cuda.current_stream(self.device).record_event()
+
+        def value() -> float:
+            copied.synchronize()
+            return float(told)
+
+        return value
+
+    def apply(self) -> None:
+        """Changes the weights by the gradient of the step, and the learning rate by one step."""
         self.optimiser.step()
         self.schedule.step()
 
@@ -177,12 +205,21 @@ class Stepper:
     def set_moments(self, moments: Mapping[Any, Any]) -> None:
         """Takes over what `moments` gave; nothing is an optimiser before its first step."""
         groups = self.optimiser.state_dict()["param_groups"]
-        self.optimiser.load_state_dict({"state": copy.deepcopy(dict(moments)), "param_groups": groups})
+        self._set_optimiser({"state": copy.deepcopy(dict(moments)), "param_groups": groups})
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Takes over what `state` gave."""
-        self.optimiser.load_state_dict(state["optimiser"])
+        self._set_optimiser(state["optimiser"])
         self.schedule.load_state_dict(state["schedule"])
+
+    def _set_optimiser(self, state: Mapping[str, Any]) -> None:
+        """One kernel goes through weights and moments: both must lie in memory alike, which an average does not keep."""
+        torch = require("torch", extra="train")
+        self.optimiser.load_state_dict(state)
+        for weight, kept in self.optimiser.state.items():
+            for name, moment in kept.items():
+                if moment.shape == weight.shape and moment.stride() != weight.stride():
+                    kept[name] = torch.empty_like(weight, dtype=moment.dtype).copy_(moment)
 
 
 def _adam(recipe: Recipe, network: Any, learning_rate: float) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from medweave_steps.runtime.environment import Place
 from medweave_steps.train.strategies import strategy_class
 from medweave_steps.training.batches import AHEAD, Batches
 from medweave_steps.training.cases import open_sampler, usable_cases
+from medweave_steps.training.checkpoint import read_checkpoint
+from medweave_steps.training.convolutions import on_device
 from medweave_steps.training.group import Alone, RankGroup
 from medweave_steps.training.stepper import Stepper
-from support.strategy_work import options
+from support.strategy_work import Case, largest_difference, options, trained
 from support.training_set import training_set
 
 GPU, CPU = torch.device("cuda", 1), torch.device("cpu")
@@ -72,6 +75,13 @@ def test_ranks_on_gpus_have_nccl_beside_gloo(monkeypatch: pytest.MonkeyPatch, us
     assert (group.rank, group.local_rank, group.world_size) == (1, 1, 2)
 
 
+def test_one_rank_has_nobody_to_take_the_mean_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, **__: None)
+    monkeypatch.setattr(torch.distributed, "all_gather", lambda *_: pytest.fail("it asks the other ranks"))
+    group = RankGroup(Place(rank=0, local_rank=0, world_size=1, store=("127.0.0.1", 1)), uses_gpu=True)
+    assert group.mean(np.array([1.5, 2.0])).tolist() == [1.5, 2.0]
+
+
 @pytest.mark.parametrize(("device", "devices", "hooks"), [(GPU, [1], 0), (CPU, None, 1)], ids=str)
 def test_ddp_is_told_the_gpu_of_its_rank_and_sums_by_itself_on_cpus_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: torch.device, devices: list[int] | None, hooks: int
@@ -93,3 +103,63 @@ def test_ddp_is_told_the_gpu_of_its_rank_and_sums_by_itself_on_cpus_only(
     wrapped = strategy_class("ddp")(config=config, group=Alone(), device=device).wrap(network)
     assert made == [device, {"device_ids": devices, "broadcast_buffers": False}]
     assert wrapped.hooks == hooks
+
+
+@pytest.mark.parametrize(("device", "is_last"), [(GPU, True), (CPU, False)], ids=str)
+def test_on_a_gpu_the_channels_of_a_voxel_lie_side_by_side(
+    monkeypatch: pytest.MonkeyPatch, device: torch.device, is_last: bool
+) -> None:
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, where: self)
+    layers = [torch.nn.Conv3d(1, 4, 3), torch.nn.Conv3d(2, 4, 3), torch.nn.Conv2d(2, 4, 3)]
+    network = torch.nn.Sequential(*layers)
+    before = [weight.detach().clone() for weight in network.parameters()]
+    assert on_device(network, device) is network
+    of_planes = (18, 9, 3, 1)  # a bundle may bring what is no volume
+    usual, last = [(27, 27, 9, 3, 1), (54, 27, 9, 3, 1), of_planes], [(27, 1, 9, 3, 1), (54, 1, 18, 6, 2), of_planes]
+    assert [layer.weight.stride() for layer in layers] == (last if is_last else usual)
+    assert all(torch.equal(*pair) for pair in zip(network.parameters(), before, strict=True))
+
+
+class OnGpu:
+    """A tensor, event or queue of a GPU, as far as it is asked; tells in which order."""
+
+    def __init__(self, asked: list[str]) -> None:
+        self.asked = asked
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: self.asked.append(name) or self
+
+    def __float__(self) -> float:
+        self.asked.append("float")
+        return 0.5
+
+
+def test_the_loss_is_read_beside_the_backward_pass_of_a_gpu_not_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: OnGpu(asked))
+    stepper: Any = types.SimpleNamespace(device=GPU, _told=OnGpu(asked))
+    stepper._value_of = types.MethodType(Stepper._value_of, stepper)
+    loss: Any = OnGpu(asked)
+    assert Stepper.backward(stepper, loss) == 0.5
+    assert asked == ["detach", "copy_", "record_event", "backward", "synchronize", "float"]
+
+
+@pytest.mark.parametrize("strategy", ["single", "local-sgd"])
+def test_a_training_is_continued_where_weights_lie_as_on_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    def as_on_a_gpu(network: torch.nn.Module, _: torch.device) -> torch.nn.Module:
+        return on_device(network, types.SimpleNamespace(type="cuda"))
+
+    plain = Case(config=options(training_set(tmp_path), strategy=strategy))
+    expected = trained(plain, Alone())
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)
+    module = f"medweave_steps.train.strategies{'' if strategy == 'single' else '.local_sgd'}"
+    monkeypatch.setattr(f"{module}.on_device", as_on_a_gpu)
+    assert largest_difference(trained(plain, Alone()), expected) < 1e-6
+    config = options(tmp_path, strategy=strategy, checkpoint_folder=tmp_path / "checkpoints", checkpoint_interval=12)
+    whole = Case(config=config, recipe=True)
+    weights = trained(whole, Alone())
+    assert read_checkpoint(tmp_path / "checkpoints")["state"]["step"] == 12
+    resumed = trained(dataclasses.replace(whole, resume=tmp_path / "checkpoints"), Alone())
+    assert largest_difference(resumed, weights) == 0

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from medweave_steps.contracts.errors import UsageError
 from medweave_steps.training.average import mean_state
+from medweave_steps.training.convolutions import on_device
 from medweave_steps.training.group import Group
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Strategy:
 
     def wrap(self, network: Any) -> Any:
         """Puts the network on the device; returns what to call in training, whose backward pass averages gradients."""
-        return network.to(self.device)
+        return on_device(network, self.device)
 
     def take_step(self, stepper: Stepper, batch: Batch, *, step: int, news: Sequence[float]) -> Meeting | None:
         """Takes this rank's part of a step.
@@ -80,16 +81,15 @@ class Strategy:
 
         *parts, last = batch.parts(self.config.accumulate)
         before = stepper.begin(parts, [self.share(part) for part in parts])
-        loss = stepper.loss_of(last) * self.share(last)
-        world_size = self.group.world_size
+        loss, world_size = stepper.loss_of(last), self.group.world_size
         statistics = stepper.statistics(are_shared=world_size > 1)
-        mean = self.group.mean(_joined([before + float(loss.detach()), *news], statistics))
+        mean = self.group.mean(_joined([before + stepper.backward(loss, self.share(last)), *news], statistics))
         value = float(mean[0])
         if not math.isfinite(value):
             blames = self.group.gather(stepper.blame_of(batch))
             raise not_a_number(value, step=step, blames=blames, learning_rate=stepper.learning_rate)
-        stepper.apply(loss)
-        stepper.set_statistics(mean[1 + len(news) :])  # not before: the backward pass refers to them
+        stepper.apply()
+        stepper.set_statistics(mean[1 + len(news) :])
         num_bytes = world_size * (self.gradient_bytes + statistics.nbytes) if world_size > 1 else 0
         return Meeting(losses=[value], news=mean[1 : 1 + len(news)].tolist(), num_bytes=num_bytes)
 

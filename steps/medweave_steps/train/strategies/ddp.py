@@ -7,6 +7,7 @@ from typing import Any
 
 from medweave_steps.runtime.imports import require
 from medweave_steps.train.strategies import Strategy
+from medweave_steps.training.convolutions import on_device
 
 
 class DdpStrategy(Strategy):
@@ -26,7 +27,9 @@ class DdpStrategy(Strategy):
             # torch 2.13 and later have a new name for the option, which older ones do not know.
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
             wrapped = parallel.DistributedDataParallel(
-                network.to(self.device), device_ids=[self.device.index] if on_gpu else None, broadcast_buffers=False
+                on_device(network, self.device),
+                device_ids=[self.device.index] if on_gpu else None,
+                broadcast_buffers=False,
             )
         if not on_gpu:
             # torch refuses a hook whose annotations are not its own types.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from medweave_steps.train.strategies import Meeting, Strategy
 from medweave_steps.training.average import averaged, num_bytes_of, packed, unpacked
+from medweave_steps.training.convolutions import on_device
 
 if TYPE_CHECKING:
     from medweave_steps.training.chunks import Chunk
@@ -78,7 +79,7 @@ class LocalSgdStrategy(Strategy):
         """Moves the network to the device, with the weights of rank 0."""
         if self.group.world_size > 1:
             network.load_state_dict(self.group.gather(network.state_dict() if self.group.rank == 0 else None)[0])
-        return network.to(self.device)
+        return on_device(network, self.device)
 
     def take_step(self, stepper: Stepper, batch: Batch, *, step: int, news: Sequence[float]) -> Meeting | None:
         """As every strategy; a loss that is not a number is told by the rank that has it, and ends the others."""
@@ -98,11 +99,10 @@ class LocalSgdStrategy(Strategy):
         *parts, last = batch.parts(self.config.accumulate)
         num_patches = len(batch.case_ids)
         before = stepper.begin(parts, [len(part.case_ids) / num_patches for part in parts])
-        loss = stepper.loss_of(last) * (len(last.case_ids) / num_patches)
-        value = before + float(loss.detach())
+        value = before + stepper.backward(stepper.loss_of(last), len(last.case_ids) / num_patches)
         if not math.isfinite(value):
             raise not_a_number(value, step=step, blames=[stepper.blame_of(batch)], learning_rate=stepper.learning_rate)
-        stepper.apply(loss)
+        stepper.apply()
         return value * self.share(batch)
 
     def _is_due(self, step: int) -> bool:
