@@ -1,13 +1,14 @@
 """What medweave adds to a training step: its loop beside a bare one of torch, over the same network, loss, optimiser and patches.
 
-    python tests/bench/training_loop.py [--steps 100] [--side 48] [--device auto] [--precision float32] [--pairs 7]
-        [--strategy single]
+    python tests/bench/training_loop.py [--steps 100] [--side 48] [--batch-size 2] [--device auto] [--precision float32]
+        [--pairs 7] [--strategy single] [--reference-layout ours]
 
 The bare loop has all its patches on the device before it begins; ours cuts each step's while the one before is computed. On a
-GPU it is the time by the clock of one loop after the other. On a CPU one thread computes, and it is that thread's processor time,
-for others may have the machine's other cores and a part of this one; both take their steps in turns, for the same reason. Writes
-build/bench/training_loop.json, with the share of our time that was spent
-waiting for patches. `--strategy ddp` is ours by one rank of torch.distributed: NCCL on a GPU, gloo on a CPU.
+GPU it is the time by the clock of one loop after the other, without the first steps of each, in which torch looks for kernels and
+ours starts the processes that cut patches. On a CPU one thread computes, and it is that thread's processor time, for others may
+have the machine's other cores and a part of this one; both take their steps in turns, for the same reason. Writes
+build/bench/training_loop.json, with the share of our time that was spent waiting for patches. `--strategy ddp` is ours by one
+rank of torch.distributed: NCCL on a GPU, gloo on a CPU.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import harness
 
@@ -34,6 +35,7 @@ from medweave_steps.train.loop import Trainer
 from medweave_steps.train.network import seeded_network
 from medweave_steps.train.strategies import strategy_class
 from medweave_steps.training.cases import open_sampler, open_validator, usable_cases
+from medweave_steps.training.data import Batch
 from medweave_steps.training.energy import RanksEnergy
 from medweave_steps.training.group import Alone, Group, RankGroup, choose_device
 from medweave_steps.training.stepper import uses_bfloat16
@@ -42,6 +44,8 @@ from support.training_set import training_set
 
 BAR = 1 / 1.02  # ours may take 1.02 times as long
 MOST_WAIT = 0.05
+FIRST_STEPS = 20
+"""Of a loop on a GPU, which are not measured."""
 
 
 class Unvalidated(Trainer):
@@ -61,6 +65,13 @@ def seconds_of(device: Any) -> float:
     return time.perf_counter()
 
 
+def name_of(device: Any) -> str:
+    """The card's, or `cpu`."""
+    import torch
+
+    return str(torch.cuda.get_device_name(device)) if device.type == "cuda" else "cpu"
+
+
 def one_rank(device: Any) -> RankGroup:
     """A group of torch.distributed that this process is alone in."""
     with socket.socket() as probe:
@@ -77,7 +88,8 @@ def trainer_of(config: TrainConfig, device: Any, group: Group) -> Trainer:
     training, validation = usable_cases(prepared)
     window = config.window_shape
     return Unvalidated(
-        config=config, network=seeded_network(config), sampler=open_sampler(config, prepared, training),
+        config=config, network=seeded_network(config),
+        sampler=open_sampler(config, prepared, training, **config.of_sampler()),
         validator=open_validator(prepared, validation, window_shape=window, overlap=0.0, device=device),
         strategy=strategy_class(config.strategy)(config=config, group=group, device=device),
         uses_bfloat16=uses_bfloat16(config, device), data_sha256="", signals=Deferred(),
@@ -85,10 +97,32 @@ def trainer_of(config: TrainConfig, device: Any, group: Group) -> Trainer:
     )  # fmt: skip
 
 
-class Bare:
-    """The same steps by ten lines of torch."""
+def steps_after(trainer: Trainer, first: int) -> dict[str, float]:
+    """Trains to the end; s of the steps after the first ones, in which no other loop takes a turn, and the share of waiting."""
+    own_step, state, device = trainer._train_step, trainer.state, trainer.strategy.device
+    begun = dict[str, float]()
 
-    def __init__(self, config: TrainConfig, device: Any) -> None:
+    def marked(batch: Any) -> bool:
+        if state.step == first:
+            begun.update(at=seconds_of(device), waited=state.data_wait_seconds, trained=state.train_seconds)
+        return own_step(batch)
+
+    trainer._train_step = marked  # type: ignore[method-assign]
+    run_to_its_end(trainer)
+    trained = state.train_seconds - begun["trained"]
+    return {
+        "took": seconds_of(device) - begun["at"],
+        "wait": (state.data_wait_seconds - begun["waited"]) / trained,
+        "first": begun["trained"],
+    }
+
+
+class Bare:
+    """The same steps by ten lines of torch; the patches of one training are cut once for all of its loops."""
+
+    _batches: ClassVar[dict[TrainConfig, list[Batch]]] = {}
+
+    def __init__(self, config: TrainConfig, device: Any, *, as_torch_lays: bool = False) -> None:
         import torch
 
         # A network that is wrapped for ddp would do more than a bare one.
@@ -96,10 +130,13 @@ class Bare:
         self.network, self.loss_of, self.optimiser = (
             trainer.network.train(), trainer.stepper.loss, trainer.stepper.optimiser,
         )  # fmt: skip
-        batches = [trainer.sampler.batch(step) for step in range(config.steps)]
+        for weight in self.network.parameters() if as_torch_lays else ():
+            weight.data = weight.data.contiguous()
+        if config not in self._batches:
+            self._batches[config] = [trainer.sampler.batch(step) for step in range(config.steps)]
         self.pairs = [
             (torch.from_numpy(b.image_BCIJK).to(device), torch.from_numpy(b.label_BCIJK).float().to(device))
-            for b in batches
+            for b in self._batches[config]
         ]
         self.mixed = torch.autocast(device.type, torch.bfloat16, enabled=trainer.stepper.uses_bfloat16)
 
@@ -113,10 +150,12 @@ class Bare:
         loss.backward()
         self.optimiser.step()
 
-    def run(self, device: Any) -> float:
-        """All of them, s."""
+    def run(self, device: Any, first: int) -> float:
+        """All after the first ones, s."""
+        for number in range(first):
+            self.step(number)
         started = seconds_of(device)
-        for number in range(len(self.pairs)):
+        for number in range(first, len(self.pairs)):
             self.step(number)
         return seconds_of(device) - started
 
@@ -162,12 +201,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--side", type=int, default=48, help="voxels of a patch along each side")
+    parser.add_argument("--batch-size", type=int, default=2)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--strategy", choices=("single", "ddp"), default="single")
+    parser.add_argument(
+        "--reference-layout", choices=("ours", "torch"), default="ours", help="of weights on a GPU, in the bare loop"
+    )
     options = parser.parse_args()
-    device, waits = choose_device(options.device), []
+    as_torch_lays = options.reference_layout == "torch"
+    device, waits, firsts = choose_device(options.device), list[float](), list[float]()
     group = one_rank(device) if options.strategy == "ddp" else Alone()
     if device.type != "cuda":
         torch.set_num_threads(1)
@@ -175,29 +219,30 @@ def main() -> None:
         data = training_set(Path(name) / "data", shape=(80, 80, 80))
         side = (options.side,) * 3
         config = TrainConfig(
-            training_set=data, output=Path(name) / "model", steps=options.steps, epoch_steps=options.steps, batch_size=2,
-            patch_shape=side, window_shape=side, precision=options.precision, validation_interval=10**6,
-            strategy=options.strategy,
+            training_set=data, output=Path(name) / "model", steps=options.steps, epoch_steps=options.steps,
+            batch_size=options.batch_size, patch_shape=side, window_shape=side, precision=options.precision,
+            validation_interval=10**6, strategy=options.strategy,
         )  # fmt: skip
 
         def ours() -> float:
-            trainer = trainer_of(config, device, group)
-            started = seconds_of(device)
-            run_to_its_end(trainer)
-            took = seconds_of(device) - started
-            waits.append(trainer.state.data_wait_seconds / trainer.state.train_seconds)
-            return took
+            found = steps_after(trainer_of(config, device, group), FIRST_STEPS)
+            waits.append(found["wait"])
+            firsts.append(found["first"])
+            return found["took"]
 
         turns = Turns(config, device, group, waits)
         measures = (
-            (ours, lambda: Bare(config, device).run(device))
+            (ours, lambda: Bare(config, device, as_torch_lays=as_torch_lays).run(device, FIRST_STEPS))
             if device.type == "cuda"
             else (lambda: turns.take("ours"), lambda: turns.take("bare"))
         )
         harness.run_pairs(
             "training_loop", *measures, reference_tool=f"a bare loop of torch {torch.__version__}",
             pairs=options.pairs, bar=BAR,
-            notes={**{key: str(value) for key, value in vars(options).items()}, "device": device.type, "waits": waits},
+            notes={
+                **{key: str(value) for key, value in vars(options).items()}, "device": name_of(device), "waits": waits,
+                "seconds of the first steps": firsts,
+            },
         )  # fmt: skip
     if isinstance(group, RankGroup):
         group.close()
