@@ -25,6 +25,8 @@ pytest.register_assert_rewrite("support.connector_contract", "support.reuse_cont
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 # Threads of OpenMP that wait for work spin: tests side by side take each other's cores so, and are 5 to 20 times slower.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Trainings go where a GPU is: there they promise no bits, and two ranks would need two of them.
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 _parse = ast.parse
 
