@@ -6,10 +6,12 @@ import asyncio
 import os
 import pwd
 import shutil
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -332,6 +334,33 @@ def test_nobody_to_log_in_as(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openssh, "_can_ask", lambda: False)
     with pytest.raises(SiteConfigError, match="as whom to log in"):
         asyncio.run(openssh.look_up("somewhere", "", None, where="deployments.login.config.username"))
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux can be asked")
+def test_what_comes_is_acknowledged_at_once() -> None:
+    """The server waits for it with its first answer, which takes 40 ms else."""
+    heard = list[bytes]()
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        accepted, _ = server.accept()
+        with accepted:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+            connection = SimpleNamespace(
+                get_extra_info=lambda _: client, data_received=lambda data, _: heard.append(data)
+            )
+            way._acknowledged(connection)
+            connection.data_received(b"said")
+            assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
+    connection.data_received(b"the last of it")
+    assert heard == [b"said", b"the last of it"]
+
+
+def test_a_way_through_another_program_is_left_as_it_is() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        for sock in (None, one):
+            connection = SimpleNamespace(get_extra_info=lambda _, sock=sock: sock, data_received=print)
+            way._acknowledged(connection)
+            assert connection.data_received is print
 
 
 @pytest.mark.parametrize("fills", [False, True])
