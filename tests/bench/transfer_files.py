@@ -138,7 +138,9 @@ class Site:
     def rest(self) -> None:
         """Waits for what goes on after a copy: the names of a store, and what the system has not written yet."""
         began = time.monotonic()
-        while list(self.work.glob("*/*/lists/*/*.new")):
+        while not all(
+            each.with_name(f"{each.name}.spare").exists() for each in self.work.glob("*/*/lists/*/*") if each.is_file()
+        ):
             time.sleep(0.02)
         if (names_s := time.monotonic() - began) > 0.01:
             self.names_s.append(names_s)

@@ -10,6 +10,7 @@ import shlex
 
 MARK = ".medweave-run"
 STORE = ".medweave-store"
+IN_SPARES = "-type d -name '*.spare*' -prune"  # of `find`: folders in the store that no run uses
 
 
 def folder_of(workdir: str, run_id: str) -> str:
@@ -27,6 +28,7 @@ def make(workdir: str, run_id: str, *, keep_days: int) -> str:
     return (
         f"umask 077; mkdir -p {folder} && : > {mark} || exit; "
         f'for mark in {above}/*/{MARK}; do old="${{mark%/*}}"; {old}; done; '
+        f"{_old_spares(workdir, keep_days)}; "
         f"{_unused(workdir)} -ctime +{keep_days - 1} -exec rm -f {{}} + 2> /dev/null; "
         f"df -Pk {folder} 2> /dev/null | awk 'NR == 2 {{print $4}}'"
     )
@@ -47,7 +49,28 @@ def remove(workdir: str, run_id: str) -> str:
 def remove_traces(workdir: str, run_id: str) -> str:
     """The same, and with it what the store has and no other run uses: it may have come with this one."""
     store = shlex.quote(posixpath.join(workdir, STORE))
-    return f"{remove(workdir, run_id)}; if [ -d {store} ]; then {_unused(workdir)} -exec rm -f {{}} +; fi"
+    gone = f"{_spares(workdir)} -exec rm -rf {{}} +; {_unused(workdir)} -exec rm -f {{}} +"
+    return f"{remove(workdir, run_id)}; if [ -d {store} ]; then {gone}; fi"
+
+
+def _spares(workdir: str) -> str:
+    return f"find {shlex.quote(posixpath.join(workdir, STORE))} {IN_SPARES}"
+
+
+def _old_spares(workdir: str, keep_days: int) -> str:
+    """A line that removes those that nobody has used for so long, and the files in the store that have no other name: that one of
+    a file's names goes is a change of it, and it would stay for as long again."""
+    since = keep_days - 1
+    spares = f"find . {IN_SPARES} -mtime +{since}"
+    theirs = (
+        f'{spares} | while read -r each; do find "$each" -type f -links 2 -ctime +{since} -exec stat -c %i {{}} +; done'
+    )
+    stored = f"find . {IN_SPARES} -o -type f -links 2 -ctime +{since} -exec stat -c '%i %n' {{}} +"
+    both = "NF == 1 { old[$1] = 1 } NF == 2 && $1 in old { print $2 }"
+    return (
+        f"( cd {shlex.quote(posixpath.join(workdir, STORE))} || exit; "
+        f"{{ {theirs}; {stored}; }} | awk '{both}' | xargs rm -f --; {spares} -exec rm -rf {{}} + ) 2> /dev/null"
+    )
 
 
 def _unused(workdir: str) -> str:

@@ -8,7 +8,7 @@ for each folder (mode, path). A site's store keeps the tree of each folder that 
 """
 
 # A Path for each of many files would cost more than its digest.
-# ruff: noqa: PTH100, PTH101, PTH102, PTH103, PTH105, PTH116, PTH118, PTH120, PTH123
+# ruff: noqa: PTH100, PTH101, PTH102, PTH103, PTH104, PTH105, PTH112, PTH116, PTH118, PTH120, PTH123, PTH208
 from __future__ import annotations
 
 import contextlib
@@ -18,15 +18,20 @@ import stat
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 BLOCK_BYTES = 2**20
 MOST_PROCESSES = 4  # a login node is not ours alone
 FILES_OF_A_PROCESS = 250  # for fewer it is not worth its start
+SHARES_OF_A_PROCESS = 8
+MODE_CHARACTERS = 5
+NOT_NOTED = getattr(os, "O_NOATIME", 0)
 KEY_CHARACTERS = 32
 DIGEST_CHARACTERS = 64
 LISTS = b"lists"
 WAITING = b".new"  # of a tree in the store: the names of its files are not made yet
 WAITS_S, PAUSE_S = 20.0, 0.05
+SPARE = b".spare"  # of a tree in the store: a folder of its files, for the next one that wants it
 _ODD = (b"\\", b"\n", b"\r")  # no seal or tree holds a name with these
 _view = memoryview(bytearray(BLOCK_BYTES))
 _made: set[bytes] = set()
@@ -39,7 +44,13 @@ def main(verb: str, *given: bytes) -> None:
     elif verb == "sums":
         sys.stdout.buffer.write(b"".join(shared(sums, sys.stdin.buffer.read().split(b"\0")[:-1])))
     else:
-        verbs: dict[str, Callable[..., str]] = {"seal": seal, "keep": keep, "take": take}
+        verbs: dict[str, Callable[..., str]] = {
+            "seal": seal,
+            "keep": keep,
+            "take": take,
+            "spare": spare,
+            "check": check,
+        }
         print(verbs[verb](*given))
 
 
@@ -93,35 +104,86 @@ def take(path: bytes, blobs: bytes, wanted: bytes) -> str:
     blobs, path = os.path.abspath(blobs), os.path.abspath(path)
     place = place_of(blobs, wanted)
     _wait(place)
-    files, folders = parsed(_known(place, wanted))
-    for line in folders:  # a folder before what lies in it
-        mode, _, name = line.partition(b" ")
-        folder = os.path.join(path, name) if name != b"." else path
-        os.mkdir(folder, 0o700)
-        os.chmod(folder, int(mode, 8) | 0o700)
-    os.chdir(path)
-
-    def taken(lines: list[bytes]) -> bytes:
-        for name, key, digest in map(file_of, lines):
-            os.link(os.path.join(blobs, key), name)
-            if _read(name)[0] != digest:
-                raise ValueError
-        return b""
-
-    shared(taken, files)
+    text = _known(place, wanted)
+    _linked(path, blobs, text)
+    _verified(path, text)
     os.utime(place)  # its last use
     return "medweave-took."
+
+
+def spare(blobs: bytes, wanted: bytes) -> str:
+    """Makes a folder of the store's files for whoever wants this tree the next time; files that nobody may write to."""
+    blobs = os.path.abspath(blobs)
+    place = place_of(blobs, wanted)
+    new, made = b"%s%s-%d" % (place, SPARE, os.getpid()), place + SPARE
+    if not os.path.isdir(made):
+        _linked(new, blobs, _known(place, wanted))
+        os.rename(new, made)  # where another one has made it, that one stays, and the shell removes this one
+    return "medweave-spare."
+
+
+def check(blobs: bytes, wanted: bytes) -> str:
+    """Reads the folder that `spare` has made: nothing else is in it than the tree says."""
+    place = place_of(os.path.abspath(blobs), wanted)
+    _verified(place + SPARE, _known(place, wanted))
+    os.utime(place)
+    return "medweave-whole."
 
 
 # ---- inside
 
 
+def _linked(path: bytes, blobs: bytes, text: bytes) -> None:
+    """Makes a folder by its tree, of the store's files."""
+    files, folders = parsed(text)
+    for line in folders:  # a folder before what lies in it
+        name = line[MODE_CHARACTERS:]
+        folder = os.path.join(path, name) if name != b"." else path
+        os.mkdir(folder, 0o700)
+        os.chmod(folder, int(line[: MODE_CHARACTERS - 1], 8) | 0o700)
+    os.chdir(path)
+
+    def linked(lines: list[bytes]) -> bytes:
+        for name, key, _ in map(file_of, lines):
+            os.link(os.path.join(blobs, key), name)
+        return b""
+
+    shared(linked, files)
+
+
+def _verified(path: bytes, text: bytes) -> None:
+    """Reads each file of a folder, and looks for what is too much."""
+    files, folders = _parts_of(text)
+    os.chdir(path)
+
+    def right(lines: list[bytes]) -> bytes:
+        for line in lines:
+            file = _opened(line[DIGEST_CHARACTERS + 2 :])
+            found = _sum(file)
+            os.close(file)
+            if found != line[:DIGEST_CHARACTERS]:
+                raise ValueError
+        return b""
+
+    shared(right, files)
+    if sum(len(os.listdir(line[MODE_CHARACTERS:])) for line in folders) != len(files) + len(folders) - 1:
+        raise ValueError
+
+
 def shared(work: Callable[[list[bytes]], bytes], items: list[bytes]) -> list[bytes]:
-    """What is returned for each share of the items, one share to a process."""
+    """What is returned for all of the items, by each process. Each takes the next share when it is done with one: a processor may
+    have other work."""
     count = min(MOST_PROCESSES, len(os.sched_getaffinity(0)), 1 + len(items) // FILES_OF_A_PROCESS)
     if count == 1:
         return [work(items)]
-    begun = [_begun(work, items[number::count]) for number in range(count)]
+    turns = os.pipe()
+    # Neighbours at once: two processes that make names in one folder wait for each other.
+    num = SHARES_OF_A_PROCESS * count
+    shares = [items[number * len(items) // num : (number + 1) * len(items) // num] for number in range(num)]
+    os.write(turns[1], bytes(range(num)))
+    os.close(turns[1])
+    begun = [_begun(work, shares, turns[0]) for _ in range(count)]
+    os.close(turns[0])
     done = [_told(reading) for _, reading in begun]
     codes = [os.waitpid(process, 0)[1] for process, _ in begun]  # all of them have ended, then
     if any(codes):
@@ -129,7 +191,7 @@ def shared(work: Callable[[list[bytes]], bytes], items: list[bytes]) -> list[byt
     return done
 
 
-def _begun(work: Callable[[list[bytes]], bytes], items: list[bytes]) -> tuple[int, int]:
+def _begun(work: Callable[[list[bytes]], bytes], shares: list[list[bytes]], turns: int) -> tuple[int, int]:
     reading, writing = os.pipe()
     process = os.fork()
     if process:
@@ -137,7 +199,7 @@ def _begun(work: Callable[[list[bytes]], bytes], items: list[bytes]) -> tuple[in
         return process, reading
     try:
         with open(writing, "wb") as file:
-            file.write(work(items))
+            file.write(b"".join(work(shares[turn[0]]) for turn in iter(partial(os.read, turns, 1), b"")))
         os._exit(0)
     finally:
         os._exit(1)
@@ -159,6 +221,15 @@ def _read(name: bytes) -> tuple[bytes, int]:
         return _sum(file), os.fstat(file).st_mode
     finally:
         os.close(file)
+
+
+def _opened(name: bytes) -> int:
+    """A file, to be read. A new name of a file makes the disk note the next time that it is read: of thousands, that takes as long
+    as to open them."""
+    try:
+        return os.open(name, os.O_RDONLY | NOT_NOTED)
+    except PermissionError:  # somebody else's
+        return os.open(name, os.O_RDONLY)
 
 
 def _sum(file: int) -> bytes:
@@ -217,9 +288,17 @@ def text_of(*parts: list[bytes]) -> bytes:
 
 
 def parsed(text: bytes) -> tuple[list[bytes], list[bytes]]:
-    """The lines of a tree: files, and folders with each after the one that it lies in."""
+    """The lines of a tree: files of a folder side by side, and folders with each after the one that it lies in."""
+    files, folders = _parts_of(text)
+    return (
+        sorted(files, key=lambda line: line[DIGEST_CHARACTERS + 2 :]),
+        sorted(folders, key=lambda line: line[MODE_CHARACTERS:]),
+    )
+
+
+def _parts_of(text: bytes) -> tuple[list[bytes], list[bytes]]:
     files, _, folders = (b"\n" + text).partition(b"\n/\n")
-    return files.splitlines()[1:], sorted(folders.splitlines(), key=lambda line: line.partition(b" ")[2])
+    return files.splitlines()[1:], folders.splitlines()
 
 
 def line_of(digest: bytes, mode: int, name: bytes) -> bytes:

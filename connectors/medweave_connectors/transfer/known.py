@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
-from medweave_connectors.transfer import many
+from medweave_connectors.transfer import looked_here, many
 from medweave_connectors.transfer.manifest import Manifest
 from medweave_connectors.transfer.memo import Memo
 
+GUESSED_BYTES = 2**31  # a disk reads that in seconds, and perhaps in vain
 Read = Callable[[], Awaitable[Manifest]]
 
 
@@ -41,6 +43,13 @@ class Digests:
             self._known[key] = known
         return await asyncio.shield(known[1])
 
+    def expected(self, path: str) -> str | None:
+        """The tree that a folder of this machine had when it was read last (`many.tree_of`); None where a store would read too much
+        for a guess, or it is not known."""
+        folder = None if self._memo is None else looked_here.folder_key(path)
+        tree, num_bytes = (self._memo.last(folder) if self._memo and folder else None) or (None, 0)
+        return tree if num_bytes <= GUESSED_BYTES else None
+
     async def _recalled(self, seen: Manifest) -> Manifest | None:
         if self._memo is None or not many.are_in(seen) or seen.known_by is None:
             return None
@@ -60,9 +69,9 @@ class Digests:
 
     async def _note(self, seen: Manifest, read: Manifest) -> None:
         if self._memo is not None and many.are_in(seen) and seen.known_by is not None:
-            await asyncio.to_thread(self._memo.note, seen.known_by, read)
+            await asyncio.to_thread(self._memo.note, seen.known_by, seen, read, many.tree_of(read))
 
 
-def failed(task: asyncio.Future[Manifest]) -> bool:
-    """Whether it has ended, and not with a manifest."""
+def failed(task: asyncio.Future[Any]) -> bool:
+    """Whether it has ended, and not with what it promised."""
     return task.done() and (task.cancelled() or task.exception() is not None)

@@ -11,10 +11,10 @@ import os
 import stat
 import struct
 import time
-from collections.abc import Iterator
 
-from medweave_connectors.transfer.manifest import ROOT, Entry, Kind, Manifest
+from medweave_connectors.transfer.manifest import ROOT, Entry, Kind, KnownBy, Manifest
 
+Found = tuple[str, os.stat_result]  # what lies at a path within the folder
 _FACTS = struct.Struct(">QQIQqq")  # device, inode, mode, size in bytes, and the two times in ns
 QUIET_S = 5.0  # what has changed just now may change again within one tick of the file system's clock
 
@@ -30,37 +30,35 @@ def look(path: str) -> Manifest | None:
         said = os.stat(real)  # noqa: PTH116 (many)
         if not stat.S_ISDIR(said.st_mode):
             return None
-        found = [(ROOT, said), *_below(real, "", ((said.st_dev, said.st_ino),))]
-    except OSError:
+        found = [(ROOT, said)]
+        _look_below(real, "", ((said.st_dev, said.st_ino),), found)
+    except (OSError, _Unusual):
         return None
-    except _Unusual:
-        return None
-    return Manifest(real, {name: _entry(each) for name, each in found}, known_by=_stamp(real, found))
+    return Manifest(real, {name: _entry(each) for name, each in found}, known_by=_known_by(real, found))
 
 
 class _Unusual(Exception):
     """Something that is no file or folder, or a folder within itself."""
 
 
-def _below(folder: str, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, os.stat_result]]:
+def _look_below(folder: str, prefix: str, above: tuple[tuple[int, int], ...], found: list[Found]) -> None:
     with os.scandir(folder) as entries:
         listed = list(entries)
     for each in listed:
         said, name = each.stat(), prefix + each.name
-        if stat.S_ISREG(said.st_mode):
-            yield name, said
-        elif stat.S_ISDIR(said.st_mode) and (said.st_dev, said.st_ino) not in above:
-            yield name, said
-            yield from _below(each.path, name + "/", (*above, (said.st_dev, said.st_ino)))
-        else:
+        found.append((name, said))
+        if stat.S_ISDIR(said.st_mode) and (said.st_dev, said.st_ino) not in above:
+            _look_below(each.path, name + "/", (*above, (said.st_dev, said.st_ino)), found)
+        elif not stat.S_ISREG(said.st_mode):
             raise _Unusual
 
 
 def _entry(said: os.stat_result) -> Entry:
-    kind = Kind.FOLDER if stat.S_ISDIR(said.st_mode) else Kind.FILE
+    mode = said.st_mode
     seconds, rest_ns = divmod(said.st_ctime_ns, 10**9)
     changed = f"{_second(seconds)}.{rest_ns:09d} +0000"  # as `stat` writes it
-    return Entry(kind, said.st_size, stat.S_IMODE(said.st_mode), said.st_mtime_ns // 10**9, changed)
+    kind = Kind.FILE if stat.S_ISREG(mode) else Kind.FOLDER
+    return Entry(kind, said.st_size, stat.S_IMODE(mode), said.st_mtime_ns // 10**9, changed)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -68,18 +66,30 @@ def _second(seconds: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))
 
 
-def _stamp(real: str, found: list[tuple[str, os.stat_result]]) -> str | None:
-    """One digest of all that shows whether a file of the folder has changed; None where something has, just now."""
+def folder_key(path: str) -> str | None:
+    """What a folder is known by; None where there is none."""
+    try:
+        return _key(os.stat(path))  # noqa: PTH116 (links are followed, as `look` does)
+    except OSError:
+        return None
+
+
+def _key(said: os.stat_result) -> str:
+    return f"{said.st_dev:x}-{said.st_ino:x}"
+
+
+def _known_by(real: str, found: list[Found]) -> KnownBy | None:
+    """None where something has changed just now."""
+    # In the order in which the file system tells them: where that is another one the next time, it is read again, and no harm done.
+    files = [each for each in found if stat.S_ISREG(each[1].st_mode)]
     quiet_since_ns = time.time_ns() - round(QUIET_S * 1e9)
-    lines = [os.fsencode(real)]
-    for path, said in sorted(found, key=lambda each: each[0]):
-        if stat.S_ISDIR(said.st_mode):
-            continue
-        modified_ns, changed_ns = said.st_mtime_ns, said.st_ctime_ns
-        if modified_ns > quiet_since_ns or changed_ns > quiet_since_ns:
-            return None
-        lines += (
-            os.fsencode(path),
-            _FACTS.pack(said.st_dev, said.st_ino, said.st_mode, said.st_size, modified_ns, changed_ns),
-        )
-    return hashlib.sha256(b"\0".join(lines)).hexdigest()
+    if any(said.st_mtime_ns > quiet_since_ns or said.st_ctime_ns > quiet_since_ns for _, said in files):
+        return None
+    state = hashlib.sha256(os.fsencode("\0".join([real, *(path for path, _ in files), ""])))
+    pack = _FACTS.pack
+    facts = [
+        pack(each.st_dev, each.st_ino, each.st_mode, each.st_size, each.st_mtime_ns, each.st_ctime_ns)
+        for _, each in files
+    ]
+    state.update(b"".join(facts))
+    return KnownBy(_key(found[0][1]), state.hexdigest())

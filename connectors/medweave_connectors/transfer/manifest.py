@@ -72,6 +72,18 @@ class Entry(NamedTuple):
         return Entry(*self[:-1], sha256)
 
 
+class KnownBy(NamedTuple):
+    """What a folder of this machine is known by: see `looked_here`.
+
+    Attributes:
+        folder: its device and inode.
+        state: a digest of all that shows whether a file of it has changed.
+    """
+
+    folder: str
+    state: str
+
+
 @dataclass(frozen=True)
 class Manifest:
     """The entries below a path.
@@ -80,12 +92,14 @@ class Manifest:
         real: the path itself, without links.
         entries: by path, relative to the path asked about, which is `ROOT`. Bytes that are no UTF-8 are in there as
             `os.fsdecode` has them.
-        known_by: a digest of all that shows whether a file of it has changed, where that is known: see `looked_here`.
+        known_by: how it would be known again; None where that cannot be told.
+        tree: of a folder that was known again, what `many.tree_of` says of it.
     """
 
     real: str
     entries: dict[str, Entry]
-    known_by: str | None = field(default=None, compare=False)
+    known_by: KnownBy | None = field(default=None, compare=False)
+    tree: str | None = field(default=None, compare=False)
 
     @functools.cached_property
     def files(self) -> list[str]:

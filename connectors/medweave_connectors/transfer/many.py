@@ -26,6 +26,8 @@ def are_in(manifest: Manifest) -> bool:
 
 def tree_of(manifest: Manifest) -> str | None:
     """The SHA-256 of a folder's tree, as `far_files` writes it; None where there are not many files, or odd names."""
+    if manifest.tree is not None:
+        return manifest.tree
     if not are_in(manifest) or seal.is_odd(manifest):
         return None
     lines, folders = [], []
@@ -83,6 +85,10 @@ def _waiting(store: Store, tree: str) -> str:
     return os.fsdecode(far_files.place_of(os.fsencode(store.blobs), tree.encode()) + far_files.WAITING)
 
 
+def _spare(store: Store, tree: str) -> str:
+    return os.fsdecode(far_files.place_of(os.fsencode(store.blobs), tree.encode()) + far_files.SPARE)
+
+
 def is_settled(text: str) -> bool:
     """What they printed."""
     return "medweave-settled." in text
@@ -97,6 +103,29 @@ def take(store: Store, path: str, tree: str) -> list[str]:
 def taken(text: str) -> bool:
     """What they printed."""
     return "medweave-took." in text
+
+
+def spare(store: Store, tree: str) -> str:
+    """A line that makes a folder of the store's files ready, for the next one that wants this tree."""
+    junk = shlex.quote(_spare(store, tree))
+    return f"{{ {_run('spare', store.blobs, tree)} || rm -rf {junk}-*; }}"
+
+
+def check(store: Store, tree: str) -> list[str]:
+    """Words that read what `spare` has made ready: `is_whole` tells whether it is there, and right."""
+    return [f"{LOOK}{{ {_run('check', store.blobs, tree)} || :; }}"]
+
+
+def is_whole(text: str) -> bool:
+    """What they printed."""
+    return "medweave-whole." in text
+
+
+def move(store: Store, path: str, tree: str) -> list[str]:
+    """Words that make it the folder at a path: `taken` tells whether they did. A program that copied it instead would not do."""
+    rename = shlex.quote("import os, sys; os.rename(*sys.argv[1:])")
+    given = f"{shlex.quote(_spare(store, tree))} {shlex.quote(path)}"
+    return [f"( python3 -I -S -c {rename} {given} && echo medweave-took. ) 2>/dev/null || :"]
 
 
 def note_of(path: str) -> str:

@@ -1,8 +1,9 @@
 """What was read of this machine's folders in earlier runs: one that nobody has touched since is known without being read.
 
 It serves to ask a site's store, and for nothing else: where anything is sent, the source is read. Each file is known by its device,
-inode, mode, size and times, that of its change too, which no program can set back. One digest of all that is the name of a file
-here, in which are the digests of the folder's files: no name of a file or patient. No streamflow in here.
+inode, mode, size and times, that of its change too, which no program can set back. One digest of all that stands in a file here,
+with the digests of the folder's files: no name of a file or patient. The file has the folder's device and inode for a name.
+No streamflow in here.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ import contextlib
 import hashlib
 import os
 import secrets
+import struct
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-from medweave_connectors.transfer.manifest import Manifest
+from medweave_connectors.transfer.manifest import KnownBy, Manifest
 
 MOST = 64  # folders; those go first whose last use is longest ago
-_DIGEST_BYTES = 32
+_DIGEST_BYTES, _HEX = 32, 64
+_HEAD = struct.Struct(">32s32sQ")  # the folder's state, its tree (zeros where it has none), and bytes
 
 
 def memo_of(environment: Mapping[str, str]) -> Memo | None:
@@ -38,43 +42,58 @@ class Memo:
     def __init__(self, at: Path) -> None:
         self._at = at
 
-    def recall(self, known_by: str, seen: Manifest) -> Manifest | None:
-        """A folder that looks as `seen`, with its digests; None where it is not known.
+    def last(self, folder: str) -> tuple[str, int] | None:
+        """The tree that a folder had when it was read last (`many.tree_of`), and its bytes; None where it is not known."""
+        held = self._held(folder)
+        return (held.tree, held.num_bytes) if held is not None and held.tree is not None else None
 
-        Args:
-            known_by: see `Manifest`.
-        """
-        files, file = _files(seen), self._at / known_by
-        try:
-            held = file.read_bytes()
-            os.utime(file)  # its last use
-        except OSError:
+    def recall(self, known_by: KnownBy, seen: Manifest) -> Manifest | None:
+        """A folder that looks as `seen`, with its digests and tree; None where it is not known."""
+        files, held = seen.files, self._held(known_by.folder)
+        if held is None or held.state.hex() != known_by.state or len(held.digests) != _DIGEST_BYTES * len(files):
             return None
-        check, digests = held[:_DIGEST_BYTES], held[_DIGEST_BYTES:]
-        if len(digests) != _DIGEST_BYTES * len(files) or hashlib.sha256(digests).digest() != check:
-            return None
-        entries = dict(seen.entries)
+        with contextlib.suppress(OSError):
+            os.utime(self._at / known_by.folder)  # its last use
+        entries, digests = dict(seen.entries), held.digests.hex()
         for number, path in enumerate(files):
-            sha256 = digests[number * _DIGEST_BYTES : (number + 1) * _DIGEST_BYTES].hex()
-            entries[path] = entries[path].with_digest(sha256)
-        return replace(seen, entries=entries)
+            entries[path] = entries[path].with_digest(digests[number * _HEX : (number + 1) * _HEX])
+        return replace(seen, entries=entries, tree=held.tree)
 
-    def note(self, known_by: str, read: Manifest) -> None:
+    def note(self, known_by: KnownBy, seen: Manifest, read: Manifest, tree: str | None) -> None:
         """Keeps the digests of a folder.
 
         Args:
-            known_by: see `Manifest`; as it was before it was read. Where it has changed since, nothing is known by that any more.
+            known_by: as it was before it was read. Where it has changed since, nothing is known by that any more.
+            seen: likewise.
+            tree: of `many.tree_of`.
         """
-        digests = b"".join(bytes.fromhex(read.entries[path].sha256) for path in _files(read))
+        if seen.entries.keys() != read.entries.keys():
+            return
+        digests = bytes.fromhex("".join([read.entries[path].sha256 for path in seen.files]))
+        head = _HEAD.pack(bytes.fromhex(known_by.state), bytes.fromhex(tree or ""), read.num_bytes)
         new = self._at / f"{secrets.token_hex(8)}.new"
         with contextlib.suppress(OSError):  # a full disk: it is read again the next time
             self._at.mkdir(mode=0o700, parents=True, exist_ok=True)
             with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(hashlib.sha256(digests).digest() + digests)
-            new.replace(self._at / known_by)
+                file.write(hashlib.sha256(head + digests).digest() + head + digests)
+            new.replace(self._at / known_by.folder)
             for old in sorted(self._at.iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)[MOST:]:
                 old.unlink()
 
+    def _held(self, folder: str) -> _Held | None:
+        try:
+            held = (self._at / folder).read_bytes()
+        except OSError:
+            return None
+        check, rest = held[:_DIGEST_BYTES], held[_DIGEST_BYTES:]
+        if len(rest) < _HEAD.size or hashlib.sha256(rest).digest() != check:
+            return None
+        state, tree, num_bytes = _HEAD.unpack_from(rest)
+        return _Held(state, tree.hex() if any(tree) else None, num_bytes, rest[_HEAD.size :])
 
-def _files(seen: Manifest) -> list[str]:
-    return sorted(seen.files)
+
+class _Held(NamedTuple):
+    state: bytes
+    tree: str | None
+    num_bytes: int
+    digests: bytes

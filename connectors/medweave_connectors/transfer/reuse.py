@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.transfer import manifest, many, seal, store
+from medweave_connectors.transfer.ahead import Ahead
 from medweave_connectors.transfer.commands import Place
 from medweave_connectors.transfer.manifest import ROOT, Manifest, Unlisted
 from medweave_connectors.transfer.store import Store
@@ -24,31 +25,36 @@ class Reuse:
         self._store, self._part, self._name = at, place.folder, name
         self._locations, self._run = locations, run
         self._given: list[ExecutionLocation] = []  # those whose store knew the whole tree
-        self._waiting: dict[
-            str, str
-        ] = {}  # by a location's name, a tree whose files get their names in the store later
+        self._trees: dict[str, str] = {}  # which one that was, by a location's name
+        self._waiting: set[str] = set()  # of locations: the tree's files get their names in the store later
 
     def stands_at(self, place: Place) -> None:
         """The copy has another folder now."""
         self._part = place.folder
 
-    async def take(self, sent: Manifest) -> list[str]:
+    async def take(self, sent: Manifest, ahead: Ahead | None = None) -> list[str]:
         """Links what all of the places have.
+
+        Args:
+            ahead: what they have ready.
 
         Returns:
             The files that have to be sent.
         """
         left: set[str] = set()
         for each in self._locations:
-            left |= set(await self._taken(each, sent))
+            left |= set(await self._taken(each, sent, ahead))
         return [path for path in sent.entries if path in left]
 
-    async def _taken(self, location: ExecutionLocation, sent: Manifest) -> list[str]:
+    async def _taken(self, location: ExecutionLocation, sent: Manifest, ahead: Ahead | None) -> list[str]:
         path = posixpath.join(self._part, self._name)
         if (tree := many.tree_of(sent)) is not None:
+            if ahead is not None and await ahead.taken(location, path, tree):
+                self.knows(location, tree)
+                return []
             text, _ = await self._run(location, many.take(self._store, path, tree))
             if many.taken(text):
-                self._given.append(location)
+                self.knows(location, tree)
                 return []
         wanted, paths, left = seal.of(sent), sent.files, [""]
         sealing = seal.command(path) if tree is None else many.sealed(path)
@@ -84,6 +90,7 @@ class Reuse:
         if (tree := many.tree_of(sent)) is not None:
             text, _ = await self._run(location, many.keep(self._store, posixpath.join(self._part, self._name), tree))
             if many.kept(text):
+                self._trees[location.name] = tree
                 return []
         return sent.files if paths is None else paths
 
@@ -93,16 +100,20 @@ class Reuse:
         for each in self._locations:
             await self._run(each, words)
 
-    def knows(self, location: ExecutionLocation, tree: str | None = None) -> None:
+    def knows(self, location: ExecutionLocation, tree: str | None = None, *, waits: bool = False) -> None:
         """A store has the files of the copy; or gets them later, where a tree waits in it."""
         self._given.append(location)
         if tree is not None:
-            self._waiting[location.name] = tree
+            self._trees[location.name] = tree
+        if waits:
+            self._waiting.add(location.name)
 
     def later(self, location: ExecutionLocation, path: str) -> list[str]:
         """Lines for the time after the copy stands at its place."""
-        tree = self._waiting.get(location.name)
-        return [] if tree is None else [many.keep_later(self._store, path, tree)]
+        if (tree := self._trees.get(location.name)) is None:
+            return []
+        kept = [many.keep_later(self._store, path, tree)] if location.name in self._waiting else []
+        return [*kept, many.spare(self._store, tree)]
 
     async def make_room(self, needed_bytes: int) -> None:
         """Removes as much as nobody uses."""

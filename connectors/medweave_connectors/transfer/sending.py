@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import posixpath
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -21,6 +22,7 @@ from medweave_connectors.errors import (
     TransferFailed,
 )
 from medweave_connectors.transfer import archive, commands, looked_here, manifest, many, planting, seal, store
+from medweave_connectors.transfer.ahead import Ahead
 from medweave_connectors.transfer.broken import Broken, Differs
 from medweave_connectors.transfer.commands import Place
 from medweave_connectors.transfer.flow import Flow, counted_by
@@ -105,14 +107,24 @@ class Sending:
         connector = self._connector_of(self.to)
         if (distinct := getattr(connector, "distinct", None)) is not None:  # some pods share a volume
             self._distinct = await distinct(self.destinations, self.destination)
-        looking = asyncio.ensure_future(self.look())
-        try:
-            told = await every(self._prepared(each) for each in self._distinct)
-            if not looking.done() and self._is_worth_asking({state for _, state in told}):
-                await self._ask(self._distinct)
-            self.seen = await looking
-        finally:
-            looking.cancel()
+        looking, told = asyncio.ensure_future(self.look()), list[tuple[commands.Prepared, State]]()
+        with contextlib.closing(self._ahead()) as ahead:
+            try:
+                told += await every(self._prepared(each) for each in self._distinct)
+                if not looking.done() and self._is_worth_asking({state for _, state in told}):
+                    await self._ask(self._distinct)
+                self.seen = await looking
+            finally:
+                looking.cancel()
+            await self._placed(told, ahead)
+        await self._make_sure_of_room([place for place, _ in told])
+
+    def _ahead(self) -> Ahead:
+        tree = self._digests.expected(self.path) if self._store is not None and self.source.local else None
+        return Ahead(self._store, tree, self._distinct, self._run)
+
+    async def _placed(self, told: Sequence[tuple[commands.Prepared, State]], ahead: Ahead) -> None:
+        """Decides where the copy is put together, and takes what is in the stores."""
         below, name = told[0][0].below, posixpath.basename(self.path)  # a copy has one path for all of them
         self.place = commands.place_of(self.destination, name, self._token, below=below)
         if unsendable := self.seen.unsendable():
@@ -122,17 +134,16 @@ class Sending:
         if self._store is not None and State.NONE not in states:
             self._reuse = Reuse(self._store, self.place, self.name, self._distinct, self._run)
             if State.NEW not in states:
-                await self._take(self._reuse)
-        await self._make_sure_of_room([place for place, _ in told])
+                await self._take(self._reuse, ahead)
 
     def _is_worth_asking(self, states: Collection[State]) -> bool:
         """Whether a source that takes so long to look at will go encoded: a folder of this machine, of which no store has any."""
         return bool(self.source.local) and State.USED not in states and Path(self.path).is_dir()
 
-    async def _take(self, reuse: Reuse) -> None:
+    async def _take(self, reuse: Reuse, ahead: Ahead) -> None:
         """Links what the destinations have already."""
         sent = await self._sums(to_ask=True)
-        left = await reuse.take(sent)
+        left = await reuse.take(sent, ahead)
         if is_worth_it(sent, left):
             self._left, self._asked = left, sent
         else:
@@ -288,7 +299,8 @@ class Sending:
             if not is_settled and (wrong := await self._difference(location, sent, seal.of(sent))):
                 raise Differs(wrong)
             if is_settled and self._reuse is not None:
-                self._reuse.knows(location, digest if many.are_in(sent) else None)
+                are_many = many.are_in(sent)
+                self._reuse.knows(location, digest if are_many else None, waits=are_many)
         return sent
 
     async def _read(self, noted: bytes) -> Manifest | None:

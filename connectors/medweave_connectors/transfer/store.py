@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from medweave_connectors.placement.folder_commands import STORE
+from medweave_connectors.placement.folder_commands import IN_SPARES, STORE
 from medweave_connectors.transfer import far_files
 from medweave_connectors.transfer.classes import in_order
 from medweave_connectors.transfer.manifest import ROOT, Entry, Kind, Manifest
@@ -89,19 +89,26 @@ def key(entry: Entry) -> str:
 def evict(store: Store, *, needed_bytes: int = 0) -> str:
     """A line that removes blobs that nobody uses, those first whose last use is longest ago.
 
-    The inode's time of change is the last use: a link that is made or removed sets it.
+    The inode's time of change is the last use: a link that is made or removed sets it. What stands ready for a next run goes
+    before all of them.
 
     Args:
         needed_bytes: as much goes, however little there is.
     """
     limit = round(store.limit_gib * _GIB)
+    files = f"find . {IN_SPARES} -o -type f -exec stat -c"
+    total = f"{files} %s {{}} + 2>/dev/null | awk '{{ total += $1 }} END {{ printf \"%.0f\", total }}'"
+    # Whose other name goes has changed: the order is that before, and who is used by nobody is asked after it.
     choose = (
-        "{ name[NR] = $6; size[NR] = $4; free[NR] = $5 == 1; total += $4 } END { for (i = 1; i <= NR; i++) "
-        f"if (free[i] && (total > {limit} || gone < {needed_bytes})) {{ total -= size[i]; gone += size[i]; print name[i] }} }}"
+        "NF == 5 { name[++count] = $5; size[count] = $4; total += $4 } NF == 1 { free[$1] = 1 } END { for (i = 1; i <= count; i++) "
+        f"if (name[i] in free && (total > {limit} || gone < {needed_bytes})) "
+        "{ total -= size[i]; gone += size[i]; print name[i] } }"
     )
     return (
         f"( export LC_ALL=C TZ=UTC; cd {shlex.quote(store.root)} 2>/dev/null || exit 0; "
-        f"find . -type f -exec stat -c '%z %s %h %n' {{}} + 2>/dev/null | sort | awk '{choose}' | xargs rm -f -- )"
+        f'[ {needed_bytes} -gt 0 ] || [ "$({total})" -gt {limit} ] || exit 0; '
+        f"seen=$({files} '%z %s %n' {{}} + 2>/dev/null | sort); find . {IN_SPARES} -exec rm -rf {{}} +; "
+        f"{{ printf '%s\\n' \"$seen\"; find . -type f -links 1; }} 2>/dev/null | awk '{choose}' | xargs rm -f -- )"
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.placement.folder_commands import MARK, make, read_free, remove
+from medweave_connectors.placement.folder_commands import MARK, STORE, make, read_free, remove, remove_traces
 from support.engine import FILE, run, start, wait_until, write_workflow
 from support.fake_cluster import Cluster, fake_cluster
 
@@ -49,6 +49,18 @@ def test_what_is_old_and_ours_goes_and_nothing_else(tmp_path: Path) -> None:
     shell(make(str(tmp_path), "run", keep_days=14))
     assert not old.exists()
     assert all(path.exists() for path in (young, alive, stranger, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("has_store", [False, True])
+def test_who_has_no_store_loses_nothing_of_the_kind(tmp_path: Path, has_store: bool) -> None:
+    mine, workdir = tmp_path / "home" / "a.spare", tmp_path / "work"
+    mine.mkdir(parents=True)
+    os.utime(mine, (0, 0))
+    if has_store:
+        (workdir / STORE).mkdir(parents=True)
+    for line in (make(str(workdir), "run", keep_days=14), remove_traces(str(workdir), "run")):
+        subprocess.run(["sh", "-c", line], check=True, cwd=mine.parent)
+    assert mine.exists()
 
 
 def test_only_a_runs_folder_is_removed(tmp_path: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medweave_connectors.placement.folder_commands import STORE, remove_traces
-from medweave_connectors.transfer import digest, far_files, looked_here, manager, manifest, many, memo, seal
+from medweave_connectors.transfer import digest, far_files, looked_here, manager, manifest, many, memo, seal, store
 from medweave_connectors.transfer.store import Store
+from support.engine import wait_until
 from support.old_python import assert_is_python
 from support.transfers import Places, places
 
@@ -96,6 +99,10 @@ def test_where_python3_fails_the_shell_reads(tmp_path: Path, monkeypatch: pytest
 # ---- the store
 
 
+def content_of(folder: Path) -> dict[str, bytes]:
+    return {str(each.relative_to(folder)): b"" if each.is_dir() else each.read_bytes() for each in folder.rglob("*")}
+
+
 class Runs:
     """Runs at a site, one after the other, that get the same cohort of many files."""
 
@@ -116,10 +123,18 @@ class Runs:
         self.at.target = self.workdir / run_id / "job"
         self.at.target.mkdir(parents=True)
         self.at.at_work(lambda each: each.send("from-driver", "cohort"))
-        for file in self.cohort.rglob("*"):
-            arrived = self.at.target / "cohort" / file.relative_to(self.cohort)
-            assert arrived.is_dir() if file.is_dir() else arrived.read_bytes() == file.read_bytes()
+        assert content_of(self.at.target / "cohort") == content_of(self.cohort)
         return int(self.told["num_files"])
+
+    def ready(self) -> Path:
+        """What stands ready for the next run, as soon as it does."""
+        wait_until(lambda: bool(self.spares))
+        (spare,) = self.spares
+        return spare
+
+    @property
+    def spares(self) -> list[Path]:
+        return list((self.workdir / STORE).glob("*/lists/*/*.spare"))
 
     @property
     def trees(self) -> list[Path]:
@@ -162,11 +177,11 @@ def test_a_wrong_memory_is_put_right_by_what_is_read(runs: Runs, monkeypatch: py
     runs.send()
     recall = memo.Memo.recall
 
-    def wrong(self: memo.Memo, known_by: str, seen: manifest.Manifest) -> manifest.Manifest | None:
+    def wrong(self: memo.Memo, known_by: manifest.KnownBy, seen: manifest.Manifest) -> manifest.Manifest | None:
         found = recall(self, known_by, seen)
         assert found is not None
         found.entries["case 0/0"] = found.entries["case 0/0"]._replace(sha256="0" * 64)
-        return found
+        return replace(found, tree=None)
 
     monkeypatch.setattr(memo.Memo, "recall", wrong)
     assert runs.send() == 1
@@ -210,8 +225,80 @@ def test_of_a_cohort_that_grew_the_new_tree_is_kept(runs: Runs) -> None:
     assert runs.send() == 0
 
 
+def test_what_stands_ready_becomes_the_folder_of_the_next_run(runs: Runs) -> None:
+    runs.send()
+    for _ in range(2):
+        ready = runs.ready().stat().st_ino
+        assert runs.send() == 0
+        assert (runs.at.target / "cohort").stat().st_ino == ready
+    assert runs.ready().stat().st_ino != ready, "there is another one for the run after it"
+
+
+@pytest.mark.parametrize("spoiled", ["a byte", "a file more", "a file less", "a folder more", "nothing there"])
+def test_what_stands_ready_and_is_wrong_is_not_taken(runs: Runs, spoiled: str) -> None:
+    runs.send()
+    spare = runs.ready()
+    if spoiled == "a byte":
+        (spare / "case 0" / "0").chmod(0o644)
+        (spare / "case 0" / "0").write_bytes(b"x")
+    elif spoiled == "a file more":
+        (spare / "case 0" / "more").touch()
+    elif spoiled == "a folder more":
+        (spare / "case 0" / "more").mkdir()
+    elif spoiled == "a file less":
+        (spare / "case 0" / "0").unlink()
+    else:
+        shutil.rmtree(spare)
+    ready = spare.stat().st_ino if spare.exists() else None
+    assert runs.send() == (2 if spoiled == "a byte" else 0), "two of its files are the same"
+    assert (runs.at.target / "cohort").stat().st_ino != ready
+
+
+def test_another_folder_than_the_last_time_leaves_what_stands_ready(runs: Runs) -> None:
+    runs.send()
+    before = runs.ready()
+    (runs.cohort / "new").write_bytes(b"new")
+    assert runs.send() == 1
+    assert before.exists()
+
+
+def test_of_two_that_make_a_folder_ready_one_does(runs: Runs) -> None:
+    runs.send()
+    (tree,), spare = runs.trees, runs.ready()
+    at = Store(str(runs.workdir / STORE), 1)
+    shutil.rmtree(spare)
+    line = many.spare(at, tree.parent.name + tree.name)
+    begun = [subprocess.Popen(["sh", "-c", line]) for _ in range(4)]
+    assert [each.wait() for each in begun] == [0] * 4
+    assert content_of(spare) == content_of(runs.cohort)
+    assert [each.name for each in tree.parent.iterdir() if each.is_dir()] == [spare.name]
+
+
+def test_nothing_is_left_of_a_folder_that_could_not_be_made_ready(runs: Runs) -> None:
+    runs.send()
+    (tree,), spare = runs.trees, runs.ready()
+    shutil.rmtree(spare)
+    (blob,) = (runs.workdir / STORE).glob(f"*/??/{hashlib.sha256(b'0').hexdigest()[2 : far_files.KEY_CHARACTERS]}")
+    blob.unlink()
+    told([many.spare(Store(str(runs.workdir / STORE), 1), tree.parent.name + tree.name)])
+    assert [each for each in tree.parent.iterdir() if each.is_dir()] == []
+
+
+def test_a_folder_of_another_file_system_is_not_copied_there(tmp_path: Path) -> None:
+    at, tree, elsewhere = Store(str(tmp_path), 1), "0" * 64, Path(tempfile.mkdtemp(dir="/dev/shm"))
+    ready = tmp_path / store.NO_CLASS / "lists" / "00" / ("0" * 62 + ".spare")
+    ready.mkdir(parents=True)
+    try:
+        assert not many.taken(told(many.move(at, str(elsewhere / "new"), tree)))
+        assert ready.exists()
+        assert many.taken(told(many.move(at, str(tmp_path / "new"), tree)))
+    finally:
+        shutil.rmtree(elsewhere)
+
+
 def test_who_cleans_a_run_removes_the_names_that_came_with_it(runs: Runs) -> None:
     runs.send()
+    runs.ready()
     (runs.at.target.parent / ".medweave-run").touch()
     subprocess.run(["sh", "-c", remove_traces(str(runs.workdir), "run-1")], check=True)
     assert [each for each in (runs.workdir / STORE).rglob("*") if each.is_file()] == []

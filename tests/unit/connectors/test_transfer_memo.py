@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medweave_connectors.transfer import looked_here, many, memo
+from medweave_connectors.transfer import known, looked_here, many, memo
 from medweave_connectors.transfer.known import Digests
 from medweave_connectors.transfer.manifest import Kind, Manifest
 from medweave_connectors.transfer.memo import Memo, memo_of
@@ -46,9 +47,9 @@ def manifest_of(folder: Path, digit: str = "") -> Manifest:
 
 
 def remembered(at: Path, folder: Path, digit: str = "a") -> Memo:
-    held, known_by = Memo(at), manifest_of(folder).known_by
-    assert known_by is not None
-    held.note(known_by, manifest_of(folder, digit))
+    held, seen = Memo(at), manifest_of(folder)
+    assert seen.known_by is not None
+    held.note(seen.known_by, seen, manifest_of(folder, digit), digit * 64)
     return held
 
 
@@ -60,7 +61,36 @@ def recalled(held: Memo, folder: Path) -> Manifest | None:
 
 def test_a_folder_that_nobody_has_touched_is_known(tmp_path: Path, cohort: Path) -> None:
     held = remembered(tmp_path / "memo", cohort)
-    assert recalled(held, cohort) == manifest_of(cohort, "a")
+    found = recalled(held, cohort)
+    assert found == manifest_of(cohort, "a")
+    assert found is not None
+    assert many.tree_of(found) == "a" * 64
+
+
+def test_what_a_folder_had_the_last_time_is_told_of_one_that_has_changed_too(tmp_path: Path, cohort: Path) -> None:
+    digests = Digests(remembered(tmp_path / "memo", cohort))
+    rewrite(cohort / "3")
+    assert digests.expected(str(cohort)) == "a" * 64
+    assert digests.expected(str(cohort / "Doe^Jane")) is None
+    assert digests.expected(str(cohort / "none")) is None
+    assert Digests(None).expected(str(cohort)) is None
+
+
+def test_a_store_reads_no_large_folder_for_a_guess(
+    tmp_path: Path, cohort: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known, "GUESSED_BYTES", 11)
+    assert Digests(remembered(tmp_path / "memo", cohort)).expected(str(cohort)) is None
+
+
+def test_a_folder_without_a_tree_is_not_guessed(tmp_path: Path, cohort: Path) -> None:
+    held, seen = Memo(tmp_path / "memo"), manifest_of(cohort)
+    assert seen.known_by is not None
+    held.note(seen.known_by, seen, manifest_of(cohort, "a"), None)
+    assert Digests(held).expected(str(cohort)) is None
+    found = recalled(held, cohort)
+    assert found is not None
+    assert found.tree is None
 
 
 def rewrite(file: Path) -> None:
@@ -96,7 +126,7 @@ def test_what_has_changed_just_now_is_not_kept(tmp_path: Path, cohort: Path, mon
     assert before.known_by is not None
     rewrite(cohort / "3")  # while it was read
     held = Memo(tmp_path / "memo")
-    held.note(before.known_by, manifest_of(cohort, "a"))
+    held.note(before.known_by, before, manifest_of(cohort, "a"), None)
     assert recalled(held, cohort) is None
 
 
@@ -120,7 +150,7 @@ def test_a_spoiled_file_says_nothing(tmp_path_factory: pytest.TempPathFactory, d
 def test_no_name_is_in_it_and_nobody_else_reads_it(tmp_path: Path, cohort: Path) -> None:
     remembered(tmp_path / "memo", cohort)
     (file,) = (tmp_path / "memo").iterdir()
-    assert len(file.read_bytes()) == 32 * (1 + 3)
+    assert len(file.read_bytes()) == 32 * (3 + 3) + 8
     assert "Doe" not in file.name
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
@@ -128,11 +158,13 @@ def test_no_name_is_in_it_and_nobody_else_reads_it(tmp_path: Path, cohort: Path)
 def test_the_oldest_go_first(tmp_path: Path, cohort: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memo, "MOST", 2)
     for number in range(4):
-        remembered(tmp_path / "memo", cohort)
+        shutil.copytree(cohort, tmp_path / f"{number}")
+        remembered(tmp_path / "memo", tmp_path / f"{number}")
         for file in (tmp_path / "memo").iterdir():
             os.utime(file, (number, number))
-        (cohort / f"more {number}").touch()
     assert len(list((tmp_path / "memo").iterdir())) == 2
+    remembered(tmp_path / "memo", tmp_path / "3")
+    assert len(list((tmp_path / "memo").iterdir())) == 2, "one for a folder, however often it has changed"
 
 
 def test_where_it_lies() -> None:

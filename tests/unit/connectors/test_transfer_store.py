@@ -412,6 +412,24 @@ def test_those_go_first_whose_last_use_is_longest_ago_and_never_what_is_used(
     assert "".join(names()) == left
 
 
+@pytest.mark.parametrize(
+    ("limit_mib", "needed_mib", "left", "stands"),
+    [(5, 0, "abcde", True), (4, 0, "abce", False), (3, 0, "bce", False), (2, 0, "ce", False), (5, 1, "abce", False)],
+)
+def test_what_stands_ready_for_a_next_run_goes_before_all_of_them(
+    tmp_path: Path, limit_mib: float, needed_mib: int, left: str, stands: bool
+) -> None:
+    # Its names make nobody's file a used one, and are not counted; but when they were made is the last use of their files.
+    names = filled(tmp_path / "store")
+    spares = [tmp_path / "store" / "derived" / "lists" / "00" / name for name in ("11.spare", "22.spare-17")]
+    for spare, name in zip(spares, "be", strict=True):
+        (spare / "a folder").mkdir(parents=True)
+        (spare / "a folder" / name).hardlink_to(tmp_path / "store" / "00" / name)
+        time.sleep(0.02)
+    evict(Store(str(tmp_path / "store"), limit_mib / 1024), needed_mib * 2**20)
+    assert ("".join(names()), [each.exists() for each in spares]) == (left, [stands] * 2)
+
+
 def test_a_run_brings_a_store_back_to_its_limit(runs: Runs) -> None:
     for n in range(3):
         (runs.at.source / f"scan{n}").write_bytes(os.urandom(2**20))
@@ -456,6 +474,25 @@ def test_what_nobody_has_used_for_so_long_goes_with_the_old_runs(runs: Runs) -> 
         line = make(str(runs.workdir), f"later-{days}", keep_days=days)
         subprocess.run(["sh", "-c", line], check=True, stdout=subprocess.DEVNULL)
         assert len(runs.blobs()) == left
+
+
+@pytest.mark.parametrize("days", [1, 0])
+def test_what_stood_ready_for_so_long_goes_with_its_files(runs: Runs, days: int) -> None:
+    # Not a day ago; a file system's clock cannot be set back. What a run uses stays, and what has not stood so long.
+    blobs = [runs.root / "a kind" / "00" / name for name in ("spared", "of a run", "newer")]
+    blobs[0].parent.mkdir(parents=True)
+    spares = [runs.root / "a kind" / "lists" / "00" / name for name in ("11.spare", "22.spare", "33.spare-17")]
+    for blob, spare in zip(blobs, spares, strict=True):
+        blob.write_bytes(b"scan")
+        (spare / "a folder").mkdir(parents=True)
+        (spare / "a folder" / "a scan").hardlink_to(blob)
+    (runs.workdir / "used").hardlink_to(blobs[1])
+    later = time.time() + 2 * 86400
+    os.utime(spares[2], (later, later))
+    line = make(str(runs.workdir), "later", keep_days=days)
+    subprocess.run(["sh", "-c", line], check=True, stdout=subprocess.DEVNULL)
+    assert [each.exists() for each in blobs] == [days == 1, True, True]
+    assert [each.exists() for each in spares] == [days == 1, days == 1, True]
 
 
 def test_who_cleans_a_run_removes_what_came_with_it(runs: Runs) -> None:
