@@ -108,12 +108,12 @@ class Reuse:
         if waits:
             self._waiting.add(location.name)
 
-    def later(self, location: ExecutionLocation, path: str) -> list[str]:
-        """Lines for the time after the copy stands at its place."""
+    def later(self, location: ExecutionLocation, path: str) -> tuple[list[str], list[str]]:
+        """Lines for the time after the copy stands at its place: what the store gets, and what it makes ready for the next one."""
         if (tree := self._trees.get(location.name)) is None:
-            return []
+            return [], []
         kept = [many.keep_later(self._store, path, tree)] if location.name in self._waiting else []
-        return [*kept, many.spare(self._store, tree)]
+        return kept, [many.spare(self._store, tree)]
 
     async def make_room(self, needed_bytes: int) -> None:
         """Removes as much as nobody uses."""

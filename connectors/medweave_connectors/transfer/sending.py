@@ -400,9 +400,10 @@ class Sending:
             raise self._broken.refused(text, code)
 
     def _later(self, location: ExecutionLocation) -> list[str]:
-        """What the store gets once the copy stands, and loses then."""
-        kept = [] if self._reuse is None else self._reuse.later(location, self.place.final)
-        return [*kept, store.evict(self._store)] if self._store is not None and self._sweeps else kept
+        """What the store gets once the copy stands, and loses then; before it makes ready what would be the first to go."""
+        kept, ready = ([], []) if self._reuse is None else self._reuse.later(location, self.place.final)
+        swept = [store.evict(self._store)] if self._store is not None and self._sweeps else []
+        return [*kept, *swept, *ready]
 
     async def drop(self) -> None:
         """Removes what is not in its place, wherever it can be reached."""
