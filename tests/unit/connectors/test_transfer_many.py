@@ -262,12 +262,19 @@ def test_another_folder_than_the_last_time_leaves_what_stands_ready(runs: Runs) 
     assert before.exists()
 
 
-def test_a_store_that_is_full_has_it_ready_all_the_same(runs: Runs) -> None:
-    # Each run brings the store back to its limit, for which what stands ready goes first.
-    runs.at.settings["storeGiB"] = 1e-9
-    for number in range(3):
-        assert runs.send() == (0 if number else NUM_FILES)
-        assert content_of(runs.ready()) == content_of(runs.cohort)
+def test_a_store_that_was_full_has_it_ready_all_the_same(runs: Runs) -> None:
+    # A run brings the store back to its limit, for which what stands ready goes first.
+    runs.at.settings["storeGiB"] = 0.5 / 1024
+    runs.send()
+    before = runs.ready().stat().st_ino
+    old = runs.workdir / STORE / store.NO_CLASS / "00" / "unused"
+    old.parent.mkdir(exist_ok=True)
+    old.write_bytes(bytes(2**20))
+    assert runs.send() == 0
+    assert (runs.at.target / "cohort").stat().st_ino == before
+    wait_until(lambda: not old.exists())
+    assert not old.exists()
+    assert content_of(runs.ready()) == content_of(runs.cohort)
 
 
 def test_of_two_that_make_a_folder_ready_one_does(runs: Runs) -> None:
