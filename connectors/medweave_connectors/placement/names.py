@@ -60,7 +60,8 @@ def check_named(config: Mapping[str, Any]) -> None:
     policies = (config.get("scheduling") or {}).get("policies") or {}
     for name, deployment in (config.get("deployments") or {}).items():
         policy = deployment.get("scheduling_policy")
-        if policy is not None and policy not in policies:
+        # `cwl-runner` looks for policies before it makes a scheduler, and leaves what it has found in the place of the name.
+        if isinstance(policy, str) and policy not in policies:
             at: FieldPath = ("deployments", name, "scheduling_policy")
             raise _unknown((file, at), "policy", policy, policies, of="of scheduling.policies")
     for name, workflow in (config.get("workflows") or {}).items():

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from support import engine
 from support.engine import FILE, run, start, wait_until, write_workflow
@@ -40,6 +43,23 @@ def pid_of(folder: Path, name: str) -> int:
 def gone(pid: int) -> bool:
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), 5)
     return not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize("policy", [None, "nearest"])
+def test_cwls_own_command_runs_it_too(tmp_path: Path, policy: str | None) -> None:
+    # `cwl-runner` puts policies into the place of their names before a scheduler is made; `streamflow run` does so after it.
+    file = yaml.safe_load(FILE)
+    if policy is not None:
+        file["scheduling"]["policies"] = {policy: {"type": "data_locality", "config": {}}}
+        for deployment in file["deployments"].values():
+            deployment["scheduling_policy"] = policy
+    write_workflow(tmp_path, {"first": GOOD}, file=json.dumps(file))
+    program = Path(sys.executable).with_name("cwl-runner")
+    words = [program, "--streamflow-file", "streamflow.yml", "--outdir", "results", "tiny.cwl", "job.yml"]
+    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "results" / "result.txt").read_text() == "done\n"
+    assert json.loads(ended.stdout)["first_result"]["size"] == 5
 
 
 def test_a_good_run(tmp_path: Path) -> None:
