@@ -6,6 +6,7 @@ booleans.
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -52,7 +53,7 @@ def commented(node: Any) -> Any:
     from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
     if isinstance(node, yaml.ScalarNode):
-        return scalar(node)
+        return _float(node.value) if node.tag.endswith(":float") else scalar(node)
     mark = node.start_mark
     if isinstance(node, yaml.SequenceNode):
         listed = CommentedSeq(commented(item) for item in node.value)
@@ -68,6 +69,20 @@ def commented(node: Any) -> Any:
         at, of = key.start_mark, value.start_mark
         mapping.lc.add_kv_line_col(name, [at.line, at.column, of.line, of.column])
     return mapping
+
+
+def _float(text: str) -> Any:
+    """A number that knows how it was written: such a one StreamFlow writes into commands with decimals, others with an exponent."""
+    from ruamel.yaml.nodes import ScalarNode
+
+    return _constructor().construct_yaml_float(ScalarNode("tag:yaml.org,2002:float", text))
+
+
+@functools.cache
+def _constructor() -> Any:
+    from ruamel.yaml import YAML
+
+    return YAML().constructor
 
 
 def load(text: str) -> Any:

@@ -10,7 +10,7 @@ import os
 import posixpath
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from medweave_connectors.reuse.memo import Memo
@@ -48,7 +48,7 @@ class Contents:
         modes = iter([said.st_mode for _, said in files])
         whole = hashlib.sha256()
         for inside, _, is_folder in there:
-            word = "/" if is_folder else next(words) + ("x" if next(modes) & stat.S_IXUSR else "")
+            word = FOLDER_SIGN if is_folder else next(words) + ("x" if next(modes) & stat.S_IXUSR else "")
             name = os.fsencode(inside)
             whole.update(b"%d\0%b\0%b\n" % (len(name), name, word.encode()))
         return whole.hexdigest()
@@ -103,6 +103,9 @@ class Contents:
                 table.executemany("REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", rows)
 
 
+FOLDER_SIGN = "/"  # in the place of a digest
+
+
 def tree(folder: str) -> Iterator[tuple[str, str, bool]]:
     """Everything below a folder in one order, links followed: the path inside, the path, and whether it is a folder."""
     for at, folders, files in os.walk(folder, followlinks=True):
@@ -112,6 +115,11 @@ def tree(folder: str) -> Iterator[tuple[str, str, bool]]:
             yield posixpath.join(inside, name), posixpath.join(at, name), True
         for name in sorted(files):
             yield posixpath.join(inside, name), posixpath.join(at, name), False
+
+
+def has_more(there: Iterable[str], staged: Collection[str]) -> bool:
+    """Whether something lies in a folder that was staged which was not staged with it."""
+    return any(inside not in staged and posixpath.dirname(inside) in staged for inside in there)
 
 
 def _read(path: str, said: os.stat_result) -> Row:

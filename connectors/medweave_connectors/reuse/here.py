@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave_connectors.local.environment import step_environment
-from medweave_connectors.reuse.content import tree
+from medweave_connectors.reuse.content import FOLDER_SIGN, tree
 from medweave_connectors.reuse.key import described, parts_of
 from medweave_connectors.reuse.session import Asked, Reuse, Work
 from medweave_connectors.reuse.software import processor, software_of
@@ -27,7 +27,7 @@ class WorkHere(Work):
 
     def __init__(self, reuse: Reuse, job_name: str, inputs: Mapping[str, Any], *, allowed: bool, outputs: Path) -> None:
         super().__init__(reuse, job_name, inputs, allowed=allowed)
-        self._outputs, self._staged = outputs, frozenset[str]()
+        self._outputs, self._staged = outputs, dict[str, str]()
 
     async def parts(self, asked: Asked) -> tuple[dict[str, str], bytes]:
         """As `Work.parts`; what the job reads is read in a thread."""
@@ -51,10 +51,10 @@ class WorkHere(Work):
     def _parts(self, asked: Asked) -> tuple[dict[str, str], bytes]:
         contents, secret = self.reuse.shelf.contents, self.reuse.secret()
         staged = {
-            inside: "/" if is_folder else contents.digest(path)
+            inside: FOLDER_SIGN if is_folder else contents.digest(path)
             for inside, path, is_folder in (tree(os.fspath(self._outputs)) if self._outputs.is_dir() else ())
         }
-        self._staged = frozenset(staged)
+        self._staged = staged
         told = parts_of(
             words=asked.words,
             environment=asked.environment,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from medweave_connectors.reuse.memo import Memo
 from medweave_connectors.transfer.manifest import ROOT, Entry, Kind, Manifest
 
-VERSION = "site-1"  # the shelf's own records have a number
+VERSION = "site-2"  # the shelf's own records have a number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,12 +19,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from medweave_connectors.reuse.content import Contents, Unreadable
+from medweave_connectors.reuse.content import FOLDER_SIGN, Contents, Unreadable, has_more, tree
 from medweave_connectors.reuse.memo import Memo
 from medweave_connectors.secret import made_once
 
 MEMO = "memo.sqlite"
-VERSION = 1
+VERSION = 2  # 1 left out what a command had written into what was staged
 _GIB = 2**30
 _DAY_S = 86_400
 _NEW = "new-"
@@ -108,12 +108,13 @@ class Shelf:
             return ""
         return record.run_id if record is not None and is_whole and not self._is_old(used_s) else ""
 
-    def keep(self, key: str, outputs: Path, *, staged: Collection[str], run_id: str) -> bool:
-        """Keeps what a job has written; False where something of it cannot be kept: a link that leads elsewhere, a socket.
+    def keep(self, key: str, outputs: Path, *, staged: Mapping[str, str], run_id: str) -> bool:
+        """Keeps what a job has written; False where something of it cannot be kept: a link that leads elsewhere, a socket, a change
+        of what was staged.
 
         Args:
             outputs: the output folder of the job.
-            staged: paths in it that were there before the command.
+            staged: paths in it that were there before the command, each with its digest, or `FOLDER_SIGN`.
 
         Raises:
             OSError: the disk is full, or refuses.
@@ -122,6 +123,8 @@ class Shelf:
             return True
         found = _found(outputs, staged)
         try:
+            if not self._are_as_they_were(outputs, staged):
+                return False
             record = self._collect(outputs, found, self._root / key, run_id=run_id)
         except (Unreadable, _Elsewhere):
             return False
@@ -172,6 +175,13 @@ class Shelf:
     def _is_whole(self, outputs: Path, record: Record) -> bool:
         there = self.contents.files([os.fspath(outputs / path) for path in record.files])
         return there == [sha256 for sha256, _ in record.files.values()]
+
+    def _are_as_they_were(self, outputs: Path, staged: Mapping[str, str]) -> bool:
+        there = {inside: is_folder for inside, _, is_folder in tree(os.fspath(outputs))} if staged else {}
+        if any(there.get(inside) != (was == FOLDER_SIGN) for inside, was in staged.items()) or has_more(there, staged):
+            return False
+        files = {inside: was for inside, was in staged.items() if was != FOLDER_SIGN}
+        return self.contents.files([os.fspath(outputs / inside) for inside in files]) == list(files.values())
 
     def _collect(self, outputs: Path, found: Mapping[str, os.stat_result], place: Path, *, run_id: str) -> Record:
         """Gives the files their second names, in a folder that is there whole or not at all; none for work without files."""

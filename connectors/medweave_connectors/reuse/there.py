@@ -18,6 +18,7 @@ from streamflow.core.deployment import ExecutionLocation
 from medweave_connectors.errors import SiteUnreachable
 from medweave_connectors.remote import fetch_reports
 from medweave_connectors.reuse import far_outputs, far_programs
+from medweave_connectors.reuse.content import has_more
 from medweave_connectors.reuse.key import described, parts_of
 from medweave_connectors.reuse.ledger import Ledger, SiteRecord
 from medweave_connectors.reuse.session import UNREADABLE, Asked, Reuse, Untold, Work
@@ -32,6 +33,7 @@ from medweave_connectors.transfer.store import State, Store
 
 SILENT = "its site did not answer when it was asked for what it has"
 NO_PROGRAMS = "its site does not tell which programs it would run: they are not where the site is asked (a login node), or too old"
+STAGED_CHANGED = "its command has changed what the workflow had put beside its outputs"
 NO_LINKS = "its site keeps no further names (hard links) of files"
 
 
@@ -71,7 +73,7 @@ class WorkThere(Work):
     def __init__(self, reuse: Reuse, job_name: str, inputs: Mapping[str, Any], *, allowed: bool, at: At) -> None:
         super().__init__(reuse, job_name, inputs, allowed=allowed)
         self._at, self._ledger = at, Ledger(reuse.shelf.memo)
-        self._staged = frozenset[str]()
+        self._staged: dict[str, str] = {}
 
     # ---- what it is made of
 
@@ -151,9 +153,8 @@ class WorkThere(Work):
         if not self._at.staged:
             return {}
         text, _ = await self._run(manifest.command(self._at.outputs))
-        entries = _listing(text).entries
-        self._staged = frozenset(entries) - {ROOT}
-        return {path: each.sha256 or each.kind for path, each in entries.items() if path != ROOT}
+        self._staged = _contents(_listing(text))
+        return self._staged
 
     # ---- what was kept
 
@@ -209,6 +210,8 @@ class WorkThere(Work):
     async def _written(self) -> Manifest:
         text, _ = await self._run(manifest.command(self._at.outputs))
         found = _listing(text)
+        if not self._staged.items() <= _contents(found).items() or has_more(found.entries, self._staged):
+            raise Untold(STAGED_CHANGED)
         return Manifest("", {path: each for path, each in found.entries.items() if path not in self._staged})
 
     async def _no_links(self) -> None:
@@ -217,7 +220,7 @@ class WorkThere(Work):
             names = looking.listed_names(looking.answer(text))
         except looking.NotTold as error:
             raise Untold(str(error)) from None
-        if set(names) - self._staged:
+        if set(names) - self._staged.keys():
             raise Untold(UNREADABLE)
 
     def _make(self, part: str, outputs: str = "") -> list[str]:
@@ -244,6 +247,11 @@ class WorkThere(Work):
         except Exception as error:  # a job that cannot reach its site says so itself
             raise Untold(SILENT) from error
         return str(told[0]), int(told[1])
+
+
+def _contents(found: Manifest) -> dict[str, str]:
+    """What lies in a folder: digests, and other kinds than files by their names."""
+    return {path: each.sha256 or each.kind for path, each in found.entries.items() if path != ROOT}
 
 
 def _listing(text: str) -> Manifest:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ruamel.yaml.error import YAMLError
 from schema_salad.exceptions import ValidationException
 from schema_salad.utils import yaml_no_ts
+from streamflow.cwl.command import _get_value_repr
 
 from medweave_connectors import quick_yaml
 from medweave_connectors.placement import quick_cwl
@@ -86,6 +87,24 @@ def test_what_is_read_at_all_is_read_alike(value: Any, width: int, flow: bool) -
         return
     if isinstance(value, dict | list):  # the stock reader keeps no bare scalar
         assert repr(plain(found)) == repr(plain(yaml_no_ts().load(text)))
+
+
+def written(number: Any) -> str:
+    try:
+        return str(_get_value_repr(number))
+    except (ValueError, ArithmeticError):
+        return "not at all"  # of `1e0`, by ruamel.yaml; the engine ends with that
+
+
+@given(
+    text=st.from_regex(r"[-+]?(0|[1-9][0-9]{0,8})(\.[0-9]{0,9})?([eE][-+]?[0-9]{1,2})?", fullmatch=True)
+    | st.sampled_from(["0.00001", "1.23e-05", "1.23e5", "1230000", ".5", "-.5", "1.", "1.50", "+0.1", "1e3"])
+)
+def test_a_number_comes_into_a_command_as_the_stock_reader_has_it(text: str) -> None:
+    # StreamFlow writes a number with decimals only if it knows how it was written.
+    expected, found = (read(f"a: {text}\n")["a"] for read in (yaml_no_ts().load, quick_yaml.load))
+    assert found == expected
+    assert written(found) == written(expected)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 import socket
 import sqlite3
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from medweave_connectors.reuse import content
-from medweave_connectors.reuse.content import Contents
+from medweave_connectors.reuse.content import FOLDER_SIGN, Contents
 from medweave_connectors.reuse.key import described, key_of, parts_of
 from medweave_connectors.reuse.memo import Memo
 from medweave_connectors.reuse.shelf import Shelf
@@ -143,6 +144,10 @@ def shelf(tmp_path: Path, **limits: float) -> Shelf:
     return found
 
 
+def sha256_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def outputs(tmp_path: Path) -> Path:
     folder = tmp_path / "outputs"
     (folder / "sub").mkdir(parents=True)
@@ -155,7 +160,7 @@ def outputs(tmp_path: Path) -> Path:
 
 def test_what_is_kept_comes_back_as_it_was(tmp_path: Path) -> None:
     kept, made = shelf(tmp_path), outputs(tmp_path)
-    assert kept.keep(KEY, made, staged={"config.json"}, run_id="run-1")
+    assert kept.keep(KEY, made, staged={"config.json": sha256_of("staged")}, run_id="run-1")
     into = tmp_path / "into"
     into.mkdir()
     record = kept.take(KEY, into)
@@ -168,16 +173,42 @@ def test_what_is_kept_comes_back_as_it_was(tmp_path: Path) -> None:
     assert kept.take("cd" + KEY[2:], into) is None
 
 
+@pytest.mark.parametrize("change", ["written to", "removed", "another kind", "more in a folder"])
+def test_a_command_that_changes_what_was_staged_is_run_each_time(tmp_path: Path, change: str) -> None:
+    kept, made = shelf(tmp_path), outputs(tmp_path)
+    staged = {"config.json": sha256_of("staged"), "sub": FOLDER_SIGN, "sub/x": sha256_of("one")}
+    config = made / "config.json"
+    if change == "written to":
+        config.write_text("STAGED")
+    elif change == "more in a folder":
+        (made / "sub" / "y").touch()
+    else:
+        config.unlink()
+        if change == "another kind":
+            config.mkdir()
+    assert not kept.keep(KEY, made, staged=staged, run_id="run-1")
+
+
+def test_what_was_staged_and_left_alone_is_no_part_of_what_is_kept(tmp_path: Path) -> None:
+    kept, made, into = shelf(tmp_path), outputs(tmp_path), tmp_path / "into"
+    (made / "new").write_text("new")
+    staged = {"config.json": sha256_of("staged"), "sub": FOLDER_SIGN, "sub/x": sha256_of("one")}
+    assert kept.keep(KEY, made, staged=staged, run_id="run-1")
+    into.mkdir()
+    assert kept.take(KEY, into) is not None
+    assert sorted(each.name for each in into.iterdir()) == ["latest", "new"]
+
+
 def test_what_was_changed_is_given_to_nobody(tmp_path: Path) -> None:
     kept, made, into = shelf(tmp_path), outputs(tmp_path), tmp_path / "into"
-    kept.keep(KEY, made, staged=set(), run_id="run-1")
+    kept.keep(KEY, made, staged={}, run_id="run-1")
     into.mkdir()
     said = (made / "sub" / "x").stat()
     (made / "sub" / "x").write_text("two")
     os.utime(made / "sub" / "x", ns=(said.st_atime_ns, said.st_mtime_ns))
     assert kept.take(KEY, into) is None
     assert not list(into.iterdir())
-    assert kept.keep(KEY, made, staged=set(), run_id="run-2"), "the place is free for what is made anew"
+    assert kept.keep(KEY, made, staged={}, run_id="run-2"), "the place is free for what is made anew"
     assert kept.take(KEY, into) is not None
 
 
@@ -189,18 +220,18 @@ def test_what_cannot_be_kept_leaves_nothing(tmp_path: Path, odd: str) -> None:
         listening.bind(os.path.relpath(made / "socket"))
     else:
         (made / "link").symlink_to(tmp_path)
-    assert not kept.keep(KEY, made, staged=set(), run_id="run-1")
+    assert not kept.keep(KEY, made, staged={}, run_id="run-1")
     assert [path.name for path in (tmp_path / "kept").iterdir() if not path.name.startswith("memo")] == ["secret"]
 
 
 def test_a_record_of_another_version_is_none(tmp_path: Path) -> None:
     kept, made = shelf(tmp_path), outputs(tmp_path)
     for text in ("", "[]", '{"version": 2}', '{"version": 1}'):
-        kept.keep(KEY, made, staged=set(), run_id="run-1")
+        kept.keep(KEY, made, staged={}, run_id="run-1")
         with sqlite3.connect(tmp_path / "kept" / "memo.sqlite") as table:
             table.execute("UPDATE works SET record=?", (text,))
         assert kept.take(KEY, tmp_path) is None
-    kept.keep(KEY, made, staged=set(), run_id="run-2")
+    kept.keep(KEY, made, staged={}, run_id="run-2")
     (tmp_path / "into").mkdir()
     assert kept.take(KEY, tmp_path / "into") is not None, "the place of what nobody can read is free"
 
@@ -209,7 +240,7 @@ def test_a_memo_that_a_power_cut_has_broken_is_made_anew(tmp_path: Path) -> None
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "memo.sqlite").write_text("no database")
     kept, made = shelf(tmp_path), outputs(tmp_path)
-    kept.keep(KEY, made, staged=set(), run_id="run-1")
+    kept.keep(KEY, made, staged={}, run_id="run-1")
     (tmp_path / "into").mkdir()
     assert Shelf(tmp_path / "kept", limit_gib=1, keep_days=1).take(KEY, tmp_path / "into") is not None
 
@@ -217,7 +248,7 @@ def test_a_memo_that_a_power_cut_has_broken_is_made_anew(tmp_path: Path) -> None
 def test_work_without_files_is_kept_as_well(tmp_path: Path) -> None:
     (tmp_path / "outputs").mkdir()
     kept = shelf(tmp_path)
-    kept.keep(KEY, tmp_path / "outputs", staged=set(), run_id="run-1")
+    kept.keep(KEY, tmp_path / "outputs", staged={}, run_id="run-1")
     assert kept.take(KEY, tmp_path / "outputs") is not None
     assert not (tmp_path / "kept" / KEY).exists()
 
@@ -229,7 +260,7 @@ def test_room_is_made_by_last_use(tmp_path: Path) -> None:
         made = tmp_path / f"made-{number}"
         made.mkdir()
         (made / "x").write_text(1024 * "x")
-        kept.keep(key, made, staged=set(), run_id="run-1")
+        kept.keep(key, made, staged={}, run_id="run-1")
     left = tmp_path / "kept" / "new-0123"
     left.mkdir()
     os.utime(left, (0, 0))

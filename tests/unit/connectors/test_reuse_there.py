@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from support.engine import Run, run, start, valid_events, wait_until
-from support.engine_file import OURS, engine_file, ssh_site
+from support.engine import Run, run, start, valid_events, wait_until, write_workflow
+from support.engine_file import LOCAL, OURS, engine_file, ssh_site
 from support.fake_cluster import NEVER_AGAIN, fake_cluster
 from support.reuse_runs import ON, counts, explained, write_steps
 
@@ -144,6 +144,39 @@ def test_outputs_stay_in_the_folder_of_their_class(port: int, tmp_path: Path) ->
     assert "red\n" not in {path.read_text() for path in kept(tmp_path, "derived")}
     again(tmp_path)
     assert counts(tmp_path) == (1, 1)
+
+
+STAGED = {
+    "a folder": (
+        {"entryname": "made", "entry": "$({class: 'Directory', listing: []})", "writable": True},
+        "echo new > made/new",
+        "made/new",
+    ),
+    "a file": ({"entryname": "made", "entry": "old", "writable": True}, "echo new >> made", "made"),
+}
+
+
+@pytest.mark.parametrize("staged", STAGED)
+@pytest.mark.parametrize("site", ["here", "login"])
+def test_who_writes_into_what_was_staged_is_run_each_time(port: int, tmp_path: Path, site: str, staged: str) -> None:
+    # Among the outputs lies what was there before; the second time, it is staged as it was.
+    listing, script, result = STAGED[staged]
+    needs = {"InlineJavascriptRequirement": {}, "InitialWorkDirRequirement": {"listing": [listing]}}
+    outputs = {"result": {"type": "File", "outputBinding": {"glob": result}}}
+    deployments = {"login": ssh_site(port, f"{tmp_path}/site"), "here": LOCAL}
+    write_workflow(
+        tmp_path,
+        {"first": (f"echo run >> {tmp_path}/count; {script}", {"requirements": needs, "outputs": outputs})},
+        file=engine_file(deployments, {"/": {"deployment": site}}),
+    )
+    found = []
+    for _ in range(2):
+        again(tmp_path)
+        found.append((tmp_path / "results" / Path(result).name).read_text())
+        shutil.rmtree(tmp_path / "results")
+    assert found == [found[0]] * 2
+    assert "new\n" in found[0]
+    assert len((tmp_path / "count").read_text().split()) == 2
 
 
 def test_it_can_be_switched_off(port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
