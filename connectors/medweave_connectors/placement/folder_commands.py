@@ -49,33 +49,41 @@ def remove(workdir: str, run_id: str) -> str:
 def remove_traces(workdir: str, run_id: str) -> str:
     """The same, and with it what the store has and no other run uses: it may have come with this one."""
     store = shlex.quote(posixpath.join(workdir, STORE))
-    gone = f"{_spares(workdir)} -exec rm -rf {{}} +; {_unused(workdir)} -exec rm -f {{}} +"
-    return f"{remove(workdir, run_id)}; if [ -d {store} ]; then {gone}; fi"
+    # Twice: what was just being made ready may have come between; its list is gone with the first time.
+    gone = f"( cd {store} && {without_spares()} ) || :; {_unused(workdir)} -exec rm -f {{}} +"
+    return f"{remove(workdir, run_id)}; if [ -d {store} ]; then {gone}; {gone}; fi"
 
 
-def _spares(workdir: str) -> str:
-    return f"find {shlex.quote(posixpath.join(workdir, STORE))} {IN_SPARES}"
+def without_spares(tests: str = "") -> str:
+    """A line that removes what stands ready in a store where the shell is. Each is renamed first, as by whoever takes it for a run:
+    one of both gets it, and what a run has got loses nothing.
+
+    Args:
+        tests: of `find`, which ones.
+    """
+    claim = 'for each; do gone="$each.gone.$$"; mv "$each" "$gone" 2>/dev/null && rm -rf "$gone"; done; :'
+    return f"find . {IN_SPARES} {tests} -exec sh -c {shlex.quote(claim)} sh {{}} + 2>/dev/null"
 
 
 def _old_spares(workdir: str, keep_days: int) -> str:
-    """A line that removes those that nobody has used for so long, and the files in the store that have no other name: that one of
-    a file's names goes is a change of it, and it would stay for as long again."""
-    since = keep_days - 1
-    spares = f"find . {IN_SPARES} -mtime +{since}"
-    theirs = (
-        f'{spares} | while read -r each; do find "$each" -type f -links 2 -ctime +{since} -exec stat -c %i {{}} +; done'
+    """A line that removes those that nobody has used for so long, and the files in the store that have other names in these alone:
+    that one of a file's names goes is a change of it, and it would stay for as long again."""
+    old = f"-mtime +{keep_days - 1}"
+    spares = f"find . {IN_SPARES} {old}"
+    theirs = f"{spares} | while read -r each; do find \"$each\" -type f -exec stat -c '%i %h' {{}} +; done"
+    stored = f"find . {IN_SPARES} -o -type f -exec stat -c '%i 0 %n' {{}} +"
+    unused = (
+        "NF == 2 { names[$1]++; links[$1] = $2 } NF == 3 && ($1 in names) && names[$1] + 1 == links[$1] { print $3 }"
     )
-    stored = f"find . {IN_SPARES} -o -type f -links 2 -ctime +{since} -exec stat -c '%i %n' {{}} +"
-    both = "NF == 1 { old[$1] = 1 } NF == 2 && $1 in old { print $2 }"
     return (
-        f"( cd {shlex.quote(posixpath.join(workdir, STORE))} || exit; "
-        f"{{ {theirs}; {stored}; }} | awk '{both}' | xargs rm -f --; {spares} -exec rm -rf {{}} + ) 2> /dev/null"
+        f'( cd {shlex.quote(posixpath.join(workdir, STORE))} && [ -n "$({spares} | head -n 1)" ] || exit; '
+        f"{{ {theirs}; {stored}; }} | awk '{unused}' | xargs rm -f --; {without_spares(old)} ) 2> /dev/null"
     )
 
 
 def _unused(workdir: str) -> str:
     # A file that a run uses has a second name in its folder.
-    return f"find {shlex.quote(posixpath.join(workdir, STORE))} -type f -links 1"
+    return f"find {shlex.quote(posixpath.join(workdir, STORE))} {IN_SPARES} -o -type f -links 1"
 
 
 def _quoted(workdir: str, run_id: str) -> tuple[str, str]:

@@ -111,11 +111,14 @@ def take(path: bytes, blobs: bytes, wanted: bytes) -> str:
     return "medweave-took."
 
 
-def spare(blobs: bytes, wanted: bytes) -> str:
-    """Makes a folder of the store's files for whoever wants this tree the next time; files that nobody may write to."""
+def spare(blobs: bytes, wanted: bytes, token: bytes) -> str:
+    """Makes a folder of the store's files for whoever wants this tree the next time; files that nobody may write to.
+
+    `token` is in its name until it is whole.
+    """
     blobs = os.path.abspath(blobs)
     place = place_of(blobs, wanted)
-    new, made = b"%s%s-%d" % (place, SPARE, os.getpid()), place + SPARE
+    new, made = b"%s%s-%s" % (place, SPARE, token), place + SPARE
     if not os.path.isdir(made):
         _linked(new, blobs, _known(place, wanted))
         os.rename(new, made)  # where another one has made it, that one stays, and the shell removes this one

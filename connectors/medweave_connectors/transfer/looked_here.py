@@ -85,7 +85,10 @@ def _known_by(real: str, found: list[Found]) -> KnownBy | None:
     quiet_since_ns = time.time_ns() - round(QUIET_S * 1e9)
     if any(said.st_mtime_ns > quiet_since_ns or said.st_ctime_ns > quiet_since_ns for _, said in files):
         return None
-    state = hashlib.sha256(os.fsencode("\0".join([real, *(path for path, _ in files), ""])))
+    # A folder's own times change with what is made and removed in it, which its entries show.
+    folders = [(path, f"{stat.S_IMODE(said.st_mode):o}") for path, said in found if not stat.S_ISREG(said.st_mode)]
+    words = [real, *(path for path, _ in files), "", *(word for each in folders for word in each), ""]
+    state = hashlib.sha256(os.fsencode("\0".join(words)))
     pack = _FACTS.pack
     facts = [
         pack(each.st_dev, each.st_ino, each.st_mode, each.st_size, each.st_mtime_ns, each.st_ctime_ns)

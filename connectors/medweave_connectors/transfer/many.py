@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import secrets
 import shlex
 
 from medweave_connectors.transfer import digest, far_files, seal
@@ -107,13 +108,18 @@ def taken(text: str) -> bool:
 
 def spare(store: Store, tree: str) -> str:
     """A line that makes a folder of the store's files ready, for the next one that wants this tree."""
-    junk = shlex.quote(_spare(store, tree))
-    return f"{{ {_run('spare', store.blobs, tree)} || rm -rf {junk}-*; }}"
+    token = secrets.token_hex(6)  # two at once do not get into each other's way
+    junk = shlex.quote(f"{_spare(store, tree)}-{token}")
+    return f"{{ {_run('spare', store.blobs, tree, token)} || rm -rf {junk}; }}"
 
 
 def check(store: Store, tree: str) -> list[str]:
-    """Words that read what `spare` has made ready: `is_whole` tells whether it is there, and right."""
-    return [f"{LOOK}{{ {_run('check', store.blobs, tree)} || :; }}"]
+    """Words that read what `spare` has made ready: `is_whole` tells whether it is there, and right. What is not, goes."""
+    place = _spare(store, tree)
+    wrong, gone = shlex.quote(place), shlex.quote(f"{place}-{secrets.token_hex(6)}")
+    return [
+        f"{LOOK}{{ {_run('check', store.blobs, tree)} || {{ mv {wrong} {gone} && rm -rf {gone}; }} 2>/dev/null || :; }}"
+    ]
 
 
 def is_whole(text: str) -> bool:

@@ -27,7 +27,7 @@ from medweave_connectors.transfer.broken import Broken, Differs
 from medweave_connectors.transfer.commands import Place
 from medweave_connectors.transfer.flow import Flow, counted_by
 from medweave_connectors.transfer.going_on import Carrier, GoingOn
-from medweave_connectors.transfer.known import Digests, failed
+from medweave_connectors.transfer.known import GUESSED_BYTES, Digests, failed
 from medweave_connectors.transfer.manifest import Manifest, Unlisted
 from medweave_connectors.transfer.planting import Tree
 from medweave_connectors.transfer.reuse import Reuse, is_worth_it
@@ -403,7 +403,9 @@ class Sending:
         """What the store gets once the copy stands, and loses then; before it makes ready what would be the first to go."""
         kept, ready = ([], []) if self._reuse is None else self._reuse.later(location, self.place.final)
         swept = [store.evict(self._store)] if self._store is not None and self._sweeps else []
-        return [*kept, *swept, *ready]
+        # Nobody would look for it, see `Digests.expected`.
+        is_for_nobody = not self.source.local or self.seen.num_bytes > GUESSED_BYTES
+        return [*kept, *swept, *([] if is_for_nobody else ready)]
 
     async def drop(self) -> None:
         """Removes what is not in its place, wherever it can be reached."""

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from medweave_connectors.placement.folder_commands import IN_SPARES, STORE
+from medweave_connectors.placement.folder_commands import IN_SPARES, STORE, without_spares
 from medweave_connectors.transfer import far_files
 from medweave_connectors.transfer.classes import in_order
 from medweave_connectors.transfer.manifest import ROOT, Entry, Kind, Manifest
@@ -107,7 +107,7 @@ def evict(store: Store, *, needed_bytes: int = 0) -> str:
     return (
         f"( export LC_ALL=C TZ=UTC; cd {shlex.quote(store.root)} 2>/dev/null || exit 0; "
         f'[ {needed_bytes} -gt 0 ] || [ "$({total})" -gt {limit} ] || exit 0; '
-        f"seen=$({files} '%z %s %n' {{}} + 2>/dev/null | sort); find . {IN_SPARES} -exec rm -rf {{}} +; "
+        f"seen=$({files} '%z %s %n' {{}} + 2>/dev/null | sort); {without_spares()}; "
         f"{{ printf '%s\\n' \"$seen\"; find . -type f -links 1; }} 2>/dev/null | awk '{choose}' | xargs rm -f -- )"
     )
 

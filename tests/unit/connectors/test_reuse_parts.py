@@ -189,6 +189,13 @@ def test_a_command_that_changes_what_was_staged_is_run_each_time(tmp_path: Path,
     assert not kept.keep(KEY, made, staged=staged, run_id="run-1")
 
 
+def test_links_that_lead_in_circles_are_not_followed_to_see_what_was_staged(tmp_path: Path) -> None:
+    kept, made = shelf(tmp_path), outputs(tmp_path)
+    for number in range(30):  # each of them once more in each of them
+        (made / f"{number}").symlink_to(".")
+    assert not kept.keep(KEY, made, staged={"config.json": sha256_of("staged")}, run_id="run-1")
+
+
 def test_what_was_staged_and_left_alone_is_no_part_of_what_is_kept(tmp_path: Path) -> None:
     kept, made, into = shelf(tmp_path), outputs(tmp_path), tmp_path / "into"
     (made / "new").write_text("new")

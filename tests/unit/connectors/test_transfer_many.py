@@ -252,6 +252,26 @@ def test_what_stands_ready_and_is_wrong_is_not_taken(runs: Runs, spoiled: str) -
     ready = spare.stat().st_ino if spare.exists() else None
     assert runs.send() == (2 if spoiled == "a byte" else 0), "two of its files are the same"
     assert (runs.at.target / "cohort").stat().st_ino != ready
+    wait_until(lambda: bool(runs.spares) and content_of(runs.spares[0]) == content_of(runs.cohort))
+    assert content_of(runs.ready()) == content_of(runs.cohort), "a right one takes its place"
+
+
+@pytest.mark.parametrize("change", ["an empty folder", "less than before", "other permissions"])
+def test_a_folder_whose_folders_have_changed_is_another_one(runs: Runs, change: str) -> None:
+    empty, case = runs.cohort / "empty", runs.cohort / "case 0"
+    if change == "less than before":
+        empty.mkdir()
+    runs.send()
+    runs.ready()
+    if change == "an empty folder":
+        empty.mkdir()
+    elif change == "less than before":
+        empty.rmdir()
+    else:
+        case.chmod(0o710)
+    assert runs.send() == 0
+    arrived = runs.at.target / "cohort" / "case 0"
+    assert arrived.stat().st_mode & 0o777 == case.stat().st_mode & 0o777
 
 
 def test_another_folder_than_the_last_time_leaves_what_stands_ready(runs: Runs) -> None:

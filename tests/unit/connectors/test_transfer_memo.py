@@ -111,7 +111,18 @@ def follow_another(file: Path) -> None:
     file.symlink_to("2")
 
 
-@pytest.mark.parametrize("change", [rewrite, swap, follow_another, Path.unlink, lambda file: file.chmod(0o755)])
+@pytest.mark.parametrize(
+    "change",
+    [
+        rewrite,
+        swap,
+        follow_another,
+        Path.unlink,
+        lambda file: file.chmod(0o755),
+        lambda file: (file.parent / "empty").mkdir(),
+        lambda file: file.parent.chmod(0o700),
+    ],
+)
 def test_one_that_has_been_touched_is_not_known(tmp_path: Path, cohort: Path, change: Callable[[Path], None]) -> None:
     held = remembered(tmp_path / "memo", cohort)
     change(cohort / "Doe^Jane" / "1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -20,13 +21,13 @@ from hypothesis import strategies as st
 
 from medweave_connectors.errors import NoRoom
 from medweave_connectors.placement.data_rules import CLASSES
-from medweave_connectors.placement.folder_commands import STORE, make, remove_traces
+from medweave_connectors.placement.folder_commands import STORE, make, remove_traces, without_spares
 from medweave_connectors.transfer import manager, manifest, many, seal, store
 from medweave_connectors.transfer.classes import Port
 from medweave_connectors.transfer.guard import carrying
 from medweave_connectors.transfer.store import Store
 from support.engine import wait_until
-from support.transfers import Places, Route, places
+from support.transfers import Places, Route, places, replaced
 
 BUSYBOX = (
     "tar",
@@ -476,12 +477,50 @@ def test_what_nobody_has_used_for_so_long_goes_with_the_old_runs(runs: Runs) -> 
         assert len(runs.blobs()) == left
 
 
+def test_who_removes_what_stands_ready_takes_it_away_from_its_name_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A run that gets it by a rename loses nothing of it to somebody who is removing it already.
+    (tmp_path / "store" / "lists" / "00" / "11.spare").mkdir(parents=True)
+    replaced(tmp_path, "rm", f'echo "$@" >> "{tmp_path}/removed"; exec "$real" "$@"')
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    subprocess.run(["sh", "-c", without_spares()], check=True, cwd=tmp_path / "store")
+    assert list((tmp_path / "store" / "lists" / "00").iterdir()) == []
+    assert re.fullmatch(r"-rf \./lists/00/11\.spare\.gone\.\d+\n", (tmp_path / "removed").read_text())
+
+
+def test_files_that_several_of_them_have_go_with_the_last_one(runs: Runs) -> None:
+    # Cohorts that grow share files, and a file may be twice in one.
+    blobs = [runs.root / "derived" / "00" / name for name in ("shared", "twice", "kept by a younger one")]
+    blobs[0].parent.mkdir(parents=True)
+    spares = [runs.root / "derived" / "lists" / "00" / name for name in ("11.spare", "22.spare", "33.spare")]
+    names = [
+        ("shared", 0),
+        ("shared", 1),
+        ("twice", 1),
+        ("twice", 1),
+        ("kept by a younger one", 0),
+        ("kept by a younger one", 2),
+    ]
+    for blob in blobs:
+        blob.write_text(blob.name)
+    for number, (name, at) in enumerate(names):
+        spares[at].mkdir(parents=True, exist_ok=True)
+        (spares[at] / f"{number}").hardlink_to(runs.root / "derived" / "00" / name)
+    for spare, days in zip(spares, (30, 20, 1), strict=True):
+        os.utime(spare, (time.time() - days * 86400,) * 2)
+    line = make(str(runs.workdir), "later", keep_days=14)
+    subprocess.run(["sh", "-c", line], check=True, stdout=subprocess.DEVNULL)
+    assert [each.exists() for each in blobs] == [False, False, True]
+    assert [each.exists() for each in spares] == [False, False, True]
+
+
 @pytest.mark.parametrize("days", [1, 0])
 def test_what_stood_ready_for_so_long_goes_with_its_files(runs: Runs, days: int) -> None:
     # Not a day ago; a file system's clock cannot be set back. What a run uses stays, and what has not stood so long.
-    blobs = [runs.root / "a kind" / "00" / name for name in ("spared", "of a run", "newer")]
+    blobs = [runs.root / "derived" / "00" / name for name in ("spared", "of a run", "newer")]
     blobs[0].parent.mkdir(parents=True)
-    spares = [runs.root / "a kind" / "lists" / "00" / name for name in ("11.spare", "22.spare", "33.spare-17")]
+    spares = [runs.root / "derived" / "lists" / "00" / name for name in ("11.spare", "22.spare", "33.spare-17")]
     for blob, spare in zip(blobs, spares, strict=True):
         blob.write_bytes(b"scan")
         (spare / "a folder").mkdir(parents=True)
