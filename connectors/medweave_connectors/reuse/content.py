@@ -106,8 +106,12 @@ class Contents:
 FOLDER_SIGN = "/"  # in the place of a digest
 
 
-def tree(folder: str) -> Iterator[tuple[str, str, bool]]:
-    """Everything below a folder in one order, links followed: the path inside, the path, and whether it is a folder."""
+def tree(folder: str, *, only_into: Collection[str] | None = None) -> Iterator[tuple[str, str, bool]]:
+    """Everything below a folder in one order, links followed: the path inside, the path, and whether it is a folder.
+
+    Args:
+        only_into: paths inside of the folders that are looked into; all of them where there are none.
+    """
     for at, folders, files in os.walk(folder, followlinks=True):
         folders.sort()
         inside = at[len(folder) :].lstrip("/")
@@ -115,6 +119,8 @@ def tree(folder: str) -> Iterator[tuple[str, str, bool]]:
             yield posixpath.join(inside, name), posixpath.join(at, name), True
         for name in sorted(files):
             yield posixpath.join(inside, name), posixpath.join(at, name), False
+        if only_into is not None:
+            folders[:] = [name for name in folders if posixpath.join(inside, name) in only_into]
 
 
 def has_more(there: Iterable[str], staged: Collection[str]) -> bool:

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from medweave_connectors.reuse.content import FOLDER_SIGN, Contents, Unreadable, has_more
+from medweave_connectors.reuse.content import FOLDER_SIGN, Contents, Unreadable, has_more, tree
 from medweave_connectors.reuse.memo import Memo
 from medweave_connectors.secret import made_once
 
@@ -177,7 +177,9 @@ class Shelf:
         return there == [sha256 for sha256, _ in record.files.values()]
 
     def _are_as_they_were(self, outputs: Path, staged: Mapping[str, str]) -> bool:
-        there = _staged_now(outputs, staged) if staged else {}
+        if not staged:
+            return True
+        there = {inside: is_folder for inside, _, is_folder in tree(os.fspath(outputs), only_into=staged)}
         if any(there.get(inside) != (was == FOLDER_SIGN) for inside, was in staged.items()) or has_more(there, staged):
             return False
         files = {inside: was for inside, was in staged.items() if was != FOLDER_SIGN}
@@ -250,17 +252,6 @@ def _found(outputs: Path, staged: Collection[str]) -> dict[str, os.stat_result]:
                 found[inside] = path.lstat()
         folders[:] = [name for name in folders if Path(at, name).relative_to(outputs).as_posix() in found]
     return found
-
-
-def _staged_now(outputs: Path, staged: Mapping[str, str]) -> dict[str, bool]:
-    """What lies in a folder and in the folders of it that were staged, links followed: paths, and whether each is a folder."""
-    there: dict[str, bool] = {}
-    for at, folders, files in os.walk(outputs, followlinks=True):
-        inside = Path(at).relative_to(outputs)
-        for names, is_folder in ((folders, True), (files, False)):
-            there |= {(inside / name).as_posix(): is_folder for name in names}
-        folders[:] = [name for name in folders if (inside / name).as_posix() in staged]
-    return there
 
 
 def _inner(link: Path, outputs: Path) -> str:

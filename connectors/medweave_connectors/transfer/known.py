@@ -46,8 +46,13 @@ class Digests:
     def expected(self, path: str) -> str | None:
         """The tree that a folder of this machine had when it was read last (`many.tree_of`); None where a store would read too much
         for a guess, or it is not known."""
-        folder = None if self._memo is None else looked_here.folder_key(path)
-        tree, num_bytes = (self._memo.last(folder) if self._memo and folder else None) or (None, 0)
+        if (
+            self._memo is None
+            or (folder := looked_here.folder_key(path)) is None
+            or (last := self._memo.last(folder)) is None
+        ):
+            return None
+        tree, num_bytes = last
         return tree if num_bytes <= GUESSED_BYTES else None
 
     async def _recalled(self, seen: Manifest) -> Manifest | None:
@@ -68,8 +73,8 @@ class Digests:
         await self._note(seen, read)
 
     async def _note(self, seen: Manifest, read: Manifest) -> None:
-        if self._memo is not None and many.are_in(seen) and seen.known_by is not None:
-            await asyncio.to_thread(self._memo.note, seen.known_by, seen, read, many.tree_of(read))
+        if (memo := self._memo) is not None and many.are_in(seen) and (known_by := seen.known_by) is not None:
+            await asyncio.to_thread(lambda: memo.note(known_by, seen, read, many.tree_of(read)))
 
 
 def failed(task: asyncio.Future[Any]) -> bool:

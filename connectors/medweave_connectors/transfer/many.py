@@ -67,7 +67,7 @@ def settled(path: str, tree: str, store: Store | None) -> list[str]:
     note = shlex.quote(note_of(path))
     waits = ""
     if store is not None:
-        waiting = _waiting(store, tree)
+        waiting = _beside_list(store, tree, far_files.WAITING)
         folder, new = shlex.quote(posixpath.dirname(waiting)), shlex.quote(waiting)
         waits = f" && {{ mkdir -p -m 700 {folder} && mv -f {note} {new} || :; }}"  # without it, it is sent another time
     # While the driver reads what it has sent, the disk writes. A disk that cannot is told here, for it tells it once.
@@ -79,15 +79,11 @@ def settled(path: str, tree: str, store: Store | None) -> list[str]:
 def keep_later(store: Store, path: str, tree: str) -> str:
     """A line that makes blobs of the files of a folder that stands at its place now, and keeps its tree. Thousands of names take
     as long as a part of the copy, and nobody needs them before another copy of the same: see `store.aside`."""
-    return _run("keep", path, _waiting(store, tree), store.blobs, tree)
+    return _run("keep", path, _beside_list(store, tree, far_files.WAITING), store.blobs, tree)
 
 
-def _waiting(store: Store, tree: str) -> str:
-    return os.fsdecode(far_files.place_of(os.fsencode(store.blobs), tree.encode()) + far_files.WAITING)
-
-
-def _spare(store: Store, tree: str) -> str:
-    return os.fsdecode(far_files.place_of(os.fsencode(store.blobs), tree.encode()) + far_files.SPARE)
+def _beside_list(store: Store, tree: str, ending: bytes) -> str:
+    return os.fsdecode(far_files.place_of(os.fsencode(store.blobs), tree.encode()) + ending)
 
 
 def is_settled(text: str) -> bool:
@@ -109,13 +105,13 @@ def taken(text: str) -> bool:
 def spare(store: Store, tree: str) -> str:
     """A line that makes a folder of the store's files ready, for the next one that wants this tree."""
     token = secrets.token_hex(6)  # two at once do not get into each other's way
-    junk = shlex.quote(f"{_spare(store, tree)}-{token}")
+    junk = shlex.quote(f"{_beside_list(store, tree, far_files.SPARE)}-{token}")
     return f"{{ {_run('spare', store.blobs, tree, token)} || rm -rf {junk}; }}"
 
 
 def check(store: Store, tree: str) -> list[str]:
     """Words that read what `spare` has made ready: `is_whole` tells whether it is there, and right. What is not, goes."""
-    place = _spare(store, tree)
+    place = _beside_list(store, tree, far_files.SPARE)
     wrong, gone = shlex.quote(place), shlex.quote(f"{place}-{secrets.token_hex(6)}")
     return [
         f"{LOOK}{{ {_run('check', store.blobs, tree)} || {{ mv {wrong} {gone} && rm -rf {gone}; }} 2>/dev/null || :; }}"
@@ -130,7 +126,7 @@ def is_whole(text: str) -> bool:
 def move(store: Store, path: str, tree: str) -> list[str]:
     """Words that make it the folder at a path: `taken` tells whether they did. A program that copied it instead would not do."""
     rename = shlex.quote("import os, sys; os.rename(*sys.argv[1:])")
-    given = f"{shlex.quote(_spare(store, tree))} {shlex.quote(path)}"
+    given = f"{shlex.quote(_beside_list(store, tree, far_files.SPARE))} {shlex.quote(path)}"
     return [f"( python3 -I -S -c {rename} {given} && echo medweave-took. ) 2>/dev/null || :"]
 
 

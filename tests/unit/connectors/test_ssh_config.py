@@ -336,7 +336,6 @@ def test_nobody_to_log_in_as(monkeypatch: pytest.MonkeyPatch) -> None:
         asyncio.run(openssh.look_up("somewhere", "", None, where="deployments.login.config.username"))
 
 
-@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux can be asked")
 def test_what_comes_is_acknowledged_at_once() -> None:
     """The server waits for it with its first answer, which takes 40 ms else."""
     heard = list[bytes]()
