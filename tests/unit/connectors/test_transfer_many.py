@@ -300,8 +300,8 @@ def test_of_two_that_make_a_folder_ready_one_does(runs: Runs) -> None:
     (tree,), spare = runs.trees, runs.ready()
     at = Store(str(runs.workdir / STORE), 1)
     shutil.rmtree(spare)
-    line = many.spare(at, tree.parent.name + tree.name)
-    begun = [subprocess.Popen(["sh", "-c", line]) for _ in range(4)]
+    lines = [many.spare(at, tree.parent.name + tree.name) for _ in range(4)]
+    begun = [subprocess.Popen(["sh", "-c", line]) for line in lines]
     assert [each.wait() for each in begun] == [0] * 4
     assert content_of(spare) == content_of(runs.cohort)
     assert [each.name for each in tree.parent.iterdir() if each.is_dir()] == [spare.name]
