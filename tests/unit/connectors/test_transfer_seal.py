@@ -1,0 +1,61 @@
+"""A seal tells one folder from every other."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from medweave_connectors.transfer import manifest, seal
+
+NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
+    lambda name: name not in {".", ".."}
+)
+
+
+def sealed(path: Path) -> str | None:
+    words = " ".join(seal.command(str(path)))
+    return seal.read(subprocess.run(["sh", "-c", words], capture_output=True, text=True, check=True).stdout)
+
+
+def told(path: Path) -> str | None:
+    words = " ".join(manifest.command(str(path)))
+    listing = subprocess.run(["sh", "-c", words], capture_output=True, text=True, check=True).stdout
+    return seal.of(manifest.parse(listing))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    files=st.dictionaries(NAMES, st.binary(max_size=20), min_size=1, max_size=4),
+    folders=st.sets(NAMES, max_size=2),
+    data=st.data(),
+)
+def test_a_seal_is_that_of_the_same_entries_only(
+    files: dict[str, bytes], folders: set[str], data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name, "root")
+        root.mkdir()
+        for folder in folders - files.keys():
+            (root / folder).mkdir()
+        for file, content in files.items():
+            (root / file).write_bytes(content)
+        first = sealed(root)
+        odd = any(sign in path for path in (*files, *folders) for sign in "\\\n\r")
+        assert told(root) == (None if odd else first)
+        file = root / data.draw(st.sampled_from(sorted(files)))
+        what = data.draw(st.sampled_from(["content", "gone", "folder", "renamed", "one more"]))
+        if what == "content":
+            file.write_bytes(file.read_bytes() + b"x")
+        elif what in ("gone", "folder"):
+            file.unlink()
+        elif what == "renamed":
+            file.rename(root / (file.name[:200] + "other"))
+        else:
+            (root / (file.name[:200] + "more")).mkdir(exist_ok=False)
+        if what == "folder":
+            file.mkdir()
+        assert sealed(root) != first
