@@ -331,9 +331,15 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
         """Runs a job to its end: the exit code, `TIMED_OUT` or `LOST`; in these two the job has been ended, if it could be."""
         end = LOST
         try:
-            # Its process group can be ended from another session when this one is lost.
-            async with self._limited_session(location, f"echo {GROUP_MARK}$$ >&2; {line}") as process:
-                self._groups[key] = location, await _group(process.stderr)
+            # Another session can end its process group when this one is lost: it begins once that is known here, or never.
+            line = f"echo {GROUP_MARK}$$ >&2; read -r _ || exit; {line}"
+            async with self._limited_session(location, line) as process:
+                group = await _group(process.stderr)
+                if group and not self._closing:
+                    self._groups[key] = location, group
+                    process.stdin.write(b"begin\n")
+                else:
+                    process.stdin.write_eof()
                 reading = asyncio.gather(_each(process.stdout, output.stdout), _each(process.stderr, output.stderr))
                 try:
                     await asyncio.wait_for(reading, timeout)
@@ -345,7 +351,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
             pass  # lost
         finally:
             known = self._groups.pop(key, None)
-            if end == LOST and known is not None and known[1]:
+            if end == LOST and known is not None:
                 await self._end(*known, key)
         return end
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Iterator
@@ -14,9 +15,10 @@ import pytest
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.errors import SiteConfigError, SiteUnreachable
+from medweave_connectors.ssh import connector as ssh_connector
 from medweave_connectors.ssh.connector import MedweaveSSHConnector
 from support.connector_contract import NO_QUEUE, ConnectorContract
-from support.connector_runs import Site, text_of, using
+from support.connector_runs import SLEEPER, Site, gone, run_job, running, text_of, using
 from support.engine import run, write_workflow
 from support.engine_file import LOCAL, engine_file, ssh_site
 from support.ssh_server import SSHServer, ssh_server
@@ -45,6 +47,29 @@ class TestSSH(ConnectorContract, lacks=NO_QUEUE):
     @pytest.fixture
     def site(self, server: SSHServer) -> Site:
         return site_of(server)
+
+
+def test_a_job_begins_only_when_it_can_be_ended(server: SSHServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    # One was begun before its process group was known here: who cancelled it in between left it behind.
+    site, asked = site_of(server), asyncio.Event()
+
+    async def never(_stderr: Any) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return ""
+
+    async def act(connector: MedweaveSSHConnector, place: ExecutionLocation) -> None:
+        going = asyncio.ensure_future(run_job(site, connector, place, SLEEPER))
+        await asked.wait()
+        await asyncio.sleep(0.5)  # the machine has got all of it
+        going.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await going
+        await asyncio.to_thread(gone, site)
+
+    monkeypatch.setattr(ssh_connector, "_group", never)
+    using(site, act)
+    assert (running(site), site.read(f"{site.work}/begun")) == ([], "")
 
 
 def test_memory_is_told_in_mib(server: SSHServer) -> None:
