@@ -76,6 +76,7 @@ class ApiServer:
         make_pod: makes the pod of a release, from its workload and its number; tests replace it to make one that is not ready.
         environment: variables of every pod.
         commands: what was executed, by pod.
+        start_s: so long it takes to start a step's command, s.
     """
 
     def __init__(self) -> None:
@@ -90,6 +91,7 @@ class ApiServer:
         self.make_pod: Callable[[dict[str, Any], int], dict[str, Any]] = pod_of
         self.environment: dict[str, str] = {}
         self.commands: dict[str, list[list[str]]] = {}
+        self.start_s = 0.0
         self._processes: dict[str, list[asyncio.subprocess.Process]] = {}
         self._sockets: dict[str, list[web.WebSocketResponse]] = {}
         self._loop = asyncio.new_event_loop()
@@ -264,6 +266,8 @@ class ApiServer:
         await socket.prepare(request)
         self._sockets.setdefault(name, []).append(socket)
         self.commands.setdefault(name, []).append(command)
+        if "medweave-pod pid" in command[-1]:
+            await asyncio.sleep(self.start_s)
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.PIPE,

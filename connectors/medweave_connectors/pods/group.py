@@ -31,6 +31,7 @@ GRACE_S = 4.0  # between asking a command to end and killing it
 OWN_WORDS_S = 20.0  # after the first node failed, the others may end by themselves and say why
 WATCH_S = 2.0
 ASK_S = 10.0  # for a short command of ours
+START_S, START_PAUSE_S = 5.0, 0.05  # a kubelet that was asked to start a command cannot be told not to
 BACK_S, BACK_PAUSE_S = 20.0, 1.0
 NODE_S = 90.0  # a cluster misses a node after 40 or 50 s, and may tell it some seconds later
 HEARD_S, HEARD_PAUSE_S = 15.0, 0.5
@@ -285,6 +286,9 @@ class Group:
 
     async def _end(self, member: Member, signal: str) -> bool:
         """Whether it could be ended, or had ended."""
+        deadline = time.monotonic() + START_S
+        while member.before.pid is None and not member.ended and time.monotonic() < deadline:
+            await asyncio.sleep(START_PAUSE_S)
         words = ["sh", "-c", end_line(member.before.pid, member.key, signal=signal, grace_s=GRACE_S)]
         with contextlib.suppress(PodLost, TimeoutError):
             async with asyncio.timeout(GRACE_S + ASK_S):

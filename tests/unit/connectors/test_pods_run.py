@@ -122,6 +122,19 @@ def test_ctrl_c_ends_what_runs_in_the_pod(tmp_path: Path, server: ApiServer) -> 
     assert ended.of_type("job.ended")[0]["data"]["state"] == "cancelled"
 
 
+def test_ctrl_c_ends_what_is_just_being_started(tmp_path: Path, server: ApiServer) -> None:
+    # A kubelet starts it, whoever has hung up meanwhile.
+    write(tmp_path, {"sleeper": f"echo $$ > {tmp_path}/pid; while :; do sleep 0.1; done"})
+    server.start_s = 2
+    going = start(tmp_path)
+    wait_until(lambda: any("medweave-pod pid" in words[-1] for each in server.commands.values() for words in each), 60)
+    going.signal(signal.SIGINT)
+    ended = going.wait()
+    time.sleep(2.5)
+    assert gone(tmp_path / "pid")
+    assert ended.of_type("job.ended")[0]["data"]["state"] == "cancelled"
+
+
 def test_a_gang_runs_once_per_pod(tmp_path: Path, server: ApiServer) -> None:
     script = (
         f"echo $MEDWEAVE_NODE_RANK of $MEDWEAVE_NUM_NODES at $MEDWEAVE_RENDEZVOUS in $POD_NAME >> {tmp_path}/nodes; "
