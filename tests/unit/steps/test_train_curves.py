@@ -52,7 +52,8 @@ def test_events_can_be_read_while_the_training_goes_on_and_after_it_was_killed(t
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        wait_until(lambda: len(steps_of(tmp_path / "log", "training/loss")) >= 2 or process.poll() is not None, 120)
+        # After the loss of an epoch comes what its validation found.
+        wait_until(lambda: len(steps_of(tmp_path / "log", "validation/dice")) >= 2 or process.poll() is not None, 120)
         assert process.poll() is None, "it goes on"
     finally:
         process.kill()
