@@ -15,7 +15,7 @@ from support.transfers import Places, Route
 
 
 class Runs:
-    """A site that several runs copy to, one after the other.
+    """A site that several runs copy to, one after the other; `next` begins the first of them, too.
 
     Attributes:
         told: what each copy was recorded with.
@@ -25,7 +25,6 @@ class Runs:
         self.at, self.workdir, self.told = at, workdir, list[dict[str, Any]]()
         self._number = 0
         monkeypatch.setattr(manager, "current", lambda: self._run)
-        self.next()
 
     def next(self) -> Path:
         """Another run; where its copies come to."""

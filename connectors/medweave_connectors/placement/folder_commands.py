@@ -11,6 +11,10 @@ import shlex
 MARK = ".medweave-run"
 STORE = ".medweave-store"
 IN_SPARES = "-type d -name '*.spare*' -prune"  # of `find`: folders in the store that no run uses
+_CLAIM = 'for each; do gone="$each.gone.$$"; mv "$each" "$gone" 2>/dev/null && rm -rf "$gone"; done; :'
+# Before the paths of some of these: removes them. Each is renamed first, as by whoever takes it for a run: one of both gets it, and
+# what a run has got loses nothing.
+CLAIM = f"sh -c {shlex.quote(_CLAIM)} sh"
 
 
 def folder_of(workdir: str, run_id: str) -> str:
@@ -55,14 +59,12 @@ def remove_traces(workdir: str, run_id: str) -> str:
 
 
 def without_spares(tests: str = "") -> str:
-    """A line that removes what stands ready in a store where the shell is. Each is renamed first, as by whoever takes it for a run:
-    one of both gets it, and what a run has got loses nothing.
+    """A line that removes what stands ready in a store where the shell is.
 
     Args:
         tests: of `find`, which ones.
     """
-    claim = 'for each; do gone="$each.gone.$$"; mv "$each" "$gone" 2>/dev/null && rm -rf "$gone"; done; :'
-    return f"find . {IN_SPARES} {tests} -exec sh -c {shlex.quote(claim)} sh {{}} + 2>/dev/null"
+    return f"find . {IN_SPARES} {tests} -exec {CLAIM} {{}} + 2>/dev/null"
 
 
 def _old_spares(workdir: str, keep_days: int) -> str:

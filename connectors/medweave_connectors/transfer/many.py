@@ -11,6 +11,7 @@ import posixpath
 import secrets
 import shlex
 
+from medweave_connectors.placement.folder_commands import CLAIM
 from medweave_connectors.transfer import digest, far_files, seal
 from medweave_connectors.transfer.commands import sync
 from medweave_connectors.transfer.manifest import LOOK, ROOT, Kind, Manifest
@@ -111,11 +112,8 @@ def spare(store: Store, tree: str) -> str:
 
 def check(store: Store, tree: str) -> list[str]:
     """Words that read what `spare` has made ready: `is_whole` tells whether it is there, and right. What is not, goes."""
-    place = _beside_list(store, tree, far_files.SPARE)
-    wrong, gone = shlex.quote(place), shlex.quote(f"{place}-{secrets.token_hex(6)}")
-    return [
-        f"{LOOK}{{ {_run('check', store.blobs, tree)} || {{ mv {wrong} {gone} && rm -rf {gone}; }} 2>/dev/null || :; }}"
-    ]
+    wrong = shlex.quote(_beside_list(store, tree, far_files.SPARE))
+    return [f"{LOOK}{{ {_run('check', store.blobs, tree)} || {CLAIM} {wrong}; }}"]
 
 
 def is_whole(text: str) -> bool:

@@ -10,16 +10,15 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medweave_connectors.placement.folder_commands import STORE, remove_traces
-from medweave_connectors.transfer import digest, far_files, looked_here, manager, manifest, many, memo, seal, store
+from medweave_connectors.transfer import digest, far_files, looked_here, manifest, many, memo, seal, store
 from medweave_connectors.transfer.store import Store
+from support import store_runs
 from support.engine import wait_until
 from support.old_python import assert_is_python
 from support.transfers import Places, places
@@ -107,24 +106,19 @@ class Runs:
     """Runs at a site, one after the other, that get the same cohort of many files."""
 
     def __init__(self, at: Places, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.at, self.workdir, self.told, self.number = at, workdir, dict[str, Any](), 0
+        self.at, self.workdir, self._site = at, workdir, store_runs.Runs(at, workdir, monkeypatch)
         self.cohort = at.source / "cohort"
         for number in range(NUM_FILES):
             file = self.cohort / f"case {number % 3}" / f"{number}"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(b"%d" % (number // 2))
-        monkeypatch.setattr(manager, "current", lambda: self.run)
 
     def send(self) -> int:
         """The files that were sent in a run of its own."""
-        self.number += 1
-        run_id = f"run-{self.number}"
-        self.run = SimpleNamespace(run_id=run_id, transfer_ended=lambda **facts: self.told.update(facts))
-        self.at.target = self.workdir / run_id / "job"
-        self.at.target.mkdir(parents=True)
-        self.at.at_work(lambda each: each.send("from-driver", "cohort"))
+        self._site.next()
+        _, num_files, _ = self._site.send("cohort")
         assert content_of(self.at.target / "cohort") == content_of(self.cohort)
-        return int(self.told["num_files"])
+        return num_files
 
     def ready(self) -> Path:
         """What stands ready for the next run, as soon as it does."""

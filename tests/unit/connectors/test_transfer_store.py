@@ -40,7 +40,9 @@ BUSYBOX = (
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
     with places(tmp_path) as at:
-        yield Runs(at, tmp_path / "work", monkeypatch)
+        found = Runs(at, tmp_path / "work", monkeypatch)
+        found.next()
+        yield found
 
 
 @pytest.fixture(params=["gnu", "busybox", "many"])

@@ -23,7 +23,9 @@ from support.transfers import places, replaced
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
     with places(tmp_path) as at:
-        yield Runs(at, tmp_path / "work", monkeypatch)
+        found = Runs(at, tmp_path / "work", monkeypatch)
+        found.next()
+        yield found
 
 
 def evict(at: Store, needed_bytes: int = 0) -> None:
