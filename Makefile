@@ -3,6 +3,7 @@
 #   make test            everything CI runs without real sites (includes `make check`)
 #   make check           formatting, lint, types, import streets, `medweave validate`
 #   make validate-seeded  mistakes in a copy of the repository, one after the other: `medweave validate` must tell each once
+#   make cases           the inputs of real-world bug reports that failed once; results in build/cases/summary.json
 #   make leaks           fifty identifiers and secrets in what real runs are given, looked for in all that they write
 #   make bench           each figure of docs/benchmarks.md, measured again on this machine
 #   make testbed         a real Slurm, Kubernetes and login node on this machine (Debian, root); what is up is left alone
@@ -34,9 +35,9 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 TESTBED := deployments/testbed/testbed.py
 
-.PHONY: help env demo test check validate-seeded leaks bench docs constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults resume conformance
+.PHONY: help env demo test check validate-seeded cases leaks bench docs constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults resume conformance
 help:
-	@sed -n '2,27p' Makefile | cut -c3-
+	@sed -n '2,28p' Makefile | cut -c3-
 
 env: $(INSTALLED)
 
@@ -58,6 +59,9 @@ check: $(INSTALLED)
 
 validate-seeded: $(INSTALLED)
 	$(BIN)/python tests/validate/seeded.py
+
+cases: $(INSTALLED)
+	$(BIN)/python -m pytest -n 2 --cases-summary build/cases/summary.json tests/cases
 
 leaks: $(INSTALLED)
 	$(BIN)/python tests/leaks/leaks.py
