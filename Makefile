@@ -128,7 +128,6 @@ docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py
 
 constraints: $(INSTALLED)
-	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras \
 	  --no-header --no-annotate --output-file constraints.txt pyproject.toml
 

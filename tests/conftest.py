@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+from support import timings
+
 # Its assertions tell what they saw, as those of a test file do.
 pytest.register_assert_rewrite("support.connector_contract", "support.reuse_contract")
 
@@ -110,6 +112,15 @@ def pytest_testnodedown(node: object, error: object) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--unfinished", action="store_true", help="only tests that the run before has not seen pass")
+    timings.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = config.getoption("--timings")
+    if path:
+        config.pluginmanager.register(timings)
+        if not hasattr(config, "workerinput"):
+            config.pluginmanager.register(timings.Timings(path, config.getoption("--timings-since")))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
