@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from medweave.pipelines import Pipeline, Step
-from medweave_connectors.transfer.classes import WORKFLOW, in_order
+from medweave_connectors.transfer.classes import DEFINITION, WORKFLOW, in_order
 
 AS_READ = "as-read"  # of people, like what the step reads
 OF_PEOPLE = ("identified", "de-identified", "derived")  # the one that tells most of them first
@@ -100,7 +100,9 @@ def carried(pipeline: Pipeline, said: Said, values: Mapping[str, Any] | None = N
     found = {WORKFLOW: _joined(inputs, walk.bound(pipeline.outputs, pipeline.firsts))}
     for step in pipeline.steps:
         writes = {name: (walk.of_output(step, name),) for name in step.writes}
-        found[step.path] = {} if runs(step, walk.values) is False else _joined(walk.of_inputs(step), writes)
+        of_definition = dict.fromkeys(sorted(step.definition_files), (DEFINITION,))
+        is_run = runs(step, walk.values) is not False
+        found[step.path] = {**of_definition, **_joined(walk.of_inputs(step), writes)} if is_run else {}
     return found
 
 

@@ -43,6 +43,8 @@ class Step:
         writes: its outputs.
         firsts: of its inputs, those that take the first source that has a value (`pickValue: first_non_null`).
         when: the workflow's input that says whether it runs; None where it always does, empty for another condition.
+        definition_files: inputs of its tool that no source feeds and whose default is a file or folder: part of the workflow's
+            definition, such as the program that the tool runs.
     """
 
     path: str
@@ -52,6 +54,7 @@ class Step:
     writes: tuple[str, ...] = ()
     firsts: frozenset[str] = frozenset()
     when: str | None = None
+    definition_files: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +117,7 @@ def read_pipeline(path: Path) -> Pipeline:
     return Pipeline(
         path=path,
         steps=tuple(
-            _step(name, step, role=roles[f"/{name}"], gang=_is_gang(path, document, name, step))
-            for name, step in steps.items()
+            _step(name, step, role=roles[f"/{name}"], path=path, workflow=document) for name, step in steps.items()
         ),
         inputs=frozenset(inputs),
         data_inputs=frozenset(name for name, described in inputs.items() if _is_data(described)),
@@ -234,7 +236,8 @@ def _named(section: Any) -> dict[str, Any]:
     return {str(item["id"]).lstrip("#"): item for item in section}
 
 
-def _step(name: str, step: Mapping[str, Any], *, role: str, gang: bool) -> Step:
+def _step(name: str, step: Mapping[str, Any], *, role: str, path: Path, workflow: Mapping[str, Any]) -> Step:
+    tool = _tool(path, name, step)
     reads = {port: _sources(bound, "source") for port, bound in _named(step.get("in") or {}).items()}
     condition = step.get("when")
     named = re.fullmatch(r"\$\(inputs\.(\w+)\)", str(condition))
@@ -242,11 +245,32 @@ def _step(name: str, step: Mapping[str, Any], *, role: str, gang: bool) -> Step:
     return Step(
         path=f"/{name}",
         role=role,
-        gang=gang,
+        gang=_is_gang(workflow, step, tool),
         reads=reads,
         writes=tuple(_written(step)),
         firsts=_firsts(step.get("in")),
         when=None if condition is None else decides[0] if len(decides) == 1 else "",
+        definition_files=_definition_files(tool, step),
+    )
+
+
+def _definition_files(tool: Mapping[str, Any], step: Mapping[str, Any]) -> frozenset[str]:
+    """Return the inputs of a step that have no source and a file or folder as default."""
+    bound = _named(step.get("in") or {})
+    defaults = {
+        name: port.get("default")
+        for name, port in _named(tool.get("inputs") or {}).items()
+        if isinstance(port, Mapping)
+    }
+    defaults |= {
+        name: port["default"] for name, port in bound.items() if isinstance(port, Mapping) and "default" in port
+    }
+    return frozenset(
+        name
+        for name, value in defaults.items()
+        if not _sources(bound.get(name), "source")
+        and isinstance(value, Mapping)
+        and value.get("class") in ("File", "Directory")
     )
 
 
@@ -332,20 +356,26 @@ def _roles(path: Path, steps: list[str]) -> dict[str, str]:
     return {str(step): str(role) for step, role in roles.items()}
 
 
-def _is_gang(path: Path, workflow: Mapping[str, Any], name: str, step: Mapping[str, Any]) -> bool:
-    """Whether the step, or the tool that it runs, says that its command may be started once per node."""
+def _tool(path: Path, name: str, step: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the document that a step runs: a file's, or the one in the step itself."""
     run = step.get("run")
-    if isinstance(run, str) and not (path.parent / run.partition("#")[0]).is_file():
+    if not isinstance(run, str):
+        return run or {}
+    file = run.partition("#")[0]
+    if not (path.parent / file).is_file():
         above = (path.parent / run).parent
-        near = closest(Path(run).name, [each.name for each in above.glob("*.cwl")])
+        near = closest(Path(run).name, [tool.name for tool in above.glob("*.cwl")])
         raise fault_at(
             path, ("steps", name, "run"), "there is no such CWL tool.", seen=run,
             expected="a path from the folder of this workflow", do=near or "correct the path",
         )  # fmt: skip
-    tool = run or {}
-    if isinstance(run, str):
-        tool = _read_cwl(path.parent / run.partition("#")[0], "CWL tool")
-    return GANG in [*_hints(step, workflow), *_hints(tool, tool if isinstance(run, str) else workflow)]
+    return _read_cwl(path.parent / file, "CWL tool")
+
+
+def _is_gang(workflow: Mapping[str, Any], step: Mapping[str, Any], tool: Mapping[str, Any]) -> bool:
+    """Whether the step, or the tool that it runs, says that its command may be started once per node."""
+    document = tool if isinstance(step.get("run"), str) else workflow
+    return GANG in [*_hints(step, workflow), *_hints(tool, document)]
 
 
 def _hints(holder: Mapping[str, Any], document: Mapping[str, Any]) -> list[str]:

@@ -10,6 +10,9 @@ from typing import Any
 from medweave_connectors.placement.data_rules import CLASSES, Fault, able
 
 WORKFLOW = "/"  # the path under which the workflow's own inputs and outputs stand
+# Of a file or folder that the workflow's documents name as a tool's default, such as the tool's own program: no data of people,
+# so it may lie wherever the step runs.
+DEFINITION = "definition"
 WHERE = "dataManager.config.dataRules"
 _TRANSFER, _COLLECTOR = "__transfer__", "-collector"  # in the engine's names of its transfer steps
 
@@ -98,11 +101,14 @@ class Rules:
             port: through which it goes, where that is known.
             classes: of the data; none where they are not known, which no place may hold.
         """
+        classes = frozenset(classes)
         allowed, what, told = self.allowed(names, on_driver=on_driver), _spelled(port), in_order(classes)
         place = (
             "this machine, which drives the run," if on_driver and names[0] not in self.may_hold else f"'{names[0]}'"
         )
         holds = ", ".join(in_order(allowed)) or "nothing"
+        if not told and DEFINITION in classes:
+            return None
         if not told:
             return Fault(
                 what=f"{what} was not sent: nothing says which data it carries.",

@@ -10,7 +10,7 @@ from typing import Any
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.errors import TransferForbidden
-from medweave_connectors.transfer.classes import WORKFLOW, Known, Port, Rules
+from medweave_connectors.transfer.classes import DEFINITION, WORKFLOW, Known, Port, Rules
 
 DRIVER = ""  # the place of all deployments that are this machine
 _carrying: ContextVar[Port | None] = ContextVar("carrying", default=None)
@@ -81,8 +81,8 @@ class Guard:
         return classes
 
     def note(self, copies: Copies, classes: Iterable[str]) -> None:
-        """What lies there has these classes from now on, too."""
-        if self._rules is not None and (of_it := frozenset(classes)):
+        """Add these classes to those of the files; a folder that holds a program is not itself part of a definition."""
+        if self._rules is not None and (of_it := frozenset(classes) - {DEFINITION}):
             for location, path in copies:
                 self._known.note(self._place(location), path, of_it)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from medweave.carried import AS_READ, Said, as_read, carried, held
 from medweave.pipelines import Pipeline, Step, read_pipeline
 from medweave_connectors.placement.data_rules import CLASSES
+from medweave_connectors.transfer.classes import DEFINITION
 
 WORKFLOW = """\
 class: Workflow
@@ -50,6 +51,24 @@ def test_a_pipeline_knows_its_edges_in_every_form_that_cwl_has(pipeline: Pipelin
         {"all": ("look/found", "others"), "seed": ()},
     ]
     assert pipeline.written_beside == {"check": {"found"}, "train": {"sum", "model"}}
+
+
+def test_only_inputs_without_a_source_and_with_a_default_file_belong_to_the_definition(tmp_path: Path) -> None:
+    default = "default: {class: File, location: program.py}"
+    (tmp_path / "tool.cwl").write_text(
+        f"class: CommandLineTool\ninputs:\n  program: {{type: File, {default}}}\n  other: {{type: File, {default}}}\n"
+        f"  number: {{type: int, default: 3}}\n  model: File\n  folder: Directory\n"
+    )
+    (tmp_path / "flow.cwl").write_text(
+        f"class: Workflow\ninputs: {{scan: File}}\noutputs: {{}}\nsteps:\n"
+        f"  one: {{run: tool.cwl, in: {{other: scan, model: {{{default}}}, folder: {{source: scan, {default}}}}}, out: []}}\n"
+    )
+    (tmp_path / "roles.yml").write_text("flow.cwl: {/one: check}\n")
+    pipeline = read_pipeline(tmp_path / "flow.cwl")
+    assert pipeline.steps[0].definition_files == {"program", "model"}
+    ports = carried(pipeline, Said(inputs={"scan": "identified"}, outputs={}))["/one"]
+    assert {name: classes for name, classes in ports.items() if classes == (DEFINITION,)}.keys() == {"program", "model"}
+    assert held(ports) == ["identified"], "the definition restricts no place"
 
 
 @pytest.mark.parametrize(("cohort", "found"), [("identified", "identified"), ("de-identified", "de-identified")])
