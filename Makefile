@@ -55,7 +55,7 @@ check: $(INSTALLED)
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/medweave validate
+	$(BIN)/medweave validate --cwltool
 
 validate-seeded: $(INSTALLED)
 	$(BIN)/python tests/validate/seeded.py

@@ -15,6 +15,7 @@ from medweave_connectors.closest import closest
 from medweave_connectors.documents import parse_mapping, read_mapping, read_text
 from medweave_connectors.field_faults import check, fault_at, faults
 from medweave_connectors.lines import shown
+from medweave_connectors.placement.containers import image_of, refusal
 from medweave_connectors.requests import NAMESPACE, full_name
 from medweave_steps.contracts.errors import UsageError, UserInputError
 
@@ -238,6 +239,9 @@ def _named(section: Any) -> dict[str, Any]:
 
 def _step(name: str, step: Mapping[str, Any], *, role: str, path: Path, workflow: Mapping[str, Any]) -> Step:
     tool = _tool(path, name, step)
+    image = image_of(workflow, step, tool)
+    if image is not None:
+        raise fault_at(path, ("steps", name), **refusal(f"/{name}", image))
     reads = {port: _sources(bound, "source") for port, bound in _named(step.get("in") or {}).items()}
     condition = step.get("when")
     named = re.fullmatch(r"\$\(inputs\.(\w+)\)", str(condition))

@@ -36,6 +36,14 @@ IN_WORKFLOWS: tuple[Mistake, ...] = (
             "ToolTimeLimit",
         ),
         ("a number that is a list", "cwl-structure", "coresMin: 2", "coresMin: [two]"),
+        (
+            "a tool that asks for a container",
+            "container",
+            "requirements:\n",
+            "requirements:\n  DockerRequirement: {dockerPull: 'debian:12.1'}\n",
+            "DockerRequirement",
+            "type: none",
+        ),
     ),
     *of(
         f"{TOOLS}/train.cwl",

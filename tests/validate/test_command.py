@@ -73,6 +73,41 @@ def test_every_form_can_say_that_nothing_was_found(form: str, folder: Path) -> N
     assert main(["validate", "--format", form]) == 0
 
 
+GRAPH = """\
+cwlVersion: v1.2
+$graph:
+  - {id: main, class: CommandLineTool, baseCommand: echo, outputs: {},
+     inputs: {text: {type: strin}}}
+"""
+SCATTER = """\
+cwlVersion: v1.2
+class: Workflow
+requirements: {ScatterFeatureRequirement: {}}
+inputs: {texts: "string[]"}
+outputs: {}
+steps:
+  echo: {run: echo.cwl, scatter: [text, other], in: {text: texts, other: texts}, out: []}
+"""
+TWO_TEXTS = TOOL.replace("outputs", "  other: {type: string, inputBinding: {}}\noutputs")
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "reason"),
+    [(GRAPH, "main.cwl:4:", "unknown identifier 'strin'"), (SCATTER, "main.cwl:1:", "Must specify scatterMethod")],
+)
+def test_cwltool_is_asked_only_on_request_and_its_refusal_is_a_finding(
+    folder: Path, capsys: pytest.CaptureFixture[str], text: str, place: str, reason: str
+) -> None:
+    (folder / "main.cwl").write_text(text)
+    (folder / "echo.cwl").write_text(TWO_TEXTS)
+    assert main(["validate"]) == 0
+    assert main(["validate", "--cwltool"]) == 65
+    shown = capsys.readouterr().out
+    assert place in shown
+    assert reason in shown
+    assert str(folder) not in shown
+
+
 def test_a_path_that_is_not_there_is_wrong_usage(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", "nowhere"]) == 2
     assert "nowhere" in capsys.readouterr().err

@@ -19,13 +19,14 @@ from streamflow.cwl.utils import remap_token_value
 from streamflow.deployment.utils import get_binding_config
 
 from medweave_connectors import requests
-from medweave_connectors.errors import of_the_file
+from medweave_connectors.errors import SiteConfigError, of_the_file
 from medweave_connectors.ingest.homes import LINKS, TYPES
 from medweave_connectors.ingest.values import behind_links
 from medweave_connectors.job_values import refuse
 from medweave_connectors.lines import Where, line_of
-from medweave_connectors.placement import quick_cwl
+from medweave_connectors.placement import containers, quick_cwl
 from medweave_connectors.placement.addresses import refuse_addresses
+from medweave_connectors.placement.bindings import OUR_TYPES
 from medweave_connectors.placement.filter import check_placement
 from medweave_connectors.placement.names import check_paths
 from medweave_connectors.placement.paths import LOCAL_TYPES
@@ -78,7 +79,22 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
         requests.note_step(name_prefix, requests.read_hints(self._inherited[-1], where=name_prefix))
         symbols.note(name_prefix, keywords["cwl_element"].inputs or ())
         check_placement(name_prefix, self.workflow_config)
+        self._refuse_container(name_prefix, keywords["context"])
         super()._translate_command_line_tool(name_prefix=name_prefix, **keywords)
+
+    def _refuse_container(self, step: str, context: MutableMapping[str, Any]) -> None:
+        """Refuse a step at a site of ours whose tool asks for a container, unless the file says what runs containers.
+
+        Raises:
+            SiteConfigError: StreamFlow would start docker on the driver's machine.
+        """
+        asked = (context["hints"] | context["requirements"]).get(containers.DOCKER_REQUIREMENT)
+        if asked is None or self.workflow_config.propagate(PurePosixPath(step), "docker") is not None:
+            return
+        targets = get_binding_config(step, "step", self.workflow_config).targets
+        if any(target.deployment.type.startswith(OUR_TYPES) for target in targets):
+            image = containers.image_of({"hints": {containers.DOCKER_REQUIREMENT: asked.save()}})
+            raise SiteConfigError(**containers.refusal(step, image or containers.DOCKER_REQUIREMENT))
 
     def _inject_input(
         self, *, global_name: str, port_name: str, output_directory: str | None, value: Any, **keywords: Any

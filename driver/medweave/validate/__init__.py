@@ -43,6 +43,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--helm", action="store_true", help="also run `helm lint` and `helm template` on each chart; takes seconds"
     )
+    parser.add_argument(
+        "--cwltool",
+        action="store_true",
+        help="also run the validator of cwltool, CWL's reference implementation, on each document; takes seconds",
+    )
 
 
 def run(namespace: argparse.Namespace) -> int:
@@ -51,7 +56,9 @@ def run(namespace: argparse.Namespace) -> int:
     from medweave.validate.formats import render
 
     try:
-        findings, num_files = validate(namespace.paths, images=namespace.images, with_helm=namespace.helm)
+        findings, num_files = validate(
+            namespace.paths, images=namespace.images, with_helm=namespace.helm, with_cwltool=namespace.cwltool
+        )
     except ImportError as error:
         raise not_installed(error) from error
     text = render(findings, num_files, namespace.format)
@@ -62,10 +69,10 @@ def run(namespace: argparse.Namespace) -> int:
     return max((int(finding.severity) for finding in findings), default=0)
 
 
-def validate(paths: list[Path], *, images: str = "tag", with_helm: bool = False):  # type: ignore[no-untyped-def]  # heavy types are imported late
+def validate(paths: list[Path], *, images: str = "tag", with_helm: bool = False, with_cwltool: bool = False):  # type: ignore[no-untyped-def]  # heavy types are imported late
     """The findings in some files and folders, and the number of files that were looked at."""
     from medweave.validate.checks import check
     from medweave.validate.repository import open_repository
 
     repository = open_repository(paths)
-    return check(repository, images=images, with_helm=with_helm), len(repository.files)
+    return check(repository, images=images, with_helm=with_helm, with_cwltool=with_cwltool), len(repository.files)

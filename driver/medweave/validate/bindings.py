@@ -14,6 +14,7 @@ from medweave.near_files import expected_path, near
 from medweave.schema import streamflow_schema
 from medweave.sites import SITES
 from medweave.validate.findings import Finding, one_of
+from medweave.validate.images import check_containers
 from medweave.validate.places import check_deployments, services_of, told, tools_of
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source
@@ -21,7 +22,7 @@ from medweave_connectors.closest import closest
 from medweave_connectors.cwl_types import named
 from medweave_connectors.field_faults import FieldFault, faults
 from medweave_connectors.lines import FieldPath
-from medweave_connectors.placement.bindings import OUR_TYPES
+from medweave_connectors.placement.bindings import OUR_TYPES, our_deployments, targets
 from medweave_connectors.placement.data_rules import too_sensitive
 from medweave_steps.contracts.errors import StepError
 
@@ -50,10 +51,20 @@ def check_bindings(source: Source, repository: Repository) -> list[Finding]:
         document = repository.source(path)
         if document is not None and document.data.get("class") == "Workflow":
             found += _steps_and_ports(source, field, workflow, document, repository)
+            if not workflow["config"].get("docker"):
+                found += _containers(source, workflow, document, repository)
         for number, binding in enumerate(workflow.get("bindings") or []):
             found += _targets(source, (*field, "bindings", number), binding)
     parts = [*_parts(source)]
     return [*found, *_names(source), *parts, *([] if parts else _data_rules(source))]
+
+
+def _containers(
+    source: Source, workflow: Mapping[str, Any], document: Source, repository: Repository
+) -> Iterator[Finding]:
+    """Yield what asks for a container in a workflow of which a step is bound to a deployment of ours."""
+    if {bound.target.get("deployment") for bound in targets(workflow)} & set(our_deployments(source.data)):
+        yield from check_containers(document, tools_of(document, repository))
 
 
 def generated(source: Source) -> Sequence[str] | None:
@@ -289,9 +300,9 @@ def _data_rules(source: Source) -> Iterator[Finding]:
         for workflow_name, workflow in source.data["workflows"].items():
             for number, binding in enumerate(workflow.get("bindings") or []):
                 classes = config["holds"].get(binding.get("step"))
-                targets = binding["target"] if isinstance(binding["target"], list) else [binding["target"]]
+                bound = binding["target"] if isinstance(binding["target"], list) else [binding["target"]]
                 at: FieldPath = ("workflows", workflow_name, "bindings", number, "target", "deployment")
-                for target in targets if classes else ():
+                for target in bound if classes else ():
                     forbidden = too_sensitive(classes, target["deployment"], config["mayHold"])
                     if forbidden and target["deployment"] in (source.data.get("deployments") or {}):
                         able = [each for each, may in config["mayHold"].items() if set(classes) <= set(may)]

@@ -16,6 +16,7 @@ from medweave.validate.findings import ERROR, OF_SHAPE, Finding
 from medweave.validate.images import (
     RECIPES,
     check_chart_version,
+    check_containers,
     check_docker_pull,
     check_images,
     check_recipe,
@@ -23,6 +24,7 @@ from medweave.validate.images import (
 )
 from medweave.validate.jobs import bound_workflows, check_job, held_at_sites, jobs_of
 from medweave.validate.places import told, tools_of
+from medweave.validate.reference import check_with_cwltool
 from medweave.validate.repository import CHART_FILE, YAML_ENDS, Repository
 from medweave.validate.secrets import check_document as check_secrets
 from medweave.validate.secrets import check_text
@@ -66,12 +68,15 @@ class Found:
         )
 
 
-def check(repository: Repository, *, images: str = "tag", with_helm: bool = False) -> list[Finding]:
+def check(
+    repository: Repository, *, images: str = "tag", with_helm: bool = False, with_cwltool: bool = False
+) -> list[Finding]:
     """All that is wrong in a repository, by file and line.
 
     Args:
         images: what an image must be named by: `tag` or `digest`.
         with_helm: run helm on the charts too.
+        with_cwltool: run cwltool's validator on the CWL documents too.
     """
     found, jobs = Found(repository), jobs_of(repository)
     for path in [*repository.files, *repository.hidden]:
@@ -81,6 +86,7 @@ def check(repository: Repository, *, images: str = "tag", with_helm: bool = Fals
     for source in repository.roles.values():
         if source.path not in found.broken:
             found.add(check_roles(source, repository))
+            found.add(_containers(source, repository))
     for source in repository.sites.values():
         if source.path not in found.broken:
             found.add(check_site(source))
@@ -92,6 +98,8 @@ def check(repository: Repository, *, images: str = "tag", with_helm: bool = Fals
     _check_jobs(repository, jobs, found)
     _check_words(repository, found, images)
     _check_streamflow_files(repository, found)
+    if with_cwltool:
+        found.add(check_with_cwltool(repository, found.broken))
     return sorted(found.findings.values())
 
 
@@ -127,6 +135,13 @@ def _check_cwl(repository: Repository, found: Found) -> None:
     for source in repository.cwl.values():
         if source.data.get("class") == "Workflow" and source.path not in by_itself:
             found.add(check_workflow(source, repository))
+
+
+def _containers(roles: Source, repository: Repository) -> Iterator[Finding]:
+    for name in roles.data:
+        workflow = repository.source(roles.path.parent / str(name))
+        if workflow is not None and workflow.data.get("class") == "Workflow":
+            yield from check_containers(workflow, tools_of(workflow, repository))
 
 
 def _check_charts(repository: Repository, found: Found, with_helm: bool) -> None:

@@ -37,6 +37,11 @@ RULES: dict[str, tuple[Severity, str]] = {
         ERROR,
         "requirements and hints are CWL's or have a declared prefix; features in use are required",
     ),
+    "container": (
+        ERROR,
+        "no tool of a workflow that medweave's sites run asks for a container (DockerRequirement): the site provides the software",
+    ),
+    "cwltool": (ERROR, "cwltool, the reference implementation of CWL, accepts each document (only with --cwltool)"),
     "cwl-duplicate-id": (ERROR, "inputs, outputs and steps of one document have different names"),
     "cwl-missing-file": (ERROR, "the document that a step runs exists"),
     "cwl-port": (

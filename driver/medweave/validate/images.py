@@ -11,8 +11,9 @@ from typing import Any
 from medweave import __version__
 from medweave.validate.findings import Finding
 from medweave.validate.source import Source
-from medweave_connectors.cwl_types import required
+from medweave_connectors.cwl_types import named, required
 from medweave_connectors.lines import FieldPath
+from medweave_connectors.placement.containers import DOCKER_REQUIREMENT, image_of, refusal
 
 MOVING = (
     "latest",
@@ -71,6 +72,32 @@ def check_images(source: Source, policy: str, version: str) -> Iterator[Finding]
                 "version-differs", field, "this image and the step package have different versions.", seen=name, expected=version,
                 fix=f"build the image anew, or write tag {version}",
             )  # fmt: skip
+
+
+def check_containers(workflow: Source, tools: Mapping[str, Source]) -> Iterator[Finding]:
+    """Yield a finding for each document of a workflow that asks for a container.
+
+    Args:
+        workflow: one that has roles, or that a StreamFlow file binds to our deployments.
+        tools: documents that its steps run, by path of the step.
+    """
+    for source in {document.path: document for document in (workflow, *tools.values())}.values():
+        path = next((step for step, tool in tools.items() if tool is source), "/")
+        fields: list[tuple[FieldPath, Mapping[str, Any]]] = [((), source.data)]
+        for step, said in named(source.data.get("steps")).items():
+            if isinstance(said, Mapping):
+                inner = said.get("run")
+                fields.append((("steps", step), said))
+                fields += [(("steps", step, "run"), inner)] if isinstance(inner, Mapping) else []
+        for field, holder in fields:
+            image = image_of(holder)
+            if image is not None:
+                section = required(holder)[DOCKER_REQUIREMENT][0]
+                parts = refusal(path, image)
+                yield source.finding(
+                    "container", (*field, section, DOCKER_REQUIREMENT), parts["what"], seen=parts["seen"],
+                    expected=parts["expected"], fix=parts["do"],
+                )  # fmt: skip
 
 
 def check_docker_pull(source: Source, policy: str) -> Iterator[Finding]:

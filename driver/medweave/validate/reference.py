@@ -1,0 +1,62 @@
+"""CWL documents as cwltool, the reference implementation, validates them: what it refuses, no other engine needs to run."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from medweave.validate.cwl import path_of_run
+from medweave.validate.findings import Finding
+from medweave.validate.repository import Repository
+from medweave.validate.source import Source
+from medweave_connectors.cwl_types import named
+
+RULE = "cwltool"
+_PLACED = re.compile(r"(?P<file>\S.*?\.cwl):(?P<line>\d+):(?P<column>\d+):\s*(?P<text>.*)")
+
+
+def check_with_cwltool(repository: Repository, broken: Collection[Path]) -> Iterator[Finding]:
+    """Yield what `cwltool --validate` refuses, at the innermost place that it names.
+
+    A document that another one runs is validated with that one.
+
+    Args:
+        broken: files of which something is known already; documents that run one of these are left out, too.
+    """
+    documents = repository.cwl.values()
+    runs = {source.path: _run_by(source) for source in documents}
+    inner = {path for source, paths in runs.items() for path in paths if path != source}
+    for source in documents:
+        if source.path not in inner and not ({source.path} | runs[source.path]) & set(broken):
+            yield from _validate(source)
+
+
+def _run_by(source: Source) -> set[Path]:
+    steps = [step for step in named(source.data.get("steps")).values() if isinstance(step, dict)]
+    return {path.resolve() for step in steps if (path := path_of_run(source, step.get("run"))) is not None}
+
+
+def _validate(source: Source) -> Iterator[Finding]:
+    from cwltool.main import main  # a second to import
+
+    output = io.StringIO()
+    arguments = ["--validate", "--quiet", "--disable-color", str(source.path)]
+    code = main(arguments, stdout=io.StringIO(), stderr=output, logger_handler=logging.StreamHandler(output))
+    if code == 0:
+        return
+    lines = output.getvalue().splitlines()
+    places = [match for line in lines if (match := _PLACED.match(line))]
+    texts = [match["text"].strip() if (match := _PLACED.match(line)) else line.strip() for line in lines]
+    file, line, column = source.path, 1, 1
+    if places:
+        file, line, column = Path(places[-1]["file"]).resolve(), int(places[-1]["line"]), int(places[-1]["column"])
+    yield Finding(
+        file=file, line=line, column=column, rule=RULE,
+        what="cwltool, the reference implementation of CWL, refuses this document.",
+        seen=" ".join(text for text in texts if text and not text.startswith(("INFO", "ERROR"))).partition(", tried ")[0],
+        expected="a document that `cwltool --validate` accepts",
+        fix="correct this place; `cwltool --validate FILE` shows the whole message",
+    )  # fmt: skip

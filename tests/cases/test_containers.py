@@ -1,0 +1,117 @@
+"""A tool that asks for a container: refused in validate, plan, bind and run, with the reason and the remedy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from medweave.cli import main
+from support.engine import FILE, run, write_workflow
+from support.engine_file import LOCAL, engine_file
+
+HINT = {"hints": {"DockerRequirement": {"dockerPull": "debian:12"}}}
+NO_CONTAINER = [{"step": "/", "deployment": {"type": "none", "config": {}}}]
+REFUSAL = "asks for a container (DockerRequirement), which no site of medweave starts for a tool"
+
+
+@pytest.mark.case("docker-hint", expected="refused before a job starts: DockerRequirement, and what to do")
+@pytest.mark.parametrize("section", ["hints", "requirements"])
+def test_a_run_refuses_a_container_that_nothing_starts(
+    tmp_path: Path, seen: Callable[[object], None], section: str
+) -> None:
+    write_workflow(tmp_path, {"made": ("echo hi > result.txt", {section: HINT["hints"]})})
+    result = run(tmp_path)
+    seen(next(line for line in result.stderr.splitlines() if "DockerRequirement" in line))
+    assert result.exit_code != 0
+    assert f"step /made {REFUSAL}" in result.stderr
+    assert "seen:     dockerPull: debian:12" in result.stderr
+    assert not (tmp_path / "results" / "result.txt").exists()
+
+
+def test_a_run_whose_file_says_that_the_site_has_the_software_ignores_the_container(tmp_path: Path) -> None:
+    file = FILE.replace("settings: job.yml", f"settings: job.yml, docker: {json.dumps(NO_CONTAINER)}")
+    assert file != FILE
+    write_workflow(tmp_path, {"made": ("echo hi > result.txt", HINT)}, file=file)
+    result = run(tmp_path)
+    assert result.exit_code == 0, result.stderr
+
+
+def write_project(folder: Path, *, tool: str = "", step: str = "", workflow: str = "") -> None:
+    files = {
+        "workflows/w/w.cwl": f"""\
+cwlVersion: v1.2
+class: Workflow
+{workflow}
+inputs: {{word: string}}
+outputs: {{said: {{type: File, outputSource: say/said}}}}
+steps:
+  say:
+    run: say.cwl
+    in: {{word: word}}
+    out: [said]
+    {step}
+""",
+        "workflows/w/say.cwl": f"""\
+cwlVersion: v1.2
+class: CommandLineTool
+{tool}
+baseCommand: echo
+inputs: {{word: {{type: string, inputBinding: {{}}}}}}
+stdout: said.txt
+outputs: {{said: stdout}}
+""",
+        "workflows/w/roles.yml": "w.cwl: {/say: preprocess}\n",
+        "workflows/w/jobs/demo-w.yml": "word: hi\n",
+        "deployments/sites/laptop.yml": """\
+title: one machine
+deployments: {laptop: {type: medweave.local, config: {}}}
+roles: {preprocess: {deployment: laptop}}
+""",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+REQUIREMENT = "{DockerRequirement: {dockerPull: 'debian:12.1'}}"
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"tool": f"hints: {REQUIREMENT}"},
+        {"step": f"requirements: {REQUIREMENT}"},
+        {"workflow": f"hints: {REQUIREMENT}"},
+    ],
+)
+def test_validate_plan_and_bind_refuse_a_container_wherever_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: dict[str, str]
+) -> None:
+    write_project(tmp_path, **place)
+    monkeypatch.chdir(tmp_path)
+    for command in (
+        ["validate"],
+        ["plan", "workflows/w/w.cwl", "--site", "laptop"],
+        ["bind", "workflows/w/w.cwl", "--site", "laptop", "--output", "streamflow.yml"],
+    ):
+        assert main(command) == 65
+        written = capsys.readouterr()
+        assert REFUSAL in written.out + written.err, command
+
+
+@pytest.mark.parametrize(("docker", "code"), [(None, 65), (NO_CONTAINER, 0)])
+def test_validate_looks_at_what_a_streamflow_file_says_of_containers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], docker: object, code: int
+) -> None:
+    write_workflow(
+        tmp_path, {"made": ("echo hi > result.txt", {"hints": {"DockerRequirement": {"dockerPull": "debian:12.1"}}})}
+    )
+    file = engine_file({"here": LOCAL})
+    if docker:
+        file = file.replace("settings: job.yml", f"settings: job.yml, docker: {json.dumps(docker)}")
+    (tmp_path / "streamflow.yml").write_text(file)
+    monkeypatch.chdir(tmp_path)
+    assert main(["validate"]) == code, capsys.readouterr()
