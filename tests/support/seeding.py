@@ -50,12 +50,16 @@ def seed(folder: Path, mistake: Mistake) -> int:
     return next(number for number, (old, new) in enumerate(pairs, 1) if old != new)
 
 
-def tell(folder: Path, mistake: Mistake) -> tuple[int, Sequence[Finding]]:
-    """The line of a mistake, and what is told of it; the file is as before then."""
+def tell(folder: Path, mistake: Mistake, *, whole: bool = True) -> tuple[int, Sequence[Finding]]:
+    """Return the line of a mistake and what is reported with it; the file is restored afterwards.
+
+    Args:
+        whole: validate all files; else the changed file alone.
+    """
     path = folder / mistake.file
     before = path.read_text(encoding="utf-8") if mistake.old else None
     try:
-        return seed(folder, mistake), validate([folder])[0]
+        return seed(folder, mistake), validate([folder if whole else path])[0]
     finally:
         if before is None:
             path.unlink()
