@@ -39,9 +39,9 @@ def test_masks_of_one_name_belong_to_the_patient_of_their_folder(tmp_path: Path,
         save_nifti(tmp_path / "cohort" / name / "labels" / "ct.nii.gz", mask)
     code, index, _ = check(tmp_path / "cohort")
     assert code == 0
-    found = pairs(read_index(index))
-    seen(", ".join(sorted(str(mask) for mask in found.values())))
-    assert found == {f"{name}/ct.nii.gz": f"{name}/labels/ct.nii.gz" for name in ("p1", "p2", "p3")}
+    case_masks = pairs(read_index(index))
+    seen(", ".join(sorted(str(mask) for mask in case_masks.values())))
+    assert case_masks == {f"{name}/ct.nii.gz": f"{name}/labels/ct.nii.gz" for name in ("p1", "p2", "p3")}
     printed = capsys.readouterr().err
     assert all(f"file {number} with mask {number + 1}" in printed for number in (1, 3, 5))
 

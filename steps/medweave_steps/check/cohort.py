@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -84,7 +85,12 @@ def check_cohort(cohort: Path, context: StepContext, *, skip: bool) -> Checked:
     findings += [finding for e in examined for finding in e.findings] + split_findings
     below = [name for name in everything if name.endswith((f"/{CARD_FILE}", f"/{SPLITS_FILE}"))]
     findings += _notice_below(below)
-    cases = [dataclasses.replace(e.entry, fixed_split=splits.get(e.name.case_id)) for e in examined if e.entry]
+    refused = {finding.case_id for finding in findings if finding.severity == "error"}
+    cases = [
+        dataclasses.replace(e.entry, fixed_split=splits.get(e.name.case_id))
+        for e in examined
+        if e.entry and e.name.case_id not in refused
+    ]
     cases, same_scan = join_same_scans(sorted(cases, key=lambda case: case.case_id))
     findings += [*_same_ids(examined), *same_scan, *find_leaks(cases), *_one_patient(cases)]
     if skip:
@@ -237,12 +243,28 @@ def _read_msd(cohort: Path, names: Sequence[str]) -> _Listed:
         )
         for ordinal, (image, mask) in enumerate([*training, *test], start=1)
     ]
-    findings = []
+    findings = _masks_listed_twice(cases)
     unlabelled = sum(case.mask is None for case in cases)
     if unlabelled:
         findings.append(notice("no-mask", f"{unlabelled} volumes of the list 'test' have no mask."))
     labels = labels or {"0": "background", "1": "lesion"}
     return _Listed(cases=tuple(cases), labels=labels, findings=tuple(findings), channels=channels)
+
+
+def _masks_listed_twice(cases: Sequence[NiftiCase]) -> list[Finding]:
+    """Return an error for each volume whose mask dataset.json lists for another volume too."""
+    count = Counter(case.mask for case in cases if case.mask is not None)
+    return [
+        case.name.refuse(
+            "ambiguous-mask",
+            "dataset.json lists its mask for another volume too.",
+            seen=f"one mask for {count[case.mask]} volumes",
+            expected="a mask of its own for each volume",
+            do="correct 'label' of these volumes in dataset.json",
+        ).finding
+        for case in cases
+        if case.mask is not None and count[case.mask] > 1
+    ]
 
 
 def _channels_of(modality: Any) -> tuple[str, ...]:

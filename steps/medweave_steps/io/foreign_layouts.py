@@ -64,7 +64,7 @@ def refuse_foreign_layout(names: Sequence[str], all_names: Sequence[str], pairin
     if below:
         raise _foreign(
             "data sets in subfolders",
-            seen=f"{below} dataset.json below the folder that was given",
+            seen=f"{below} dataset.json in subfolders of --cohort",
             do="give the folder that holds dataset.json as --cohort, one data set at a time",
         )
     if any(PurePosixPath(name).name == _BIDS_FILE for name in all_names) or any(map(_is_bids, names)):
@@ -84,7 +84,7 @@ def refuse_foreign_layout(names: Sequence[str], all_names: Sequence[str], pairin
     contrasts = sum(re.split(r"[^a-z0-9]+", stem(image).lower())[-1] in _MR_WORDS for image in pairing.masks)
     if contrasts:
         raise _foreign(
-            "MR contrasts in files of their own (BraTS and others)",
+            "one file for each MR contrast (BraTS and others)",
             seen=f"{contrasts} files named after MR contrasts; a plain NIfTI file does not say its modality and is read as CT",
             do="write the contrasts of each case into one file, as a data set with dataset.json (MSD): " + _MSD_FORM,
         )

@@ -72,8 +72,7 @@ def pair_masks(names: Sequence[str]) -> Pairing:
     A mask lies in a mask folder (`labels*`, `masks`, `segmentations`, ...) or has a mask word first or last in its file name
     (`ct_seg`, `segmentation-0`). A mask in `A/labels/B/` belongs to the volume of the same name in `A/B/`, else in
     `A/images/B/`, else in a folder below `A` that ends with `B`. A mask that is recognized by its file name belongs to a
-    volume of its own folder. Names are the same if they are equal, else if they are equal without words such as `ct`,
-    `image` and `seg`.
+    volume of its own folder. Equal names go first; else names are compared without words such as `ct`, `image` and `seg`.
 
     Args:
         names: paths of NIfTI files relative to the cohort, sorted.

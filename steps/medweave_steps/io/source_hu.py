@@ -16,7 +16,7 @@ from medweave_steps.io.geometry import FloatArray, source_positions
 
 SOURCE_HU_FILE = "source_hu.npy"
 
-_PADDING = np.int16(-32768)  # stands for "no measurement" where values are stored as int16
+_PADDING = np.int16(-32768)  # marks "no measurement" in int16 values
 _ROUNDING = 1e-6  # voxels of the prepared grid
 
 Box = tuple[slice, slice, slice]

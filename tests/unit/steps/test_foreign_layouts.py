@@ -125,6 +125,15 @@ def test_deidentify_reads_an_nnunet_data_set(tmp_path):
     assert index.labels == {"0": "background", "1": "lesion"}
 
 
+def test_a_mask_that_is_listed_twice_is_ambiguous(tmp_path):
+    folder = nnunet_1(tmp_path / "cohort")
+    dataset = json.loads((folder / "dataset.json").read_text())
+    dataset["training"][1]["label"] = dataset["training"][0]["label"]
+    (folder / "dataset.json").write_text(json.dumps(dataset))
+    assert [error.code for error in errors_of(folder)] == ["ambiguous-mask"] * 2
+    assert [case.files[0] for case in check(folder, skip=True).index.cases] == ["imagesTs/case_009_0000.nii.gz"]
+
+
 def kits(folder: Path) -> Path:
     for case in range(2):
         save(folder / f"case_{case:05d}" / "imaging.nii.gz", volume(case))
@@ -193,10 +202,10 @@ def test_a_layout_that_is_not_read_is_named(tmp_path, capsys, verb, write, layou
     cohort = write(tmp_path / "cohort")
     outputs = ["--output", str(tmp_path / "out"), *(["--home", str(tmp_path / "home")] if verb == "deidentify" else [])]
     assert main([verb, "--cohort", str(cohort), *outputs, "--run-report", str(tmp_path / "r.json")]) == 65
-    told = capsys.readouterr().err
-    assert "a layout that is not read: " in told
-    assert layout in told
-    assert do in told
+    printed = capsys.readouterr().err
+    assert "a layout that is not read: " in printed
+    assert layout in printed
+    assert do in printed
     assert not (tmp_path / "out").exists()
 
 
@@ -224,10 +233,10 @@ def test_a_folder_of_archives_is_an_error_that_says_to_unpack(tmp_path, capsys):
     zipped(tmp_path / "cohort" / "Doe.zip")
     words = ["check", "--cohort", str(tmp_path / "cohort"), "--output", str(tmp_path / "i.json")]
     assert main([*words, "--run-report", str(tmp_path / "r.json")]) == 65
-    told = capsys.readouterr().err
-    assert "1 archive is left aside" in told
-    assert "do:       unpack what belongs to the cohort" in told
-    assert "Doe" not in told
+    printed = capsys.readouterr().err
+    assert "1 archive is left aside" in printed
+    assert "do:       unpack what belongs to the cohort" in printed
+    assert "Doe" not in printed
 
 
 def colored(folder: Path, photometric: str) -> None:
@@ -259,9 +268,9 @@ def test_color_pictures_are_named_and_never_read_as_hu(tmp_path, capsys, photome
     colored(folder / "color", photometric)
     words = ["--cohort", str(folder), "--output", str(tmp_path / "i.json"), "--run-report", str(tmp_path / "r.json")]
     assert main(["check", *words]) == 65
-    told = capsys.readouterr().err
-    assert "6 CT pictures are in color (RGB or PALETTE COLOR)" in told
-    assert "do:       export the original images" in told
+    printed = capsys.readouterr().err
+    assert "6 CT pictures are in color (RGB or PALETTE COLOR)" in printed
+    assert "do:       export the original images" in printed
     CtSeries(key="b").write(folder / "ct")
     assert "color-pictures" in notices_of(folder)
     assert len(cases_of(folder)) == 1

@@ -115,10 +115,10 @@ def test_deidentify_refuses_an_ambiguous_mask(tmp_path, capsys):
     cohort = ambiguous_cohort(tmp_path / "cohort")
     words = ["deidentify", "--cohort", str(cohort), "--output", str(tmp_path / "out")]
     code = main([*words, "--home", str(tmp_path / "home"), "--run-report", str(tmp_path / "r.json")])
-    told = capsys.readouterr().err
-    assert code == 65, told
-    assert "it is not certain which mask belongs to it" in told
-    assert "Doe" not in told
+    printed = capsys.readouterr().err
+    assert code == 65, printed
+    assert "it is not certain which mask belongs to it" in printed
+    assert "Doe" not in printed
 
 
 def test_check_prints_pairs_by_number(tmp_path, capsys):
