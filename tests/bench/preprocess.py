@@ -74,7 +74,7 @@ def prepare(folder: Path, num_threads: int) -> None:
                 settings=Settings(spacing_mm=SPACING_MM, window_hu=WINDOW_HU, crop="lungs", margin_mm=10.0),
                 folder=Path(output),
                 with_label=False,
-                with_headers=True,
+                for_segment=True,
                 keep_all_lesions=False,
                 num_workers=num_threads,
             )

@@ -181,7 +181,7 @@ class Ours:
             settings=settings,
             folder=prepared,
             with_label=False,
-            with_headers=True,
+            for_segment=True,
             keep_all_lesions=False,
             num_workers=self.num_threads,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ from medweave_steps.io.geometry import (
     to_ras_order,
 )
 from medweave_steps.io.headers import write_headers
+from medweave_steps.io.source_hu import SourceHu, SourceHuCollector, source_box
 
 SPACING_MM = (2.0, 2.0, 2.0)
 WINDOW_HU = (-1000.0, 400.0)
@@ -66,6 +69,9 @@ def prepare(folder: Path, scans: Sequence[Scan], *, spacing_mm=SPACING_MM, crop_
         own = folder / "cases" / scan.case_id
         own.mkdir(parents=True)
         info, volume = _resampled(scan, spacing_mm, crop_start)
+        source_hu = source_hu_of(scan, info)
+        info = dataclasses.replace(info, source_hu_start=source_hu.start)
+        np.save(own / "source_hu.npy", source_hu.values)
         np.save(own / "volume.npy", np.clip(volume, *WINDOW_HU).astype(np.float32))
         np.save(own / "lung.npy", np.ones(volume.shape, np.bool_))
         (own / "volume_info.json").write_text(codec.dumps(info), encoding="utf-8")
@@ -95,6 +101,15 @@ def prepare(folder: Path, scans: Sequence[Scan], *, spacing_mm=SPACING_MM, crop_
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cohort.json").write_text(codec.dumps(PreparedCohort(**(values | cohort))), encoding="utf-8")
     return folder
+
+
+def source_hu_of(scan: Scan, info: VolumeInfo) -> SourceHu:
+    """The source HU that `preprocess` keeps of a scan."""
+    axis = 0 if scan.source_format == "dicom" else 2
+    collector = SourceHuCollector(scan.hu.shape, plane_axis=axis)
+    collections.deque(collector.collect(iter(np.moveaxis(scan.hu, axis, 0).astype(np.float32))), maxlen=0)
+    box = source_box(info)
+    return SourceHu(values=collector.part(box), start=(box[0].start, box[1].start, box[2].start))
 
 
 def _resampled(scan: Scan, spacing_mm, crop_start) -> tuple[VolumeInfo, np.ndarray]:

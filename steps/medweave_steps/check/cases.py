@@ -14,7 +14,7 @@ from medweave_steps.contracts.volume import CT_CHANNELS
 from medweave_steps.io import dicom_pixels
 from medweave_steps.io.dicom_header import Plane
 from medweave_steps.io.dicom_series import DicomVolume, SeriesName, assemble, is_stack
-from medweave_steps.io.digest import digest_of_nifti, digest_of_series
+from medweave_steps.io.digest import digest_of_series, read_content
 from medweave_steps.io.discovery import FoundSeries, is_reformat, patient_key_of
 from medweave_steps.io.findings import FindingError, notice
 from medweave_steps.io.geometry import FloatArray
@@ -104,9 +104,11 @@ def examine_nifti(cohort: Path, case: NiftiCase, labels: Mapping[str, str]) -> E
     try:
         nifti = open_nifti(cohort / case.image, case.name, channels=case.channels)
         result.findings += nifti.notices
-        content, result.bytes_read, middle_hu = digest_of_nifti(nifti)
+        content = read_content(nifti)
+        result.bytes_read = content.num_bytes
         if case.channels == CT_CHANNELS:
-            _check_air(middle_hu, result)
+            _check_no_mask(content.labels, case.name)
+            _check_air(content.middle_hu, result)
         if case.mask is not None:
             if not (cohort / case.mask).is_file():
                 raise _mask_missing(case.name)
@@ -126,7 +128,7 @@ def examine_nifti(cohort: Path, case: NiftiCase, labels: Mapping[str, str]) -> E
         ground_truth=case.mask,
         grid=nifti.grid,
         fixed_split=None,
-        content_sha256=content,
+        content_sha256=content.sha256,
         channels=case.channels,
     )
     return result
@@ -202,6 +204,23 @@ def _check_air(plane_hu: FloatArray, result: Examined) -> None:
         what = f"{result.name}: no air in the middle slice; are the values Hounsfield units, and is it a chest scan?"
         seen = f"values from {lowest:.0f} to {highest:.0f}"
         result.findings.append(notice("no-air", what, seen=seen, case_id=result.name.case_id))
+
+
+def _check_no_mask(labels: frozenset[int] | None, name: SeriesName) -> None:
+    """Refuse a label map in place of a volume.
+
+    Raises:
+        FindingError: the volume has two values or more, all of them label numbers.
+    """
+    if labels is None or len(labels) < 2:
+        return
+    raise name.refuse(
+        "mask-as-volume",
+        "its values are label numbers, not HU: a mask lies where a volume is expected.",
+        seen=f"{len(labels)} different values, whole numbers from {min(labels)} to {max(labels)}",
+        expected="HU",
+        do="put masks into a folder labels/ next to their volumes, each under the name of its volume, or remove them",
+    )
 
 
 def _only_mask(series: FoundSeries) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,12 +22,13 @@ from medweave_steps.io.cohort_files import (
     SPLITS_FILE,
     case_id_of_stem,
     listed_volumes,
-    paired_volumes,
 )
 from medweave_steps.io.dicom_series import SeriesName
 from medweave_steps.io.discovery import FoundDicom, FoundSeries, case_id_of_path, discover_dicom, walk
 from medweave_steps.io.findings import FindingError, notice, refuse
+from medweave_steps.io.foreign_layouts import dataset_as_msd, find_unread_files, refuse_foreign_layout
 from medweave_steps.io.nifti import is_nifti
+from medweave_steps.io.pairing import pair_masks
 from medweave_steps.io.prepared import INDEX_FILE
 from medweave_steps.runtime.verb import REPORT_NAME, StepContext
 
@@ -45,10 +47,24 @@ _SETTLED_BY_SKIPPING = {"unreadable-file"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """The index, and what the summary says beside it."""
+    """The index, and what the summary adds to it.
+
+    Attributes:
+        file_numbers: number of each file among all files of the cohort, sorted by path, from 1.
+    """
 
     index: CohortIndex
     examined: tuple[Examined, ...]
+    file_numbers: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Files:
+    """Paths relative to the cohort, sorted: all, those that may hold volumes and masks, and their numbers in messages."""
+
+    everything: Sequence[str]
+    readable: Sequence[str]
+    numbers: Mapping[str, int]
 
 
 def check_cohort(cohort: Path, context: StepContext, *, skip: bool) -> Checked:
@@ -60,12 +76,21 @@ def check_cohort(cohort: Path, context: StepContext, *, skip: bool) -> Checked:
     card = _read_card(cohort)
     everything = list(walk(cohort))
     names = [name for name in everything if PurePosixPath(name).name not in _ABOUT_THE_COHORT]
-    layout, examined, findings, labels = _examine(cohort, names, card, context)
+    numbers = {name: number for number, name in enumerate(names, start=1)}
+    unread, unread_findings = find_unread_files(names)
+    files = _Files(everything=everything, readable=[name for name in names if name not in unread], numbers=numbers)
+    layout, examined, findings, labels = _examine(cohort, files, card, context)
+    findings = [*unread_findings, *findings]
     splits, split_findings = read_splits(cohort, [e.name.case_id for e in examined])
     findings += [finding for e in examined for finding in e.findings] + split_findings
     below = [name for name in everything if name.endswith((f"/{CARD_FILE}", f"/{SPLITS_FILE}"))]
     findings += _notice_below(below)
-    cases = [dataclasses.replace(e.entry, fixed_split=splits.get(e.name.case_id)) for e in examined if e.entry]
+    refused = {finding.case_id for finding in findings if finding.severity == "error"}
+    cases = [
+        dataclasses.replace(e.entry, fixed_split=splits.get(e.name.case_id))
+        for e in examined
+        if e.entry and e.name.case_id not in refused
+    ]
     cases, same_scan = join_same_scans(sorted(cases, key=lambda case: case.case_id))
     findings += [*_same_ids(examined), *same_scan, *find_leaks(cases), *_one_patient(cases)]
     if skip:
@@ -81,23 +106,23 @@ def check_cohort(cohort: Path, context: StepContext, *, skip: bool) -> Checked:
         channels=cases[0].channels if cases else CT_CHANNELS,
         data_class="de-identified" if card.get("data_class") == DEIDENTIFIED else "identified",
     )
-    return Checked(index=index, examined=tuple(examined))
+    return Checked(index=index, examined=tuple(examined), file_numbers=numbers)
 
 
 def _examine(
-    cohort: Path, names: Sequence[str], card: Mapping[str, Any], context: StepContext
+    cohort: Path, files: _Files, card: Mapping[str, Any], context: StepContext
 ) -> tuple[Layout, list[Examined], list[Finding], dict[str, str]]:
     declared = card.get("labels")
     if (cohort / DATASET_FILE).is_file():
-        listed = _read_msd(cohort)
+        listed = _read_msd(cohort, files.everything)
         labels = dict(declared or listed.labels)
         return "msd", _examine_nifti(cohort, listed.cases, labels, context), list(listed.findings), labels
-    found = _discover(cohort, [name for name in names if not is_nifti(name)], context)
-    nifti = [name for name in names if is_nifti(name)]
+    found = _discover(cohort, [name for name in files.readable if not is_nifti(name)], context)
+    nifti = [name for name in files.readable if is_nifti(name)]
     if nifti and not found.series and not any(f.severity == "error" for f in found.findings):
         labels = dict(declared or {"0": "background", "1": "lesion"})
-        cases, findings = _pair_nifti(nifti)
-        return "nifti", _examine_nifti(cohort, cases, labels, context), findings, labels
+        cases, ambiguous, findings = _pair_nifti(nifti, files)
+        return "nifti", [*_examine_nifti(cohort, cases, labels, context), *ambiguous], findings, labels
     if nifti:
         found.findings.append(
             notice("other-files", f"{len(nifti)} NIfTI files lie beside the DICOM series: left aside.")
@@ -201,10 +226,11 @@ class _Listed:
     channels: tuple[str, ...]
 
 
-def _read_msd(cohort: Path) -> _Listed:
-    """`dataset.json` as the Medical Segmentation Decathlon writes it (Antonelli et al. 2022, Nat Commun 13:4128)."""
-    data = _read_json(cohort / DATASET_FILE, "the data set")
+def _read_msd(cohort: Path, names: Sequence[str]) -> _Listed:
+    """`dataset.json` as the Medical Segmentation Decathlon writes it (Antonelli et al. 2022, Nat Commun 13:4128), or nnU-Net."""
+    dataset = _read_json(cohort / DATASET_FILE, "the data set")
     try:
+        data = dataset_as_msd(dataset, names)
         channels = _channels_of(data.get("modality", {"0": "CT"}))
         training, test = listed_volumes(data)
         labels = {str(int(key)): str(text) for key, text in dict(data.get("labels", {})).items()}
@@ -217,12 +243,28 @@ def _read_msd(cohort: Path) -> _Listed:
         )
         for ordinal, (image, mask) in enumerate([*training, *test], start=1)
     ]
-    findings = []
+    findings = _masks_listed_twice(cases)
     unlabelled = sum(case.mask is None for case in cases)
     if unlabelled:
         findings.append(notice("no-mask", f"{unlabelled} volumes of the list 'test' have no mask."))
     labels = labels or {"0": "background", "1": "lesion"}
     return _Listed(cases=tuple(cases), labels=labels, findings=tuple(findings), channels=channels)
+
+
+def _masks_listed_twice(cases: Sequence[NiftiCase]) -> list[Finding]:
+    """Return an error for each volume whose mask dataset.json lists for another volume too."""
+    count = Counter(case.mask for case in cases if case.mask is not None)
+    return [
+        case.name.refuse(
+            "ambiguous-mask",
+            "dataset.json lists its mask for another volume too.",
+            seen=f"one mask for {count[case.mask]} volumes",
+            expected="a mask of its own for each volume",
+            do="correct 'label' of these volumes in dataset.json",
+        ).finding
+        for case in cases
+        if case.mask is not None and count[case.mask] > 1
+    ]
 
 
 def _channels_of(modality: Any) -> tuple[str, ...]:
@@ -247,12 +289,21 @@ def _channels_of(modality: Any) -> tuple[str, ...]:
     return names
 
 
-def _pair_nifti(names: Sequence[str]) -> tuple[list[NiftiCase], list[Finding]]:
-    pairs, orphans = paired_volumes(names)
-    cases = [
-        NiftiCase(name=SeriesName(case_id=case_id_of_path(image), ordinal=ordinal), image=image, mask=mask)
-        for ordinal, (image, mask) in enumerate(pairs, start=1)
-    ]
+def _pair_nifti(names: Sequence[str], files: _Files) -> tuple[list[NiftiCase], list[Examined], list[Finding]]:
+    """The volumes of a plain folder with their masks, those whose mask is not certain, and findings.
+
+    Raises:
+        FindingError: the folder has the layout of another tool.
+    """
+    pairing = pair_masks(names)
+    refuse_foreign_layout(names, files.everything, pairing)
+    case_names = {
+        image: SeriesName(case_id=case_id_of_path(image), ordinal=ordinal)
+        for ordinal, image in enumerate(pairing.masks, start=1)
+    }
+    cases = [NiftiCase(name=case_names[image], image=image, mask=mask) for image, mask in pairing.pairs()]
+    refusals = pairing.refusals(case_names.__getitem__, files.numbers)
+    ambiguous = [Examined(name=case_names[image], findings=[finding]) for image, finding in refusals.items()]
     findings = [
         notice(
             "no-patient-id",
@@ -260,9 +311,17 @@ def _pair_nifti(names: Sequence[str]) -> tuple[list[NiftiCase], list[Finding]]:
             do="name the splits in splits.json if a patient has several volumes",
         )
     ]
+    orphans = pairing.orphans()
     if orphans:
-        findings.append(notice("orphan-mask", f"{orphans} masks have no volume of the same name: left aside."))
-    return cases, findings
+        findings.append(
+            notice(
+                "orphan-mask",
+                f"{len(orphans)} {'mask fits' if len(orphans) == 1 else 'masks fit'} no volume: left aside.",
+                seen=f"file {', '.join(str(files.numbers[name]) for name in orphans[:6])} of the cohort, sorted by path",
+                do="put each mask into a folder labels/ next to its volume, under the name of the volume",
+            )
+        )
+    return cases, ambiguous, findings
 
 
 def _read_json(path: Path, what: str) -> dict[str, Any]:
@@ -317,10 +376,11 @@ def _nothing_usable(names: Sequence[str], findings: Sequence[Finding]) -> Findin
     seen = f"{len(names)} files ({', '.join(suffixes[:6])})" if names else "an empty folder"
     if findings and names:
         seen += f"; {findings[0].what}"
+    do = next((finding.do for finding in findings if finding.do), "give the folder above the series as --cohort")
     return refuse(
         "no-volumes",
         "the cohort holds no usable CT or MR volume.",
         seen=seen,
         expected="DICOM series, NIfTI volumes, or a data set with dataset.json",
-        do="give the folder above the series as --cohort",
+        do=do,
     ).finding

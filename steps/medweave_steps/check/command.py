@@ -16,11 +16,12 @@ DESCRIPTION = """\
 Says in plain words what a folder of CT (or MR) holds and what is wrong with it, and writes the index that every later step reads.
 
 Reads: DICOM series (CT and enhanced CT; any nesting and file names; DICOM SEG as ground truth), a data set of the Medical
-Segmentation Decathlon (dataset.json; CT, or MR with the contrasts that it declares, such as Task01), or plain NIfTI
-(volumes, and masks of the same names below labels/). splits.json ({"test": [case ids]}) and cohort_card.json are read
-where there are any.
-Refuses: missing, double, tilted or unevenly spaced slices, mixed series, masks on another grid, undeclared labels, patients
-in two splits, files that cannot be read. Lengths are in mm, values in HU. Every error is printed, then the exit code is 65."""
+Segmentation Decathlon (dataset.json; CT, or MR with the contrasts that it declares, such as Task01) or of nnU-Net (one
+channel), or plain NIfTI (volumes, and masks of the same names in labels/ of the same folder, or named <volume>_seg).
+splits.json ({"test": [case ids]}) and cohort_card.json are read where there are any. The pairs of volume and mask are printed.
+Refuses: missing, double, tilted or unevenly spaced slices, mixed series, masks on another grid, undeclared labels, a mask that
+fits two volumes, patients in two splits, files that cannot be read. Lengths are in mm, values in HU. Every error is printed,
+then the exit code is 65."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

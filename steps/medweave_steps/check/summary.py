@@ -14,6 +14,8 @@ from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.volume import modality_of
 from medweave_steps.runtime.verb import StepContext
 
+_MOST_PAIRS = 10
+
 
 def refusal(errors: Sequence[Finding]) -> UserInputError:
     """All errors as one, each in its four parts."""
@@ -70,7 +72,7 @@ def counted(number: int, noun: str) -> str:
 def print_summary(checked: Checked, context: StepContext) -> None:
     """Prints what the cohort holds and every notice; keeps both for the report."""
     values = figures(checked)
-    kind = {"dicom": "DICOM", "nifti": "NIfTI", "msd": "Medical Segmentation Decathlon"}[values["layout"]]
+    kind = {"dicom": "DICOM", "nifti": "NIfTI", "msd": "data set with dataset.json"}[values["layout"]]
     modality = modality_of(checked.index.channels)
     lines = [
         f"check: {counted(values['num_cases'], f'usable {modality} volume')} of "
@@ -82,11 +84,12 @@ def print_summary(checked: Checked, context: StepContext) -> None:
         lines.append(
             f"check: voxels {name.replace('_', ' ')}: {row['min']:.2f} to {row['max']:.2f} mm, median {row['median']:.2f} mm"
         )
-    print("\n".join(lines), file=sys.stderr, flush=True)
+    print("\n".join([*lines, *_pair_lines(checked)]), file=sys.stderr, flush=True)
     for finding in checked.index.findings:
         if finding.severity == "notice":
             seen = f" (seen: {finding.seen})" if finding.seen else ""
             context.notice(f"{finding.what}{seen}{' Do: ' + finding.do + '.' if finding.do else ''}")
+    pairs = _pairs(checked)
     shapes = {case.case_id: case.grid for case in checked.index.cases}
     for examined in checked.examined:
         grid = shapes.get(examined.name.case_id)
@@ -94,4 +97,26 @@ def print_summary(checked: Checked, context: StepContext) -> None:
             context.add_case(
                 examined.name.case_id, shape=list(grid.shape), spacing_mm=[round(x, 4) for x in grid.spacing_mm],
                 num_lesions=examined.num_lesions, num_label_voxels=examined.num_label_voxels,
+                **pairs.get(examined.name.case_id, {}),
             )  # fmt: skip
+
+
+def _pairs(checked: Checked) -> dict[str, dict[str, int]]:
+    """Case id to the numbers of the files of its volume (of a series the first one) and of its mask."""
+    numbers = checked.file_numbers
+    return {
+        case.case_id: {"volume_file": numbers[case.files[0]], "mask_file": numbers[mask]}
+        for case in checked.index.cases
+        if (mask := case.ground_truth) is not None and mask in numbers and case.files[0] in numbers
+    }
+
+
+def _pair_lines(checked: Checked) -> list[str]:
+    """Which mask belongs to which volume, by file number, since names of files may be names of patients."""
+    pairs = _pairs(checked)
+    if not pairs:
+        return []
+    shown = list(pairs.items())[:_MOST_PAIRS]
+    more = f", and {len(pairs) - len(shown)} more in the run report" if len(pairs) > len(shown) else ""
+    text = ", ".join(f"{case_id}: file {pair['volume_file']} with mask {pair['mask_file']}" for case_id, pair in shown)
+    return [f"check: pairs (numbers of the files, sorted by path): {text}{more}"]

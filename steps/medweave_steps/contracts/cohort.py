@@ -88,8 +88,9 @@ class PreparedCase:
     """One prepared case; its files lie in `cases/<case_id>/`.
 
     Files: `volume.npy` float32 [I, J, K] in HU or, for MR, [channel, I, J, K] in standard deviations, `volume_info.json`,
-    `lung.npy` bool (lungs, filled; CT only), `label.npy` uint8 where there is a ground truth. A batch's cases from DICOM have
-    `source_headers.zip` too: the headers without pixel data, which hold patient data. A training set has none.
+    `lung.npy` bool (lungs, filled; CT only), `label.npy` uint8 where there is a ground truth. A batch's cases of CT have
+    `source_hu.npy` too (see `VolumeInfo.source_hu_start`), and those from DICOM `source_headers.zip`: the headers without
+    pixel data, which hold patient data. A training set has neither.
     """
 
     case_id: str

@@ -45,9 +45,9 @@ class Grid:
 
     @property
     def voxel_volume_mm3(self) -> float:
-        """Volume of one voxel, mm³ (axes taken as orthogonal)."""
-        a, b, c = self.spacing_mm
-        return a * b * c
+        """Volume of one voxel, mm³: the determinant of the affine, so axes may be oblique or sheared."""
+        (a, b, c), (d, e, f), (g, h, i) = (row[:3] for row in self.affine[:3])
+        return abs(a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +71,9 @@ class VolumeInfo:
         window_hu: values were clipped to this range, HU; None for MR, whose channels have mean 0 and standard deviation 1.
         unit: of the values: HU, or standard deviations (SD).
         channels: names of the contrasts; those of MR are the first axis of `volume.npy`.
+        source_hu_start: `source_hu.npy` holds source HU, neither clipped nor resampled, of the part of the source array that
+            the volume reaches: int16 (-32768 is padding), or float32 (NaN is padding) where HU are not whole numbers. This
+            is its first voxel in the source array. None where there is no such file (training sets, MR).
     """
 
     case_id: str
@@ -84,4 +87,5 @@ class VolumeInfo:
     window_hu: tuple[float, float] | None
     unit: Unit = "HU"
     channels: tuple[str, ...] = CT_CHANNELS
+    source_hu_start: Triple | None = None
     data_class: DataClass = "derived"

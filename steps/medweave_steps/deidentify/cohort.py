@@ -27,12 +27,13 @@ from medweave_steps.io.cohort_files import (
     SPLITS_FILE,
     case_id_of_stem,
     listed_volumes,
-    paired_volumes,
 )
 from medweave_steps.io.dicom_series import SeriesName
 from medweave_steps.io.discovery import case_id_of_path, case_id_of_series, walk
 from medweave_steps.io.findings import FindingError
+from medweave_steps.io.foreign_layouts import dataset_as_msd, refuse_foreign_layout
 from medweave_steps.io.nifti import is_nifti
+from medweave_steps.io.pairing import Pairing, pair_masks
 from medweave_steps.io.prepared import INDEX_FILE
 from medweave_steps.runtime.pool import finished_cases
 from medweave_steps.runtime.verb import REPORT_NAME, StepContext
@@ -79,7 +80,7 @@ def deidentify_cohort(task: Task, context: StepContext) -> Deidentified:
     """
     everything = list(walk(task.cohort))
     names = [name for name in everything if name.rpartition("/")[2] not in _ABOUT_THE_COHORT]
-    dataset = read_description(task.cohort / DATASET_FILE)
+    dataset = dataset_as_msd(read_description(task.cohort / DATASET_FILE), everything)
     if (task.cohort / DATASET_FILE).is_file():
         try:
             training, test = listed_volumes(dataset)
@@ -91,14 +92,26 @@ def deidentify_cohort(task: Task, context: StepContext) -> Deidentified:
         nifti = [name for name in names if is_nifti(name)]
         if nifti and not done.case_ids and not done.findings:
             aside = done.left_aside
-            pairs, orphans = paired_volumes(nifti)
-            done = _nifti(task, context, {"images": pairs}, None)
+            pairing = pair_masks(nifti)
+            refuse_foreign_layout(nifti, everything, pairing)
+            done = _nifti(task, context, {"images": pairing.pairs()}, None)
+            done.findings += _ambiguous(pairing, names)
             done.left_aside += aside
-            done.left_aside["mask-without-volume"] += orphans
+            done.left_aside["mask-without-volume"] += len(pairing.orphans())
         elif nifti:
             done.left_aside["nifti-beside-dicom"] += len(nifti)
     write_card(task.cohort, everything, task.output)
     return done
+
+
+def _ambiguous(pairing: Pairing, names: Sequence[str]) -> list[Finding]:
+    """Return an error for each volume whose mask is not certain."""
+    case_names = {
+        image: SeriesName(case_id=case_id_of_path(image), ordinal=ordinal)
+        for ordinal, image in enumerate(pairing.masks, start=1)
+    }
+    numbers = {name: number for number, name in enumerate(names, start=1)}
+    return list(pairing.refusals(case_names.__getitem__, numbers).values())
 
 
 def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentified:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from medweave_steps.contracts.cohort import Finding
+from medweave_steps.io.copies import find_same_uids
 from medweave_steps.io.dicom_header import CT_IMAGE, ENHANCED_CT, SECONDARY_CAPTURE, SEGMENTATION, DicomFile, read_file
 from medweave_steps.io.findings import refuse
 
@@ -71,6 +72,7 @@ def find_series(cohort: Path, names: Sequence[str]) -> FoundCohort:
     by_uid: dict[tuple[str, str], FoundSeries] = {}  # some writers use one series UID in several studies
     identities: dict[str, set[tuple[str, str]]] = {}
     unreadable: list[int] = []
+    delivered: list[DicomFile] = []
     for number, name in enumerate(names, start=1):
         try:
             file = _read(cohort, name)
@@ -94,13 +96,24 @@ def find_series(cohort: Path, names: Sequence[str]) -> FoundCohort:
             )
             by_uid[file.study_uid, file.series_uid] = series
         series.files.append(name)
+        delivered.append(file)
         identities.setdefault(file.study_uid, set()).add((file.patient_id, file.issuer))
     found.series = list(by_uid.values())
+    _leave_copies_aside(cohort, found, delivered)
     if unreadable:
         found.left_aside["unreadable"] = len(unreadable)
         found.findings.append((0, _unreadable(unreadable, len(names))))
     _name_patients(found, identities)
     return found
+
+
+def _leave_copies_aside(cohort: Path, found: FoundCohort, files: Sequence[DicomFile]) -> None:
+    """Remove files that have UID and bytes of an earlier file, and count them."""
+    copies = find_same_uids(cohort, files).copies
+    for series in found.series:
+        series.files = [name for name in series.files if name not in copies]
+    if copies:
+        found.left_aside["copy"] = len(copies)
 
 
 def _read(cohort: Path, name: str) -> DicomFile | None:

@@ -1,9 +1,9 @@
-"""The files that describe a cohort, and how NIfTI volumes and their masks are told apart."""
+"""The files that describe a cohort, and the volumes that they list."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -29,19 +29,6 @@ def listed_volumes(dataset: Mapping[str, Any]) -> tuple[Pairs, Pairs]:
         (_inside(item if isinstance(item, str) else item["image"]), None) for item in dataset.get("test", [])
     ]
     return training, test
-
-
-def paired_volumes(names: Sequence[str]) -> tuple[Pairs, int]:
-    """Volumes and masks of a plain folder: a file below `labels/` is the mask of the volume of the same name.
-
-    Returns:
-        volume and mask, in the order of the names, and the number of masks without a volume.
-    """
-    is_mask = {name: any(part.startswith("labels") for part in name.split("/")[:-1]) for name in names}
-    masks = {stem(name): name for name in names if is_mask[name]}
-    images = [name for name in names if not is_mask[name]]
-    used = {stem(image) for image in images}
-    return [(image, masks.get(stem(image))) for image in images], sum(name not in used for name in masks)
 
 
 def case_id_of_stem(image: str) -> str:

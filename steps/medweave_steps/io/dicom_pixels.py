@@ -196,8 +196,8 @@ def _decoded_values(decoded: decode_worker.Decoded, layout: PixelLayout) -> npt.
     return right
 
 
-def to_hu(stored: npt.NDArray[Any], plane: Plane) -> FloatArray:
-    """Stored values to HU by the plane's own slope and intercept; padding becomes air, -1024 HU."""
+def to_hu(stored: npt.NDArray[Any], plane: Plane, *, padding_hu: float = AIR_HU) -> FloatArray:
+    """Stored values to HU by the plane's own slope and intercept; padding becomes `padding_hu`."""
     layout = plane.layout
     assert plane.slope is not None
     assert plane.intercept is not None
@@ -212,15 +212,18 @@ def to_hu(stored: npt.NDArray[Any], plane: Plane) -> FloatArray:
         hu += np.float32(plane.intercept)
     if layout.padding is not None:
         low, high = layout.padding
-        hu[(stored >= low) & (stored <= high)] = AIR_HU
+        hu[(stored >= low) & (stored <= high)] = padding_hu
     return hu
 
 
-def iterate(folder: Path, planes: Sequence[Plane], *, num_workers: int) -> Iterator[FloatArray]:
+def iterate(
+    folder: Path, planes: Sequence[Plane], *, num_workers: int, padding_hu: float = AIR_HU
+) -> Iterator[FloatArray]:
     """HU planes in the order given; a few are read or decoded ahead.
 
     Args:
         num_workers: threads for reading, or processes for decompressing.
+        padding_hu: value of padding, HU.
     Yields:
         float32 [row, column], HU.
     Raises:
@@ -237,7 +240,7 @@ def iterate(folder: Path, planes: Sequence[Plane], *, num_workers: int) -> Itera
                 raise _cut_off("fewer bytes than its header promises", "a complete file", plane) from error
             except DecodeError as error:
                 raise _undecodable(plane) from error
-            yield to_hu(values, plane)
+            yield to_hu(values, plane, padding_hu=padding_hu)
 
 
 def _stored_planes(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from medweave_steps.io.dicom_header import Plane
 from medweave_steps.io.dicom_pixels import Ranges, stored_bytes
 from medweave_steps.io.geometry import FloatArray
 from medweave_steps.io.nifti import NiftiVolume
+
+MOST_LABELS = 32  # a CT volume has hundreds of distinct values
 
 
 def _grid_text(grid: Grid) -> str:
@@ -68,13 +71,44 @@ def update_nifti(digest: Any, stored: npt.NDArray[Any]) -> None:
     digest.update(stored.T.data)  # planes are in Fortran order: transposed, their bytes are those of the file
 
 
-def digest_of_nifti(nifti: NiftiVolume) -> tuple[str, int, FloatArray]:
-    """SHA-256 over geometry, scaling and inflated voxels of a NIfTI volume, the bytes read, and the middle plane in HU."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NiftiContent:
+    """What reading all voxels of a NIfTI volume shows.
+
+    Attributes:
+        sha256: over geometry, scaling and inflated voxels.
+        num_bytes: bytes of voxels.
+        middle_hu: the middle plane, float32 [i, j].
+        labels: distinct values, where all are whole numbers from 0 to 255 and there are few of them; else None.
+    """
+
+    sha256: str
+    num_bytes: int
+    middle_hu: FloatArray
+    labels: frozenset[int] | None
+
+
+def read_content(nifti: NiftiVolume) -> NiftiContent:
+    """Read every voxel of a NIfTI volume once and return what `check` needs of it."""
     digest = nifti_digest(nifti)
     total, middle = 0, np.empty(0, dtype=np.float32)
+    labels: frozenset[int] | None = frozenset() if (nifti.slope, nifti.intercept) == (1, 0) else None
     for index, plane in enumerate(nifti.planes()):
         update_nifti(digest, plane)
         total += plane.nbytes
         if index == nifti.grid.shape[2] // 2:
             middle = nifti.to_hu(plane)
-    return digest.hexdigest(), total, middle
+        if labels is not None:
+            labels = _labels_with(labels, plane)
+    return NiftiContent(sha256=digest.hexdigest(), num_bytes=total, middle_hu=middle, labels=labels)
+
+
+def _labels_with(labels: frozenset[int], plane: npt.NDArray[Any]) -> frozenset[int] | None:
+    """Return the labels with those of another plane, None where the values are no label numbers."""
+    if not (plane.min() >= 0 and plane.max() <= 255):  # NaN is neither
+        return None
+    whole = plane.astype(np.uint8)
+    if plane.dtype.kind == "f" and not np.array_equal(whole, plane):
+        return None
+    labels |= frozenset(np.flatnonzero(np.bincount(whole.ravel(), minlength=256)).tolist())
+    return labels if len(labels) <= MOST_LABELS else None

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from medweave_steps.contracts.cohort import Finding
+from medweave_steps.io.copies import find_same_uids
 from medweave_steps.io.dicom_header import (
     CT_IMAGE,
     ENHANCED_CT,
@@ -121,7 +122,12 @@ def walk(folder: Path) -> Iterator[str]:
 def is_scan_plane(plane: Plane) -> bool:
     """True for a slice of the scan; False for localizers, projections and colour pictures."""
     words = {word.upper() for word in plane.frame_type}
-    return not words & _NOT_A_SLICE and plane.layout.samples == 1
+    return not words & _NOT_A_SLICE and not has_colors(plane)
+
+
+def has_colors(plane: Plane) -> bool:
+    """Return whether stored values are colors (RGB and others) or numbers of a palette, which are not HU."""
+    return plane.layout.samples != 1 or plane.layout.photometric not in ("", "MONOCHROME1", "MONOCHROME2")
 
 
 def is_reformat(plane: Plane) -> bool:
@@ -144,8 +150,7 @@ def discover_dicom(folder: Path, names: list[str], *, tick: Callable[[int], None
     """
     found = FoundDicom()
     others: list[DicomFile] = []
-    masks: list[DicomFile] = []
-    series: dict[str, FoundSeries] = {}
+    files: list[DicomFile] = []
     stray = 0
     unreadable: dict[str, list[int]] = {}
     for number, name in enumerate(names, start=1):
@@ -160,19 +165,58 @@ def discover_dicom(folder: Path, names: list[str], *, tick: Callable[[int], None
                 unreadable.setdefault("no DICOM mark at byte 128", []).append(number)
             else:
                 stray += 1
-        elif file.sop_class in SEGMENTATION:
-            masks.append(file)
-        elif _is_ct(file):
-            _add(series, file)
+        elif file.sop_class in SEGMENTATION or _is_ct(file):
+            files.append(file)
         else:
             others.append(file)
     found.findings += [_unreadable(numbers, len(names), reason) for reason, numbers in unreadable.items()]
+    files = _without_same_uids(folder, files, names, found.findings)
+    series: dict[str, FoundSeries] = {}
+    for file in files:
+        if file.sop_class not in SEGMENTATION:
+            _add(series, file)
     found.series = _scans(list(series.values()), found.findings)
-    _attach_masks(found, masks)
+    _attach_masks(found, [file for file in files if file.sop_class in SEGMENTATION])
     _judge_others(found, others, {file.study_uid for s in found.series for file in s.files})
     if stray:
         found.findings.append(notice("other-files", f"{stray} {_files(stray)} not DICOM and left aside."))
     return found
+
+
+def _without_same_uids(
+    folder: Path, files: list[DicomFile], names: list[str], findings: list[Finding]
+) -> list[DicomFile]:
+    """Return the files without copies, which a notice counts, and without series in which one UID has two contents."""
+    same = find_same_uids(folder, files)
+    if same.copies:
+        count = len(same.copies)
+        findings.append(
+            notice(
+                "copies",
+                f"{count} DICOM {'file is a copy' if count == 1 else 'files are copies'} of another file: left aside.",
+                seen="the same SOPInstanceUID and the same bytes",
+                do="remove the copies, so that the cohort takes less space",
+            )
+        )
+    conflicts: dict[str, list[int]] = {}
+    for file in files:
+        if file.file in same.conflicts:
+            conflicts.setdefault(file.series_uid, []).append(names.index(file.file) + 1)
+    findings += [_conflict(uid, numbers) for uid, numbers in conflicts.items()]
+    return [file for file in files if file.file not in same.copies and file.series_uid not in conflicts]
+
+
+def _conflict(series_uid: str, numbers: list[int]) -> Finding:
+    case_id = case_id_of_series(series_uid)
+    shown = ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
+    return refuse(
+        "same-uid",
+        f"{case_id}: two files are the same slice under one SOPInstanceUID, with different contents.",
+        seen=f"number {shown} of the files sorted by path",
+        expected="one content for each SOPInstanceUID",
+        do="find out which of the files is the original, and remove the others",
+        case_id=case_id,
+    ).finding
 
 
 def _is_ct(file: DicomFile) -> bool:
@@ -191,15 +235,23 @@ def _add(series: dict[str, FoundSeries], file: DicomFile) -> None:
 def _scans(candidates: list[FoundSeries], findings: list[Finding]) -> list[FoundSeries]:
     """Numbers the series that hold slices of a scan; a notice for pictures that are none."""
     scans = []
-    left_out = 0
+    left_out = colors = 0
     for series in candidates:
-        left_out += sum(len(file.planes) for file in series.files) - len(series.planes)
+        colors_here = sum(has_colors(plane) for file in series.files for plane in file.planes)
+        colors += colors_here
+        left_out += sum(len(file.planes) for file in series.files) - len(series.planes) - colors_here
         if series.planes:
             scans.append(series)
             series.name = SeriesName(case_id=series.name.case_id, ordinal=len(scans))
     if left_out:
+        findings.append(notice("localizer", f"{left_out} localizer or projection {_pictures(left_out)} left aside."))
+    if colors:
         findings.append(
-            notice("localizer", f"{left_out} localizer, projection or colour {_pictures(left_out)} left aside.")
+            notice(
+                "color-pictures",
+                f"{colors} CT {_pictures(colors)} in color (RGB or PALETTE COLOR): left aside, since colors are not HU.",
+                do="export the original images of the scan (MONOCHROME2, with RescaleSlope and RescaleIntercept)",
+            )
         )
     return scans
 
@@ -208,13 +260,20 @@ def _attach_masks(found: FoundDicom, masks: list[DicomFile]) -> None:
     by_series = {series.series_uid: series for series in found.series}
     by_image = {file.sop_instance_uid: series for series in found.series for file in series.files}
     orphans = 0
+    ambiguous: set[str] = set()
     for mask in masks:
-        target = next((by_series[uid] for uid in mask.referenced_series if uid in by_series), None)
+        targets = {uid: by_series[uid] for uid in mask.referenced_series if uid in by_series}
+        if len(targets) > 1:
+            ambiguous |= targets.keys()
+            continue
+        target = next(iter(targets.values()), None)
         target = target or next((by_image[uid] for uid in mask.referenced_images if uid in by_image), None)
         if target is None:
             orphans += 1
         else:
             target.masks.append(mask)
+    found.findings += [_several_series(series.name) for series in found.series if series.series_uid in ambiguous]
+    found.series = [series for series in found.series if series.series_uid not in ambiguous]
     if orphans:
         found.findings.append(
             notice(
@@ -224,6 +283,16 @@ def _attach_masks(found: FoundDicom, masks: list[DicomFile]) -> None:
                 do="add the series, or remove the segmentation",
             )
         )
+
+
+def _several_series(name: SeriesName) -> Finding:
+    return name.refuse(
+        "ambiguous-mask",
+        "a DICOM segmentation references this series and another one of the cohort.",
+        seen="more than one SeriesInstanceUID under ReferencedSeriesSequence",
+        expected="a segmentation that references the one series on which it was drawn",
+        do="export the segmentation again, on one series, or remove it",
+    ).finding
 
 
 def _judge_others(found: FoundDicom, others: list[DicomFile], ct_studies: set[str]) -> None:

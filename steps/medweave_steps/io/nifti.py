@@ -75,15 +75,19 @@ class NiftiVolume:
             finally:
                 reader.shutdown(wait=True, cancel_futures=True)
 
-    def to_hu(self, stored: npt.NDArray[Any]) -> FloatArray:
-        """Stored values to HU, or to the units of the scanner for MR, float32; what is no number becomes background."""
+    def to_hu(self, stored: npt.NDArray[Any], *, padding: float | None = None) -> FloatArray:
+        """Stored values to HU, or to the units of the scanner for MR, float32.
+
+        Args:
+            padding: replaces values that are not finite; None for `background`.
+        """
         values = stored.astype(np.float32)
         if self.slope != 1:
             values *= np.float32(self.slope)
         if self.intercept != 0:
             values += np.float32(self.intercept)
         if self.dtype.kind == "f":
-            values[~np.isfinite(values)] = self.background
+            values[~np.isfinite(values)] = self.background if padding is None else padding
         return values
 
     def _skip(self, stream: BinaryIO) -> None:

@@ -43,14 +43,20 @@ class VolumeSource(Protocol):
         """Axis along which `planes` goes."""
 
     def planes(
-        self, *, num_workers: int, verify: bool = False, wanted: Sequence[int] | None = None
+        self,
+        *,
+        num_workers: int,
+        verify: bool = False,
+        wanted: Sequence[int] | None = None,
+        padding: float | None = None,
     ) -> Iterator[FloatArray]:
-        """HU planes along `plane_axis`, in order, float32; padding is air already. A few are read or decoded ahead.
+        """HU planes along `plane_axis`, in order, float32. A few are read or decoded ahead.
 
         Args:
             num_workers: threads for reading, or processes for decompressing.
             verify: after the last plane, compare the whole content with the digest that `check` took.
             wanted: ascending indices of the planes to hand out, None for all; the others are not decoded.
+            padding: replaces padding and values that are not finite; None for air (MR: 0).
         Raises:
             UserInputError: a file is cut off or cannot be decoded, or holds something else than `check` saw.
         """
@@ -73,13 +79,19 @@ class DicomSource:
     plane_axis: int = 0
 
     def planes(
-        self, *, num_workers: int, verify: bool = False, wanted: Sequence[int] | None = None
+        self,
+        *,
+        num_workers: int,
+        verify: bool = False,
+        wanted: Sequence[int] | None = None,
+        padding: float | None = None,
     ) -> Iterator[FloatArray]:
         """See `VolumeSource`."""
+        padding_hu = AIR_HU if padding is None else padding
         name = name_of(self.entry)
         slices = self.slices if wanted is None else [self.slices[index] for index in wanted]
         try:
-            planes = dicom_pixels.iterate(self.folder, slices, num_workers=num_workers)
+            planes = dicom_pixels.iterate(self.folder, slices, num_workers=num_workers, padding_hu=padding_hu)
             yield from self._verified(planes) if verify else planes
         except dicom_pixels.PixelError as error:
             raise pixel_refusal(name, error) from error
@@ -121,7 +133,12 @@ class NiftiSource:
     plane_axis: int = 2
 
     def planes(
-        self, *, num_workers: int, verify: bool = False, wanted: Sequence[int] | None = None
+        self,
+        *,
+        num_workers: int,
+        verify: bool = False,
+        wanted: Sequence[int] | None = None,
+        padding: float | None = None,
     ) -> Iterator[FloatArray]:
         """See `VolumeSource`, channel after channel; one thread inflates ahead, since a gzip stream has one order."""
         digest, left = nifti_digest(self.nifti), None if wanted is None else set(wanted)
@@ -129,7 +146,7 @@ class NiftiSource:
             if verify:
                 update_nifti(digest, stored)
             if left is None or index % self.grid.shape[2] in left:
-                yield self.nifti.to_hu(stored)
+                yield self.nifti.to_hu(stored, padding=padding)
         if verify:
             _check_content(self.entry, digest.hexdigest())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +18,8 @@ from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.volume import Triple, VolumeInfo
 from medweave_steps.io.geometry import FloatArray, resampled_grid
 from medweave_steps.io.headers import copy_headers
-from medweave_steps.io.source import DicomSource, VolumeSource, open_source, read_ground_truth
+from medweave_steps.io.source import AIR_HU, DicomSource, VolumeSource, open_source, read_ground_truth
+from medweave_steps.io.source_hu import SOURCE_HU_FILE, SourceHuCollector, source_box
 from medweave_steps.preprocess.config import Settings
 from medweave_steps.preprocess.contrasts import box_of_multiples, resample_channels, standardised
 from medweave_steps.preprocess.labels import Lesion, paint, resample_lesions
@@ -39,7 +42,7 @@ class CaseJob:
     Attributes:
         folder: of the prepared case; must exist and be empty.
         with_label: read the ground truth too.
-        with_headers: keep a DICOM series' headers (cases to be segmented only: they hold patient data).
+        for_segment: keep what `segment` needs of the source: DICOM headers, which hold patient data, and the HU of CT.
         keep_all_lesions: widen the crop to every lesion (training cases only: elsewhere the truth must not help).
         num_workers: for reading.
     """
@@ -49,7 +52,7 @@ class CaseJob:
     settings: Settings
     folder: Path
     with_label: bool
-    with_headers: bool
+    for_segment: bool
     keep_all_lesions: bool
     num_workers: int
 
@@ -84,16 +87,24 @@ def prepare_case(job: CaseJob) -> CaseDone:
     source = open_source(job.cohort, entry)
     plan = plan_resampling(source.grid, settings.spacing_mm)
     lesions = _lesions(job, plan)
-    box, field, num_widened = (_prepare_ct if settings.window_hu else _prepare_mr)(job, source, plan, lesions)
+    is_ct = settings.window_hu is not None
+    source_hu = (
+        SourceHuCollector(source.grid.shape, plane_axis=source.plane_axis) if is_ct and job.for_segment else None
+    )
+    planes = _planes(job, source, plan, source_hu)
+    box, field, num_widened = (_prepare_ct if is_ct else _prepare_mr)(job, source, plan, lesions, planes)
     shape = _sizes(box)
     num_outside = num_label_voxels = 0
     if job.with_label:
         label, num_outside = paint(lesions, box[0], shape)
         num_label_voxels = int(np.count_nonzero(label))
         save_array(job.folder / "label.npy", label)
-    if job.with_headers and isinstance(source, DicomSource):
+    if job.for_segment and isinstance(source, DicomSource):
         copy_headers(job.folder / "source_headers.zip", source.folder, source.slices)
-    (job.folder / "volume_info.json").write_text(codec.dumps(_info(entry, plan, settings, box)), encoding="utf-8")
+    info = _info(entry, plan, settings, box)
+    if source_hu is not None:
+        info = _save_source_hu(job.folder, info, source_hu)
+    (job.folder / "volume_info.json").write_text(codec.dumps(info), encoding="utf-8")
     figures = {
         "seconds": round(time.monotonic() - started, 3),
         "source_shape": list(source.grid.shape),
@@ -116,11 +127,11 @@ def prepare_case(job: CaseJob) -> CaseDone:
 
 
 def _prepare_ct(
-    job: CaseJob, source: VolumeSource, plan: Resampling, lesions: list[Lesion]
+    job: CaseJob, source: VolumeSource, plan: Resampling, lesions: list[Lesion], planes: Iterator[FloatArray]
 ) -> tuple[Box, LungField | None, int]:
     settings = job.settings
     assert settings.window_hu is not None
-    volume = resample_planes(_planes(job, source, plan), plan, plane_axis=source.plane_axis)
+    volume = resample_planes(planes, plan, plane_axis=source.plane_axis)
     field = find_lungs(volume, settings.spacing_mm)
     box, num_widened = _choose_box(job, field, plan, lesions)
     crop = _slices(box)
@@ -130,21 +141,35 @@ def _prepare_ct(
 
 
 def _prepare_mr(
-    job: CaseJob, source: VolumeSource, plan: Resampling, _lesions: list[Lesion]
+    job: CaseJob, source: VolumeSource, plan: Resampling, _lesions: list[Lesion], planes: Iterator[FloatArray]
 ) -> tuple[Box, LungField | None, int]:
     names = job.settings.channels
-    channels = resample_channels(
-        _planes(job, source, plan), plan, plane_axis=source.plane_axis, num_channels=len(names)
-    )
+    channels = resample_channels(planes, plan, plane_axis=source.plane_axis, num_channels=len(names))
     box = box_of_multiples(plan.shape) if job.settings.crop == "multiple-of-8" else ((0, 0, 0), plan.shape)
     volume = standardised(channels, _slices(box), names, case_id=job.entry.case_id)
     save_array(job.folder / "volume.npy", volume)
     return box, None, 0
 
 
-def _planes(job: CaseJob, source: VolumeSource, plan: Resampling) -> Iterator[FloatArray]:
-    wanted = needed_planes(plan, source.plane_axis)
-    return source.planes(num_workers=job.num_workers, verify=True, wanted=wanted)
+def _planes(
+    job: CaseJob, source: VolumeSource, plan: Resampling, source_hu: SourceHuCollector | None
+) -> Iterator[FloatArray]:
+    """The planes that resampling needs, padding as air; all planes are stored in `source_hu` where there is one."""
+    needed = needed_planes(plan, source.plane_axis)
+    if source_hu is None:
+        yield from source.planes(num_workers=job.num_workers, verify=True, wanted=needed)
+        return
+    planes = source_hu.collect(source.planes(num_workers=job.num_workers, verify=True, padding=math.nan))
+    for number, plane in enumerate(planes):
+        if number in needed:
+            yield np.nan_to_num(plane, copy=False, nan=AIR_HU)
+
+
+def _save_source_hu(folder: Path, info: VolumeInfo, source_hu: SourceHuCollector) -> VolumeInfo:
+    """Write `source_hu.npy` and return the geometry that records it."""
+    box = source_box(info)
+    save_array(folder / SOURCE_HU_FILE, source_hu.part(box))
+    return dataclasses.replace(info, source_hu_start=(box[0].start, box[1].start, box[2].start))
 
 
 def _slices(box: Box) -> tuple[slice, ...]:

@@ -19,8 +19,9 @@ deviation 1 instead, and the volume is cut to multiples of 8 voxels.
 Reads: the folder that `check` was given, and its cohort_index.json.
 Writes: OUTPUT/training_set/ (training and validation cases) and OUTPUT/inference_batches/batch-000/ ... (test cases; every
 case with --purpose inference), each with cohort.json and, per case, volume.npy (float32, HU; MR: a channel per contrast),
-lung.npy (CT), label.npy, volume_info.json (geometry in mm and the way back to the source). A batch's cases from DICOM have
-source_headers.zip too, by which results name their source; it holds patient data. The training set has none.
+lung.npy (CT), label.npy, volume_info.json (geometry in mm, inverse transform). In batches, CT cases also have
+source_hu.npy (HU of the source inside the crop, on which segment measures lesions), and cases from DICOM source_headers.zip,
+by which results name their source; it holds patient data. The training set has neither.
 OUTPUT appears only when it is complete; later steps memory-map its arrays.
 Refuses: an index with errors or of another cohort, the same patient in two splits, too few patients, a full disk.
 Memory: a series of 512 x 512 x 600 takes less than 4 GB; cases are prepared on --num-threads processes."""
@@ -51,7 +52,7 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
                 settings=settings,
                 folder=folders[entry.case_id],
                 with_label=config.purpose == "training",
-                with_headers=splits[entry.case_id] == "test",
+                for_segment=splits[entry.case_id] == "test",
                 keep_all_lesions=splits[entry.case_id] == "train",
                 num_workers=context.num_threads if len(entries) == 1 else 1,
             )

@@ -23,6 +23,7 @@ from medweave_steps.inference.restore import restore_mask
 from medweave_steps.inference.windows import predict_probability
 from medweave_steps.io.model_folder import card_sha256, read_card
 from medweave_steps.io.prepared import CaseFolder, open_prepared
+from medweave_steps.io.source_hu import open_source_hu
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.runtime.write import atomic_directory
 from medweave_steps.segment.config import SegmentConfig
@@ -44,6 +45,12 @@ def run(config: SegmentConfig, context: StepContext) -> Mapping[str, Any]:
     clock = time.perf_counter()
     engine = open_engine(config.segmentation_model, card, backend=config.backend, num_threads=context.num_threads)
     compile_s = time.perf_counter() - clock
+    without_hu = sum(info.window_hu is not None and info.source_hu_start is None for info in infos.values())
+    if without_hu:
+        context.notice(
+            f"{without_hu} of {len(infos)} cases were prepared without their source HU: mean HU is left out. "
+            "Run preprocess again to measure it."
+        )
     if not cases:
         context.notice("the batch holds no case: the output holds none either")
     model_sha256 = card_sha256(card)
@@ -114,7 +121,7 @@ def segment_case(
 ) -> tuple[Delivery, dict[str, float]]:
     """Segments one prepared case and writes its results; returns what was written and the seconds per stage."""
     marks = [time.perf_counter()]
-    volume_CIJK = case.volume_CIJK()
+    volume_CIJK, source_hu = case.volume_CIJK(), open_source_hu(case.folder, info)
     if volume_CIJK.shape[1:] != info.grid.shape:
         raise UserInputError(
             f"volume.npy of {info.case_id} does not belong to its volume_info.json.",
@@ -132,7 +139,7 @@ def segment_case(
         mask = restore_mask(found.probability_IJK, info, threshold=card.postprocessing.threshold, boxes=found.boxes)
         marks.append(time.perf_counter())
         draft = drafting.result()
-    delivery = deliver_case(folder, mask, info, volume_CIJK, draft, card, model_sha256=model_sha256)
+    delivery = deliver_case(folder, mask, info, source_hu, draft, card, model_sha256=model_sha256)
     marks.append(time.perf_counter())
     return delivery, {name: b - a for name, (a, b) in zip(STAGES, itertools.pairwise(marks), strict=True)}
 

@@ -20,6 +20,7 @@ from medweave_steps.contracts.volume import VolumeInfo
 from medweave_steps.io.hashing import sha256_of_file
 from medweave_steps.io.headers import read_headers
 from medweave_steps.io.prepared import CaseFolder
+from medweave_steps.io.source_hu import SourceHu
 from medweave_steps.segment.dicom_common import Source, read_source, values_as_they_are
 from medweave_steps.segment.dicom_seg import draft_segmentation, fill_segmentation
 from medweave_steps.segment.dicom_sr import build_report
@@ -78,7 +79,7 @@ def deliver_case(
     folder: Path,
     mask: npt.NDArray[np.uint8],
     info: VolumeInfo,
-    volume_CIJK: npt.NDArray[np.float32],
+    source_hu: SourceHu | None,
     draft: Draft | None,
     card: ModelCard,
     *,
@@ -90,7 +91,7 @@ def deliver_case(
         folder: of the case; made here, inside a folder that appears only when it is complete.
         mask: uint8, 0 or 1, on the source grid, in source order.
         info: geometry of the case.
-        volume_CIJK: the prepared volume.
+        source_hu: source HU of the case, for the mean HU of lesions.
         draft: of the DICOM outputs.
         card, model_sha256: the model and the digest of its card.
     """
@@ -99,7 +100,7 @@ def deliver_case(
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         nifti = pool.submit(write_mask, folder / NIFTI_MASK, mask, info)
         instance_numbers = draft.source.instance_numbers(mask.shape[0]) if draft else ()
-        lesions = measure_lesions(mask, info, volume_CIJK, instance_numbers)
+        lesions = measure_lesions(mask, info, source_hu, instance_numbers)
         write_table(folder / TABLE, lesions)
         if draft:
             with values_as_they_are():

@@ -19,7 +19,7 @@ SERIES_NUMBER = 9002
 def build_report(
     lesions: Sequence[Lesion], segmentation: Any, source: Source, card: ModelCard, *, identity: tuple[str, ...]
 ) -> Any:
-    """A measurement report: the number of lesions, and for each its volume, longest diameter and mean HU.
+    """A measurement report: the number of lesions, and for each its volume, longest diameter and (of CT) mean HU.
 
     Each lesion has a tracking identifier, the segmentation and source images that show it, and its centre (LPS, mm).
 
@@ -123,12 +123,7 @@ def _lesion(lesion: Lesion, segmentation: Any, source: Source, card: ModelCard, 
             sr.Measurement(
                 name=codes.SCT.LongAxis, value=round(lesion.longest_diameter_mm, 2), unit=codes.UCUM.Millimeter
             ),
-            sr.Measurement(
-                name=codes.DCM.AttenuationCoefficient,
-                value=round(_mean_hu(lesion), 1),
-                unit=codes.UCUM.HounsfieldUnit,
-                derivation=codes.SCT.Mean,
-            ),
+            *_mean_hu(lesion),
         ],
     )
     # All lesions are one segment, and a segment reference may not name frames: the centre says which of them this is.
@@ -145,6 +140,17 @@ def _lesion(lesion: Lesion, segmentation: Any, source: Source, card: ModelCard, 
     return group
 
 
-def _mean_hu(lesion: Lesion) -> float:
-    assert lesion.mean_hu is not None, "DICOM sources are CT"
-    return lesion.mean_hu
+def _mean_hu(lesion: Lesion) -> list[Any]:
+    """Return the mean HU as a measurement; none where the case has no source HU."""
+    if lesion.mean_hu is None:
+        return []
+    sr = require("highdicom.sr", extra="segment")
+    codes = require("pydicom.sr.codedict", extra="segment").codes
+    return [
+        sr.Measurement(
+            name=codes.DCM.AttenuationCoefficient,
+            value=round(lesion.mean_hu, 1),
+            unit=codes.UCUM.HounsfieldUnit,
+            derivation=codes.SCT.Mean,
+        )
+    ]

@@ -12,16 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_steps.contracts.volume import VolumeInfo
-from medweave_steps.io.geometry import source_positions
+from medweave_steps.io.source_hu import SourceHu
 from medweave_steps.metrics.components import connected_components
 from medweave_steps.metrics.lesions import longest_diameters_mm
-from medweave_steps.runtime.imports import require
 
 COLUMNS: Mapping[str, str] = {
     "lesion": "1, 2, … by falling volume",
     "volume_mm3": "number of voxels times voxel volume on the source grid, mm³",
     "longest_diameter_mm": "longest diameter within a slice, mm: centre to centre of the two farthest pixels, plus one pixel",
-    "mean_hu": "mean HU of the prepared volume (resampled, clipped to the model's window) at the lesion's voxels; empty for MR",
+    "mean_hu": "mean HU of the source (neither clipped nor resampled) over the lesion's voxels, without padding; empty for MR, "
+    "and for cases that were prepared without source HU",
     "slice": "source slice of the lesion's largest area, from 1 along the slice normal (NIfTI: along the axis nearest S)",
     "instance_number": "DICOM InstanceNumber of that slice; empty where the source has none",
     "first_slice": "first source slice of the lesion, counted from 1",
@@ -55,7 +55,7 @@ def slice_axis(info: VolumeInfo) -> int:
 def measure_lesions(
     mask: npt.NDArray[np.uint8],
     info: VolumeInfo,
-    volume_CIJK: npt.NDArray[np.float32],
+    source_hu: SourceHu | None,
     instance_numbers: Sequence[int | None] = (),
 ) -> list[Lesion]:
     """Measures every lesion of a mask on the source grid.
@@ -63,7 +63,7 @@ def measure_lesions(
     Args:
         mask: uint8, 0 or 1, of shape `info.source_grid.shape`.
         info: geometry of the case.
-        volume_CIJK: the prepared volume, for the mean HU of CT.
+        source_hu: for the mean HU of CT; None leaves it out.
         instance_numbers: DICOM InstanceNumber per slice; empty for NIfTI.
     Returns:
         lesions by falling volume; of equal ones the first in array order comes first.
@@ -90,7 +90,7 @@ def measure_lesions(
                 lesion=number,
                 volume_mm3=len(own) * grid.voxel_volume_mm3,
                 longest_diameter_mm=diameters[component],
-                mean_hu=_mean_hu(volume_CIJK, index, info),
+                mean_hu=source_hu.mean(index) if source_hu else None,
                 slice=largest + 1,
                 instance_number=instance_numbers[largest] if instance_numbers else None,
                 first_slice=int(slices[0]) + 1,
@@ -116,22 +116,3 @@ def write_table(path: Path, lesions: Sequence[Lesion]) -> None:
         # Adding 0 turns a rounded -0.0 into 0.0.
         writer.writerow([a.lesion, *numbers, *place, *(f"{round(x, 2) + 0.0:.2f}" for x in a.centre_ras_mm)])
     path.write_text(text.getvalue(), encoding="utf-8")
-
-
-def _mean_hu(volume_CIJK: npt.NDArray[np.float32], index: npt.NDArray[np.intp], info: VolumeInfo) -> float | None:
-    return float(_sample(volume_CIJK[0], index, info).mean(dtype=np.float64)) if info.window_hu else None
-
-
-def _sample(
-    volume_IJK_hu: npt.NDArray[np.float32], index: npt.NDArray[np.intp], info: VolumeInfo
-) -> npt.NDArray[np.float32]:
-    """The prepared volume, linearly interpolated at voxels of the source array of shape (n, 3)."""
-    ndimage = require("scipy.ndimage", extra="segment")
-    points = []
-    for axis, (source, flipped) in enumerate(zip(info.source_axis, info.source_flipped, strict=True)):
-        place = index[:, source]
-        if flipped:
-            place = info.source_grid.shape[source] - 1 - place
-        points.append(source_positions(info, axis)[place])
-    sampled: npt.NDArray[np.float32] = ndimage.map_coordinates(volume_IJK_hu, points, order=1, mode="nearest")
-    return sampled

@@ -42,7 +42,9 @@ def missing_slice(folder: Path) -> None:
 
 
 def duplicate_slice(folder: Path) -> None:
-    write_datasets([*SERIES.datasets(), SERIES.datasets()[2]], folder)
+    again = SERIES.datasets()[2]
+    again.SOPInstanceUID = "2.25.61"
+    write_datasets([*SERIES.datasets(), again], folder)
 
 
 def two_series_mixed(folder: Path) -> None:

@@ -67,8 +67,10 @@ def test_duplicate_slice(tmp_path: Path) -> None:
     assert "-296.00 mm" in refused(tmp_path, [*datasets, double], "duplicate-slice")
 
 
-def test_the_same_file_twice(tmp_path: Path) -> None:
-    assert "-300.00 mm" in refused(tmp_path, [*SERIES.datasets(), SERIES.datasets()[0]], "duplicate-slice")
+def test_the_same_slice_under_another_uid(tmp_path: Path) -> None:
+    again = SERIES.datasets()[0]
+    again.SOPInstanceUID = "2.25.61"
+    assert "-300.00 mm" in refused(tmp_path, [*SERIES.datasets(), again], "duplicate-slice")
 
 
 def test_two_phases_in_one_series(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from medweave_steps.io.geometry import (
     resampled_shape,
     to_ras_order,
 )
+from medweave_steps.io.source_hu import source_box
 
 
 def make_info(shape, matrix, *, spacing_mm, crop_start=(0, 0, 0), crop_shape=None):
@@ -143,3 +144,24 @@ def test_every_axis_order_and_direction():
             mask[1, 2, 4] = mask[1, 2, 5] = 1
             probability = to_ras_order(mask, info.source_axis, info.source_flipped).astype(np.float32)
             np.testing.assert_array_equal(restore_mask(probability, info, threshold=0.5), mask)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    source_mm=st.tuples(*[st.floats(0.5, 3.0)] * 3),
+    spacing_mm=st.tuples(*[st.floats(0.5, 3.0)] * 3),
+    feet_first=st.booleans(),
+    start=st.tuples(*[st.integers(0, 4)] * 3),
+    end=st.tuples(*[st.integers(0, 4)] * 3),
+)
+def test_source_hu_covers_every_mask_that_the_prepared_grid_can_give(source_mm, spacing_mm, feet_first, start, end):
+    shape = (14, 16, 18)
+    matrix = dicom_like(source_mm, feet_first=feet_first)
+    full = make_info(shape, matrix, spacing_mm=spacing_mm).grid.shape
+    start = tuple(min(s, n - 1) for s, n in zip(start, full, strict=True))
+    crop = tuple(max(1, n - s - e) for n, s, e in zip(full, start, end, strict=True))
+    info = make_info(shape, matrix, spacing_mm=spacing_mm, crop_start=start, crop_shape=crop)
+    mask = restore_mask(np.ones(crop, np.float32), info, threshold=1e-6)
+    box = source_box(info)
+    assert mask[box].sum() == mask.sum() > 0
+    assert all(part.stop - part.start <= n for part, n in zip(box, shape, strict=True))

@@ -7,7 +7,7 @@ import pytest
 
 from medweave_steps.segment.lesions import measure_lesions, write_table
 from support.dicom_builder import AXIAL, CtSeries
-from support.prepared_builder import Scan, _resampled
+from support.prepared_builder import Scan, _resampled, source_hu_of
 
 
 @pytest.fixture(scope="module")
@@ -15,17 +15,19 @@ def case():
     series = CtSeries(shape=(12, 40, 36), spacing_mm=(2.5, 0.6, 0.9), orientation=AXIAL)
     hu = np.full(series.shape, -800, np.float32)
     hu[:, 20:, :] = 40
-    return _resampled(Scan(case_id="case-00000001", hu=hu, affine_ras=series.affine_ras()), (2.0, 2.0, 2.0), (0, 0, 0))
+    scan = Scan(case_id="case-00000001", hu=hu, affine_ras=series.affine_ras())
+    info, _ = _resampled(scan, (2.0, 2.0, 2.0), (0, 0, 0))
+    return info, source_hu_of(scan, info)
 
 
 def test_boxes_are_measured_and_ordered(case):
-    info, volume = case
+    info, source_hu = case
     mask = np.zeros(info.source_grid.shape, np.uint8)
     mask[2:4, 5:8, 10:14] = 1  # in dark tissue: 2 x 3 x 4 voxels
     mask[6:9, 28:34, 20:25] = 1  # in bright tissue: 3 x 6 x 5
     mask[9, 29:31, 21:23] = 1  # its tail
 
-    large, small = measure_lesions(mask, info, volume[None], instance_numbers=range(100, 112))
+    large, small = measure_lesions(mask, info, source_hu, instance_numbers=range(100, 112))
 
     voxel = 2.5 * 0.6 * 0.9
     assert (large.lesion, small.lesion) == (1, 2)
@@ -41,8 +43,8 @@ def test_boxes_are_measured_and_ordered(case):
 
 
 def test_a_table_without_lesions_is_its_header(tmp_path, case):
-    info, volume = case
-    lesions = measure_lesions(np.zeros(info.source_grid.shape, np.uint8), info, volume[None])
+    info, source_hu = case
+    lesions = measure_lesions(np.zeros(info.source_grid.shape, np.uint8), info, source_hu)
     assert lesions == []
     write_table(tmp_path / "lesions.csv", lesions)
     assert (tmp_path / "lesions.csv").read_text().splitlines() == [
