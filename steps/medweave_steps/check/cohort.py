@@ -10,9 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from medweave_steps.check.cases import Examined, NiftiCase, examine_dicom, examine_nifti
+from medweave_steps.check.cases import Examined, MaskRules, NiftiCase, examine_dicom, examine_nifti
+from medweave_steps.check.labels import (
+    NO_LABEL_OPTIONS,
+    LabelOptions,
+    body_part_findings,
+    cohort_labels,
+    segment_labels,
+)
 from medweave_steps.check.splits import find_leaks, join_same_scans, read_splits
 from medweave_steps.contracts.cohort import CohortIndex, Finding
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.labels import Label
 from medweave_steps.contracts.volume import CT_CHANNELS
 from medweave_steps.io.cohort_files import (
     CARD_FILE,
@@ -24,8 +33,9 @@ from medweave_steps.io.cohort_files import (
     paired_volumes,
 )
 from medweave_steps.io.dicom_series import SeriesName
-from medweave_steps.io.discovery import FoundDicom, FoundSeries, case_id_of_path, discover_dicom, walk
+from medweave_steps.io.discovery import FoundDicom, case_id_of_path, discover_dicom, walk
 from medweave_steps.io.findings import FindingError, notice, refuse
+from medweave_steps.io.labels import parse_labels
 from medweave_steps.io.nifti import is_nifti
 from medweave_steps.io.prepared import INDEX_FILE
 from medweave_steps.runtime.verb import REPORT_NAME, StepContext
@@ -51,16 +61,20 @@ class Checked:
     examined: tuple[Examined, ...]
 
 
-def check_cohort(cohort: Path, context: StepContext, *, skip: bool) -> Checked:
+def check_cohort(
+    cohort: Path, context: StepContext, *, skip: bool, label_options: LabelOptions = NO_LABEL_OPTIONS
+) -> Checked:
     """Reads a whole cohort and judges it.
 
     Args:
         skip: leave bad cases out with a notice; otherwise their errors stay in the findings.
+        label_options: labels and merges that the user requests.
     """
     card = _read_card(cohort)
     everything = list(walk(cohort))
     names = [name for name in everything if PurePosixPath(name).name not in _ABOUT_THE_COHORT]
-    layout, examined, findings, labels = _examine(cohort, names, card, context)
+    layout, examined, findings, own, rules = _examine(cohort, names, card, label_options, context)
+    labels, label_findings = cohort_labels(rules, own, examined)
     splits, split_findings = read_splits(cohort, [e.name.case_id for e in examined])
     findings += [finding for e in examined for finding in e.findings] + split_findings
     below = [name for name in everything if name.endswith((f"/{CARD_FILE}", f"/{SPLITS_FILE}"))]
@@ -68,6 +82,7 @@ def check_cohort(cohort: Path, context: StepContext, *, skip: bool) -> Checked:
     cases = [dataclasses.replace(e.entry, fixed_split=splits.get(e.name.case_id)) for e in examined if e.entry]
     cases, same_scan = join_same_scans(sorted(cases, key=lambda case: case.case_id))
     findings += [*_same_ids(examined), *same_scan, *find_leaks(cases), *_one_patient(cases)]
+    findings += [*label_findings, *body_part_findings(cases, labels)]
     if skip:
         findings = [_skipped(finding) for finding in findings]
     if not cases and not any(finding.severity == "error" for finding in findings):
@@ -76,6 +91,7 @@ def check_cohort(cohort: Path, context: StepContext, *, skip: bool) -> Checked:
         layout=layout,
         synthetic=any(bool(part.get("synthetic")) for part in [card, *_cards_below(cohort, below)]),
         labels=labels,
+        merges=rules.merges,
         cases=tuple(cases),
         findings=tuple(findings),
         channels=cases[0].channels if cases else CT_CHANNELS,
@@ -85,19 +101,20 @@ def check_cohort(cohort: Path, context: StepContext, *, skip: bool) -> Checked:
 
 
 def _examine(
-    cohort: Path, names: Sequence[str], card: Mapping[str, Any], context: StepContext
-) -> tuple[Layout, list[Examined], list[Finding], dict[str, str]]:
-    declared = card.get("labels")
+    cohort: Path, names: Sequence[str], card: Mapping[str, Any], options: LabelOptions, context: StepContext
+) -> tuple[Layout, list[Examined], list[Finding], tuple[Label, ...], MaskRules]:
+    declared: tuple[Label, ...] = card.get("labels", ())
     if (cohort / DATASET_FILE).is_file():
         listed = _read_msd(cohort)
-        labels = dict(declared or listed.labels)
-        return "msd", _examine_nifti(cohort, listed.cases, labels, context), list(listed.findings), labels
+        declared = declared or listed.labels
+        rules = options.rules(declared or None)
+        return "msd", _examine_nifti(cohort, listed.cases, rules, context), list(listed.findings), declared, rules
+    rules = options.rules(declared or None)
     found = _discover(cohort, [name for name in names if not is_nifti(name)], context)
     nifti = [name for name in names if is_nifti(name)]
     if nifti and not found.series and not any(f.severity == "error" for f in found.findings):
-        labels = dict(declared or {"0": "background", "1": "lesion"})
         cases, findings = _pair_nifti(nifti)
-        return "nifti", _examine_nifti(cohort, cases, labels, context), findings, labels
+        return "nifti", _examine_nifti(cohort, cases, rules, context), findings, declared, rules
     if nifti:
         found.findings.append(
             notice("other-files", f"{len(nifti)} NIfTI files lie beside the DICOM series: left aside.")
@@ -105,11 +122,11 @@ def _examine(
     progress = context.progress(unit="series", total=len(found.series))
     examined = []
     for series in found.series:
-        examined.append(examine_dicom(cohort, series, declared, num_threads=context.num_threads))
+        examined.append(examine_dicom(cohort, series, rules, num_threads=context.num_threads))
         progress.step(_line(examined[-1]))
-    labels, differing = _segment_labels(found.series)
+    labels, differing = segment_labels(found.series)
     findings = found.findings if declared else [*found.findings, *differing]
-    return "dicom", examined, findings, dict(declared or labels)
+    return "dicom", examined, findings, declared or labels, rules
 
 
 def _discover(cohort: Path, names: list[str], context: StepContext) -> FoundDicom:
@@ -124,15 +141,13 @@ def _discover(cohort: Path, names: list[str], context: StepContext) -> FoundDico
     return discover_dicom(cohort, names, tick=tick)
 
 
-def _examine_nifti(
-    cohort: Path, cases: Sequence[NiftiCase], labels: Mapping[str, str], context: StepContext
-) -> list[Examined]:
+def _examine_nifti(cohort: Path, cases: Sequence[NiftiCase], rules: MaskRules, context: StepContext) -> list[Examined]:
     progress = context.progress(unit="series", total=len(cases))
     examined = []
     # Inflating and hashing release Python's lock; each thread holds one mask, so there are few of them.
     pool = ThreadPoolExecutor(max(1, min(context.num_threads, _MOST_THREADS)), thread_name_prefix="check-case")
     try:
-        for result in pool.map(lambda case: examine_nifti(cohort, case, labels), cases):
+        for result in pool.map(lambda case: examine_nifti(cohort, case, rules), cases):
             examined.append(result)
             progress.step(_line(result))
     finally:
@@ -148,26 +163,6 @@ def _line(examined: Examined) -> str:
     spacing = " x ".join(f"{x:.2f}" for x in grid.spacing_mm)
     lesions = "no mask" if examined.num_lesions is None else f"{examined.num_lesions} lesions"
     return f"{examined.name.case_id}, {' x '.join(map(str, grid.shape))} voxels of {spacing} mm, {lesions}"
-
-
-def _segment_labels(series: Sequence[FoundSeries]) -> tuple[dict[str, str], list[Finding]]:
-    """Labels as the segmentations name them, and a notice where they disagree."""
-    names: dict[str, dict[str, None]] = {"0": {"background": None}}
-    for entry in series:
-        for mask in entry.masks:
-            for number, text in mask.segments:
-                names.setdefault(str(number), {})[text or f"segment {number}"] = None
-    findings = [
-        notice(
-            "labels-differ",
-            f"segment {number} does not have the same name in all segmentations.",
-            seen=", ".join(f"'{text}'" for text in list(texts)[:4]),
-            do="declare the labels in cohort_card.json if one thing is meant, else number the segments anew",
-        )
-        for number, texts in names.items()
-        if len(texts) > 1
-    ]
-    return {number: next(iter(texts)) for number, texts in names.items()}, findings
 
 
 def _notice_below(below: Sequence[str]) -> list[Finding]:
@@ -187,16 +182,13 @@ def _read_card(cohort: Path) -> Mapping[str, Any]:
     if not path.is_file():
         return {}
     card = _read_json(path, "the cohort card")
-    labels = card.get("labels", {})
-    if not isinstance(labels, Mapping) or not all(key.isdecimal() and isinstance(v, str) for key, v in labels.items()):
-        raise _bad_json("the cohort card", CARD_FILE, "labels that are not an object of number to name")
-    return card
+    return {**card, "labels": _labels_of(card, "the cohort card", CARD_FILE)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Listed:
     cases: tuple[NiftiCase, ...]
-    labels: Mapping[str, str]
+    labels: tuple[Label, ...]
     findings: tuple[Finding, ...]
     channels: tuple[str, ...]
 
@@ -208,6 +200,7 @@ def _read_msd(cohort: Path) -> _Listed:
         channels = _channels_of(data.get("modality", {"0": "CT"}))
         training, test = listed_volumes(data)
         labels = {str(int(key)): str(text) for key, text in dict(data.get("labels", {})).items()}
+        declared = _labels_of({"labels": labels}, "the data set", DATASET_FILE)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         form = "'modality', 'training', 'test' or 'labels' in another form"
         raise _bad_json("the data set", DATASET_FILE, form) from error
@@ -221,8 +214,17 @@ def _read_msd(cohort: Path) -> _Listed:
     unlabelled = sum(case.mask is None for case in cases)
     if unlabelled:
         findings.append(notice("no-mask", f"{unlabelled} volumes of the list 'test' have no mask."))
-    labels = labels or {"0": "background", "1": "lesion"}
-    return _Listed(cases=tuple(cases), labels=labels, findings=tuple(findings), channels=channels)
+    return _Listed(cases=tuple(cases), labels=declared, findings=tuple(findings), channels=channels)
+
+
+def _labels_of(document: Mapping[str, Any], what: str, file: str) -> tuple[Label, ...]:
+    """Return the labels that a describing file declares, before merging."""
+    try:
+        return parse_labels(document.get("labels", {}), where=f"{what} ({file})")
+    except UserInputError as error:
+        raise _bad_json(
+            what, file, f"labels that are neither an object of number to name nor a list: {error.seen}"
+        ) from error
 
 
 def _channels_of(modality: Any) -> tuple[str, ...]:
