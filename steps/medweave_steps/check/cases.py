@@ -233,7 +233,7 @@ def _check_mask(mask: npt.NDArray[np.uint8], rules: MaskRules, result: Examined)
     counts = np.bincount(mask[mask > 0], minlength=256)  # of the whole mask it would make a copy of 8 bytes a voxel
     result.labels_found = tuple(int(value) for value in np.flatnonzero(counts))
     result.num_label_voxels = int(counts.sum())
-    result.num_lesions = connected_components(mask > 0).num
+    result.num_lesions = sum(connected_components(mask == value).num for value in result.labels_found)
     if rules.declared is not None:
         declared = {label.value for label in rules.declared}
         outside = [value for value in result.labels_found if value not in declared]

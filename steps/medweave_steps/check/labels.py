@@ -66,7 +66,7 @@ def cohort_labels(
         findings.append(_several(labels, observed))
     elif has_truth and len(labels) == 1 and labels[0].value != 1:
         what = f"the voxels of the label {labels[0].name} have the value {labels[0].value}, not 1."
-        findings.append(notice("label-value", what, do="declare the labels if another value is meant"))
+        findings.append(notice("label-value", what))
     for label, other in renamed(labels, merged_labels(own, rules.merges)):
         what = f"label {label.value} is declared as {label.name}; the cohort names it differently."
         findings.append(
