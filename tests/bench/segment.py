@@ -77,6 +77,9 @@ def step(*words: str | Path) -> None:
 
 def make_series(num_cases: int, syntax: str) -> Path:
     """A cohort of phantoms of 512 x 512 x 300 voxels, 0.7 x 0.7 x 1.0 mm; made once."""
+    from medweave_steps.contracts import codec
+    from medweave_steps.contracts.labels import PRESETS
+
     cohort = DATA / f"scans-{syntax}-{num_cases}"
     if not cohort.is_dir():
         aside = cohort.with_suffix(".partial")
@@ -86,7 +89,11 @@ def make_series(num_cases: int, syntax: str) -> Path:
             _draw(aside, num_cases)
         else:
             _compress(make_series(num_cases, "explicit"), aside)
-        card = {"synthetic": True, "generator": "tests/bench/segment.py", "labels": {"0": "background", "1": "nodule"}}
+        card = {
+            "synthetic": True,
+            "generator": "tests/bench/segment.py",
+            "labels": codec.to_json(PRESETS["lung-nodule"]),
+        }
         (aside / "cohort_card.json").write_text(json.dumps(card))
         aside.rename(cohort)
     index = cohort.with_suffix(".json")
@@ -180,7 +187,8 @@ class Ours:
             entry=entry,
             settings=settings,
             folder=prepared,
-            with_label=False,
+            label=None,
+            merges=(),
             for_segment=True,
             keep_all_lesions=False,
             num_workers=self.num_threads,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from medweave_steps.contracts.labels import Label
 from medweave_steps.io.model_folder import read_card
 from support.both_engines import only, run_both
 from support.brain_cohort import training_job
@@ -40,7 +41,7 @@ def test_the_pipeline_gives_equal_results_under_both_engines(tmp_path: Path) -> 
 
     card = read_card(tmp_path / "by-cwltool" / "exported_model")
     assert (card.input.modality, card.input.channel_names) == ("MR", ("FLAIR", "T1w", "T1gd", "T2w"))
-    assert card.labels == {"0": "background", "1": "whole tumour"}
+    assert card.labels == (Label(value=1, name="whole tumour"),)
     trained = card.training
     assert trained.items() >= {"world_size": 2, "batch_size": 4, "steps_done": 2, "dice": "sample"}.items()
     assert trained["learning_rate"] == pytest.approx(0.004), "the rate of one rank, times the ranks"

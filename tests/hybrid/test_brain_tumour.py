@@ -24,8 +24,8 @@ def here(folder: Path) -> Path:
     cohort = ("--cohort", str(folder / "cohort"))
     spacing, shape = [str(SPACING_MM)] * 3, list(map(str, PREPARED_SHAPE))
     index = str(folder / "index.json")
-    assert main(["check", *cohort, "--output", index]) == 0
-    words = ["--cohort-index", index, "--merged-label", "whole tumour", "--spacing-mm", *spacing]
+    assert main(["check", *cohort, "--output", index, "--merge-labels", "1,2,3:whole tumour"]) == 0
+    words = ["--cohort-index", index, "--spacing-mm", *spacing]
     assert main(["preprocess", *cohort, *words, "--output", str(folder / "prepared")]) == 0
     words = [
         "--network", "distmis-as-described", "--epochs", str(EPOCHS), "--batch-size", "2", "--learning-rate", str(LEARNING_RATE),

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from medweave_steps.check.cohort import Checked, check_cohort
+from medweave_steps.check.labels import LabelOptions
 from medweave_steps.contracts.cohort import CaseEntry, Finding
-from medweave_steps.io.source import VolumeSource, open_source
+from medweave_steps.contracts.labels import Label
+from medweave_steps.io.labels import parse_merges
+from medweave_steps.io.source import VolumeSource, open_source, read_ground_truth
 from medweave_steps.runtime.verb import StepContext
 
 
-def check(folder: Path, *, skip: bool = False) -> Checked:
-    """Runs the data check in this process."""
-    return check_cohort(folder, StepContext(verb="check", num_threads=2), skip=skip)
+def check(folder: Path, *, skip: bool = False, merge: tuple[str, ...] = ()) -> Checked:
+    """Runs the data check in this process.
+
+    Args:
+        merge: values of `--merge-labels`.
+    """
+    options = LabelOptions(merges=parse_merges(merge))
+    return check_cohort(folder, StepContext(verb="check", num_threads=2), skip=skip, label_options=options)
 
 
 def cases_of(folder: Path) -> tuple[CaseEntry, ...]:
@@ -20,6 +30,11 @@ def cases_of(folder: Path) -> tuple[CaseEntry, ...]:
     index = check(folder).index
     assert [finding for finding in index.findings if finding.severity == "error"] == []
     return index.cases
+
+
+def read_truth(cohort: Path, entry: CaseEntry, *, merge: tuple[str, ...] = ()) -> np.ndarray | None:
+    """Return the ground truth of a case whose cohort has one label of the value 1."""
+    return read_ground_truth(cohort, entry, Label(value=1, name="nodule"), parse_merges(merge))
 
 
 def open_only(folder: Path) -> VolumeSource:

@@ -10,6 +10,7 @@ import numpy as np
 
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.cohort import CaseEntry, CohortIndex, PreparedCase, PreparedCohort
+from medweave_steps.contracts.labels import PRESETS
 from medweave_steps.contracts.volume import Grid, VolumeInfo
 from medweave_steps.io import geometry
 
@@ -123,13 +124,13 @@ def write_run(
     for folder, cases in zip(made.batches, prepared, strict=True):
         cohort = PreparedCohort(
             spacing_mm=prepared_spacing_mm, window_hu=(-1000.0, 400.0), crop="lungs", margin_mm=0.0, split_seed=0,
-            synthetic=synthetic, labels={"0": "background", "1": "nodule"}, data_sha256="0" * 64, cases=tuple(cases),
+            synthetic=synthetic, labels=PRESETS["lung-nodule"], data_sha256="0" * 64, cases=tuple(cases),
         )  # fmt: skip
         (folder / "cohort.json").write_text(codec.dumps(cohort))
     index = CohortIndex(
         layout="dicom" if all(s.source_format == "dicom" for s in specs) else "nifti",
         synthetic=synthetic,
-        labels={"0": "background", "1": "nodule"},
+        labels=PRESETS["lung-nodule"],
         cases=tuple(entries),
         findings=(),
     )

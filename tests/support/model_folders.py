@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from medweave_steps.contracts.labels import PRESETS
 from medweave_steps.contracts.model import InputContract, ModelCard, Postprocessing
 from medweave_steps.io.model_folder import write_card
 from medweave_steps.io.network import build_network, save_weights
@@ -30,7 +31,7 @@ def tiny_card(*, architecture: Mapping[str, Any] = TINY_UNET, patch: int = 8, **
         "name": "tiny",
         "task": "lung nodule segmentation",
         "architecture": architecture,
-        "labels": {"0": "background", "1": "nodule"},
+        "labels": PRESETS["lung-nodule"],
         "input": InputContract(
             spacing_mm=(2.0, 2.0, 2.0), window_hu=(-1000.0, 400.0), patch_shape=(patch,) * 3, patch_multiple=2
         ),

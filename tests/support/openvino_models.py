@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from medweave_steps.contracts.labels import PRESETS
 from medweave_steps.contracts.model import InputContract, ModelCard, Postprocessing
 from medweave_steps.io.model_folder import write_card
 
@@ -20,7 +21,7 @@ def tiny_card(**changes: Any) -> ModelCard:
         "name": "tiny-nodules",
         "task": "lung nodule segmentation",
         "architecture": {"class": "monai.networks.nets.UNet", "arguments": {}},
-        "labels": {"0": "background", "1": "nodule"},
+        "labels": PRESETS["lung-nodule"],
         "input": InputContract(
             spacing_mm=(2.0, 2.0, 2.0), window_hu=WINDOW_HU, patch_shape=(16, 16, 16), patch_multiple=4, crop="none"
         ),

@@ -13,6 +13,7 @@ import numpy as np
 
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.cohort import PreparedCase, PreparedCohort
+from medweave_steps.contracts.labels import PRESETS
 from medweave_steps.contracts.volume import Grid, VolumeInfo
 from medweave_steps.io.geometry import (
     affine_rows,
@@ -94,7 +95,7 @@ def prepare(folder: Path, scans: Sequence[Scan], *, spacing_mm=SPACING_MM, crop_
         "margin_mm": 0.0,
         "split_seed": 0,
         "synthetic": True,
-        "labels": {"0": "background", "1": "nodule"},
+        "labels": PRESETS["lung-nodule"],
         "data_sha256": "0" * 64,
         "cases": tuple(cases),
     }

@@ -10,6 +10,7 @@ import numpy as np
 
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.cohort import PreparedCase, PreparedCohort
+from medweave_steps.contracts.labels import PRESETS
 from medweave_steps.contracts.volume import Grid, VolumeInfo
 from medweave_steps.io.geometry import affine_rows
 
@@ -73,7 +74,7 @@ def training_set(
         )
     cohort = PreparedCohort(
         spacing_mm=SPACING_MM, window_hu=WINDOW_HU, crop="lungs", margin_mm=10.0, split_seed=0, synthetic=True,
-        labels={"0": "background", "1": "nodule"}, data_sha256="ab" * 32, cases=tuple(cases),
+        labels=PRESETS["lung-nodule"], data_sha256="ab" * 32, cases=tuple(cases),
     )  # fmt: skip
     (folder / "cohort.json").write_text(codec.dumps(cohort), encoding="utf-8")
     return folder

@@ -13,6 +13,10 @@ inputs:
   segmentation_model:
     doc: model folder that export wrote
     type: Directory
+  merge_labels:
+    doc: values of the masks that count as one label, and its name, for a cohort that has masks; these are not used
+    type: string[]
+    default: ["1,2,3:whole tumour"]
   on_error:
     doc: stop at bad cases after all findings were told, or skip these cases
     type: {type: enum, symbols: [stop, skip]}
@@ -35,6 +39,7 @@ steps:
     run: ../tools/check.cwl
     in:
       cohort: cohort
+      merge_labels: merge_labels
       on_error: on_error
     out: [cohort_index, run_report]
   preprocess:

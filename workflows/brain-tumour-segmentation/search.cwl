@@ -48,10 +48,10 @@ inputs:
   spacing_mm:
     doc: voxel size the network works on, along Right, Anterior, Superior, mm
     type: float[]?
-  merged_label:
-    doc: name of the one label that all labels become, once, before any training
-    type: string
-    default: whole tumour
+  merge_labels:
+    doc: values of the masks that count as one label, and its name; the three parts of MSD Task01 become the whole tumour
+    type: string[]
+    default: ["1,2,3:whole tumour"]
   fractions:
     doc: shares of patients for training, validation and test, with sum 1
     type: float[]
@@ -95,6 +95,7 @@ steps:
     run: ../tools/check.cwl
     in:
       cohort: cohort
+      merge_labels: merge_labels
       on_error: on_error
     out: [cohort_index, run_report]
   preprocess:
@@ -104,7 +105,6 @@ steps:
       cohort_index: check/cohort_index
       purpose: {default: training}
       spacing_mm: spacing_mm
-      merged_label: merged_label
       fractions: fractions
       split_seed: split_seed
       cases_per_batch: cases_per_batch

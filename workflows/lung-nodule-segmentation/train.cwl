@@ -22,6 +22,17 @@ inputs:
     doc: key of an earlier run, for the same pseudonyms, dates and draw of patients; without it each run makes its own
     type: File?
     format: edam:format_2333  # binary
+  labels:
+    doc: labels of the masks with their DICOM codes, the name of a preset
+    type: string
+    default: lung-nodule
+  label_file:
+    doc: labels of the masks as a JSON list of value, name, category, type, anatomy and laterality, in the place of a preset
+    type: File?
+    format: edam:format_3464  # JSON
+  merge_labels:
+    doc: values of the masks that count as one label, and its name, such as "1,2:nodule"; labels are never merged without it
+    type: string[]?
   on_error:
     doc: stop at bad cases after all findings were told, or skip these cases
     type: {type: enum, symbols: [stop, skip]}
@@ -136,6 +147,9 @@ steps:
       cohort:
         source: [deidentify/deidentified_cohort, cohort]
         pickValue: first_non_null
+      labels: labels
+      label_file: label_file
+      merge_labels: merge_labels
       on_error: on_error
     out: [cohort_index, run_report]
   preprocess:

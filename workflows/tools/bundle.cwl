@@ -28,6 +28,10 @@ inputs:
     doc: voxels of a network input along I, J, K, where the Bundle does not say
     type: int[]?
     inputBinding: {prefix: --patch-shape}
+  labels:
+    doc: label of the foreground class with its DICOM codes, the name of a preset (lung-nodule); else the name that the Bundle gives
+    type: string?
+    inputBinding: {prefix: --labels}
   crop:
     doc: field of view that segment shall feed to the network, the box around the lungs or the whole volume
     type: {type: enum, symbols: [lungs, none]}

@@ -18,6 +18,19 @@ inputs:
     doc: folder with the CT volumes, and their masks where there are any
     type: Directory
     inputBinding: {prefix: --cohort}
+  labels:
+    doc: labels of the masks with their DICOM codes, the name of a preset (lung-nodule); else the names that the cohort declares, without codes
+    type: string?
+    inputBinding: {prefix: --labels}
+  label_file:
+    doc: labels of the masks as a JSON list of value, name, category, type, anatomy and laterality, in the place of a preset
+    type: File?
+    format: edam:format_3464  # JSON
+    inputBinding: {prefix: --labels, position: 1}  # after a preset, which the file replaces
+  merge_labels:
+    doc: values of the masks that count as one label, and its name, such as "1,2:tumor"; labels are never merged without it
+    type: string[]?
+    inputBinding: {prefix: --merge-labels}
   on_error:
     doc: stop at bad cases after all findings were told, or skip these cases
     type: {type: enum, symbols: [stop, skip]}

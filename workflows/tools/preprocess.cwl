@@ -40,10 +40,6 @@ inputs:
     doc: field of view, the box around the lungs (lungs), the whole volume (none), or as much of it as has sides of multiples of 8 voxels
     type: string?  # lungs, none or multiple-of-8; StreamFlow 0.2.0rc3 refuses an enum without a value
     inputBinding: {prefix: --crop}
-  merged_label:
-    doc: name of the one label that all labels become; else they stay apart
-    type: string?
-    inputBinding: {prefix: --merged-label}
   margin_mm:
     doc: distance kept around the lungs when cropping, mm
     type: float?

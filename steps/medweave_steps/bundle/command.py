@@ -12,9 +12,11 @@ from typing import Any, Literal
 from medweave_steps import __version__
 from medweave_steps.bundle.contract import BundleContract, read_contract_of
 from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave_steps.contracts.labels import Label, only_label
 from medweave_steps.contracts.model import InputContract, ModelCard, Postprocessing
 from medweave_steps.contracts.volume import Triple, Triple_mm
 from medweave_steps.io.hashing import sha256_of_file
+from medweave_steps.io.labels import parse_labels, read_labels
 from medweave_steps.io.model_folder import BUNDLE_WEIGHTS_FILE, card_sha256, write_card
 from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.options import option
@@ -38,6 +40,11 @@ class BundleConfig:
     patch_shape: Triple | None = option(
         "voxels of a network input along I, J, K (default: the Bundle's roi_size, or spatial_shape of its metadata)",
         default=None, metavar="I J K",
+    )  # fmt: skip
+    labels: Path | None = option(
+        "label of the foreground class with its DICOM codes: a preset (lung-nodule), or a JSON or YAML file (default: the name "
+        "that the Bundle gives, with the codes that a Bundle written by medweave has)",
+        default=None, metavar="PRESET_OR_FILE",
     )  # fmt: skip
     crop: Literal["lungs", "none"] = option("field of view that segment shall feed to the network", default="none")
     threshold: float | None = option(
@@ -86,7 +93,7 @@ def run(config: BundleConfig, context: StepContext) -> Mapping[str, Any]:
         name=name,
         task=str(documents.metadata.get("task") or "lesion segmentation"),
         architecture={**architecture, "output": kind},
-        labels={"0": "background", "1": contract.label},
+        labels=_labels(config, contract, documents.metadata),
         input=_input(complete, contract, multiple, config.crop),
         postprocessing=_postprocessing(contract, config),
         notes=_notes(documents.metadata, kind, config.bundle),
@@ -98,6 +105,16 @@ def run(config: BundleConfig, context: StepContext) -> Mapping[str, Any]:
         written = write_card(folder, card)
     context.notice(f"'{name}' was trained elsewhere: medweave knows neither its data nor its metrics.")
     return {"model": name, "card_sha256": card_sha256(written), "output": kind, "patch_multiple": multiple}
+
+
+def _labels(config: BundleConfig, contract: BundleContract, metadata: Mapping[str, Any]) -> tuple[Label, ...]:
+    if config.labels is not None:
+        labels = read_labels(config.labels)
+    elif isinstance(metadata.get("labels"), list):  # as medweave writes them
+        labels = parse_labels(metadata["labels"], where="the Bundle's labels (configs/metadata.json)")
+    else:
+        labels = (Label(value=1, name=contract.label),)
+    return (only_label(labels, "the Bundle"),)
 
 
 _UNKNOWN_TRAINING: Mapping[str, Any] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_steps.contracts.cohort import CaseEntry, Finding
+from medweave_steps.contracts.labels import Label, LabelMerge, shown
 from medweave_steps.contracts.volume import CT_CHANNELS
 from medweave_steps.io import dicom_pixels
 from medweave_steps.io.dicom_header import Plane
@@ -23,7 +24,9 @@ from medweave_steps.io.nifti import open_nifti
 from medweave_steps.io.source import pixel_refusal
 from medweave_steps.metrics.components import connected_components
 
-NO_AIR_HU = -500.0  # a chest scan without a voxel below this is not in HU, or shows no lung
+NO_AIR_HU = (
+    -500.0
+)  # a scan without a voxel below this is not in HU, or shows neither lung nor the air around the patient
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,7 +35,7 @@ class Examined:
 
     Attributes:
         entry: None where the volume cannot be used.
-        labels_found: label values of the mask.
+        labels_found: label values of the mask, after merging.
     """
 
     name: SeriesName
@@ -45,6 +48,19 @@ class Examined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MaskRules:
+    """What the masks of a cohort may hold.
+
+    Attributes:
+        declared: labels after merging; None where the cohort declares none, and the masks' own values are the labels.
+        merges: values that count as one label.
+    """
+
+    declared: tuple[Label, ...] | None = None
+    merges: tuple[LabelMerge, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NiftiCase:
     """A NIfTI volume to examine: paths relative to the cohort."""
 
@@ -54,12 +70,8 @@ class NiftiCase:
     channels: tuple[str, ...] = CT_CHANNELS
 
 
-def examine_dicom(cohort: Path, series: FoundSeries, labels: Mapping[str, str] | None, *, num_threads: int) -> Examined:
-    """Judges one CT series and its segmentation; reads every pixel byte once, decodes at most one plane.
-
-    Args:
-        labels: declared label value to name; None where the cohort declares none.
-    """
+def examine_dicom(cohort: Path, series: FoundSeries, rules: MaskRules, *, num_threads: int) -> Examined:
+    """Judges one CT series and its segmentation; reads every pixel byte once, decodes at most one plane."""
     result = Examined(name=series.name)
     if not is_stack(series.planes):
         images = "1 image" if len(series.planes) == 1 else f"{len(series.planes)} images"
@@ -78,8 +90,8 @@ def examine_dicom(cohort: Path, series: FoundSeries, labels: Mapping[str, str] |
         content, result.bytes_read = _check_pixels(cohort, volume, series.name, result, num_threads)
         mask_file = _only_mask(series)
         if mask_file is not None:
-            mask = read_dicom_segmentation(cohort / mask_file, volume.planes, volume.grid, series.name)
-            _check_mask(mask, labels, result)
+            mask = read_dicom_segmentation(cohort / mask_file, volume.planes, volume.grid, series.name, rules.merges)
+            _check_mask(mask, rules, result)
     except FindingError as error:
         result.findings.append(error.finding)
         return result
@@ -94,11 +106,12 @@ def examine_dicom(cohort: Path, series: FoundSeries, labels: Mapping[str, str] |
         grid=volume.grid,
         fixed_split=None,
         content_sha256=content,
+        body_part=series.body_part,
     )
     return result
 
 
-def examine_nifti(cohort: Path, case: NiftiCase, labels: Mapping[str, str]) -> Examined:
+def examine_nifti(cohort: Path, case: NiftiCase, rules: MaskRules) -> Examined:
     """Judges one NIfTI volume and its mask; reads every voxel once."""
     result = Examined(name=case.name)
     try:
@@ -112,7 +125,7 @@ def examine_nifti(cohort: Path, case: NiftiCase, labels: Mapping[str, str]) -> E
         if case.mask is not None:
             if not (cohort / case.mask).is_file():
                 raise _mask_missing(case.name)
-            _check_mask(read_nifti_mask(cohort / case.mask, nifti.grid, case.name), labels, result)
+            _check_mask(read_nifti_mask(cohort / case.mask, nifti.grid, case.name, rules.merges), rules, result)
     except FileNotFoundError:
         result.findings.append(_image_missing(case.name).finding)
         return result
@@ -201,7 +214,7 @@ def _check_pixels(
 def _check_air(plane_hu: FloatArray, result: Examined) -> None:
     lowest, highest = float(plane_hu.min()), float(plane_hu.max())
     if lowest > NO_AIR_HU:
-        what = f"{result.name}: no air in the middle slice; are the values Hounsfield units, and is it a chest scan?"
+        what = f"{result.name}: no air in the middle slice; are the values Hounsfield units?"
         seen = f"values from {lowest:.0f} to {highest:.0f}"
         result.findings.append(notice("no-air", what, seen=seen, case_id=result.name.case_id))
 
@@ -235,20 +248,22 @@ def _only_mask(series: FoundSeries) -> str | None:
     return series.masks[0].file if series.masks else None
 
 
-def _check_mask(mask: npt.NDArray[np.uint8], labels: Mapping[str, str] | None, result: Examined) -> None:
+def _check_mask(mask: npt.NDArray[np.uint8], rules: MaskRules, result: Examined) -> None:
     counts = np.bincount(mask[mask > 0], minlength=256)  # of the whole mask it would make a copy of 8 bytes a voxel
     result.labels_found = tuple(int(value) for value in np.flatnonzero(counts))
     result.num_label_voxels = int(counts.sum())
-    result.num_lesions = connected_components(mask > 0).num
-    if labels is not None:
-        outside = [value for value in result.labels_found if str(value) not in labels]
+    result.num_lesions = sum(connected_components(mask == value).num for value in result.labels_found)
+    if rules.declared is not None:
+        declared = {label.value for label in rules.declared}
+        outside = [value for value in result.labels_found if value not in declared]
         if outside:
             raise result.name.refuse(
                 "labels-outside-declared-set",
                 "the mask holds labels that the cohort does not declare.",
                 seen=f"label {', '.join(map(str, outside))} ({int(counts[outside].sum())} voxels)",
-                expected=", ".join(f"{value} ({text})" for value, text in labels.items()),
-                do="correct the mask, or declare the label (dataset.json or cohort_card.json, 'labels')",
+                expected=f"0 (background), {shown(rules.declared)}",
+                do="correct the mask, declare the label (--labels, or 'labels' of dataset.json or cohort_card.json), or merge "
+                "values with --merge-labels",
             )
     if not result.num_label_voxels:
         what = f"{result.name}: the mask is empty; the case counts as one without lesions."

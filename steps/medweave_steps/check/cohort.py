@@ -11,9 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from medweave_steps.check.cases import Examined, NiftiCase, examine_dicom, examine_nifti
+from medweave_steps.check.cases import Examined, MaskRules, NiftiCase, examine_dicom, examine_nifti
+from medweave_steps.check.labels import (
+    NO_LABEL_OPTIONS,
+    LabelOptions,
+    body_part_findings,
+    cohort_labels,
+    segment_labels,
+)
 from medweave_steps.check.splits import find_leaks, join_same_scans, read_splits
 from medweave_steps.contracts.cohort import CohortIndex, Finding
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.labels import Label
 from medweave_steps.contracts.volume import CT_CHANNELS
 from medweave_steps.io.cohort_files import (
     CARD_FILE,
@@ -24,9 +33,10 @@ from medweave_steps.io.cohort_files import (
     listed_volumes,
 )
 from medweave_steps.io.dicom_series import SeriesName
-from medweave_steps.io.discovery import FoundDicom, FoundSeries, case_id_of_path, discover_dicom, walk
+from medweave_steps.io.discovery import FoundDicom, case_id_of_path, discover_dicom, walk
 from medweave_steps.io.findings import FindingError, notice, refuse
 from medweave_steps.io.foreign_layouts import dataset_as_msd, find_unread_files, refuse_foreign_layout
+from medweave_steps.io.labels import parse_labels
 from medweave_steps.io.nifti import is_nifti
 from medweave_steps.io.pairing import pair_masks
 from medweave_steps.io.prepared import INDEX_FILE
@@ -67,11 +77,14 @@ class _Files:
     numbers: Mapping[str, int]
 
 
-def check_cohort(cohort: Path, context: StepContext, *, skip: bool) -> Checked:
+def check_cohort(
+    cohort: Path, context: StepContext, *, skip: bool, label_options: LabelOptions = NO_LABEL_OPTIONS
+) -> Checked:
     """Reads a whole cohort and judges it.
 
     Args:
         skip: leave bad cases out with a notice; otherwise their errors stay in the findings.
+        label_options: labels and merges that the user requests.
     """
     card = _read_card(cohort)
     everything = list(walk(cohort))
@@ -79,8 +92,9 @@ def check_cohort(cohort: Path, context: StepContext, *, skip: bool) -> Checked:
     numbers = {name: number for number, name in enumerate(names, start=1)}
     unread, unread_findings = find_unread_files(names)
     files = _Files(everything=everything, readable=[name for name in names if name not in unread], numbers=numbers)
-    layout, examined, findings, labels = _examine(cohort, files, card, context)
+    layout, examined, findings, own, rules = _examine(cohort, files, card, label_options, context)
     findings = [*unread_findings, *findings]
+    labels, label_findings = cohort_labels(rules, own, examined)
     splits, split_findings = read_splits(cohort, [e.name.case_id for e in examined])
     findings += [finding for e in examined for finding in e.findings] + split_findings
     below = [name for name in everything if name.endswith((f"/{CARD_FILE}", f"/{SPLITS_FILE}"))]
@@ -93,6 +107,7 @@ def check_cohort(cohort: Path, context: StepContext, *, skip: bool) -> Checked:
     ]
     cases, same_scan = join_same_scans(sorted(cases, key=lambda case: case.case_id))
     findings += [*_same_ids(examined), *same_scan, *find_leaks(cases), *_one_patient(cases)]
+    findings += [*label_findings, *body_part_findings(cases, labels)]
     if skip:
         findings = [_skipped(finding) for finding in findings]
     if not cases and not any(finding.severity == "error" for finding in findings):
@@ -101,6 +116,7 @@ def check_cohort(cohort: Path, context: StepContext, *, skip: bool) -> Checked:
         layout=layout,
         synthetic=any(bool(part.get("synthetic")) for part in [card, *_cards_below(cohort, below)]),
         labels=labels,
+        merges=rules.merges,
         cases=tuple(cases),
         findings=tuple(findings),
         channels=cases[0].channels if cases else CT_CHANNELS,
@@ -110,19 +126,20 @@ def check_cohort(cohort: Path, context: StepContext, *, skip: bool) -> Checked:
 
 
 def _examine(
-    cohort: Path, files: _Files, card: Mapping[str, Any], context: StepContext
-) -> tuple[Layout, list[Examined], list[Finding], dict[str, str]]:
-    declared = card.get("labels")
+    cohort: Path, files: _Files, card: Mapping[str, Any], options: LabelOptions, context: StepContext
+) -> tuple[Layout, list[Examined], list[Finding], tuple[Label, ...], MaskRules]:
+    declared: tuple[Label, ...] = card.get("labels", ())
     if (cohort / DATASET_FILE).is_file():
         listed = _read_msd(cohort, files.everything)
-        labels = dict(declared or listed.labels)
-        return "msd", _examine_nifti(cohort, listed.cases, labels, context), list(listed.findings), labels
+        declared = declared or listed.labels
+        rules = options.rules(declared or None)
+        return "msd", _examine_nifti(cohort, listed.cases, rules, context), list(listed.findings), declared, rules
+    rules = options.rules(declared or None)
     found = _discover(cohort, [name for name in files.readable if not is_nifti(name)], context)
     nifti = [name for name in files.readable if is_nifti(name)]
     if nifti and not found.series and not any(f.severity == "error" for f in found.findings):
-        labels = dict(declared or {"0": "background", "1": "lesion"})
         cases, ambiguous, findings = _pair_nifti(nifti, files)
-        return "nifti", [*_examine_nifti(cohort, cases, labels, context), *ambiguous], findings, labels
+        return "nifti", [*_examine_nifti(cohort, cases, rules, context), *ambiguous], findings, declared, rules
     if nifti:
         found.findings.append(
             notice("other-files", f"{len(nifti)} NIfTI files lie beside the DICOM series: left aside.")
@@ -130,11 +147,11 @@ def _examine(
     progress = context.progress(unit="series", total=len(found.series))
     examined = []
     for series in found.series:
-        examined.append(examine_dicom(cohort, series, declared, num_threads=context.num_threads))
+        examined.append(examine_dicom(cohort, series, rules, num_threads=context.num_threads))
         progress.step(_line(examined[-1]))
-    labels, differing = _segment_labels(found.series)
+    labels, differing = segment_labels(found.series)
     findings = found.findings if declared else [*found.findings, *differing]
-    return "dicom", examined, findings, dict(declared or labels)
+    return "dicom", examined, findings, declared or labels, rules
 
 
 def _discover(cohort: Path, names: list[str], context: StepContext) -> FoundDicom:
@@ -149,15 +166,13 @@ def _discover(cohort: Path, names: list[str], context: StepContext) -> FoundDico
     return discover_dicom(cohort, names, tick=tick)
 
 
-def _examine_nifti(
-    cohort: Path, cases: Sequence[NiftiCase], labels: Mapping[str, str], context: StepContext
-) -> list[Examined]:
+def _examine_nifti(cohort: Path, cases: Sequence[NiftiCase], rules: MaskRules, context: StepContext) -> list[Examined]:
     progress = context.progress(unit="series", total=len(cases))
     examined = []
     # Inflating and hashing release Python's lock; each thread holds one mask, so there are few of them.
     pool = ThreadPoolExecutor(max(1, min(context.num_threads, _MOST_THREADS)), thread_name_prefix="check-case")
     try:
-        for result in pool.map(lambda case: examine_nifti(cohort, case, labels), cases):
+        for result in pool.map(lambda case: examine_nifti(cohort, case, rules), cases):
             examined.append(result)
             progress.step(_line(result))
     finally:
@@ -173,26 +188,6 @@ def _line(examined: Examined) -> str:
     spacing = " x ".join(f"{x:.2f}" for x in grid.spacing_mm)
     lesions = "no mask" if examined.num_lesions is None else f"{examined.num_lesions} lesions"
     return f"{examined.name.case_id}, {' x '.join(map(str, grid.shape))} voxels of {spacing} mm, {lesions}"
-
-
-def _segment_labels(series: Sequence[FoundSeries]) -> tuple[dict[str, str], list[Finding]]:
-    """Labels as the segmentations name them, and a notice where they disagree."""
-    names: dict[str, dict[str, None]] = {"0": {"background": None}}
-    for entry in series:
-        for mask in entry.masks:
-            for number, text in mask.segments:
-                names.setdefault(str(number), {})[text or f"segment {number}"] = None
-    findings = [
-        notice(
-            "labels-differ",
-            f"segment {number} does not have the same name in all segmentations.",
-            seen=", ".join(f"'{text}'" for text in list(texts)[:4]),
-            do="declare the labels in cohort_card.json if one thing is meant, else number the segments anew",
-        )
-        for number, texts in names.items()
-        if len(texts) > 1
-    ]
-    return {number: next(iter(texts)) for number, texts in names.items()}, findings
 
 
 def _notice_below(below: Sequence[str]) -> list[Finding]:
@@ -212,16 +207,13 @@ def _read_card(cohort: Path) -> Mapping[str, Any]:
     if not path.is_file():
         return {}
     card = _read_json(path, "the cohort card")
-    labels = card.get("labels", {})
-    if not isinstance(labels, Mapping) or not all(key.isdecimal() and isinstance(v, str) for key, v in labels.items()):
-        raise _bad_json("the cohort card", CARD_FILE, "labels that are not an object of number to name")
-    return card
+    return {**card, "labels": _labels_of(card, "the cohort card", CARD_FILE)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Listed:
     cases: tuple[NiftiCase, ...]
-    labels: Mapping[str, str]
+    labels: tuple[Label, ...]
     findings: tuple[Finding, ...]
     channels: tuple[str, ...]
 
@@ -233,7 +225,7 @@ def _read_msd(cohort: Path, names: Sequence[str]) -> _Listed:
         data = dataset_as_msd(dataset, names)
         channels = _channels_of(data.get("modality", {"0": "CT"}))
         training, test = listed_volumes(data)
-        labels = {str(int(key)): str(text) for key, text in dict(data.get("labels", {})).items()}
+        declared = _labels_of(data, "the data set", DATASET_FILE)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         form = "'modality', 'training', 'test' or 'labels' in another form"
         raise _bad_json("the data set", DATASET_FILE, form) from error
@@ -247,8 +239,17 @@ def _read_msd(cohort: Path, names: Sequence[str]) -> _Listed:
     unlabelled = sum(case.mask is None for case in cases)
     if unlabelled:
         findings.append(notice("no-mask", f"{unlabelled} volumes of the list 'test' have no mask."))
-    labels = labels or {"0": "background", "1": "lesion"}
-    return _Listed(cases=tuple(cases), labels=labels, findings=tuple(findings), channels=channels)
+    return _Listed(cases=tuple(cases), labels=declared, findings=tuple(findings), channels=channels)
+
+
+def _labels_of(document: Mapping[str, Any], what: str, file: str) -> tuple[Label, ...]:
+    """Return the labels that a describing file declares, before merging."""
+    try:
+        return parse_labels(document.get("labels", {}), where=f"{what} ({file})")
+    except UserInputError as error:
+        raise _bad_json(
+            what, file, f"labels that are neither an object of number to name nor a list: {error.seen}"
+        ) from error
 
 
 def _masks_listed_twice(cases: Sequence[NiftiCase]) -> list[Finding]:

@@ -11,6 +11,7 @@ from medweave_steps.check.cohort import Checked
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.cohort import Finding
 from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.labels import Label
 from medweave_steps.contracts.volume import modality_of
 from medweave_steps.runtime.verb import StepContext
 
@@ -44,7 +45,8 @@ def figures(checked: Checked) -> dict[str, Any]:
         "num_errors": sum(finding.severity == "error" for finding in findings),
         "num_notices": sum(finding.severity == "notice" for finding in findings),
         "spacing_mm": _spacing(checked),
-        "labels": dict(checked.index.labels),
+        "labels": codec.to_json(checked.index.labels),
+        "merges": codec.to_json(checked.index.merges),
         "channels": list(checked.index.channels),
         "findings": [codec.to_json(finding) for finding in findings],
     }
@@ -62,6 +64,11 @@ def _spacing(checked: Checked) -> dict[str, Any]:
                 "max": round(max(values), 4),
             }
     return table
+
+
+def _codes(label: Label) -> str:
+    terms = [term for term in (label.type, label.laterality, label.anatomy) if term]
+    return f": {', '.join(term.meaning for term in terms)}" if terms else ", without DICOM codes"
 
 
 def counted(number: int, noun: str) -> str:
@@ -84,6 +91,8 @@ def print_summary(checked: Checked, context: StepContext) -> None:
         lines.append(
             f"check: voxels {name.replace('_', ' ')}: {row['min']:.2f} to {row['max']:.2f} mm, median {row['median']:.2f} mm"
         )
+    lines += [f"check: label {label.text}{_codes(label)}" for label in checked.index.labels]
+    lines += [f"check: values {merge.text}, as --merge-labels says" for merge in checked.index.merges]
     print("\n".join([*lines, *_pair_lines(checked)]), file=sys.stderr, flush=True)
     for finding in checked.index.findings:
         if finding.severity == "notice":

@@ -62,6 +62,8 @@ def _wrong(where: str, path: str, seen: Any, expected: str) -> UserInputError:
 def _build_dataclass(cls: type, data: Any, where: str, path: str) -> Any:
     if not isinstance(data, Mapping):
         raise _wrong(where, path, data, "an object")
+    from_older = getattr(cls, "from_older", None)  # a contract that can read what an older version wrote
+    data = from_older(data) if from_older else data
     fields = {field.name: field for field in dataclasses.fields(cls)}
     unknown = sorted(set(data) - set(fields))
     if unknown:

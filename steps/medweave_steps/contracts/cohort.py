@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from medweave_steps.contracts.labels import Label, LabelMerge, older_labels
 from medweave_steps.contracts.volume import CT_CHANNELS, Crop, DataClass, Grid, Triple_mm
 
 Split = Literal["train", "validation", "test"]
@@ -46,6 +47,7 @@ class CaseEntry:
         fixed_split: the split that the cohort's `splits.json` names for this case, or None.
         content_sha256: digest of the voxel values and geometry; equal digests are the same scan twice.
         channels: names of the contrasts, in the order of the file.
+        body_part: what the header says was scanned, as a defined term of BodyPartExamined; None if it is not known.
     """
 
     case_id: str
@@ -58,6 +60,7 @@ class CaseEntry:
     fixed_split: Split | None
     content_sha256: str
     channels: tuple[str, ...] = CT_CHANNELS
+    body_part: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,18 +72,25 @@ class CohortIndex:
     Attributes:
         layout: how the folder was understood.
         synthetic: True where the cohort says that a generator made it; every result then says so.
-        labels: label value to name, as declared.
+        labels: foreground labels of the ground truth, after merging.
+        merges: values of the masks that count as one label, as requested with --merge-labels.
         channels: names of the contrasts; every case has these.
         data_class: de-identified where the cohort's card says so, as `deidentify` writes it.
     """
 
     layout: Literal["dicom", "nifti", "msd"]
     synthetic: bool
-    labels: Mapping[str, str]
+    labels: tuple[Label, ...]
     cases: tuple[CaseEntry, ...]
     findings: tuple[Finding, ...]
     data_class: DataClass = "identified"
     channels: tuple[str, ...] = CT_CHANNELS
+    merges: tuple[LabelMerge, ...] = ()
+
+    @staticmethod
+    def from_older(data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Read an index whose labels are an object of value to name."""
+        return older_labels(data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +120,8 @@ class PreparedCohort:
         window_hu: clipping range, HU; None for MR.
         channels: names of the contrasts.
         crop: how the field of view was chosen.
+        labels: foreground labels of `label.npy`.
+        merges: values of the source masks that count as one label.
         split_seed: seed of the patient-level draw.
         data_sha256: digest over the source digests of all cases, in order of case id.
     """
@@ -120,8 +132,14 @@ class PreparedCohort:
     margin_mm: float
     split_seed: int
     synthetic: bool
-    labels: Mapping[str, str]
+    labels: tuple[Label, ...]
     data_sha256: str
     cases: tuple[PreparedCase, ...]
     data_class: DataClass = "derived"
     channels: tuple[str, ...] = CT_CHANNELS
+    merges: tuple[LabelMerge, ...] = ()
+
+    @staticmethod
+    def from_older(data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Read a cohort file whose labels are an object of value to name."""
+        return older_labels(data)

@@ -50,11 +50,12 @@ class CaseFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineFigures:
-    """A fixed rule without learning on the same cases: an HU threshold in the filled lungs, and a filter on component size.
+    """A fixed rule without learning on the same cases: a threshold, and a filter on component size.
 
     Attributes:
         threshold_hu: voxels of at least this value are kept, HU; None for MR.
         threshold_sd: for MR, in standard deviations of the first contrast; None for CT.
+        inside_lungs: only voxels in the filled lungs count, for CT that was cropped to them.
         volume_mm3: components of a volume in this range are kept, mm³.
         dice_mean: mean over cases.
         false_positives_per_scan: components that overlap no lesion, per scan.
@@ -70,6 +71,7 @@ class BaselineFigures:
     lesion_sensitivity_6mm_ci: Interval | None
     threshold_hu: float | None = None
     threshold_sd: float | None = None
+    inside_lungs: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from medweave_steps.contracts.codec import to_json
+from medweave_steps.contracts.labels import LUNG_NODULE, Label, older_labels, only_label
 from medweave_steps.contracts.volume import CT_CHANNELS, Crop, DataClass, Modality, Triple, Triple_mm, Unit
 
 RESEARCH_USE_ONLY = "Research use only. Not a medical device; not for diagnosis or treatment."
@@ -67,7 +70,7 @@ class ModelCard:
 
     Attributes:
         architecture: class name and constructor arguments of the network.
-        labels: label value to name.
+        labels: foreground labels, as the cohort that the model was trained on declares them.
         precision: what `segment` computes in; float32 unless `gate` accepted another.
         files: path in the model folder to SHA-256.
         parent_sha256: digest of the card this one was derived from, None for a freshly trained model.
@@ -81,7 +84,7 @@ class ModelCard:
     name: str
     task: str
     architecture: Mapping[str, Any]
-    labels: Mapping[str, str]
+    labels: tuple[Label, ...]
     input: InputContract
     postprocessing: Postprocessing
     precision: Precision
@@ -97,3 +100,33 @@ class ModelCard:
     card_version: Literal[1] = 1
     data_class: DataClass = "model"
     notes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> Label:
+        """The one label that the model segments.
+
+        Raises:
+            UserInputError: the card declares several.
+        """
+        return only_label(self.labels, f"the card of the model '{self.name}'")
+
+    @staticmethod
+    def from_older(data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Read a card whose labels are an object of value to name; that of a lung nodule model gets the preset's codes."""
+        upgraded = dict(older_labels(data))
+        if upgraded.get("labels") != data.get("labels") and is_lung_nodule(data):
+            upgraded["labels"] = [to_json(LUNG_NODULE) | label for label in upgraded["labels"]]
+        return upgraded
+
+
+def is_lung_nodule(card: Mapping[str, Any]) -> bool:
+    """Return True for a card without codes whose own words say that the model segments lung nodules in CT.
+
+    Older versions wrote such cards, and wrote the codes of a lung nodule with every model. `train` wrote "Segmentation of nodule in
+    chest CT"; `bundle` took the task from the Bundle.
+    """
+    names = [str(name).strip().lower() for value, name in card["labels"].items() if str(value) != "0"]
+    words = set(re.findall("[a-z]+", str(card.get("task", "")).lower()))
+    modality = card["input"].get("modality", "CT") if isinstance(card.get("input"), Mapping) else None
+    is_of_lung = "lung" in words or {"chest", "ct"} <= words
+    return modality == "CT" and is_of_lung and names in (["nodule"], ["lung nodule"])

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from medweave_steps.contracts.cohort import Finding
+from medweave_steps.contracts.labels import Label
 from medweave_steps.contracts.model import RESEARCH_USE_ONLY, Precision
 from medweave_steps.contracts.volume import DataClass
 
@@ -18,6 +20,7 @@ class SegmentedCase:
         files: file name to SHA-256.
         num_lesions: connected components (26) of the delivered mask.
         lesion_volume_mm3: their volume in all, mm³, on the source grid.
+        findings: what a reader of this case must know, such as a body part that differs from the model's.
     """
 
     case_id: str
@@ -25,6 +28,7 @@ class SegmentedCase:
     files: Mapping[str, str]
     num_lesions: int
     lesion_volume_mm3: float
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,7 @@ class Segmentations:
         precision, backend: what the network was computed in, and by which library.
         synthetic_data: the cases come from a generator.
         synthetic_model: the model was trained on such cases.
+        labels: foreground labels of the masks, as the model card declares them.
         table_columns: meaning and unit of the columns of `lesions.csv`.
     """
 
@@ -47,6 +52,7 @@ class Segmentations:
     synthetic_model: bool
     table_columns: Mapping[str, str]
     cases: tuple[SegmentedCase, ...]
+    labels: tuple[Label, ...] = ()
     intended_use: str = RESEARCH_USE_ONLY
     segmentations_version: Literal[1] = 1
     data_class: DataClass = "derived"

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.labels import Label
+from medweave_steps.deidentify.codes import PUBLIC_SCHEMES
 from medweave_steps.io.cohort_files import CARD_FILE, DATASET_FILE, DEIDENTIFIED, SPLITS_FILE
 from medweave_steps.io.findings import FindingError, refuse
+from medweave_steps.io.labels import parse_labels
 
 _LONGEST_LABEL = 64
 
@@ -45,7 +51,7 @@ def write_card(cohort: Path, names: Sequence[str], output: Path) -> None:
     """`cohort_card.json`: the class of the data now, the cohort's own labels, and `synthetic` where any card in it says so."""
     cards = [read_description(cohort / name) for name in names if name.rpartition("/")[2] == CARD_FILE]
     card: dict[str, Any] = {"data_class": DEIDENTIFIED, "synthetic": any(bool(card.get("synthetic")) for card in cards)}
-    labels = _labels(read_description(cohort / CARD_FILE).get("labels"))
+    labels = _card_labels(read_description(cohort / CARD_FILE).get("labels"))
     _write(output / CARD_FILE, card | ({"labels": labels} if labels else {}))
 
 
@@ -92,6 +98,26 @@ def write_dataset(
         "test": [f"./{image}" for image in test],
     }
     _write(output / DATASET_FILE, described)
+
+
+def _card_labels(labels: Any) -> Any:
+    """Return the labels of a cohort card with their DICOM codes; those without codes as an object of value to name."""
+    if not isinstance(labels, list):
+        return _labels(labels)
+    try:
+        parsed = parse_labels(labels, where=CARD_FILE)
+    except UserInputError as error:
+        raise bad_description(CARD_FILE, error.seen) from error
+    return codec.to_json([_public(label) for label in parsed])
+
+
+def _public(label: Label) -> Label:
+    """Return a label without codes of a local scheme, which name a hospital."""
+    terms = {name: getattr(label, name) for name in ("category", "type", "anatomy", "laterality")}
+    kept: dict[str, Any] = {
+        name: term if term and term.scheme in PUBLIC_SCHEMES else None for name, term in terms.items()
+    }
+    return dataclasses.replace(label, name=label.name[:_LONGEST_LABEL], **kept)
 
 
 def _labels(labels: Any) -> dict[str, str]:

@@ -24,7 +24,7 @@ def threshold_mask(
 
     Args:
         volume_IJK: HU or standard deviations on the prepared grid, shape (size_i, size_j, size_k).
-        lung_IJK: lungs with their vessels and nodules filled in, same shape; None for MR.
+        lung_IJK: lungs with their vessels and nodules filled in, same shape; None: the whole volume.
         threshold: voxels of at least this value are kept.
         volume_mm3: smallest and largest volume of a component that is kept.
         voxel_volume_mm3: volume of a voxel of the prepared grid.

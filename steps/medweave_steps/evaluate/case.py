@@ -11,6 +11,7 @@ import numpy as np
 from medweave_steps.contracts.cohort import CaseEntry
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.evaluation import CaseFigures
+from medweave_steps.contracts.labels import Label, LabelMerge
 from medweave_steps.contracts.volume import Grid
 from medweave_steps.evaluate import delivered
 from medweave_steps.evaluate.baseline import BoolArray, threshold_mask, to_source_grid
@@ -30,21 +31,29 @@ class CaseTask:
 
     Attributes:
         entry: the case in the cohort index.
+        label, merges: of the cohort's ground truth.
         prepared: the case in its batch, for the baseline.
         mask_folder: what `segment` delivered for it.
     """
 
     entry: CaseEntry
+    label: Label
+    merges: tuple[LabelMerge, ...]
     prepared: CaseFolder
     mask_folder: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineRule:
-    """See `evaluate.baseline`; the threshold is in HU, or for MR in standard deviations of the first contrast."""
+    """See `evaluate.baseline`; the threshold is in HU, or for MR in standard deviations of the first contrast.
+
+    Attributes:
+        inside_lungs: only voxels of `lung.npy` count; for cases that were cropped to the lungs.
+    """
 
     threshold: float
     is_ct: bool
+    inside_lungs: bool
     volume_mm3: tuple[float, float]
 
 
@@ -64,10 +73,10 @@ def evaluate_case(cohort: Path, task: CaseTask, rule: BaselineRule) -> CaseResul
         UserInputError: the delivered mask or the ground truth cannot be read, or does not lie on the source grid.
     """
     entry = task.entry
-    truth = read_ground_truth(cohort, entry)
+    truth = read_ground_truth(cohort, entry, task.label, task.merges)
     assert truth is not None, "cases without a ground truth are sorted out before"
     reference = np.ascontiguousarray(truth) > 0  # C order once, not in every metric
-    predicted, mask_format = delivered.read_mask(cohort, task.mask_folder, entry)
+    predicted, mask_format = delivered.read_mask(cohort, task.mask_folder, entry, task.label)
     spacing_mm, plane_axis = entry.grid.spacing_mm, plane_axis_of(entry)
     match = match_lesions(predicted, reference, spacing_mm=spacing_mm, plane_axis=plane_axis)
     distances = surface_distances(predicted, reference, spacing_mm=spacing_mm)
@@ -111,7 +120,7 @@ def _baseline_mask(entry: CaseEntry, prepared: CaseFolder, rule: BaselineRule) -
     _check_same_source(info.source_grid, entry)
     mask_IJK = threshold_mask(
         prepared.volume_CIJK()[0],
-        prepared.lung_IJK() if rule.is_ct else None,
+        prepared.lung_IJK() if rule.inside_lungs else None,
         threshold=rule.threshold,
         volume_mm3=rule.volume_mm3,
         voxel_volume_mm3=info.grid.voxel_volume_mm3,

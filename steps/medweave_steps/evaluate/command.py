@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave_steps.contracts.labels import only_label
 from medweave_steps.contracts.volume import modality_of
 from medweave_steps.io.prepared import CaseFolder, open_prepared, read_index
 from medweave_steps.runtime.options import option
@@ -35,7 +36,10 @@ class EvaluateConfig:
         metavar="DIR",
     )
     output: Path = option("folder to write: metrics.json, per_case.csv, lesions.csv", metavar="DIR")
-    baseline_threshold_hu: float = option("baseline: voxels in the lungs from this value on, HU", default=-400.0)
+    baseline_threshold_hu: float = option(
+        "baseline of CT: voxels from this value on, HU; of cases that were cropped to the lungs, those in the lungs",
+        default=-400.0,
+    )
     baseline_threshold_sd: float = option(
         "baseline of MR: voxels of the first contrast from this many standard deviations above its mean on", default=2.5
     )
@@ -75,6 +79,7 @@ def run(config: EvaluateConfig, context: StepContext) -> Mapping[str, Any]:
     rule = BaselineRule(
         threshold=config.baseline_threshold_hu if is_ct else config.baseline_threshold_sd,
         is_ct=is_ct,
+        inside_lungs=is_ct and all(open_prepared(folder).cohort.crop == "lungs" for folder in config.case_batches),
         volume_mm3=config.baseline_volume_mm3 or (_VOLUME_MM3 if is_ct else _MR_VOLUME_MM3),
     )
     with atomic_directory(config.output) as folder:
@@ -103,7 +108,7 @@ def due_cases(config: EvaluateConfig, index: CohortIndex) -> tuple[list[CaseTask
 
     Raises:
         UserInputError: a prepared case was not segmented, or is not in the index; a mask belongs to no prepared case; no
-            case has a ground truth.
+            case has a ground truth; the cohort has several foreground labels.
     """
     from medweave_steps.evaluate.case import CaseTask
     from medweave_steps.evaluate.delivered import find_masks
@@ -119,8 +124,9 @@ def due_cases(config: EvaluateConfig, index: CohortIndex) -> tuple[list[CaseTask
         sorted(masks.keys() - prepared.keys()), "segmented, but in no case batch", "the batches that were segmented"
     )
     without_truth = [case_id for case_id in prepared if entries[case_id].ground_truth is None]
+    label = only_label(index.labels, "the cohort index")
     tasks = [
-        CaseTask(entry=entries[case_id], prepared=case, mask_folder=masks[case_id])
+        CaseTask(entry=entries[case_id], label=label, merges=index.merges, prepared=case, mask_folder=masks[case_id])
         for case_id, case in prepared.items()
         if case_id not in without_truth
     ]
@@ -195,8 +201,8 @@ VERB = Verb(
         "Compares the delivered masks (DICOM SEG where there is one, else NIfTI) with the ground truth on the grid of the\n"
         "source: Dice, HD95 (mm), NSD at 2 mm, lesion sensitivity by size (longest in-plane diameter, mm) and false\n"
         "positives per scan, per case and pooled, with bootstrap 95 % intervals over patients, beside a fixed baseline\n"
-        "(HU threshold inside the lungs, of MR a threshold on the first contrast; component size). Refuses masks on another\n"
-        "grid and cases that are missing."
+        "(HU threshold, of cases cropped to the lungs inside these; of MR a threshold on the first contrast; component size).\n"
+        "Refuses masks on another grid and cases that are missing."
     ),
     config=EvaluateConfig,
     run=run,

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from medweave_steps.contracts.cohort import CaseEntry
 from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.labels import Label
 from medweave_steps.contracts.volume import Grid
 from medweave_steps.io.findings import FindingError
 from medweave_steps.io.geometry import affine_rows
@@ -46,7 +47,7 @@ def find_masks(folders: Sequence[Path]) -> dict[str, Path]:
     return found
 
 
-def read_mask(cohort: Path, folder: Path, entry: CaseEntry) -> tuple[BoolArray, MaskFormat]:
+def read_mask(cohort: Path, folder: Path, entry: CaseEntry, label: Label) -> tuple[BoolArray, MaskFormat]:
     """The delivered mask of one case: the DICOM SEG where there is one, else the NIfTI.
 
     The frames of a DICOM SEG go to the slices at whose position they lie, which must be the ones whose images they name.
@@ -55,10 +56,11 @@ def read_mask(cohort: Path, folder: Path, entry: CaseEntry) -> tuple[BoolArray, 
         cohort: folder of the cohort, for the images that a DICOM SEG names.
         folder: `segmentations/<case_id>/`.
         entry: the case.
+        label: of the ground truth; the mask holds its value, or 1.
     Returns:
         bool array of shape `entry.grid.shape` in source order, and which file was read.
     Raises:
-        UserInputError: the file cannot be read, or its grid is not that of the source.
+        UserInputError: the file cannot be read, its grid is not that of the source, or it holds several labels.
     """
     mask_format: MaskFormat = "dicom-seg" if (folder / DICOM_MASK).is_file() else "nifti"
     try:
@@ -81,7 +83,16 @@ def read_mask(cohort: Path, folder: Path, entry: CaseEntry) -> tuple[BoolArray, 
             expected=error.expected,
             do="evaluate masks as segment wrote them for this very cohort; run segment again if one is damaged",
         ) from error
-    return np.ascontiguousarray(labels) > 0, mask_format
+    predicted: BoolArray = np.ascontiguousarray(labels) > 0
+    others = [int(value) for value in np.unique(labels[(labels != label.value) & (labels != 0)])]
+    if others and (others != [1] or (labels == label.value).any()):
+        raise UserInputError(
+            f"the delivered mask of {entry.case_id} holds other labels than the ground truth.",
+            seen=f"the values {', '.join(map(str, sorted({*others, *np.unique(labels).tolist()} - {0})))}",
+            expected=f"0, and {label.text}",
+            do="evaluate masks of this one label; labels are never merged silently",
+        )
+    return predicted, mask_format
 
 
 def _read_nifti(path: Path, entry: CaseEntry) -> npt.NDArray[np.uint8]:

@@ -107,7 +107,7 @@ def _baseline(results: Sequence[CaseResult], rule: BaselineRule, draws: Draws) -
     _put(values, "false_positives_per_scan", "false_positives_per_scan_ci", draws.pooled(extra, bootstrap.mean))
     _put(values, "lesion_sensitivity_6mm", "lesion_sensitivity_6mm_ci", draws.pooled(hits, bootstrap.ratio))
     values["threshold_hu" if rule.is_ct else "threshold_sd"] = rule.threshold
-    return BaselineFigures(volume_mm3=rule.volume_mm3, **values)
+    return BaselineFigures(volume_mm3=rule.volume_mm3, inside_lungs=rule.inside_lungs, **values)
 
 
 def _put(values: dict[str, Any], key: str, interval_key: str, pooled: tuple[float | None, Interval | None]) -> None:

@@ -13,7 +13,9 @@ from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import UsageError, UserInputError
 from medweave_steps.contracts.gate import GateCandidate, GateCase, GateDecision, GateTolerances
 from medweave_steps.contracts.model import ModelCard
+from medweave_steps.io.hashing import sha256_of_file
 from medweave_steps.io.model_folder import (
+    CARD_FILE,
     card_sha256,
     check_cohort_fits,
     check_float32,
@@ -188,15 +190,16 @@ def _read_models(config: GateConfig) -> tuple[ModelCard, list[ModelCard]]:
     card = read_card(config.exported_model)
     do = "give the folder that export wrote as --exported-model"
     check_float32(card, "be what candidates are compared with", do=do)
-    parent = card_sha256(card)
+    # A card of an older version has another digest once it is read; its children name the digest of the file.
+    parents = (card_sha256(card), sha256_of_file(config.exported_model / CARD_FILE))
     candidates = []
     for folder in config.candidates:
         candidate = read_card(folder)
-        if candidate.parent_sha256 != parent:
+        if candidate.parent_sha256 not in parents:
             raise UserInputError(
                 f"the candidate '{candidate.name}' was not made from this exported model.",
                 seen=f"parent {str(candidate.parent_sha256)[:16]}… (model_card.json of the candidate)",
-                expected=f"parent {parent[:16]}…, the digest of the exported model's card",
+                expected=f"parent {parents[0][:16]}…, the digest of the exported model's card",
                 do="run `medweave-step quantize` on this exported model",
             )
         same = all(getattr(candidate, name) == getattr(card, name) for name in ("input", "postprocessing", "labels"))

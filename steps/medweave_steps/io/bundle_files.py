@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from medweave_steps.contracts.codec import to_json
 from medweave_steps.contracts.model import ModelCard
 from medweave_steps.io.model_folder import INFERENCE_FILE, METADATA_FILE
 from medweave_steps.runtime.write import write_text
@@ -28,7 +29,7 @@ def write_bundle_configs(folder: Path, card: ModelCard) -> None:
 def metadata(card: ModelCard) -> dict[str, Any]:
     """`configs/metadata.json`: what the network takes and gives, in the Bundle's words."""
     channels = 2 if _is_softmax(card) else 1
-    names = list(card.labels.values())
+    names = ["background", *(label.name for label in card.labels)]
     return {
         "version": "1.0.0",
         "changelog": {"1.0.0": "written by medweave"},
@@ -41,6 +42,7 @@ def metadata(card: ModelCard) -> dict[str, Any]:
         "copyright": "see model_card.json",
         "intended_use": card.intended_use,
         "data_type": "dicom or nifti",
+        "labels": to_json(card.labels),
         "network_data_format": {
             "inputs": {
                 "image": {

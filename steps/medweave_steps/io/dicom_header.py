@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import struct
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from medweave_steps.contracts.body_parts import PARTS_BY_CODE, known_body_part
 from medweave_steps.io.quick_header import quick_header
 from medweave_steps.runtime.imports import require
 
@@ -30,6 +32,7 @@ _TAGS = [
     "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation", "PixelPaddingValue", "PixelPaddingRangeLimit",
     "RescaleIntercept", "RescaleSlope", "RescaleType", "ModalityLUTSequence", "ReferencedSeriesSequence",
     "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence", "SegmentSequence", "SegmentationType",
+    "BodyPartExamined", "AnatomicRegionSequence",
 ]  # fmt: skip
 
 
@@ -104,6 +107,7 @@ class DicomFile:
         referenced_series: series that a segmentation was drawn on.
         referenced_images: source images that a segmentation names.
         segments: segment number to label, for a segmentation.
+        body_part: what the header says was scanned, as a defined term of BodyPartExamined; None if it is not known.
     """
 
     file: str
@@ -119,6 +123,7 @@ class DicomFile:
     referenced_series: tuple[str, ...] = ()
     referenced_images: tuple[str, ...] = ()
     segments: tuple[tuple[int, str], ...] = ()
+    body_part: str | None = None
 
 
 def load_pydicom() -> Any:
@@ -219,13 +224,35 @@ def _describe(
     if sop_class == CT_IMAGE or sop_class in ENHANCED_CT:
         layout = _layout(dataset, syntax)
         planes = _planes(dataset, name, layout, location, file_bytes, image_type)
-        return DicomFile(**common, planes=planes)
+        return DicomFile(**common, planes=planes, body_part=_body_part(dataset))
     if sop_class in SEGMENTATION:
         segments = tuple(
             (int(s.SegmentNumber), str(s.get("SegmentLabel", ""))) for s in dataset.get("SegmentSequence") or ()
         )
         return DicomFile(**common, segments=segments, **_references(dataset))
     return DicomFile(**common)
+
+
+def _body_part(dataset: Any) -> str | None:
+    """Return the body part by its code, else by its word; frames of a multi-frame image may name it apart."""
+    groups = [
+        *(dataset.get("SharedFunctionalGroupsSequence") or ()),
+        *(dataset.get("PerFrameFunctionalGroupsSequence") or ())[:1],
+    ]
+    holders = [dataset, *(item for group in groups for item in group.get("FrameAnatomySequence") or ())]
+    for region in (item for holder in holders for item in holder.get("AnatomicRegionSequence") or ()):
+        part = _body_part_of_code(str(region.get("CodeValue", "")), str(region.get("CodingSchemeDesignator", "")))
+        if part:
+            return part
+    return known_body_part(str(dataset.get("BodyPartExamined") or ""))
+
+
+@functools.cache
+def _body_part_of_code(value: str, scheme: str) -> str | None:
+    """Return the body part of a SNOMED CT code; pydicom compares the retired codes of SRT too."""
+    code = require("pydicom.sr.coding", extra="dicom").Code
+    seen = code(value, scheme, "")
+    return next((part for known, part in PARTS_BY_CODE.items() if code(known, "SCT", "") == seen), None)
 
 
 def _words(value: Any) -> tuple[str, ...]:

@@ -94,6 +94,12 @@ class FoundSeries:
         """Identities of the patients that its headers name (one, if all is well); empty strings for none."""
         return {f"{file.patient_id}\n{file.issuer}" if file.patient_id else "" for file in self.files}
 
+    @property
+    def body_part(self) -> str | None:
+        """What its headers say was scanned; None if they name nothing, or different things."""
+        parts = {file.body_part for file in self.files if file.body_part}
+        return next(iter(parts)) if len(parts) == 1 else None
+
 
 @dataclass(slots=True, kw_only=True)
 class FoundDicom:

@@ -11,27 +11,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from medweave_steps.contracts.labels import LabelMerge
 from medweave_steps.contracts.volume import Grid
 from medweave_steps.io.dicom_header import NATIVE, Plane, load_pydicom
 from medweave_steps.io.dicom_series import SeriesName
 from medweave_steps.io.findings import FindingError
 from medweave_steps.io.geometry import lps_to_ras
+from medweave_steps.io.labels import LabelArray, merge_values, value_table
 from medweave_steps.io.nifti import open_nifti
 
 SAME_PLACE_VOXELS = 0.1  # share of a voxel by which a mask may lie beside its volume: rounding in headers
 COSINE_TOLERANCE = 1e-3
 FRACTION = 0.5
 
-LabelArray = npt.NDArray[np.uint8]
 
-
-def read_nifti_mask(path: Path, grid: Grid, name: SeriesName) -> LabelArray:
-    """A NIfTI label map on the grid of its volume.
+def read_nifti_mask(path: Path, grid: Grid, name: SeriesName, merges: Sequence[LabelMerge] = ()) -> LabelArray:
+    """Return a NIfTI label map on the grid of its volume.
 
     Args:
         grid: of the volume, [i, j, k].
+        merges: values that count as one label.
     Returns:
-        uint8 [i, j, k], label values.
+        uint8 [i, j, k], label values after merging.
     Raises:
         FindingError: another shape or affine, values that are not whole numbers from 0 to 255, or a damaged file.
     """
@@ -51,7 +52,7 @@ def read_nifti_mask(path: Path, grid: Grid, name: SeriesName) -> LabelArray:
                 expected="whole numbers from 0 to 255",
                 do="write the mask as label numbers (0 is background)",
             )
-        labels[:, :, index] = whole
+        labels[:, :, index] = merge_values(whole, merges)
     return labels
 
 
@@ -79,17 +80,20 @@ def check_same_grid(mask: Grid, grid: Grid, name: SeriesName) -> None:
         )
 
 
-def read_dicom_segmentation(path: Path, slices: Sequence[Plane], grid: Grid, name: SeriesName) -> LabelArray:
-    """A DICOM segmentation (BINARY, FRACTIONAL or LABELMAP) on the grid of its series.
+def read_dicom_segmentation(
+    path: Path, slices: Sequence[Plane], grid: Grid, name: SeriesName, merges: Sequence[LabelMerge] = ()
+) -> LabelArray:
+    """Return a DICOM segmentation (BINARY, FRACTIONAL or LABELMAP) on the grid of its series.
 
     Args:
         slices: planes of the series in the order of the source array.
         grid: of the series, [slice, row, column].
+        merges: segment numbers that count as one label.
     Returns:
-        uint8 [slice, row, column]; the label is the segment number, the higher one where segments overlap; slices without a
-        frame are 0.
+        uint8 [slice, row, column]; the label is the segment number after merging; slices without a frame are 0.
     Raises:
-        FindingError: other rows, columns, spacing, orientation or positions; images that the series lacks; a damaged file.
+        FindingError: other rows, columns, spacing, orientation or positions; images that the series lacks; a damaged file; segments
+            of different labels that overlap.
     """
     dataset = _read(path, name)
     if (dataset.get("Rows"), dataset.get("Columns")) != grid.shape[1:]:
@@ -99,7 +103,8 @@ def read_dicom_segmentation(path: Path, slices: Sequence[Plane], grid: Grid, nam
             expected=f"{grid.shape[1]} x {grid.shape[2]} pixels, as the series has",
         )
     places = _frame_places(dataset, slices, grid, name)
-    labels = np.zeros(grid.shape, dtype=np.uint8)
+    labels, values = np.zeros(grid.shape, dtype=np.uint8), value_table(merges)
+    overlaps: dict[tuple[int, int], int] = {}
     kind = str(dataset.get("SegmentationType", "BINARY"))
     highest = int(dataset.get("MaximumFractionalValue") or 1)
     num_seen = 0
@@ -109,13 +114,25 @@ def read_dicom_segmentation(path: Path, slices: Sequence[Plane], grid: Grid, nam
         if kind == "LABELMAP":
             if frame.max() > 255:
                 raise _too_many_labels(name, int(frame.max()))
-            np.maximum(plane, frame.astype(np.uint8), out=plane)
+            _paint(plane, values[frame.astype(np.uint8)], overlaps)
         else:
             inside = frame >= FRACTION * highest if kind == "FRACTIONAL" else frame > 0
-            np.maximum(plane, inside * np.uint8(place.segment), out=plane)
+            _paint(plane, inside * values[place.segment], overlaps)
     if num_seen < len(places):
         raise _damaged(name, f"{num_seen} of {len(places)} frames")
+    if overlaps:
+        raise _overlapping(name, overlaps, dataset)
     return labels
+
+
+def _paint(plane: LabelArray, values: LabelArray, overlaps: dict[tuple[int, int], int]) -> None:
+    """Write the label values of one frame into its plane; count the pixels that already have another label."""
+    differing = (plane != values) & (plane > 0) & (values > 0)
+    if differing.any():
+        pairs, counts = np.unique(np.stack((plane[differing], values[differing])), axis=1, return_counts=True)
+        for (first, second), count in zip(np.sort(pairs, axis=0).T.tolist(), counts.tolist(), strict=True):
+            overlaps[first, second] = overlaps.get((first, second), 0) + count
+    np.maximum(plane, values, out=plane)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +294,24 @@ def _damaged(name: SeriesName, seen: str) -> FindingError:
         seen=seen,
         expected="a complete DICOM segmentation",
         do="copy or export the mask again",
+    )
+
+
+def _overlapping(name: SeriesName, overlaps: dict[tuple[int, int], int], dataset: Any) -> FindingError:
+    names = {int(s.SegmentNumber): str(s.get("SegmentLabel", "")) for s in dataset.get("SegmentSequence") or ()}
+    pairs = [
+        f"segments {first} ({names.get(first, 'without a label')}) and {second} ({names.get(second, 'without a label')}) "
+        f"in {count} voxels"
+        for (first, second), count in list(overlaps.items())[:4]
+    ]
+    numbers = sorted({number for pair in overlaps for number in pair})
+    return name.refuse(
+        "overlapping-segments",
+        "segments of its DICOM segmentation overlap, and a voxel can have one label only.",
+        seen="; ".join(pairs),
+        expected="segments that do not overlap, or that are merged into one label",
+        do=f"merge them with --merge-labels {','.join(map(str, numbers))}:NAME, or leave one out with "
+        f"--merge-labels 0,{numbers[-1]}:background",
     )
 
 

@@ -32,6 +32,7 @@ _WANTED: Mapping[int, tuple[str, str]] = {
     0x00080016: ("SOPClassUID", "text"),
     0x00080018: ("SOPInstanceUID", "text"),
     0x00080060: ("Modality", "text"),
+    0x00180015: ("BodyPartExamined", "text"),
     0x00100020: ("PatientID", "text"),
     0x00100021: ("IssuerOfPatientID", "text"),
     0x0020000D: ("StudyInstanceUID", "text"),
@@ -54,8 +55,8 @@ _WANTED: Mapping[int, tuple[str, str]] = {
     0x00281053: ("RescaleSlope", "text"),
     0x00281054: ("RescaleType", "text"),
 }
-# Sequences whose content matters: multi-frame images, segmentations, look-up tables.
-_TOO_MUCH = {0x00081115, 0x00283000, 0x00620002, 0x52009229, 0x52009230}
+# Sequences whose content matters: body parts, multi-frame images, segmentations, look-up tables.
+_TOO_MUCH = {0x00081115, 0x00082218, 0x00283000, 0x00620002, 0x52009229, 0x52009230}
 
 
 class _GiveUp(Exception):

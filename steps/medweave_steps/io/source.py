@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_steps.contracts.cohort import CaseEntry
+from medweave_steps.contracts.labels import Label, LabelMerge
 from medweave_steps.contracts.volume import Grid
 from medweave_steps.io import dicom_pixels, ground_truth
 from medweave_steps.io.dicom_header import Plane, read_file
@@ -204,13 +205,18 @@ def open_source(cohort: Path, entry: CaseEntry) -> VolumeSource:
     return source
 
 
-def read_ground_truth(cohort: Path, entry: CaseEntry) -> npt.NDArray[np.uint8] | None:
-    """The reference mask of a case, or None where it has none.
+def read_ground_truth(
+    cohort: Path, entry: CaseEntry, label: Label, merges: Sequence[LabelMerge]
+) -> npt.NDArray[np.uint8] | None:
+    """Return the reference mask of a case with its values merged, or None where it has none.
 
+    Args:
+        label: the one foreground label of the cohort.
+        merges: values of the masks that count as one label, as the cohort index lists them.
     Returns:
-        uint8 label values in source order, of the shape of `entry.grid`; all 0 for an empty mask.
+        uint8 in source order, of the shape of `entry.grid`: 0 or the label's value.
     Raises:
-        UserInputError: the mask lies on another grid, names images that the series lacks, or is cut off.
+        UserInputError: the mask lies on another grid, names images that the series lacks, is cut off, or holds other labels.
     """
     if entry.ground_truth is None:
         return None
@@ -219,10 +225,15 @@ def read_ground_truth(cohort: Path, entry: CaseEntry) -> npt.NDArray[np.uint8] |
     if not path.is_file():
         raise _changed(name, "the mask of the case is missing")
     if entry.source_format == "nifti":
-        return ground_truth.read_nifti_mask(path, entry.grid, name)
-    source = open_source(cohort, entry)
-    assert isinstance(source, DicomSource)
-    return ground_truth.read_dicom_segmentation(path, source.slices, source.grid, name)
+        mask = ground_truth.read_nifti_mask(path, entry.grid, name, merges)
+    else:
+        source = open_source(cohort, entry)
+        assert isinstance(source, DicomSource)
+        mask = ground_truth.read_dicom_segmentation(path, source.slices, source.grid, name, merges)
+    if np.any((mask != label.value) & (mask != 0)):
+        values = np.unique(mask)
+        raise _changed(name, f"a mask with the values {', '.join(map(str, values[values > 0]))} after merging")
+    return mask
 
 
 def _open_dicom(cohort: Path, entry: CaseEntry, name: SeriesName) -> DicomSource:

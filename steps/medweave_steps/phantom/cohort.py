@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from medweave_steps.contracts import codec
+from medweave_steps.contracts.labels import PRESETS
 from medweave_steps.io.discovery import case_id_of_series
 from medweave_steps.phantom import dicom_writer, msd_writer
 from medweave_steps.phantom.chest import ChestSpec, Nodule, generate_chest
@@ -20,13 +22,13 @@ from medweave_steps.runtime.write import atomic_directory
 if TYPE_CHECKING:
     from medweave_steps.phantom.command import PhantomConfig
 
-LABELS = {"0": "background", "1": "nodule"}
+LABELS = PRESETS["lung-nodule"]
 DATA_SET = msd_writer.DataSet(
     name="Lung",
     description="Lung nodules. Synthetic data: written by medweave-step phantom lung, not by a scanner",
     dimensions="3D",
     channels=("CT",),
-    labels=LABELS,
+    labels={"0": "background"} | {str(label.value): label.name for label in LABELS},
 )
 HELD_OUT_NODULES = (2, 6)
 # Every third scanner stores padding outside its circle of reconstruction, as many real ones do.
@@ -122,14 +124,18 @@ def _write_patient(job: _Job) -> tuple[Patient, tuple[Nodule, ...]]:
     return job.patient, chest.nodules
 
 
-def describe(folder: Path, config: PhantomConfig, held_out: list[str], labels: Mapping[str, str]) -> None:
-    """Writes the card that says that all is synthetic, and the split of the held-out cases."""
+def describe(folder: Path, config: PhantomConfig, held_out: list[str], labels: Any) -> None:
+    """Writes the card that says that all is synthetic, and the split of the held-out cases.
+
+    Args:
+        labels: with their DICOM codes, or an object of value to name.
+    """
     card = {
         "synthetic": True,
         "generator": f"medweave-step phantom {config.kind}",
         "seed": config.seed,
         "held_out_seed": config.held_out_seed if config.held_out_cases else None,
-        "labels": dict(labels),
+        "labels": codec.to_json(labels),
     }
     (folder / "cohort_card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
     splits = {"test": sorted(held_out)} if held_out else {}

@@ -15,6 +15,7 @@ import numpy as np
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.cohort import CaseEntry
 from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.labels import Label, LabelMerge
 from medweave_steps.contracts.volume import Triple, VolumeInfo
 from medweave_steps.io.geometry import FloatArray, resampled_grid
 from medweave_steps.io.headers import copy_headers
@@ -41,7 +42,7 @@ class CaseJob:
 
     Attributes:
         folder: of the prepared case; must exist and be empty.
-        with_label: read the ground truth too.
+        label, merges: of the cohort's ground truth; read it too. None for a case without ground truth.
         for_segment: keep what `segment` needs of the source: DICOM headers, which hold patient data, and the HU of CT.
         keep_all_lesions: widen the crop to every lesion (training cases only: elsewhere the truth must not help).
         num_workers: for reading.
@@ -51,7 +52,8 @@ class CaseJob:
     entry: CaseEntry
     settings: Settings
     folder: Path
-    with_label: bool
+    label: Label | None
+    merges: tuple[LabelMerge, ...]
     for_segment: bool
     keep_all_lesions: bool
     num_workers: int
@@ -95,13 +97,13 @@ def prepare_case(job: CaseJob) -> CaseDone:
     box, field, num_widened = (_prepare_ct if is_ct else _prepare_mr)(job, source, plan, lesions, planes)
     shape = _sizes(box)
     num_outside = num_label_voxels = 0
-    if job.with_label:
+    if job.label:
         label, num_outside = paint(lesions, box[0], shape)
         num_label_voxels = int(np.count_nonzero(label))
         save_array(job.folder / "label.npy", label)
     if job.for_segment and isinstance(source, DicomSource):
         copy_headers(job.folder / "source_headers.zip", source.folder, source.slices)
-    info = _info(entry, plan, settings, box)
+    info = _info(entry, plan, settings, box, field)
     if source_hu is not None:
         info = _save_source_hu(job.folder, info, source_hu)
     (job.folder / "volume_info.json").write_text(codec.dumps(info), encoding="utf-8")
@@ -118,7 +120,7 @@ def prepare_case(job: CaseJob) -> CaseDone:
     }
     return CaseDone(
         case_id=entry.case_id,
-        has_label=job.with_label,
+        has_label=job.label is not None,
         num_lesions=len(lesions),
         num_label_voxels=num_label_voxels,
         figures=figures,
@@ -194,9 +196,7 @@ def check_files(cohort: Path, entry: CaseEntry) -> None:
 
 
 def _lesions(job: CaseJob, plan: Resampling) -> list[Lesion]:
-    truth = read_ground_truth(job.cohort, job.entry) if job.with_label else None
-    if truth is not None and job.settings.merged_label:
-        truth = (truth > 0).astype(np.uint8)
+    truth = read_ground_truth(job.cohort, job.entry, job.label, job.merges) if job.label else None
     return [] if truth is None else resample_lesions(truth, plan)
 
 
@@ -233,7 +233,7 @@ def _clipped(volume: FloatArray, window_hu: tuple[float, float]) -> FloatArray:
     return clipped
 
 
-def _info(entry: CaseEntry, plan: Resampling, settings: Settings, box: Box) -> VolumeInfo:
+def _info(entry: CaseEntry, plan: Resampling, settings: Settings, box: Box, field: LungField | None) -> VolumeInfo:
     return VolumeInfo(
         case_id=entry.case_id,
         source_format=entry.source_format,
@@ -246,6 +246,8 @@ def _info(entry: CaseEntry, plan: Resampling, settings: Settings, box: Box) -> V
         window_hu=settings.window_hu,
         unit="HU" if settings.window_hu else "SD",
         channels=settings.channels,
+        body_part=entry.body_part,
+        has_lungs=field.has_lungs if field else None,
     )
 
 

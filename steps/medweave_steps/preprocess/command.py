@@ -8,6 +8,7 @@ from typing import Any
 
 from medweave_steps.contracts.cohort import CaseEntry, CohortIndex, Split
 from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave_steps.contracts.labels import only_label
 from medweave_steps.preprocess.config import DEFAULT_FRACTIONS, PreprocessConfig, Settings, settings_of
 from medweave_steps.runtime.verb import StepContext, Verb
 
@@ -35,6 +36,7 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
     from medweave_steps.runtime.write import atomic_directory
 
     index, settings = _inputs(config)
+    label = only_label(index.labels, "the cohort index") if config.purpose == "training" else None
     splits = _splits(index, config, context)
     entries = [entry for entry in index.cases if entry.case_id in splits]
     for entry in entries:
@@ -51,7 +53,8 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
                 entry=entry,
                 settings=settings,
                 folder=folders[entry.case_id],
-                with_label=config.purpose == "training",
+                label=label,
+                merges=index.merges,
                 for_segment=splits[entry.case_id] == "test",
                 keep_all_lesions=splits[entry.case_id] == "train",
                 num_workers=context.num_threads if len(entries) == 1 else 1,

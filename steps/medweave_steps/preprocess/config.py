@@ -43,9 +43,6 @@ class PreprocessConfig:
         "(default: lungs, for MR multiple-of-8, or the model's)",
         default=None,
     )
-    merged_label: str | None = option(
-        "name of the one label that all labels become; else they stay apart", default=None
-    )
     margin_mm: float = option("distance kept around the lungs when cropping, mm", default=10.0)
     fractions: Fractions | None = option(
         "shares of patients for training, validation and test, with sum 1 (default: 0.7 0.15 0.15); splits that the "
@@ -90,7 +87,6 @@ class Settings:
         window_hu: values are clipped to this range; None for MR.
         margin_mm: kept around the lungs when cropping.
         channels: names of the contrasts.
-        merged_label: name of the one label that all become, or None.
     """
 
     spacing_mm: Triple_mm
@@ -98,7 +94,6 @@ class Settings:
     crop: Crop
     margin_mm: float
     channels: tuple[str, ...] = CT_CHANNELS
-    merged_label: str | None = None
 
 
 def settings_of(config: PreprocessConfig, card: ModelCard | None, channels: tuple[str, ...] = CT_CHANNELS) -> Settings:
@@ -123,7 +118,6 @@ def settings_of(config: PreprocessConfig, card: ModelCard | None, channels: tupl
             crop=card.input.crop,
             margin_mm=config.margin_mm,
             channels=channels,
-            merged_label=config.merged_label,
         )
     return Settings(
         spacing_mm=config.spacing_mm or (DEFAULT_SPACING_MM if is_ct else DEFAULT_MR_SPACING_MM),
@@ -131,7 +125,6 @@ def settings_of(config: PreprocessConfig, card: ModelCard | None, channels: tupl
         crop=config.crop or ("lungs" if is_ct else "multiple-of-8"),
         margin_mm=config.margin_mm,
         channels=channels,
-        merged_label=config.merged_label,
     )
 
 

@@ -57,12 +57,6 @@ def make_folders(output: Path, places: Sequence[Place]) -> dict[str, Path]:
     return folders
 
 
-def _labels(index: CohortIndex, settings: Settings) -> Mapping[str, str]:
-    if settings.merged_label is None:
-        return index.labels
-    return {"0": index.labels.get("0", "background"), "1": settings.merged_label}
-
-
 def write_cohort_file(
     output: Path,
     place: Place,
@@ -81,7 +75,8 @@ def write_cohort_file(
         margin_mm=settings.margin_mm,
         split_seed=split_seed,
         synthetic=index.synthetic,
-        labels=_labels(index, settings),
+        labels=index.labels,
+        merges=index.merges,
         channels=settings.channels,
         data_sha256=sha256_of_text(entry.content_sha256 for entry in place.entries),
         cases=tuple(

@@ -56,6 +56,11 @@ class LungField:
     kind: Literal["lungs", "one-lung", "body", "everything"]
     lung_volume_ml: float | None
 
+    @property
+    def has_lungs(self) -> bool:
+        """True if at least one lung was found."""
+        return self.kind in ("lungs", "one-lung")
+
 
 def find_lungs(volume_IJK: npt.NDArray[np.float32], spacing_mm: Triple_mm) -> LungField:
     """Finds the lungs in a chest CT; never fails.

@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medweave_steps.contracts import codec
+from medweave_steps.contracts.body_parts import scans_of
 from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave_steps.contracts.labels import Label, only_label, upper_first
+from medweave_steps.contracts.volume import modality_of
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
 
 if TYPE_CHECKING:
+    from medweave_steps.contracts.cohort import PreparedCohort
     from medweave_steps.contracts.report_fragment import ReportSummary
     from medweave_steps.io.prepared import CaseFolder
     from medweave_steps.report.gather import Material
-    from medweave_steps.report.overlay import Focus, Picture
+    from medweave_steps.report.overlay import Display, Focus, Picture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +35,7 @@ class ReportConfig:
     )
     run_reports: tuple[Path, ...] = option("run_report.json of the steps before", metavar="FILE")
     output: Path = option("folder to write: fragment.html, which needs no other file, and summary.json", metavar="DIR")
-    title: str = option("heading of the report", default="Lung nodule segmentation in chest CT")
+    title: str | None = option("heading of the report (default: from the label of the prepared cases)", default=None)
     max_overlays: int = option("cases shown with pictures: best, median, worst and others between", default=6)
 
     def __post_init__(self) -> None:
@@ -43,10 +47,13 @@ def run(config: ReportConfig, context: StepContext) -> Mapping[str, Any]:
     """See the description of the verb."""
     from medweave_steps.contracts.report_fragment import FRAGMENT_FILE, SUMMARY_FILE
     from medweave_steps.report import gather
+    from medweave_steps.report.overlay import display_of
     from medweave_steps.runtime.write import atomic_directory, write_text
 
     evaluation, lesions = gather.read_evaluation(config.evaluation)
     reports = gather.read_reports(config.run_reports)
+    cohort = gather.prepared_cohort(config.case_batches)
+    label = only_label(cohort.labels, "the prepared cohort")
     material = gather.Material(
         evaluation=evaluation,
         lesions=lesions,
@@ -55,10 +62,13 @@ def run(config: ReportConfig, context: StepContext) -> Mapping[str, Any]:
         gate=gather.gate_decision(reports),
         cases=gather.prepared_cases(config.case_batches),
         masks=gather.delivered_masks(config.segmentations),
+        label=label,
+        merges=cohort.merges,
+        display=display_of(cohort, label),
     )
     with atomic_directory(config.output) as folder:
         overlays = _overlays(material, config.max_overlays, context)
-        summary = _summary(material, config.title)
+        summary = _summary(material, config.title or _title(cohort, label))
         html = _fragment(material, summary, overlays)
         write_text(folder / FRAGMENT_FILE, html)
         write_text(folder / SUMMARY_FILE, codec.dumps(summary))
@@ -86,7 +96,7 @@ def _overlays(material: Material, most: int, context: StepContext) -> list[dict[
             )
     progress = context.progress(unit="overlay", total=len(chosen))
     drawn = {}
-    jobs = [(material.cases[case.case_id], material.masks[case.case_id]) for case in chosen]
+    jobs = [(material.cases[case.case_id], material.masks[case.case_id], material.display) for case in chosen]
     for case_id, made, focus in finished_cases(_drawn, jobs, num_processes=context.num_threads):
         drawn[case_id] = made, focus
         progress.step(case_id)
@@ -102,11 +112,15 @@ def _overlays(material: Material, most: int, context: StepContext) -> list[dict[
     ]
 
 
-def _drawn(job: tuple[CaseFolder, Path]) -> tuple[str, list[Picture], Focus]:
+def _title(cohort: PreparedCohort, label: Label) -> str:
+    return f"{upper_first(label.title)} segmentation in {scans_of(label, modality_of(cohort.channels))}"
+
+
+def _drawn(job: tuple[CaseFolder, Path, Display]) -> tuple[str, list[Picture], Focus]:
     from medweave_steps.report.overlay import pictures
 
-    case, mask = job
-    return case.case.case_id, *pictures(case, mask)
+    case, mask, display = job
+    return case.case.case_id, *pictures(case, mask, display)
 
 
 def _summary(material: Material, title: str) -> ReportSummary:
@@ -151,7 +165,7 @@ def _fragment(material: Material, summary: ReportSummary, overlays: list[dict[st
         evaluation=evaluation,
         figures=[(item, sections.shown(item)) for item in sections.all_figures(evaluation)],
         result_charts=result_charts,
-        remarks=sections.remarks(evaluation),
+        remarks=[*sections.remarks(evaluation), *sections.case_findings(material)],
         overlays=overlays,
         shown_as=sections.shown_as(material),
         cases=[(case, sections.case_cells(case)) for case in sections.ranked_cases(evaluation)],

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from medweave_steps.contracts import codec
+from medweave_steps.contracts.cohort import PreparedCohort
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.evaluation import Evaluation
 from medweave_steps.contracts.gate import GateDecision
+from medweave_steps.contracts.labels import Label, LabelMerge
 from medweave_steps.contracts.report import RunReport
 from medweave_steps.io.prepared import CaseFolder, open_prepared, read_contract
+from medweave_steps.report.overlay import Display
 
 NIFTI_MASK = "lesion_mask.nii.gz"
 
@@ -45,6 +48,8 @@ class Material:
         gate: the gate's decision, None where no report of gate was given.
         cases: prepared cases by id.
         masks: delivered NIfTI masks by case id.
+        label, merges: of the prepared cases.
+        display: values of the volumes that the pictures show as black and as white.
     """
 
     evaluation: Evaluation
@@ -54,6 +59,9 @@ class Material:
     gate: GateDecision | None
     cases: Mapping[str, CaseFolder]
     masks: Mapping[str, Path]
+    label: Label
+    merges: tuple[LabelMerge, ...]
+    display: Display
 
     def results_of(self, verb: str) -> Mapping[str, Any]:
         """Figures of the last run of a verb; empty where there was none."""
@@ -123,6 +131,11 @@ def gate_decision(reports: Sequence[RunReport]) -> GateDecision | None:
 def prepared_cases(folders: Sequence[Path]) -> dict[str, CaseFolder]:
     """Prepared cases by id, over all batches."""
     return {case.case.case_id: case for folder in folders for case in open_prepared(folder).cases()}
+
+
+def prepared_cohort(folders: Sequence[Path]) -> PreparedCohort:
+    """Return the description of the first batch; all batches of a run have the same labels."""
+    return open_prepared(folders[0]).cohort
 
 
 def delivered_masks(folders: Sequence[Path]) -> dict[str, Path]:

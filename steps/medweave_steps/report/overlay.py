@@ -11,19 +11,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from medweave_steps.contracts.body_parts import is_in_lungs
+from medweave_steps.contracts.cohort import PreparedCohort
 from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.labels import Label
 from medweave_steps.contracts.volume import Triple, VolumeInfo
 from medweave_steps.io import geometry
 from medweave_steps.io.prepared import CaseFolder
 from medweave_steps.metrics.components import connected_components
 from medweave_steps.metrics.lesions import match_lesions
+from medweave_steps.report.words import minus
 from medweave_steps.runtime.imports import require
 
 FloatArray = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
 
-# The window radiologists read lungs in: level -600 HU, width 1500 HU.
-LUNG_WINDOW_HU = (-1350.0, 150.0)
+# The window that radiologists read lungs in.
+_LUNG_LEVEL_HU, _LUNG_WIDTH_HU = -600.0, 1500.0
 # A skull-stripped brain is about 0.5 to 3 standard deviations above the mean that its black background pulls down.
 MR_WINDOW_SD = (-0.6, 5.0)
 ZOOM_FIELD_MM = 50.0
@@ -52,6 +56,28 @@ VIEWS = (
 AXIAL = VIEWS[0]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Display:
+    """Values shown as black and as white, HU or standard deviations, and their name in texts."""
+
+    window: tuple[float, float]
+    name: str
+    text: str
+
+
+def display_of(cohort: PreparedCohort, label: Label) -> Display:
+    """Return how volumes are shown: labels in the lungs in the lung window, other CT in the window of the prepared cases."""
+    if cohort.window_hu is None:
+        return Display(window=MR_WINDOW_SD, name=cohort.channels[0], text=cohort.channels[0])
+    if is_in_lungs(label):
+        level, width = _LUNG_LEVEL_HU, _LUNG_WIDTH_HU
+        text = f"lung window (level {minus(level)} HU, width {width:g} HU)"
+        return Display(window=(level - width / 2, level + width / 2), name="lung window", text=text)
+    low, high = cohort.window_hu
+    text = f"window from {minus(low)} to {minus(high)} HU"
+    return Display(window=(low, high), name=text, text=text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scan:
     """One case to be drawn: volume (of MR the first contrast) and ground truth on the prepared grid, the prediction (0 or 1) on
@@ -62,11 +88,12 @@ class Scan:
     volume_IJK: FloatArray
     truth_IJK: BoolArray
     found_RAS: FloatArray
+    display: Display
 
     @property
     def window(self) -> tuple[float, float]:
         """Values shown as black and as white."""
-        return LUNG_WINDOW_HU if self.info.window_hu else MR_WINDOW_SD
+        return self.display.window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +143,10 @@ def read_mask(path: Path, info: VolumeInfo) -> FloatArray:
         array = array.transpose(2, 1, 0)
     if array.shape != info.source_grid.shape:
         raise _bad_mask(info, f"shape {array.shape}")
-    return (geometry.to_ras_order(array, info.source_axis, info.source_flipped) > 0).astype(np.float32)
+    is_foreground = geometry.to_ras_order(array, info.source_axis, info.source_flipped) > 0
+    if is_foreground.any() and array.max() != array[array > 0].min():
+        raise _bad_mask(info, "several foreground values")
+    return is_foreground.astype(np.float32)
 
 
 def on_prepared_grid(mask_RAS: FloatArray, info: VolumeInfo) -> BoolArray:
@@ -149,12 +179,13 @@ def choose_foci(found: BoolArray, truth: BoolArray, info: VolumeInfo) -> list[Fo
     return [Focus(voxel=_voxel(centre), what="through the middle; there is no lesion in either mask")]
 
 
-def pictures(case: CaseFolder, mask_path: Path) -> tuple[list[Picture], Focus]:
+def pictures(case: CaseFolder, mask_path: Path, display: Display) -> tuple[list[Picture], Focus]:
     """Three planes through the focus, the axial one again enlarged, and a missed lesion enlarged where there is one.
 
     Args:
         case: a prepared case; its ground truth is drawn where it has one.
         mask_path: the delivered NIfTI mask.
+        display: values shown as black and as white.
     Raises:
         UserInputError: the mask cannot be read or belongs to another source.
     """
@@ -165,6 +196,7 @@ def pictures(case: CaseFolder, mask_path: Path) -> tuple[list[Picture], Focus]:
         volume_IJK=case.volume_CIJK()[0],
         truth_IJK=case.label_IJK() > 0 if case.case.has_label else np.zeros(info.grid.shape, np.bool_),
         found_RAS=read_mask(mask_path, info),
+        display=display,
     )
     foci = choose_foci(on_prepared_grid(scan.found_RAS, info), scan.truth_IJK, info)
     planes = [_picture(view, scan, foci[0]) for view in VIEWS]
@@ -212,7 +244,7 @@ def _plane_of_mask(mask_RAS: FloatArray, info: VolumeInfo, normal: int, place: i
 def _picture(view: View, scan: Scan, focus: Focus) -> Picture:
     image, truth, found = _layers(view, scan, focus)
     height, width = image.shape
-    shown = "lung window" if scan.info.window_hu else scan.info.channels[0]
+    shown = scan.display.name
     row_mm, column_mm = scan.info.grid.spacing_mm[view.row], scan.info.grid.spacing_mm[view.column]
     return Picture(
         name=view.name,

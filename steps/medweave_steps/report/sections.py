@@ -10,6 +10,7 @@ from medweave_steps.contracts import codec
 from medweave_steps.contracts.energy import CountedEnergy
 from medweave_steps.contracts.evaluation import CaseFigures, Evaluation
 from medweave_steps.contracts.gate import GateComparison, GateDecision, GateFigures, GateSpeed
+from medweave_steps.contracts.labels import Label, upper_first
 from medweave_steps.contracts.progress import duration
 from medweave_steps.contracts.report_fragment import HeadlineFigure
 from medweave_steps.contracts.volume import CT_CHANNELS
@@ -109,7 +110,9 @@ def remarks(evaluation: Evaluation) -> list[str]:
 def _threshold(evaluation: Evaluation) -> str:
     baseline = evaluation.baseline
     if baseline.threshold_hu is not None:
-        return f"{minus(baseline.threshold_hu)} HU or more inside the filled lungs"
+        return f"{minus(baseline.threshold_hu)} HU or more" + (
+            " inside the filled lungs" if baseline.inside_lungs else ""
+        )
     return f"the first contrast of {baseline.threshold_sd:g} standard deviations or more above its mean"
 
 
@@ -145,8 +148,7 @@ def shown_cases(evaluation: Evaluation, most: int) -> list[CaseFigures]:
 
 def shown_as(material: Material) -> str:
     """How the pictures show a volume."""
-    channels = tuple(material.results_of("preprocess").get("channels", CT_CHANNELS))
-    return "Lung window (level −600 HU, width 1500 HU)" if channels == CT_CHANNELS else channels[0]
+    return upper_first(material.display.text)
 
 
 def training_facts(material: Material) -> list[tuple[str, str]]:
@@ -236,12 +238,33 @@ def model_facts(material: Material) -> list[tuple[str, str]]:
         ("Computed in", _precision(segmented)),
         ("Input", _input_of(prepared)),
         ("HU window", "{} to {} HU".format(*map(minus, prepared["window_hu"])) if "window_hu" in prepared else None),
+        ("Label", _label_text(material.label)),
+        ("Merged labels", "; ".join(f"values {merge.text}" for merge in material.merges)),
         ("Field of view", _FIELDS_OF_VIEW.get(prepared.get("crop", ""))),
         ("Patients", ", ".join(f"{count} {split}" for split, count in splits.items()) or None),
         ("Data", "synthetic, from a generator" if material.evaluation.synthetic else "as given by the user"),
         ("Intended use", segmented.get("intended_use", "research use only; not a medical device")),
     ]
     return [(name, str(value)) for name, value in facts if value]
+
+
+def _label_text(label: Label) -> str:
+    terms = [term.meaning for term in (label.type, label.laterality, label.anatomy) if term]
+    return f"{label.name} (value {label.value}; {', '.join(terms) or 'without DICOM codes'})"
+
+
+def case_findings(material: Material) -> list[str]:
+    """What `segment` reports about single cases, such as a body part that differs from the model's."""
+    found = [
+        finding
+        for report in material.reports
+        if report.verb == "segment"
+        for case in report.cases
+        for finding in case.get("findings", ())
+    ]
+    return [
+        f"{finding['what']} Seen: {finding['seen']}. The label lies in: {finding['expected']}." for finding in found
+    ]
 
 
 _FIELDS_OF_VIEW = {

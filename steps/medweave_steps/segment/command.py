@@ -53,6 +53,11 @@ def run(config: SegmentConfig, context: StepContext) -> Mapping[str, Any]:
         )
     if not cases:
         context.notice("the batch holds no case: the output holds none either")
+    if not card.label.has_codes and any(info.source_format == "dicom" for info in infos.values()):
+        context.notice(
+            f"NIfTI masks and tables only, no DICOM SEG and SR: the label {card.label.text} of the model card has no DICOM codes "
+            "(category and type). Do: declare them with --labels of check, and train again."
+        )
     model_sha256 = card_sha256(card)
     progress = context.progress(unit="case", total=len(cases))
     records: list[SegmentedCase] = []
@@ -61,9 +66,12 @@ def run(config: SegmentConfig, context: StepContext) -> Mapping[str, Any]:
         for case in cases:
             info = infos[case.case.case_id]
             delivery, seconds = segment_case(folder / info.case_id, case, info, engine, card, model_sha256=model_sha256)
-            if info.source_format == "dicom" and not delivery.has_dicom:
+            for finding in delivery.record.findings:
+                shown = f"(seen: {finding.seen}; the label lies in: {finding.expected})"
+                context.notice(f"{finding.what} {shown} Do: {finding.do}.")
+            if info.source_format == "dicom" and card.label.has_codes and not delivery.has_dicom:
                 context.notice(
-                    f"{info.case_id}: no DICOM SEG, since its series consists of several multi-frame images; see its NIfTI mask"
+                    f"{info.case_id}: NIfTI mask and table only, no DICOM SEG and SR: {_why_no_dicom(delivery)}."
                 )
             records.append(delivery.record)
             stages.append(seconds)
@@ -76,6 +84,7 @@ def run(config: SegmentConfig, context: StepContext) -> Mapping[str, Any]:
                 lesion_volume_mm3=delivery.record.lesion_volume_mm3,
                 seconds={name: round(value, 3) for name, value in seconds.items()},
                 files=dict(delivery.record.files),
+                findings=codec.to_json(delivery.record.findings),
             )
         record = Segmentations(
             model_name=card.name,
@@ -85,6 +94,7 @@ def run(config: SegmentConfig, context: StepContext) -> Mapping[str, Any]:
             synthetic_data=prepared.cohort.synthetic,
             synthetic_model=card.synthetic_data,
             table_columns=COLUMNS,
+            labels=card.labels,
             cases=tuple(records),
         )
         (folder / RECORD_FILE).write_text(codec.dumps(record), encoding="utf-8")
@@ -144,6 +154,12 @@ def segment_case(
     return delivery, {name: b - a for name, (a, b) in zip(STAGES, itertools.pairwise(marks), strict=True)}
 
 
+def _why_no_dicom(delivery: Delivery) -> str:
+    if delivery.record.findings:
+        return "its codes would name another part of the body than the one that was scanned"
+    return "its series consists of several multi-frame images"
+
+
 def _results(record: Segmentations, stages: list[Mapping[str, float]], compile_s: float) -> Mapping[str, Any]:
     names = stages[0] if stages else ()
     return {
@@ -153,6 +169,7 @@ def _results(record: Segmentations, stages: list[Mapping[str, float]], compile_s
         "model_sha256": record.model_sha256,
         "precision": record.precision,
         "backend": record.backend,
+        "labels": codec.to_json(record.labels),
         "synthetic_data": record.synthetic_data,
         "synthetic_model": record.synthetic_model,
         "compile_seconds": round(compile_s, 3),
@@ -166,8 +183,9 @@ VERB = Verb(
     description=(
         "Finds lesions in prepared cases and brings them back to the grid of the source. Per case: lesion_mask.nii.gz,\n"
         "lesions.csv (volume mm³, longest diameter mm, mean HU of CT, slice) and, for DICOM sources, lesion_mask.dcm (DICOM SEG)\n"
-        "and lesions_sr.dcm (DICOM SR, TID 1500). Refuses a model whose card does not fit the cases (spacing in mm, HU\n"
-        "window, crop) or whose files were changed. Computes on the CPU in the precision that the card pins."
+        "and lesions_sr.dcm (DICOM SR, TID 1500), coded as the labels of the model card; NIfTI and table only where the card\n"
+        "has no codes or the case shows another part of the body. Refuses a model whose card does not fit the cases (spacing in\n"
+        "mm, HU window, crop) or whose files were changed. Computes on the CPU in the precision that the card pins."
     ),
     config=SegmentConfig,
     run=run,

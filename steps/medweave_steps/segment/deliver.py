@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_steps import __version__
+from medweave_steps.contracts.body_parts import contradiction
+from medweave_steps.contracts.cohort import Finding
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.model import ModelCard
 from medweave_steps.contracts.segmentations import SegmentedCase
@@ -53,11 +55,12 @@ def draft_dicom(case: CaseFolder, info: VolumeInfo, card: ModelCard, *, model_sh
     """Reads the source headers of a case and drafts its DICOM Segmentation.
 
     Returns:
-        None for a NIfTI source, and for a series of several multi-frame images, whose frames one SEG cannot name.
+        None for a NIfTI source, for a series of several multi-frame images, whose frames one SEG cannot name, for a card without
+        codes, and for a case that shows another part of the body than the card's label lies in.
     Raises:
         UserInputError: the headers are missing, or are not those of the volume's slices.
     """
-    if info.source_format != "dicom":
+    if info.source_format != "dicom" or not card.label.has_codes or body_part_finding(info, card):
         return None
     path = case.folder / HEADERS_FILE
     if not path.is_file():
@@ -73,6 +76,22 @@ def draft_dicom(case: CaseFolder, info: VolumeInfo, card: ModelCard, *, model_sh
             return None
         segmentation = draft_segmentation(source, info.source_grid.shape, card, model_sha256=model_sha256)
     return Draft(source=source, segmentation=segmentation)
+
+
+def body_part_finding(info: VolumeInfo, card: ModelCard) -> Finding | None:
+    """Return the finding that a case shows another part of the body than the card's label lies in; None if nothing says so."""
+    seen, expected = contradiction(info.body_part, card.labels, has_lungs=info.has_lungs)
+    if not seen:
+        return None
+    return Finding(
+        severity="notice",
+        code="body-part-differs",
+        what=f"{info.case_id}: the case shows another part of the body than the model '{card.name}' is for.",
+        seen=seen,
+        expected=expected,
+        do="do not use the result if this is another examination",
+        case_id=info.case_id,
+    )
 
 
 def deliver_case(
@@ -96,9 +115,10 @@ def deliver_case(
         card, model_sha256: the model and the digest of its card.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    labelled = mask if card.label.value == 1 else mask * np.uint8(card.label.value)
     # The NIfTI is mostly compression, which leaves the interpreter free for the rest.
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        nifti = pool.submit(write_mask, folder / NIFTI_MASK, mask, info)
+        nifti = pool.submit(write_mask, folder / NIFTI_MASK, labelled, info)
         instance_numbers = draft.source.instance_numbers(mask.shape[0]) if draft else ()
         lesions = measure_lesions(mask, info, source_hu, instance_numbers)
         write_table(folder / TABLE, lesions)
@@ -112,6 +132,7 @@ def deliver_case(
         files={path.name: sha256_of_file(path) for path in sorted(folder.iterdir())},
         num_lesions=len(lesions),
         lesion_volume_mm3=round(sum(lesion.volume_mm3 for lesion in lesions), 2),
+        findings=(finding,) if (finding := body_part_finding(info, card)) else (),
     )
     return Delivery(record=record, lesions=tuple(lesions), has_dicom=draft is not None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import unicodedata
 import uuid
 import warnings
 from collections.abc import Iterator, Sequence
@@ -15,12 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.labels import CodedTerm, Label, upper_first
 from medweave_steps.contracts.volume import VolumeInfo
 from medweave_steps.io.headers import frame_order
 from medweave_steps.runtime.imports import require
 
 CONTENT_DESCRIPTION = "Research use only. Not a medical device."  # LO: at most 64 characters
 MANUFACTURER = "medweave"
+_RESEARCH = " (research use only)"
 
 # Attributes of type 2 that highdicom copies from the source: they must be there, and may be empty.
 _TYPE_2 = (
@@ -104,6 +107,28 @@ def read_source(headers: Sequence[Any], info: VolumeInfo) -> Source | None:
 def derived_uid(*parts: str) -> str:
     """A UID that depends on nothing but its parts, so that equal work gives equal files (DICOM PS3.5, B.2: UUID-derived)."""
     return f"2.25.{uuid.uuid5(uuid.NAMESPACE_OID, chr(10).join(('medweave', *parts))).int}"
+
+
+def dicom_text(text: str, limit: int = 64) -> str:
+    """Return a text that every DICOM character set can hold: printable ASCII, at most `limit` characters."""
+    plain = unicodedata.normalize("NFKD", text)
+    plain = "".join(c for c in plain if not unicodedata.combining(c)).encode("ascii", "replace").decode()
+    return "".join(c if c.isprintable() and c != "\\" else "?" for c in plain)[:limit].strip()
+
+
+def research_text(title: str) -> str:
+    """Return a series description (LO) that begins with a title and says what the object is for."""
+    return f"{dicom_text(upper_first(title), 64 - len(_RESEARCH))}{_RESEARCH}"
+
+
+def content_label(label: Label) -> str:
+    """Return the content label (CS, at most 16 characters) of a segmentation, such as LUNG_NODULES."""
+    return re.sub("[^A-Z0-9]+", "_", dicom_text(label.titles).upper()).strip("_")[:16].strip("_") or "SEGMENTATION"
+
+
+def concept(term: CodedTerm) -> Any:
+    """Return a coded term of the card as highdicom takes it."""
+    return require("highdicom.sr", extra="segment").CodedConcept(term.value, term.scheme, term.meaning)
 
 
 def settle_times(dataset: Any, source: Source) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_steps import __version__
+from medweave_steps.contracts.labels import upper_first
 from medweave_steps.contracts.model import ModelCard
 from medweave_steps.contracts.volume import Triple
 from medweave_steps.runtime.imports import require
@@ -15,7 +16,11 @@ from medweave_steps.segment.dicom_common import (
     CONTENT_DESCRIPTION,
     MANUFACTURER,
     Source,
+    concept,
+    content_label,
     derived_uid,
+    dicom_text,
+    research_text,
     settle_times,
 )
 
@@ -52,8 +57,8 @@ def draft_segmentation(source: Source, shape: Triple, card: ModelCard, *, model_
         software_versions=__version__,
         device_serial_number=model_sha256[:16],
         content_description=CONTENT_DESCRIPTION,
-        content_label="LUNG_NODULES",
-        series_description="Lung nodules (research use only)",
+        content_label=content_label(card.label),
+        series_description=research_text(card.label.titles),
         omit_empty_frames=False,
     )
     _put_in_slice_order(segmentation)
@@ -84,11 +89,14 @@ def fill_segmentation(segmentation: Any, mask: npt.NDArray[np.uint8], *, identit
 def _segment(card: ModelCard, model_sha256: str) -> Any:
     highdicom = require("highdicom", extra="segment")
     codes = require("pydicom.sr.codedict", extra="segment").codes
-    return highdicom.seg.SegmentDescription(
+    label = card.label
+    assert label.category is not None
+    assert label.type is not None, "a card without codes gets no DICOM output"
+    segment = highdicom.seg.SegmentDescription(
         segment_number=1,
-        segment_label=card.labels.get("1", "nodule").capitalize()[:64],
-        segmented_property_category=codes.SCT.MorphologicallyAbnormalStructure,
-        segmented_property_type=codes.SCT.Nodule,
+        segment_label=dicom_text(upper_first(label.name)) or label.type.meaning,
+        segmented_property_category=concept(label.category),
+        segmented_property_type=concept(label.type),
         algorithm_type=highdicom.seg.SegmentAlgorithmTypeValues.AUTOMATIC,
         algorithm_identification=highdicom.AlgorithmIdentificationSequence(
             name=card.name[:64],
@@ -96,8 +104,11 @@ def _segment(card: ModelCard, model_sha256: str) -> Any:
             version=f"{card.precision} {model_sha256[:16]}",
             source=MANUFACTURER,
         ),
-        anatomic_regions=[codes.SCT.Lung],
+        anatomic_regions=[concept(label.anatomy)] if label.anatomy else None,
     )
+    if label.anatomy and label.laterality:
+        segment.AnatomicRegionSequence[0].AnatomicRegionModifierSequence = [concept(label.laterality)]
+    return segment
 
 
 def _put_in_slice_order(segmentation: Any) -> None:

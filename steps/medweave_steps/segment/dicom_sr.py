@@ -1,4 +1,4 @@
-"""The nodule table as a DICOM Structured Report (Comprehensive 3D SR, template TID 1500)."""
+"""The lesion table as a DICOM Structured Report (Comprehensive 3D SR, template TID 1500)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,19 @@ from typing import Any
 import numpy as np
 
 from medweave_steps import __version__
+from medweave_steps.contracts.body_parts import procedure_of
+from medweave_steps.contracts.labels import Label, upper_first
 from medweave_steps.contracts.model import ModelCard
 from medweave_steps.runtime.imports import require
-from medweave_steps.segment.dicom_common import MANUFACTURER, Source, derived_uid, settle_times
+from medweave_steps.segment.dicom_common import (
+    MANUFACTURER,
+    Source,
+    concept,
+    derived_uid,
+    dicom_text,
+    research_text,
+    settle_times,
+)
 from medweave_steps.segment.lesions import Lesion
 
 SERIES_NUMBER = 9002
@@ -24,7 +34,7 @@ def build_report(
     Each lesion has a tracking identifier, the segmentation and source images that show it, and its centre (LPS, mm).
 
     Args:
-        lesions: the nodule table.
+        lesions: the lesion table.
         segmentation: the DICOM Segmentation that it belongs to.
         source: the images.
         card: the model that found the lesions.
@@ -34,13 +44,13 @@ def build_report(
     """
     sr = require("highdicom.sr", extra="segment")
     codes = require("pydicom.sr.codedict", extra="segment").codes
-    groups = [_count(lesions, segmentation, identity)]
+    groups = [_count(lesions, segmentation, card.label, identity)]
     groups += [_lesion(lesion, segmentation, source, card, identity) for lesion in lesions]
     report = sr.Comprehensive3DSR(
         evidence=[segmentation, *source.images],
         content=sr.MeasurementReport(
             observation_context=_observer(card, identity),
-            procedure_reported=sr.CodedConcept("169069000", "SCT", "CT of chest"),
+            procedure_reported=concept(procedure_of(card.label)),
             imaging_measurements=groups,
             title=codes.DCM.ImagingMeasurementReport,
         ),
@@ -52,7 +62,7 @@ def build_report(
         manufacturer_model_name=card.name[:64],
         software_versions=__version__,
         device_serial_number=identity[1][:16],
-        series_description="Lung nodule measurements (research use only)",
+        series_description=research_text(f"{card.label.title} measurements"),
         is_complete=True,
         is_final=False,
     )
@@ -78,23 +88,36 @@ def _algorithm(card: ModelCard, identity: tuple[str, ...]) -> Any:
     return sr.AlgorithmIdentification(name=card.name[:64], version=f"{card.precision} {identity[1][:16]}")
 
 
-def _count(lesions: Sequence[Lesion], segmentation: Any, identity: tuple[str, ...]) -> Any:
+def _finding(label: Label) -> Any:
+    assert label.type is not None, "a card without codes gets no DICOM output"
+    return concept(label.type)
+
+
+def _sites(label: Label) -> list[Any] | None:
+    if label.anatomy is None:
+        return None
+    sr = require("highdicom.sr", extra="segment")
+    laterality = concept(label.laterality) if label.laterality else None
+    return [sr.FindingSite(anatomic_location=concept(label.anatomy), laterality=laterality)]
+
+
+def _count(lesions: Sequence[Lesion], segmentation: Any, label: Label, identity: tuple[str, ...]) -> Any:
     sr = require("highdicom.sr", extra="segment")
     codes = require("pydicom.sr.codedict", extra="segment").codes
     number = sr.CodedConcept("246206008", "SCT", "Number of lesions")
     # Template 1500 asks for at least one group: a scan without lesions says that there are none.
     return sr.MeasurementsAndQualitativeEvaluations(
         tracking_identifier=sr.TrackingIdentifier(
-            uid=derived_uid("all lesions", *identity), identifier="All lung nodules"
+            uid=derived_uid("all lesions", *identity), identifier=dicom_text(f"All {label.titles}")
         ),
-        finding_type=codes.SCT.Nodule,
+        finding_type=_finding(label),
         source_images=[
             sr.SourceImageForMeasurementGroup(
                 referenced_sop_class_uid=segmentation.SOPClassUID,
                 referenced_sop_instance_uid=segmentation.SOPInstanceUID,
             )
         ],
-        finding_sites=[sr.FindingSite(anatomic_location=codes.SCT.Lung)],
+        finding_sites=_sites(label),
         measurements=[sr.Measurement(name=number, value=len(lesions), unit=codes.UCUM.NoUnits)],
     )
 
@@ -104,7 +127,8 @@ def _lesion(lesion: Lesion, segmentation: Any, source: Source, card: ModelCard, 
     codes = require("pydicom.sr.codedict", extra="segment").codes
     group = sr.VolumetricROIMeasurementsAndQualitativeEvaluations(
         tracking_identifier=sr.TrackingIdentifier(
-            uid=derived_uid("lesion", str(lesion.lesion), *identity), identifier=f"Lung nodule {lesion.lesion}"
+            uid=derived_uid("lesion", str(lesion.lesion), *identity),
+            identifier=f"{dicom_text(upper_first(card.label.title), 56)} {lesion.lesion}",
         ),
         referenced_segment=sr.ReferencedSegment(
             sop_class_uid=segmentation.SOPClassUID,
@@ -115,8 +139,8 @@ def _lesion(lesion: Lesion, segmentation: Any, source: Source, card: ModelCard, 
                 for image, frames in source.references(lesion.first_slice, lesion.last_slice)
             ],
         ),
-        finding_type=codes.SCT.Nodule,
-        finding_sites=[sr.FindingSite(anatomic_location=codes.SCT.Lung)],
+        finding_type=_finding(card.label),
+        finding_sites=_sites(card.label),
         algorithm_id=_algorithm(card, identity),
         measurements=[
             sr.Measurement(name=codes.SCT.Volume, value=round(lesion.volume_mm3, 2), unit=codes.UCUM.CubicMillimeter),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from medweave_steps.contracts.cohort import PreparedCohort
 from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.labels import only_label
 from medweave_steps.contracts.model import ModelCard
 from medweave_steps.contracts.volume import VolumeInfo
 from medweave_steps.io.geometry import ras_axes
@@ -17,8 +18,9 @@ def check_fits(card: ModelCard, cohort: PreparedCohort, infos: Sequence[VolumeIn
     """Compares the model's input contract with every case of a batch, before any work is done.
 
     Raises:
-        UserInputError: one does not fit; names the first case and what differs.
+        UserInputError: one does not fit, and the first such case and what differs are named; the card declares several labels.
     """
+    only_label(card.labels, f"the card of the model '{card.name}'")
     wanted = card.input.channel_names
     if wanted != cohort.channels or card.input.channels != len(wanted):
         raise _misfit(

@@ -1,4 +1,4 @@
-"""The nodule table: one line per lesion of the delivered mask."""
+"""The lesion table: one line per lesion of the delivered mask."""
 
 from __future__ import annotations
 

@@ -12,7 +12,9 @@ from typing import Any
 
 from medweave_steps import __version__
 from medweave_steps.contracts import codec
+from medweave_steps.contracts.body_parts import scans_of
 from medweave_steps.contracts.energy import CountedEnergy
+from medweave_steps.contracts.labels import model_name, only_label
 from medweave_steps.contracts.model import InputContract, ModelCard, Postprocessing
 from medweave_steps.contracts.report import RankFacts
 from medweave_steps.contracts.volume import modality_of
@@ -203,14 +205,13 @@ def _card(
     from medweave_steps.training.deliver import metrics_of
 
     cohort, state = prepared.cohort, trainer.state
-    names = [name for key, name in cohort.labels.items() if key != "0"]
-    modality = modality_of(cohort.channels)
-    scans = "chest CT" if modality == "CT" else f"MR ({', '.join(cohort.channels)})"
+    label, modality = only_label(cohort.labels, "the training set"), modality_of(cohort.channels)
+    scans = scans_of(label, modality) + ("" if modality == "CT" else f" ({', '.join(cohort.channels)})")
     return ModelCard(
-        name=config.name,
-        task=f"Segmentation of {' and '.join(names) or 'lesions'} in {scans}",
+        name=config.name or model_name(label),
+        task=f"Segmentation of {label.name} in {scans}",
         architecture=architecture(config, channels=len(cohort.channels)),
-        labels=cohort.labels,
+        labels=(label,),
         input=InputContract(
             spacing_mm=cohort.spacing_mm,
             window_hu=cohort.window_hu,

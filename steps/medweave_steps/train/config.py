@@ -1,4 +1,4 @@
-"""The options of `train`; the defaults are the recipe of the lung nodule demo (docs/benchmarks.md has its figures)."""
+"""The options of `train`; the defaults are the recipe of the demo (docs/benchmarks.md has its figures)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ _NAMED_IF_USED = (
 class TrainConfig(Recipe):
     """Options of `train`."""
 
-    name: str = option("the model's name in its card", default="lung-nodule")
+    name: str | None = option(
+        "the model's name in its card (default: anatomic region and name of the label)", default=None
+    )
 
     steps: int = option("optimiser steps", default=2000)
     epochs: int | None = option(

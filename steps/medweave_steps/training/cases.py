@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.labels import only_label
 from medweave_steps.contracts.volume import Triple, modality_of
 from medweave_steps.io.prepared import CaseFolder, PreparedFolder
 from medweave_steps.training.data import PatchSampler, open_training_case
@@ -15,11 +16,13 @@ from medweave_steps.training.volumes import VolumeSampler
 
 
 def usable_cases(prepared: PreparedFolder) -> tuple[list[CaseFolder], list[CaseFolder]]:
-    """Training and validation cases.
+    """Return training and validation cases.
 
     Raises:
-        UserInputError: a split is empty, a case has no label, or no training case has a lesion.
+        UserInputError: there are several foreground labels, a split is empty, a case has no label, or no training case
+            has a lesion.
     """
+    only_label(prepared.cohort.labels, "the training set")
     splits = {name: prepared.cases(name) for name in ("train", "validation")}
     for name, cases in splits.items():
         if not cases:

@@ -17,7 +17,7 @@ MOST_DATA_WORKERS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Options shared by the verbs that train; the defaults are those of the lung nodule demo (docs/benchmarks.md)."""
+    """Options shared by the verbs that train; the defaults are those of the demo (docs/benchmarks.md)."""
 
     training_set: Path = option("folder of prepared training and validation cases with labels, as preprocess writes it")
     output: Path = option("model folder to write")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from medweave_steps.cli import main
+from medweave_steps.contracts.labels import Label
 from medweave_steps.io.model_folder import read_card
 from support.exported import export, openvino_logits
 from support.model_folders import trained_model
@@ -56,7 +57,7 @@ def test_the_card_says_what_the_bundle_says(taken: Path) -> None:
     assert card.input.crop == "none"
     assert card.postprocessing.overlap == 0.5
     assert card.postprocessing.threshold == 0.4
-    assert card.labels == {"0": "background", "1": "nodule"}
+    assert card.labels == (Label(value=1, name="nodule"),)
     assert card.architecture["output"] == "softmax"
     assert "difference" in card.notes["output"]
     assert card.metrics == {}

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from medweave_steps.cli import main
+from medweave_steps.contracts.labels import Label
 from medweave_steps.io.prepared import read_index
 from support.dicom_builder import CtSeries, segmentation, write_datasets
 
@@ -82,7 +83,7 @@ def test_card_and_splits(tmp_path: Path) -> None:
     assert code == 0
     index = read_index(output)
     assert index.synthetic
-    assert index.labels == card["labels"]
+    assert index.labels == (Label(value=1, name="nodule"),)
     assert [case.fixed_split for case in index.cases] == ["test", None, None]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import InternalError, StepError, UserInputError
+from medweave_steps.contracts.labels import PRESETS
 from medweave_steps.contracts.model import InputContract, ModelCard, Postprocessing
 from medweave_steps.contracts.schema import PUBLISHED, schema_of
 from medweave_steps.contracts.volume import Grid, VolumeInfo
@@ -32,7 +33,8 @@ def model_card() -> ModelCard:
     )
     return ModelCard(
         name="lung-nodule", task="segmentation", architecture={"class": "monai.networks.nets.UNet", "arguments": {}},
-        labels={"1": "nodule"}, input=contract, postprocessing=Postprocessing(), precision="float32", files={}, parent_sha256=None,
+        labels=PRESETS["lung-nodule"], input=contract,
+        postprocessing=Postprocessing(), precision="float32", files={}, parent_sha256=None,
         data_sha256="0" * 64, synthetic_data=True, code_version="0.1.0", metrics={"validation_dice": None}, training={},
     )  # fmt: skip
 

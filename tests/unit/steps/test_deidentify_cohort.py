@@ -16,6 +16,7 @@ from medweave_steps.cli import main
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.cohort import CohortIndex
 from medweave_steps.contracts.deidentification import Deidentification, WayBack
+from medweave_steps.contracts.labels import Label
 from support.checked import cases_of, check
 from support.chest_cohort import write_dicom, write_msd
 from support.dicom_builder import CtSeries, write_datasets
@@ -227,7 +228,7 @@ def test_splits_and_card_are_written_anew(tmp_path: Path) -> None:
     index: CohortIndex = check(tmp_path / "out").index
     assert index.synthetic
     assert index.data_class == "de-identified"
-    assert index.labels == card["labels"]
+    assert index.labels == (Label(value=1, name="nodule"),)
     (fixed,) = [case for case in index.cases if case.fixed_split == "test"]
     assert fixed.content_sha256 == first.content_sha256
     assert NAME not in (tmp_path / "out" / "cohort_card.json").read_text()

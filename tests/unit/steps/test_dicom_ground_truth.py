@@ -12,8 +12,8 @@ from pydicom.dataset import Dataset
 
 from medweave_steps.check.cohort import Checked
 from medweave_steps.contracts.cohort import Finding
-from medweave_steps.io.source import read_ground_truth
-from support.checked import cases_of, check, errors_of, notices_of, only_error
+from medweave_steps.contracts.labels import Label
+from support.checked import cases_of, check, errors_of, notices_of, only_error, read_truth
 from support.dicom_builder import AXIAL, FEET_FIRST_PRONE, CtSeries, rotated, segmentation, write_datasets
 
 SHAPE = (7, 36, 34)
@@ -33,7 +33,7 @@ def write(folder: Path, series: CtSeries, seg: Dataset, *, syntax: str = "explic
 
 def truth(folder: Path) -> np.ndarray:
     (case,) = cases_of(folder)
-    mask = read_ground_truth(folder, case)
+    mask = read_truth(folder, case)
     assert mask is not None
     assert mask.dtype == np.uint8
     return mask
@@ -74,11 +74,14 @@ def test_segments_become_labels(tmp_path: Path, kind: str) -> None:
     mask[2, 30:33, 30:33] = 2
     series = CtSeries(shape=SHAPE)
     write(tmp_path, series, segmentation(series.datasets(), mask, kind=kind, labels=("nodule", "mass")))
-    np.testing.assert_array_equal(truth(tmp_path), mask)
-    checked = check(tmp_path)
-    assert checked.index.labels == {"0": "background", "1": "nodule", "2": "mass"}
-    assert checked.examined[0].labels_found == (1, 2)
-    assert checked.examined[0].num_lesions == 3
+    (finding,) = errors_of(tmp_path)
+    assert (finding.code, finding.seen) == ("several-labels", "label 1 (nodule) in 1 mask, label 2 (mass) in 1 mask")
+    merge = ("1,2:lesion",)
+    checked = check(tmp_path, merge=merge)
+    assert checked.index.labels == (Label(value=1, name="lesion"),)
+    assert checked.examined[0].labels_found == (1,)
+    merged = read_truth(tmp_path, checked.index.cases[0], merge=merge)
+    np.testing.assert_array_equal(merged, (mask > 0).astype(np.uint8))
 
 
 def test_rows_that_do_not_fill_a_byte(tmp_path: Path) -> None:
@@ -132,7 +135,7 @@ def test_each_segmentation_goes_to_its_series(tmp_path: Path) -> None:
     other = np.roll(two_lesions(), 1, axis=2)
     write(tmp_path / "1", first, segmentation(second.datasets(), other))
     write(tmp_path / "2", second, segmentation(first.datasets(), two_lesions()))
-    masks = {case.files[0][:1]: read_ground_truth(tmp_path, case) for case in cases_of(tmp_path)}
+    masks = {case.files[0][:1]: read_truth(tmp_path, case) for case in cases_of(tmp_path)}
     np.testing.assert_array_equal(masks["1"], two_lesions())
     np.testing.assert_array_equal(masks["2"], other)
 
@@ -141,7 +144,7 @@ def test_a_case_without_mask(tmp_path: Path) -> None:
     CtSeries().write(tmp_path)
     (case,) = cases_of(tmp_path)
     assert case.ground_truth is None
-    assert read_ground_truth(tmp_path, case) is None
+    assert read_truth(tmp_path, case) is None
 
 
 def test_empty_mask_is_a_case_without_lesions_and_is_said(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from medweave_steps.cli import main
 from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.labels import Label
 from medweave_steps.contracts.model import InputContract, ModelCard
 from medweave_steps.contracts.volume import Triple
 from medweave_steps.io.bundle_files import inference_config
@@ -37,7 +38,8 @@ def preprocess(folder: Path, *options: str, output: str = "prepared") -> int:
 
 
 def checked(folder: Path) -> int:
-    return step(folder, "check", "--cohort", str(folder / "cohort"), "--output", str(folder / "index.json"))
+    merge = ("--merge-labels", "1,2,3:whole tumour")
+    return step(folder, "check", "--cohort", str(folder / "cohort"), "--output", str(folder / "index.json"), *merge)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +49,7 @@ def brains(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_brains(folder / "cohort", 7)
     assert checked(folder) == 0
     spacing = ("--spacing-mm", *[str(SPACING_MM)] * 3)
-    assert preprocess(folder, *spacing, "--merged-label", "whole tumour") == 0
+    assert preprocess(folder, *spacing) == 0
     return folder
 
 
@@ -73,7 +75,7 @@ def test_each_contrast_has_mean_0_and_deviation_1_over_the_whole_volume(brains: 
 
 def test_the_label_is_the_whole_tumour(brains: Path) -> None:
     cohort = prepared(brains).cohort
-    assert (cohort.labels, cohort.window_hu) == ({"0": "background", "1": "whole tumour"}, None)
+    assert (cohort.labels, cohort.window_hu) == ((Label(value=1, name="whole tumour"),), None)
     for case in prepared(brains).cases():
         source = nibabel.load(brains / "cohort" / "labelsTr" / f"{case.case.case_id}.nii.gz").get_fdata()
         assert sorted(np.unique(case.label_IJK())) == [0, 1]

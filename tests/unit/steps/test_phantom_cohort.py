@@ -13,9 +13,10 @@ import SimpleITK as sitk
 from medweave_steps import cli
 from medweave_steps.contracts.cohort import CohortIndex
 from medweave_steps.io.prepared import read_index
-from medweave_steps.io.source import open_source, read_ground_truth
+from medweave_steps.io.source import open_source
 from medweave_steps.phantom.chest import ChestSpec, generate_chest
 from medweave_steps.phantom.patient import Patient
+from support.checked import read_truth
 from support.validators import dciodvfy_errors
 
 SMALL = ("--grid", "demo")
@@ -67,7 +68,7 @@ def test_the_series_read_back_as_the_generated_volume(cohort: Path) -> None:
 
     entry = by_case[case_id_of_series(patient.uid("series"))]
     np.testing.assert_array_equal(open_source(cohort / "dicom", entry).volume(), chest.hu_KJI)
-    truth = read_ground_truth(cohort / "dicom", entry)
+    truth = read_truth(cohort / "dicom", entry)
     assert truth is not None
     np.testing.assert_array_equal(truth, chest.label_KJI)
     assert entry.grid.spacing_mm == pytest.approx(tuple(reversed(chest.spacing_mm)))
@@ -82,7 +83,7 @@ def test_dicom_and_msd_hold_the_same_patients(cohort: Path) -> None:
 
     def volumes(folder: Path, index: CohortIndex) -> dict[int, float]:
         # The lesion volume identifies the patient across both formats.
-        truths = {entry.case_id: read_ground_truth(folder, entry) for entry in index.cases}
+        truths = {entry.case_id: read_truth(folder, entry) for entry in index.cases}
         return {
             int(np.count_nonzero(truths[e.case_id])): round(float(np.linalg.det(np.array(e.grid.affine)[:3, :3])), 3)
             for e in index.cases

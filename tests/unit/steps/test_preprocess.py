@@ -13,13 +13,15 @@ from scipy.ndimage import map_coordinates
 
 from medweave_steps.cli import main
 from medweave_steps.contracts.cohort import CaseEntry, CohortIndex
+from medweave_steps.contracts.labels import Label
 from medweave_steps.contracts.model import InputContract
 from medweave_steps.io.geometry import ras_axes, source_positions, to_ras_order
 from medweave_steps.io.hashing import digests_below, sha256_of_text
 from medweave_steps.io.headers import frame_order, read_headers
 from medweave_steps.io.model_folder import write_card
 from medweave_steps.io.prepared import CaseFolder, PreparedFolder, open_prepared
-from medweave_steps.io.source import open_source, read_ground_truth
+from medweave_steps.io.source import open_source
+from support.checked import read_truth
 from support.chest_cohort import index_of, write_dicom, write_index, write_msd
 from support.dicom_builder import FEET_FIRST_PRONE
 from support.model_folders import tiny_card
@@ -110,7 +112,7 @@ def test_the_crop_holds_lungs_and_lesions(msd):
         assert case.case.num_lesions == 2
         assert case.case.num_label_voxels == np.count_nonzero(label) > 0
         assert lung[label > 0].mean() > 0.95
-        truth = read_ground_truth(cohort, entry)
+        truth = read_truth(cohort, entry)
         voxel = np.prod(entry.grid.spacing_mm)
         assert np.count_nonzero(label) * 64 == pytest.approx(np.count_nonzero(truth) * voxel, rel=0.25)
         # Lungs of 110 x 160 x 190 mm, twice side by side, with 10 mm on each side.
@@ -127,7 +129,7 @@ def test_cohort_files_say_what_was_done(msd):
             "lungs",
             10.0,
         )
-        assert cohort.labels == {"0": "background", "1": "nodule"}
+        assert cohort.labels == (Label(value=1, name="nodule"),)
         digests = {entry.case_id: entry.content_sha256 for entry in index.cases}
         assert cohort.data_sha256 == sha256_of_text(digests[case.case_id] for case in cohort.cases)
         assert [case.case_id for case in cohort.cases] == sorted(case.case_id for case in cohort.cases)

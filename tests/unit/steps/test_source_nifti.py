@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.io.source import open_source, read_ground_truth
-from support.checked import cases_of, check, errors_of, notices_of, only_error
+from medweave_steps.contracts.labels import Label
+from medweave_steps.io.source import open_source
+from support.checked import cases_of, check, errors_of, notices_of, only_error, read_truth
 
 SHAPE = (9, 8, 6)
 AFFINE = np.array([[-0.7, 0, 0, 100], [0, 0.8, 0, -90], [0, 0, 2.5, -300], [0, 0, 0, 1]])
@@ -105,11 +106,11 @@ def test_a_folder_like_task06(tmp_path: Path) -> None:
     (tmp_path / "splits.json").write_text(json.dumps({"test": ["lung_003"]}))
     index = check(tmp_path).index
     assert index.layout == "msd"
-    assert index.labels == {"0": "background", "1": "cancer"}
+    assert index.labels == (Label(value=1, name="cancer"),)
     assert [case.case_id for case in index.cases] == ["lung_001", "lung_002", "lung_003"]
     assert [case.ground_truth is None for case in index.cases] == [False, True, False]
     assert [case.fixed_split for case in index.cases] == [None, None, "test"]
-    truth = read_ground_truth(tmp_path, index.cases[0])
+    truth = read_truth(tmp_path, index.cases[0])
     assert truth is not None
     assert truth.dtype == np.uint8
     np.testing.assert_array_equal(truth, mask())
@@ -134,7 +135,7 @@ def test_float_labels_as_some_tools_write_them(tmp_path: Path) -> None:
     save(tmp_path / "images/p1.nii.gz", hu(1))
     save(tmp_path / "labels/p1.nii.gz", mask().astype(np.float64))
     (case,) = cases_of(tmp_path)
-    np.testing.assert_array_equal(read_ground_truth(tmp_path, case), mask())
+    np.testing.assert_array_equal(read_truth(tmp_path, case), mask())
 
 
 def test_digest_is_that_of_the_voxels_not_of_the_file(tmp_path: Path) -> None:

@@ -1,0 +1,127 @@
+"""The labels of a cohort: those it declares, those its masks hold, and those of `--labels` and `--merge-labels`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from medweave_steps.check.cases import Examined, MaskRules
+from medweave_steps.contracts.body_parts import contradiction
+from medweave_steps.contracts.cohort import CaseEntry, Finding
+from medweave_steps.contracts.labels import Label, LabelMerge, merge_advice
+from medweave_steps.io.discovery import FoundSeries
+from medweave_steps.io.findings import notice, refuse
+from medweave_steps.io.labels import merged_labels, renamed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelOptions:
+    """What the user requests.
+
+    Attributes:
+        declared: labels of `--labels`, after merging; None without that option.
+        merges: of `--merge-labels`.
+    """
+
+    declared: tuple[Label, ...] | None = None
+    merges: tuple[LabelMerge, ...] = ()
+
+    def rules(self, own: Sequence[Label] | None) -> MaskRules:
+        """Return what the masks may hold.
+
+        Args:
+            own: labels that the cohort itself declares, before merging; None where it declares none.
+        """
+        declared = own if self.declared is None else self.declared
+        return MaskRules(
+            declared=None if declared is None else merged_labels(declared, self.merges), merges=self.merges
+        )
+
+
+NO_LABEL_OPTIONS = LabelOptions()
+
+
+def cohort_labels(
+    rules: MaskRules, own: Sequence[Label], examined: Sequence[Examined]
+) -> tuple[tuple[Label, ...], list[Finding]]:
+    """Return the labels of the cohort after merging, and what is wrong with them.
+
+    Args:
+        own: labels as the cohort or its segmentations name them, before merging; empty where nothing names them.
+        examined: all volumes, with the values of their masks.
+    """
+    observed = Counter(value for one in examined for value in one.labels_found)
+    labels = rules.declared
+    if labels is None:
+        named = {label.value: label for label in merged_labels(own, rules.merges)}
+        named |= {
+            merge.value: Label(value=merge.value, name=merge.name) for merge in rules.merges if merge.value in observed
+        }
+        unnamed = {value: Label(value=value, name="lesion") for value in observed if value not in named}
+        labels = tuple(label for _, label in sorted((named | unnamed).items()))
+    has_truth = any(one.num_lesions is not None for one in examined)
+    findings = []
+    if has_truth and len(labels) > 1:
+        findings.append(_several(labels, observed))
+    elif has_truth and len(labels) == 1 and labels[0].value != 1:
+        what = f"the voxels of the label {labels[0].name} have the value {labels[0].value}, not 1."
+        findings.append(notice("label-value", what))
+    for label, other in renamed(labels, merged_labels(own, rules.merges)):
+        what = f"label {label.value} is declared as {label.name}; the cohort names it differently."
+        findings.append(
+            notice("labels-renamed", what, seen=f"'{other.name}'", do="declare other labels if these differ")
+        )
+    known = {label.value for label in own}
+    absent = sorted({value for merge in rules.merges for value in merge.values if value} - known) if known else []
+    if absent:
+        what = f"--merge-labels names values that the cohort does not declare: {', '.join(map(str, absent))}."
+        findings.append(notice("merge-without-label", what))
+    return labels, findings
+
+
+def segment_labels(series: Sequence[FoundSeries]) -> tuple[tuple[Label, ...], list[Finding]]:
+    """Return the labels as the segmentations name them, and a notice where two name one number differently."""
+    names: dict[int, dict[str, None]] = {}
+    for entry in series:
+        for mask in entry.masks:
+            for number, text in mask.segments:
+                if 0 < number < 256:  # 0 is the background of a LABELMAP
+                    names.setdefault(number, {})[text or f"segment {number}"] = None
+    findings = [
+        notice(
+            "labels-differ",
+            f"segment {number} does not have the same name in all segmentations.",
+            seen=", ".join(f"'{text}'" for text in list(texts)[:4]),
+            do="declare the labels in cohort_card.json if one thing is meant, else number the segments anew",
+        )
+        for number, texts in names.items()
+        if len(texts) > 1
+    ]
+    return tuple(Label(value=number, name=next(iter(names[number]))) for number in sorted(names)), findings
+
+
+def body_part_findings(cases: Sequence[CaseEntry], labels: Sequence[Label]) -> list[Finding]:
+    """Return a notice for each case whose header names another part of the body than the labels lie in."""
+    findings = []
+    for case in cases:
+        seen, expected = contradiction(case.body_part, labels)
+        if seen:
+            what = f"{case.case_id} (series {case.series_ordinal}): another part of the body than that of the labels ({expected})."
+            do = "leave the case out if it is another examination"
+            findings.append(notice("body-part-differs", what, seen=seen, do=do, case_id=case.case_id))
+    return findings
+
+
+def _several(labels: Sequence[Label], observed: Counter[int]) -> Finding:
+    seen = [
+        f"label {label.text} in {observed[label.value]} mask{'' if observed[label.value] == 1 else 's'}"
+        for label in labels
+    ]
+    return refuse(
+        "several-labels",
+        f"the cohort has {len(labels)} foreground labels, and this version segments one.",
+        seen=", ".join(seen),
+        expected="one foreground label, or an explicit merge",
+        do=merge_advice([label.value for label in labels]),
+    ).finding
