@@ -20,6 +20,7 @@ from medweave_steps.io.cohort_files import (
     DEIDENTIFIED,
     SPLITS_FILE,
     case_id_of_stem,
+    declared_channels,
     listed_volumes,
     paired_volumes,
 )
@@ -205,7 +206,7 @@ def _read_msd(cohort: Path) -> _Listed:
     """`dataset.json` as the Medical Segmentation Decathlon writes it (Antonelli et al. 2022, Nat Commun 13:4128)."""
     data = _read_json(cohort / DATASET_FILE, "the data set")
     try:
-        channels = _channels_of(data.get("modality", {"0": "CT"}))
+        channels = _supported_channels(declared_channels(data))
         training, test = listed_volumes(data)
         labels = {str(int(key)): str(text) for key, text in dict(data.get("labels", {})).items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -225,16 +226,14 @@ def _read_msd(cohort: Path) -> _Listed:
     return _Listed(cases=tuple(cases), labels=labels, findings=tuple(findings), channels=channels)
 
 
-def _channels_of(modality: Any) -> tuple[str, ...]:
-    """Names of the contrasts that a `dataset.json` declares, in their order.
+def _supported_channels(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the channels of a data set unchanged.
 
     Raises:
         FindingError: neither CT nor contrasts of MR.
     """
-    declared = {"0": modality} if isinstance(modality, str) else dict(modality)
-    names = tuple(str(declared[key]) for key in sorted(declared, key=int)) or CT_CHANNELS
-    if len(names) == 1 and names[0].upper() == "CT":
-        return CT_CHANNELS
+    if names == CT_CHANNELS:
+        return names
     unknown = [name for name in names if name.upper() not in _MR_CONTRASTS]
     if unknown or len(set(names)) < len(names):
         raise refuse(

@@ -12,6 +12,7 @@ from medweave_steps.contracts.cohort import Finding
 from medweave_steps.contracts.deidentification import PatientAtHome
 from medweave_steps.deidentify.describe import (
     bad_description,
+    read_channels,
     read_description,
     write_card,
     write_dataset,
@@ -163,7 +164,7 @@ def _nifti(
     dataset: Mapping[str, object] | None,
 ) -> Deidentified:
     """Volumes by the folder that they go to; `dataset` where the cohort has a dataset.json."""
-    jobs = _nifti_jobs(task, folders)
+    jobs = _nifti_jobs(task, folders, None if dataset is None else read_channels(dataset))
     _load_libraries("nibabel", "scipy.ndimage")
     result = Deidentified()
     progress = context.progress(unit="case", total=len(jobs))
@@ -194,7 +195,9 @@ def _nifti(
     return result
 
 
-def _nifti_jobs(task: Task, folders: Mapping[str, Sequence[tuple[str, str | None]]]) -> list[NiftiJob]:
+def _nifti_jobs(
+    task: Task, folders: Mapping[str, Sequence[tuple[str, str | None]]], channels: tuple[str, ...] | None
+) -> list[NiftiJob]:
     pseudonyms = Pseudonyms(task.key)
     jobs: list[NiftiJob] = []
     for folder, pairs in folders.items():
@@ -208,6 +211,7 @@ def _nifti_jobs(task: Task, folders: Mapping[str, Sequence[tuple[str, str | None
                     name=SeriesName(case_id=name, ordinal=len(jobs) + 1),
                     image=(image, f"{folder}/{name}{_suffix(image)}"),
                     mask=None if mask is None else (mask, f"{labels}/{name}{_suffix(mask)}"),
+                    channels=channels,
                 )
             )
     return jobs

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from medweave_steps.io.cohort_files import CARD_FILE, DATASET_FILE, DEIDENTIFIED, SPLITS_FILE
+from medweave_steps.io.cohort_files import CARD_FILE, DATASET_FILE, DEIDENTIFIED, SPLITS_FILE, declared_channels
 from medweave_steps.io.findings import FindingError, refuse
 
 _LONGEST_LABEL = 64
@@ -45,7 +45,7 @@ def write_card(cohort: Path, names: Sequence[str], output: Path) -> None:
     """`cohort_card.json`: the class of the data now, the cohort's own labels, and `synthetic` where any card in it says so."""
     cards = [read_description(cohort / name) for name in names if name.rpartition("/")[2] == CARD_FILE]
     card: dict[str, Any] = {"data_class": DEIDENTIFIED, "synthetic": any(bool(card.get("synthetic")) for card in cards)}
-    labels = _labels(read_description(cohort / CARD_FILE).get("labels"))
+    labels = _labels(read_description(cohort / CARD_FILE).get("labels"), CARD_FILE)
     _write(output / CARD_FILE, card | ({"labels": labels} if labels else {}))
 
 
@@ -77,15 +77,28 @@ def write_splits(cohort: Path, output: Path, case_ids: Mapping[str, str]) -> Non
     )
 
 
+def read_channels(dataset: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the channel names that `dataset.json` declares.
+
+    Raises:
+        FindingError: `modality` has another form.
+    """
+    try:
+        return declared_channels(dataset)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise bad_description(DATASET_FILE, "'modality' in another form") from error
+
+
 def write_dataset(
     output: Path, source: Mapping[str, Any], training: Sequence[tuple[str, str]], test: Sequence[str]
 ) -> None:
-    """`dataset.json` of the Medical Segmentation Decathlon, with new names and without who made the data set."""
+    """Write `dataset.json` of the Medical Segmentation Decathlon: the source's modality and labels, new names, no authors."""
+    channels = read_channels(source)
     described = {
         "name": "de-identified",
-        "tensorImageSize": "3D",
-        "modality": {"0": "CT"},
-        "labels": _labels(source.get("labels")),
+        "tensorImageSize": "3D" if len(channels) == 1 else "4D",
+        "modality": {str(number): name for number, name in enumerate(channels)},
+        "labels": _labels(source.get("labels"), DATASET_FILE),
         "numTraining": len(training),
         "numTest": len(test),
         "training": [{"image": f"./{image}", "label": f"./{mask}"} for image, mask in training],
@@ -94,11 +107,17 @@ def write_dataset(
     _write(output / DATASET_FILE, described)
 
 
-def _labels(labels: Any) -> dict[str, str]:
-    """Label values and their names, without what is too long to be a name of a structure."""
-    if not isinstance(labels, Mapping):
+def _labels(labels: Any, file: str) -> dict[str, str]:
+    """Return label values and their names, each name cut at 64 characters: longer text is no name of a structure.
+
+    Raises:
+        FindingError: `labels` is not an object of number to name.
+    """
+    if labels is None:
         return {}
-    return {str(int(key)): str(text)[:_LONGEST_LABEL] for key, text in labels.items() if str(key).isdecimal()}
+    if not isinstance(labels, Mapping) or not all(str(key).isdecimal() for key in labels):
+        raise bad_description(file, "'labels' that are not an object of number to name")
+    return {str(int(key)): str(text)[:_LONGEST_LABEL] for key, text in labels.items()}
 
 
 def _write(path: Path, data: Mapping[str, Any]) -> None:

@@ -125,13 +125,13 @@ def stem(name: str) -> str:
 
 
 def open_nifti(
-    path: Path, name: SeriesName, *, role: str = "volume", channels: Sequence[str] = CT_CHANNELS
+    path: Path, name: SeriesName, *, role: str = "volume", channels: Sequence[str] | None = CT_CHANNELS
 ) -> NiftiVolume:
-    """Reads the header of a NIfTI file.
+    """Read the header of a NIfTI file.
 
     Args:
         role: what it is called in messages ("volume", "mask").
-        channels: contrasts that it must hold; several are the fourth axis.
+        channels: contrasts that the file must hold; several are the fourth axis. None: any number of them.
     Raises:
         FileNotFoundError: it is not there.
         FindingError: it is not NIfTI, not three-dimensional, has other channels, or its affine is sheared or singular.
@@ -152,7 +152,10 @@ def open_nifti(
         raise _not_nifti(name, role) from error
     while len(shape) > 3 and shape[-1] == 1:
         shape = shape[:-1]
-    if len(channels) > 1:
+    num_channels = shape[3] if len(shape) == 4 and channels is None else len(channels or CT_CHANNELS)
+    if channels is None:
+        shape = shape[:3] if len(shape) == 4 else shape
+    elif num_channels > 1:
         shape = _one_channel(shape, channels, name)
     if len(shape) != 3 or min(shape) < 2 or np.dtype(dtype).kind not in "iuf":
         raise name.refuse(
@@ -167,8 +170,8 @@ def open_nifti(
     notices = () if any(codes) else (_unoriented(name),)
     return NiftiVolume(
         path=path, grid=grid, dtype=np.dtype(dtype), slope=float(slope), intercept=float(intercept),
-        offset=int(offset), name=name, notices=notices, num_channels=len(channels),
-        background=AIR_HU if tuple(channels) == CT_CHANNELS else 0.0,
+        offset=int(offset), name=name, notices=notices, num_channels=num_channels,
+        background=AIR_HU if tuple(channels or ()) == CT_CHANNELS else 0.0,
     )  # fmt: skip
 
 
