@@ -15,9 +15,9 @@ from medweave_steps.contracts.cohort import Finding
 from medweave_steps.deidentify.burned_in import TextSearch
 from medweave_steps.deidentify.header import HeaderCleaner
 from medweave_steps.deidentify.identifiers import identifiers_of
-from medweave_steps.deidentify.pixels import UnreadablePixelsError, planes_of
+from medweave_steps.deidentify.pixels import UnreadablePixelsError, planes_of, strip_pixel_data
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
-from medweave_steps.io.dicom_header import NATIVE, SEGMENTATION, load_pydicom
+from medweave_steps.io.dicom_header import SEGMENTATION, load_pydicom
 from medweave_steps.io.findings import FindingError, refuse
 from medweave_steps.runtime.imports import require
 
@@ -106,7 +106,7 @@ def deidentify_series(job: SeriesJob) -> SeriesDone:
             dataset, syntax = _read(job.cohort / name, job.ordinal)
             _check(dataset, job)
             cleaner.identifiers = identifiers_of(dataset)
-            _refuse_comments(dataset, syntax, cleaner, job.ordinal)
+            cleaner.actions["pixel-data-trimmed"] += _strip_pixels(dataset, syntax, job.ordinal)
             done.is_image |= _look_at_pixels(dataset, syntax, search, job.ordinal)
             instance = str(dataset.get("SOPInstanceUID", "")).strip()
             path = below / f"{pseudonyms.token('instance', instance, digits=16)}.dcm"
@@ -169,6 +169,14 @@ def _check(dataset: Any, job: SeriesJob) -> None:
             )
 
 
+def _strip_pixels(dataset: Any, syntax: str, ordinal: int) -> bool:
+    """Remove what is no pixel from the pixel data; return True where something was removed."""
+    try:
+        return "PixelData" in dataset and strip_pixel_data(dataset, syntax)
+    except UnreadablePixelsError as error:
+        raise _pixels_not_checked(ordinal, error) from error
+
+
 def _look_at_pixels(dataset: Any, syntax: str, search: TextSearch, ordinal: int) -> bool:
     """True for an image; a segmentation has pixels that a person or program drew, and is none."""
     if "PixelData" not in dataset or str(dataset.get("SOPClassUID", "")) in SEGMENTATION:
@@ -179,28 +187,20 @@ def _look_at_pixels(dataset: Any, syntax: str, search: TextSearch, ordinal: int)
         for plane in planes_of(dataset, syntax):
             search.add(plane, kind)
     except UnreadablePixelsError as error:
-        raise refuse(
-            "pixels-not-checked",
-            f"series {ordinal}: its pixels cannot be looked at, so nobody knows whether there is text in them.",
-            seen=str(error),
-            expected="complete pixels in a transfer syntax that can be read here",
-            do="export the series again, or convert it to Explicit VR Little Endian, or leave it out: --on-error skip",
-        ) from error
+        raise _pixels_not_checked(ordinal, error) from error
     if search.found:
         raise _text_in_pixels(ordinal)
     return True
 
 
-def _refuse_comments(dataset: Any, syntax: str, cleaner: HeaderCleaner, ordinal: int) -> None:
-    """Compressed images may carry comments, which stay as the pixels do."""
-    if syntax not in NATIVE and "PixelData" in dataset and cleaner.identifiers.in_bytes(bytes(dataset.PixelData)):
-        raise refuse(
-            "identifier-in-pixel-data",
-            f"series {ordinal}: its compressed pixels hold words by which its header names somebody, perhaps as a comment.",
-            seen="a name, number or UID of the header in PixelData (7FE0,0010)",
-            expected="code streams without comments about people",
-            do="convert the series to Explicit VR Little Endian, or leave it out: --on-error skip",
-        )
+def _pixels_not_checked(ordinal: int, error: UnreadablePixelsError) -> FindingError:
+    return refuse(
+        "pixels-not-checked",
+        f"series {ordinal}: its pixels cannot be read, so text in them cannot be excluded.",
+        seen=str(error),
+        expected="complete pixels in a transfer syntax that can be read here",
+        do="export the series again, or convert it to Explicit VR Little Endian, or leave it out: --on-error skip",
+    )
 
 
 def _text_in_pixels(ordinal: int) -> FindingError:
