@@ -14,6 +14,7 @@ from medweave_steps.contracts.volume import CT_CHANNELS
 from medweave_steps.io import dicom_pixels
 from medweave_steps.io.dicom_header import Plane
 from medweave_steps.io.dicom_series import DicomVolume, SeriesName, assemble, is_stack
+from medweave_steps.io.dicom_uids import reference_problem
 from medweave_steps.io.digest import digest_of_nifti, digest_of_series
 from medweave_steps.io.discovery import FoundSeries, is_reformat, patient_key_of
 from medweave_steps.io.findings import FindingError, notice
@@ -72,6 +73,7 @@ def examine_dicom(cohort: Path, series: FoundSeries, labels: Mapping[str, str] |
         return result
     try:
         _check_identity(series, result)
+        _check_references(series, result)
         _check_whole(series.planes, series.name)
         _check_rescale(series.planes, series.name)
         volume = assemble(series.planes, series.name)
@@ -144,6 +146,16 @@ def _check_identity(series: FoundSeries, result: Examined) -> None:
     if series.patients == {""}:
         what = f"{series.name}: its headers name no patient; it counts as a patient of its own in the split."
         result.findings.append(notice("no-patient-id", what, case_id=series.name.case_id))
+
+
+def _check_references(series: FoundSeries, result: Examined) -> None:
+    """Add a notice where DICOM results cannot reference the images; masks and tables need no identifiers."""
+    problem = reference_problem(series.uids)
+    if problem:
+        what = f"{series.name}: its identifiers are not usable, so segment writes no DICOM SEG and SR for it."
+        do = "correct the identifiers, or use the NIfTI mask and the table"
+        finding = notice("no-dicom-results", what, seen=problem, do=do, case_id=series.name.case_id)
+        result.findings.append(finding)
 
 
 def _check_whole(planes: Sequence[Plane], name: SeriesName) -> None:

@@ -18,6 +18,7 @@ from medweave_steps.deidentify.identifiers import identifiers_of
 from medweave_steps.deidentify.pixels import UnreadablePixelsError, planes_of, strip_pixel_data
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
 from medweave_steps.io.dicom_header import SEGMENTATION, load_pydicom
+from medweave_steps.io.dicom_uids import fill_from_file_meta
 from medweave_steps.io.findings import FindingError, refuse
 from medweave_steps.runtime.imports import require
 
@@ -138,6 +139,7 @@ def _read(path: Path, ordinal: int) -> tuple[Any, str]:
     try:
         dataset = pydicom.dcmread(content, force=True)
         implicit, little = dataset.original_encoding
+        fill_from_file_meta(dataset)
     except Exception as error:  # pydicom raises many kinds for damaged files; their texts may quote values
         raise _unreadable(ordinal) from error
     syntax = str(dataset.file_meta.get("TransferSyntaxUID", ""))

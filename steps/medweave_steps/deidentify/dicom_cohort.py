@@ -46,6 +46,11 @@ class FoundSeries:
     issuer: str = ""
     files: list[str] = field(default_factory=list)
 
+    @property
+    def study_key(self) -> str:
+        """The study; a series whose StudyInstanceUID is empty counts as a study of its own."""
+        return f"study {self.study_uid}" if self.study_uid else f"series {self.series_uid}"
+
 
 @dataclass(slots=True, kw_only=True)
 class FoundCohort:
@@ -70,15 +75,15 @@ def find_series(cohort: Path, names: Sequence[str]) -> FoundCohort:
     found = FoundCohort()
     by_uid: dict[tuple[str, str], FoundSeries] = {}  # some writers use one series UID in several studies
     identities: dict[str, set[tuple[str, str]]] = {}
-    unreadable: list[int] = []
+    unreadable: dict[str, list[int]] = {}
     for number, name in enumerate(names, start=1):
         try:
             file = _read(cohort, name)
-        except ValueError:
-            unreadable.append(number)
+        except ValueError as error:
+            unreadable.setdefault(str(error), []).append(number)
             continue
         if file is None and name.lower().endswith((".dcm", ".dicom", ".ima")):
-            unreadable.append(number)
+            unreadable.setdefault("no DICOM mark at byte 128", []).append(number)
             continue
         reason = _not_delivered(file)
         if file is None or reason:
@@ -94,11 +99,11 @@ def find_series(cohort: Path, names: Sequence[str]) -> FoundCohort:
             )
             by_uid[file.study_uid, file.series_uid] = series
         series.files.append(name)
-        identities.setdefault(file.study_uid, set()).add((file.patient_id, file.issuer))
+        identities.setdefault(series.study_key, set()).add((file.patient_id, file.issuer))
     found.series = list(by_uid.values())
     if unreadable:
-        found.left_aside["unreadable"] = len(unreadable)
-        found.findings.append((0, _unreadable(unreadable, len(names))))
+        found.left_aside["unreadable"] = sum(map(len, unreadable.values()))
+        found.findings += [(0, _unreadable(numbers, len(names), reason)) for reason, numbers in unreadable.items()]
     _name_patients(found, identities)
     return found
 
@@ -124,7 +129,7 @@ def _not_delivered(file: DicomFile | None) -> str:
 def _name_patients(found: FoundCohort, identities: dict[str, set[tuple[str, str]]]) -> None:
     """A study has one patient; where only some of its headers say who, they say it for all."""
     for series in found.series:
-        named = {pair for pair in identities[series.study_uid] if pair[0]}
+        named = {pair for pair in identities[series.study_key] if pair[0]}
         if len({patient for patient, _ in named}) > 1:
             found.findings.append((series.ordinal, _mixed(series.ordinal)))
             continue
@@ -132,7 +137,7 @@ def _name_patients(found: FoundCohort, identities: dict[str, set[tuple[str, str]
             series.patient_id, series.issuer = max(named)  # with an issuer, where one is named
             series.identity = f"{series.patient_id}\n{series.issuer}"
         else:
-            series.identity = f"study {series.study_uid}"
+            series.identity = series.study_key
 
 
 def _mixed(ordinal: int) -> Finding:
@@ -145,12 +150,12 @@ def _mixed(ordinal: int) -> Finding:
     ).finding
 
 
-def _unreadable(numbers: Sequence[int], total: int) -> Finding:
+def _unreadable(numbers: Sequence[int], total: int, reason: str) -> Finding:
     shown = ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
     return refuse(
         "unreadable-file",
         f"{len(numbers)} of {total} files cannot be read as DICOM.",
-        seen=f"damaged or foreign files: number {shown} of the files sorted by path",
-        expected="complete DICOM files",
+        seen=f"{reason}: number {shown} of the files sorted by path",
+        expected="complete DICOM files with SOPClassUID and SeriesInstanceUID",
         do="copy or export the files again, or leave them out: --on-error skip",
     ).finding
