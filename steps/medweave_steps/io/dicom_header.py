@@ -174,8 +174,12 @@ def read_file(folder: Path, name: str) -> DicomFile | None:
             _check_named(dataset)
             location = _locate_pixels(stream, syntax, file_bytes)
             return _describe(dataset, name, syntax, location, file_bytes)
-        except (OSError, UnnamedFileError):
+        except UnnamedFileError:
             raise
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            raise ValueError("its header is cut off or not to the standard") from error  # raised by pydicom itself
         except Exception as error:  # pydicom raises many kinds for a damaged header; their texts may quote values
             raise ValueError("its header is cut off or not to the standard") from error
 

@@ -70,9 +70,7 @@ def _encoded(dataset: Any) -> bytes:
         # Without pixels the syntax of their compression means nothing, and every reader knows this one.
         dataset.file_meta.TransferSyntaxUID = pydicom.uid.UID(_EXPLICIT_LITTLE_ENDIAN)
     is_named = bool(dataset.get("SOPClassUID")) and bool(dataset.get("SOPInstanceUID"))
-    dataset.preamble = getattr(dataset, "preamble", None) or bytes(
-        128
-    )  # read_headers needs one
+    dataset.preamble = getattr(dataset, "preamble", None) or bytes(128)  # read_headers needs one
     pydicom.dcmwrite(buffer, dataset, enforce_file_format=is_named, **little)
     return buffer.getvalue()
 
