@@ -21,6 +21,7 @@ from medweave_steps.io.findings import FindingError, notice
 from medweave_steps.io.geometry import FloatArray
 from medweave_steps.io.ground_truth import read_dicom_segmentation, read_nifti_mask
 from medweave_steps.io.nifti import open_nifti
+from medweave_steps.io.patients import joined_issuer
 from medweave_steps.io.source import pixel_refusal
 from medweave_steps.metrics.components import connected_components
 
@@ -72,7 +73,7 @@ def examine_dicom(cohort: Path, series: FoundSeries, labels: Mapping[str, str] |
         result.findings.append(notice("reformatted", what, case_id=series.name.case_id))
         return result
     try:
-        _check_identity(series, result)
+        patient = _patient_of(series, result)
         _check_references(series, result)
         _check_whole(series.planes, series.name)
         _check_rescale(series.planes, series.name)
@@ -85,7 +86,6 @@ def examine_dicom(cohort: Path, series: FoundSeries, labels: Mapping[str, str] |
     except FindingError as error:
         result.findings.append(error.finding)
         return result
-    patient = next(iter(series.patients)) or f"series {series.series_uid}"
     result.entry = CaseEntry(
         case_id=series.name.case_id,
         series_ordinal=series.name.ordinal,
@@ -134,7 +134,8 @@ def examine_nifti(cohort: Path, case: NiftiCase, labels: Mapping[str, str]) -> E
     return result
 
 
-def _check_identity(series: FoundSeries, result: Examined) -> None:
+def _patient_of(series: FoundSeries, result: Examined) -> str:
+    """Return whose the series is, for its patient key; add a notice where its headers do not say it completely."""
     if len(series.patients) > 1:
         raise series.name.refuse(
             "mixed-patients",
@@ -143,9 +144,25 @@ def _check_identity(series: FoundSeries, result: Examined) -> None:
             expected="one PatientID in all slices of a series",
             do="separate the patients' files and export each series again",
         )
-    if series.patients == {""}:
+    ((patient_id, issuer),) = series.patients
+    if not patient_id:
         what = f"{series.name}: its headers name no patient; it counts as a patient of its own in the split."
         result.findings.append(notice("no-patient-id", what, case_id=series.name.case_id))
+        return f"series {series.series_uid}"
+    joined = joined_issuer(patient_id, issuer, series.issuers)
+    if joined is None:
+        raise series.name.refuse(
+            "ambiguous-issuer",
+            "its headers name a PatientID without its issuer, and other series name that PatientID with different issuers.",
+            seen=f"no IssuerOfPatientID (0010,0021); {len(series.issuers[patient_id])} issuers in other series",
+            expected="IssuerOfPatientID in all series of that PatientID",
+            do="add the issuer to this series, or leave the series out: --on-error skip",
+        )
+    if joined != issuer:
+        what = f"{series.name}: its headers name no issuer of the PatientID; it counts as the patient of that ID with an issuer."
+        do = "add IssuerOfPatientID (0010,0021) if these are different patients"
+        result.findings.append(notice("issuer-joined", what, do=do, case_id=series.name.case_id))
+    return f"{patient_id}\n{joined}"
 
 
 def _check_references(series: FoundSeries, result: Examined) -> None:

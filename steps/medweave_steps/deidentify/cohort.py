@@ -105,6 +105,11 @@ def deidentify_cohort(task: Task, context: StepContext) -> Deidentified:
 def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentified:
     pseudonyms = Pseudonyms(task.key)
     found = find_series(task.cohort, names)
+    if found.num_joined:
+        context.notice(
+            f"{found.num_joined} series name a PatientID without its issuer (0010,0021): they count as the patient of that ID "
+            "whose issuer other series name."
+        )
     refused = {ordinal for ordinal, _ in found.findings}
     series = {one.ordinal: one for one in found.series if one.ordinal not in refused}
     result = Deidentified(left_aside=found.left_aside, findings=[finding for _, finding in found.findings])

@@ -10,6 +10,7 @@ from pathlib import Path
 from medweave_steps.contracts.cohort import Finding
 from medweave_steps.io.dicom_header import CT_IMAGE, ENHANCED_CT, SECONDARY_CAPTURE, SEGMENTATION, DicomFile, read_file
 from medweave_steps.io.findings import refuse
+from medweave_steps.io.patients import issuers_by_patient_id, joined_issuer, without_absent_issuers
 
 _IMAGES = frozenset(
     (
@@ -59,11 +60,13 @@ class FoundCohort:
     Attributes:
         left_aside: number of files by reason.
         findings: errors, by the ordinal of the series they are about; 0 for the cohort.
+        num_joined: series without an issuer of the PatientID that take the issuer of other series with the same PatientID.
     """
 
     series: list[FoundSeries] = field(default_factory=list)
     left_aside: Counter[str] = field(default_factory=Counter)
     findings: list[tuple[int, Finding]] = field(default_factory=list)
+    num_joined: int = 0
 
 
 def find_series(cohort: Path, names: Sequence[str]) -> FoundCohort:
@@ -127,25 +130,41 @@ def _not_delivered(file: DicomFile | None) -> str:
 
 
 def _name_patients(found: FoundCohort, identities: dict[str, set[tuple[str, str]]]) -> None:
-    """A study has one patient; where only some of its headers say who, they say it for all."""
+    """Set the patient of each series. A study has one patient; headers that name none take the one that others name."""
+    issuers = issuers_by_patient_id(pair for pairs in identities.values() for pair in pairs)
     for series in found.series:
-        named = {pair for pair in identities[series.study_key] if pair[0]}
-        if len({patient for patient, _ in named}) > 1:
+        named = without_absent_issuers(pair for pair in identities[series.study_key] if pair[0])
+        if len(named) > 1:
             found.findings.append((series.ordinal, _mixed(series.ordinal)))
-            continue
-        if named:
-            series.patient_id, series.issuer = max(named)  # with an issuer, where one is named
-            series.identity = f"{series.patient_id}\n{series.issuer}"
-        else:
+        elif not named:
             series.identity = series.study_key
+        else:
+            ((series.patient_id, issuer),) = named
+            joined = joined_issuer(series.patient_id, issuer, issuers)
+            if joined is None:
+                found.findings.append((series.ordinal, _ambiguous_issuer(series.ordinal)))
+                continue
+            found.num_joined += joined != issuer
+            series.issuer = joined
+            series.identity = f"{series.patient_id}\n{series.issuer}"
+
+
+def _ambiguous_issuer(ordinal: int) -> Finding:
+    return refuse(
+        "ambiguous-issuer",
+        f"series {ordinal}: its headers name a PatientID without its issuer; other series name it with different issuers.",
+        seen="no IssuerOfPatientID (0010,0021) in its study",
+        expected="IssuerOfPatientID in all studies of that PatientID",
+        do="add the issuer, or leave the series out: --on-error skip",
+    ).finding
 
 
 def _mixed(ordinal: int) -> Finding:
     return refuse(
         "mixed-patients",
-        f"series {ordinal}: the headers of its study name different patients, so there is no saying whose it is.",
-        seen="more than one PatientID (0010,0020) under one StudyInstanceUID",
-        expected="one PatientID in all files of a study",
+        f"series {ordinal}: the headers of its study name different patients, so its patient is not known.",
+        seen="more than one PatientID (0010,0020) or issuer (0010,0021) under one StudyInstanceUID",
+        expected="one PatientID and one issuer in all files of a study",
         do="separate the patients' files and export them again, or leave the series out: --on-error skip",
     ).finding
 

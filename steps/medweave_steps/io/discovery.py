@@ -23,6 +23,7 @@ from medweave_steps.io.dicom_header import (
 from medweave_steps.io.dicom_series import SeriesName
 from medweave_steps.io.dicom_uids import ImageUids
 from medweave_steps.io.findings import notice, refuse
+from medweave_steps.io.patients import Issuers, issuers_by_patient_id, without_absent_issuers
 
 _DICOM_SUFFIXES = (".dcm", ".dicom", ".ima")
 _IMAGE_MODALITIES = (
@@ -81,6 +82,7 @@ class FoundSeries:
         files: headers in the order of discovery.
         planes: slices of the scan.
         masks: segmentations drawn on it.
+        issuers: issuers of each PatientID in the whole cohort.
     """
 
     series_uid: str
@@ -88,6 +90,7 @@ class FoundSeries:
     files: list[DicomFile] = field(default_factory=list)
     planes: list[Plane] = field(default_factory=list)
     masks: list[DicomFile] = field(default_factory=list)
+    issuers: Issuers = field(default_factory=dict)
 
     @property
     def uids(self) -> list[ImageUids]:
@@ -105,9 +108,9 @@ class FoundSeries:
         ]
 
     @property
-    def patients(self) -> set[str]:
-        """Identities of the patients that its headers name (one, if all is well); empty strings for none."""
-        return {f"{file.patient_id}\n{file.issuer}" if file.patient_id else "" for file in self.files}
+    def patients(self) -> set[tuple[str, str]]:
+        """Return PatientID and issuer of the patients that its headers name: one in a correct series; empty if none."""
+        return without_absent_issuers((file.patient_id, file.issuer if file.patient_id else "") for file in self.files)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -184,6 +187,9 @@ def discover_dicom(folder: Path, names: list[str], *, tick: Callable[[int], None
             others.append(file)
     found.findings += [_unreadable(numbers, len(names), reason) for reason, numbers in unreadable.items()]
     found.series = _scans(list(series.values()), found.findings)
+    issuers = issuers_by_patient_id((file.patient_id, file.issuer) for s in found.series for file in s.files)
+    for entry in found.series:
+        entry.issuers = issuers
     found.findings += _notice_shared_instances(found.series)
     _attach_masks(found, masks)
     _judge_others(found, others, {file.study_uid for s in found.series for file in s.files})
