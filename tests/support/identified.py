@@ -108,3 +108,13 @@ def tree(folder: Path) -> dict[str, bytes]:
 def data(folder: Path) -> dict[str, bytes]:
     """The same without the cohort's card, which every de-identified cohort has."""
     return {name: content for name, content in tree(folder).items() if name != "cohort_card.json"}
+
+
+def uids_of(dataset: Dataset) -> set[str]:
+    """Return every UID of a dataset and of the items nested in it."""
+    return {
+        str(uid)
+        for element in dataset.iterall()
+        if element.VR == "UI" and element.value
+        for uid in ([element.value] if isinstance(element.value, str) else element.value)
+    }

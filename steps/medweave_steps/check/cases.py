@@ -15,12 +15,14 @@ from medweave_steps.contracts.volume import CT_CHANNELS
 from medweave_steps.io import dicom_pixels
 from medweave_steps.io.dicom_header import Plane
 from medweave_steps.io.dicom_series import DicomVolume, SeriesName, assemble, is_stack
+from medweave_steps.io.dicom_uids import reference_problem
 from medweave_steps.io.digest import digest_of_series, read_content
 from medweave_steps.io.discovery import FoundSeries, is_reformat, patient_key_of
 from medweave_steps.io.findings import FindingError, notice
 from medweave_steps.io.geometry import FloatArray
 from medweave_steps.io.ground_truth import read_dicom_segmentation, read_nifti_mask
 from medweave_steps.io.nifti import open_nifti
+from medweave_steps.io.patients import joined_issuer
 from medweave_steps.io.source import pixel_refusal
 from medweave_steps.metrics.components import connected_components
 
@@ -83,7 +85,8 @@ def examine_dicom(cohort: Path, series: FoundSeries, rules: MaskRules, *, num_th
         result.findings.append(notice("reformatted", what, case_id=series.name.case_id))
         return result
     try:
-        _check_identity(series, result)
+        patient = _patient_of(series, result)
+        _check_references(series, result)
         _check_whole(series.planes, series.name)
         _check_rescale(series.planes, series.name)
         volume = assemble(series.planes, series.name)
@@ -95,7 +98,6 @@ def examine_dicom(cohort: Path, series: FoundSeries, rules: MaskRules, *, num_th
     except FindingError as error:
         result.findings.append(error.finding)
         return result
-    patient = next(iter(series.patients)) or f"series {series.series_uid}"
     result.entry = CaseEntry(
         case_id=series.name.case_id,
         series_ordinal=series.name.ordinal,
@@ -147,7 +149,8 @@ def examine_nifti(cohort: Path, case: NiftiCase, rules: MaskRules) -> Examined:
     return result
 
 
-def _check_identity(series: FoundSeries, result: Examined) -> None:
+def _patient_of(series: FoundSeries, result: Examined) -> str:
+    """Return whose the series is, for its patient key; add a notice where its headers do not say it completely."""
     if len(series.patients) > 1:
         raise series.name.refuse(
             "mixed-patients",
@@ -156,9 +159,35 @@ def _check_identity(series: FoundSeries, result: Examined) -> None:
             expected="one PatientID in all slices of a series",
             do="separate the patients' files and export each series again",
         )
-    if series.patients == {""}:
+    ((patient_id, issuer),) = series.patients
+    if not patient_id:
         what = f"{series.name}: its headers name no patient; it counts as a patient of its own in the split."
         result.findings.append(notice("no-patient-id", what, case_id=series.name.case_id))
+        return f"series {series.series_uid}"
+    joined = joined_issuer(patient_id, issuer, series.issuers)
+    if joined is None:
+        raise series.name.refuse(
+            "ambiguous-issuer",
+            "its headers name a PatientID without its issuer, and other series name that PatientID with different issuers.",
+            seen=f"no IssuerOfPatientID (0010,0021); {len(series.issuers[patient_id])} issuers in other series",
+            expected="IssuerOfPatientID in all series of that PatientID",
+            do="add the issuer to this series, or leave the series out: --on-error skip",
+        )
+    if joined != issuer:
+        what = f"{series.name}: its headers name no issuer of the PatientID; it counts as the patient of that ID with an issuer."
+        do = "add IssuerOfPatientID (0010,0021) if these are different patients"
+        result.findings.append(notice("issuer-joined", what, do=do, case_id=series.name.case_id))
+    return f"{patient_id}\n{joined}"
+
+
+def _check_references(series: FoundSeries, result: Examined) -> None:
+    """Add a notice where DICOM results cannot reference the images; masks and tables need no identifiers."""
+    problem = reference_problem(series.uids)
+    if problem:
+        what = f"{series.name}: its identifiers are not usable, so segment writes no DICOM SEG and SR for it."
+        do = "correct the identifiers, or use the NIfTI mask and the table"
+        finding = notice("no-dicom-results", what, seen=problem, do=do, case_id=series.name.case_id)
+        result.findings.append(finding)
 
 
 def _check_whole(planes: Sequence[Plane], name: SeriesName) -> None:

@@ -30,6 +30,7 @@ from medweave_steps.io.cohort_files import (
     DEIDENTIFIED,
     SPLITS_FILE,
     case_id_of_stem,
+    declared_channels,
     listed_volumes,
 )
 from medweave_steps.io.dicom_series import SeriesName
@@ -223,7 +224,7 @@ def _read_msd(cohort: Path, names: Sequence[str]) -> _Listed:
     dataset = _read_json(cohort / DATASET_FILE, "the data set")
     try:
         data = dataset_as_msd(dataset, names)
-        channels = _channels_of(data.get("modality", {"0": "CT"}))
+        channels = _supported_channels(declared_channels(data))
         training, test = listed_volumes(data)
         declared = _labels_of(data, "the data set", DATASET_FILE)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -268,16 +269,14 @@ def _masks_listed_twice(cases: Sequence[NiftiCase]) -> list[Finding]:
     ]
 
 
-def _channels_of(modality: Any) -> tuple[str, ...]:
-    """Names of the contrasts that a `dataset.json` declares, in their order.
+def _supported_channels(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the channels of a data set unchanged.
 
     Raises:
         FindingError: neither CT nor contrasts of MR.
     """
-    declared = {"0": modality} if isinstance(modality, str) else dict(modality)
-    names = tuple(str(declared[key]) for key in sorted(declared, key=int)) or CT_CHANNELS
-    if len(names) == 1 and names[0].upper() == "CT":
-        return CT_CHANNELS
+    if names == CT_CHANNELS:
+        return names
     unknown = [name for name in names if name.upper() not in _MR_CONTRASTS]
     if unknown or len(set(names)) < len(names):
         raise refuse(

@@ -56,14 +56,15 @@ class TextSearch:
 
         Args:
             stored_JI: stored values [row, column].
-            kind: images of another kind (a localizer) are compared among themselves.
+            kind: images of another kind (a localizer) are compared among themselves, and so are those of another sample type.
         """
         if self.found or stored_JI.size == 0:
             return
         self.found = saturated_text(stored_JI)
-        known = self._by_kind.get((stored_JI.shape, kind))
+        key = (stored_JI.shape, stored_JI.dtype.newbyteorder("="), kind)
+        known = self._by_kind.get(key)
         if known is None:
-            self._by_kind[stored_JI.shape, kind] = _Constant(
+            self._by_kind[key] = _Constant(
                 first=stored_JI.copy(), same=np.ones(stored_JI.shape, dtype=bool), lowest=stored_JI.copy()
             )
         else:

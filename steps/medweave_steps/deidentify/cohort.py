@@ -12,6 +12,7 @@ from medweave_steps.contracts.cohort import Finding
 from medweave_steps.contracts.deidentification import PatientAtHome
 from medweave_steps.deidentify.describe import (
     bad_description,
+    read_channels,
     read_description,
     write_card,
     write_dataset,
@@ -117,6 +118,11 @@ def _ambiguous(pairing: Pairing, names: Sequence[str]) -> list[Finding]:
 def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentified:
     pseudonyms = Pseudonyms(task.key)
     found = find_series(task.cohort, names)
+    if found.num_joined:
+        context.notice(
+            f"{found.num_joined} series name a PatientID without its issuer (0010,0021): they count as the patient of that ID "
+            "whose issuer other series name."
+        )
     refused = {ordinal for ordinal, _ in found.findings}
     series = {one.ordinal: one for one in found.series if one.ordinal not in refused}
     result = Deidentified(left_aside=found.left_aside, findings=[finding for _, finding in found.findings])
@@ -176,7 +182,7 @@ def _nifti(
     dataset: Mapping[str, object] | None,
 ) -> Deidentified:
     """Volumes by the folder that they go to; `dataset` where the cohort has a dataset.json."""
-    jobs = _nifti_jobs(task, folders)
+    jobs = _nifti_jobs(task, folders, None if dataset is None else read_channels(dataset))
     _load_libraries("nibabel", "scipy.ndimage")
     result = Deidentified()
     progress = context.progress(unit="case", total=len(jobs))
@@ -207,7 +213,9 @@ def _nifti(
     return result
 
 
-def _nifti_jobs(task: Task, folders: Mapping[str, Sequence[tuple[str, str | None]]]) -> list[NiftiJob]:
+def _nifti_jobs(
+    task: Task, folders: Mapping[str, Sequence[tuple[str, str | None]]], channels: tuple[str, ...] | None
+) -> list[NiftiJob]:
     pseudonyms = Pseudonyms(task.key)
     jobs: list[NiftiJob] = []
     for folder, pairs in folders.items():
@@ -221,6 +229,7 @@ def _nifti_jobs(task: Task, folders: Mapping[str, Sequence[tuple[str, str | None
                     name=SeriesName(case_id=name, ordinal=len(jobs) + 1),
                     image=(image, f"{folder}/{name}{_suffix(image)}"),
                     mask=None if mask is None else (mask, f"{labels}/{name}{_suffix(mask)}"),
+                    channels=channels,
                 )
             )
     return jobs

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Turns an identified cohort into a de-identified one: DICOM PS3.15 Basic Application Level Confidentiality Profile (Table
-E.1-1, 2026c), with modified dates. Pixels stay byte for byte.
+E.1-1, 2026c), with modified dates. Pixels, modality and contrasts stay; comments in compressed pixels and bytes behind the
+pixels are removed.
 
 Reads: DICOM series (CT, MR, PET images), DICOM SEG and SR; or NIfTI volumes and masks (plain, or a data set with
 dataset.json).

@@ -12,7 +12,7 @@ from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.labels import Label
 from medweave_steps.deidentify.codes import PUBLIC_SCHEMES
-from medweave_steps.io.cohort_files import CARD_FILE, DATASET_FILE, DEIDENTIFIED, SPLITS_FILE
+from medweave_steps.io.cohort_files import CARD_FILE, DATASET_FILE, DEIDENTIFIED, SPLITS_FILE, declared_channels
 from medweave_steps.io.findings import FindingError, refuse
 from medweave_steps.io.labels import parse_labels
 
@@ -83,15 +83,28 @@ def write_splits(cohort: Path, output: Path, case_ids: Mapping[str, str]) -> Non
     )
 
 
+def read_channels(dataset: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the channel names that `dataset.json` declares.
+
+    Raises:
+        FindingError: `modality` has another form.
+    """
+    try:
+        return declared_channels(dataset)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise bad_description(DATASET_FILE, "'modality' in another form") from error
+
+
 def write_dataset(
     output: Path, source: Mapping[str, Any], training: Sequence[tuple[str, str]], test: Sequence[str]
 ) -> None:
-    """`dataset.json` of the Medical Segmentation Decathlon, with new names and without who made the data set."""
+    """Write `dataset.json` of the Medical Segmentation Decathlon: the source's modality and labels, new names, no authors."""
+    channels = read_channels(source)
     described = {
         "name": "de-identified",
-        "tensorImageSize": "3D",
-        "modality": {"0": "CT"},
-        "labels": _labels(source.get("labels")),
+        "tensorImageSize": "3D" if len(channels) == 1 else "4D",
+        "modality": {str(number): name for number, name in enumerate(channels)},
+        "labels": _labels(source.get("labels"), DATASET_FILE),
         "numTraining": len(training),
         "numTest": len(test),
         "training": [{"image": f"./{image}", "label": f"./{mask}"} for image, mask in training],
@@ -103,7 +116,7 @@ def write_dataset(
 def _card_labels(labels: Any) -> Any:
     """Return the labels of a cohort card with their DICOM codes; those without codes as an object of value to name."""
     if not isinstance(labels, list):
-        return _labels(labels)
+        return _labels(labels, CARD_FILE)
     try:
         parsed = parse_labels(labels, where=CARD_FILE)
     except UserInputError as error:
@@ -120,11 +133,17 @@ def _public(label: Label) -> Label:
     return dataclasses.replace(label, name=label.name[:_LONGEST_LABEL], **kept)
 
 
-def _labels(labels: Any) -> dict[str, str]:
-    """Label values and their names, without what is too long to be a name of a structure."""
-    if not isinstance(labels, Mapping):
+def _labels(labels: Any, file: str) -> dict[str, str]:
+    """Return label values and their names, each name cut at 64 characters: longer text is no name of a structure.
+
+    Raises:
+        FindingError: `labels` is not an object of number to name.
+    """
+    if labels is None:
         return {}
-    return {str(int(key)): str(text)[:_LONGEST_LABEL] for key, text in labels.items() if str(key).isdecimal()}
+    if not isinstance(labels, Mapping) or not all(str(key).isdecimal() for key in labels):
+        raise bad_description(file, "'labels' that are not an object of number to name")
+    return {str(int(key)): str(text)[:_LONGEST_LABEL] for key, text in labels.items()}
 
 
 def _write(path: Path, data: Mapping[str, Any]) -> None:

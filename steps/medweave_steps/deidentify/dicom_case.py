@@ -12,12 +12,14 @@ from typing import Any
 
 from medweave_steps import __version__
 from medweave_steps.contracts.cohort import Finding
+from medweave_steps.contracts.errors import StepError
 from medweave_steps.deidentify.burned_in import TextSearch
 from medweave_steps.deidentify.header import HeaderCleaner
 from medweave_steps.deidentify.identifiers import identifiers_of
-from medweave_steps.deidentify.pixels import UnreadablePixelsError, planes_of
+from medweave_steps.deidentify.pixels import UnreadablePixelsError, planes_of, strip_pixel_data
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
-from medweave_steps.io.dicom_header import NATIVE, SEGMENTATION, load_pydicom
+from medweave_steps.io.dicom_header import SEGMENTATION, load_pydicom
+from medweave_steps.io.dicom_uids import fill_from_file_meta
 from medweave_steps.io.findings import FindingError, refuse
 from medweave_steps.runtime.imports import require
 
@@ -103,15 +105,11 @@ def deidentify_series(job: SeriesJob) -> SeriesDone:
     try:
         folder.mkdir(parents=True)
         for name in job.files:
-            dataset, syntax = _read(job.cohort / name, job.ordinal)
-            _check(dataset, job)
-            cleaner.identifiers = identifiers_of(dataset)
-            _refuse_comments(dataset, syntax, cleaner, job.ordinal)
-            done.is_image |= _look_at_pixels(dataset, syntax, search, job.ordinal)
-            instance = str(dataset.get("SOPInstanceUID", "")).strip()
-            path = below / f"{pseudonyms.token('instance', instance, digits=16)}.dcm"
-            _refuse_twice(job, instance, (job.output / path).exists())
-            (job.output / path).write_bytes(_cleaned(dataset, syntax, cleaner, job.ordinal))
+            new = _new_file(read_private(job.cohort / name), job, cleaner, search)
+            path = below / f"{pseudonyms.token('instance', new.instance_uid, digits=16)}.dcm"
+            _refuse_twice(job, new.instance_uid, (job.output / path).exists())
+            (job.output / path).write_bytes(new.content)
+            done.is_image |= new.is_image
             done.structured |= cleaner.structured
             done.files[name] = path.as_posix()
         if search.finish():
@@ -123,6 +121,33 @@ def deidentify_series(job: SeriesJob) -> SeriesDone:
     return done
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NewFile:
+    instance_uid: str
+    is_image: bool
+    content: bytes
+
+
+def _new_file(content: bytes, job: SeriesJob, cleaner: HeaderCleaner, search: TextSearch) -> _NewFile:
+    """Examine and clean one file of the series, in memory.
+
+    Raises:
+        FindingError: the file is refused, or a value in it cannot be read: pydicom decodes values when they are first used.
+    """
+    try:
+        dataset, syntax = _parse(content, job.ordinal)
+        _check(dataset, job)
+        cleaner.identifiers = identifiers_of(dataset)
+        cleaner.actions["pixel-data-trimmed"] += _strip_pixels(dataset, syntax, job.ordinal)
+        is_image = _look_at_pixels(dataset, syntax, search, job.ordinal)
+        instance_uid = str(dataset.get("SOPInstanceUID") or "").strip()
+        return _NewFile(instance_uid=instance_uid, is_image=is_image, content=_cleaned(dataset, syntax, cleaner))
+    except (StepError, MemoryError):
+        raise
+    except Exception as error:  # pydicom raises many kinds for damaged files; their texts may quote values
+        raise _unreadable(job.ordinal) from error
+
+
 def read_private(path: Path) -> bytes:
     """A file's bytes; an error that names no file, since its name may be a person's."""
     try:
@@ -132,14 +157,11 @@ def read_private(path: Path) -> bytes:
         raise OSError(error.errno, error.strerror) from None
 
 
-def _read(path: Path, ordinal: int) -> tuple[Any, str]:
-    pydicom = load_pydicom()
-    content = io.BytesIO(read_private(path))
-    try:
-        dataset = pydicom.dcmread(content, force=True)
-        implicit, little = dataset.original_encoding
-    except Exception as error:  # pydicom raises many kinds for damaged files; their texts may quote values
-        raise _unreadable(ordinal) from error
+def _parse(content: bytes, ordinal: int) -> tuple[Any, str]:
+    """Return the dataset and its transfer syntax."""
+    dataset = load_pydicom().dcmread(io.BytesIO(content), force=True)
+    implicit, little = dataset.original_encoding
+    fill_from_file_meta(dataset)
     syntax = str(dataset.file_meta.get("TransferSyntaxUID", ""))
     if not syntax:
         if not little:
@@ -169,6 +191,14 @@ def _check(dataset: Any, job: SeriesJob) -> None:
             )
 
 
+def _strip_pixels(dataset: Any, syntax: str, ordinal: int) -> bool:
+    """Remove what is no pixel from the pixel data; return True where something was removed."""
+    try:
+        return "PixelData" in dataset and strip_pixel_data(dataset, syntax)
+    except UnreadablePixelsError as error:
+        raise _pixels_not_checked(ordinal, error) from error
+
+
 def _look_at_pixels(dataset: Any, syntax: str, search: TextSearch, ordinal: int) -> bool:
     """True for an image; a segmentation has pixels that a person or program drew, and is none."""
     if "PixelData" not in dataset or str(dataset.get("SOPClassUID", "")) in SEGMENTATION:
@@ -179,28 +209,20 @@ def _look_at_pixels(dataset: Any, syntax: str, search: TextSearch, ordinal: int)
         for plane in planes_of(dataset, syntax):
             search.add(plane, kind)
     except UnreadablePixelsError as error:
-        raise refuse(
-            "pixels-not-checked",
-            f"series {ordinal}: its pixels cannot be looked at, so nobody knows whether there is text in them.",
-            seen=str(error),
-            expected="complete pixels in a transfer syntax that can be read here",
-            do="export the series again, or convert it to Explicit VR Little Endian, or leave it out: --on-error skip",
-        ) from error
+        raise _pixels_not_checked(ordinal, error) from error
     if search.found:
         raise _text_in_pixels(ordinal)
     return True
 
 
-def _refuse_comments(dataset: Any, syntax: str, cleaner: HeaderCleaner, ordinal: int) -> None:
-    """Compressed images may carry comments, which stay as the pixels do."""
-    if syntax not in NATIVE and "PixelData" in dataset and cleaner.identifiers.in_bytes(bytes(dataset.PixelData)):
-        raise refuse(
-            "identifier-in-pixel-data",
-            f"series {ordinal}: its compressed pixels hold words by which its header names somebody, perhaps as a comment.",
-            seen="a name, number or UID of the header in PixelData (7FE0,0010)",
-            expected="code streams without comments about people",
-            do="convert the series to Explicit VR Little Endian, or leave it out: --on-error skip",
-        )
+def _pixels_not_checked(ordinal: int, error: UnreadablePixelsError) -> FindingError:
+    return refuse(
+        "pixels-not-checked",
+        f"series {ordinal}: its pixels cannot be read, so text in them cannot be excluded.",
+        seen=str(error),
+        expected="complete pixels in a transfer syntax that can be read here",
+        do="export the series again, or convert it to Explicit VR Little Endian, or leave it out: --on-error skip",
+    )
 
 
 def _text_in_pixels(ordinal: int) -> FindingError:
@@ -234,17 +256,14 @@ def _unreadable(ordinal: int) -> FindingError:
     )
 
 
-def _cleaned(dataset: Any, syntax: str, cleaner: HeaderCleaner, ordinal: int) -> bytes:
-    """The whole new file. By way of memory: what a full disk says is lost in pydicom's own errors."""
+def _cleaned(dataset: Any, syntax: str, cleaner: HeaderCleaner) -> bytes:
+    """Return the whole new file; the caller writes it, since pydicom hides the reason of a full disk."""
     cleaner.structured = False
-    try:
-        cleaner.clean(dataset)
-        _mark(dataset, cleaner)
-        _new_meta(dataset, syntax)
-        buffer = io.BytesIO()
-        require("pydicom", extra="deidentify").dcmwrite(buffer, dataset, enforce_file_format=True)
-    except Exception as error:  # a sequence that breaks off, a value that cannot be encoded
-        raise _unreadable(ordinal) from error
+    cleaner.clean(dataset)
+    _mark(dataset, cleaner)
+    _new_meta(dataset, syntax)
+    buffer = io.BytesIO()
+    require("pydicom", extra="deidentify").dcmwrite(buffer, dataset, enforce_file_format=True)
     return buffer.getvalue()
 
 

@@ -11,6 +11,7 @@ from medweave_steps.contracts.cohort import Finding
 from medweave_steps.io.copies import find_same_uids
 from medweave_steps.io.dicom_header import CT_IMAGE, ENHANCED_CT, SECONDARY_CAPTURE, SEGMENTATION, DicomFile, read_file
 from medweave_steps.io.findings import refuse
+from medweave_steps.io.patients import issuers_by_patient_id, joined_issuer, without_absent_issuers
 
 _IMAGES = frozenset(
     (
@@ -47,6 +48,11 @@ class FoundSeries:
     issuer: str = ""
     files: list[str] = field(default_factory=list)
 
+    @property
+    def study_key(self) -> str:
+        """The study; a series whose StudyInstanceUID is empty counts as a study of its own."""
+        return f"study {self.study_uid}" if self.study_uid else f"series {self.series_uid}"
+
 
 @dataclass(slots=True, kw_only=True)
 class FoundCohort:
@@ -55,11 +61,13 @@ class FoundCohort:
     Attributes:
         left_aside: number of files by reason.
         findings: errors, by the ordinal of the series they are about; 0 for the cohort.
+        num_joined: series without an issuer of the PatientID that take the issuer of other series with the same PatientID.
     """
 
     series: list[FoundSeries] = field(default_factory=list)
     left_aside: Counter[str] = field(default_factory=Counter)
     findings: list[tuple[int, Finding]] = field(default_factory=list)
+    num_joined: int = 0
 
 
 def find_series(cohort: Path, names: Sequence[str]) -> FoundCohort:
@@ -71,16 +79,16 @@ def find_series(cohort: Path, names: Sequence[str]) -> FoundCohort:
     found = FoundCohort()
     by_uid: dict[tuple[str, str], FoundSeries] = {}  # some writers use one series UID in several studies
     identities: dict[str, set[tuple[str, str]]] = {}
-    unreadable: list[int] = []
+    unreadable: dict[str, list[int]] = {}
     delivered: list[DicomFile] = []
     for number, name in enumerate(names, start=1):
         try:
             file = _read(cohort, name)
-        except ValueError:
-            unreadable.append(number)
+        except ValueError as error:
+            unreadable.setdefault(str(error), []).append(number)
             continue
         if file is None and name.lower().endswith((".dcm", ".dicom", ".ima")):
-            unreadable.append(number)
+            unreadable.setdefault("no DICOM mark at byte 128", []).append(number)
             continue
         reason = _not_delivered(file)
         if file is None or reason:
@@ -97,12 +105,12 @@ def find_series(cohort: Path, names: Sequence[str]) -> FoundCohort:
             by_uid[file.study_uid, file.series_uid] = series
         series.files.append(name)
         delivered.append(file)
-        identities.setdefault(file.study_uid, set()).add((file.patient_id, file.issuer))
+        identities.setdefault(series.study_key, set()).add((file.patient_id, file.issuer))
     found.series = list(by_uid.values())
     _leave_copies_aside(cohort, found, delivered)
     if unreadable:
-        found.left_aside["unreadable"] = len(unreadable)
-        found.findings.append((0, _unreadable(unreadable, len(names))))
+        found.left_aside["unreadable"] = sum(map(len, unreadable.values()))
+        found.findings += [(0, _unreadable(numbers, len(names), reason)) for reason, numbers in unreadable.items()]
     _name_patients(found, identities)
     return found
 
@@ -135,35 +143,51 @@ def _not_delivered(file: DicomFile | None) -> str:
 
 
 def _name_patients(found: FoundCohort, identities: dict[str, set[tuple[str, str]]]) -> None:
-    """A study has one patient; where only some of its headers say who, they say it for all."""
+    """Set the patient of each series. A study has one patient; headers that name none take the one that others name."""
+    issuers = issuers_by_patient_id(pair for pairs in identities.values() for pair in pairs)
     for series in found.series:
-        named = {pair for pair in identities[series.study_uid] if pair[0]}
-        if len({patient for patient, _ in named}) > 1:
+        named = without_absent_issuers(pair for pair in identities[series.study_key] if pair[0])
+        if len(named) > 1:
             found.findings.append((series.ordinal, _mixed(series.ordinal)))
-            continue
-        if named:
-            series.patient_id, series.issuer = max(named)  # with an issuer, where one is named
-            series.identity = f"{series.patient_id}\n{series.issuer}"
+        elif not named:
+            series.identity = series.study_key
         else:
-            series.identity = f"study {series.study_uid}"
+            ((series.patient_id, issuer),) = named
+            joined = joined_issuer(series.patient_id, issuer, issuers)
+            if joined is None:
+                found.findings.append((series.ordinal, _ambiguous_issuer(series.ordinal)))
+                continue
+            found.num_joined += joined != issuer
+            series.issuer = joined
+            series.identity = f"{series.patient_id}\n{series.issuer}"
+
+
+def _ambiguous_issuer(ordinal: int) -> Finding:
+    return refuse(
+        "ambiguous-issuer",
+        f"series {ordinal}: its headers name a PatientID without its issuer; other series name it with different issuers.",
+        seen="no IssuerOfPatientID (0010,0021) in its study",
+        expected="IssuerOfPatientID in all studies of that PatientID",
+        do="add the issuer, or leave the series out: --on-error skip",
+    ).finding
 
 
 def _mixed(ordinal: int) -> Finding:
     return refuse(
         "mixed-patients",
-        f"series {ordinal}: the headers of its study name different patients, so there is no saying whose it is.",
-        seen="more than one PatientID (0010,0020) under one StudyInstanceUID",
-        expected="one PatientID in all files of a study",
+        f"series {ordinal}: the headers of its study name different patients, so its patient is not known.",
+        seen="more than one PatientID (0010,0020) or issuer (0010,0021) under one StudyInstanceUID",
+        expected="one PatientID and one issuer in all files of a study",
         do="separate the patients' files and export them again, or leave the series out: --on-error skip",
     ).finding
 
 
-def _unreadable(numbers: Sequence[int], total: int) -> Finding:
+def _unreadable(numbers: Sequence[int], total: int, reason: str) -> Finding:
     shown = ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
     return refuse(
         "unreadable-file",
         f"{len(numbers)} of {total} files cannot be read as DICOM.",
-        seen=f"damaged or foreign files: number {shown} of the files sorted by path",
-        expected="complete DICOM files",
+        seen=f"{reason}: number {shown} of the files sorted by path",
+        expected="complete DICOM files with SOPClassUID and SeriesInstanceUID",
         do="copy or export the files again, or leave them out: --on-error skip",
     ).finding

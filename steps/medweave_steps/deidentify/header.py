@@ -23,7 +23,7 @@ _CODE_STRING = re.compile(r"[A-Z0-9 _\0]{0,16}")
 _DECIMAL_BYTES = re.compile(rb"[0-9+\-.eE \\\0]*")
 
 _PATIENT_NAME, _PATIENT_ID, _PATIENT_AGE, _TRACKING_ID = 0x00100010, 0x00100020, 0x00101010, 0x00620020
-_CODING_SCHEME_UID = 0x0008010C
+_CODING_SCHEME_UID, _PIXEL_DATA = 0x0008010C, 0x7FE00010
 _CHARACTER_SET, _BODY_PART = 0x00080005, 0x00180015
 _IMAGE_KINDS = frozenset(
     (0x00080008, 0x00089007)
@@ -60,15 +60,19 @@ class HeaderCleaner:
     actions: Counter[str] = field(default_factory=Counter)
     structured: bool = False
 
-    def clean(self, dataset: Any) -> None:
-        """Cleans a pydicom Dataset and all sequences in it; see the module `profile` for the rules."""
+    def clean(self, dataset: Any, *, is_item: bool = False) -> None:
+        """Clean a pydicom Dataset and all sequences in it; see the module `profile` for the rules.
+
+        Args:
+            is_item: `dataset` is an item of a sequence; pixel data in it is removed, since nobody has examined it.
+        """
         table = rules(self.retain_patient_characteristics)
         if is_code(dataset) and not is_public(dataset):
             replace_code(dataset, self.pseudonyms)
             self.actions["code-replaced"] += 1
         for tag in list(dataset.keys()):
             number = int(tag)
-            if self._must_go(dataset, number):
+            if self._must_go(dataset, number) or (is_item and self._is_removed_pixel_data(dataset, number)):
                 continue
             rule = table.get(number)
             if rule is None and self._stays_as_it_is(dataset, tag):
@@ -103,6 +107,13 @@ class HeaderCleaner:
             return False
         del dataset[number]
         self.actions[reason] += 1
+        return True
+
+    def _is_removed_pixel_data(self, dataset: Any, number: int) -> bool:
+        """Remove pixel data and return True; False for any other attribute."""
+        if number != _PIXEL_DATA:
+            return False
+        self._remove(dataset, number, "removed")
         return True
 
     def _stays_as_it_is(self, dataset: Any, tag: Any) -> bool:
@@ -187,7 +198,7 @@ class HeaderCleaner:
         for item in element.value:
             if is_code(item):
                 replace_code(item, self.pseudonyms)
-            self.clean(item)
+            self.clean(item, is_item=True)
             for inner in item:
                 if inner.VR in _SHORT_TEXT | _FREE_TEXT and not is_code(item) and not inner.is_empty:
                     inner.value = _DUMMIES.get(inner.VR, REMOVED)
@@ -265,7 +276,7 @@ class HeaderCleaner:
             self._empty(element)
             return
         for item in element.value:
-            self.clean(item)
+            self.clean(item, is_item=True)
 
 
 def _rule_by_type(vr: str, number: int) -> Rule:

@@ -35,11 +35,6 @@ class Identifiers:
             self._short is not None and self._short.search(folded) is not None
         )
 
-    def in_bytes(self, content: bytes) -> bool:
-        """True where compressed pixels hold one of the longer words, as their comments do; by chance they do not."""
-        lower = content.lower()
-        return any(word.encode() in lower for word in self._long)
-
 
 @functools.lru_cache(maxsize=64)  # the images of a series have the same short words
 def _pattern(words: frozenset[str]) -> re.Pattern[str] | None:

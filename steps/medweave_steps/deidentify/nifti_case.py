@@ -12,6 +12,7 @@ from typing import BinaryIO, cast
 import numpy as np
 
 from medweave_steps.contracts.cohort import Finding
+from medweave_steps.contracts.volume import CT_CHANNELS
 from medweave_steps.deidentify.burned_in import TextSearch
 from medweave_steps.io.dicom_series import SeriesName
 from medweave_steps.io.findings import FindingError
@@ -50,13 +51,18 @@ _FORMS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NiftiJob:
-    """One volume and its mask: source paths, relative to the cohort, and new ones, relative to the output."""
+    """One volume and its mask: source paths, relative to the cohort, and new ones, relative to the output.
+
+    Attributes:
+        channels: contrasts that the volume must hold; None where the cohort declares none: any number of them.
+    """
 
     cohort: Path
     output: Path
     name: SeriesName
     image: tuple[str, str]
     mask: tuple[str, str] | None
+    channels: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +85,8 @@ def deidentify_nifti(job: NiftiJob) -> NiftiDone:
             if pair is not None:
                 written.append(job.output / pair[1])
                 written[-1].parent.mkdir(parents=True, exist_ok=True)
-                _copy(job.cohort / pair[0], written[-1], job.name, role)
+                channels = job.channels if role == "volume" else CT_CHANNELS
+                _copy(job.cohort / pair[0], written[-1], job.name, role, channels)
     except FindingError as error:
         for path in written:
             path.unlink(missing_ok=True)
@@ -87,9 +94,9 @@ def deidentify_nifti(job: NiftiJob) -> NiftiDone:
     return NiftiDone(name=job.name)
 
 
-def _copy(source: Path, target: Path, name: SeriesName, role: str) -> None:
+def _copy(source: Path, target: Path, name: SeriesName, role: str, channels: tuple[str, ...] | None) -> None:
     try:
-        volume = open_nifti(source, name, role=role)
+        volume = open_nifti(source, name, role=role, channels=channels)
         with source.open("rb") as probe:
             packed = probe.read(2) == b"\x1f\x8b"
         with cast(BinaryIO, gzip.open(source, "rb") if packed else source.open("rb")) as stream:
@@ -144,17 +151,18 @@ def _header(stream: BinaryIO, volume: NiftiVolume, name: SeriesName, role: str) 
 def _write(
     source: BinaryIO, target: BinaryIO, header: bytes, volume: NiftiVolume, name: SeriesName, search: TextSearch | None
 ) -> None:
-    """Header and voxels, and nothing that may follow them."""
+    """Write header and voxels of every channel, and nothing that may follow them."""
     target.write(header)
     rows, columns, planes = volume.grid.shape
     size = rows * columns * volume.dtype.itemsize
-    for _ in range(planes):
+    for index in range(planes * volume.num_channels):
         data = source.read(size)
         if len(data) < size:
             raise EOFError
         target.write(data)
         if search is not None:
-            search.add(np.frombuffer(data, volume.dtype).reshape((columns, rows)))  # the first axis runs along a line
+            plane = np.frombuffer(data, volume.dtype).reshape((columns, rows))  # the first axis runs along a line
+            search.add(plane, kind=f"channel {index // planes}")
 
 
 def _cut_off(name: SeriesName, role: str) -> FindingError:

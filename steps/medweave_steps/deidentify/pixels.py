@@ -1,4 +1,4 @@
-"""The stored values of every plane of a dataset, to be looked at; the bytes that are written are those that were read."""
+"""Pixel data: what is no pixel is removed from it, and the stored values of its planes are decoded for inspection."""
 
 from __future__ import annotations
 
@@ -8,14 +8,90 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from medweave_steps.deidentify.code_streams import CodeStreamError, strip_jpeg, strip_jpeg_2000, strip_rle
 from medweave_steps.io import decode_worker
 from medweave_steps.io.dicom_header import EXPLICIT_BIG_ENDIAN, NATIVE
 
 _ALLOCATED = (8, 16, 32)
+_LONGEST_WITH_TABLE = 1 << 32  # bytes that the 32-bit offsets of a basic offset table reach
+_EXTENDED_OFFSETS = ("ExtendedOffsetTable", "ExtendedOffsetTableLengths")
+_JPEG = frozenset(f"1.2.840.10008.1.2.4.{number}" for number in (50, 51, 57, 70))
+_JPEG_LS = frozenset(f"1.2.840.10008.1.2.4.{number}" for number in (80, 81))
+_JPEG_2000 = frozenset((*decode_worker.JPEG_2000, "1.2.840.10008.1.2.4.92", "1.2.840.10008.1.2.4.93"))
 
 
 class UnreadablePixelsError(Exception):
     """Pixels that cannot be looked at; the text says why, without a value of the header."""
+
+
+def strip_pixel_data(dataset: Any, syntax: str) -> bool:
+    """Remove from PixelData, in place, everything that is no pixel.
+
+    Bytes behind native pixels; of compressed frames comments, application data and bytes after the end of the code stream, and
+    offset tables, which are written anew. Pixels and the entropy-coded data of code streams stay byte for byte.
+
+    Returns:
+        True where something else than padding was removed.
+    Raises:
+        UnreadablePixelsError: fewer or more pixels than the header says, or a code stream of an unknown form.
+    """
+    try:
+        options = _options(dataset)
+        if syntax in NATIVE:
+            return _strip_native(dataset, options)
+        return _strip_compressed(dataset, options, syntax)
+    except (UnreadablePixelsError, MemoryError):
+        raise
+    except CodeStreamError as error:
+        raise UnreadablePixelsError(str(error)) from error
+    except Exception as error:  # pydicom raises many kinds for damaged fragments and values
+        raise UnreadablePixelsError("pixel data that do not fit their header") from error
+
+
+def _strip_native(dataset: Any, options: dict[str, Any]) -> bool:
+    data, num_frames = dataset.PixelData, options["number_of_frames"]
+    num_bits: int = _samples_per_frame(options) * options["bits_allocated"] * num_frames
+    size = (num_bits + 7) // 8
+    if len(data) < size:
+        raise UnreadablePixelsError("fewer bytes of pixel data than the header says")
+    if num_frames and len(data) - size >= max(2, size // num_frames):
+        raise UnreadablePixelsError("more bytes of pixel data than the header says, by a frame or more")
+    dataset.PixelData = data[:size] + bytes(size % 2)
+    return len(data) > size + size % 2
+
+
+def _samples_per_frame(options: dict[str, Any]) -> int:
+    samples: int = options["rows"] * options["columns"] * options["samples_per_pixel"]
+    # Two pixels share their color differences (DICOM PS3.3, C.7.6.3.1.2).
+    return samples // 3 * 2 if options["photometric_interpretation"] == "YBR_FULL_422" else samples
+
+
+def _strip_compressed(dataset: Any, options: dict[str, Any], syntax: str) -> bool:
+    from pydicom.encaps import encapsulate, generate_frames
+
+    num_frames = options["number_of_frames"]
+    tables = [(dataset.get(keyword) or b"")[: 8 * num_frames] for keyword in _EXTENDED_OFFSETS]
+    extended = (tables[0], tables[1]) if all(tables) else None
+    frames = list(generate_frames(dataset.PixelData, number_of_frames=num_frames, extended_offsets=extended))
+    if len(frames) != num_frames:
+        raise UnreadablePixelsError("another number of compressed frames than the header says")
+    stripped = [_strip_frame(frame, options, syntax) for frame in frames]
+    has_table = sum(len(frame) + 16 for frame in stripped) < _LONGEST_WITH_TABLE
+    dataset.PixelData = encapsulate(stripped, has_bot=has_table)
+    for keyword in _EXTENDED_OFFSETS:
+        if keyword in dataset:
+            delattr(dataset, keyword)
+    return any(frame.rstrip(b"\0") != new.rstrip(b"\0") for frame, new in zip(frames, stripped, strict=True))
+
+
+def _strip_frame(frame: bytes, options: dict[str, Any], syntax: str) -> bytes:
+    if syntax == decode_worker.RLE:
+        return strip_rle(frame, options["rows"] * options["columns"])
+    if syntax in _JPEG_2000:
+        return strip_jpeg_2000(frame)
+    if syntax in _JPEG or syntax in _JPEG_LS:
+        return strip_jpeg(frame, is_color=options["samples_per_pixel"] > 1, is_jpeg_ls=syntax in _JPEG_LS)
+    raise UnreadablePixelsError("compressed pixels that cannot be decoded on this machine")
 
 
 def planes_of(dataset: Any, syntax: str) -> Iterator[npt.NDArray[Any]]:

@@ -59,10 +59,6 @@ _OWN: Mapping[int, Action] = {
 BINARY_KEPT = frozenset(
     {
         0x7FE00010,  # Pixel Data
-        0x7FE00008,  # Float Pixel Data
-        0x7FE00009,  # Double Float Pixel Data
-        0x7FE00001,  # Extended Offset Table
-        0x7FE00002,  # Extended Offset Table Lengths
         0x00280120, 0x00280121,  # Pixel Padding Value and its range limit
         0x00283006,  # LUT Data
         0x00281201, 0x00281202, 0x00281203, 0x00281204,  # Palette Color Lookup Table Data

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from medweave_steps.contracts.volume import CT_CHANNELS
 from medweave_steps.io.discovery import case_id_of_path
 from medweave_steps.io.nifti import stem
 
@@ -14,6 +15,8 @@ DATASET_FILE = "dataset.json"
 CARD_FILE = "cohort_card.json"
 DEIDENTIFIED: Final = "de-identified"  # data_class of the card of a cohort that names nobody
 SPLITS_FILE = "splits.json"
+
+_CHANNEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.+-]{0,31}")
 
 Pairs = list[tuple[str, str | None]]
 
@@ -29,6 +32,20 @@ def listed_volumes(dataset: Mapping[str, Any]) -> tuple[Pairs, Pairs]:
         (_inside(item if isinstance(item, str) else item["image"]), None) for item in dataset.get("test", [])
     ]
     return training, test
+
+
+def declared_channels(dataset: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the channels that a `dataset.json` declares under `modality`, in their order; CT by default.
+
+    Raises:
+        AttributeError, TypeError, ValueError: `modality` has another form, or a name that is not a short plain word.
+    """
+    declared = dataset.get("modality", {"0": "CT"})
+    by_number = {"0": declared} if isinstance(declared, str) else dict(declared)
+    names = tuple(str(by_number[key]) for key in sorted(by_number, key=int)) or CT_CHANNELS
+    if not all(_CHANNEL_NAME.fullmatch(name) for name in names):
+        raise ValueError("a channel name that is not a short plain word")
+    return CT_CHANNELS if len(names) == 1 and names[0].upper() == "CT" else names
 
 
 def case_id_of_stem(image: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from medweave_steps.contracts.body_parts import PARTS_BY_CODE, known_body_part
+from medweave_steps.io.dicom_uids import fill_from_file_meta
 from medweave_steps.io.quick_header import quick_header
 from medweave_steps.runtime.imports import require
 
@@ -98,6 +99,10 @@ class Plane:
     num_frames: int
 
 
+class UnnamedFileError(ValueError):
+    """A complete header without an identifier that grouping needs; the text names the attribute."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DicomFile:
     """What grouping needs to know about one file.
@@ -151,6 +156,7 @@ def read_file(folder: Path, name: str) -> DicomFile | None:
     Returns:
         None where the file is not DICOM.
     Raises:
+        UnnamedFileError: its header lacks an identifier without which the file belongs to nothing.
         ValueError: it is DICOM but its header cannot be read (cut off, or not to the standard).
     """
     pydicom = load_pydicom()
@@ -169,21 +175,36 @@ def read_file(folder: Path, name: str) -> DicomFile | None:
             if str(meta.get("MediaStorageSOPClassUID", "")) == DIRECTORY:
                 return None
             syntax = str(meta.get("TransferSyntaxUID", "1.2.840.10008.1.2"))
-            if not dataset.get("SeriesInstanceUID") or not dataset.get("SOPClassUID"):
-                raise ValueError("the header ends before it says what the file is")
+            fill_from_file_meta(dataset)
+            _check_named(dataset)
             location = _locate_pixels(stream, syntax, file_bytes)
             return _describe(dataset, name, syntax, location, file_bytes)
-        except OSError:
+        except UnnamedFileError:
             raise
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            raise ValueError("its header is cut off or not to the standard") from error  # raised by pydicom itself
         except Exception as error:  # pydicom raises many kinds for a damaged header; their texts may quote values
             raise ValueError("its header is cut off or not to the standard") from error
+
+
+def _check_named(dataset: Any) -> None:
+    """Refuse a file that does not say what it is, or of which series; each attribute may be absent or empty."""
+    for keyword, tag in (("SOPClassUID", "(0008,0016)"), ("SeriesInstanceUID", "(0020,000E)")):
+        if not str(dataset.get(keyword) or "").strip(" \0"):
+            if keyword not in dataset and "Rows" not in dataset:  # neither its identity nor its image
+                raise ValueError("the header ends before it says what the file is")
+            raise UnnamedFileError(f"{keyword} {tag} is empty or missing")
 
 
 def _read_quickly(descriptor: int, name: str, file_bytes: int) -> DicomFile | None:
     """The same for a plain single-frame image, without pydicom; None for anything else."""
     header = quick_header(descriptor)
-    if header is None or not header.get("SeriesInstanceUID") or header.get("SOPClassUID") != CT_IMAGE:
+    if header is None or header.get("SOPClassUID") != CT_IMAGE:
         return None
+    if not header.get("SeriesInstanceUID") or not header.get("SOPInstanceUID"):
+        return None  # empty, or in the file meta header
     location = (header.pixel_offset, header.pixel_bytes)
     try:
         return _describe(header, name, header.meta["TransferSyntaxUID"], location, file_bytes)

@@ -22,7 +22,9 @@ from medweave_steps.io.dicom_header import (
     read_file,
 )
 from medweave_steps.io.dicom_series import SeriesName
+from medweave_steps.io.dicom_uids import ImageUids
 from medweave_steps.io.findings import notice, refuse
+from medweave_steps.io.patients import Issuers, issuers_by_patient_id, without_absent_issuers
 
 _DICOM_SUFFIXES = (".dcm", ".dicom", ".ima")
 _IMAGE_MODALITIES = (
@@ -81,6 +83,7 @@ class FoundSeries:
         files: headers in the order of discovery.
         planes: slices of the scan.
         masks: segmentations drawn on it.
+        issuers: issuers of each PatientID in the whole cohort.
     """
 
     series_uid: str
@@ -88,11 +91,27 @@ class FoundSeries:
     files: list[DicomFile] = field(default_factory=list)
     planes: list[Plane] = field(default_factory=list)
     masks: list[DicomFile] = field(default_factory=list)
+    issuers: Issuers = field(default_factory=dict)
 
     @property
-    def patients(self) -> set[str]:
-        """Identities of the patients that its headers name (one, if all is well); empty strings for none."""
-        return {f"{file.patient_id}\n{file.issuer}" if file.patient_id else "" for file in self.files}
+    def uids(self) -> list[ImageUids]:
+        """Return the identifiers of each file that holds slices of the scan."""
+        frames = {plane.file: plane.frame_of_reference for plane in self.planes}
+        return [
+            ImageUids(
+                study=file.study_uid,
+                series=file.series_uid,
+                instance=file.sop_instance_uid,
+                frame_of_reference=frames[file.file],
+            )
+            for file in self.files
+            if file.file in frames
+        ]
+
+    @property
+    def patients(self) -> set[tuple[str, str]]:
+        """Return PatientID and issuer of the patients that its headers name: one in a correct series; empty if none."""
+        return without_absent_issuers((file.patient_id, file.issuer if file.patient_id else "") for file in self.files)
 
     @property
     def body_part(self) -> str | None:
@@ -182,6 +201,10 @@ def discover_dicom(folder: Path, names: list[str], *, tick: Callable[[int], None
         if file.sop_class not in SEGMENTATION:
             _add(series, file)
     found.series = _scans(list(series.values()), found.findings)
+    issuers = issuers_by_patient_id((file.patient_id, file.issuer) for s in found.series for file in s.files)
+    for entry in found.series:
+        entry.issuers = issuers
+    found.findings += _notice_shared_instances(found.series)
     _attach_masks(found, [file for file in files if file.sop_class in SEGMENTATION])
     _judge_others(found, others, {file.study_uid for s in found.series for file in s.files})
     if stray:
@@ -262,9 +285,34 @@ def _scans(candidates: list[FoundSeries], findings: list[Finding]) -> list[Found
     return scans
 
 
+def _owners(all_series: list[FoundSeries]) -> dict[str, list[FoundSeries]]:
+    """Return each SOPInstanceUID with the series that hold a file of that name."""
+    owners: dict[str, list[FoundSeries]] = {}
+    for series in all_series:
+        for uid in {file.sop_instance_uid for file in series.files} - {""}:
+            owners.setdefault(uid, []).append(series)
+    return owners
+
+
+def _notice_shared_instances(all_series: list[FoundSeries]) -> list[Finding]:
+    """Return a notice where one SOPInstanceUID names images of several series: references to it are ambiguous."""
+    shared = [owners for owners in _owners(all_series).values() if len(owners) > 1]
+    if not shared:
+        return []
+    names = sorted({str(series.name) for owners in shared for series in owners})
+    return [
+        notice(
+            "shared-instance-uid",
+            f"{len(shared)} SOPInstanceUIDs (0008,0018) name images of several series; references to them are ambiguous.",
+            seen=", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else ""),
+            do="give each image its own SOPInstanceUID, or keep one of the series",
+        )
+    ]
+
+
 def _attach_masks(found: FoundDicom, masks: list[DicomFile]) -> None:
     by_series = {series.series_uid: series for series in found.series}
-    by_image = {file.sop_instance_uid: series for series in found.series for file in series.files}
+    by_image = {uid: owners[0] for uid, owners in _owners(found.series).items() if len(owners) == 1}
     orphans = 0
     ambiguous: set[str] = set()
     for mask in masks:
@@ -340,7 +388,7 @@ def _unreadable(numbers: list[int], total: int, reason: str) -> Finding:
         "unreadable-file",
         f"{len(numbers)} of {total} files {'is' if len(numbers) == 1 else 'are'} not readable as DICOM.",
         seen=f"{reason}: number {shown} of the files sorted by path",
-        expected="complete DICOM files",
+        expected="complete DICOM files with SOPClassUID and SeriesInstanceUID",
         do="copy or export the files again, or remove them",
     ).finding
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,7 +159,10 @@ def _read(path: Path, name: SeriesName) -> Any:
 def _frame_places(dataset: Any, slices: Sequence[Plane], grid: Grid, name: SeriesName) -> list[_Place]:
     shared = (dataset.get("SharedFunctionalGroupsSequence") or [None])[0]
     to_index = np.linalg.inv(lps_to_ras(np.asarray(grid.affine)))  # LPS <-> RAS is its own inverse
-    by_image = {(s.sop_instance_uid, s.frame if s.num_frames > 1 else 0): i for i, s in enumerate(slices)}
+    keys = [(s.sop_instance_uid, s.frame if s.num_frames > 1 else 0) for s in slices]
+    # A reference to a UID that several slices have says nothing; the position of the frame must.
+    counts = Counter(keys)
+    by_image = {key: index if counts[key] == 1 else None for index, key in enumerate(keys)}
     places = []
     groups = dataset.get("PerFrameFunctionalGroupsSequence") or []
     _check_orientation(shared, groups, grid, name)
@@ -232,7 +236,7 @@ def _index_of_position(item: Any, to_index: npt.NDArray[np.float64], grid: Grid,
     return nearest
 
 
-def _index_of_reference(group: Any, by_image: dict[tuple[str, int], int], name: SeriesName) -> int | None:
+def _index_of_reference(group: Any, by_image: dict[tuple[str, int], int | None], name: SeriesName) -> int | None:
     for derivation in group.get("DerivationImageSequence") or ():
         sources: Any = derivation.get("SourceImageSequence") or ()
         if len(sources) != 1:

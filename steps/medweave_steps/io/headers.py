@@ -14,6 +14,7 @@ import numpy as np
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.io.decode_worker import read_ranges
 from medweave_steps.io.dicom_header import DEFLATED, EXPLICIT_BIG_ENDIAN, Plane, load_pydicom
+from medweave_steps.io.dicom_uids import fill_from_file_meta
 
 _EXPLICIT_LITTLE_ENDIAN = "1.2.840.10008.1.2.1"
 _IMPLICIT_LITTLE_ENDIAN = "1.2.840.10008.1.2"
@@ -21,8 +22,8 @@ _FIRST_DAY = (1980, 1, 1, 0, 0, 0)  # equal headers give an equal file
 
 
 def read_source_header(path: Path) -> Any:
-    """The complete header of one DICOM file, without pixel data."""
-    return load_pydicom().dcmread(path, stop_before_pixels=True, force=True)
+    """Return the complete header of one DICOM file, without pixel data; UIDs that only the file meta header has are filled in."""
+    return fill_from_file_meta(load_pydicom().dcmread(path, stop_before_pixels=True, force=True))
 
 
 def write_headers(path: Path, datasets: Sequence[Any]) -> None:
@@ -68,7 +69,9 @@ def _encoded(dataset: Any) -> bytes:
     else:
         # Without pixels the syntax of their compression means nothing, and every reader knows this one.
         dataset.file_meta.TransferSyntaxUID = pydicom.uid.UID(_EXPLICIT_LITTLE_ENDIAN)
-    pydicom.dcmwrite(buffer, dataset, enforce_file_format=True, **little)
+    is_named = bool(dataset.get("SOPClassUID")) and bool(dataset.get("SOPInstanceUID"))
+    dataset.preamble = getattr(dataset, "preamble", None) or bytes(128)  # read_headers needs one
+    pydicom.dcmwrite(buffer, dataset, enforce_file_format=is_named, **little)
     return buffer.getvalue()
 
 
@@ -106,7 +109,7 @@ def read_headers(path: Path) -> list[Any]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = sorted(archive.namelist())
-            return [pydicom.dcmread(io.BytesIO(archive.read(name))) for name in names]
+            return [fill_from_file_meta(pydicom.dcmread(io.BytesIO(archive.read(name)))) for name in names]
     except (zipfile.BadZipFile, EOFError) as error:
         raise UserInputError(
             "the source headers of a case cannot be read.",

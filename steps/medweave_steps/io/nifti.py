@@ -17,8 +17,9 @@ import numpy.typing as npt
 from medweave_steps.contracts.cohort import Finding
 from medweave_steps.contracts.volume import CT_CHANNELS, Grid
 from medweave_steps.io.dicom_series import SeriesName
-from medweave_steps.io.findings import notice
+from medweave_steps.io.findings import FindingError, notice
 from medweave_steps.io.geometry import FloatArray, affine_rows
+from medweave_steps.io.nifti_header import check_fields, compare_forms, read_raw_header
 from medweave_steps.runtime.imports import require
 
 AIR_HU = -1024.0
@@ -129,34 +130,44 @@ def stem(name: str) -> str:
 
 
 def open_nifti(
-    path: Path, name: SeriesName, *, role: str = "volume", channels: Sequence[str] = CT_CHANNELS
+    path: Path, name: SeriesName, *, role: str = "volume", channels: Sequence[str] | None = CT_CHANNELS
 ) -> NiftiVolume:
-    """Reads the header of a NIfTI file.
+    """Read the header of a NIfTI file.
 
     Args:
         role: what it is called in messages ("volume", "mask").
-        channels: contrasts that it must hold; several are the fourth axis.
+        channels: contrasts that the file must hold; several are the fourth axis. None: any number of them.
     Raises:
         FileNotFoundError: it is not there.
-        FindingError: it is not NIfTI, not three-dimensional, has other channels, or its affine is sheared or singular.
+        FindingError: it is not NIfTI, not three-dimensional, has other channels, its affine is sheared or singular, or fields of
+            its header contradict each other.
     """
     nibabel = require("nibabel", extra="dicom")
     path.stat()  # a file that is not there is no damaged file
+    findings: list[Finding] = []
     try:
+        raw = read_raw_header(_open, path)
+        if raw is None:
+            raise _not_nifti(name, role)
+        findings += check_fields(raw, name, role)
         image = nibabel.load(path)
         header, proxy = image.header, image.dataobj
         shape = tuple(int(n) for n in image.shape)
         affine = np.asarray(image.affine, dtype=np.float64)
         dtype, slope, intercept, offset = proxy.dtype, proxy.slope, proxy.inter, proxy.offset
         codes = int(header["sform_code"]), int(header["qform_code"])
-        units = header.get_xyzt_units()[0]
+    except FindingError:
+        raise
     except Exception as error:  # nibabel raises many kinds for a damaged header
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise _not_nifti(name, role) from error
     while len(shape) > 3 and shape[-1] == 1:
         shape = shape[:-1]
-    if len(channels) > 1:
+    num_channels = shape[3] if len(shape) == 4 and channels is None else len(channels or CT_CHANNELS)
+    if channels is None:
+        shape = shape[:3] if len(shape) == 4 else shape
+    elif num_channels > 1:
         shape = _one_channel(shape, channels, name)
     if len(shape) != 3 or min(shape) < 2 or np.dtype(dtype).kind not in "iuf":
         raise name.refuse(
@@ -166,13 +177,14 @@ def open_nifti(
             expected="three axes of two voxels or more, integers or floats",
             do="give one NIfTI file for each volume",
         )
-    _check_affine(affine, units, name, role)
+    _check_affine(affine, name, role)
+    findings += compare_forms(raw, affine, shape, name, role)
     grid = Grid(shape=(shape[0], shape[1], shape[2]), affine=affine_rows(affine))
-    notices = () if any(codes) else (_unoriented(name),)
+    notices = (*findings, *(() if any(codes) else (_unoriented(name),)))
     return NiftiVolume(
         path=path, grid=grid, dtype=np.dtype(dtype), slope=float(slope), intercept=float(intercept),
-        offset=int(offset), name=name, notices=notices, num_channels=len(channels),
-        background=AIR_HU if tuple(channels) == CT_CHANNELS else 0.0,
+        offset=int(offset), name=name, notices=notices, num_channels=num_channels,
+        background=AIR_HU if tuple(channels or ()) == CT_CHANNELS else 0.0,
     )  # fmt: skip
 
 
@@ -188,7 +200,7 @@ def _one_channel(shape: tuple[int, ...], channels: Sequence[str], name: SeriesNa
     return shape[:3]
 
 
-def _not_nifti(name: SeriesName, role: str) -> Exception:
+def _not_nifti(name: SeriesName, role: str) -> FindingError:
     return name.refuse(
         "not-nifti",
         f"the {role} cannot be read as NIfTI.",
@@ -208,7 +220,7 @@ def _unoriented(name: SeriesName) -> Finding:
     )
 
 
-def _check_affine(affine: npt.NDArray[np.float64], units: str, name: SeriesName, role: str) -> None:
+def _check_affine(affine: npt.NDArray[np.float64], name: SeriesName, role: str) -> None:
     columns = affine[:3, :3]
     lengths = np.linalg.norm(columns, axis=0)
     if not np.isfinite(affine).all() or lengths.min() <= 0 or abs(np.linalg.det(columns / lengths)) < 0.5:
@@ -227,12 +239,4 @@ def _check_affine(affine: npt.NDArray[np.float64], units: str, name: SeriesName,
             seen=f"cosine {np.abs(cosines).max():.4f} between two axes",
             expected=f"below {SHEAR_TOLERANCE}",
             do="resample the volume to perpendicular axes first (for instance with dcm2niix)",
-        )
-    if units not in ("mm", "unknown"):
-        raise name.refuse(
-            "wrong-unit",
-            f"the {role} does not give its voxel size in mm.",
-            seen=f"unit '{units}'",
-            expected="mm",
-            do="write the file again with lengths in mm",
         )

@@ -69,9 +69,9 @@ def run(config: SegmentConfig, context: StepContext) -> Mapping[str, Any]:
             for finding in delivery.record.findings:
                 shown = f"(seen: {finding.seen}; the label lies in: {finding.expected})"
                 context.notice(f"{finding.what} {shown} Do: {finding.do}.")
-            if info.source_format == "dicom" and card.label.has_codes and not delivery.has_dicom:
+            if delivery.no_dicom_reason:
                 context.notice(
-                    f"{info.case_id}: NIfTI mask and table only, no DICOM SEG and SR: {_why_no_dicom(delivery)}."
+                    f"{info.case_id}: NIfTI mask and table only, no DICOM SEG and SR: {delivery.no_dicom_reason}."
                 )
             records.append(delivery.record)
             stages.append(seconds)
@@ -152,12 +152,6 @@ def segment_case(
     delivery = deliver_case(folder, mask, info, source_hu, draft, card, model_sha256=model_sha256)
     marks.append(time.perf_counter())
     return delivery, {name: b - a for name, (a, b) in zip(STAGES, itertools.pairwise(marks), strict=True)}
-
-
-def _why_no_dicom(delivery: Delivery) -> str:
-    if delivery.record.findings:
-        return "its codes would name another part of the body than the one that was scanned"
-    return "its series consists of several multi-frame images"
 
 
 def _results(record: Segmentations, stages: list[Mapping[str, float]], compile_s: float) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.model import ModelCard
 from medweave_steps.contracts.segmentations import SegmentedCase
 from medweave_steps.contracts.volume import VolumeInfo
+from medweave_steps.io.dicom_uids import ImageUids, reference_problem
 from medweave_steps.io.hashing import sha256_of_file
 from medweave_steps.io.headers import read_headers
 from medweave_steps.io.prepared import CaseFolder
@@ -43,25 +44,43 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoDicom:
+    """A case without DICOM outputs.
+
+    Attributes:
+        reason: why a DICOM source has none; empty for a NIfTI source and for a model card without codes, which concerns all cases.
+    """
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """What was written for one case."""
+    """Outputs of one case.
+
+    Attributes:
+        no_dicom_reason: that of `NoDicom`; empty for a case with DICOM outputs.
+    """
 
     record: SegmentedCase
     lesions: tuple[Lesion, ...]
-    has_dicom: bool
+    no_dicom_reason: str
 
 
-def draft_dicom(case: CaseFolder, info: VolumeInfo, card: ModelCard, *, model_sha256: str) -> Draft | None:
-    """Reads the source headers of a case and drafts its DICOM Segmentation.
+def draft_dicom(case: CaseFolder, info: VolumeInfo, card: ModelCard, *, model_sha256: str) -> Draft | NoDicom:
+    """Read the source headers of a case and draft its DICOM Segmentation.
 
     Returns:
-        None for a NIfTI source, for a series of several multi-frame images, whose frames one SEG cannot name, for a card without
-        codes, and for a case that shows another part of the body than the card's label lies in.
+        NoDicom for a NIfTI source, for a series of several multi-frame images, whose frames one SEG cannot reference, for images
+        whose identifiers are empty, repeated or invalid, for a card without codes, and for a case that shows another part of the
+        body than the card's label lies in.
     Raises:
         UserInputError: the headers are missing, or are not those of the volume's slices.
     """
-    if info.source_format != "dicom" or not card.label.has_codes or body_part_finding(info, card):
-        return None
+    if info.source_format != "dicom" or not card.label.has_codes:
+        return NoDicom()
+    if body_part_finding(info, card):
+        return NoDicom(reason="its codes would name another part of the body than the one that was scanned")
     path = case.folder / HEADERS_FILE
     if not path.is_file():
         raise UserInputError(
@@ -71,9 +90,13 @@ def draft_dicom(case: CaseFolder, info: VolumeInfo, card: ModelCard, *, model_sh
             do="run preprocess again",
         )
     with values_as_they_are():
-        source = read_source(read_headers(path), info)
+        headers = read_headers(path)
+        problem = reference_problem([_uids_of(header) for header in headers])
+        if problem:
+            return NoDicom(reason=problem)
+        source = read_source(headers, info)
         if source is None:
-            return None
+            return NoDicom(reason="the series consists of several multi-frame images")
         segmentation = draft_segmentation(source, info.source_grid.shape, card, model_sha256=model_sha256)
     return Draft(source=source, segmentation=segmentation)
 
@@ -99,7 +122,7 @@ def deliver_case(
     mask: npt.NDArray[np.uint8],
     info: VolumeInfo,
     source_hu: SourceHu | None,
-    draft: Draft | None,
+    draft: Draft | NoDicom,
     card: ModelCard,
     *,
     model_sha256: str,
@@ -119,10 +142,10 @@ def deliver_case(
     # The NIfTI is mostly compression, which leaves the interpreter free for the rest.
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         nifti = pool.submit(write_mask, folder / NIFTI_MASK, labelled, info)
-        instance_numbers = draft.source.instance_numbers(mask.shape[0]) if draft else ()
+        instance_numbers = draft.source.instance_numbers(mask.shape[0]) if isinstance(draft, Draft) else ()
         lesions = measure_lesions(mask, info, source_hu, instance_numbers)
         write_table(folder / TABLE, lesions)
-        if draft:
+        if isinstance(draft, Draft):
             with values_as_they_are():
                 _write_dicom(folder, mask, draft, lesions, card, model_sha256)
         nifti.result()
@@ -134,7 +157,16 @@ def deliver_case(
         lesion_volume_mm3=round(sum(lesion.volume_mm3 for lesion in lesions), 2),
         findings=(finding,) if (finding := body_part_finding(info, card)) else (),
     )
-    return Delivery(record=record, lesions=tuple(lesions), has_dicom=draft is not None)
+    reason = draft.reason if isinstance(draft, NoDicom) else ""
+    return Delivery(record=record, lesions=tuple(lesions), no_dicom_reason=reason)
+
+
+def _uids_of(header: Any) -> ImageUids:
+    study, series, instance, frame = (
+        str(header.get(keyword) or "").strip(" \0")
+        for keyword in ("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID", "FrameOfReferenceUID")
+    )
+    return ImageUids(study=study, series=series, instance=instance, frame_of_reference=frame)
 
 
 def _write_dicom(

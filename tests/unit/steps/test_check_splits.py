@@ -57,11 +57,11 @@ def test_one_patient_in_one_split_twice(tmp_path: Path) -> None:
 def test_equal_patient_ids_of_two_issuers_are_two_patients(tmp_path: Path) -> None:
     from support.dicom_builder import write_datasets
 
-    write(tmp_path, a="1")
-    other = CtSeries(key="b", patient="1").datasets()
-    for dataset in other:
-        dataset.IssuerOfPatientID = "another hospital"
-    write_datasets(other, tmp_path / "b")
+    for key, issuer in (("a", "a hospital"), ("b", "another hospital")):
+        datasets = CtSeries(key=key, patient="1").datasets()
+        for dataset in datasets:
+            dataset.IssuerOfPatientID = issuer
+        write_datasets(datasets, tmp_path / key)
     assert len({case.patient_key for case in cases_of(tmp_path)}) == 2
 
 
