@@ -327,7 +327,7 @@ def _pair_nifti(names: Sequence[str], files: _Files) -> tuple[list[NiftiCase], l
 def _read_json(path: Path, what: str) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _bad_json(what, path.name, "text that is not JSON") from error
     if not isinstance(data, dict):
         raise _bad_json(what, path.name, "JSON that is not an object")

@@ -27,7 +27,7 @@ def read_splits(cohort: Path, known: Iterable[str]) -> tuple[dict[str, Split], l
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         _check_form(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         finding = refuse(
             "splits-file",
             "splits.json cannot be used.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ from typing import Any, TypeVar
 from medweave_steps.contracts.errors import UserInputError
 
 T = TypeVar("T")
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def to_json(value: Any) -> Any:
@@ -27,8 +30,12 @@ def to_json(value: Any) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """JSON text of a contract, indented, keys in the order of the class, NaN refused."""
-    return json.dumps(to_json(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    """Return the JSON text of a contract, indented, keys in the order of the class, NaN refused.
+
+    A byte of a file name that is not UTF-8 is a lone surrogate in Python; it is written as an escape, and read back as it was.
+    """
+    text = json.dumps(to_json(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def from_json(cls: type[T], data: Any, *, where: str) -> T:

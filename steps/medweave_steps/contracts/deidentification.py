@@ -19,7 +19,7 @@ class Deidentification:
         num_uids: different UIDs that were replaced.
         actions: what was done to attributes, to how often: `removed`, `emptied`, `replaced`, `uid-replaced`,
             `date-shifted`, `private-removed`, `unknown-removed`, `overlay-removed`, `code-replaced`, `identifier-replaced`,
-            `pixel-data-trimmed` (files whose pixel data held a comment or bytes that are no pixels).
+            `pixel-data-trimmed` (files whose PixelData had comments or bytes behind the pixels).
         left_aside: files of the cohort that were not written, by reason.
         left_out: cases that were left out for an error (`--on-error skip`), by the code of the error.
     """

@@ -36,22 +36,22 @@ def strip_jpeg(stream: bytes, *, is_color: bool, is_jpeg_ls: bool = False) -> by
     if not stream.startswith(_SOI):
         raise CodeStreamError("a code stream without a start marker")
     end_of_scan = _END_OF_SCAN_LS if is_jpeg_ls else _END_OF_SCAN
-    kept, place = bytearray(_SOI), 2
+    stripped, place = bytearray(_SOI), 2
     while True:
         marker, place = _jpeg_marker(stream, place)
         if marker == _EOI[1]:
-            return bytes(kept + _EOI)
+            return bytes(stripped + _EOI)
         segment = _segment(stream, place)
         place += len(segment)
         if marker not in _JPEG_WITHOUT_IMAGE_DATA:
-            kept += bytes((0xFF, marker)) + segment
+            stripped += bytes((0xFF, marker)) + segment
         elif marker == _ADOBE and is_color and segment[2:7] == b"Adobe" and len(segment) >= 14:
-            kept += b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0" + segment[13:14]
+            stripped += b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0" + segment[13:14]
         if marker == _SOS:
             end = end_of_scan.search(stream, place)
             if end is None:
                 raise CodeStreamError("a code stream without an end marker")
-            kept += stream[place : end.start()]
+            stripped += stream[place : end.start()]
             place = end.start()
 
 
@@ -66,13 +66,13 @@ def strip_jpeg_2000(stream: bytes) -> bytes:
     if stream[:2] != _SOC.to_bytes(2, "big"):
         raise CodeStreamError("a code stream without a start marker")
     header, place, markers = _jpeg_2000_header(stream, 2, end=_SOT)
-    kept = bytearray(stream[:2] + header)
+    stripped = bytearray(stream[:2] + header)
     while _marker(stream, place) == _SOT:
         tile_part, place, num_removed = _tile_part(stream, place)
         if num_removed and _TLM in markers:
             raise CodeStreamError("comments in tile parts")
-        kept += tile_part
-    return bytes(kept + _EOC.to_bytes(2, "big"))
+        stripped += tile_part
+    return bytes(stripped + _EOC.to_bytes(2, "big"))
 
 
 def strip_rle(stream: bytes, num_pixels: int) -> bytes:
@@ -124,16 +124,16 @@ def _marker(stream: bytes, place: int) -> int:
 
 def _jpeg_2000_header(stream: bytes, place: int, *, end: int) -> tuple[bytes, int, list[int]]:
     """Return the marker segments up to the marker `end` without comments, the place of `end`, and all markers."""
-    kept, markers = bytearray(), []
+    stripped, markers = bytearray(), []
     while (marker := _marker(stream, place)) != end:
         if not 0xFF50 <= marker <= 0xFF7F:
             raise CodeStreamError("a marker out of place in a code stream")
         segment = _segment(stream, place + 2)
         if marker != _COM:
-            kept += stream[place : place + 2] + segment
+            stripped += stream[place : place + 2] + segment
         place += 2 + len(segment)
         markers.append(marker)
-    return bytes(kept), place, markers
+    return bytes(stripped), place, markers
 
 
 def _tile_part(stream: bytes, start: int) -> tuple[bytes, int, int]:

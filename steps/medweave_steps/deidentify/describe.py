@@ -29,7 +29,7 @@ def read_description(path: Path) -> dict[str, Any]:
         return {}
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise bad_description(path.name, "text that is not JSON") from error
     if not isinstance(data, dict):
         raise bad_description(path.name, "JSON that is not an object")

@@ -192,7 +192,7 @@ def _check(dataset: Any, job: SeriesJob) -> None:
 
 
 def _strip_pixels(dataset: Any, syntax: str, ordinal: int) -> bool:
-    """Remove what is no pixel from the pixel data; return True where something was removed."""
+    """Remove comments and trailing bytes from the pixel data; return True if there were any."""
     try:
         return "PixelData" in dataset and strip_pixel_data(dataset, syntax)
     except UnreadablePixelsError as error:

@@ -50,7 +50,7 @@ class FoundSeries:
 
     @property
     def study_key(self) -> str:
-        """The study; a series whose StudyInstanceUID is empty counts as a study of its own."""
+        """Return a key of the study; a series without a StudyInstanceUID has a key that no other series has."""
         return f"study {self.study_uid}" if self.study_uid else f"series {self.series_uid}"
 
 

@@ -25,6 +25,8 @@ _DECIMAL_BYTES = re.compile(rb"[0-9+\-.eE \\\0]*")
 _PATIENT_NAME, _PATIENT_ID, _PATIENT_AGE, _TRACKING_ID = 0x00100010, 0x00100020, 0x00101010, 0x00620020
 _CODING_SCHEME_UID, _PIXEL_DATA = 0x0008010C, 0x7FE00010
 _CHARACTER_SET, _BODY_PART = 0x00080005, 0x00180015
+# Look-up tables and their descriptors (number of entries, first value, bits of an entry).
+_TABLE_DESCRIPTORS = {0x00283006: 0x00283002, **{0x00281200 + color: 0x00281100 + color for color in (1, 2, 3, 4)}}
 _IMAGE_KINDS = frozenset(
     (0x00080008, 0x00089007)
 )  # Image Type and Frame Type; their first two values are the standard's
@@ -64,7 +66,7 @@ class HeaderCleaner:
         """Clean a pydicom Dataset and all sequences in it; see the module `profile` for the rules.
 
         Args:
-            is_item: `dataset` is an item of a sequence; pixel data in it is removed, since nobody has examined it.
+            is_item: `dataset` is an item of a sequence; pixel data in it is removed, since no text search covers it.
         """
         table = rules(self.retain_patient_characteristics)
         if is_code(dataset) and not is_public(dataset):
@@ -132,6 +134,9 @@ class HeaderCleaner:
         if not _same_kind(vr, known):  # a name may stand where the standard has a number
             self._remove(dataset, tag, "unknown-removed")
             return True
+        if number in _TABLE_DESCRIPTORS:
+            self._trim_table(dataset, number)
+            return True
         if vr in _BINARY:
             if number not in BINARY_KEPT:
                 self._remove(dataset, tag, "removed")
@@ -141,6 +146,20 @@ class HeaderCleaner:
                 self._remove(dataset, tag, "removed")
             return True
         return vr in _NUMBERS
+
+    def _trim_table(self, dataset: Any, number: int) -> None:
+        """Cut a look-up table after the entries that its descriptor counts; remove a table without a usable descriptor."""
+        try:
+            table = dataset[number]
+            num_entries, _, bits = (int(value) for value in dataset[_TABLE_DESCRIPTORS[number]].value)
+            num_entries = num_entries or 1 << 16
+            if isinstance(table.value, bytes):
+                size = num_entries * (2 if bits > 8 or len(table.value) == 2 * num_entries else 1)
+                table.value = table.value[:size] + bytes(size % 2)
+            else:
+                table.value = _entries(table.value)[:num_entries]
+        except Exception:  # pydicom raises many kinds; their texts quote values
+            self._remove(dataset, number, "unknown-removed")
 
     def _element(self, dataset: Any, tag: Any) -> Any:
         """The element with its value decoded; None (and gone) where that cannot be done: nobody knows what it says."""
@@ -303,6 +322,10 @@ def _same_kind(vr: str, known: str) -> bool:
 
 def _is_registered_scheme(uid: str) -> bool:
     return uid.startswith("2.16.840.1.113883.6.")  # HL7's register of coding systems
+
+
+def _entries(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, MutableSequence) else [value]
 
 
 def _values(element: Any) -> list[str]:

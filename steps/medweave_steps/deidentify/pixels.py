@@ -1,4 +1,4 @@
-"""Pixel data: what is no pixel is removed from it, and the stored values of its planes are decoded for inspection."""
+"""Pixel data: comments and trailing bytes are removed, and the stored values of each plane are decoded for inspection."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class UnreadablePixelsError(Exception):
 
 
 def strip_pixel_data(dataset: Any, syntax: str) -> bool:
-    """Remove from PixelData, in place, everything that is no pixel.
+    """Remove everything but pixels from PixelData, in place.
 
-    Bytes behind native pixels; of compressed frames comments, application data and bytes after the end of the code stream, and
-    offset tables, which are written anew. Pixels and the entropy-coded data of code streams stay byte for byte.
+    Native pixels lose the bytes behind them. Compressed frames lose comments, application data and bytes after the end of the
+    code stream; their offset tables are rebuilt. Pixels and the entropy-coded data of code streams stay byte for byte.
 
     Returns:
-        True where something else than padding was removed.
+        True if something other than padding was removed.
     Raises:
         UnreadablePixelsError: fewer or more pixels than the header says, or a code stream of an unknown form.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
@@ -54,8 +55,10 @@ def case_id_of_stem(image: str) -> str:
 
 
 def _inside(path: str) -> str:
-    """A path of dataset.json, which may begin with `./` and must not leave the cohort."""
+    """Return a path of dataset.json, which may begin with `./` and must not leave the cohort."""
     relative = PurePosixPath(path)
     if relative.is_absolute() or ".." in relative.parts:
         raise ValueError("a path that leaves the data set")
+    if b"\0" in os.fsencode(path):  # also raises for text that no file name can have
+        raise ValueError("a path with a zero byte")
     return relative.as_posix()

@@ -190,7 +190,7 @@ def read_file(folder: Path, name: str) -> DicomFile | None:
 
 
 def _check_named(dataset: Any) -> None:
-    """Refuse a file that does not say what it is, or of which series; each attribute may be absent or empty."""
+    """Raise UnnamedFileError for a file without SOPClassUID or SeriesInstanceUID."""
     for keyword, tag in (("SOPClassUID", "(0008,0016)"), ("SeriesInstanceUID", "(0020,000E)")):
         if not str(dataset.get(keyword) or "").strip(" \0"):
             if keyword not in dataset and "Rows" not in dataset:  # neither its identity nor its image

@@ -1,4 +1,4 @@
-"""Unique identifiers of DICOM images: where they stand, and whether DICOM results can reference the images by them."""
+"""Unique identifiers of DICOM images: validity, file meta header, and whether DICOM results can reference the images."""
 
 from __future__ import annotations
 

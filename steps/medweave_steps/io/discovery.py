@@ -62,7 +62,7 @@ _NOT_A_SLICE = {
 
 def case_id_of_series(series_uid: str) -> str:
     """Case id of a DICOM series: `case-` and 8 hex digits of the SHA-256 of its SeriesInstanceUID."""
-    return f"case-{hashlib.sha256(series_uid.encode()).hexdigest()[:8]}"
+    return f"case-{hashlib.sha256(_encoded(series_uid)).hexdigest()[:8]}"
 
 
 def case_id_of_path(relative_path: str) -> str:
@@ -72,7 +72,12 @@ def case_id_of_path(relative_path: str) -> str:
 
 def patient_key_of(identity: str) -> str:
     """Digest that stands for a patient, 16 hex digits."""
-    return hashlib.sha256(identity.encode()).hexdigest()[:16]
+    return hashlib.sha256(_encoded(identity)).hexdigest()[:16]
+
+
+def _encoded(text: str) -> bytes:
+    """Return text as UTF-8; bytes of a file name that are not UTF-8 stay as they are on the disk."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What `deidentify` keeps of a cohort's modality, contrasts and labels, and which descriptions it refuses."""
+"""What `deidentify` retains of a cohort's modality, contrasts and labels, and which descriptions it refuses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def written(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("declared", "kept"),
+    ("declared", "written_modality"),
     [
         (None, {"0": "CT"}),
         ("MRI", {"0": "MRI"}),
@@ -46,11 +46,11 @@ def written(folder: Path) -> dict[str, Any]:
         ({"1": "T2w", "0": "FLAIR"}, {"0": "FLAIR", "1": "T2w"}),
     ],
 )
-def test_the_declared_modality_is_kept(tmp_path: Path, declared: Any, kept: dict[str, str]) -> None:
-    shape = (8, 8, 8) if len(kept) == 1 else (8, 8, 8, len(kept))
+def test_the_declared_modality_is_retained(tmp_path: Path, declared: Any, written_modality: dict[str, str]) -> None:
+    shape = (8, 8, 8) if len(written_modality) == 1 else (8, 8, 8, len(written_modality))
     cohort = data_set(tmp_path / "cohort", shape, **({} if declared is None else {"modality": declared}))
     assert deidentify(cohort) == 0
-    assert written(cohort)["modality"] == kept
+    assert written(cohort)["modality"] == written_modality
     assert written(cohort)["tensorImageSize"] == f"{len(shape)}D"
 
 
@@ -81,7 +81,7 @@ def test_another_number_of_contrasts_than_declared_is_refused(
     assert "a fourth axis of 2: FLAIR, T1w" in capsys.readouterr().err
 
 
-def test_volumes_of_several_contrasts_without_a_description_are_kept_whole(tmp_path: Path) -> None:
+def test_volumes_of_several_contrasts_without_a_description_are_copied_whole(tmp_path: Path) -> None:
     write_volume(tmp_path / "cohort" / "a.nii.gz", (8, 8, 8, 4))
     assert deidentify(tmp_path / "cohort") == 0
     (new,) = (tmp_path / "out" / "images").iterdir()
@@ -89,7 +89,7 @@ def test_volumes_of_several_contrasts_without_a_description_are_kept_whole(tmp_p
     assert np.array_equal(np.asarray(nibabel.load(new).dataobj), np.asarray(source.dataobj))
 
 
-def test_the_modality_of_dicom_images_is_kept(tmp_path: Path) -> None:
+def test_the_modality_of_dicom_images_is_retained(tmp_path: Path) -> None:
     datasets = CtSeries().datasets()
     for dataset in datasets:
         dataset.SOPClassUID = dataset.file_meta.MediaStorageSOPClassUID = MR_IMAGE

@@ -214,3 +214,31 @@ def test_bytes_behind_the_last_element_never_leave(tmp_path: Path) -> None:
         stream.write(SECRET * 3)
     assert deidentify(folder) in (0, 65)
     assert not any(SECRET in path.read_bytes() for path in tmp_path.glob("out/**/*.dcm"))
+
+
+@pytest.mark.parametrize(
+    ("vr", "descriptor", "stored", "new"),
+    [
+        ("OW", [4, 0, 16], b"\1\0\2\0\3\0\4\0" + SECRET, b"\1\0\2\0\3\0\4\0"),
+        ("OW", [4, 0, 8], b"\1\2\3\4" + SECRET, b"\1\2\3\4"),
+        ("OW", [3, 0, 8], b"\1\2\3" + b"J" + SECRET, b"\1\2\3\0"),
+        ("OW", [4, 0, 8], b"\1\0\2\0\3\0\4\0", b"\1\0\2\0\3\0\4\0"),
+        ("US", [2, 0, 16], [1, 2, 0x4C69], [1, 2]),
+        ("OW", [4, 0], b"\1\0\2\0", None),
+        ("OW", None, SECRET, None),
+    ],
+)
+def test_bytes_behind_a_look_up_table_are_removed(
+    tmp_path: Path, vr: str, descriptor: list[int] | None, stored: object, new: object
+) -> None:
+    (dataset,) = CtSeries(shape=(1, 36, 34)).datasets()
+    table = Dataset()
+    if descriptor:
+        table.add_new(0x00283002, "US", descriptor)
+    table.add_new(0x00283006, vr, stored)
+    dataset.VOILUTSequence = [table]
+    folder = tmp_path / "cohort"
+    write_raw(dataset, folder)
+    assert deidentify(folder) == 0
+    (item,) = written(folder).VOILUTSequence
+    assert item.get("LUTData") == new

@@ -80,8 +80,8 @@ def test_fields_that_are_refused(tmp_path: Path, name: str, kind: type) -> None:
 
 
 REPORTED = {
-    "zero pixdim beside an sform": (set_fields(pixdim__1=0), "pixdim 0 x 2 x 3"),
-    "quaternion beside an sform": (set_fields(quatern_b=0.9, quatern_c=0.9), "no rotation"),
+    "zero pixdim with an sform": (set_fields(pixdim__1=0), "pixdim 0 x 2 x 3"),
+    "quaternion with an sform": (set_fields(quatern_b=0.9, quatern_c=0.9), "no rotation"),
     "another origin": (set_fields(qoffset_x=35), "qform LPS, first voxel at 35.0, 40.0, -50.0 mm"),
     "intercept without slope": (set_fields(scl_slope=0, scl_inter=-1024), "ignores"),
 }
@@ -103,7 +103,7 @@ USABLE = {
     "only a qform": only_qform(),
     "qfac 0": set_fields(pixdim__0=0),
     "no qform": set_fields(qform_code=0, quatern_b=0.9, quatern_c=0.9),
-    "negative pixdim beside an sform": set_fields(pixdim__1=-2),
+    "negative pixdim with an sform": set_fields(pixdim__1=-2),
     "rounded pixdim": set_fields(pixdim__3=2.99),
     "another template": set_fields(sform_code=4),
 }
