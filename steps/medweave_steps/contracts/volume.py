@@ -71,8 +71,8 @@ class VolumeInfo:
         window_hu: values were clipped to this range, HU; None for MR, whose channels have mean 0 and standard deviation 1.
         unit: of the values: HU, or standard deviations (SD).
         channels: names of the contrasts; those of MR are the first axis of `volume.npy`.
-        body_part: what the source's header says was scanned, as a defined term of BodyPartExamined; None if it is not known.
-        has_lungs: whether lungs were found in the voxels of a CT; None if nobody looked.
+        body_part: scanned body part by the source's header, as a defined term of BodyPartExamined; None if it is not known.
+        has_lungs: True if the voxels of a CT show a lung; None if it is not known.
     """
 
     case_id: str

@@ -257,9 +257,9 @@ def test_the_summary_and_the_index_name_labels_and_merges(tmp_path: Path, capsys
         str(tmp_path / "r.json"),
     ]
     assert main([*words, "--labels", "lung-nodule", "--merge-labels", "1,2:nodule", "--num-threads", "1"]) == 0
-    told = capsys.readouterr().err
-    assert "check: label 1 (nodule): Nodule, Lung" in told
-    assert "check: values 1, 2 as nodule" in told
+    printed = capsys.readouterr().err
+    assert "check: label 1 (nodule): Nodule, Lung" in printed
+    assert "check: values 1, 2 as nodule" in printed
     index = json.loads((tmp_path / "i.json").read_text())
     assert index["labels"] == codec.to_json([LUNG_NODULE])
     assert index["merges"] == [{"values": [1, 2], "name": "nodule"}]
