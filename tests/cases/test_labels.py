@@ -27,7 +27,7 @@ def step(folder: Path, verb: str, *words: object) -> int:
 
 
 def first_error(capsys: pytest.CaptureFixture[str], verb: str) -> str:
-    """Return the first line of the error and the line of what was seen."""
+    """Return the four lines of the error."""
     lines = capsys.readouterr().err.splitlines()
     start = next(place for place, line in enumerate(lines) if line.startswith(f"medweave-step {verb}:"))
     return " ".join(line.strip() for line in lines[start : start + 4])
@@ -73,7 +73,7 @@ def test_two_labels_are_merged_only_on_request(tmp_path: Path, capsys: pytest.Ca
 
 
 def model_for(folder: Path, **changes: object) -> Path:
-    """Write a model that finds what is bright and small, whose card is changed."""
+    """Write a model of bright lesions with a changed card."""
     write_tiny_model(folder, postprocessing=Postprocessing(threshold=0.5, overlap=0.25), **changes)
     return folder
 

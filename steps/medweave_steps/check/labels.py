@@ -45,7 +45,7 @@ NO_LABEL_OPTIONS = LabelOptions()
 def cohort_labels(
     rules: MaskRules, own: Sequence[Label], examined: Sequence[Examined]
 ) -> tuple[tuple[Label, ...], list[Finding]]:
-    """Return the labels of the cohort after merging, and what is wrong with them.
+    """Return the labels of the cohort after merging, and the findings about them.
 
     Args:
         own: labels as the cohort or its segmentations name them, before merging; empty where nothing names them.

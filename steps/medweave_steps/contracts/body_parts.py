@@ -101,7 +101,7 @@ _PARTS: Mapping[str, tuple[tuple[Region, ...], str]] = {
     "FOOT": (("lower limb",), "56459004"),
     "TOE": (("lower limb",), "29707007"),
 }  # fmt: skip
-# Words that scanners write in the place of a defined term.
+# Words that scanners write instead of a defined term.
 _SYNONYMS = {
     "THORAX": "CHEST", "ABDOMENANDPELVIS": "ABDOMENPELVIS", "ABDPELVIS": "ABDOMENPELVIS", "HEADANDNECK": "HEADNECK",
     "CHESTABDOMENPELVIS": "CHESTABDPELVIS", "NECKCHESTABDPELVIS": "NECKCHESTABDPELV", "NECKCHESTABDOMENPELVIS": "NECKCHESTABDPELV",
@@ -130,8 +130,8 @@ def regions_of(body_part: str | None) -> frozenset[str]:
 
 def regions_of_labels(labels: Iterable[Label]) -> frozenset[str]:
     """Return the regions that the anatomy of any label lies in; empty if one of them is not known."""
-    found = [regions_of(_part_of(label)) for label in labels]
-    return frozenset().union(*found) if all(found) else frozenset()
+    regions = [regions_of(_part_of(label)) for label in labels]
+    return frozenset().union(*regions) if all(regions) else frozenset()
 
 
 def only_region(label: Label) -> str:
@@ -156,11 +156,11 @@ def is_in_lungs(label: Label) -> bool:
 
 
 def contradiction(body_part: str | None, labels: Iterable[Label], *, has_lungs: bool | None = None) -> tuple[str, str]:
-    """Return what was scanned and what the labels lie in, if these exclude each other; else two empty texts.
+    """Return the scanned body part and the anatomy of the labels, if these exclude each other; else two empty texts.
 
     Args:
-        body_part: what the header says was scanned; None if it is not known.
-        has_lungs: whether lungs were found in the voxels of a CT; None if nobody looked.
+        body_part: body part of the header; None if it is not known.
+        has_lungs: True if the voxels of a CT show a lung; None if it is not known.
     """
     labels = tuple(labels)
     wanted, seen = regions_of_labels(labels), regions_of(body_part)

@@ -47,7 +47,7 @@ class CaseEntry:
         fixed_split: the split that the cohort's `splits.json` names for this case, or None.
         content_sha256: digest of the voxel values and geometry; equal digests are the same scan twice.
         channels: names of the contrasts, in the order of the file.
-        body_part: what the header says was scanned, as a defined term of BodyPartExamined; None if it is not known.
+        body_part: scanned body part by the header, as a defined term of BodyPartExamined; None if it is not known.
     """
 
     case_id: str

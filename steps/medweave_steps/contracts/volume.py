@@ -74,8 +74,8 @@ class VolumeInfo:
         source_hu_start: `source_hu.npy` holds source HU, neither clipped nor resampled, of the part of the source array that
             the volume reaches: int16 (-32768 is padding), or float32 (NaN is padding) where HU are not whole numbers. This
             is its first voxel in the source array. None where there is no such file (training sets, MR).
-        body_part: what the source's header says was scanned, as a defined term of BodyPartExamined; None if it is not known.
-        has_lungs: whether lungs were found in the voxels of a CT; None if nobody looked.
+        body_part: scanned body part by the source's header, as a defined term of BodyPartExamined; None if it is not known.
+        has_lungs: True if the voxels of a CT show a lung; None if it is not known.
     """
 
     case_id: str

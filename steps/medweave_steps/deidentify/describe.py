@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.labels import Label
+from medweave_steps.contracts.labels import CodedTerm, Label
 from medweave_steps.deidentify.codes import PUBLIC_SCHEMES
 from medweave_steps.io.cohort_files import CARD_FILE, DATASET_FILE, DEIDENTIFIED, SPLITS_FILE, declared_channels
 from medweave_steps.io.findings import FindingError, refuse
@@ -126,11 +125,18 @@ def _card_labels(labels: Any) -> Any:
 
 def _public(label: Label) -> Label:
     """Return a label without codes of a local scheme, which name a hospital."""
-    terms = {name: getattr(label, name) for name in ("category", "type", "anatomy", "laterality")}
-    kept: dict[str, Any] = {
-        name: term if term and term.scheme in PUBLIC_SCHEMES else None for name, term in terms.items()
-    }
-    return dataclasses.replace(label, name=label.name[:_LONGEST_LABEL], **kept)
+
+    def public(term: CodedTerm | None) -> CodedTerm | None:
+        return term if term and term.scheme in PUBLIC_SCHEMES else None
+
+    return Label(
+        value=label.value,
+        name=label.name[:_LONGEST_LABEL],
+        category=public(label.category),
+        type=public(label.type),
+        anatomy=public(label.anatomy),
+        laterality=public(label.laterality),
+    )
 
 
 def _labels(labels: Any, file: str) -> dict[str, str]:

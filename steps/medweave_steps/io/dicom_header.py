@@ -112,7 +112,7 @@ class DicomFile:
         referenced_series: series that a segmentation was drawn on.
         referenced_images: source images that a segmentation names.
         segments: segment number to label, for a segmentation.
-        body_part: what the header says was scanned, as a defined term of BodyPartExamined; None if it is not known.
+        body_part: scanned body part by the header, as a defined term of BodyPartExamined; None if it is not known.
     """
 
     file: str

@@ -120,7 +120,7 @@ class FoundSeries:
 
     @property
     def body_part(self) -> str | None:
-        """What its headers say was scanned; None if they name nothing, or different things."""
+        """Scanned body part by the headers; None if they name none, or several."""
         parts = {file.body_part for file in self.files if file.body_part}
         return next(iter(parts)) if len(parts) == 1 else None
 

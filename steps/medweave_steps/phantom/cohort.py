@@ -125,7 +125,7 @@ def _write_patient(job: _Job) -> tuple[Patient, tuple[Nodule, ...]]:
 
 
 def describe(folder: Path, config: PhantomConfig, held_out: list[str], labels: Any) -> None:
-    """Writes the card that says that all is synthetic, and the split of the held-out cases.
+    """Write the cohort card (synthetic: true) and the split of the held-out cases.
 
     Args:
         labels: with their DICOM codes, or an object of value to name.

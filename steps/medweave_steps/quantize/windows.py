@@ -88,7 +88,7 @@ def _window(
         center = _draw(folder.label_IJK(), random)
     kind: Literal["lesion", "background"] = "background" if center is None else "lesion"
     if center is None:
-        inside = _draw(folder.lung_IJK(), random) if is_ct else None
+        inside = _draw(folder.lung_IJK(), random) if contract.crop == "lungs" else None
         center = inside or tuple(int(random.integers(n)) for n in shape)
     # As the sliding window of `segment`: inside the volume, which is padded with air where it is smaller.
     start = [

@@ -254,8 +254,8 @@ def _label_text(label: Label) -> str:
 
 
 def case_findings(material: Material) -> list[str]:
-    """What `segment` reports about single cases, such as a body part that differs from the model's."""
-    found = [
+    """Return the findings of `segment` about single cases, such as a body part that differs from the model's."""
+    findings = [
         finding
         for report in material.reports
         if report.verb == "segment"
@@ -263,7 +263,7 @@ def case_findings(material: Material) -> list[str]:
         for finding in case.get("findings", ())
     ]
     return [
-        f"{finding['what']} Seen: {finding['seen']}. The label lies in: {finding['expected']}." for finding in found
+        f"{finding['what']} Seen: {finding['seen']}. The label lies in: {finding['expected']}." for finding in findings
     ]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.labels import only_label
-from medweave_steps.contracts.volume import Triple, modality_of
+from medweave_steps.contracts.volume import Triple
 from medweave_steps.io.prepared import CaseFolder, PreparedFolder
 from medweave_steps.training.data import PatchSampler, open_training_case
 from medweave_steps.training.recipe import Recipe
@@ -67,9 +67,9 @@ def open_sampler(
         chunk_mib, cache_mib: of these, memory for those that a rank keeps, MiB; with chunks or without.
     """
     cohort = prepared.cohort
-    is_ct = modality_of(cohort.channels) == "CT"
+    has_lungs = cohort.crop == "lungs"
     opened = [
-        open_training_case(case, spacing_mm=cohort.spacing_mm, seed=recipe.seed + place, is_ct=is_ct)
+        open_training_case(case, spacing_mm=cohort.spacing_mm, seed=recipe.seed + place, has_lungs=has_lungs)
         for place, case in enumerate(training)
     ]
     given: dict[str, Any] = {

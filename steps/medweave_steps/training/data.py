@@ -96,17 +96,17 @@ class Batch:
         ]
 
 
-def open_training_case(case: CaseFolder, *, spacing_mm: Triple_mm, seed: int, is_ct: bool = True) -> TrainingCase:
+def open_training_case(case: CaseFolder, *, spacing_mm: Triple_mm, seed: int, has_lungs: bool = True) -> TrainingCase:
     """Reads a case's arrays once to find its lesions and bright structures, and keeps them memory-mapped.
 
     Args:
-        is_ct: it has lungs, in which bright structures are looked for.
+        has_lungs: the cases were cropped to the lungs, in which bright structures are searched.
         seed: of the draw of points, where there are more than are kept.
     Raises:
         UserInputError: volume, label and lung mask differ in shape.
     """
     volume, label = case.volume_CIJK(), case.label_IJK()
-    lung = case.lung_IJK() if is_ct else None
+    lung = case.lung_IJK() if has_lungs else None
     if not volume.shape[1:] == label.shape == (label if lung is None else lung).shape:
         raise UserInputError(
             f"the arrays of {case.case.case_id} do not lie on one grid.",

@@ -43,7 +43,10 @@ class Recipe:
     dice_smoothing: float = option("voxels added to both sides of the Dice's fraction", default=1.0)
     cross_entropy_weight: float = option("weight of the cross-entropy loss", default=1.0)
     lesion_share: float = option("share of patches placed on a lesion, each lesion with equal chance", default=0.6)
-    bright_share: float = option("share of the other patches placed on bright lung structures (vessels)", default=0.3)
+    bright_share: float = option(
+        "share of the other patches placed on bright structures (vessels) of cases that were cropped to the lungs",
+        default=0.3,
+    )
     thick_share: float = option("share of the other patches placed on thick bright structures (hila)", default=0.4)
     augment: bool | None = option(
         "flip, rotate and change the intensity of patches (default: yes; no with --epochs)", default=None

@@ -18,11 +18,14 @@ from medweave_steps.contracts.errors import UsageError, UserInputError
 from medweave_steps.contracts.labels import LUNG_NODULE, CodedTerm, Label, LabelMerge, model_name
 from medweave_steps.contracts.model import ModelCard
 from medweave_steps.contracts.segmentations import Segmentations
+from medweave_steps.deidentify.describe import write_card
+from medweave_steps.evaluate.delivered import read_mask
 from medweave_steps.io.labels import merge_values, merged_labels, parse_labels, parse_merges, read_labels
 from support.checked import check, errors_of, notices_of, only_error, read_truth
 from support.dicom_builder import CtSeries, segmentation, write_datasets
 from support.openvino_models import tiny_card, write_tiny_model
 from support.prepared_builder import prepare
+from support.reported import evaluated
 from support.segmented import CASE, Run, scan_of, segment, series_with
 from support.validators import dciodvfy_errors
 
@@ -257,9 +260,9 @@ def test_the_summary_and_the_index_name_labels_and_merges(tmp_path: Path, capsys
         str(tmp_path / "r.json"),
     ]
     assert main([*words, "--labels", "lung-nodule", "--merge-labels", "1,2:nodule", "--num-threads", "1"]) == 0
-    told = capsys.readouterr().err
-    assert "check: label 1 (nodule): Nodule, Lung" in told
-    assert "check: values 1, 2 as nodule" in told
+    printed = capsys.readouterr().err
+    assert "check: label 1 (nodule): Nodule, Lung" in printed
+    assert "check: values 1, 2 as nodule" in printed
     index = json.loads((tmp_path / "i.json").read_text())
     assert index["labels"] == codec.to_json([LUNG_NODULE])
     assert index["merges"] == [{"values": [1, 2], "name": "nodule"}]
@@ -503,3 +506,62 @@ def test_a_card_with_several_labels_is_refused(tmp_path: Path, capsys: pytest.Ca
     batch = prepare(tmp_path / "batch", [scan_of(series_with())])
     assert segment(tmp_path, tmp_path / "model", batch).exit_code == 65
     assert "1 (nodule), 3 (tumor)" in capsys.readouterr().err
+
+
+# --- evaluate, report and deidentify
+
+
+def test_a_delivered_mask_with_several_labels_is_not_compared(tmp_path: Path) -> None:
+    volumes(tmp_path / "cohort", mask_of(1))
+    (case,) = check(tmp_path / "cohort").index.cases
+    label, place = Label(value=2, name="tumor"), tmp_path / "lesion_mask.nii.gz"
+    for mask in (mask_of(1), mask_of(2)):
+        save_nifti(place, mask)
+        predicted, _ = read_mask(tmp_path / "cohort", tmp_path, case, label)
+        np.testing.assert_array_equal(predicted, mask > 0)
+    for values in ((1, 2), (3,), (2, 3)):
+        save_nifti(place, mask_of(*values))
+        with pytest.raises(UserInputError, match="holds other labels than the ground truth"):
+            read_mask(tmp_path / "cohort", tmp_path, case, label)
+
+
+def test_the_report_takes_title_and_window_from_the_label_and_shows_findings(tmp_path: Path) -> None:
+    _, options = evaluated(tmp_path)
+    finding = {
+        "what": "case-1: another part.",
+        "seen": "body part HEAD",
+        "expected": "Lung",
+        "code": "body-part-differs",
+    }
+    path = tmp_path / "reports/segment/run_report.json"
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"cases": [{"case_id": "case-1", "findings": [finding]}]})
+    )
+    words = ["report", *options, "--output"]
+    assert main([*words, str(tmp_path / "lung")]) == 0
+    page = (tmp_path / "lung/fragment.html").read_text()
+    assert json.loads((tmp_path / "lung/summary.json").read_text())["title"] == "Lung nodule segmentation in chest CT"
+    for text in (
+        "Lung window (level −600 HU, width 1500 HU)",
+        "nodule (value 1; Nodule, Lung)",
+        "Seen: body part HEAD",
+    ):
+        assert text in page
+    for path in tmp_path.glob("batches/*/cohort.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"labels": {"0": "background", "1": "spleen"}}))
+    assert main([*words, str(tmp_path / "spleen")]) == 0
+    page = (tmp_path / "spleen/fragment.html").read_text()
+    assert json.loads((tmp_path / "spleen/summary.json").read_text())["title"] == "Spleen segmentation in CT"
+    assert "Window from −1000 to 400 HU" in page
+    assert "ung window" not in page
+    assert "spleen (value 1; without DICOM codes)" in page
+
+
+def test_deidentify_keeps_label_codes_of_public_schemes(tmp_path: Path) -> None:
+    local = CodedTerm(value="X1", scheme="99HOSPITAL", meaning="Ward 4")
+    labels = [SPLEEN, Label(value=2, name="b", type=local, anatomy=SPLEEN.anatomy)]
+    (tmp_path / "cohort_card.json").write_text(json.dumps({"labels": codec.to_json(labels)}))
+    (tmp_path / "out").mkdir()
+    write_card(tmp_path, ["cohort_card.json"], tmp_path / "out")
+    kept = json.loads((tmp_path / "out/cohort_card.json").read_text())["labels"]
+    assert parse_labels(kept, where="test") == (SPLEEN, Label(value=2, name="b", anatomy=SPLEEN.anatomy))
