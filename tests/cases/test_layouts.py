@@ -58,7 +58,7 @@ def test_an_nnunet_data_set_is_read(tmp_path: Path, seen: Seen):
     code, _, results = check(cohort)
     seen(f"exit code {code}, {results.get('num_labelled')} volumes with a mask")
     assert (code, results["num_cases"], results["num_labelled"]) == (0, 2, 2)
-    assert results["labels"] == {"0": "background", "1": "lesion"}
+    assert [(label["value"], label["name"]) for label in results["labels"]] == [(1, "lesion")]
 
 
 @pytest.mark.case("nnunet_v2", expected="masks of the KiTS layout are masks, not CT volumes")

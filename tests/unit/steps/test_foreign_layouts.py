@@ -51,7 +51,7 @@ def test_an_nnunet_data_set_of_one_channel_is_read(tmp_path):
         "case_009_0000": None,
     }
     index = check(tmp_path / "cohort").index
-    assert index.labels == {"0": "background", "1": "lesion"}
+    assert [(label.value, label.name) for label in index.labels] == [(1, "lesion")]
     assert index.channels == ("CT",)
 
 
@@ -122,7 +122,7 @@ def test_deidentify_reads_an_nnunet_data_set(tmp_path):
     assert main([*words, "--home", str(tmp_path / "home"), "--run-report", str(tmp_path / "r.json")]) == 0
     index = check(out).index
     assert sum(case.ground_truth is not None for case in index.cases) == 2
-    assert index.labels == {"0": "background", "1": "lesion"}
+    assert [(label.value, label.name) for label in index.labels] == [(1, "lesion")]
 
 
 def test_a_mask_that_is_listed_twice_is_ambiguous(tmp_path):
