@@ -84,7 +84,11 @@ def _written(value: float) -> str:
     if isinstance(value, ScalarFloat):
         try:
             return str(Decimal(RoundTripRepresenter().represent_scalar_float(value).value))
-        except (ArithmeticError, IndexError, ValueError):  # ruamel.yaml cannot write some of the forms that it reads: `1e0`
+        except (
+            ArithmeticError,
+            IndexError,
+            ValueError,
+        ):  # ruamel.yaml cannot write some of the forms that it reads: `1e0`
             pass
     return repr(float(value))
 

@@ -19,15 +19,10 @@ from streamflow.core.workflow import CommandOptions, CommandToken, CommandTokenP
 from streamflow.cwl.command import CWLCommandOptions
 
 from medweave_connectors.command_words import command_words
+from medweave_connectors.file_locations import FILE, location_of
 
-_FILE = "file://"
 _BINDING_KEYS = ("position", "prefix", "separate", "itemSeparator", "valueFrom", "shellQuote")
 _stock_create: Callable[..., Any] = streamflow.cwl.translator._create_command
-
-
-def location_of(path: str) -> str:
-    """A path as a location of a token."""
-    return _FILE + urllib.parse.quote(path)
 
 
 class CommandWords(CommandTokenProcessor):  # type: ignore[misc]
@@ -120,8 +115,8 @@ def _moved(path_processor: ModuleType, path: str, old_dir: str, new_dir: str) ->
     """A path or location below one folder, as it is below another one."""
     if old_dir == new_dir:
         return path
-    if path.startswith(_FILE):
-        return location_of(_moved(path_processor, urllib.parse.unquote(path[len(_FILE) :]), old_dir, new_dir))
+    if path.startswith(FILE):
+        return location_of(_moved(path_processor, urllib.parse.unquote(path[len(FILE) :]), old_dir, new_dir))
     if ":/" in path and not path.startswith("/"):  # of another scheme
         return path
     moved: str = path_processor.join(new_dir, path_processor.relpath(path, old_dir))

@@ -14,6 +14,7 @@ from medweave.cwl_shape import CWL_SHAPE
 from medweave_connectors.closest import closest
 from medweave_connectors.documents import parse_mapping, read_mapping, read_text
 from medweave_connectors.field_faults import check, fault_at, faults
+from medweave_connectors.file_locations import path_of, path_of_reference, place_key
 from medweave_connectors.lines import shown
 from medweave_connectors.requests import NAMESPACE, full_name
 from medweave_steps.contracts.errors import UsageError, UserInputError
@@ -214,9 +215,9 @@ def check_path_at_site(path: Path, job: Mapping[str, Any], name: str, workdir: s
         UserInputError: the path is absolute, goes up, or is missing.
     """
     value = job.get(name)
-    text = value.get("path") or value.get("location") or "" if isinstance(value, Mapping) else ""
-    pure = PurePosixPath(str(text))
-    if not text or pure.is_absolute() or ".." in pure.parts or "://" in str(text):
+    text = value.get(place_key(value)) if isinstance(value, Mapping) else None
+    pure = PurePosixPath((path_of(value) if isinstance(value, Mapping) else None) or "/")
+    if pure.is_absolute() or ".." in pure.parts:
         raise fault_at(
             path,
             (name,),
@@ -335,7 +336,7 @@ def _roles(path: Path, steps: list[str]) -> dict[str, str]:
 def _is_gang(path: Path, workflow: Mapping[str, Any], name: str, step: Mapping[str, Any]) -> bool:
     """Whether the step, or the tool that it runs, says that its command may be started once per node."""
     run = step.get("run")
-    if isinstance(run, str) and not (path.parent / run.partition("#")[0]).is_file():
+    if isinstance(run, str) and not (path.parent / path_of_reference(run)).is_file():
         above = (path.parent / run).parent
         near = closest(Path(run).name, [each.name for each in above.glob("*.cwl")])
         raise fault_at(
@@ -344,7 +345,7 @@ def _is_gang(path: Path, workflow: Mapping[str, Any], name: str, step: Mapping[s
         )  # fmt: skip
     tool = run or {}
     if isinstance(run, str):
-        tool = _read_cwl(path.parent / run.partition("#")[0], "CWL tool")
+        tool = _read_cwl(path.parent / path_of_reference(run), "CWL tool")
     return GANG in [*_hints(step, workflow), *_hints(tool, tool if isinstance(run, str) else workflow)]
 
 

@@ -12,6 +12,7 @@ from medweave.deployments import connector_schemas
 from medweave.near_files import near
 from medweave_connectors.documents import read_mapping
 from medweave_connectors.field_faults import FieldFault, fault_at
+from medweave_connectors.file_locations import document_of
 from medweave_connectors.job_values import refuse
 from medweave_connectors.lines import Where, spelled
 from medweave_connectors.placement.managers import check_managers, check_wraps
@@ -77,7 +78,7 @@ def check_documents(document: Mapping[str, Any], file: Path, *, job: Path | None
 
     for name, workflow in document["workflows"].items():
         config = workflow["config"]
-        path = (file.parent / str(config["file"]).partition("#")[0]).resolve()
+        path = document_of(str(config["file"]), file.parent).resolve()
         if not path.is_file() or workflow.get("type") != "cwl":
             continue
         _check_cwl(path)

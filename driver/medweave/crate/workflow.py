@@ -181,7 +181,7 @@ class _Reader:
         """Where a step's process stands: its document, it, and which part of the document it is."""
         if isinstance(run, Mapping):
             return path, run, f"steps/{name}"
-        file = path.parent / str(run)
+        file = path.parent / path_of_reference(str(run))
         return file, self.read(file), ""
 
     def _inside(self, path: Path) -> str:

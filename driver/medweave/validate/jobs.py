@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from medweave.bound_file import EDITOR_LINE
 from medweave.near_files import gone, near
@@ -20,6 +19,7 @@ from medweave.validate.secrets import MOST_BYTES
 from medweave.validate.source import Source, no_json
 from medweave_connectors.closest import closest
 from medweave_connectors.cwl_types import named
+from medweave_connectors.file_locations import path_of, place_key
 from medweave_connectors.job_values import missing_inputs, mistyped_inputs, unknown_inputs
 from medweave_connectors.lines import FieldPath
 
@@ -172,7 +172,7 @@ def misfit(source: Source, workflow: Source) -> Finding | None:
 def _format(source: Source, name: str, value: Any, formats: tuple[str, ...]) -> Iterator[Finding]:
     for inside, each in _files(value):
         said = each.get("format")
-        path = str(each.get("path") or each.get("location") or "")
+        path = path_of(each) or ""
         wanted = [end for full in formats for end in ENDINGS.get(full.rpartition("/")[2], ())]
         of_name = (
             formats
@@ -197,11 +197,9 @@ def _format(source: Source, name: str, value: Any, formats: tuple[str, ...]) -> 
 def _missing(source: Source, name: str, value: Any) -> Iterator[Finding]:
     places = []
     for inside, each in _files(value):
-        key = "path" if each.get("path") else "location"
-        text = str(each.get(key) or "")
-        local = unquote(text.removeprefix("file://")) if text.startswith("file://") else text
-        if local and "://" not in local and "${" not in local:
-            places.append(((name, *inside, key), text, (source.path.parent / local).resolve()))
+        key, local = place_key(each), path_of(each)
+        if local is not None and "${" not in local:
+            places.append(((name, *inside, key), str(each[key]), (source.path.parent / local).resolve()))
     why = {path: gone(path) for _, _, path in places}
     made = ignored(source.path.parent, [path for path, told in why.items() if told])
     for field, text, path in places:
