@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave_connectors.documents import read_mapping
+from medweave_connectors.file_locations import path_of_reference
 from medweave_connectors.lines import shown
 from medweave_steps.contracts.errors import UserInputError
 

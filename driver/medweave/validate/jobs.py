@@ -22,6 +22,7 @@ from medweave_connectors.cwl_types import named
 from medweave_connectors.file_locations import path_of, place_key
 from medweave_connectors.job_values import missing_inputs, mistyped_inputs, unknown_inputs
 from medweave_connectors.lines import FieldPath
+from medweave_connectors.secondary_files import missing_secondary_files
 
 PLACES = ("path", "location", "contents", "listing")  # one of these says what a file or a folder is
 FILE_KEYS = {
@@ -161,6 +162,7 @@ def check_job(source: Source, workflow: Source, at_site: Collection[str]) -> Ite
         yield from _format(source, key, value, formats_of(described, workflow.data))
         if key not in at_site:
             yield from _missing(source, key, value)
+            yield from _missing_secondary(source, key, value, described)
 
 
 def misfit(source: Source, workflow: Source) -> Finding | None:
@@ -214,6 +216,14 @@ def _missing(source: Source, name: str, value: Any) -> Iterator[Finding]:
                 expected="a path from the folder of this file",
                 fix=near(path)[1] or "correct the path, or bind the input to the site that holds it",
             )
+
+
+def _missing_secondary(source: Source, name: str, value: Any, described: Any) -> Iterator[Finding]:
+    for field, pattern, path in missing_secondary_files(value, described, source.path.parent, (name,)):
+        yield source.finding(
+            "job-file", field, f"a file that '{name}' needs next to this one is missing.", seen=f"no file '{path.name}'",
+            expected=f"a secondary file of the pattern '{pattern}'", fix=f"put '{path.name}' into the same folder",
+        )  # fmt: skip
 
 
 def _json(path: Path) -> Iterator[Finding]:
