@@ -1,30 +1,26 @@
 """CWL documents and job files mean what they say: the engine and its parser change paths and some characters.
 
-They treat the paths of documents, of the files that documents name and of some files of their own as URIs that nobody escaped:
+They treat the paths of documents and of the files that documents name as URIs that nobody escaped:
 `%41` becomes A, `+` a blank, and `#` or `?` ends a path. An emoji that JSON writes as two escapes becomes two characters.
 """
 
 from __future__ import annotations
 
-import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import cwl_utils.parser
 import cwl_utils.parser.utils
-import streamflow.cwl.command
 
 from medweave_connectors.documents import with_whole_characters
-from medweave_connectors.file_locations import FILE, document_of, location_of, with_quoted_paths
+from medweave_connectors.file_locations import FILE, document_of, with_quoted_paths
 
 _stock_document: Callable[..., Any] = cwl_utils.parser.load_document_by_uri
 _stock_document_data: Callable[..., Any] = cwl_utils.parser.load_document_by_yaml
 _stock_inputs: Callable[..., Any] = cwl_utils.parser.utils.load_inputfile_by_uri
 _stock_inputs_text: Callable[..., Any] = cwl_utils.parser.utils.load_inputfile_by_string
 _stock_inputs_data: Callable[..., Any] = cwl_utils.parser.utils.load_inputfile_by_yaml
-_stock_adjusted: Callable[..., Any] = streamflow.cwl.command._adjust_input
-_stock_output: Callable[..., Any] = streamflow.cwl.command._adjust_cwl_output
 
 
 def uri_of(path: str | Path) -> str:
@@ -60,25 +56,6 @@ def _inputs_data(version: str, yaml: Any, *arguments: Any, **keywords: Any) -> A
     return _stock_inputs_data(version, with_quoted_paths(yaml), *arguments, **keywords)
 
 
-def _adjusted(job_name: str, input_: Any, path_processor: Any, src_path: str, dst_path: str) -> bool:
-    """Give a file of the working directory its new path and location."""
-    changed = bool(_stock_adjusted(job_name, input_, path_processor, src_path, dst_path))
-    if changed and isinstance(input_, dict) and input_.get("path") == dst_path:
-        input_["location"] = location_of(dst_path)
-    return changed
-
-
-def _output(base_path: Any, job_name: str, path_processor: Any, value: Any) -> Any:
-    """A value of `cwl.output.json` with absolute paths."""
-    if isinstance(value, dict) and value.get("class") in ("File", "Directory"):
-        location = value.get("location")
-        if isinstance(location, str) and "://" not in location:
-            value = {**value, "location": urllib.parse.unquote(location)}
-        value = _stock_output(base_path, job_name, path_processor, value)
-        return value | {"location": location_of(str(value["path"]))} if "path" in value else value
-    return _stock_output(base_path, job_name, path_processor, value)
-
-
 def install() -> None:
     """Put them in the places where the engine looks them up."""
     cwl_utils.parser.load_document_by_uri = _document
@@ -86,5 +63,3 @@ def install() -> None:
     cwl_utils.parser.utils.load_inputfile_by_uri = _inputs
     cwl_utils.parser.utils.load_inputfile_by_string = _inputs_text
     cwl_utils.parser.utils.load_inputfile_by_yaml = _inputs_data
-    streamflow.cwl.command._adjust_input = _adjusted
-    streamflow.cwl.command._adjust_cwl_output = _output
