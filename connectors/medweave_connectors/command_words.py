@@ -57,7 +57,7 @@ def command_words(
         evaluate: returns the value of a text that may hold expressions.
     """
     bound = [*_bound_fields(inputs, values, (), evaluate), *_bound_arguments(arguments, evaluate)]
-    ordered = sorted(bound, key=functools.cmp_to_key(lambda one, other: _compare(one.key, other.key)))
+    ordered = sorted(bound, key=functools.cmp_to_key(_compare))
     return [
         Word(text=text, quoted=each.binding.get("shellQuote") is not False)
         for each in ordered
@@ -78,7 +78,7 @@ def decimal_text(value: float) -> str:
 
 def _written(value: float) -> str:
     """Return a number as its document writes it, as far as ruamel.yaml stores that."""
-    from ruamel.yaml import RoundTripRepresenter
+    from ruamel.yaml.representer import RoundTripRepresenter
     from ruamel.yaml.scalarfloat import ScalarFloat
 
     if isinstance(value, ScalarFloat):
@@ -178,9 +178,9 @@ def _alternative(kinds: Sequence[Any], value: Any) -> Any:
     raise WorkflowExecutionException(f"a value is of none of the types of its input: {kinds}")
 
 
-def _compare(first: Key, second: Key) -> int:
+def _compare(first: _Bound, second: _Bound) -> int:
     """Compare two keys: the shorter one first, and as texts where one part is a name."""
-    for one, other in zip_longest(first, second):
+    for one, other in zip_longest(first.key, second.key):
         if one == other:
             continue
         if one is None or other is None:

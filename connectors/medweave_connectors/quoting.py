@@ -67,14 +67,14 @@ class CommandWords(CommandTokenProcessor):  # type: ignore[misc]
 
 def _create(*, cwl_element: Any, cwl_name_prefix: str, schema_def_types: Mapping[str, Any], **keywords: Any) -> Any:
     """The engine's command of a tool, with our builder of its words."""
-    command = _stock_create(
-        cwl_element=cwl_element, cwl_name_prefix=cwl_name_prefix, schema_def_types=schema_def_types, **keywords
-    )
     inputs = [
         _plain_field(each, streamflow.cwl.utils.get_name("", cwl_name_prefix, each.id), schema_def_types)
         for each in cwl_element.inputs
     ]
     arguments = [each if isinstance(each, str) else _plain_binding(each) for each in cwl_element.arguments or ()]
+    command = _stock_create(
+        cwl_element=cwl_element, cwl_name_prefix=cwl_name_prefix, schema_def_types=schema_def_types, **keywords
+    )
     command.processors = [CommandWords(arguments, inputs, command.is_shell_command)]
     return command
 
