@@ -1,6 +1,6 @@
 """The words of a tool's command line, built from its bindings as cwltool builds them.
 
-The engine's own builder drops words (a field of a nested record beside a bound one), writes `True` for a boolean in an array, gives
+The engine's own builder drops words (of a nested record, if a sibling field has a binding), writes `True` for a boolean in an array, gives
 `valueFrom` of a record's field the whole record, fails on `Any` values that are mappings, and rounds numbers: `1.0e-7` became `0`.
 cwltool rounds the same numbers; CWL v1.2 asks for decimals, so a number is the only word that differs from cwltool's.
 """
@@ -157,7 +157,7 @@ def _own(binding: Any, value: Any, lead: Key, tail: Key, evaluate: Evaluate) -> 
 
 def _below(own: list[_Bound], inner: Iterable[_Bound]) -> list[_Bound]:
     lead = own[0].key if own else ()
-    return [*(_Bound((*lead, *each.key), each.binding, each.value) for each in inner), *own]
+    return [*(_Bound((*lead, *part.key), part.binding, part.value) for part in inner), *own]
 
 
 def _position(binding: Mapping[str, Any], value: Any, evaluate: Evaluate) -> Key:

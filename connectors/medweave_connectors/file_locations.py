@@ -53,9 +53,9 @@ def with_quoted_paths(value: Any) -> Any:
         path = value.get("path")
         if value.get("class") in ("File", "Directory") and isinstance(path, str) and "://" not in path:
             value["path"] = urllib.parse.quote(path)
-        for each in value.values():
-            with_quoted_paths(each)
+        for item in value.values():
+            with_quoted_paths(item)
     elif isinstance(value, list):
-        for each in value:
-            with_quoted_paths(each)
+        for item in value:
+            with_quoted_paths(item)
     return value

@@ -1,7 +1,7 @@
 """The words of a step's command and the locations of its files: the engine's builders, replaced by ours.
 
-Its builder of commands changes values (see `command_words`), and leaves the items of some lists unquoted, so that a shell splits
-names at blanks and runs what they hold. Its paths have `%41` replaced by the letter A.
+The engine's builder of commands changes values (see `command_words`) and leaves the items of some lists unquoted, so that a shell
+splits names at blanks and executes them. The engine replaces `%41` in paths by the letter A.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _plain_type(kind: Any, named: Mapping[str, Any]) -> Any:
     if isinstance(kind, str):
         return _plain_type(named[kind], named) if kind in named else kind
     if isinstance(kind, list):
-        return [_plain_type(each, named) for each in kind]
+        return [_plain_type(alternative, named) for alternative in kind]
     plain = {"type": kind.type_, "inputBinding": _plain_binding(getattr(kind, "inputBinding", None))}
     if isinstance(kind, cwl_utils.parser.ArraySchema):
         return plain | {"items": _plain_type(kind.items, named)}

@@ -31,8 +31,8 @@ def missing_secondary_files(
         path = path_of(value)
         for pattern in _required_patterns(described) if path is not None and (folder / path).is_file() else ():
             name = _with_pattern(str(value.get("basename") or posixpath.basename(str(path))), pattern)
-            if name not in _listed(value) and not (beside := (folder / str(path)).with_name(name)).exists():
-                yield field, pattern, beside
+            if name not in _listed(value) and not (expected := (folder / str(path)).with_name(name)).exists():
+                yield field, pattern, expected
     elif isinstance(value, Mapping):
         for name, inner in _record_fields(described):
             yield from missing_secondary_files(value.get(name), inner, folder, (*field, name))
@@ -66,4 +66,6 @@ def _record_fields(described: Any) -> Iterator[tuple[str, Any]]:
         if kind.get("type") == "array":
             yield from _record_fields({"type": kind.get("items")})
         fields = kind.get("fields") or ()
-        yield from fields.items() if isinstance(fields, Mapping) else ((str(each.get("name")), each) for each in fields)
+        yield from (
+            fields.items() if isinstance(fields, Mapping) else ((str(member.get("name")), member) for member in fields)
+        )

@@ -143,8 +143,8 @@ def test_small_numbers_reach_the_command(project: Path, seen: Callable[[object],
     words = json.loads(printed(project, "numbers"))
     seen(words)
     values = dict(zip(words[::2], words[1::2], strict=True))
-    given = {"--arg": 1e-7, "--lr": 1e-7, "--eps": 1e-8, "--js": 1e-9, "--small": 2.5e-7, "--x": 2.5e-9}
-    assert {name: float(word) for name, word in values.items() if name != "--ys"} == given
+    expected = {"--arg": 1e-7, "--lr": 1e-7, "--eps": 1e-8, "--js": 1e-9, "--small": 2.5e-7, "--x": 2.5e-9}
+    assert {name: float(word) for name, word in values.items() if name != "--ys"} == expected
     assert [float(word) for word in values["--ys"].split(",")] == [1e-7, 4e-30]
     assert "e" not in "".join(values.values())
     scattered = {json.loads(path.read_text(encoding="utf-8"))[1] for path in (project / "results").glob("rates*.txt")}
