@@ -1,8 +1,8 @@
 """The words of a tool's command line, built from its bindings as cwltool builds them.
 
-The engine's own builder drops words (of a nested record, if a sibling field has a binding), writes `True` for a boolean in an array, gives
-`valueFrom` of a record's field the whole record, fails on `Any` values that are mappings, and rounds numbers: `1.0e-7` became `0`.
-cwltool rounds the same numbers; CWL v1.2 asks for decimals, so a number is the only word that differs from cwltool's.
+The engine's own builder drops words of nested records, writes `True` for a boolean in an array, gives `valueFrom` of a record's
+field the whole record, fails on `Any` values that are mappings, and rounds numbers: `1.0e-7` became `0`. cwltool rounds the same
+numbers; CWL v1.2 asks for decimals, so a number is the only word that differs from cwltool's.
 """
 
 from __future__ import annotations
