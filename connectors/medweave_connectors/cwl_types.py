@@ -10,6 +10,7 @@ from medweave_connectors.closest import closest
 from medweave_connectors.lines import FieldPath
 
 PRIMITIVE = ("null", "boolean", "int", "long", "float", "double", "string", "File", "Directory", "Any")
+NUM_BITS = {"int": 32, "long": 64}  # signed
 STREAMS = ("stdin", "stdout", "stderr")
 # What a literal of Python may stand for.
 _LITERALS: tuple[tuple[type, tuple[str, ...]], ...] = (
@@ -179,7 +180,12 @@ def _is(value: Any, each: Any) -> bool:
     if each in ("File", "Directory"):
         return isinstance(value, Mapping) and value.get("class") == each
     names = next((names for kind, names in _LITERALS if isinstance(value, kind)), ())
-    return each in names
+    return each in names and (each not in NUM_BITS or is_in_range(value, each))
+
+
+def is_in_range(value: int, name: str) -> bool:
+    """Return whether an integer fits the type `int` or `long`, as cwltool judges it."""
+    return -(1 << (NUM_BITS[name] - 1)) <= value < 1 << (NUM_BITS[name] - 1)
 
 
 def misfits(value: Any, kind: Type, field: FieldPath = ()) -> Iterator[tuple[FieldPath, Any, Type]]:

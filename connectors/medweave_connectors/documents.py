@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import pickle
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,9 @@ from medweave_steps.contracts.errors import BackendMissingError, StorageError, U
 
 _MOST_NAMED = 5  # files, in an error
 _PARSED: dict[str, Any] = {}
+_PAIR = r"u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})"
+_ESCAPE_PAIR = re.compile(rf"\\{_PAIR}", re.IGNORECASE)
+_ESCAPE = re.compile(rf"\\(?:{_PAIR}|.)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,12 +122,31 @@ def parse_mapping(text: str, path: Path, what: str) -> dict[str, Any]:
     return document
 
 
+def with_whole_characters(text: str) -> str:
+    """Return a JSON text with each character outside the Basic Multilingual Plane as one escape.
+
+    JSON writes such a character as two escapes, which readers of YAML take for two characters or refuse.
+    """
+    if not _ESCAPE_PAIR.search(text):
+        return text
+    try:
+        json.loads(text)
+    except ValueError:
+        return text  # in YAML a backslash may be a character of its own
+    return _ESCAPE.sub(lambda found: _joined(found[1], found[2]) if found[1] else found[0], text)
+
+
+def _joined(high: str, low: str) -> str:
+    code = 0x10000 + ((int(high, 16) - 0xD800) << 10) + int(low, 16) - 0xDC00
+    return f"\\U{code:08x}"
+
+
 @functools.lru_cache(maxsize=256)
 def _loaded(text: str) -> bytes:
     """The document in a text, pickled by us: whoever asks gets one of its own, in a quarter of the time of copy.deepcopy."""
     if text in _PARSED:
         return pickle.dumps(_PARSED[text])
-    document = _yaml("safe").load(text)
+    document = _yaml("safe").load(with_whole_characters(text))
     if "&" in text and "*" in text:
         json.dumps(document, default=str, skipkeys=True)  # a ValueError where an alias repeats what it stands in
     return pickle.dumps(document)
@@ -191,9 +214,18 @@ def _with_comments_above(text: str, offset: int, earlier: int) -> int:
 def _yaml(kind: str) -> Any:
     try:
         from ruamel.yaml import YAML
+        from ruamel.yaml.constructor import SafeConstructor
     except ImportError as error:
         raise not_installed(error) from error
-    return YAML(typ=kind, pure=True)
+
+    class WithoutDates(SafeConstructor):
+        """Reads a date as text, as CWL runners do."""
+
+    WithoutDates.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_str)
+    reader = YAML(typ=kind, pure=True)
+    if kind == "safe":
+        reader.Constructor = WithoutDates
+    return reader
 
 
 def not_installed(error: ImportError) -> BackendMissingError:

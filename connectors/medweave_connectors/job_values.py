@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave_connectors.closest import closest
-from medweave_connectors.cwl_types import Type, misfits, named, of_value, spelled_type, type_of
+from medweave_connectors.cwl_types import NUM_BITS, Type, is_in_range, misfits, named, of_value, spelled_type, type_of
 from medweave_connectors.field_faults import fault_at
 from medweave_connectors.lines import FieldPath, Where
 
@@ -150,6 +150,11 @@ def _fix_of_value(value: Any, kind: Type) -> str:
             return near
         if places:
             return f"write {{class: {places[-1]}, path: {value}}}"
+    widths = sorted((each for each in kind if each in NUM_BITS), key=lambda name: NUM_BITS[name])
+    if isinstance(value, int) and not isinstance(value, bool) and widths:
+        most = (1 << (NUM_BITS[widths[-1]] - 1)) - 1
+        wider = ", or give the input the type long" if widths == ["int"] and is_in_range(value, "long") else ""
+        return f"write an integer from {-most - 1} to {most}{wider}"
     if isinstance(value, Mapping) and places:
         return f"write class: {' or '.join(places)}"
     return f"write one of {', '.join(symbols)}" if symbols else f"write a value of type {spelled_type(kind)}"

@@ -13,7 +13,15 @@ from medweave_connectors.ingest import listings
 from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
 from medweave_connectors.local.connector import MedweaveLocalConnector
 from medweave_connectors.persistence.database import MedweaveDatabase
-from medweave_connectors.placement import deployments, quick_cwl, structure, tools_once, translator
+from medweave_connectors.placement import (
+    deployments,
+    document_loading,
+    quick_cwl,
+    structure,
+    tools_once,
+    translator,
+    work_dir,
+)
 from medweave_connectors.placement.filter import MedweaveFilter
 from medweave_connectors.placement.policy import MedweavePolicy
 from medweave_connectors.placement.scheduler import MedweaveScheduler
@@ -45,6 +53,8 @@ class MedweavePlugin(StreamFlowPlugin):  # type: ignore[misc]
         translator.install()
         tools_once.install()
         quick_cwl.install()
+        document_loading.install()
+        work_dir.install()
         deployments.install()
         transfer_step.install()
         origin.install()

@@ -15,8 +15,16 @@ import yaml  # type: ignore[import-untyped]
 _WORDS = (
     ("null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""]),
     ("bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")),
-    ("int", re.compile(r"^(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$"), list("-+0123456789")),
-    ("float", re.compile(r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$"), list("-+.0123456789")),
+    # The first pattern that matches counts, in this order; the patterns are ruamel.yaml's.
+    (
+        "float",
+        re.compile(
+            r"^(?:[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+"
+            r"|[-+]?\.[0-9_]+(?:[eE][-+][0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+        ),
+        list("-+.0123456789"),
+    ),
+    ("int", re.compile(r"^[-+]?(?:0b[01_]+|0o?[0-7_]+|[0-9_]+|0x[0-9a-fA-F_]+)$"), list("-+0123456789")),
 )
 _STRING = "tag:yaml.org,2002:str"
 _KINDS = {f"tag:yaml.org,2002:{kind}" for kind in ("str", *(name for name, _, _ in _WORDS))}
@@ -43,9 +51,15 @@ def scalar(node: Any) -> Any:
         return None
     if kind == "bool":
         return text.lower() == "true"
-    if kind == "int":
-        return int(text, 0) if text.startswith(("0x", "0o")) else int(text)
-    return float(text) if kind == "float" else text
+    if kind not in ("int", "float"):
+        return text
+    digits = text.replace("_", "").lower()
+    try:
+        if kind == "float":
+            return float(digits.replace(".inf", "inf").replace(".nan", "nan"))
+        return int(digits, 0 if any(base in digits for base in ("0b", "0o", "0x")) else 10)
+    except ValueError:  # `+_`, `._`, or more digits than Python reads: ruamel.yaml has an error there
+        return text
 
 
 def commented(node: Any) -> Any:
@@ -92,6 +106,8 @@ def load(text: str) -> Any:
         Unusual: ruamel.yaml may read it otherwise.
         yaml.YAMLError: it is no YAML.
     """
+    if text.startswith("%"):  # a directive: YAML 1.1 has other words
+        raise Unusual
     loader = Loader(text)
     try:
         node = loader.get_single_node()

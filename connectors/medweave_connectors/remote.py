@@ -6,6 +6,7 @@ No streamflow in here.
 from __future__ import annotations
 
 import contextlib
+import posixpath
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
@@ -40,7 +41,12 @@ def shell_line(
     exports = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
     files = (("<", stdin), (">", stdout), ("2>", stderr))
     redirections = [f"{sign} {shlex.quote(file)}" for sign, file in files if file is not None]
-    return " && ".join((f"cd {shlex.quote(workdir)}", *exports, " ".join(("exec", *command, *redirections))))
+    # A tool may name a file in a folder that is not there yet.
+    folders = {
+        posixpath.dirname(file) for file in (stdout, stderr) if file is not None and not file.startswith("/")
+    } - {""}
+    made = [f"mkdir -p -- {shlex.join(sorted(folders))}"] if folders else []
+    return " && ".join((f"cd {shlex.quote(workdir)}", *made, *exports, " ".join(("exec", *command, *redirections))))
 
 
 def utility_line(

@@ -14,6 +14,7 @@ from medweave.cwl_shape import CWL_SHAPE
 from medweave_connectors.closest import closest
 from medweave_connectors.documents import parse_mapping, read_mapping, read_text
 from medweave_connectors.field_faults import check, fault_at, faults
+from medweave_connectors.file_locations import path_of, path_of_reference, place_key
 from medweave_connectors.lines import shown
 from medweave_connectors.placement.containers import image_of, refusal
 from medweave_connectors.requests import NAMESPACE, full_name
@@ -217,9 +218,9 @@ def check_path_at_site(path: Path, job: Mapping[str, Any], name: str, workdir: s
         UserInputError: the path is absolute, goes up, or is missing.
     """
     value = job.get(name)
-    text = value.get("path") or value.get("location") or "" if isinstance(value, Mapping) else ""
-    pure = PurePosixPath(str(text))
-    if not text or pure.is_absolute() or ".." in pure.parts or "://" in str(text):
+    text = value.get(place_key(value)) if isinstance(value, Mapping) else None
+    pure = PurePosixPath((path_of(value) if isinstance(value, Mapping) else None) or "/")
+    if pure.is_absolute() or ".." in pure.parts:
         raise fault_at(
             path,
             (name,),
@@ -365,7 +366,7 @@ def _tool(path: Path, name: str, step: Mapping[str, Any]) -> Mapping[str, Any]:
     run = step.get("run")
     if not isinstance(run, str):
         return run or {}
-    file = run.partition("#")[0]
+    file = path_of_reference(run)
     if not (path.parent / file).is_file():
         above = (path.parent / run).parent
         near = closest(Path(run).name, [tool.name for tool in above.glob("*.cwl")])

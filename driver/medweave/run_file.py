@@ -12,11 +12,13 @@ from medweave.deployments import connector_schemas
 from medweave.near_files import near
 from medweave_connectors.documents import read_mapping
 from medweave_connectors.field_faults import FieldFault, fault_at
+from medweave_connectors.file_locations import document_of
 from medweave_connectors.job_values import refuse
 from medweave_connectors.lines import Where, spelled
 from medweave_connectors.placement.managers import check_managers, check_wraps
 from medweave_connectors.placement.names import check_named
 from medweave_connectors.placement.paths import resolve_paths
+from medweave_connectors.secondary_files import missing_secondary_files
 from medweave_steps.contracts.errors import UserInputError
 
 if TYPE_CHECKING:
@@ -77,7 +79,7 @@ def check_documents(document: Mapping[str, Any], file: Path, *, job: Path | None
 
     for name, workflow in document["workflows"].items():
         config = workflow["config"]
-        path = (file.parent / str(config["file"]).partition("#")[0]).resolve()
+        path = document_of(str(config["file"]), file.parent).resolve()
         if not path.is_file() or workflow.get("type") != "cwl":
             continue
         _check_cwl(path)
@@ -137,6 +139,25 @@ def _check_inputs(job: Path, workflow: Path, held: Collection[str], *, hides: bo
             job, field, "there is no such file or folder.", seen=str(path), expected="a path from the folder of this file",
             do=near(path)[1] or "correct the path, or make it first",
         )  # fmt: skip
+    for name, declared in named(described.data.get("inputs")).items():
+        if name in values and name not in held:
+            _check_secondary(job, name, values[name], declared, hides=hides)
+
+
+def _check_secondary(job: Path, name: str, value: Any, declared: Any, *, hides: bool) -> None:
+    """Refuse an input without a secondary file that it must have. Args: declared: the input in its workflow."""
+    for field, pattern, path in missing_secondary_files(value, declared, job.resolve().parent, (name,)):
+        what, expected = (
+            "a file that must be next to this one is missing.",
+            f"a secondary file of the pattern '{pattern}'",
+        )
+        if hides:
+            raise UserInputError(
+                f"the input '{name}' of the job file: {spelled(field)}: {what}", expected=expected, do=LOOK
+            )
+        raise fault_at(
+            job, field, what, seen=f"no file '{path.name}'", expected=expected, do="put it into the same folder"
+        )
 
 
 def _without_values(found: Finding) -> UserInputError:

@@ -1,4 +1,4 @@
-"""Faults C18 and C19 of the engine, of items and folders: they are shown on stock StreamFlow, and not there with medweave."""
+"""Faults C18 to C23 of the engine, of words, values and names: stock StreamFlow shows them, and medweave does not have them."""
 
 from __future__ import annotations
 
@@ -77,6 +77,55 @@ def test_items_are_words_however_a_list_is_bound(ours: Path, kind: Any, binding:
         names = "one $HOME"
     tool = {"inputs": {"names": {"type": kind, "inputBinding": binding}}}
     assert words(ours, tool, ours=True, job={"names": names}) == list(expected)
+
+
+def test_c20_a_small_number_is_not_rounded_to_zero(stock: Path, ours: Path, stock_only: bool) -> None:
+    tool: dict[str, Any] = {"inputs": {"rate": {"type": "double", "inputBinding": {"prefix": "--rate"}}}}
+    job = {"rate": 1.0e-7}
+    stock_words = words(stock, tool, ours=False, job=job)
+    shown(stock_words == ["--rate", "0"], stock_words)
+    if stock_only:
+        return
+    assert words(ours, tool, ours=True, job=job) == ["--rate", "0.0000001"]
+
+
+def test_c21_no_word_of_a_record_is_dropped(stock: Path, ours: Path, stock_only: bool) -> None:
+    inner = {"type": "record", "fields": {"name": {"type": "string", "inputBinding": {"valueFrom": "is $(self)"}}}}
+    outer = {"type": "record", "fields": {"labels": "string[]", "patient": {"type": inner}}}
+    tool = {"inputs": {"study": {"type": outer, "inputBinding": {}}}}
+    job = {"study": {"labels": ["a"], "patient": {"name": "b"}}}
+    stock_words = words(stock, tool, ours=False, job=job)
+    shown(stock_words == [], stock_words)
+    if stock_only:
+        return
+    assert words(ours, tool, ours=True, job=job) == ["is b"]
+
+
+def test_c22_a_path_leads_to_the_file_of_its_name(stock: Path, ours: Path, stock_only: bool) -> None:
+    for folder in (stock, ours):
+        (folder / "50%41.txt").write_text("right")
+        (folder / "50A.txt").write_text("wrong")
+    tool = {"inputs": {"dose": {"type": "File", "loadContents": True}}, "arguments": ["$(inputs.dose.contents)"]}
+    job = {"dose": {"class": "File", "path": "50%41.txt"}}
+    stock_words = words(stock, tool, ours=False, job=job)
+    shown(stock_words == ["wrong"], stock_words)
+    if stock_only:
+        return
+    assert words(ours, tool, ours=True, job=job) == ["right"]
+
+
+def test_c23_a_file_may_be_written_into_a_folder(stock: Path, ours: Path, stock_only: bool) -> None:
+    listing = [{"entryname": "settings/rate.txt", "entry": "0.1"}]
+    keys = {"requirements": {"InitialWorkDirRequirement": {"listing": listing}}, "stdout": "logs/log.txt"}
+    tools = {"first": ("cp settings/rate.txt result.txt", keys)}
+    write_workflow(stock, tools, file=stock_file(stock))
+    ended = run_stock(stock)
+    shown(ended.exit_code != 0 and "No such file" in ended.stderr, ended.stderr)
+    if stock_only:
+        return
+    write_workflow(ours, tools)
+    assert run(ours).exit_code == 0
+    assert (ours / "results" / "result.txt").read_text() == "0.1"
 
 
 def test_c19_a_folder_is_listed_for_nobody_who_did_not_ask(stock: Path, ours: Path, stock_only: bool) -> None:

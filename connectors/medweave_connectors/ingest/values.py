@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import posixpath
-import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from medweave_connectors.placement.addresses import scheme_of
+from medweave_connectors.file_locations import location_of, path_of
 
-_FILE = "file://"
 # Of a token, what holds or tells the path; the engine makes them anew from the new one.
 _OF_THE_PATH = ("location", "path", "dirname", "nameroot", "nameext")
 
@@ -29,18 +27,10 @@ def behind_links(value: Any, link_of: Callable[[str], str], *, folder: str) -> A
         for name in ("secondaryFiles", "listing"):
             if name in new:
                 new[name] = [behind_links(each, link_of, folder=folder) for each in new[name]]
-        if (path := _path_of(value, folder)) is None:
+        if (path := path_of(value)) is None:
             return {**value, **new}  # its content or listing stands in the job file itself
-        link = link_of(path)
-        return new | {"path": link, "location": _FILE + urllib.parse.quote(link)}
+        link = link_of(posixpath.normpath(posixpath.join(folder, path)))
+        return new | {"path": link, "location": location_of(link)}
     if isinstance(value, list):
         return [behind_links(each, link_of, folder=folder) for each in value]
     return value
-
-
-def _path_of(value: Mapping[str, Any], folder: str) -> str | None:
-    location = value.get("location", value.get("path"))
-    if not isinstance(location, str) or scheme_of(location):
-        return None
-    path = urllib.parse.unquote(location[len(_FILE) :]) if location.startswith(_FILE) else location
-    return posixpath.normpath(posixpath.join(folder, path))

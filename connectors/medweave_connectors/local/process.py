@@ -117,7 +117,11 @@ class Command:
         with contextlib.ExitStack() as files:
 
             def redirected(name: str | None, mode: str, otherwise: int) -> IO[bytes] | int:
-                return otherwise if name is None else files.enter_context((workdir / name).open(mode))
+                if name is None:
+                    return otherwise
+                if mode == "wb":
+                    (workdir / name).parent.mkdir(parents=True, exist_ok=True)
+                return files.enter_context((workdir / name).open(mode))
 
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", "exec " + " ".join(words)],

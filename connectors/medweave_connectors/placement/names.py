@@ -14,6 +14,7 @@ from typing import Any
 
 from medweave_connectors.closest import closest
 from medweave_connectors.field_faults import FieldFault, fault_at
+from medweave_connectors.file_locations import document_of
 from medweave_connectors.lines import FieldPath
 from medweave_connectors.placement.bindings import targets
 
@@ -88,7 +89,7 @@ def check_files(config: Mapping[str, Any]) -> None:
     for name, workflow in (config.get("workflows") or {}).items():
         for key, what in (("file", "CWL workflow"), ("settings", "job file")):
             text = workflow["config"].get(key)
-            if text is None or "://" in text or (path := file.parent / text.partition("#")[0]).is_file():
+            if text is None or "://" in text or (path := document_of(text, file.parent)).is_file():
                 continue
             beside = sorted(each.name for each in path.parent.iterdir()) if path.parent.is_dir() else []
             raise fault_at(

@@ -16,8 +16,8 @@ from streamflow.workflow.step import _reduce_statuses
 from streamflow.workflow.utils import check_termination
 
 from medweave_connectors.errors import SiteConfigError
+from medweave_connectors.file_locations import location_of
 from medweave_connectors.placement.addresses import scheme_of
-from medweave_connectors.quoting import location_of
 from medweave_connectors.transfer.classes import port_of
 from medweave_connectors.transfer.guard import carrying
 from medweave_connectors.transfer.manager import MedweaveDataManager

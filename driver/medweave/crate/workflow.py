@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave_connectors.documents import read_mapping
+from medweave_connectors.file_locations import path_of_reference
 from medweave_connectors.lines import shown
 from medweave_steps.contracts.errors import UserInputError
 
@@ -181,7 +182,7 @@ class _Reader:
         """Where a step's process stands: its document, it, and which part of the document it is."""
         if isinstance(run, Mapping):
             return path, run, f"steps/{name}"
-        file = path.parent / str(run)
+        file = path.parent / path_of_reference(str(run))
         return file, self.read(file), ""
 
     def _inside(self, path: Path) -> str:

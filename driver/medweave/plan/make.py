@@ -24,6 +24,7 @@ from medweave.validate.places import tools_of
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source
 from medweave_connectors.cwl_types import Array, Record, Type, named, type_of
+from medweave_connectors.file_locations import place_key
 from medweave_connectors.lines import line_of, shown, spelled
 from medweave_connectors.reuse.kept import Kept
 from medweave_connectors.transfer.classes import WORKFLOW, in_order
@@ -293,7 +294,7 @@ def _place_of_missing(fitted: Fitted, name: str, value: Any, folder: Path) -> st
 
 
 def _path_in(value: Any) -> str:
-    return str(value.get("path") or value.get("location")) if isinstance(value, Mapping) else "one of several paths"
+    return str(value.get(place_key(value))) if isinstance(value, Mapping) else "one of several paths"
 
 
 def _moves(given: _Given, sizes: Mapping[str, Size | None]) -> Iterator[Move]:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from medweave.near_files import gone
+from medweave_connectors.file_locations import path_of, place_key
 from medweave_connectors.lines import FieldPath
 
 
@@ -61,12 +61,9 @@ def missing_in(value: Any, folder: Path, field: FieldPath = ()) -> Iterator[tupl
         field: of the value.
     """
     if isinstance(value, Mapping):
-        key = "path" if value.get("path") else "location"
-        text = value.get(key)
-        if value.get("class") in ("File", "Directory") and isinstance(text, str) and text:
-            path = _local(text, folder)
-            if path is not None and gone(path):
-                yield (*field, key), path
+        path = path_of(value) if value.get("class") in ("File", "Directory") else None
+        if path is not None and gone(folder / path):
+            yield (*field, place_key(value)), folder / path
         for name, item in value.items():
             yield from missing_in(item, folder, (*field, name))
     elif isinstance(value, list):
@@ -74,23 +71,14 @@ def missing_in(value: Any, folder: Path, field: FieldPath = ()) -> Iterator[tupl
             yield from missing_in(item, folder, (*field, number))
 
 
-def _local(text: str, folder: Path) -> Path | None:
-    """Where a path or `file://` URL leads; None behind another URL."""
-    if "://" not in text:
-        return folder / text
-    parts = urlsplit(text)
-    return Path(unquote(parts.path)) if parts.scheme == "file" else None
-
-
 def _of_one(value: Mapping[str, Any], folder: Path) -> Size | None:
-    text = str(value.get("path") or value.get("location") or "")
-    if not text:
+    if not value.get(place_key(value)):
         if value["class"] == "File":
             return Size(1, len(str(value.get("contents", "")).encode()))
         return size_of(value.get("listing") or [], folder)
-    path = _local(text, folder)
-    if path is None:
+    if (local := path_of(value)) is None:
         return None
+    path = folder / local
     if not path.exists():
         raise FileNotFoundError(None, "there is no such file or folder", str(path))
     return _of_folder(path) if path.is_dir() else Size(1, path.stat().st_size)

@@ -8,6 +8,7 @@ from typing import Any
 
 from medweave.deployments import connector_schemas
 from medweave_connectors.documents import read_mapping
+from medweave_connectors.file_locations import path_of_reference
 from medweave_connectors.placement.bindings import our_deployments
 
 NAMED_IN_CWL = ("run", "$import", "$include", "$mixin")
@@ -62,7 +63,7 @@ def _named_in(value: Any) -> Iterator[str]:
         for key, inner in value.items():
             if key in NAMED_IN_CWL and isinstance(inner, str):
                 if "://" not in inner and not inner.startswith("#"):
-                    yield inner.partition("#")[0]
+                    yield path_of_reference(inner)
             else:
                 yield from _named_in(inner)
     elif isinstance(value, list):

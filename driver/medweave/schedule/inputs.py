@@ -9,6 +9,7 @@ from typing import Any
 
 from medweave.schedule.definition import definition_files, job_file
 from medweave_connectors.documents import read_mapping
+from medweave_connectors.file_locations import path_of, place_key
 from medweave_connectors.reuse.content import Contents
 from medweave_connectors.reuse.key import described, key_of
 
@@ -58,6 +59,6 @@ def _with_paths(value: Any, folder: Path) -> Any:
         return value
     if value.get("class") not in ("File", "Directory"):
         return {key: _with_paths(each, folder) for key, each in value.items()}
-    named = str(value.get("path") or value.get("location") or "").removeprefix("file://")
+    named = path_of(value) or str(value.get(place_key(value)) or "")
     beside = [_with_paths(each, folder) for each in value.get("secondaryFiles") or []]
     return {**value, "path": str(folder / named), "secondaryFiles": beside}

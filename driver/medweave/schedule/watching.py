@@ -11,6 +11,7 @@ from medweave.schedule.document import Schedule
 from medweave.schedule.studies import Found, ReceivedFolder, Source, Study, WatchedFolder, find, take_in
 from medweave_connectors.documents import read_mapping
 from medweave_connectors.field_faults import fault_at
+from medweave_connectors.file_locations import path_of
 from medweave_connectors.lines import Where, shown
 from medweave_connectors.reuse.content import Contents
 
@@ -46,8 +47,8 @@ class Watching:
     def _check_job(self) -> None:
         job = job_file(self._schedule.file)
         values = read_mapping(job, "job file").values() if job is not None else []
-        named = [each.get("path") or each.get("location") for each in values if isinstance(each, Mapping)]
-        if job is None or self._into not in {job.parent / str(each) for each in named if each}:
+        named = [path_of(value) for value in values if isinstance(value, Mapping)]
+        if job is None or self._into not in {job.parent / path for path in named if path is not None}:
             raise fault_at(
                 self._schedule.path, ("watch", "into"), "no input of the job file is this folder, so new studies would not be run.",
                 seen=f"paths in {shown(job)}" if job is not None else "no job file", expected=f"path: {self._into}",

@@ -21,6 +21,7 @@ from medweave.validate.source import Source
 from medweave_connectors.closest import closest
 from medweave_connectors.cwl_types import named
 from medweave_connectors.field_faults import FieldFault, faults
+from medweave_connectors.file_locations import document_of
 from medweave_connectors.lines import FieldPath
 from medweave_connectors.placement.bindings import OUR_TYPES, our_deployments, targets
 from medweave_connectors.placement.data_rules import too_sensitive
@@ -165,7 +166,7 @@ def _files(source: Source, field: FieldPath, workflow: Mapping[str, Any]) -> Ite
         text = workflow["config"].get(key)
         if text is None:
             continue
-        path = source.path.parent / text.partition("#")[0]
+        path = document_of(text, source.path.parent)
         if "://" not in text and not path.is_file():
             names, fix = near(path)
             yield source.finding(

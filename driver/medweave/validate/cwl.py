@@ -24,6 +24,7 @@ from medweave.validate.tools import check_hints, check_outputs, check_positions
 from medweave_connectors.closest import closest
 from medweave_connectors.cwl_types import BadType, named, of_value, parse, required, spelled_type, type_of
 from medweave_connectors.field_faults import faults
+from medweave_connectors.file_locations import path_of_reference
 from medweave_connectors.lines import FieldPath
 from medweave_connectors.quick_yaml import commented
 
@@ -369,4 +370,4 @@ def _unused(source: Source) -> Iterator[Finding]:
 
 def path_of_run(source: Source, run: Any) -> Path | None:
     """The file that a step runs; None where the tool stands in the step."""
-    return (source.path.parent / run.partition("#")[0]).resolve() if isinstance(run, str) else None
+    return (source.path.parent / path_of_reference(run)).resolve() if isinstance(run, str) else None

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from medweave.bound_file import EDITOR_LINE
 from medweave.near_files import gone, near
@@ -20,8 +19,10 @@ from medweave.validate.secrets import MOST_BYTES
 from medweave.validate.source import Source, no_json
 from medweave_connectors.closest import closest
 from medweave_connectors.cwl_types import named
+from medweave_connectors.file_locations import path_of, place_key
 from medweave_connectors.job_values import missing_inputs, mistyped_inputs, unknown_inputs
 from medweave_connectors.lines import FieldPath
+from medweave_connectors.secondary_files import missing_secondary_files
 
 PLACES = ("path", "location", "contents", "listing")  # one of these says what a file or a folder is
 FILE_KEYS = {
@@ -161,6 +162,7 @@ def check_job(source: Source, workflow: Source, at_site: Collection[str]) -> Ite
         yield from _format(source, key, value, formats_of(described, workflow.data))
         if key not in at_site:
             yield from _missing(source, key, value)
+            yield from _missing_secondary(source, key, value, described)
 
 
 def misfit(source: Source, workflow: Source) -> Finding | None:
@@ -172,7 +174,7 @@ def misfit(source: Source, workflow: Source) -> Finding | None:
 def _format(source: Source, name: str, value: Any, formats: tuple[str, ...]) -> Iterator[Finding]:
     for inside, each in _files(value):
         said = each.get("format")
-        path = str(each.get("path") or each.get("location") or "")
+        path = path_of(each) or ""
         wanted = [end for full in formats for end in ENDINGS.get(full.rpartition("/")[2], ())]
         of_name = (
             formats
@@ -197,11 +199,9 @@ def _format(source: Source, name: str, value: Any, formats: tuple[str, ...]) -> 
 def _missing(source: Source, name: str, value: Any) -> Iterator[Finding]:
     places = []
     for inside, each in _files(value):
-        key = "path" if each.get("path") else "location"
-        text = str(each.get(key) or "")
-        local = unquote(text.removeprefix("file://")) if text.startswith("file://") else text
-        if local and "://" not in local and "${" not in local:
-            places.append(((name, *inside, key), text, (source.path.parent / local).resolve()))
+        key, local = place_key(each), path_of(each)
+        if local is not None and "${" not in local:
+            places.append(((name, *inside, key), str(each[key]), (source.path.parent / local).resolve()))
     why = {path: gone(path) for _, _, path in places}
     made = ignored(source.path.parent, [path for path, told in why.items() if told])
     for field, text, path in places:
@@ -216,6 +216,14 @@ def _missing(source: Source, name: str, value: Any) -> Iterator[Finding]:
                 expected="a path from the folder of this file",
                 fix=near(path)[1] or "correct the path, or bind the input to the site that holds it",
             )
+
+
+def _missing_secondary(source: Source, name: str, value: Any, described: Any) -> Iterator[Finding]:
+    for field, pattern, path in missing_secondary_files(value, described, source.path.parent, (name,)):
+        yield source.finding(
+            "job-file", field, f"a file that '{name}' needs next to this one is missing.", seen=f"no file '{path.name}'",
+            expected=f"a secondary file of the pattern '{pattern}'", fix=f"put '{path.name}' into the same folder",
+        )  # fmt: skip
 
 
 def _json(path: Path) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from medweave.validate.findings import Finding
+from medweave_connectors.documents import with_whole_characters
 from medweave_connectors.lines import FieldPath, below, position
 from medweave_connectors.quick_yaml import Loader, scalar
 
@@ -59,7 +60,7 @@ def read(path: Path) -> tuple[list[Source], list[Finding]]:
     """The documents of a file, and what is wrong with it as YAML."""
     try:
         text = path.read_text(encoding="utf-8")
-        loader = Loader(text)
+        loader = Loader(with_whole_characters(text))
         try:
             roots = []
             while loader.check_node():

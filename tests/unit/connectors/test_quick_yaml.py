@@ -16,6 +16,7 @@ from schema_salad.utils import yaml_no_ts
 from streamflow.cwl.command import _get_value_repr
 
 from medweave_connectors import quick_yaml
+from medweave_connectors.documents import parse_mapping
 from medweave_connectors.placement import quick_cwl
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -35,6 +36,9 @@ WORDS = st.sampled_from(
         ".5",
         "-0",
         "2026-11-25",
+        "1_000",
+        ".inf",
+        "0b11",
         "12:30:45",
         "a: b",
         "#c",
@@ -87,6 +91,29 @@ def test_what_is_read_at_all_is_read_alike(value: Any, width: int, flow: bool) -
         return
     if isinstance(value, dict | list):  # the stock reader keeps no bare scalar
         assert repr(plain(found)) == repr(plain(yaml_no_ts().load(text)))
+
+
+@given(word=st.text("0123456789._+-eEboxinfNaAyYtruTR~", min_size=1, max_size=7))
+def test_every_reader_takes_a_word_for_the_same_value(word: str) -> None:
+    text = f"a: {word}\n"
+    try:
+        expected = plain(yaml_no_ts().load(text)["a"])
+    except (YAMLError, ValueError):  # such as `+_`
+        return
+    try:
+        document = plain(quick_yaml.load(text)["a"])
+    except quick_yaml.Unusual:
+        document = expected
+    of_driver = quick_yaml.scalar(yaml.compose(text, quick_yaml.Loader).value[0][1])
+    of_site_files = parse_mapping(text, Path("x.yml"), "file")["a"]
+    assert {repr(value) for value in (document, of_driver, of_site_files)} == {repr(_number(expected))}
+
+
+def _number(value: Any) -> Any:
+    """Return a number without its text."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    return int(value) if isinstance(value, int) else float(value)
 
 
 def written(number: Any) -> str:

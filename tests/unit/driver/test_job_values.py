@@ -26,6 +26,9 @@ PAIR = {"type": "record", "fields": {"name": "string", "slices": "int[]", "note"
         ({"name": "a", "slices": [1, None]}, PAIR, [("slices", 1)]),
         ({"slices": [1]}, PAIR, [()]),
         ([1, 2], "int[]", []),
+        ([2**31 - 1, 2**31, -(2**31), -(2**31) - 1], "int[]", [(1,), (3,)]),
+        ([2**31, 2**63 - 1, 2**63, -(2**63) - 1], "long[]", [(2,), (3,)]),
+        ([2**64, 1.5], "double[]", []),
     ],
 )
 def test_a_value_is_wrong_where_its_item_is(value: Any, kind: Any, fields: list[Any]) -> None:
@@ -46,6 +49,16 @@ def test_an_item_of_a_list_has_its_own_line(tmp_path: Path) -> None:
     job = "views: [axial,\n  coronal,\n  sagital]\n"
     kind = "{type: array, items: {type: enum, symbols: [axial, coronal, sagittal]}}"
     assert told(tmp_path, job, f"{{views: {{type: {kind}}}}}") == [(3, "views[2]", "job-type")]
+
+
+def test_an_integer_out_of_range_is_told_with_the_range(tmp_path: Path) -> None:
+    (tmp_path / "x.cwl").write_text("cwlVersion: v1.2\nclass: Workflow\ninputs: {n: int, m: long}\n", encoding="utf-8")
+    (tmp_path / "job.yml").write_text(f"n: {2**31}\nm: {2**63}\n", encoding="utf-8")
+    (source,), (workflow,) = read(tmp_path / "job.yml")[0], read(tmp_path / "x.cwl")[0]
+    assert [found.fix for found in check_job(source, workflow, ())] == [
+        "write an integer from -2147483648 to 2147483647, or give the input the type long",
+        "write an integer from -9223372036854775808 to 9223372036854775807",
+    ]
 
 
 def test_a_null_is_the_default(tmp_path: Path) -> None:
