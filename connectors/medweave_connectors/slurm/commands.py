@@ -17,12 +17,14 @@ from medweave_connectors.slurm.service import Allocation, Service
 
 FOLLOW_BYTES = 65536
 TAIL_BYTES = 16384
+RECORD_BYTES = 400  # of a file that holds an exit code, two times and a host name, unless the job writes there
 END = "medweave-end"
 SACCT_FIELDS = (
     "JobIDRaw", "State", "ExitCode", "ElapsedRaw", "Submit", "Start", "TotalCPU", "MaxRSS", "NodeList", "Timelimit", "Reason",
     "WorkDir",
 )  # fmt: skip
 _JOBS = "'job %i|%T|%r|%S|%k'"
+_WORDS_ALONE = "tr -dc '0-9A-Za-z._ -'"
 _BASE64 = "base64 | tr -d '\\n'"
 
 
@@ -141,7 +143,7 @@ def _end_of(job: EndOf) -> tuple[str, ...]:
         f"echo of {job.job_id}",
         controller if job.starts_again else f"{well} || {controller}",
         f"if cd {shlex.quote(job.files.folder)}; then "
-        'for f in exit exit.*; do [ -f "$f" ] && echo file "$f" $(cat "$f"); done; '
+        f'for f in exit exit.*; do [ -f "$f" ] && echo file "$f" $(head -c {RECORD_BYTES} "$f" | {_WORDS_ALONE}); done; '
         f'for f in stdout stderr stderr.*; do [ -f "$f" ] && echo tail "$f" $(tail -c {TAIL_BYTES} "$f" | {_BASE64}); done; fi',
     )
 
