@@ -166,7 +166,7 @@ class CommandFailed(WorkflowExecutionException):  # type: ignore[misc]
     def __init__(self, command: Sequence[str], place: str, told: tuple[str, int]) -> None:
         program = next((word for word in " ".join(command).split() if _PROGRAM.fullmatch(word)), "a command")
         reason = reason_in(told[0])
-        super().__init__(f"`{program}` in {place} ended with exit code {told[1]}{f': {reason}' if reason else ''}")
+        super().__init__(f"`{program}` in {place} ended with {told[1]}{f': {reason}' if reason else ''}")
 
 
 class OutputNotCollected(WorkflowExecutionException):  # type: ignore[misc]

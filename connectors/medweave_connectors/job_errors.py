@@ -20,8 +20,8 @@ from medweave_connectors.errors import (
     TransferFailed,
 )
 from medweave_connectors.record import current
-from medweave_connectors.untrusted_text import plain, plain_line
 from medweave_steps.contracts.errors import StepError, StorageError
+from medweave_steps.contracts.untrusted_text import plain, plain_line
 
 # The words of these errors are ours, and hold no name of a patient or a file.
 _SAFE = (CommandFailed, ImpossibleRequest, OutputNotCollected, SiteConfigError, StepError, TransferFailed)

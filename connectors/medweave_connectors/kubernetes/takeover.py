@@ -25,9 +25,8 @@ from medweave_connectors.kubernetes.job_states import JobState, judge_job
 from medweave_connectors.left_jobs import journal, work
 from medweave_connectors.left_jobs.journal import KUBERNETES, Submission
 from medweave_connectors.pods import owner
-from medweave_connectors.pods.cluster import Refused
+from medweave_connectors.pods.cluster import Refused, read_pod
 from medweave_connectors.pods.errors import PodLost
-from medweave_connectors.pods.pod import parse_pod
 from medweave_connectors.pods.step import Step
 from medweave_connectors.record import console, current
 
@@ -50,7 +49,7 @@ def wanted(
     run = current()
     if run is None:
         return None
-    found = parse_pod(standing).container(site.container)
+    found = read_pod(standing).container(site.container)
     parts = {
         "words": list(step.words),
         "environment": dict(step.environment),

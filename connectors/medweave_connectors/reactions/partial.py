@@ -33,9 +33,10 @@ class MedweaveExecuteStep(TellsData, NotesClasses, ReusesWork, CWLExecuteStep): 
             note_job_error(job.name, error)
             raise
 
-    async def _retrieve_output(self, *, output_name: str, **keywords: Any) -> None:
+    async def _retrieve_output(self, **keywords: Any) -> None:
+        output_name = keywords["output_name"]
         try:
-            await super()._retrieve_output(output_name=output_name, **keywords)
+            await super()._retrieve_output(**keywords)
         except (TransferFailed, StreamBroke):
             raise
         except Exception as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from medweave_connectors.untrusted_text import plain
+from medweave_steps.contracts.untrusted_text import plain
 
 LABEL_WIDTH = 12
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from medweave_connectors.record import whole_lines
-from medweave_connectors.untrusted_text import plain_value
 from medweave_steps.contracts.errors import StorageError, UsageError
 from medweave_steps.contracts.event import EventType
+from medweave_steps.contracts.untrusted_text import plain_value
 
 SYNC_INTERVAL_S = 1.0
 

@@ -86,7 +86,7 @@ class JobRecord:
     @property
     def message(self) -> str:
         """The part of `cause` that is known to hold no patient data."""
-        if self.outcome is not None and self.outcome.cause:
+        if self.outcome is not None and (self.outcome.cause or self.outcome.message):
             return self.outcome.message
         return self.error_message
 

@@ -14,8 +14,8 @@ from typing import Any
 from medweave_connectors.record.causes import cause, step_message
 from medweave_connectors.record.job import CommandOutcome
 from medweave_connectors.record.registry import current
-from medweave_connectors.untrusted_text import load_json, plain, plain_line
 from medweave_steps.contracts.progress import JSON_PREFIX, sentence
+from medweave_steps.contracts.untrusted_text import load_json, plain, plain_line
 
 NOTICE_MARK = ": note: "
 TAIL_LINES = 60

@@ -15,7 +15,7 @@ from medweave_connectors.reactions.table import Checkpoint
 from medweave_connectors.slurm.commands import END, SACCT_FIELDS
 from medweave_connectors.slurm.states import Told
 from medweave_connectors.slurm.words import unanswered
-from medweave_connectors.untrusted_text import number, plain_line, whole_number
+from medweave_steps.contracts.untrusted_text import number, plain_line, whole_number
 
 REFUSAL_LINES, PATH_CHARACTERS = 20, 5000
 _SIZE = re.compile(r"([0-9.]+)([KMGT]?)")

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from medweave_connectors.slurm import commands, words
 from medweave_connectors.slurm.answers import seconds, whole
 from medweave_connectors.slurm.service import Service, minutes_of
-from medweave_connectors.untrusted_text import plain_line, whole_number
 from medweave_steps.contracts.errors import UsageError
+from medweave_steps.contracts.untrusted_text import plain_line, whole_number
 
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
 ACCOUNTING_S = 10  # a database that does not answer is not waited for

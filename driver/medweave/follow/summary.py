@@ -57,6 +57,9 @@ def summary(state: State, started: Started, outputs: Mapping[str, Any], *, to_a_
     if state.left_out:
         yield _line("not in them", ", ".join(state.jobs[name].label for name in state.left_out if name in state.jobs))
     failures = state.failures()
+    if state.message and end != "completed":
+        yield _line("cause", state.message.splitlines()[0])
+        yield from (f"    {line}" for line in state.message.splitlines()[1:])
     for job in failures[:MOST_FAILURES]:
         yield _line("failed", f"{job.label} on {place(job.where)}, {why(job)}")
         yield from (f"    {line}" for line in (job.message.splitlines() if to_a_log else said(job, started.folder)))

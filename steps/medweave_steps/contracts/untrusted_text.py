@@ -1,4 +1,4 @@
-"""Text that a job or a site wrote: made fit for a terminal, a log or a number. No streamflow in here.
+"""Text that a job or a site wrote: made fit for a terminal, a log or a number.
 
 A job can write anything to its streams. Nothing in it may end a watcher, change another job or control the user's terminal.
 """
