@@ -72,18 +72,25 @@ class CommittingConnection(SqliteConnection):  # type: ignore[misc]
     async def __aenter__(self) -> CommittingConnection:
         """Opens it at the first use. StreamFlow also lists and validates: without a run nothing is written."""
         if self._database is None:
-            if self._run.running:
-                path = self._run.work / FILE
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))  # command lines and paths, for nobody else
-                self.connection = str(path)
-            self._database = sqlite3.connect(self.connection, timeout=LOCKED_S, isolation_level=None)
-            self._database.row_factory = sqlite3.Row
-            for pragma in _PRAGMAS:
-                self._database.execute(f"PRAGMA {pragma}")
-            schema = files("streamflow.persistence").joinpath("schemas", "sqlite.sql").read_text("utf-8")
-            self._database.executescript(schema)
-            self._database.execute("PRAGMA foreign_keys = ON")
+            try:
+                self._database = self._opened()
+            except (OSError, sqlite3.Error) as error:
+                self._end_run_if_full(error)
+                raise
         return self
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._run.running:
+            path = self._run.work / FILE
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))  # command lines and paths, for nobody else
+            self.connection = str(path)
+        database = sqlite3.connect(self.connection, timeout=LOCKED_S, isolation_level=None)
+        database.row_factory = sqlite3.Row
+        for pragma in _PRAGMAS:
+            database.execute(f"PRAGMA {pragma}")
+        database.executescript(files("streamflow.persistence").joinpath("schemas", "sqlite.sql").read_text("utf-8"))
+        database.execute("PRAGMA foreign_keys = ON")
+        return database
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
@@ -140,7 +147,7 @@ class CommittingConnection(SqliteConnection):  # type: ignore[misc]
                 self._not_committed = error
                 self._end_run_if_full(error)
 
-    def _end_run_if_full(self, error: sqlite3.Error) -> None:
+    def _end_run_if_full(self, error: Exception) -> None:
         """End the run where the disk is the reason: no job is at fault."""
         if storage_error(error) is not None:
             self._run.storage_failed(database_failed(error))
