@@ -100,3 +100,19 @@ def test_a_full_disk_of_the_driver_ends_the_run(tmp_path: Path, seen: Seen, prel
     assert "could not be written" in ended.stderr
     assert "FAILED after" not in ended.stderr
     assert not any(event["data"]["state"] == "failed" for event in ended.of_type("job.ended"))
+
+
+@pytest.mark.slow
+@pytest.mark.case(
+    "also seen: successCodes", expected="an exit code that the tool calls a success is no failure and no reaction"
+)
+def test_an_exit_code_among_success_codes_is_a_success(tmp_path: Path, seen: Seen) -> None:
+    write_workflow(tmp_path, {"a": (f"{GOOD}; exit 3", {"successCodes": [0, 3]})})
+    ended = run(tmp_path)
+    (job,) = ended.of_type("job.ended")
+    seen((ended.exit_code, job["data"]["state"], [event["data"]["text"] for event in ended.of_type("job.reaction")]))
+    assert ended.exit_code == 0, ended.stderr
+    assert (job["data"]["state"], job["data"]["exit_code"]) == ("completed", 3)
+    assert "message" not in job["data"]
+    assert not ended.of_type("job.reaction")
+    assert "not tried again" not in ended.stderr

@@ -222,7 +222,9 @@ class RunRecord:
                 data["reused_from"] = outcome.reused_from
             if outcome.site:
                 data["site"] = dict(outcome.site)
-        if message := job.message if state == "failed" else outcome.message if outcome is not None else "":
+        if (
+            message := job.message if state != "completed" else ""
+        ):  # an exit code that the tool calls a success has one, too
             data["message"] = message
         self._append("job.ended", job, data)
         console.tell(job.label, end_text(job, state))
