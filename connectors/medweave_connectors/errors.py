@@ -164,9 +164,13 @@ class CommandFailed(WorkflowExecutionException):  # type: ignore[misc]
     """
 
     def __init__(self, command: Sequence[str], place: str, told: tuple[str, int]) -> None:
-        program = next((word for word in " ".join(command).split() if _PROGRAM.fullmatch(word)), "a command")
         reason = reason_in(told[0])
-        super().__init__(f"`{program}` in {place} ended with {told[1]}{f': {reason}' if reason else ''}")
+        super().__init__(f"`{program_of(command)}` in {place} ended with {told[1]}{f': {reason}' if reason else ''}")
+
+
+def program_of(command: Sequence[str]) -> str:
+    """Return the program of a shell command, without its arguments."""
+    return next((word for word in " ".join(command).split() if _PROGRAM.fullmatch(word)), "a command")
 
 
 class OutputNotCollected(WorkflowExecutionException):  # type: ignore[misc]

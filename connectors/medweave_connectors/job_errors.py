@@ -28,6 +28,7 @@ _SAFE = (CommandFailed, ImpossibleRequest, OutputNotCollected, SiteConfigError, 
 # The outcome of the job's command says it already.
 _IN_OUTCOME = (JobEndedBySite, TimeLimitExceeded)
 _REPEATED = "FAILED Job "  # the engine's repetition of the command's outcome
+_CODE_0 = "The command ended with exit code 0, which its tool calls a failure (permanentFailCodes, temporaryFailCodes)."
 _STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 _DATABASE = ("disk is full", "disk I/O error", "readonly database", "unable to open database file")
 _ORDINARY = re.compile(r"[A-Za-z`'\"(),.:;!?-]+")
@@ -36,7 +37,12 @@ _ORDINARY = re.compile(r"[A-Za-z`'\"(),.:;!?-]+")
 def note_job_error(job_name: str, error: Exception) -> None:
     """Record why a job is given up. An error of this machine's disk ends the run instead, and is no failure of the job."""
     run = current()
-    if run is None or isinstance(error, _IN_OUTCOME) or str(error).startswith(_REPEATED):
+    if run is None or isinstance(error, _IN_OUTCOME):
+        return
+    if str(error).startswith(_REPEATED):
+        job = run.jobs.get(job_name)
+        if job is not None and job.outcome is not None and job.outcome.exit_code == 0:
+            run.job_error(job_name, _CODE_0, _CODE_0)
         return
     if (storage := storage_error(error)) is not None:
         run.storage_failed(storage)

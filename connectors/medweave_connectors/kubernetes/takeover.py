@@ -29,6 +29,7 @@ from medweave_connectors.pods.cluster import Refused, read_pod
 from medweave_connectors.pods.errors import PodLost
 from medweave_connectors.pods.step import Step
 from medweave_connectors.record import console, current
+from medweave_connectors.transfer.reasons import reason_in
 
 SILENT_S, PAUSE_S = 600.0, 2.0  # of an API server or a standing pod that does not answer
 LEFT_S, LEFT_PAUSE_S = 60.0, 1.0
@@ -140,7 +141,7 @@ async def take_outputs(site: JobSite, left: Submission, name: str) -> None:
     async def move() -> None:
         said, code = await site.ask(work.move(left.outputs))
         if code:
-            raise PodLost(f"its output folder does not move: {said.strip() or f'exit code {code}'}")
+            raise PodLost(f"its output folder does not move: {reason_in(said) or f'exit code {code}'}")
 
     await _patiently(site, name, move)
 

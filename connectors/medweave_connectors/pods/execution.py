@@ -17,6 +17,7 @@ from medweave_connectors.given import given_to
 from medweave_connectors.pods.channels import PROTOCOL, STATUS, STDERR, STDOUT, Channels, WebsocketChannels
 from medweave_connectors.pods.commands import MARK, telling_its_end
 from medweave_connectors.pods.errors import PodLost, StreamLost
+from medweave_connectors.transfer.reasons import known_reason
 from medweave_steps.contracts.untrusted_text import load_json, plain_line, whole_number
 
 _TAIL_BYTES = 2000
@@ -221,7 +222,7 @@ class _Stream(StreamWrapper):  # type: ignore[misc]
     def _check(self) -> None:
         if code := self._execution.ended():
             said = self._said.decode(errors="replace").strip() or self._execution.message
-            raise StreamLost(f"`{self._command[0]}` ended with {code}: {plain_line(said)}", said, code)
+            raise StreamLost(f"`{self._command[0]}` ended with {code}: {known_reason(said)}", said, code)
 
 
 class Reader(_Stream):
