@@ -6,14 +6,23 @@ import asyncio
 import logging
 import re
 
+from streamflow.core.exception import WorkflowExecutionException
 from streamflow.log_handler import logger
 
 from medweave_connectors.errors import JobEndedBySite, TimeLimitExceeded
+from medweave_connectors.job_errors import without_names
 from medweave_connectors.record import current
+from medweave_steps.contracts.untrusted_text import plain
 
 _SECONDARY = (
     "can not be recovered. Failure manager is not enabled",  # a warning after each failure: not retrying is our choice
 )
+_NAMES_FILES = (
+    WorkflowExecutionException,
+    OSError,
+    FileNotFoundError,
+    PermissionError,
+)  # the engine's own words, and Python's
 _TOLD_BY_RECORD = re.compile(r"FAILED Job \S+ with error:")  # the run's record says it, without mangling it
 
 
@@ -31,13 +40,16 @@ class ShortFailures(logging.Filter):
         if record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError | SystemExit):
             return False
         record.exc_info = record.exc_text = None
-        text = record.getMessage()
+        text = plain(record.getMessage())  # it may hold words of a job or a site
+        if type(record.msg) in _NAMES_FILES:
+            text = without_names(text)
+        told = isinstance(record.msg, JobEndedBySite | TimeLimitExceeded) or _TOLD_BY_RECORD.match(text)
+        record.msg, record.args = text, None
         # Another part failed for the same reason, without a word of its own.
         if not text.strip() and self._seen:
             return False
         if text in self._seen or any(words in text for words in _SECONDARY):
             return False
-        told = isinstance(record.msg, JobEndedBySite | TimeLimitExceeded) or _TOLD_BY_RECORD.match(text)
         if current() is not None and told:
             return False
         self._seen.add(text)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 
 from streamflow.core.exception import WorkflowDefinitionException, WorkflowExecutionException
 
 from medweave_connectors.lines import placed
+from medweave_connectors.transfer.reasons import reason_in
 from medweave_steps.contracts.errors import StepError, UsageError, UserInputError
+
+_PROGRAM = re.compile(r"[a-z][a-z0-9_-]*")
 
 
 class TimeLimitExceeded(WorkflowExecutionException):  # type: ignore[misc]
@@ -154,10 +158,28 @@ class StreamRefused(StreamBroke):
 
 
 class CommandFailed(WorkflowExecutionException):  # type: ignore[misc]
-    """A command of the engine's own (`mkdir`, `cp` …) failed, and nobody looks at its exit code."""
+    """A command of the engine's own (`mkdir`, `cp` …) failed, and the engine does not look at its exit code.
+
+    Its words name the program and the reason. Arguments and standard error name files, and names tell about patients.
+    """
 
     def __init__(self, command: Sequence[str], place: str, told: tuple[str, int]) -> None:
-        super().__init__(f"`{' '.join(command)}` in {place} ended with {told[1]}: {told[0]}")
+        reason = reason_in(told[0])
+        super().__init__(f"`{program_of(command)}` in {place} ended with {told[1]}{f': {reason}' if reason else ''}")
+
+
+def program_of(command: Sequence[str]) -> str:
+    """Return the program of a shell command, without its arguments."""
+    return next((word for word in " ".join(command).split() if _PROGRAM.fullmatch(word)), "a command")
+
+
+class OutputNotCollected(WorkflowExecutionException):  # type: ignore[misc]
+    """The command of a job ended well, and one of its outputs could not be collected."""
+
+    def __init__(self, output: str, *, seen: str, expected: str, do: str) -> None:
+        super().__init__(
+            f"output '{output}' could not be collected.\n  seen:     {seen}\n  expected: {expected}\n  do:       {do}"
+        )
 
 
 class JobEndedBySite(WorkflowExecutionException):  # type: ignore[misc]

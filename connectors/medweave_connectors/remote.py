@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave_connectors.record import current
-from medweave_connectors.record.run import REPORT_FILE, REPORT_FOLDER
+from medweave_connectors.record.reports import REPORT_FILE, REPORT_FOLDER
 from medweave_connectors.transfer import manifest
 
 SHELL_SIGNS = frozenset({"|", ">", "<", "&&", ";"})

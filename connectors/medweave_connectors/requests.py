@@ -44,6 +44,7 @@ class StepHints:
             gets USR1 some time before its time limit, in a gang that of node 0. Empty for none.
         partial: `medweave:Partial`: where the step is scattered, a job that fails leaves its place in the outputs out.
         reuse: what the tool has done may be reused. CWL's WorkReuse; an expression there counts as no.
+        success_codes: exit codes besides 0 with which the command ends well: CWL's `successCodes`.
     """
 
     gang: bool = False
@@ -53,6 +54,7 @@ class StepHints:
     checkpoint_folder: str = ""
     partial: bool = False
     reuse: bool = True
+    success_codes: tuple[int, ...] = ()
 
     def of_job(self, inputs: Mapping[str, Any], *, num_nodes: int) -> StepHints:
         """The same for a job whose inputs are known: its GPUs dealt to its nodes.

@@ -17,7 +17,8 @@ from typing import Any
 
 from streamflow.core.exception import WorkflowDefinitionException
 
-from medweave_connectors.errors import of_the_file
+from medweave_connectors.errors import SiteConfigError, of_the_file
+from medweave_connectors.job_errors import event_message, storage_error
 from medweave_connectors.job_processes import kill_of_runs
 from medweave_connectors.local.process import kill_all
 from medweave_connectors.placement.bindings import targets
@@ -51,15 +52,23 @@ def begin(run: RunRecord, config: Mapping[str, Any]) -> None:
         run.home.make()
     workflow = (config.get("workflows") or {}).get(run.workflow, {})
     file = workflow.get("config", {}).get("file", "")
-    run.begin(
-        workflow_file=os.path.relpath(file, Path(config["path"]).parent),  # the engine has made it absolute
-        documents=dict(run.documents),
-        bindings=_bindings(workflow),
-        deployments={name: d.get("type") for name, d in (config.get("deployments") or {}).items()},
-        medweave_version=__version__,
-        streamflow_version=metadata.version("streamflow"),
-        pid=os.getpid(),
-    )
+    try:
+        run.begin(
+            workflow_file=os.path.relpath(file, Path(config["path"]).parent),  # the engine has made it absolute
+            documents=dict(run.documents),
+            bindings=_bindings(workflow),
+            deployments={name: d.get("type") for name, d in (config.get("deployments") or {}).items()},
+            medweave_version=__version__,
+            streamflow_version=metadata.version("streamflow"),
+            pid=os.getpid(),
+        )
+    except OSError as error:
+        if (storage := storage_error(error)) is None:
+            raise
+        run.storage_failed(storage)
+    if run.storage_error is not None:
+        raise SiteConfigError.of(run.storage_error)
+    run.when_storage_fails = abort
     end_left(run)
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
@@ -86,6 +95,7 @@ def abort(error: Exception) -> None:
     if run is None or _main_task is None or run_is_ending():
         return
     run.engine_verdict, run.aborted = "failed", True
+    run.error = run.error or event_message(error)
     run.refused = isinstance(error, WorkflowDefinitionException) and not run.has_done_anything
     _main_task.cancel()
 

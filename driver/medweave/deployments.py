@@ -16,6 +16,7 @@ from medweave_connectors.field_faults import FieldFault, fault_at, faults
 from medweave_connectors.lines import FieldPath, spelled
 from medweave_connectors.placement.bindings import OUR_TYPES
 from medweave_connectors.placement.paths import LOCAL_TYPES
+from medweave_connectors.slurm.service import check_service
 from medweave_connectors.ssh.settings import is_node
 from medweave_connectors.worker import read_environment
 from medweave_steps.contracts.errors import UsageError
@@ -101,10 +102,22 @@ def _faults_of_deployment(name: str, deployment: Mapping[str, Any], path: Path) 
         try:
             read_environment(keys, where=spelled(inside))
         except UsageError as error:
-            told = error.what.removeprefix(spelled(inside))
-            if found := _OF_KEY.match(told):  # `.modules[0]: …`
-                inside, told = (*inside, found[1], *map(int, filter(None, [found[2]]))), told[found.end() :]
-            yield fault_at(path, inside, told.lstrip(": "), seen=error.seen, expected=error.expected, do=error.do)
+            yield _fault_below(path, inside, error)
+    services = deployment["config"].get("services", {}) if kind == "medweave.slurm" else {}
+    for service, keys in services.items():
+        inside = (*where, "config", "services", service)
+        try:
+            check_service(keys, where=spelled(inside))
+        except UsageError as error:
+            yield _fault_below(path, inside, error)
+
+
+def _fault_below(path: Path, inside: FieldPath, error: UsageError) -> FieldFault:
+    """Return an error about a key below a field, such as `deployments.hpc.config.environment.modules[0]: …`, as a fault."""
+    told = error.what.removeprefix(spelled(inside))
+    if found := _OF_KEY.match(told):
+        inside, told = (*inside, found[1], *map(int, filter(None, [found[2]]))), told[found.end() :]
+    return fault_at(path, inside, told.lstrip(": "), seen=error.seen, expected=error.expected, do=error.do)
 
 
 def _fault_of_chain(name: str, deployments: Mapping[str, Any], path: Path) -> tuple[FieldFault | None, Sequence[str]]:

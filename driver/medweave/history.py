@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import json
 import typing
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import StepError, UserInputError
 from medweave_steps.contracts.event import Event, EventType, job_label
 from medweave_steps.contracts.report import RunReport
+from medweave_steps.contracts.untrusted_text import load_json
 
 LOG_FILE = "events.jsonl"
 REPORT_FILE = "run_report.json"
@@ -144,6 +144,7 @@ class Run:
         transfers: per pair of deployments and route, in the order of the first one.
         notices: (job's label, text), in order, without repetitions.
         first_cause: name of the job whose failure came first.
+        message: why it ended, where that is the error of no job.
     """
 
     run_id: str
@@ -158,6 +159,7 @@ class Run:
     notices: tuple[tuple[str, str], ...]
     first_cause: str | None
     signal_number: int | None
+    message: str = ""
 
     def failures(self) -> list[Job]:
         """Jobs that failed for good, the first cause first; an attempt that was tried again is not among them."""
@@ -201,7 +203,15 @@ def read_run(folder: Path) -> Run:
             expected="run.started",
             do="check that the log was copied whole",
         )
-    return build_run(events, folder)
+    try:
+        return build_run(events, folder)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise UserInputError(
+            f"the event log of {folder.name} is damaged.",
+            seen=f"data of an unexpected type ({type(error).__name__})",
+            expected="events as `medweave schema event` describes them",
+            do="copy the log again; a run's log is never edited",
+        ) from error
 
 
 def read_runs(folder: Path) -> list[Run]:
@@ -231,7 +241,7 @@ def read_events(text: str, path: Path | None = None) -> list[Event]:
         if not line.strip():
             continue
         try:
-            data = json.loads(line)
+            data = load_json(line)
             if data["type"] in known:
                 events.append(codec.from_json(Event, data, where=f"line {number} of the event log"))
         except (ValueError, TypeError, KeyError) as error:
@@ -275,6 +285,7 @@ def build_run(events: Sequence[Event], folder: Path) -> Run:
         notices=_notices(events, jobs),
         first_cause=data.get("first_cause"),
         signal_number=data.get("signal"),
+        message=str(data.get("message", "")),
     )
 
 
@@ -370,7 +381,7 @@ def _read_report(job: Job) -> RunReport | None:
     if job.folder is None:
         return None
     try:
-        data = json.loads((job.folder / REPORT_FILE).read_text(encoding="utf-8"))
+        data = load_json((job.folder / REPORT_FILE).read_bytes())
         return codec.from_json(RunReport, data, where=f"the run report of {job.label}")
-    except (OSError, ValueError, StepError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, StepError):
         return None

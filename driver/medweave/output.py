@@ -13,6 +13,8 @@ def put(text: str, stream: TextIO) -> None:
     """A line, at once. That nobody reads it any more is no reason to end a run."""
     try:
         print(text, file=stream, flush=True)
+    except UnicodeEncodeError:
+        put(text.encode("ascii", "backslashreplace").decode(), stream)
     except OSError as error:
         if isinstance(error, BrokenPipeError) or (error.errno == errno.EIO and _is_device(stream)):
             discard(stream)

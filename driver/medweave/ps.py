@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from medweave.follow.state import steps
+from medweave.follow.state import State, steps
+from medweave.follow.words import why
 from medweave.history import LOG_FILE
 from medweave.runs import add_runs_option, folders_of, state_of
 from medweave_connectors.record.event_log import driver_lives
@@ -66,15 +67,26 @@ def described(folder: Path) -> dict[str, Any]:
         "jobs_done": sum(job.state == "completed" for job in state.jobs.values()),
         "jobs": len(state.jobs),
         "failed": [job.label for job in state.failures()],
+        "cause": _cause(state),
     }
+
+
+def _cause(state: State) -> str:
+    """Return the first line that says why a run failed; empty where it did not, or its log does not say it."""
+    if state.end not in ("failed", "partial"):
+        return ""
+    texts = (state.message, *(f"{job.label}: {job.message or why(job)}" for job in state.failures()))
+    return next((text.splitlines()[0] for text in texts if text), "")
 
 
 def table(found: list[dict[str, Any]]) -> Iterator[str]:
     """The lines of the list."""
     rows = [COLUMNS, *(_row(each) for each in found)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
-    for row in rows:
+    for number, row in enumerate(rows):
         yield "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
+        if number and (cause := found[number - 1].get("cause")):
+            yield f"    {cause}"
 
 
 def _row(each: dict[str, Any]) -> tuple[str, ...]:

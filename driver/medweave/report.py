@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from medweave_steps.contracts.report_fragment import (
     ReportSummary,
     stylesheet,
 )
+from medweave_steps.contracts.untrusted_text import load_json
 
 DESCRIPTION = (
     "Joins what a run left, its event log and the reports of its steps, into one self-contained HTML file: what ran where and\n"
@@ -121,7 +121,7 @@ def read_results(record: Run) -> Results | None:
             continue
         try:
             html = (folder / FRAGMENT_FILE).read_text(encoding="utf-8")
-            data = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
+            data = load_json((folder / SUMMARY_FILE).read_bytes())
         except (OSError, ValueError) as error:
             raise _bad_fragment(type(error).__name__) from error
         _, begin, rest = html.partition(SECTIONS_BEGIN)
@@ -229,7 +229,10 @@ def _card(item: Any) -> dict[str, str]:
 
 
 def _failure(job: Job) -> dict[str, str]:
-    exit_text = meaning(job.exit_code) if job.exit_code else "its command ended well, but its outputs are not complete"
+    exit_text = (
+        meaning(job.exit_code or 0) if job.exit_code else "its command ended well, but its outputs are not complete"
+    )
+    exit_text = "no exit code" if job.exit_code is None else exit_text
     attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
     return {
         "label": job.label,

@@ -6,6 +6,7 @@ import argparse
 import datetime
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -25,6 +26,7 @@ from medweave.follow.planned import planned_steps
 from medweave.follow.state import State
 from medweave.follow.summary import Started, left, summary
 from medweave.follow.watch import PAUSE_S, Watch
+from medweave.follow.words import size
 from medweave.history import LOG_FILE, Run, read_run
 from medweave.output import put
 from medweave.pipelines import read_pipeline
@@ -36,7 +38,7 @@ from medweave_connectors.lines import shown
 from medweave_connectors.record.event_log import driver_lives
 from medweave_connectors.record.run import new_run_id
 from medweave_steps.contracts import codec
-from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave_steps.contracts.errors import StepError, StorageError, UsageError, UserInputError
 from medweave_steps.contracts.event import Event, step_label
 
 DEFAULT_FILE = Path("streamflow.yml")
@@ -132,11 +134,20 @@ class Following:
     left: list[str] | None = None
 
     def until_end(self) -> None:
-        """Shows the run until the engine has ended, or the user leaves."""
-        watch = Watch(log=FollowedLog(self.child.log), display=self.display, state=self.state)
+        """Show the run until the engine has ended, or the user leaves. A display that breaks does not end the run."""
+        watch: Watch | None = Watch(log=FollowedLog(self.child.log), display=self.display, state=self.state)
         while True:
             over = self.child.exit_code is not None  # asked first: what it has written is read after that
-            watch.look()
+            try:
+                if watch is not None:
+                    watch.look()
+            except Exception as error:
+                watch = None
+                self.display.say(
+                    "medweave: the run is no longer shown, and continues.\n"
+                    f"  seen:     {error if isinstance(error, StepError) else type(error).__name__}\n"
+                    f"  do:       medweave attach {shown(self.child.folder)}"
+                )
             if over or self.left is not None:
                 return
             self._pass_signals()
@@ -266,18 +277,28 @@ def _ended(following: Following, *, as_json: bool, to_a_log: bool) -> int:
         lines = following.left
     elif state.began is None:
         said = [] if following.signals or to_a_log else child.said(NUM_ENGINE_LINES)
+        said = said or list(_disk_lines(child, code))
         lines = [*said, f"medweave: StreamFlow ended with exit code {child.exit_code} before the run began"]
     else:
         printed = child.printed()
         lines = list(summary(state, following.started, _outputs(printed), to_a_log=to_a_log))
-        if code and not state.failures() and state.end != "cancelled" and not to_a_log:
-            lines[1:1] = [f"    {line}" for line in child.said(NUM_ENGINE_LINES)]
+        if code and not state.failures() and not state.message and state.end != "cancelled" and not to_a_log:
+            lines[1:1] = [f"    {line}" for line in child.said(NUM_ENGINE_LINES) or _disk_lines(child, code)]
         if not as_json and printed and not to_a_log and not sys.stdout.isatty():
             put(printed.rstrip("\n"), sys.stdout)
     for line in lines:
         say(line)
     child.forget()
     return code
+
+
+def _disk_lines(child: Child, code: int) -> Iterator[str]:
+    """Yield what is known where the engine ended because it could not write: its own words may be lost with the disk."""
+    if code == StorageError.exit_code:
+        free = shutil.disk_usage(child.folder if child.folder.exists() else child.folder.parent).free
+        yield "a file of the run could not be written on this machine."
+        yield f"  seen:     exit code {code} of the engine; {size(free)} free on the disk of the run's folder"
+        yield "  do:       free space there, and run again: finished steps are cache hits"
 
 
 def _end_event(state: State, run_id: str, code: int) -> Event:

@@ -93,7 +93,7 @@ class TestSlurmOverSSH(
             before_words=r"(?s:.*\n)",
             shortest_limit_s=60,  # Slurm counts minutes, and looks every half a minute
             time_limit="hit its time limit of 1 min",
-            broken_from=r"transfer from .* broke off: cut \(exit status 255\)",
+            broken_from=r"transfer from .* broke off: no known reason \(exit status 255\)",
             broken_to=r"transfer to .* broke off: .*No space",
             gone_s=60,
             patience_s=240,
@@ -117,7 +117,7 @@ def site_in(tenant: Tenant, kind: Any, pod: str, **config: Any) -> Site:
         odd_name="my 'work' \"x\" $HOME `id`\nb",
         kept_at="{deployment}:{place}:{folder}",
         time_limit="the time limit of 1 s was reached",
-        broken_from="`sh` ended with 255: cut",
+        broken_from="`sh` ended with 255: no known reason",
         lost="broke before the command had ended",
         gone_s=20,
         patience_s=120,

@@ -66,7 +66,7 @@ class Site:
     before_words: str = ""
     shortest_limit_s: int = 1
     time_limit: str = "the time limit of 1 s"
-    broken_from: str = "cut"
+    broken_from: str = "no known reason"
     broken_to: str = "No space"
     unknown: str = "not known"
     lost: str = "was lost"

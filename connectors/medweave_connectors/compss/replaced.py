@@ -21,6 +21,7 @@ from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.states import PodState, describe, judge
 from medweave_connectors.record import console
 from medweave_connectors.transfer.copies import pump
+from medweave_connectors.transfer.reasons import reason_in
 
 POLL_S, TOLD_S = 1.0, 10.0
 
@@ -150,5 +151,7 @@ async def give(
 async def _done(connector: Any, place: ExecutionLocation, line: str) -> str:
     text, code = await connector.alone(place, [line])
     if code:
-        raise PodLost(f"{place.name}: {text}")
+        raise PodLost(
+            f"{place.name}: files of the run could not be handed on: {reason_in(text) or f'exit code {code}'}"
+        )
     return str(text)

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from medweave_steps.contracts.untrusted_text import whole_number
+
 DEPLOYMENT = "medweave.dev/deployment"
 
 
@@ -28,7 +30,7 @@ def parse(records: Iterable[Mapping[str, Any]]) -> list[Release]:
     newest: dict[str, tuple[int, Mapping[str, str]]] = {}
     for record in records:
         labels = record.get("labels") or {}
-        name, revision = labels.get("name", ""), int(labels.get("version", 0))
+        name, revision = labels.get("name", ""), whole_number(str(labels.get("version", 0))) or 0
         if name and revision >= newest.get(name, (0, {}))[0]:
             newest[name] = revision, labels
     return [

@@ -31,6 +31,7 @@ from medweave_connectors.reactions.table import Failed, FailureKind
 from medweave_connectors.record import console, current
 from medweave_connectors.record.job import CommandOutcome
 from medweave_connectors.record.output import JobOutput
+from medweave_connectors.transfer.reasons import known_reason
 
 POLL_S, FOLLOW_S = 0.5, 2.0
 MISSING_S = 10.0  # a shared file system may show a file some seconds late
@@ -138,7 +139,7 @@ class KubernetesJob:
     async def _make(self, document: dict[str, Any], wanted: Submission | None) -> None:
         told, code = await self._site.ask(job_script.make_folder(self.files))
         if code:
-            raise PodLost(f"{self.files.folder} could not be made in {self._site.place}: {told}")
+            raise PodLost(f"the folder of the job could not be made in {self._site.place}: {known_reason(told)}")
         if wanted is not None:
             document["metadata"]["annotations"] |= {WORK: wanted.fingerprint}
         await takeover.write_down(wanted, uid="")

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from medweave_connectors.kubernetes.job_object import DEPLOYMENT, SUBMISSION
 from medweave_connectors.pods import owner
-from medweave_connectors.pods.cluster import Cluster, Refused
+from medweave_connectors.pods.cluster import Cluster, Refused, read_pod
 from medweave_connectors.pods.events import Events
-from medweave_connectors.pods.pod import Pod, parse_pod
+from medweave_connectors.pods.pod import Pod
 
 LOOK_S = 1.0
 MAKE_S, MAKE_PAUSE_S = 30.0, 1.0  # a server that is busy or is started again
@@ -154,7 +154,7 @@ class JobCluster:
             Refused: nobody answered, or the account may not delete Jobs.
         """
         await self._delete(f"{self._jobs}/{name}", {"propagationPolicy": "Background"})
-        pods = [parse_pod(each) for each in await self._list(self._pods, f"{SUBMISSION}={key}")]
+        pods = [read_pod(each) for each in await self._list(self._pods, f"{SUBMISSION}={key}")]
         for pod in pods:
             # Without it they get the whole grace of their own.
             await self._delete(f"{self._pods}/{pod.name}", {"gracePeriodSeconds": f"{GRACE_S:.0f}"}, must=False)
@@ -197,5 +197,5 @@ def _key(document: Mapping[str, Any]) -> str:
 def _by_key(documents: list[dict[str, Any]]) -> dict[str, list[Pod]]:
     found: dict[str, list[Pod]] = {}
     for each in sorted(documents, key=lambda each: str(each["metadata"].get("creationTimestamp", ""))):
-        found.setdefault(_key(each), []).append(parse_pod(each))
+        found.setdefault(_key(each), []).append(read_pod(each))
     return found

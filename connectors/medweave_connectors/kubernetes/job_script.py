@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import posixpath
 import shlex
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from medweave_connectors.pods.step import Step
 from medweave_connectors.reactions.attempt_script import SIGNAL, clean_start, lead_s
 from medweave_connectors.remote import shell_line
 from medweave_steps.contracts.errors import TryAgainError
+from medweave_steps.contracts.untrusted_text import whole_number
 
 TAIL_BYTES = 2**16
 _CODE = "medweave-code "
@@ -134,7 +134,7 @@ def read_end(text: str) -> ScriptEnd | None:
     """The end file; None where it is not there, or not whole."""
     first, *rest = text.splitlines() or [""]
     if first.startswith(_CODE):
-        with contextlib.suppress(ValueError):
-            code, seconds = map(int, first.removeprefix(_CODE).split())
+        code, seconds = (whole_number(word) for word in (*first.removeprefix(_CODE).split(), "", "")[:2])
+        if code is not None and code <= 255 and seconds is not None:
             return ScriptEnd(exit_code=code, seconds=seconds, counters=parse_counters(rest))
     return None

@@ -13,6 +13,7 @@ from typing import Any
 from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.states import PodState, describe, end_kind, judge
 from medweave_connectors.reactions.table import FailureKind
+from medweave_steps.contracts.untrusted_text import plain_line
 
 _TOO_OFTEN = "BackoffLimitExceeded"
 _LATE = "DeadlineExceeded"
@@ -65,7 +66,7 @@ def judge_job(job: Mapping[str, Any] | None, pods: Sequence[Pod], container: str
         return Told(state=JobState.FAILED, kind=FailureKind.CANCELLED, word="somebody has deleted it", pod=pod or last)
     status = job.get("status") or {}
     conditions = {
-        each["type"]: (each.get("reason", ""), each.get("message", ""))
+        each["type"]: (each.get("reason", ""), plain_line(each.get("message") or ""))
         for each in status.get("conditions") or []
         if each.get("status") == "True"
     }

@@ -25,11 +25,11 @@ from medweave_connectors.kubernetes.job_states import JobState, judge_job
 from medweave_connectors.left_jobs import journal, work
 from medweave_connectors.left_jobs.journal import KUBERNETES, Submission
 from medweave_connectors.pods import owner
-from medweave_connectors.pods.cluster import Refused
+from medweave_connectors.pods.cluster import Refused, read_pod
 from medweave_connectors.pods.errors import PodLost
-from medweave_connectors.pods.pod import parse_pod
 from medweave_connectors.pods.step import Step
 from medweave_connectors.record import console, current
+from medweave_connectors.transfer.reasons import reason_in
 
 SILENT_S, PAUSE_S = 600.0, 2.0  # of an API server or a standing pod that does not answer
 LEFT_S, LEFT_PAUSE_S = 60.0, 1.0
@@ -50,7 +50,7 @@ def wanted(
     run = current()
     if run is None:
         return None
-    found = parse_pod(standing).container(site.container)
+    found = read_pod(standing).container(site.container)
     parts = {
         "words": list(step.words),
         "environment": dict(step.environment),
@@ -141,7 +141,7 @@ async def take_outputs(site: JobSite, left: Submission, name: str) -> None:
     async def move() -> None:
         said, code = await site.ask(work.move(left.outputs))
         if code:
-            raise PodLost(f"its output folder does not move: {said.strip() or f'exit code {code}'}")
+            raise PodLost(f"its output folder does not move: {reason_in(said) or f'exit code {code}'}")
 
     await _patiently(site, name, move)
 

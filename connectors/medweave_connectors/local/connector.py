@@ -23,7 +23,7 @@ from medweave_connectors.reactions.table import ONE_MACHINE, read_table
 from medweave_connectors.record import behind, current
 from medweave_connectors.record.causes import cause, step_message
 from medweave_connectors.record.job import CommandOutcome
-from medweave_connectors.record.output import take_line
+from medweave_connectors.record.output import EventRate, take_line
 from medweave_connectors.record.run import short_path
 from medweave_connectors.remote import file_name, stream_line
 from medweave_connectors.reuse.running import reusing
@@ -131,6 +131,7 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
         timeout: int | None,
         job_name: str,
     ) -> tuple[str, int]:
+        rate = EventRate()
         started = Command(
             command,
             environment=variables,
@@ -139,7 +140,7 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
             stdin=streams[0],
             stdout=streams[1],
             stderr=streams[2],
-            takes_line=lambda line: take_line(job_name, line),
+            takes_line=lambda line: take_line(job_name, line, rate),
         )
         self._commands.add(started)
         try:

@@ -75,10 +75,20 @@ class _PipeLines(asyncio.Protocol):
         self.closed = asyncio.get_running_loop().create_future()
 
     def data_received(self, data: bytes) -> None:
-        self._lines.feed(data)
+        try:
+            self._lines.feed(data)
+        except Exception as error:  # the event loop would log it, and read on
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if not self.closed.done():
+            self.closed.set_exception(error)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        self._lines.close()
+        try:
+            self._lines.close()
+        except Exception as error:
+            self._fail(error)
         if not self.closed.done():
             self.closed.set_result(None)
 
@@ -188,6 +198,15 @@ class Command:
                     os.killpg(self._process.pid, number)
 
     def _watch(self) -> None:
+        """Wait for the command in a thread of its own; an error there is the error of `wait`, which would never end."""
+        try:
+            self._reap()
+        except Exception as error:
+            running.discard(self)
+            with contextlib.suppress(RuntimeError):  # the loop was closed
+                self._loop.call_soon_threadsafe(self._set_failed, error)
+
+    def _reap(self) -> None:
         pid = self._process.pid
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         # While the leader is not reaped its id cannot be given to others. What it left running ends with it: a job that
@@ -212,7 +231,7 @@ class Command:
     async def _sample(self) -> None:
         while True:
             await asyncio.sleep(SAMPLE_S)
-            with contextlib.suppress(psutil.Error):
+            with contextlib.suppress(psutil.Error, OSError):
                 first = psutil.Process(self._process.pid)
                 for each in (first, *first.children(recursive=True)):
                     self._sampled_mib = max(self._sampled_mib or 0.0, _high_water_mib(each.pid))
@@ -220,6 +239,10 @@ class Command:
     def _set_ended(self, figures: tuple[int, float, float, float]) -> None:
         if not self._ended.done():
             self._ended.set_result(figures)
+
+    def _set_failed(self, error: Exception) -> None:
+        if not self._ended.done():
+            self._ended.set_exception(error)
 
     def _take_stderr(self, line: str) -> None:
         if not self._takes_line(line):
@@ -238,6 +261,9 @@ class Command:
             await asyncio.wait([lines.closed for _, lines in readers], timeout=DRAIN_S)
         for transport, _ in readers:
             transport.close()
+        for _, lines in readers:
+            if lines.closed.done():
+                lines.closed.result()  # an error of ours while a line was taken
 
 
 def _high_water_mib(pid: int) -> float:

@@ -18,6 +18,7 @@ from streamflow.core.data import StreamWrapper
 
 from medweave_connectors.errors import StreamBroke
 from medweave_connectors.transfer.direct.encoding import filled
+from medweave_connectors.transfer.reasons import known_reason
 
 READ_BYTES, TAIL_BYTES = 2**16, 2000
 PIPE_BYTES = 2**20
@@ -66,7 +67,7 @@ class _Program(StreamWrapper):  # type: ignore[misc]
         await self._draining
         if code:
             told = self._said.decode(errors="replace").strip()
-            raise StreamBroke(f"{self._what} broke off: {told or 'no word'} (exit status {code})", told, code)
+            raise StreamBroke(f"{self._what} broke off: {known_reason(told)} (exit status {code})", told, code)
 
     async def _finish(self) -> None:
         raise NotImplementedError

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from medweave_connectors import programs
-from medweave_connectors.errors import TimeLimitExceeded
+from medweave_connectors.errors import TimeLimitExceeded, program_of
 from medweave_connectors.remote import utility_line
 
 
@@ -40,5 +40,5 @@ async def execute(
             ["/bin/sh", "-c", line], timeout_s=timeout_s, stdout=sink, stderr=asyncio.subprocess.STDOUT
         )
     except TimeoutError:
-        raise TimeLimitExceeded(f"`{' '.join(command)}` did not end within {timeout_s} s") from None
+        raise TimeLimitExceeded(f"`{program_of(command)}` did not end within {timeout_s} s") from None
     return ended.stdout.decode(errors="replace").strip(), ended.code if ended.code >= 0 else 128 - ended.code

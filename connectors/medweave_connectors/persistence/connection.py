@@ -12,7 +12,9 @@ from typing import Any
 
 from streamflow.persistence.sqlite import IN_MEMORY_SQLITE_CONNECTION, SqliteConnection
 
+from medweave_connectors.job_errors import storage_error
 from medweave_connectors.record.run import RunRecord
+from medweave_steps.contracts.errors import StorageError
 
 FILE = "engine.db"
 MMAP_BYTES = 256 * 2**20
@@ -70,18 +72,25 @@ class CommittingConnection(SqliteConnection):  # type: ignore[misc]
     async def __aenter__(self) -> CommittingConnection:
         """Opens it at the first use. StreamFlow also lists and validates: without a run nothing is written."""
         if self._database is None:
-            if self._run.running:
-                path = self._run.work / FILE
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))  # command lines and paths, for nobody else
-                self.connection = str(path)
-            self._database = sqlite3.connect(self.connection, timeout=LOCKED_S, isolation_level=None)
-            self._database.row_factory = sqlite3.Row
-            for pragma in _PRAGMAS:
-                self._database.execute(f"PRAGMA {pragma}")
-            schema = files("streamflow.persistence").joinpath("schemas", "sqlite.sql").read_text("utf-8")
-            self._database.executescript(schema)
-            self._database.execute("PRAGMA foreign_keys = ON")
+            try:
+                self._database = self._opened()
+            except (OSError, sqlite3.Error) as error:
+                self._end_run_if_full(error)
+                raise
         return self
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._run.running:
+            path = self._run.work / FILE
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))  # command lines and paths, for nobody else
+            self.connection = str(path)
+        database = sqlite3.connect(self.connection, timeout=LOCKED_S, isolation_level=None)
+        database.row_factory = sqlite3.Row
+        for pragma in _PRAGMAS:
+            database.execute(f"PRAGMA {pragma}")
+        database.executescript(files("streamflow.persistence").joinpath("schemas", "sqlite.sql").read_text("utf-8"))
+        database.execute("PRAGMA foreign_keys = ON")
+        return database
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
@@ -94,7 +103,12 @@ class CommittingConnection(SqliteConnection):  # type: ignore[misc]
         Raises:
             sqlite3.Error: of this statement, or of the commit before.
         """
-        return Statement(self._in_turn().execute(statement, parameters))
+        database = self._in_turn()
+        try:
+            return Statement(database.execute(statement, parameters))
+        except sqlite3.Error as error:
+            self._end_run_if_full(error)
+            raise
 
     def executemany(self, statement: str, parameters: Iterable[Any]) -> Statement:
         """Executes a statement for several rows, for all of them or none; their commit follows.
@@ -106,11 +120,14 @@ class CommittingConnection(SqliteConnection):  # type: ignore[misc]
         database.execute("SAVEPOINT several")
         try:
             return Statement(database.executemany(statement, parameters))
-        except sqlite3.Error:
-            database.execute("ROLLBACK TO several")
+        except sqlite3.Error as error:
+            self._end_run_if_full(error)
+            if database.in_transaction:  # a full disk may have rolled all of it back
+                database.execute("ROLLBACK TO several")
             raise
         finally:
-            database.execute("RELEASE several")
+            if database.in_transaction:
+                database.execute("RELEASE several")
 
     def _in_turn(self) -> sqlite3.Connection:
         """The database, in the transaction of this turn of the event loop."""
@@ -128,6 +145,12 @@ class CommittingConnection(SqliteConnection):  # type: ignore[misc]
                 self._database.commit()
             except sqlite3.Error as error:  # nobody awaits this: the next statement tells it, or `close`
                 self._not_committed = error
+                self._end_run_if_full(error)
+
+    def _end_run_if_full(self, error: Exception) -> None:
+        """End the run where the disk is the reason: no job is at fault."""
+        if storage_error(error) is not None:
+            self._run.storage_failed(database_failed(error))
 
     async def close(self) -> None:
         """Commits what is left, and closes the file.
@@ -142,3 +165,13 @@ class CommittingConnection(SqliteConnection):  # type: ignore[misc]
         self._database = None
         if self._not_committed is not None:
             raise self._not_committed
+
+
+def database_failed(error: Exception) -> StorageError:
+    """Return the error of a database that could not be written."""
+    return StorageError(
+        "the engine's database of the run could not be written on the driver's machine.",
+        seen=str(error),
+        expected="space, and the right to write, in the folder of runs",
+        do="free space on the disk that holds the folder of runs, and run again: finished steps are cache hits",
+    )

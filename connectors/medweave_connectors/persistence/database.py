@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import MutableMapping
 from importlib.resources import files
 from typing import Any, NoReturn
@@ -12,7 +13,7 @@ from streamflow.persistence.sqlite import IN_MEMORY_SQLITE_CONNECTION, SqliteDat
 
 from medweave_connectors import shutdown
 from medweave_connectors.errors import SiteConfigError
-from medweave_connectors.persistence.connection import CommittingConnection
+from medweave_connectors.persistence.connection import CommittingConnection, database_failed
 from medweave_connectors.record import plan
 from medweave_steps.contracts.exit_codes import PARTIAL
 
@@ -86,15 +87,20 @@ class MedweaveDatabase(SqliteDatabase):  # type: ignore[misc]
         """Writes the run's end; after a signal the process then ends by that signal.
 
         Raises:
-            SystemExit: the run was aborted, or has delivered a part.
+            SystemExit: the run was aborted, a file of it could not be written, or it has delivered a part.
         """
         if self._run.running and self._run.engine_verdict != "completed":
             await shutdown.cancel_leftovers()
-        await super().close()
+        try:
+            await super().close()
+        except sqlite3.Error as error:
+            self._run.storage_failed(database_failed(error))
         signal_number = self._run.signal_number
         state = self._run.finish()
         if signal_number is not None:
             shutdown.die_by(signal_number)
+        if self._run.storage_error is not None:
+            raise SystemExit(self._run.storage_error.exit_code)
         if self._run.aborted:
             raise SystemExit(1)  # the main task was cancelled, which would end in a traceback
         if self._run.left_out and state in ("partial", "failed"):  # the engine has seen a success

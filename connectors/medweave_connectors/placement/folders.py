@@ -19,6 +19,7 @@ from medweave_connectors.placement.folder_commands import folder_of, make, read_
 from medweave_connectors.placement.shortfall import no_room
 from medweave_connectors.record import console
 from medweave_connectors.record.run import RunRecord
+from medweave_connectors.transfer.reasons import known_reason
 
 
 class RunFolders:
@@ -105,5 +106,5 @@ class RunFolders:
         connector = self._context.deployment_manager.get_connector(location.deployment)
         told = await connector.run(location, ["sh", "-c", shlex.quote(line)], capture_output=True)
         if told is not None and told[1] != 0:
-            raise OSError(f"exit code {told[1]}: {told[0]}")
+            raise OSError(f"exit code {told[1]}: {known_reason(str(told[0]))}")
         return told[0] if told is not None else ""

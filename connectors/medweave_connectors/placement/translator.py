@@ -6,6 +6,7 @@ a binding of a step or port that the workflow does not have: before anything is 
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import posixpath
 from collections.abc import MutableMapping
@@ -76,7 +77,9 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
 
     def _translate_command_line_tool(self, *, name_prefix: str, **keywords: Any) -> None:
         self._tools.add(name_prefix)
-        requests.note_step(name_prefix, requests.read_hints(self._inherited[-1], where=name_prefix))
+        hints = requests.read_hints(self._inherited[-1], where=name_prefix)
+        codes = tuple(keywords["cwl_element"].successCodes or ())
+        requests.note_step(name_prefix, dataclasses.replace(hints, success_codes=codes))
         symbols.note(name_prefix, keywords["cwl_element"].inputs or ())
         check_placement(name_prefix, self.workflow_config)
         self._refuse_container(name_prefix, keywords["context"])

@@ -28,6 +28,7 @@ from medweave_connectors.reactions.table import Checkpoint, Failed, FailureKind
 from medweave_connectors.record import current
 from medweave_connectors.record.job import CommandOutcome
 from medweave_connectors.remote import fetch_reports
+from medweave_connectors.transfer.reasons import known_reason
 
 _ORDER = (Checkpoint.NONE, Checkpoint.OLD, Checkpoint.NEW)
 
@@ -106,7 +107,9 @@ class PodAttempts(Attempts):
         told = [(place, *await self._connector.alone(place, [script])) for place in self._places]
         for place, text, code in told:
             if code:
-                raise PodLost(f"the output folder of {self.name} could not be made in {place.name}: {text}")
+                raise PodLost(
+                    f"the output folder of {self.name} could not be made in {place.name}: {known_reason(text)}"
+                )
         return {RESUME_FROM: self._checkpoints} if all("resumes:yes" in text for _, text, _ in told) else {}
 
     async def _run(self, group: Group) -> tuple[str, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from kubernetes_asyncio.client import ApiException
 from medweave_connectors.pods.credentials import renewed
 from medweave_connectors.pods.masking import without_secrets
 from medweave_connectors.pods.pod import Event, Pod, parse_pod
+from medweave_steps.contracts.untrusted_text import load_json, plain_line
 
 REQUEST_S = 15.0
 PAGE = 250  # objects of a list in one answer
@@ -81,18 +81,22 @@ class Cluster:
         except ApiException as error:
             raise Refused(error.status or 0, _message(error)) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Refused(0, without_secrets(str(error)) or type(error).__name__) from error
+            raise Refused(0, plain_line(without_secrets(str(error))) or type(error).__name__) from error
+        except (ValueError, TypeError, RecursionError) as error:
+            raise Refused(0, "its answer is not JSON") from error
+        if response is not None and not isinstance(response, Mapping):
+            raise Refused(0, "its answer is no JSON object")
         return dict(response or {})
 
     async def pods(self, selector: str) -> list[Pod]:
         """The pods with these labels, sorted by name and number."""
         found = await self.request("GET", self._path("pods"), query={"labelSelector": selector})
-        return sorted((parse_pod(item) for item in found.get("items", [])), key=lambda pod: pod.order)
+        return sorted((read_pod(item) for item in found.get("items") or []), key=lambda pod: pod.order)
 
     async def pod(self, name: str) -> Pod | None:
         """One pod; None if there is none of that name."""
         try:
-            return parse_pod(await self.request("GET", self._path("pods", name)))
+            return read_pod(await self.request("GET", self._path("pods", name)))
         except Refused as error:
             if error.status == 404:
                 return None
@@ -111,16 +115,8 @@ class Cluster:
         told: list[Told] = []
         with contextlib.suppress(Refused):
             async for item in self._items(self._path("events")):
-                name = item["involvedObject"].get("name", "")
-                moment = (
-                    item.get("lastTimestamp")
-                    or item.get("eventTime")
-                    or item["metadata"].get("creationTimestamp")
-                    or ""
-                )
-                text = " ".join(item.get("message", "").split())
-                known = item["metadata"].get("uid") or item["metadata"].get("name") or text
-                told.append((moment, Event(name, item.get("reason", ""), text, known)))
+                with contextlib.suppress(KeyError, TypeError, AttributeError):  # no event
+                    told.append(_event(item))
         return sorted(told)
 
     async def _items(self, path: str) -> AsyncIterator[dict[str, Any]]:
@@ -144,6 +140,28 @@ class Cluster:
         return f"/api/v1/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
 
 
+def read_pod(document: Mapping[str, Any]) -> Pod:
+    """Return a pod as the API server has it.
+
+    Raises:
+        Refused: the document is no pod; nothing is known then.
+    """
+    try:
+        return parse_pod(document)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise Refused(0, "its answer about a pod cannot be read") from error
+
+
+def _event(item: Mapping[str, Any]) -> Told:
+    metadata = item["metadata"]
+    moment = item.get("lastTimestamp") or item.get("eventTime") or metadata.get("creationTimestamp") or ""
+    text = plain_line(item.get("message") or "")
+    known = metadata.get("uid") or metadata.get("name") or text
+    return str(moment), Event(
+        str(item["involvedObject"].get("name") or ""), str(item.get("reason") or ""), text, str(known)
+    )
+
+
 def chosen(told: Sequence[Told], names: Sequence[str], since: datetime.datetime) -> list[Event]:
     """The events of some objects, in the order in which they came.
 
@@ -160,12 +178,13 @@ def chosen(told: Sequence[Told], names: Sequence[str], since: datetime.datetime)
 
 def _message(error: ApiException) -> str:
     with contextlib.suppress(ValueError, TypeError, KeyError):
-        return str(json.loads(error.body or "")["message"])
-    return str(error.reason or error.status)
+        return plain_line(str(load_json(error.body or "")["message"]))
+    return plain_line(str(error.reason or error.status))
 
 
 def _time(text: str) -> datetime.datetime:
     try:
-        return datetime.datetime.fromisoformat(text)
+        moment = datetime.datetime.fromisoformat(text)
     except ValueError:
         return datetime.datetime.min.replace(tzinfo=datetime.UTC)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)

@@ -18,6 +18,7 @@ _FILES = (
     f"{_V1}/memory.limit_in_bytes",
     "/sys/fs/cgroup/cpuacct/cpuacct.usage",
 )
+_LARGEST_PID = 2**22  # of Linux
 _NO_LIMIT = 2**60  # cgroup v1 writes a huge number where there is none
 COUNTERS = (
     f'for file in {" ".join(_FILES)}; do if [ -r "$file" ]; then sed "s|^|{MARK}$file |" "$file"; fi; done 2>/dev/null'
@@ -47,16 +48,15 @@ class Counters:
         if not line.startswith(MARK):
             return False
         words = line.removeprefix(MARK).split()
-        with contextlib.suppress(
-            ValueError, IndexError
-        ):  # a counter that this kernel writes in another way is not known
+        # A counter that this kernel writes in another form is unknown; a job may print such lines, too.
+        with contextlib.suppress(ValueError, IndexError, OverflowError):
             self._read(words)
         return True
 
     def _read(self, words: list[str]) -> None:
         name, values = words[0], words[1:]
-        if name == "pid":
-            self.pid, self.command = map(int, values)
+        if name == "pid" and self.pid is None:  # the first one; a job cannot name other processes later
+            self.pid, self.command = (min(int(value), _LARGEST_PID) for value in values)
         elif name.endswith(("memory.events", "memory.oom_control")) and values[0] == "oom_kill":
             self.oom_kills = int(values[1])
         elif name.endswith("cpu.stat") and values[0] == "usage_usec":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import secrets
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -18,6 +17,8 @@ from medweave_connectors.given import given_to
 from medweave_connectors.pods.channels import PROTOCOL, STATUS, STDERR, STDOUT, Channels, WebsocketChannels
 from medweave_connectors.pods.commands import MARK, telling_its_end
 from medweave_connectors.pods.errors import PodLost, StreamLost
+from medweave_connectors.transfer.reasons import known_reason
+from medweave_steps.contracts.untrusted_text import load_json, plain_line, whole_number
 
 _TAIL_BYTES = 2000
 
@@ -99,7 +100,7 @@ class OwnEnd:
     def exit_code(self) -> int | None:
         """What the shell said; None where it has not."""
         said = self._held.removeprefix(self._mark) if self._held.startswith(self._mark) else b""
-        return int(said) if said.endswith(b"\n") and said.strip().isdigit() else None
+        return whole_number(said.strip().decode("ascii", errors="replace")) if said.endswith(b"\n") else None
 
     def feed(self, data: bytes) -> bytes:
         """The part of it that is the command's own; a piece that may be the beginning of the mark waits for the next."""
@@ -116,12 +117,14 @@ class OwnEnd:
 
 def read_status(data: bytes) -> tuple[int | None, str]:
     """Exit code and message of what the API server says at a command's end; the code is None where it is not known."""
-    status = json.loads(data)
-    if status.get("status") == "Success":
-        return 0, ""
-    causes = (status.get("details") or {}).get("causes") or []
-    code = next((cause["message"] for cause in causes if cause.get("reason") == "ExitCode"), None)
-    return (None if code is None else int(code)), status.get("message", "")
+    with contextlib.suppress(ValueError, TypeError, AttributeError):
+        status = load_json(data)
+        if status.get("status") == "Success":
+            return 0, ""
+        causes = (status.get("details") or {}).get("causes") or []
+        code = next((cause.get("message") for cause in causes if cause.get("reason") == "ExitCode"), None)
+        return whole_number(str(code)), plain_line(str(status.get("message") or ""))
+    return None, "the API server's word about its end cannot be read"
 
 
 async def execute(
@@ -219,7 +222,7 @@ class _Stream(StreamWrapper):  # type: ignore[misc]
     def _check(self) -> None:
         if code := self._execution.ended():
             said = self._said.decode(errors="replace").strip() or self._execution.message
-            raise StreamLost(f"`{self._command[0]}` ended with {code}: {said}", said, code)
+            raise StreamLost(f"`{self._command[0]}` ended with {code}: {known_reason(said)}", said, code)
 
 
 class Reader(_Stream):

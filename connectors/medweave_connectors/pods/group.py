@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import datetime
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,8 +29,7 @@ from medweave_steps.contracts.progress import JSON_PREFIX
 
 GRACE_S = 4.0  # between asking a command to end and killing it
 OWN_WORDS_S = 20.0  # after the first node failed, the others may end by themselves and say why
-WATCH_S = 2.0
-ASK_S = 10.0  # for a short command of ours
+WATCH_S, ASK_S = 2.0, 10.0  # between two looks; for a short command of ours
 START_S, START_PAUSE_S = 5.0, 0.05  # a kubelet that was asked to start a command cannot be told not to
 BACK_S, BACK_PAUSE_S = 20.0, 1.0
 NODE_S = 90.0  # a cluster misses a node after 40 or 50 s, and may tell it some seconds later
@@ -101,7 +100,7 @@ class Member:
     def take(self, line: str) -> None:
         """A line of its standard error."""
         self.hears(line)
-        # Each node tells how far it is; people read node 0's.
+        # Progress of node 0 alone is shown.
         if not self.before.take(line) and not (self.rank and line.startswith(JSON_PREFIX)):
             self.output.stderr(f"{line}\n".encode())
 
@@ -115,6 +114,7 @@ class Group:
         self._executions: dict[int, Execution] = {}
         self._since = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=1)  # events have whole seconds
         self._timed_out = False
+        self._broken: Exception | None = None  # of a task that watches the members
         self._doom, self._doom_kind = "", FailureKind.UNKNOWN
 
     async def run(
@@ -126,8 +126,7 @@ class Group:
     ) -> bool:
         """Runs them all.
 
-        When one fails, is lost, or `watched` tells of a loss, the others get `OWN_WORDS_S` to end by themselves, and are
-        ended then.
+        When one fails, is lost, or `watched` reports a loss, the others have `OWN_WORDS_S` to end, and are ended then.
 
         Args:
             time_limit_s: all are ended after it.
@@ -138,9 +137,9 @@ class Group:
             False if the time limit was reached.
         """
         tasks = {asyncio.create_task(self._run(member), name=member.place): member for member in self.members}
-        limit = None if time_limit_s is None else asyncio.create_task(self._end_after(time_limit_s))
+        limit = None if time_limit_s is None else asyncio.create_task(self._guarded(self._end_after(time_limit_s)))
         signal = None if signal_after_s is None else asyncio.create_task(self._signal_after(signal_after_s))
-        watcher = asyncio.create_task(self._watch(watched))
+        watcher = asyncio.create_task(self._guarded(self._watch(watched)))
         try:
             finished, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             while others:
@@ -155,16 +154,20 @@ class Group:
                     await self._give_up()
             for task in finished:
                 task.result()  # an error of ours, not of a command, is told as such
+            if self._broken is not None:
+                raise self._broken
             first = self.members[0]
             if first.exit_code != 0 and self._doom and not first.lost:
                 first.lost, first.lost_kind = self._doom, self._doom_kind
         except asyncio.CancelledError:
             await self.end("INT")
             raise
+        except Exception:  # of ours: the commands of the others run on where nobody ends them
+            await self.end("TERM")
+            raise
         finally:
-            for each in (watcher, signal, limit, *tasks):
-                if each is not None:
-                    each.cancel()
+            for each in filter(None, (watcher, signal, limit, *tasks)):
+                each.cancel()
         return not self._timed_out
 
     @property
@@ -173,11 +176,7 @@ class Group:
         return [member for member in self.members if member.unheard]
 
     async def hear_of_nodes(self, closing: Callable[[], bool]) -> None:
-        """Waits for what the cluster makes of pods that nobody has reached again, up to `NODE_S` after they were lost.
-
-        Args:
-            closing: true once nobody wants to know it any more.
-        """
+        """Wait up to `NODE_S` for what the cluster reports of pods that were not reached again; less once `closing` is true."""
 
         def is_over(member: Member) -> bool:
             return closing() or time.monotonic() - member.ended > NODE_S
@@ -186,7 +185,7 @@ class Group:
 
     async def end(self, signal: str) -> None:
         """Ends what still runs: the signal, then KILL; returns within about `GRACE_S` and a few seconds."""
-        running = [member for member in self.members if member.exit_code is None and not member.lost]
+        running = [each for each in self.members if each.exit_code is None and not each.lost]
         for member in running:
             member.asked_to_end = True
         await asyncio.gather(*(self._end(member, signal) for member in running))
@@ -213,6 +212,9 @@ class Group:
                 member.exit_code = execution.ended()
         except PodLost as error:
             member.lost = member.lost or str(error)
+        except Exception as error:  # of ours: the others do not wait for it
+            member.lost = member.lost or f"internal error of medweave: {type(error).__name__}"
+            raise
         finally:
             lines.close()
             member.output.close()
@@ -220,7 +222,7 @@ class Group:
         await self._look_back(member)
 
     async def _look_back(self, member: Member) -> None:
-        # The pod knows why: a container that was killed as a whole, an eviction, or a child that ran out of memory.
+        """Ask the pod why: a container that was killed as a whole, an eviction, or a child that ran out of memory."""
         if member.exit_code == 0:
             member.after = await self._counters(member) or Counters()
             return
@@ -307,6 +309,14 @@ class Group:
                 words = commands.signal(first.before.command)
                 execution = await execute(self._websocket, first.pod.namespace, first.place, words)
                 await execution.collect()
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task that watches the members: where it dies, they end with its error, and none waits for ever."""
+        try:
+            await work
+        except Exception as error:
+            self._broken = error
+            await self._give_up()
 
     async def _end_after(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

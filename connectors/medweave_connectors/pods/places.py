@@ -201,7 +201,8 @@ class PodPlaces(TarCopies, BaseConnector):  # type: ignore[misc]
             elif src != dst:
                 text, code = await self.alone(each, link_or_copy(src, dst, read_only=read_only))
                 if code:
-                    raise PodLost(f"{src} could not be put at {dst} in {each.name}: {text}")
+                    why = reason_in(text) or f"exit code {code}"
+                    raise PodLost(f"{each.name}: files of the run could not be linked or copied: {why}")
         if others:
             copy = super().copy_remote_to_remote
             await self._repeated(

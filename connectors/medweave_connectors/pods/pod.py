@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from medweave_connectors.requests import Size
+from medweave_steps.contracts.untrusted_text import plain, plain_line
 
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
@@ -102,7 +103,7 @@ class Pod:
     def order(self) -> tuple[str, int, str]:
         """Sorting key: pods of a StatefulSet by their number (`w-2` before `w-10`), others by name."""
         stem, _, number = self.name.rpartition("-")
-        return (stem, int(number), "") if number.isdecimal() else (self.name, -1, self.name)
+        return (stem, int(number), "") if number.isdecimal() and len(number) < 10 else (self.name, -1, self.name)
 
     def container(self, name: str) -> Container | None:
         """The container of that name; None if the pod has none."""
@@ -158,10 +159,10 @@ def parse_pod(document: Mapping[str, Any]) -> Pod:
         node=node,
         phase=status.get("phase", ""),
         reason=status.get("reason", ""),
-        message=status.get("message", ""),
+        message=plain_line(status.get("message") or ""),
         deleting=metadata.get("deletionTimestamp") is not None,
         conditions={
-            each["type"]: (each["status"], each.get("reason") or "", each.get("message") or "")
+            each["type"]: (each["status"], each.get("reason") or "", plain_line(each.get("message") or ""))
             for each in status.get("conditions") or []
         },
         hostname=spec.get("hostname", ""),
@@ -205,13 +206,13 @@ def _container(spec: Mapping[str, Any], status: Mapping[str, Any], *, init: bool
         name=spec["name"],
         image=status.get("imageID") or status.get("image") or spec.get("image", ""),
         waiting=waiting.get("reason", ""),
-        waiting_message=waiting.get("message", ""),
+        waiting_message=plain_line(waiting.get("message") or ""),
         started=(state.get("running") or {}).get("startedAt", ""),
         probed="readinessProbe" in spec or "startupProbe" in spec,
         restarts=status.get("restartCount", 0),
         ended=ended.get("reason", ""),
         ended_code=ended.get("exitCode"),
-        last_words=ended.get("message", "").strip(),
+        last_words=plain(ended.get("message") or "").strip(),
         cores=None if cpu is None else quantity(cpu),
         memory_mib=None if memory is None else quantity(memory) / 2**20,
         cpu_limit=None if limits.get("cpu") is None else quantity(limits["cpu"]),

@@ -29,7 +29,15 @@ class PodShell:
         await self._execution.write(data)
 
     async def read(self) -> bytes:
-        """The next bytes of its output; none at its end."""
+        """Return the next bytes of its output; none at its end, also when it is asked for them again.
+
+        Raises:
+            Exception: what ended the listener, which nobody else awaits.
+        """
+        if self._listener.done() and self._pieces.empty():
+            if not self._listener.cancelled():
+                self._listener.result()
+            return b""
         return await self._pieces.get()
 
     async def close(self) -> None:

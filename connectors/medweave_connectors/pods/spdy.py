@@ -167,6 +167,20 @@ class SpdyChannels:
 
         A ping waits behind the input that the command has not taken: bytes that leave are a sign of life, too.
         """
+        try:
+            await self._until_silent(every_s)
+        except asyncio.CancelledError:
+            raise
+        except Exception:  # nobody watches the connection any more: its readers must not wait for ever
+            self._break()
+            raise
+        self._break()
+
+    def _break(self) -> None:
+        self._protocol.abort()
+        self._frames.feed_eof()
+
+    async def _until_silent(self, every_s: float) -> None:
         moved, silent_s = (-1, -1), 0.0
         while silent_s < SILENCE_S and (transport := self._protocol.transport) is not None:
             left = transport.get_write_buffer_size()
@@ -177,5 +191,3 @@ class SpdyChannels:
                 with contextlib.suppress(aiohttp.ClientError, ConnectionError):  # its end is told to who reads
                     await self._writer.write(_HEAD.pack(_CONTROL | _PING, len(_PING_ID)) + _PING_ID)
             await asyncio.sleep(every_s)
-        self._protocol.abort()
-        self._frames.feed_eof()

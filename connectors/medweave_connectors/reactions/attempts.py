@@ -71,6 +71,8 @@ class Attempts(ABC):
                 error, self.failure = lost, Failed(kind=FailureKind.UNKNOWN)
             except Exception as failed:
                 error = failed
+            if error is None and told[1] in requests.hints_of(self.name).success_codes:
+                self.failure = None  # the tool calls this exit code a success
             if self.failure is not None and not self._closing():
                 self._failures.append(
                     dataclasses.replace(self.failure, checkpoint=await self._checkpoint(self.failure))

@@ -6,7 +6,7 @@ whose failure is not the step's leaves its place out of the outputs; the run's r
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -15,6 +15,8 @@ from streamflow.core.workflow import Job, Status
 from streamflow.cwl.step import CWLExecuteStep
 
 from medweave_connectors import requests
+from medweave_connectors.errors import OutputNotCollected, StreamBroke, TransferFailed
+from medweave_connectors.job_errors import event_message, note_job_error, storage_error
 from medweave_connectors.provenance.step import TellsData
 from medweave_connectors.record import current
 from medweave_connectors.reuse.step import ReusesWork
@@ -22,7 +24,25 @@ from medweave_connectors.transfer.origin import NotesClasses
 
 
 class MedweaveExecuteStep(TellsData, NotesClasses, ReusesWork, CWLExecuteStep):  # type: ignore[misc]
-    """Goes on after a failed job where the step's hint medweave:Partial, or the file, says so."""
+    """Records why a job fails, and continues after it where the step's hint medweave:Partial, or the file, says so."""
+
+    async def _execute_command(self, job: Job, connectors: MutableMapping[str, Any]) -> None:
+        try:
+            await super()._execute_command(job, connectors)
+        except Exception as error:
+            note_job_error(job.name, error)
+            raise
+
+    async def _retrieve_output(self, **keywords: Any) -> None:
+        output_name = keywords["output_name"]
+        try:
+            await super()._retrieve_output(**keywords)
+        except (TransferFailed, StreamBroke):
+            raise
+        except Exception as error:
+            if storage_error(error) is not None:
+                raise
+            raise not_collected(output_name, self.output_processors[output_name], error) from error
 
     async def _run_job(
         self, job: Job, inputs: MutableMapping[str, Any], connectors: MutableMapping[str, Any]
@@ -35,6 +55,32 @@ class MedweaveExecuteStep(TellsData, NotesClasses, ReusesWork, CWLExecuteStep): 
         if not (allowed and _is_one_of_many(job.name) and run.leave_out(job.name)):
             return status
         return Status.COMPLETED
+
+
+def not_collected(output: str, processor: Any, error: Exception) -> OutputNotCollected:
+    """Return the error of an output that the engine could not collect, with the patterns of its `glob`.
+
+    Args:
+        processor: the engine's, of this output; those of unions and lists hold others.
+        error: the engine's, whose words may name files.
+    """
+    patterns = list(dict.fromkeys(_patterns(processor)))
+    globs = f" by glob {', '.join(map(repr, patterns))}" if patterns else ""
+    return OutputNotCollected(
+        output,
+        seen=event_message(error),
+        expected=f"a value of the type that the tool declares for '{output}'{globs}",
+        do="correct `outputBinding` of the output, or let the command write such a file; make the output optional if it may lack",
+    )
+
+
+def _patterns(processor: Any) -> Iterator[str]:
+    glob = getattr(processor, "glob", None)
+    yield from (str(each) for each in (glob if isinstance(glob, list) else [glob] if glob else []))
+    inner = getattr(processor, "processor", None), *(getattr(processor, "processors", None) or ())
+    for each in inner:
+        if each is not None and not isinstance(each, str):
+            yield from _patterns(each)
 
 
 def _is_one_of_many(job_name: str) -> bool:

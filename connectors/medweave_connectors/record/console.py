@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import sys
 
+from medweave_steps.contracts.untrusted_text import plain
+
 LABEL_WIDTH = 12
 
 
 def say(text: str) -> None:
-    """One message, as it is."""
+    """Print one message, which can hold text from a job or a site: without control characters."""
     with contextlib.suppress(OSError, ValueError):
-        print(text, file=sys.stderr, flush=True)
+        print(plain(text), file=sys.stderr, flush=True)
 
 
 def tell(label: str, text: str) -> None:

@@ -7,7 +7,6 @@ import datetime
 import fcntl
 import functools
 import json
-import math
 import os
 import time
 from collections.abc import Mapping
@@ -15,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from medweave_connectors.record import whole_lines
-from medweave_steps.contracts.errors import UsageError
+from medweave_steps.contracts.errors import StorageError, UsageError
 from medweave_steps.contracts.event import EventType
+from medweave_steps.contracts.untrusted_text import plain_value
 
 SYNC_INTERVAL_S = 1.0
 
@@ -94,15 +94,14 @@ class EventLog:
         location: str | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> None:
-        """Writes one event.
+        """Writes one event. Its data become plain text and finite numbers; JSON has no NaN.
 
         Raises:
             StorageError: the disk is full; the log still ends with a whole line.
         """
-        self._sequence += 1
         # The fields of `contracts.event.Event`, in its order; hundreds of jobs may end in a second.
         event = {
-            "sequence": self._sequence,
+            "sequence": self._sequence + 1,
             "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
             "run_id": self.run_id,
             "type": event_type,
@@ -111,13 +110,14 @@ class EventLog:
             "deployment": deployment,
             "service": service,
             "location": location,
-            "data": _finite(data or {}),
+            "data": plain_value(dict(data or {})),
         }
         text = json.dumps(event, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         assert self._descriptor is not None, "an event after the end of the run"
         whole_lines.append(
             self._descriptor, (text + "\n").encode(), otherwise="the event log of the run could not be written."
         )
+        self._sequence += 1
         self._sync(at_once=event_type == "run.ended")
 
     def close(self) -> None:
@@ -133,16 +133,13 @@ class EventLog:
         now = time.monotonic()
         if at_once or now - self._last_sync >= SYNC_INTERVAL_S:
             assert self._descriptor is not None
-            os.fsync(self._descriptor)
             self._last_sync = now
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: a loss that is not a number becomes null."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
+            try:
+                os.fsync(self._descriptor)
+            except OSError as error:
+                raise StorageError(
+                    "the event log of the run could not be written.",
+                    seen=str(error.strerror),
+                    expected="a disk that takes it",
+                    do="look at the disk that holds the folder of runs, and run again",
+                ) from error

@@ -14,6 +14,9 @@ from medweave_steps.contracts.exit_codes import meaning
 from medweave_steps.contracts.progress import duration
 
 JobEnd = Literal["completed", "failed", "cancelled"]
+OUTPUTS_MISSING = (
+    "The command ended well, but an output of its tool is missing or of another type: see the engine's message."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +50,12 @@ class CommandOutcome:
 
 @dataclass(slots=True, kw_only=True)
 class JobRecord:
-    """A step's execution; the same name again in a retry, with the next attempt."""
+    """A step's execution; the same name again in a retry, with the next attempt.
+
+    Attributes:
+        error: why the engine or a connector gave the job up, for the person who started the run; empty for no such error.
+        error_message: the part of `error` that is known to hold no patient data.
+    """
 
     name: str
     deployment: str
@@ -57,6 +65,8 @@ class JobRecord:
     started: float | None = None
     outcome: CommandOutcome | None = None
     ended: JobEnd | None = None
+    error: str = ""
+    error_message: str = ""
 
     @property
     def step(self) -> str:
@@ -67,6 +77,25 @@ class JobRecord:
     def label(self) -> str:
         """Short name for people and folders: `train`, `segment.3` for the fourth of a scatter."""
         return job_label(self.name)
+
+    @property
+    def cause(self) -> str:
+        """What went wrong: the command's own words, else the error of the engine or the connector; may be empty."""
+        return (self.outcome.cause if self.outcome is not None else "") or self.error
+
+    @property
+    def message(self) -> str:
+        """The part of `cause` that is known to hold no patient data."""
+        if self.outcome is not None and (self.outcome.cause or self.outcome.message):
+            return self.outcome.message
+        return self.error_message
+
+    @property
+    def why(self) -> str:
+        """How it failed, in short: the exit code of its command with its meaning, if that is not 0."""
+        if self.outcome is None:
+            return "no exit code"
+        return meaning(self.outcome.exit_code) if self.outcome.exit_code else "its outputs are not complete"
 
     def where(self) -> dict[str, str | None]:
         """The fields that every event of the job carries."""
@@ -89,11 +118,14 @@ def end_text(job: JobRecord, state: JobEnd) -> str:
     facts: Sequence[str] = ()
     if outcome is not None and state == "completed" and outcome.peak_memory_mib:
         facts = (f"peak memory {outcome.peak_memory_mib:.0f} MiB",)
-    if outcome is not None and state == "failed":
-        facts = (why(outcome),)
+    if state == "failed":
+        facts = (job.why,)
     return ", ".join((f"{word} {duration(seconds)}", *facts))
 
 
-def why(outcome: CommandOutcome) -> str:
-    """The exit code of a command that failed, with its meaning."""
-    return meaning(outcome.exit_code) if outcome.exit_code else "its outputs are not complete"
+def first_cause(job: JobRecord) -> list[str]:
+    """Return the lines that say why a run failed: of the job that failed first."""
+    lines = [f"medweave: first cause: {job.label} on {job.deployment}, {job.why}", job.cause or OUTPUTS_MISSING]
+    if job.outcome is not None and job.outcome.kept_at:
+        lines.append(f"medweave: its files are kept in {job.outcome.kept_at}")
+    return lines

@@ -1,8 +1,11 @@
-"""What a job prints, wherever it runs: progress and notices go into the run's record, the last other lines are kept."""
+"""What a job prints, wherever it runs: progress and notices go into the run's record, the last other lines are kept.
+
+A job can print anything: a line that is not what it seems to be is an ordinary line, and never fails the job or its watcher.
+"""
 
 from __future__ import annotations
 
-import json
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,11 +14,15 @@ from typing import Any
 from medweave_connectors.record.causes import cause, step_message
 from medweave_connectors.record.job import CommandOutcome
 from medweave_connectors.record.registry import current
-from medweave_steps.contracts.progress import JSON_PREFIX
+from medweave_steps.contracts.progress import JSON_PREFIX, sentence
+from medweave_steps.contracts.untrusted_text import load_json, plain, plain_line
 
 NOTICE_MARK = ": note: "
 TAIL_LINES = 60
 LINE_BYTES = 16 * 1024
+MOST_SECONDS = 10 * 365 * 86400.0  # of the time that a step says is left
+MOST_NOTICES = 200  # of one job
+EVENT_BURST, EVENTS_PER_S = 200.0, 10.0  # progress events of one job: a job may print millions of lines
 
 
 class Lines:
@@ -41,22 +48,72 @@ class Lines:
 
     def _emit(self, line: bytes | bytearray) -> None:
         if line.strip():
-            self._on_line(line[:LINE_BYTES].decode(errors="replace").rstrip())
+            self._on_line(plain(line[:LINE_BYTES].decode(errors="replace")).rstrip())
 
 
-def take_line(job_name: str, line: str) -> bool:
-    """Passes progress and notices of a medweave step on, True; any other line to those who follow the job, False."""
+def parse_progress(line: str) -> dict[str, Any] | None:
+    """Return the figures of a progress line of a medweave step; None for any other line.
+
+    `done` and `total` are whole numbers of at least 0, `seconds_left` is finite, `unit` and `detail` are short plain text, and
+    `text` is the line for people. Further figures stay as they are, without numbers that are not finite.
+    """
+    try:
+        figures = load_json(line.removeprefix(JSON_PREFIX)) if line.startswith(JSON_PREFIX) else None
+    except ValueError:
+        return None
+    if not isinstance(figures, dict):
+        return None
+    done, total, seconds_left = figures.get("done"), figures.get("total"), figures.get("seconds_left")
+    if not all(isinstance(count, int) and not isinstance(count, bool) and count >= 0 for count in (done, total)):
+        return None
+    if isinstance(seconds_left, bool) or not isinstance(seconds_left, int | float):
+        seconds_left = 0.0
+    known: dict[str, Any] = {
+        "unit": plain_line(str(figures.get("unit", "unit")), most=40),
+        "done": done,
+        "total": total,
+        "seconds_left": min(max(seconds_left, 0.0), MOST_SECONDS),
+        "detail": plain_line(str(figures.get("detail", "")), most=400),
+    }
+    return {**figures, **known, "text": sentence(**known)}
+
+
+class EventRate:
+    """Limits the events that the lines of one job may cause."""
+
+    def __init__(self) -> None:
+        self._notices, self._left, self._since = 0, EVENT_BURST, time.monotonic()
+
+    def takes_progress(self) -> bool:
+        """Return whether one more progress event may be recorded now."""
+        now = time.monotonic()
+        self._left = min(EVENT_BURST, self._left + (now - self._since) * EVENTS_PER_S)
+        self._since = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+    def takes_notice(self) -> bool:
+        """Return whether one more notice may be recorded."""
+        self._notices += 1
+        return self._notices <= MOST_NOTICES
+
+
+def take_line(job_name: str, line: str, rate: EventRate) -> bool:
+    """Record the progress or the notice in one line of a job; False for any other line, which followers of the job can read.
+
+    Args:
+        rate: of this job; what exceeds it is read, and not recorded.
+    """
     run = current()
-    if line.startswith(JSON_PREFIX):
-        try:
-            figures = json.loads(line.removeprefix(JSON_PREFIX))
-            if run is not None:
-                run.job_progress(job_name, figures)
-        except (ValueError, TypeError, AttributeError):
-            return False  # not ours after all
+    if (figures := parse_progress(line)) is not None:
+        if run is not None and rate.takes_progress():
+            run.job_progress(job_name, figures)
         return True
     if run is not None and NOTICE_MARK in line[:40]:
-        run.job_notice(job_name, line.partition(NOTICE_MARK)[2])
+        if rate.takes_notice():
+            run.job_notice(job_name, plain_line(line.partition(NOTICE_MARK)[2]))
         return True
     if run is not None:
         run.job_said(job_name, line)
@@ -71,6 +128,7 @@ class JobOutput:
         self.stderr_tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.stdout_tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._stderr, self._stdout = Lines(self._take_stderr), Lines(self.stdout_tail.append)
+        self._rate = EventRate()
 
     def stderr(self, data: bytes) -> None:
         """The next bytes of standard error."""
@@ -134,5 +192,5 @@ class JobOutput:
         )
 
     def _take_stderr(self, line: str) -> None:
-        if not take_line(self.job_name, line):
+        if not take_line(self.job_name, line, self._rate):
             self.stderr_tail.append(line)

@@ -18,16 +18,14 @@ from medweave_connectors.names import step_of
 from medweave_connectors.provenance.items import without_guessable
 from medweave_connectors.record import console
 from medweave_connectors.record.event_log import EventLog
-from medweave_connectors.record.job import CommandOutcome, JobEnd, JobRecord, end_text, why
+from medweave_connectors.record.job import CommandOutcome, JobEnd, JobRecord, end_text, first_cause
 from medweave_connectors.record.live import FOLDER, LiveText
-from medweave_steps.contracts.progress import duration, sentence
+from medweave_connectors.record.reports import copy_report
+from medweave_steps.contracts.errors import StorageError
+from medweave_steps.contracts.progress import duration
 
-REPORT_FILE, REPORT_FOLDER = "run_report.json", "report"
 EVENTS = "events.jsonl"  # in the folder of a run
 WORK = "work"  # in the folder of a run: its scratch
-OUTPUTS_MISSING = (
-    "The command ended well, but an output of its tool is missing or of another type: see the engine's message."
-)
 PartialMode = Literal["marked", "all", "none"]
 RunEnd = Literal["completed", "partial", "failed", "cancelled", "unknown"]
 
@@ -54,6 +52,9 @@ class RunRecord:
         self.engine_verdict: Literal["completed", "failed"] | None = None
         self.aborted = False
         self.refused = False  # aborted for what the file says, before anything was done
+        self.error = ""  # why the run ended, where that is the error of no job
+        self.storage_error: StorageError | None = None  # the first one: a file of the run could not be written
+        self.when_storage_fails: Callable[[StorageError], None] = lambda error: None  # ends the run
         self.first_failure: JobRecord | None = None
         self.partial: PartialMode = "marked"  # scattered steps that may lose jobs; `marked`: those whose hint says so
         self.left_out: list[str] = []
@@ -91,7 +92,7 @@ class RunRecord:
             self._clock = time.monotonic()
             self._log = EventLog(self.folder / EVENTS, self.run_id)
             self.work.mkdir(mode=0o700, exist_ok=True)  # patient data of running steps, for nobody else
-            self._log.append("run.started", data={"workflow": self.workflow, **facts})
+            self._write("run.started", data={"workflow": self.workflow, **facts})
             console.say(f"medweave: run {self.run_id}, folder {short_path(self.folder)}")
 
     def job_scheduled(
@@ -149,11 +150,10 @@ class RunRecord:
             self._append("job.data", job, {"attempt": job.attempt, "inputs": given, "outputs": outputs})
 
     def job_progress(self, name: str, figures: Mapping[str, Any]) -> None:
-        """The step said how far it is (see `medweave_steps.contracts.progress`)."""
-        text = _progress_text(figures)
-        console.tell(self._called(name), text)
+        """Record the figures of a progress line, as `output.parse_progress` returns them."""
+        console.tell(self._called(name), figures["text"])
         if (job := self.jobs.get(name)) is not None:
-            self._append("job.progress", job, {**figures, "text": text})
+            self._append("job.progress", job, figures)
 
     def job_notice(self, name: str, text: str) -> None:
         """The step has something to say that the user should know."""
@@ -169,8 +169,24 @@ class RunRecord:
     def deployment_notice(self, deployment: str, text: str) -> None:
         """A deployment has something to say that the user should know."""
         console.say(f"medweave: {deployment}: {text}")
-        if self._log is not None:
-            self._log.append("notice", deployment=deployment, data={"text": text})
+        self._write("notice", deployment=deployment, data={"text": text})
+
+    def job_error(self, name: str, cause: str, message: str) -> None:
+        """Record why the engine or a connector gives the job up, which its command's outcome may not say.
+
+        Args:
+            cause: for the person who started the run.
+            message: the part of it that is known to hold no patient data.
+        """
+        if (job := self.jobs.get(name)) is not None:
+            job.error, job.error_message = cause, message
+
+    def storage_failed(self, error: StorageError) -> None:
+        """End the run because a file of it could not be written on the driver's machine; the first error counts."""
+        if self.storage_error is None:
+            self.storage_error, self.error = error, self.error or str(error)
+            console.say(f"medweave: the run ends: {error}")
+            self.when_storage_fails(error)
 
     def command_ended(self, name: str, outcome: CommandOutcome) -> None:
         """The command ended; whether the job did well is known only once its outputs were found."""
@@ -184,6 +200,8 @@ class RunRecord:
         job = self.jobs.get(name)
         if job is None:
             return
+        if state == "failed" and self.storage_error is not None:
+            state = "cancelled"  # by the driver's own disk: nothing is known against the job
         if state == "failed" and self.first_failure is None:
             self.first_failure = job
         if job.ended is not None:
@@ -200,12 +218,14 @@ class RunRecord:
                 "cpu_seconds": outcome.cpu_seconds,
                 "peak_memory_mib": outcome.peak_memory_mib,
             }
-            if outcome.message:
-                data["message"] = outcome.message
             if outcome.reused_from:
                 data["reused_from"] = outcome.reused_from
             if outcome.site:
                 data["site"] = dict(outcome.site)
+        if (
+            message := job.message if state != "completed" else ""
+        ):  # an exit code that the tool calls a success has one, too
+            data["message"] = message
         self._append("job.ended", job, data)
         console.tell(job.label, end_text(job, state))
 
@@ -220,9 +240,8 @@ class RunRecord:
             text: the same for people.
         """
         console.tell(destination, f"copy from {source}: {text}")
-        if self._log is not None:
-            data = {"from": source, "bytes": num_bytes, "total_bytes": total_bytes, "rate": round(rate), "text": text}
-            self._log.append("transfer.progress", deployment=destination, data=data)
+        data = {"from": source, "bytes": num_bytes, "total_bytes": total_bytes, "rate": round(rate), "text": text}
+        self._write("transfer.progress", deployment=destination, data=data)
 
     def transfer_ended(
         self,
@@ -248,26 +267,18 @@ class RunRecord:
             again_bytes: what was sent more than once, since a connection was lost.
             wire_bytes: what was sent as it was encoded; None where that is not counted.
         """
-        if self._log is not None:
-            data = {
-                "from": source,
-                "route": route,
-                "reason": reason,
-                "bytes": num_bytes,
-                "files": num_files,
-                "reused_bytes": reused_bytes,
-                "again_bytes": again_bytes,
-                **({} if wire_bytes is None else {"wire_bytes": wire_bytes}),
-                "seconds": round(seconds, 3),
-            }
-            self._log.append("transfer.ended", deployment=destination, location=location, data=data)
+        data = {"from": source, "route": route, "reason": reason, "bytes": num_bytes, "files": num_files}
+        data |= {"reused_bytes": reused_bytes, "again_bytes": again_bytes}
+        data |= {} if wire_bytes is None else {"wire_bytes": wire_bytes}
+        data["seconds"] = round(seconds, 3)
+        self._write("transfer.ended", deployment=destination, location=location, data=data)
 
     def job_recovering(self, name: str) -> None:
         """The attempt failed and the engine will try the job again."""
         failure = self.first_failure
         self.job_ended(name, "failed")
-        if (job := self.jobs.get(name)) is not None and job.outcome is not None:
-            console.say(job.outcome.cause)
+        if (job := self.jobs.get(name)) is not None and job.cause:
+            console.say(job.cause)
         self.first_failure = failure  # a job that is tried again is not a cause yet
 
     def job_reaction(self, name: str, text: str, *, tell: bool, **facts: Any) -> None:
@@ -315,9 +326,10 @@ class RunRecord:
             data["refused"] = True
         if self.signal_number is not None:
             data["signal"] = self.signal_number
-        self._log.append("run.ended", data=data)
-        self._log.close()
-        self._log = None
+        if self.error:
+            data["message"] = self.error
+        self._write("run.ended", data=data)
+        self._close_log()
         self._tell_end(state, data["seconds"])
         if not self.keeps_work:
             shutil.rmtree(self.work, ignore_errors=True)
@@ -345,46 +357,35 @@ class RunRecord:
     def _tell_end(self, state: RunEnd, seconds: float) -> None:
         word = "delivered a part" if state == "partial" else state
         console.say(f"medweave: run {self.run_id} {word} after {duration(seconds)}")
-        job = self.first_failure
         if state == "partial":
             labels = ", ".join(sorted(self.jobs[name].label for name in self.left_out))
             console.say(f"medweave: not in its outputs: {labels}")
-        if state in ("failed", "partial") and job is not None and job.outcome is not None:
-            console.say(f"medweave: first cause: {job.label} on {job.deployment}, {why(job.outcome)}")
-            console.say(job.outcome.cause or OUTPUTS_MISSING)
-            if job.outcome.kept_at:
-                console.say(f"medweave: its files are kept in {job.outcome.kept_at}")
+        if state in ("failed", "partial") and self.first_failure is not None:
+            for line in first_cause(self.first_failure):
+                console.say(line)
 
     def _keep_report(self, job: JobRecord) -> None:
         source = job.outcome.report_folder if job.outcome else None
-        if source is None:
-            return
         target = self.folder / "reports" / job.label
-        shutil.rmtree(target, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            if (source / REPORT_FILE).is_file():
-                target.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source / REPORT_FILE, target / REPORT_FILE)
-            if (source / REPORT_FOLDER).is_dir():
-                shutil.copytree(source / REPORT_FOLDER, target / REPORT_FOLDER)
-        if target.is_dir():
-            files = sorted(path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file())
-            folder = target.relative_to(self.folder).as_posix()
-            self._append("job.report", job, {"folder": folder, "files": files})
+        if source is not None and (names := copy_report(source, target)):
+            self._append("job.report", job, {"folder": target.relative_to(self.folder).as_posix(), "files": names})
 
     def _append(self, event_type: Any, job: JobRecord, data: Mapping[str, Any]) -> None:
+        self._write(event_type, **job.where(), data=data)
+
+    def _write(self, event_type: Any, **fields: Any) -> None:
+        """Append an event. A disk that takes no more of them ends the run, and fails no job."""
         if self._log is not None:
-            self._log.append(event_type, **job.where(), data=data)
+            try:
+                self._log.append(event_type, **fields)
+            except StorageError as error:
+                self.storage_failed(error)
 
-
-def _progress_text(figures: Mapping[str, Any]) -> str:
-    return sentence(
-        unit=str(figures.get("unit", "unit")),
-        done=int(figures.get("done", 0)),
-        total=int(figures.get("total", 0)),
-        seconds_left=float(figures.get("seconds_left") or 0.0),
-        detail=str(figures.get("detail", "")),
-    )
+    def _close_log(self) -> None:
+        assert self._log is not None
+        with contextlib.suppress(OSError):  # its lines are written; the disk does not confirm them
+            self._log.close()
+        self._log = None
 
 
 def short_path(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from medweave_steps.contracts.errors import StorageError
@@ -31,7 +32,8 @@ def append(descriptor: int, line: bytes, *, otherwise: str, on_disk: bool = Fals
     else:
         reason = "no space left"
     if written < len(line):
-        os.ftruncate(descriptor, before)
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, before)
         raise StorageError(
             otherwise,
             seen=reason,

@@ -15,7 +15,9 @@ from medweave_connectors.reactions.table import Checkpoint
 from medweave_connectors.slurm.commands import END, SACCT_FIELDS
 from medweave_connectors.slurm.states import Told
 from medweave_connectors.slurm.words import unanswered
+from medweave_steps.contracts.untrusted_text import number, plain_line, whole_number
 
+REFUSAL_LINES, PATH_CHARACTERS = 20, 5000
 _SIZE = re.compile(r"([0-9.]+)([KMGT]?)")
 _UNIT_MIB = {"": 2**-20, "K": 2**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20}
 
@@ -25,8 +27,8 @@ def read_submission(answer: str) -> tuple[str, str]:
     *told, code = whole(answer)
     code = code.removeprefix("code").strip()
     if code not in ("", "0"):
-        return "", "\n".join(told) or f"exit code {code}"
-    ids = (re.fullmatch(r"(\d+)(;\S+)?", line.strip()) for line in told)  # id, or id;cluster
+        return "", "\n".join(map(plain_line, told[-REFUSAL_LINES:])) or f"exit code {plain_line(code)}"
+    ids = (re.fullmatch(r"([0-9]{1,18})(;\S+)?", line.strip()) for line in reversed(told))  # id, or id;cluster
     return next((found[1] for found in ids if found), ""), ""
 
 
@@ -64,7 +66,7 @@ def read_poll(answer: str) -> Polled:
     polled, said = Polled(), []
     for line in whole(answer):
         mark, _, rest = line.partition(" ")
-        if mark == "job":
+        if mark == "job" and rest.count("|") >= 3:
             job_id, word, reason, start, key = (*rest.split("|", 4), "", "", "", "")[:5]
             polled.jobs[job_id] = Queued(word, reason, "" if start == "N/A" else start)
             polled.by_key[key.strip()] = job_id
@@ -72,12 +74,13 @@ def read_poll(answer: str) -> Polled:
             polled.answered = rest.strip() == "0"
         elif mark == "text":
             number, _, text = rest.partition(" ")
-            polled.text[int(number)] = _decoded(text)
+            if (follower := whole_number(number)) is not None:
+                polled.text[follower] = _decoded(text)
         elif mark == "ended":
-            polled.ended.add(int(rest))
+            polled.ended |= {follower} if (follower := whole_number(rest.strip())) is not None else set()
         else:
             said.append(line)
-    polled.said = " ".join(said)
+    polled.said = plain_line(" ".join(said))
     return polled
 
 
@@ -134,9 +137,11 @@ def read_end(answer: str, job_id: str, token: str = "") -> EndWords:
         mark, _, rest = line.partition(" ")
         name, _, told = rest.partition(" ")
         if mark == "sacct":
-            rows.append(dict(zip(SACCT_FIELDS, rest.split("|", len(SACCT_FIELDS) - 1), strict=False)))
+            cells = [plain_line(cell, most=PATH_CHARACTERS) for cell in rest.split("|", len(SACCT_FIELDS) - 1)]
+            if len(cells) >= len(SACCT_FIELDS) - 2:  # the last two serve the message, and tell two jobs of one id apart
+                rows.append(dict(zip(SACCT_FIELDS, [*cells, "", ""], strict=False)))
         elif mark == "scontrol" and unanswered(rest):
-            words.said = rest
+            words.said = plain_line(rest)
         elif mark == "scontrol":
             words.answered = True
             is_other = "JobState=" in rest and token not in rest
@@ -158,18 +163,18 @@ def read_checkpoint(answer: str) -> Checkpoint:
 def mebibytes(text: str) -> float | None:
     """`12345K` in MiB; None for a text that is no size."""
     found = _SIZE.fullmatch(text.strip())
-    return round(float(found[1]) * _UNIT_MIB[found[2]], 1) if found else None
+    size = number(found[1]) if found else None
+    return round(size * _UNIT_MIB[found[2]], 1) if found and size is not None else None
 
 
 def seconds(text: str) -> float | None:
     """`1-02:03:04`, `02:03:04` or `03:04.567` in s; None for another text."""
     days, dash, clock = text.strip().rpartition("-")
-    try:
-        parts = [float(part) for part in clock.split(":")]
-        whole = sum(part * 60.0**place for place, part in enumerate(reversed(parts)))
-        return whole + (int(days) * 86400 if dash else 0)
-    except ValueError:
+    parts = [number(part) for part in clock.split(":")[-4:]]
+    whole_days = whole_number(days) if dash else 0
+    if whole_days is None or None in parts:
         return None
+    return sum((part or 0.0) * 60.0**place for place, part in enumerate(reversed(parts))) + whole_days * 86400
 
 
 def whole(answer: str) -> list[str]:
@@ -178,8 +183,9 @@ def whole(answer: str) -> list[str]:
     Raises:
         ValueError: it was cut short.
     """
-    lines = answer.splitlines()
-    if not lines or lines[-1].strip() != END:
+    # At line feeds alone: other characters that Python takes for the end of a line may stand in a job's own words.
+    lines = [line.rstrip("\r") for line in answer.rstrip("\n").split("\n")]
+    if lines[-1].strip() != END:
         raise ValueError("the answer is not whole")
     return lines[:-1]
 
@@ -192,17 +198,21 @@ def _decoded(text: str) -> bytes:
 
 
 def _take_exit_record(words: EndWords, name: str, record: str) -> None:
-    code, started, ended, host = (*record.split(), "")[:4]
+    parts = record.split()[:4]
+    code, started, ended = (whole_number(part) for part in (*parts, "", "", "")[:3])
+    host = plain_line(parts[3]) if len(parts) > 3 else ""
+    if code is None or started is None or ended is None or code > 255:
+        return  # a job can write there, too: that is no exit record
     if name == "exit":
         words.exit_file = Told(
             source="exit file",
-            word="COMPLETED" if code == "0" else "FAILED",
-            exit_code=int(code),
-            seconds=float(int(ended) - int(started)),
+            word="COMPLETED" if code == 0 else "FAILED",
+            exit_code=code,
+            seconds=float(ended - started),
             nodes=host,
         )
-    elif name[5:].isdecimal():
-        words.ranks[int(name[5:])] = int(code), int(ended), host
+    elif (rank := whole_number(name[5:])) is not None:
+        words.ranks[rank] = code, ended, host
 
 
 def _from_sacct(rows: Sequence[Mapping[str, str]], job_id: str, token: str) -> Told | None:
@@ -217,7 +227,7 @@ def _from_sacct(rows: Sequence[Mapping[str, str]], job_id: str, token: str) -> T
         word=job["State"],
         exit_code=code,
         signal_number=signal_number,
-        seconds=float(job["ElapsedRaw"]) if job["ElapsedRaw"].isdecimal() else None,
+        seconds=number(job["ElapsedRaw"]),
         queue_seconds=_between(job["Submit"], job["Start"]),
         cpu_seconds=seconds(job["TotalCPU"]),
         peak_memory_mib=max(peaks, default=None),
@@ -228,9 +238,12 @@ def _from_sacct(rows: Sequence[Mapping[str, str]], job_id: str, token: str) -> T
 
 
 def _from_scontrol(text: str) -> Told | None:
-    found = dict(
-        re.findall(r"(?:^|\s)(JobState|ExitCode|RunTime|SubmitTime|StartTime|NodeList|TimeLimit|Reason)=(\S*)", text)
+    words = re.findall(
+        r"(?:^|\s)(JobState|ExitCode|RunTime|SubmitTime|StartTime|NodeList|TimeLimit|Reason)=(\S*)", text
     )
+    found = {
+        name: plain_line(value) for name, value in reversed(words)
+    }  # the first of each: a job's own comment comes later
     if "JobState" not in found:
         return None
     code, signal_number = _two(found.get("ExitCode", ""))
@@ -253,11 +266,11 @@ def _reason(word: str) -> str:
 
 def _two(exit_code: str) -> tuple[int, int]:
     first, _, second = exit_code.partition(":")
-    return int(first) if first.isdecimal() else 0, int(second) if second.isdecimal() else 0
+    return min(whole_number(first) or 0, 255), min(whole_number(second) or 0, 127)
 
 
 def _between(earlier: str, later: str) -> float | None:
     try:
         return (datetime.datetime.fromisoformat(later) - datetime.datetime.fromisoformat(earlier)).total_seconds()
-    except ValueError:  # `Unknown`, `None`
+    except (ValueError, TypeError, OverflowError):  # `Unknown`, `None`; one with a time zone, one without
         return None

@@ -17,12 +17,21 @@ from medweave_connectors.slurm.service import Allocation, Service
 
 FOLLOW_BYTES = 65536
 TAIL_BYTES = 16384
+RECORD_BYTES = 400  # of a file that holds an exit code, two times and a host name, unless the job writes there
 END = "medweave-end"
 SACCT_FIELDS = (
     "JobIDRaw", "State", "ExitCode", "ElapsedRaw", "Submit", "Start", "TotalCPU", "MaxRSS", "NodeList", "Timelimit", "Reason",
     "WorkDir",
 )  # fmt: skip
+# Variables of Slurm's programs change their options (SBATCH_*, SQUEUE_*), and those of a job in which the driver itself may run
+# (SLURM_*) contradict the options of the jobs that it submits. These stay: the file, the cluster and the token.
+_FOREIGN = "SLURM|SBATCH|SRUN|SALLOC|SQUEUE|SACCT|SINFO|SCANCEL|SCONTROL"
+OWN_ENVIRONMENT = (
+    f"for name in $({{ env | sed -nE 's/^(({_FOREIGN})_[A-Za-z0-9_]*)=.*/\\1/p'; }} 2> /dev/null); do "
+    'case $name in SLURM_CONF|SLURM_CLUSTERS|SLURM_JWT) ;; *) unset "$name";; esac; done'
+)
 _JOBS = "'job %i|%T|%r|%S|%k'"
+_WORDS_ALONE = "tr -dc '0-9A-Za-z._ -'"
 _BASE64 = "base64 | tr -d '\\n'"
 
 
@@ -141,7 +150,7 @@ def _end_of(job: EndOf) -> tuple[str, ...]:
         f"echo of {job.job_id}",
         controller if job.starts_again else f"{well} || {controller}",
         f"if cd {shlex.quote(job.files.folder)}; then "
-        'for f in exit exit.*; do [ -f "$f" ] && echo file "$f" $(cat "$f"); done; '
+        f'for f in exit exit.*; do [ -f "$f" ] && echo file "$f" $(head -c {RECORD_BYTES} "$f" | {_WORDS_ALONE}); done; '
         f'for f in stdout stderr stderr.*; do [ -f "$f" ] && echo tail "$f" $(tail -c {TAIL_BYTES} "$f" | {_BASE64}); done; fi',
     )
 
@@ -158,8 +167,8 @@ def cancel(job_ids: Sequence[str]) -> str:
 
 def line(*parts: str) -> str:
     """One line for the login node, whose answer ends with a mark."""
-    # A sub-shell: some connectors keep one shell for many lines, whose folder and umask must stay.
-    return f"( {'; '.join((*parts, f'echo {END}'))} )"
+    # A sub-shell: some connectors keep one shell for many lines, whose folder, umask and environment must stay.
+    return f"( {'; '.join((OWN_ENVIRONMENT, *parts, f'echo {END}'))} )"
 
 
 def _claim(files: JobFiles) -> str:
@@ -183,6 +192,7 @@ def cancel_all(run_id: str, keys: Sequence[str]) -> str:
     """
     patterns = "|".join((f"{shlex.quote(f'medweave:{run_id}:')}*", *map(shlex.quote, keys)))
     return (
+        f"{OWN_ENVIRONMENT}\n"
         f"left() {{ queue=$(squeue --me --noheader --format={_JOBS}) || exit 75; "
         "echo \"$queue\" | while IFS='|' read -r id state reason start key; do "
         'case "$key" in ' + patterns + ') echo "${id#job }";; esac; done; }\n'

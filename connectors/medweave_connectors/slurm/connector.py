@@ -30,7 +30,7 @@ from medweave_connectors.slurm.ends import Ends
 from medweave_connectors.slurm.job import Site, SlurmJob
 from medweave_connectors.slurm.patience import Patience, SiteSilent, until_answered
 from medweave_connectors.slurm.script import StepCommand
-from medweave_connectors.slurm.service import Service
+from medweave_connectors.slurm.service import Service, check_service
 from medweave_connectors.slurm.site_look import Look, look, read_look, refuse_what_is_not_there
 from medweave_connectors.slurm.states import state_of
 from medweave_connectors.slurm.watch import Pace, Watch
@@ -338,6 +338,7 @@ def _gone(known: Queued | None) -> bool:
 
 def _service(keys: Mapping[str, Any], where: str) -> Service:
     with of_the_file():
+        check_service(keys, where=where)
         environment = read_environment(keys.get("environment", {}), where=f"{where}.environment")
     return Service(**{**keys, "environment": environment})
 

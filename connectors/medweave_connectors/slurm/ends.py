@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from medweave_connectors.slurm import commands
 from medweave_connectors.slurm.answers import EndWords, read_end, sections
@@ -41,18 +41,43 @@ class Ends:
         return await answer
 
     async def _go_on(self) -> None:
+        """Ask until no job is left. Where the task ends in another way, each waiter gets its error and none waits for ever."""
+        try:
+            await self._ask_all()
+        except BaseException as error:
+            waiting, self._waiting = self._waiting, []
+            for _, answer in waiting:
+                _fail(answer, error)
+            if not isinstance(error, Exception):
+                raise
+
+    async def _ask_all(self) -> None:
         while self._waiting:
             while not self._pace.take(time.monotonic()):
                 await asyncio.sleep(SHORTEST_S)
-            asked, self._waiting = self._waiting[:AT_ONCE], self._waiting[AT_ONCE:]
+            asked = self._waiting[:AT_ONCE]
             try:
                 told = sections(await self._ask(commands.ends([job for job, _ in asked])))
-                words = [read_end(told[job.job_id], job.job_id, job.files.token) for job, _ in asked]
             except Exception as error:  # whatever broke, nothing is known about any of them
                 for _, answer in asked:
-                    if not answer.done():
-                        answer.set_exception(error)
-                continue
-            for (_, answer), each in zip(asked, words, strict=True):
-                if not answer.done():
-                    answer.set_result(each)
+                    _fail(answer, error)
+            else:
+                for job, answer in asked:
+                    _answer(job, answer, told)
+            self._waiting = [each for each in self._waiting if not each[1].done()]
+
+
+def _answer(job: EndOf, answer: asyncio.Future[EndWords], told: Mapping[str, str]) -> None:
+    """Give one job its answer: what cannot be read about it is no error of the others."""
+    try:
+        words = read_end(told[job.job_id], job.job_id, job.files.token)
+    except (KeyError, ValueError):
+        _fail(answer, ValueError(f"the answer about job {job.job_id} could not be read"))
+    else:
+        if not answer.done():
+            answer.set_result(words)
+
+
+def _fail(answer: asyncio.Future[EndWords], error: BaseException) -> None:
+    if not answer.done():
+        answer.set_exception(error if isinstance(error, Exception) else ConnectionError("the question was cancelled"))

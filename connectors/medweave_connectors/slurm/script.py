@@ -188,6 +188,8 @@ def gang_script(command: StepCommand, files: JobFiles, *, num_nodes: int, cores:
         f'getent hosts "$first" > /dev/null || first=$(scontrol show node --oneliner "$first" | {address})',
         f"export {NUM_NODES}={num_nodes}",
         f'export {RENDEZVOUS}="$first:$(({FIRST_PORT} + SLURM_JOB_ID % {NUM_PORTS}))"',
+        # The job is submitted with --mem; what else says how much memory, or how srun works, is not of this job.
+        "unset SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU $(env | sed -nE 's/^(SRUN_[A-Za-z0-9_]*)=.*/\\1/p')",
         "started=$(date +%s)",
         *command.with_signal(" ".join(srun), files),
         *_exit_record(shlex.quote(files.exit)),

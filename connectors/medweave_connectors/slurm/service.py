@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from medweave_connectors.reactions.attempt_script import SIGNAL_LEAD_S, lead_s
 from medweave_connectors.requests import JobRequest
 from medweave_connectors.worker import NOTHING, WorkerEnvironment
 from medweave_steps.contracts.errors import UsageError
 
+# Options of sbatch that medweave sets itself, or that submit no job. sbatch takes each also by a beginning of its name.
+OWNED_OPTIONS = (
+    "account", "array", "chdir", "clusters", "comment", "constraint", "cpus-per-gpu", "cpus-per-task", "error", "gpus",
+    "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres", "help", "job-name", "mem", "mem-per-cpu", "mem-per-gpu", "nodes",
+    "no-requeue", "ntasks", "ntasks-per-node", "open-mode", "output", "parsable", "partition", "qos", "requeue", "reservation",
+    "signal", "test-only", "time", "usage", "version", "wait", "wrap",
+)  # fmt: skip
+_OPTION = re.compile(r"--([a-z][a-z-]*)(=.*)?", re.DOTALL)
 _TIME = re.compile(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)")
 
 
@@ -30,7 +39,51 @@ def minutes_of(text: str, *, where: str) -> int:
             do="write '12:00:00' for twelve hours",
         )
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return (days * 24 + hours) * 60 + minutes + math.ceil(seconds / 60)
+    whole = (days * 24 + hours) * 60 + minutes + math.ceil(seconds / 60)
+    if not whole:
+        raise UsageError(
+            f"{where}: a limit of no time.",
+            seen=text,
+            expected="at least one second; without `time`, the limit of the partition",
+            do="write the longest time that a job may take, or leave `time` out",
+        )
+    return whole
+
+
+def check_service(keys: Mapping[str, Any], *, where: str) -> None:
+    """Refuse options that medweave sets itself, and a time limit that is none.
+
+    Args:
+        keys: of the service in the file.
+        where: its place in the file, for messages.
+
+    Raises:
+        UsageError: the first such key.
+    """
+    for number, option in enumerate(keys.get("options", ())):
+        _refuse_owned(option, where=f"{where}.options[{number}]")
+    if keys.get("time"):
+        minutes_of(keys["time"], where=f"{where}.time")
+
+
+def _refuse_owned(option: str, *, where: str) -> None:
+    found = _OPTION.fullmatch(option)
+    if found is None:
+        raise UsageError(
+            f"{where}: this is no long option of sbatch.",
+            seen=option,
+            expected="--name or --name=value, such as --exclude=n7",
+            do="write the option's long name, and its value after '='",
+        )
+    owned = next((name for name in sorted(OWNED_OPTIONS, key=len) if name.startswith(found[1])), "")
+    if owned:
+        shortened = "" if owned == found[1] else f", which sbatch may take for --{owned}"
+        raise UsageError(
+            f"{where}: medweave sets this option of sbatch itself, or no job comes of it.",
+            seen=f"{option}{shortened}",
+            expected="an option for which the service has no key, and the tool no request",
+            do=f"leave it out; --{owned} follows from the keys of the service, the requests of the tool and the job",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

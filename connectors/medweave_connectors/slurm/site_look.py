@@ -15,6 +15,7 @@ from medweave_connectors.slurm import commands, words
 from medweave_connectors.slurm.answers import seconds, whole
 from medweave_connectors.slurm.service import Service, minutes_of
 from medweave_steps.contracts.errors import UsageError
+from medweave_steps.contracts.untrusted_text import plain_line, whole_number
 
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
 ACCOUNTING_S = 10  # a database that does not answer is not waited for
@@ -95,7 +96,7 @@ def read_look(answer: str, services: Mapping[str, Service]) -> Look:
         mark, *rest = line.split() or [""]
         if mark == "missing":
             missing += rest
-        elif mark == "code":
+        elif mark == "code" and len(rest) == 1:
             (code,) = rest
         elif mark == "partition" and len(rest) == 6:
             name = rest[0].rstrip("*")
@@ -103,15 +104,15 @@ def read_look(answer: str, services: Mapping[str, Service]) -> Look:
             partitions[name] = _with_nodes(partitions.get(name, Partition()), rest[1:])
         elif mark == "name" and len(rest) == 2:
             names[rest[0]] = (*names.get(rest[0], ()), rest[1])
-        elif mark == "trial" and rest[0] in numbered:
-            trials[numbered[rest[0]]] = " ".join(rest[1:])
+        elif mark == "trial" and rest and rest[0] in numbered:
+            trials[numbered[rest[0]]] = plain_line(" ".join(rest[1:]))
         else:
             said.append(line)
     return Look(
         missing=tuple(missing),
         partitions=partitions,
         default=default,
-        said="" if code == "0" else " ".join(said) or "sinfo failed",
+        said="" if code == "0" else plain_line(" ".join(said)) or "sinfo failed",
         names={"partition": tuple(partitions)} | names,
         trials=trials,
     )
@@ -198,8 +199,9 @@ def _by_number(services: Mapping[str, Service]) -> list[tuple[int, Service]]:
 def _with_nodes(partition: Partition, told: list[str]) -> Partition:
     cores, memory_mib, limit, gres, features = told
     found = {"gres": gres, "constraint": features}
+    size = whole_number(cores.rstrip("+")), whole_number(memory_mib.rstrip("+"))
     return Partition(
-        nodes=(*partition.nodes, (int(cores.rstrip("+")), int(memory_mib.rstrip("+")))),
+        nodes=partition.nodes if None in size else (*partition.nodes, (size[0] or 0, size[1] or 0)),
         limit_s=seconds(limit),
         names={
             key: tuple(dict.fromkeys((*partition.names.get(key, ()), *_listed(text)))) for key, text in found.items()

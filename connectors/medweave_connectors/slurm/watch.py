@@ -6,8 +6,9 @@ A query that fails says nothing about a job. No streamflow in here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
 from medweave_connectors.slurm import commands
@@ -43,6 +44,10 @@ class Pace:
             return False
         self._left -= 1
         return True
+
+
+class WatchEnded(Exception):
+    """The watcher was cancelled while jobs waited for it."""
 
 
 class NeverStarts(Exception):
@@ -109,6 +114,18 @@ class Watch:
             self._jobs.remove(job)
 
     async def _go_on(self) -> None:
+        """Poll until no job is left. Where the task ends in another way, each waiter gets its error and none waits for ever."""
+        try:
+            await self._poll()
+        except BaseException as error:
+            for job in self._jobs:
+                _resolve(
+                    job, error if isinstance(error, Exception) else WatchEnded("the watcher of jobs was cancelled")
+                )
+            if not isinstance(error, Exception):
+                raise
+
+    async def _poll(self) -> None:
         while self._jobs:
             now = time.monotonic()
             pause = interval_s(now - max(self._text_changed, self._state_changed), LONGEST_FOLLOW_S)
@@ -141,19 +158,21 @@ class Watch:
     def _take(self, polled: Polled, followers: list[WatchedJob]) -> None:
         now = time.monotonic()
         for number, data in polled.text.items():
-            job = followers[number]
-            if data:
+            if data and number < len(followers):
+                job = followers[number]
                 job.offset += len(data)
                 self._text_changed = now
-                job.on_text(data)
+                with _only_of(job):
+                    job.on_text(data)
         for number in polled.ended:
-            if not followers[number].script_ended:
+            if number < len(followers) and not followers[number].script_ended:
                 followers[number].script_ended = True
                 self._state_changed = now  # Slurm will say so in a moment
         if polled.answered:
             self._patience.answered()
             for job in self._jobs:
-                self._take_state(job, polled.jobs.get(job.job_id, Queued()), now=now)
+                with _only_of(job):
+                    self._take_state(job, polled.jobs.get(job.job_id, Queued()), now=now)
             return
         try:
             self._patience.silent(polled.said)
@@ -192,6 +211,15 @@ def _tell_wait(job: WatchedJob, queued: Queued) -> None:
         job.told = told
         until = f"; Slurm expects it to start at {queued.start} of the site's clock" if queued.start else ""
         job.on_notice(f"waits in the queue: {queued.reason}{until}")
+
+
+@contextlib.contextmanager
+def _only_of(job: WatchedJob) -> Iterator[None]:
+    """Keep an error of one job's text or notices from the jobs that the same task watches."""
+    try:
+        yield
+    except Exception as error:
+        _resolve(job, error)
 
 
 def _resolve(job: WatchedJob, error: Exception | None) -> None:

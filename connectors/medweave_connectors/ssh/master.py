@@ -110,13 +110,18 @@ class MasterProcess:
 
     async def _watch(self) -> None:
         """The streams end with `ssh`: the master holds them, too, and keeps them open when `ssh` is killed."""
+        try:
+            await self._until_read()
+        finally:  # also where this task dies: its readers must not wait for ever
+            self._transport.close()
+
+    async def _until_read(self) -> None:
         while self._transport.get_returncode() is None:
             await asyncio.sleep(WATCH_S)
         idle = 0
         while idle < 2:  # a reader may be slow: what it has not taken yet holds up what is still in the pipe
             await asyncio.sleep(LAST_WORDS_S)
             idle = 0 if self.stdout._buffer else idle + 1  # a StreamReader has no other word for it
-        self._transport.close()
 
 
 class MasterConnection:

@@ -15,6 +15,7 @@ import asyncssh
 from streamflow.deployment.connector.ssh import SSHStreamReaderWrapper, SSHStreamWriterWrapper
 
 from medweave_connectors.errors import StreamBroke, StreamCut
+from medweave_connectors.transfer.reasons import known_reason
 
 READ_BYTES = 2**16
 PACKET_BYTES = 2**15  # OpenSSH takes no larger ones
@@ -73,7 +74,7 @@ class _Stream:
             await self._draining  # what it said last may come after its end
             told = self._errors.decode(errors="replace").strip()
             status = self._process.exit_status
-            raise StreamBroke(f"{self._what} broke off: {told or 'no word'} (exit status {status})", told, status)
+            raise StreamBroke(f"{self._what} broke off: {known_reason(told)} (exit status {status})", told, status)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -174,7 +174,7 @@ class TarCopies:
             except StreamCut as error:
                 if pause_s is None:
                     raise
-                console.say(f"medweave: {self.deployment_name}: a copy was cut and is repeated: {error.told}")
+                console.say(f"medweave: {self.deployment_name}: a copy was cut and is repeated: {error}")
             await asyncio.sleep(pause_s)
 
     @staticmethod

@@ -30,6 +30,11 @@ _OTHERS = (
 )
 
 
+def known_reason(text: str) -> str:
+    """Return the reason in a program's words, as `reason_in` does; `no known reason` where it gives none that is known."""
+    return reason_in(text) or "no known reason"
+
+
 def reason_in(text: str) -> str:
     """The first reason that programs are known to give (in LC_ALL=C, of glibc or musl); empty where there is none.
 

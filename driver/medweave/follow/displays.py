@@ -11,6 +11,7 @@ from medweave.follow.state import State
 from medweave.output import put
 from medweave_connectors.documents import not_installed
 from medweave_steps.contracts.event import Event
+from medweave_steps.contracts.untrusted_text import plain
 
 
 class Display(Protocol):
@@ -45,7 +46,7 @@ class Lines:
 
     def say(self, text: str) -> None:
         """A line more."""
-        put(text, sys.stderr)
+        put(plain(text), sys.stderr)
 
     def close(self) -> None:
         """Nothing is open."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -87,6 +88,7 @@ class State:
         notices: (who, what), in order, each once.
         end: completed, partial, failed, cancelled, unknown; None while it goes on.
         refused: it failed for what its file says, before it had done anything.
+        message: why it ended, where that is the error of no job.
     """
 
     planned: Sequence[str] = ()
@@ -101,6 +103,7 @@ class State:
     notices: list[tuple[str, str]] = field(default_factory=list)
     end: str | None = None
     refused: bool = False
+    message: str = ""
     seconds: float = 0.0
     first_cause: str | None = None
     left_out: tuple[str, ...] = ()
@@ -157,7 +160,13 @@ def steps(state: State) -> list[Step]:
 
 
 def fold(state: State, event: Event) -> State:
-    """The same state, with an event more. Unknown types change nothing but the time."""
+    """Return the same state with one more event. Unknown types, and data of unexpected types, change nothing."""
+    with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        _fold(state, event)
+    return state
+
+
+def _fold(state: State, event: Event) -> None:
     if state.began is None:
         state.began, state.run_id = datetime.datetime.fromisoformat(event.time), event.run_id
     state.now_s = max(state.at(datetime.datetime.fromisoformat(event.time)), state.now_s)
@@ -175,12 +184,11 @@ def fold(state: State, event: Event) -> State:
         state.workflow = str(event.data.get("workflow", ""))
     elif event.type == "run.ended":
         _fold_end(state, event.data)
-    return state
 
 
 def _fold_end(state: State, data: Any) -> None:
     state.end = str(data.get("state", "unknown"))
-    state.refused = bool(data.get("refused", False))
+    state.refused, state.message = bool(data.get("refused", False)), str(data.get("message", ""))
     state.seconds = float(data.get("seconds", state.now_s))
     state.first_cause, state.left_out = data.get("first_cause"), tuple(data.get("left_out", ()))
     state.copies.clear()

@@ -12,9 +12,11 @@ from typing import Any
 from medweave.follow.state import Job, State
 from medweave.follow.words import END_WORDS, place, size, why
 from medweave_connectors.lines import shown
+from medweave_connectors.record.causes import STEP_PREFIX
 from medweave_connectors.record.live import FOLDER
 from medweave_connectors.record.run import WORK
 from medweave_steps.contracts.progress import duration
+from medweave_steps.contracts.untrusted_text import plain
 
 LAST_LINES, LAST_BYTES = 12, 16 * 1024
 MOST_FAILURES, MOST_LEFT = 5, 10
@@ -57,6 +59,9 @@ def summary(state: State, started: Started, outputs: Mapping[str, Any], *, to_a_
     if state.left_out:
         yield _line("not in them", ", ".join(state.jobs[name].label for name in state.left_out if name in state.jobs))
     failures = state.failures()
+    if state.message and end != "completed":
+        yield _line("cause", state.message.splitlines()[0])
+        yield from (f"    {line}" for line in state.message.splitlines()[1:])
     for job in failures[:MOST_FAILURES]:
         yield _line("failed", f"{job.label} on {place(job.where)}, {why(job)}")
         yield from (f"    {line}" for line in (job.message.splitlines() if to_a_log else said(job, started.folder)))
@@ -81,18 +86,20 @@ def left(state: State, started: Started) -> Iterator[str]:
 
 
 def said(job: Job, folder: Path) -> list[str]:
-    """Why a job failed: the step's own message, which holds no patient data, else the last lines that it printed.
+    """Return why a job failed: its message, which holds no patient data, and the last lines that its command printed.
 
-    Those are shown to the person who started the run, as the engine does, and are written nowhere.
+    Those are shown to the person who started the run, as the engine does, and are written nowhere. They are left out where the
+    message is the step's own, or where the command ended well.
     """
-    if job.message:
-        return job.message.splitlines()
+    message = job.message.splitlines()
+    if message and (not job.exit_code or any(line.startswith(STEP_PREFIX) for line in message)):
+        return message
     try:
         with (folder / WORK / FOLDER / job.label).open("rb") as stream:
             stream.seek(max(stream.seek(0, 2) - LAST_BYTES, 0))
-            return stream.read().decode(errors="replace").splitlines()[-LAST_LINES:]
+            return message + plain(stream.read().decode(errors="replace")).splitlines()[-LAST_LINES:]
     except OSError:
-        return []
+        return message
 
 
 def kinds_in(value: Any) -> Counter[str]:

@@ -7,6 +7,7 @@ from medweave_connectors.names import HERE
 from medweave_steps.contracts.exit_codes import meaning
 from medweave_steps.contracts.progress import duration
 
+NO_EXIT_CODE = "no exit code"
 NOT_COMPLETE = "its outputs are not complete"
 END_WORDS = {"partial": "delivered a part", "unknown": "ended, outcome unknown"}
 UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
@@ -39,7 +40,9 @@ def end_of(job: Job) -> str:
 
 
 def why(job: Job) -> str:
-    """The exit code of a job that failed, with its meaning."""
+    """Return in short how a job failed: the exit code of its command with its meaning, if that is not 0."""
+    if job.exit_code is None:
+        return NO_EXIT_CODE
     return meaning(job.exit_code) if job.exit_code else NOT_COMPLETE
 
 

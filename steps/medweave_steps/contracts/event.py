@@ -43,7 +43,8 @@ class Event:
             digest, and `reused_from`, the run that did it, or `why` it cannot be reused. `job.ended` then has `reused_from`, too;
             of `job.data`, `inputs` and `outputs` by name, each a list: files and folders with `class`, `bytes` and `sha256` where
             they are known, numbers and fixed words with `value`, other texts with their number of `characters`;
-            of `run.ended`, `refused`: it failed for what its file says of a site or a step, before anything was done;
+            of `run.ended`, `refused`: it failed for what its file says of a site or a step, before anything was done, and
+            `message`: why it ended, where that is the error of no job;
             of `run.started`, `documents`: SHA-256 of the workflow's files, by path from the folder of the workflow.
     """
 

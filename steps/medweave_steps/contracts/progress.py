@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 JSON_PREFIX = "medweave-progress "
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people read them: `8 s`, `2 min 05 s`, `3 h 10 min`."""
+    """Seconds as people read them: `8 s`, `2 min 05 s`, `3 h 10 min`; `? s` for a number that is not finite."""
+    if not math.isfinite(seconds):
+        return "? s"
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -58,7 +58,7 @@ class TestPodsOfAStandIn(ConnectorContract, lacks=NO_QUEUE):
                 odd_name="my 'work' \"x\" $HOME `id`\nb",
                 kept_at="{deployment}:{place}:{folder}",
                 time_limit="the time limit of 1 s was reached",
-                broken_from="`sh` ended with 255: cut",
+                broken_from="`sh` ended with 255: no known reason",
                 lost="broke before the command had ended",
             )
 
@@ -82,7 +82,7 @@ class TestJobsOfAStandIn(
                 odd_name="my 'work' \"x\" $HOME `id`\nb",
                 kept_at="{deployment}:{place}:{folder}",
                 time_limit="the time limit of 1 s was reached",
-                broken_from="`sh` ended with 255: cut",
+                broken_from="`sh` ended with 255: no known reason",
             )
 
 
@@ -115,6 +115,6 @@ class TestSlurmOfAStandIn(
                 read=text_of,
                 cut=server.cut,
                 before_words=r"(?s:.*\n)",
-                broken_from=r"transfer from .* broke off: cut \(exit status 255\)",
+                broken_from=r"transfer from .* broke off: no known reason \(exit status 255\)",
                 broken_to=r"transfer to .* broke off: .*No space",
             )

@@ -125,7 +125,7 @@ def test_requests_reach_the_connector_by_job_name(tmp_path: Path, monkeypatch: p
     (line,) = (tmp_path / "requests.txt").read_text().splitlines()
     assert line == (
         "/first/0 JobRequest(cores=1, memory_mib=99, hints=StepHints(gang=True, gpus_min=0, gpus_max=3, gpus_input='', "
-        "checkpoint_folder='', partial=False, reuse=True), num_nodes=1, locations=('__LOCAL__',))"
+        "checkpoint_folder='', partial=False, reuse=True, success_codes=()), num_nodes=1, locations=('__LOCAL__',))"
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from medweave_connectors.record import causes
 from medweave_connectors.record.job import CommandOutcome
+from medweave_connectors.record.output import parse_progress
 from medweave_connectors.record.run import RunRecord, new_run_id
 from support.engine import valid_events
 
@@ -169,14 +170,11 @@ def test_scratch_is_kept_after_a_failure_and_its_report_is_not_taken(
 
 def test_progress_is_an_event_and_a_line(run: RunRecord, capsys: pytest.CaptureFixture[str]) -> None:
     schedule(run, "/train/0")
-    figures = {
-        "unit": "epoch",
-        "done": 4,
-        "total": 20,
-        "seconds_left": 70.0,
-        "detail": "loss 0.31, Dice 0.78",
-        "loss": 0.31,
-    }
+    figures = parse_progress(
+        'medweave-progress {"unit": "epoch", "done": 4, "total": 20, "seconds_left": 70.0, '
+        '"detail": "loss 0.31, Dice 0.78", "loss": 0.31}'
+    )
+    assert figures is not None
     run.job_progress("/train/0", figures)
     assert "  train        epoch 4/20: loss 0.31, Dice 0.78, 1 min 10 s left\n" in capsys.readouterr().err
     event = valid_events(run.folder / "events.jsonl")[-1]

@@ -227,3 +227,23 @@ def test_times(text: str, minutes: int) -> None:
     assert minutes_of(text, where="x") == minutes
     with pytest.raises(UsageError):
         minutes_of("60", where="x")
+
+
+def test_variables_of_the_drivers_own_job_do_not_reach_the_jobs_that_it_submits(tmp_path: Path) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    program(programs, "sbatch", f"env | grep -E '^(SLURM|SBATCH|SRUN|OTHER)' | sort > {tmp_path}/seen; echo 17")
+    files = JobFiles(f"{tmp_path}/job")
+    own = {
+        "SLURM_MEM_PER_CPU": "700",
+        "SLURM_JOB_ID": "5",
+        "SBATCH_PARTITION": "x",
+        "SRUN_DEBUG": "1",
+        "SQUEUE_PARTITION": "y",
+    }
+    kept = {"OTHER": "a\nSLURM_FAKE=1", "SLURM_CLUSTERS": "east", "SLURM_CONF": "/etc/slurm.conf", "SLURM_JWT": "token"}
+    line = commands.at_cluster("west", commands.submit(["sbatch"], files, {files.script: ""}))
+    shell(f"{line}; [ $SLURM_JOB_ID = 5 ]", tmp_path, PATH=f"{programs}:{os.environ['PATH']}", **own, **kept)
+    assert (tmp_path / "seen").read_text().split() == [
+        "OTHER=a", "SLURM_CLUSTERS=west", "SLURM_CONF=/etc/slurm.conf", "SLURM_FAKE=1", "SLURM_JWT=token",
+    ]  # fmt: skip

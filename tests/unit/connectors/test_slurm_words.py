@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
 
+from medweave.deployments import faults_of_deployments
 from medweave_connectors.slurm import words
 from medweave_connectors.slurm.connector import MedweaveSlurmConnector
-from medweave_connectors.slurm.service import Allocation
+from medweave_connectors.slurm.service import Allocation, check_service
 from medweave_connectors.slurm.states import Told
 from medweave_connectors.slurm.watch import Pace, interval_s
+from medweave_steps.contracts.errors import UsageError
 from support.slurm_words import ASKED, told
 
 PLACE = words.Place(name="hpc/gpu4", setting="deployments.hpc.config.services.gpu4")
@@ -127,20 +129,51 @@ SCHEMA = json.loads(MedweaveSlurmConnector.get_schema())
 
 
 @pytest.mark.parametrize(
-    ("option", "fits"),
+    ("option", "owned"),
     [
-        ("--exclude=n7", True),
-        ("--mail-type=FAIL", True),
-        ("--exclusive", True),
-        ("--output=x", False),
-        ("--requeue", False),
-        ("--time=1", False),
-        ("--time-min=1", True),
-        ("-p", False),
-        ("--wrap=rm", False),
-        ("exclusive", False),
+        ("--exclude=n7", ""),
+        ("--mail-type=FAIL", ""),
+        ("--exclusive", ""),
+        ("--time-min=1", ""),
+        ("--mem-bind=local", ""),
+        ("--wait-all-nodes=1", ""),
+        ("--output=x", "--output"),
+        ("--requeue", "--requeue"),
+        ("--time=1", "--time"),
+        ("--arr=0-2", "--array"),
+        ("--a=0-2", "--array"),
+        ("--test-only", "--test-only"),
+        ("--test", "--test-only"),
+        ("--mem-per-cpu=1", "--mem-per-cpu"),
+        ("--cluster=x", "--clusters"),
+        ("--wrap=rm", "--wrap"),
+        ("-p", "long option"),
+        ("-a0-2", "long option"),
+        ("exclusive", "long option"),
+        ("--exclude n7", "long option"),
     ],
 )
-def test_options_that_medweave_sets_itself_are_refused_at_validation(option: str, fits: bool) -> None:
-    errors = list(Draft202012Validator(SCHEMA).iter_errors({"services": {"x": {"options": [option]}}}))
-    assert not errors if fits else "does not match" in errors[0].message
+def test_options_that_medweave_sets_itself_are_refused_also_abbreviated(option: str, owned: str) -> None:
+    if not owned:
+        check_service({"options": [option]}, where="s")
+        return
+    with pytest.raises(UsageError, match=r"^s\.options\[1\]: ") as error:
+        check_service({"options": ["--exclusive", option]}, where="s")
+    assert owned in str(error.value)
+
+
+def test_a_time_limit_of_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"^s\.time: a limit of no time"):
+        check_service({"time": "00:00:00"}, where="s")
+    check_service({"time": "00:00:01"}, where="s")
+
+
+def test_a_site_file_is_held_against_the_same_rules(tmp_path: Path) -> None:
+    config = {"services": {"gpu": {"options": ["--exclusive", "--arr=0-2"]}, "cpu": {"time": "0-00:00:00"}}}
+    deployments = {
+        "hpc": {"type": "medweave.slurm", "wraps": "login", "config": config},
+        "login": {"type": "medweave.local", "config": {}},
+    }
+    found = [fault.field for fault in faults_of_deployments(deployments, tmp_path / "site.yml")]
+    place = ("deployments", "hpc", "config", "services")
+    assert found == [(*place, "gpu", "options", 1), (*place, "cpu", "time")]

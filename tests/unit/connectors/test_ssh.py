@@ -38,7 +38,7 @@ def site_of(server: SSHServer, **keys: Any) -> Site:
         folder=str(server.key.parent.parent / "site"),
         read=text_of,
         cut=server.cut,
-        broken_from=r"transfer from .* broke off: cut \(exit status 255\)",
+        broken_from=r"transfer from .* broke off: no known reason \(exit status 255\)",
         broken_to=r"transfer to .* broke off: .*No space",
     )
 

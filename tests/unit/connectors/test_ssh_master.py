@@ -67,7 +67,7 @@ def site_of(folder: Path, *, node: str = "hpc") -> Site:
         folder=str(folder / "site"),
         read=text_of,
         cut=kill_sessions,
-        broken_from=r"transfer from .* broke off: cut \(exit status 255\)",
+        broken_from=r"transfer from .* broke off: no known reason \(exit status 255\)",
         broken_to=r"transfer to .* broke off: .*No space",
     )
 

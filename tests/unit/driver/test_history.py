@@ -51,7 +51,7 @@ def test_what_the_plug_in_writes_is_what_the_driver_reads(tmp_path: Path) -> Non
     for name in ("/check/0", "/segment/0.1"):
         record.job_scheduled(name, deployment="laptop", service=None, location="here", cores=2)
         record.job_started(name)
-    record.job_progress("/check/0", {"unit": "case", "done": 1, "total": 2, "seconds_left": 3.0})
+    record.job_progress("/check/0", {"unit": "case", "done": 1, "total": 2, "text": "case 1/2"})
     output = tmp_path / "output"
     (output / "report").mkdir(parents=True)
     (output / "run_report.json").write_text(codec.dumps(run_report("check")))
