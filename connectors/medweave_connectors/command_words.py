@@ -118,9 +118,9 @@ def _bound(kind: Any, binding: Any, value: Any, lead: Key, tail: Key, evaluate: 
     """
     has_expression = binding is not None and binding.get("valueFrom") is not None
     if isinstance(kind, list):
-        if not has_expression:
-            return _bound(_alternative(kind, value), binding, value, lead, tail, evaluate)
-        kind = "Any"
+        if has_expression:
+            return _own(binding, value, lead, tail, evaluate)
+        return _bound(_alternative(kind, value), binding, value, lead, tail, evaluate)
     if not isinstance(kind, Mapping):
         return _bound_plain({"type": kind}, binding, value, lead, tail, evaluate)
     own, inner = _own(binding, value, lead, tail, evaluate), []

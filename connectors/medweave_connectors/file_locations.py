@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,7 +37,8 @@ def path_of(value: Mapping[str, Any]) -> str | None:
 def document_of(text: str, folder: Path) -> Path:
     """Return the workflow or job file that a StreamFlow file names; what follows its last `#` may be a process in it."""
     whole = folder / text
-    return whole if "#" not in text or whole.is_file() else folder / text.rpartition("#")[0]
+    is_whole = "#" not in text or os.path.isfile(whole)  # noqa: PTH113  # pathlib raises where a path is too long
+    return whole if is_whole else folder / text.rpartition("#")[0]
 
 
 def path_of_reference(reference: str) -> str:

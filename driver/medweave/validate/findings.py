@@ -84,7 +84,7 @@ RULES: dict[str, tuple[Severity, str]] = {
     "job-type": (ERROR, "a value in a job file has the type and the format of its input"),
     "job-file": (
         ERROR,
-        "files that a job names exist here, unless a site holds them or a run makes them (git-ignored)",
+        "files that a job names, and their secondary files, exist here, unless a site holds them or a run makes them (git-ignored)",
     ),
     "chart": (
         ERROR,

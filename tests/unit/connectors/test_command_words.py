@@ -56,8 +56,12 @@ def types(draw: Any, depth: int) -> tuple[Any, Any]:
     if name == "enum":
         return {"type": "enum", "symbols": ["red", "yes"]}, draw(st.sampled_from(["red", "yes"]))
     if name == "optional":
-        kind, value = draw(types(0))
-        return (kind, value) if kind == "Any" else (["null", kind], draw(st.sampled_from([None, value])))
+        kind, value = draw(types(depth - 1))
+        return (
+            (kind, value)
+            if kind == "Any" or isinstance(kind, list)
+            else (["null", kind], draw(st.sampled_from([None, value])))
+        )
     if name == "record":
         members = {each: draw(inputs(depth - 1)) for each in ("fb", "fa")}
         fields = [{"name": each, **field} for each, (field, _) in members.items()]
