@@ -112,7 +112,7 @@ def find_going(runs: Path, named: str | None) -> Path:
         end = state_of(folder).end
         raise UserInputError(
             f"run {folder.name} does not go on.",
-            seen=f"state {end}" if end else "its driver was killed, or lives on another machine",
+            seen=f"state {end}" if end else "no end in its log, and no driver of it on this machine",
             expected="a run whose driver lives",
             do=f"medweave report {shown(folder)}"
             if end

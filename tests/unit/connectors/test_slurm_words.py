@@ -26,7 +26,7 @@ PLACE = words.Place(name="hpc/gpu4", setting="deployments.hpc.config.services.gp
     ("word", "what", "do"),
     [
         ("TIMEOUT", "hit its time limit of 720 min", "raise deployments.hpc.config.services.gpu4.time"),
-        ("PREEMPTED", "was pushed out", "run again"),
+        ("PREEMPTED", "was preempted", "run again"),
         ("NODE_FAIL", "lost a node", "run again"),
         ("CANCELLED by 1000", "was cancelled at the site", "sacct"),
         ("UNKNOWN", "is lost", "look at its files"),
