@@ -174,6 +174,6 @@ def test_a_site_file_is_held_against_the_same_rules(tmp_path: Path) -> None:
         "hpc": {"type": "medweave.slurm", "wraps": "login", "config": config},
         "login": {"type": "medweave.local", "config": {}},
     }
-    found = [fault.field for fault in faults_of_deployments(deployments, tmp_path / "site.yml")]
+    fields = [fault.field for fault in faults_of_deployments(deployments, tmp_path / "site.yml")]
     place = ("deployments", "hpc", "config", "services")
-    assert found == [(*place, "gpu", "options", 1), (*place, "cpu", "time")]
+    assert fields == [(*place, "gpu", "options", 1), (*place, "cpu", "time")]
