@@ -138,9 +138,7 @@ def read_end(answer: str, job_id: str, token: str = "") -> EndWords:
         name, _, told = rest.partition(" ")
         if mark == "sacct":
             cells = [plain_line(cell, most=PATH_CHARACTERS) for cell in rest.split("|", len(SACCT_FIELDS) - 1)]
-            if (
-                len(cells) >= len(SACCT_FIELDS) - 2
-            ):  # the last two are optional
+            if len(cells) >= len(SACCT_FIELDS) - 2:  # the last two are optional
                 rows.append(dict(zip(SACCT_FIELDS, [*cells, "", ""], strict=False)))
         elif mark == "scontrol" and unanswered(rest):
             words.said = plain_line(rest)

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from medweave import provision
 from medweave.follow.state import State, fold
 from medweave.history import read_events
 from medweave_connectors.helm import releases
@@ -332,3 +333,9 @@ def test_an_event_log_with_odd_data_is_followed_or_called_damaged(value: Any, ki
             text = json.dumps(item)
             for event in read_events(text + "\n"):
                 fold(State(), event)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", DEEP, '{"version": 3}', '{"executable": "x"}', "welcome"])
+def test_a_site_that_prints_no_python_is_no_internal_error(text: str) -> None:
+    assert provision._python_of(text) is None
+    assert provision._last_object(text) in (None, {"version": 3}, {"executable": "x"})
