@@ -43,14 +43,14 @@ class ShortFailures(logging.Filter):
         text = plain(record.getMessage())  # it may hold words of a job or a site
         if type(record.msg) in _NAMES_FILES:
             text = without_names(text)
-        told = isinstance(record.msg, JobEndedBySite | TimeLimitExceeded) or _TOLD_BY_RECORD.match(text)
+        is_in_record = isinstance(record.msg, JobEndedBySite | TimeLimitExceeded) or _TOLD_BY_RECORD.match(text)
         record.msg, record.args = text, None
         # Another part failed for the same reason, without a word of its own.
         if not text.strip() and self._seen:
             return False
         if text in self._seen or any(words in text for words in _SECONDARY):
             return False
-        if current() is not None and told:
+        if current() is not None and is_in_record:
             return False
         self._seen.add(text)
         return True

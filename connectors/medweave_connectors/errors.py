@@ -160,12 +160,13 @@ class StreamRefused(StreamBroke):
 class CommandFailed(WorkflowExecutionException):  # type: ignore[misc]
     """A command of the engine's own (`mkdir`, `cp` …) failed, and the engine does not look at its exit code.
 
-    Its words name the program and the reason. Arguments and standard error name files, and names tell about patients.
+    Its words name the program and the reason. Arguments and standard error hold file names, which may identify patients.
     """
 
-    def __init__(self, command: Sequence[str], place: str, told: tuple[str, int]) -> None:
-        reason = reason_in(told[0])
-        super().__init__(f"`{program_of(command)}` in {place} ended with {told[1]}{f': {reason}' if reason else ''}")
+    def __init__(self, command: Sequence[str], place: str, result: tuple[str, int]) -> None:
+        """`result` is the output of the command and its exit code."""
+        reason = reason_in(result[0])
+        super().__init__(f"`{program_of(command)}` in {place} ended with {result[1]}{f': {reason}' if reason else ''}")
 
 
 def program_of(command: Sequence[str]) -> str:

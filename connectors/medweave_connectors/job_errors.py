@@ -1,4 +1,4 @@
-"""Why the engine or a connector gives a job up: the error that it raised, in words for the user and for the event log."""
+"""Why the engine or a connector fails a job: the error that it raised, in words for the user and for the event log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ORDINARY = re.compile(r"[A-Za-z`'\"(),.:;!?-]+")
 
 
 def note_job_error(job_name: str, error: Exception) -> None:
-    """Record why a job is given up. An error of this machine's disk ends the run instead, and is no failure of the job."""
+    """Record why a job fails. An error of this machine's disk ends the run instead, and is no failure of the job."""
     run = current()
     if run is None or isinstance(error, _IN_OUTCOME):
         return

@@ -114,10 +114,10 @@ def _faults_of_deployment(name: str, deployment: Mapping[str, Any], path: Path) 
 
 def _fault_below(path: Path, inside: FieldPath, error: UsageError) -> FieldFault:
     """Return an error about a key below a field, such as `deployments.hpc.config.environment.modules[0]: …`, as a fault."""
-    told = error.what.removeprefix(spelled(inside))
-    if found := _OF_KEY.match(told):
-        inside, told = (*inside, found[1], *map(int, filter(None, [found[2]]))), told[found.end() :]
-    return fault_at(path, inside, told.lstrip(": "), seen=error.seen, expected=error.expected, do=error.do)
+    what = error.what.removeprefix(spelled(inside))
+    if key := _OF_KEY.match(what):
+        inside, what = (*inside, key[1], *map(int, filter(None, [key[2]]))), what[key.end() :]
+    return fault_at(path, inside, what.lstrip(": "), seen=error.seen, expected=error.expected, do=error.do)
 
 
 def _fault_of_chain(name: str, deployments: Mapping[str, Any], path: Path) -> tuple[FieldFault | None, Sequence[str]]:

@@ -23,6 +23,7 @@ from medweave.workers import Worker, workers_of
 from medweave_connectors.lines import shown
 from medweave_connectors.worker import WorkerEnvironment
 from medweave_steps.contracts.errors import StepError, StorageError, TryAgainError, UserInputError
+from medweave_steps.contracts.untrusted_text import load_json, plain
 
 DESCRIPTION = (
     "Makes the virtual environments that a site file names (environment.virtualEnvironment), with what the roles need that run\n"
@@ -165,9 +166,9 @@ class _There:
     def does(self, action: str, **arguments: Any) -> Mapping[str, Any]:
         """An action of `on_site.py`, and what it returns."""
         code, output = self._session.ask(self._script(action, arguments))
-        if code:
-            raise self._failure(action, output)
-        answer: dict[str, Any] = json.loads(output.splitlines()[-1])
+        answer = _last_object(output)
+        if code or answer is None:
+            raise self._failure(action, plain(output))
         return answer
 
     def make(self, name: str, constraints: Path) -> int:
@@ -272,8 +273,7 @@ def choose(output: str, own: Wheel, worker: Worker) -> Python:
     Raises:
         UserInputError: none will do; the message says which there are.
     """
-    found = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    pythons = [Python(**{**each, "version": tuple(each["version"])}) for each in found]
+    pythons = [python for line in output.splitlines() if (python := _python_of(line)) is not None]
     good = [python for python in pythons if fits(own, python)]
     usable = [python for python in good if python.has_venv and python.glibc]
     if usable:
@@ -288,6 +288,25 @@ def choose(output: str, own: Wheel, worker: Worker) -> Python:
         expected="Python 3.11 or newer with venv (Debian: python3-venv), on a Linux with glibc",
         do=f"name the module that brings one in {worker.where.rpartition(': ')[2]}.modules",
     )
+
+
+def _last_object(output: str) -> dict[str, Any] | None:
+    """Return the JSON object in the last line of a site's output; None for any other output."""
+    lines = output.splitlines()
+    try:
+        answer = load_json(lines[-1]) if lines else None
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+def _python_of(line: str) -> Python | None:
+    """Return the Python that a line of `PROBE` describes; None for any other line, such as a banner of the login."""
+    try:
+        values = load_json(line) if line.startswith("{") else None
+        return Python(**{**values, "version": tuple(values["version"])}) if isinstance(values, dict) else None
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def _is_full(text: str) -> bool:

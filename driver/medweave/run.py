@@ -293,7 +293,7 @@ def _ended(following: Following, *, as_json: bool, to_a_log: bool) -> int:
 
 
 def _disk_lines(child: Child, code: int) -> Iterator[str]:
-    """Yield what is known where the engine ended because it could not write: its own words may be lost with the disk."""
+    """Yield the lines for an engine that could not write: its own messages may be lost with the disk."""
     if code == StorageError.exit_code:
         free = shutil.disk_usage(child.folder if child.folder.exists() else child.folder.parent).free
         yield "a file of the run could not be written on this machine."

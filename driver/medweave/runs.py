@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from medweave.clean import file_of
@@ -14,6 +13,7 @@ from medweave_connectors.closest import closest
 from medweave_connectors.lines import shown
 from medweave_connectors.record.event_log import driver_lives
 from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.untrusted_text import load_json
 
 RUNS = Path("runs")
 MOST_NAMED = 5  # ids in an error
@@ -112,7 +112,7 @@ def find_going(runs: Path, named: str | None) -> Path:
         end = state_of(folder).end
         raise UserInputError(
             f"run {folder.name} does not go on.",
-            seen=f"state {end}" if end else "its driver was killed, or lives on another machine",
+            seen=f"state {end}" if end else "no end in its log, and no driver of it on this machine",
             expected="a run whose driver lives",
             do=f"medweave report {shown(folder)}"
             if end
@@ -129,6 +129,6 @@ def _started(log: Path) -> str:
     """The time in the first line of a log."""
     with log.open(encoding="utf-8", errors="replace") as stream:
         try:
-            return str(json.loads(stream.readline())["time"])
+            return str(load_json(stream.readline())["time"])
         except (ValueError, TypeError, KeyError):
             return ""

@@ -1,4 +1,4 @@
-"""No error, event or log line names a file of the data: names of files tell about patients. Reasons only."""
+"""No error, event or log line names a file of the data: file names may identify patients. Reasons only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from streamflow.core.exception import WorkflowExecutionException
@@ -75,6 +74,5 @@ def test_the_engines_words_lose_their_names(
 def test_messages_about_the_users_own_files_keep_their_places() -> None:
     text = "streamflow.yml:12: deployments.hpc.wraps: there is no deployment 'login'."
     record = logging.LogRecord("streamflow", logging.ERROR, "", 0, ValueError(text), None, None)
-    kept: Any = ShortFailures().filter(record)
-    assert kept
+    assert ShortFailures().filter(record)
     assert record.getMessage() == text

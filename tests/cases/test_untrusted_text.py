@@ -106,7 +106,7 @@ def test_a_driver_fault_fails_its_waiter_and_no_other(seen: Seen) -> None:
 def test_a_dead_watcher_fails_its_waiters(seen: Seen, monkeypatch: pytest.MonkeyPatch, dies: str) -> None:
     async def waits() -> None:
         async def ask(_line: str) -> str:
-            raise AssertionError("not asked")
+            raise AssertionError("no question was expected")
 
         class BrokenPace(Pace):
             def take(self, now: float) -> bool:
@@ -159,4 +159,4 @@ def test_a_progress_line_with_odd_values_is_in_bounds_or_ordinary(run: RunRecord
     progress = [event["data"] for event in events(run) if event["type"] == "job.progress"]
     seen(f"{len(progress)} of {len(ODD_VALUES)} recorded")
     assert output.stderr_tail[-1] == "after them"
-    assert all(math.isfinite(each["seconds_left"]) and each["done"] >= 0 and each["total"] >= 0 for each in progress)
+    assert all(math.isfinite(data["seconds_left"]) and data["done"] >= 0 and data["total"] >= 0 for data in progress)

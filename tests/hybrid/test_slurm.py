@@ -170,7 +170,7 @@ def test_a_job_that_is_pushed_out_is_no_success(tmp_path: Path, testbed: Sites) 
     ended = going.wait(120)
     testbed.hpc("scancel", urgent)
     assert ended.exit_code == 1
-    assert "was pushed out by a job of higher priority" in failure(ended)["message"], ended.stderr
+    assert "was preempted" in failure(ended)["message"], ended.stderr
     assert sacct(testbed, failure(ended)["site"]["slurm_job_id"])[0] == "PREEMPTED"
 
 

@@ -198,7 +198,7 @@ class Command:
                     os.killpg(self._process.pid, number)
 
     def _watch(self) -> None:
-        """Wait for the command in a thread of its own; an error there is the error of `wait`, which would never end."""
+        """Wait for the command in a thread; an error there becomes the error of `wait`, which would never end."""
         try:
             self._reap()
         except Exception as error:

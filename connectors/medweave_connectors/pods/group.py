@@ -162,12 +162,12 @@ class Group:
         except asyncio.CancelledError:
             await self.end("INT")
             raise
-        except Exception:  # of ours: the commands of the others run on where nobody ends them
+        except Exception:  # of ours: end the commands of the other members
             await self.end("TERM")
             raise
         finally:
-            for each in filter(None, (watcher, signal, limit, *tasks)):
-                each.cancel()
+            for task in filter(None, (watcher, signal, limit, *tasks)):
+                task.cancel()
         return not self._timed_out
 
     @property
@@ -185,7 +185,7 @@ class Group:
 
     async def end(self, signal: str) -> None:
         """Ends what still runs: the signal, then KILL; returns within about `GRACE_S` and a few seconds."""
-        running = [each for each in self.members if each.exit_code is None and not each.lost]
+        running = [member for member in self.members if member.exit_code is None and not member.lost]
         for member in running:
             member.asked_to_end = True
         await asyncio.gather(*(self._end(member, signal) for member in running))

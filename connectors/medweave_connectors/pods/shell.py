@@ -29,10 +29,10 @@ class PodShell:
         await self._execution.write(data)
 
     async def read(self) -> bytes:
-        """Return the next bytes of its output; none at its end, also when it is asked for them again.
+        """Return the next bytes of its output; none at its end, in every later call too.
 
         Raises:
-            Exception: what ended the listener, which nobody else awaits.
+            Exception: the error that ended the listener.
         """
         if self._listener.done() and self._pieces.empty():
             if not self._listener.cancelled():

@@ -171,7 +171,7 @@ class SpdyChannels:
             await self._until_silent(every_s)
         except asyncio.CancelledError:
             raise
-        except Exception:  # nobody watches the connection any more: its readers must not wait for ever
+        except Exception:  # the connection is no longer watched: its readers must not wait for ever
             self._break()
             raise
         self._break()

@@ -76,11 +76,11 @@ def not_collected(output: str, processor: Any, error: Exception) -> OutputNotCol
 
 def _patterns(processor: Any) -> Iterator[str]:
     glob = getattr(processor, "glob", None)
-    yield from (str(each) for each in (glob if isinstance(glob, list) else [glob] if glob else []))
+    yield from map(str, glob if isinstance(glob, list) else [glob] if glob else [])
     inner = getattr(processor, "processor", None), *(getattr(processor, "processors", None) or ())
-    for each in inner:
-        if each is not None and not isinstance(each, str):
-            yield from _patterns(each)
+    for part in inner:
+        if part is not None and not isinstance(part, str):
+            yield from _patterns(part)
 
 
 def _is_one_of_many(job_name: str) -> bool:

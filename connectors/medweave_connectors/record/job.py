@@ -53,7 +53,7 @@ class JobRecord:
     """A step's execution; the same name again in a retry, with the next attempt.
 
     Attributes:
-        error: why the engine or a connector gave the job up, for the person who started the run; empty for no such error.
+        error: why the engine or a connector failed the job, for the person who started the run; empty for no such error.
         error_message: the part of `error` that is known to hold no patient data.
     """
 

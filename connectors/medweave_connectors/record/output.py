@@ -1,6 +1,6 @@
 """What a job prints, wherever it runs: progress and notices go into the run's record, the last other lines are kept.
 
-A job can print anything: a line that is not what it seems to be is an ordinary line, and never fails the job or its watcher.
+A job can print anything: a line that cannot be parsed is an ordinary line, and never fails the job or its watcher.
 """
 
 from __future__ import annotations

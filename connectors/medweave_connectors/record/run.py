@@ -172,7 +172,7 @@ class RunRecord:
         self._write("notice", deployment=deployment, data={"text": text})
 
     def job_error(self, name: str, cause: str, message: str) -> None:
-        """Record why the engine or a connector gives the job up, which its command's outcome may not say.
+        """Record why the engine or a connector fails the job, which its command's outcome may not say.
 
         Args:
             cause: for the person who started the run.

@@ -138,7 +138,7 @@ def read_end(answer: str, job_id: str, token: str = "") -> EndWords:
         name, _, told = rest.partition(" ")
         if mark == "sacct":
             cells = [plain_line(cell, most=PATH_CHARACTERS) for cell in rest.split("|", len(SACCT_FIELDS) - 1)]
-            if len(cells) >= len(SACCT_FIELDS) - 2:  # the last two serve the message, and tell two jobs of one id apart
+            if len(cells) >= len(SACCT_FIELDS) - 2:  # the last two are optional
                 rows.append(dict(zip(SACCT_FIELDS, [*cells, "", ""], strict=False)))
         elif mark == "scontrol" and unanswered(rest):
             words.said = plain_line(rest)
@@ -183,7 +183,7 @@ def whole(answer: str) -> list[str]:
     Raises:
         ValueError: it was cut short.
     """
-    # At line feeds alone: other characters that Python takes for the end of a line may stand in a job's own words.
+    # At line feeds alone: output of a job may hold other characters that Python treats as line ends.
     lines = [line.rstrip("\r") for line in answer.rstrip("\n").split("\n")]
     if lines[-1].strip() != END:
         raise ValueError("the answer is not whole")

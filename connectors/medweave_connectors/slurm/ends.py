@@ -41,7 +41,7 @@ class Ends:
         return await answer
 
     async def _go_on(self) -> None:
-        """Ask until no job is left. Where the task ends in another way, each waiter gets its error and none waits for ever."""
+        """Ask until no job is left. If the task dies, each waiter gets its error and none waits for ever."""
         try:
             await self._ask_all()
         except BaseException as error:
@@ -57,20 +57,20 @@ class Ends:
                 await asyncio.sleep(SHORTEST_S)
             asked = self._waiting[:AT_ONCE]
             try:
-                told = sections(await self._ask(commands.ends([job for job, _ in asked])))
+                by_job = sections(await self._ask(commands.ends([job for job, _ in asked])))
             except Exception as error:  # whatever broke, nothing is known about any of them
                 for _, answer in asked:
                     _fail(answer, error)
             else:
                 for job, answer in asked:
-                    _answer(job, answer, told)
-            self._waiting = [each for each in self._waiting if not each[1].done()]
+                    _answer(job, answer, by_job)
+            self._waiting = [(job, answer) for job, answer in self._waiting if not answer.done()]
 
 
-def _answer(job: EndOf, answer: asyncio.Future[EndWords], told: Mapping[str, str]) -> None:
-    """Give one job its answer: what cannot be read about it is no error of the others."""
+def _answer(job: EndOf, answer: asyncio.Future[EndWords], by_job: Mapping[str, str]) -> None:
+    """Resolve the answer of one job: an answer that cannot be read is no error of the other jobs."""
     try:
-        words = read_end(told[job.job_id], job.job_id, job.files.token)
+        words = read_end(by_job[job.job_id], job.job_id, job.files.token)
     except (KeyError, ValueError):
         _fail(answer, ValueError(f"the answer about job {job.job_id} could not be read"))
     else:

@@ -366,7 +366,7 @@ class SlurmJob:
         kind, memory_mib = failure_kind(told, out_of_memory=memory), self._allocation.memory_mib
         self.failure = Failed(kind=kind, exit_code=code, memory_mib=memory_mib)
         if rank is None:
-            if self._gang:  # no node says that it failed: what srun, the prologue or Slurm said may be the cause
+            if self._gang:  # no node recorded a failure: the output of srun, the prologue or Slurm may hold the cause
                 self._output.stderr(end.tails.get("stderr", b"") + b"\n")
             return code, word
         if rank:  # node 0's words were followed

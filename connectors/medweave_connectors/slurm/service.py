@@ -51,7 +51,7 @@ def minutes_of(text: str, *, where: str) -> int:
 
 
 def check_service(keys: Mapping[str, Any], *, where: str) -> None:
-    """Refuse options that medweave sets itself, and a time limit that is none.
+    """Refuse options that medweave sets itself, and a time limit of zero.
 
     Args:
         keys: of the service in the file.
@@ -67,17 +67,17 @@ def check_service(keys: Mapping[str, Any], *, where: str) -> None:
 
 
 def _refuse_owned(option: str, *, where: str) -> None:
-    found = _OPTION.fullmatch(option)
-    if found is None:
+    match = _OPTION.fullmatch(option)
+    if match is None:
         raise UsageError(
             f"{where}: this is no long option of sbatch.",
             seen=option,
             expected="--name or --name=value, such as --exclude=n7",
             do="write the option's long name, and its value after '='",
         )
-    owned = next((name for name in sorted(OWNED_OPTIONS, key=len) if name.startswith(found[1])), "")
+    owned = next((name for name in sorted(OWNED_OPTIONS, key=len) if name.startswith(match[1])), "")
     if owned:
-        shortened = "" if owned == found[1] else f", which sbatch may take for --{owned}"
+        shortened = "" if owned == match[1] else f", which sbatch may take for --{owned}"
         raise UsageError(
             f"{where}: medweave sets this option of sbatch itself, or no job comes of it.",
             seen=f"{option}{shortened}",

@@ -114,7 +114,7 @@ class Watch:
             self._jobs.remove(job)
 
     async def _go_on(self) -> None:
-        """Poll until no job is left. Where the task ends in another way, each waiter gets its error and none waits for ever."""
+        """Poll until no job is left. If the task dies, each waiter gets its error and none waits for ever."""
         try:
             await self._poll()
         except BaseException as error:

@@ -139,11 +139,11 @@ def _what_and_do(told: Told, asked: Allocation, place: Place, *, out_of_memory: 
         return "took longer than its tool may", "raise the tool's ToolTimeLimit"
     return {
         JobState.TIMEOUT: (
-            f"hit its time limit of {asked.minutes} min" if asked.minutes else "hit the time limit of its partition",
+            f"hit its time limit of {asked.minutes} min" if asked.minutes else "hit its time limit",
             f"raise {place.setting}.time, or the tool's ToolTimeLimit if that is shorter",
         ),
         JobState.PREEMPTED: (
-            "was pushed out by a job of higher priority",
+            "was preempted",
             "run again, or bind the step to a partition whose jobs are left alone",
         ),
         JobState.NODE_FAIL: ("lost a node", "run again; tell the operators if it happens again"),

@@ -79,7 +79,7 @@ echo "$mine" >> result.txt; echo "$mine ended" >> {self.starts}
         """It failed as what it is, and no output was taken."""
         assert self.run.exit_code == 1, self.run.stderr
         assert (len(self.lines("started")), self.lines("ended")) == (1, [])
-        assert "was pushed out by a job of higher priority" in self.run.stderr
+        assert "was preempted" in self.run.stderr
         (job,) = self.run.of_type("job.ended")
         assert (job["data"]["state"], job["data"]["site"]["failure"]) == ("failed", "Preempted")
         (reaction,) = self.run.of_type("job.reaction")

@@ -241,9 +241,9 @@ def test_variables_of_the_drivers_own_job_do_not_reach_the_jobs_that_it_submits(
         "SRUN_DEBUG": "1",
         "SQUEUE_PARTITION": "y",
     }
-    kept = {"OTHER": "a\nSLURM_FAKE=1", "SLURM_CLUSTERS": "east", "SLURM_CONF": "/etc/slurm.conf", "SLURM_JWT": "token"}
+    allowed = {"OTHER": "a\nSLURM_FAKE=1", "SLURM_CLUSTERS": "east", "SLURM_CONF": "/etc/slurm.conf", "SLURM_JWT": "token"}
     line = commands.at_cluster("west", commands.submit(["sbatch"], files, {files.script: ""}))
-    shell(f"{line}; [ $SLURM_JOB_ID = 5 ]", tmp_path, PATH=f"{programs}:{os.environ['PATH']}", **own, **kept)
+    shell(f"{line}; [ $SLURM_JOB_ID = 5 ]", tmp_path, PATH=f"{programs}:{os.environ['PATH']}", **own, **allowed)
     assert (tmp_path / "seen").read_text().split() == [
         "OTHER=a", "SLURM_CLUSTERS=west", "SLURM_CONF=/etc/slurm.conf", "SLURM_FAKE=1", "SLURM_JWT=token",
     ]  # fmt: skip

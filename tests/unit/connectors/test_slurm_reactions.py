@@ -143,7 +143,7 @@ def test_a_time_limit_without_a_new_checkpoint_is_the_end(cluster: Cluster, keys
     assert len(cluster.submitted) == 1
     (reaction,) = reactions(ended)
     assert (reaction["failure"], reaction["again"]) == ("Timeout", False)
-    assert "hit the time limit of its partition" in ended.stderr
+    assert "hit its time limit" in ended.stderr
 
 
 def test_what_the_workflow_has_staged_in_the_folder_is_there_in_each_attempt(cluster: Cluster) -> None:

@@ -26,7 +26,7 @@ PLACE = words.Place(name="hpc/gpu4", setting="deployments.hpc.config.services.gp
     ("word", "what", "do"),
     [
         ("TIMEOUT", "hit its time limit of 720 min", "raise deployments.hpc.config.services.gpu4.time"),
-        ("PREEMPTED", "was pushed out", "run again"),
+        ("PREEMPTED", "was preempted", "run again"),
         ("NODE_FAIL", "lost a node", "run again"),
         ("CANCELLED by 1000", "was cancelled at the site", "sacct"),
         ("UNKNOWN", "is lost", "look at its files"),
@@ -174,6 +174,6 @@ def test_a_site_file_is_held_against_the_same_rules(tmp_path: Path) -> None:
         "hpc": {"type": "medweave.slurm", "wraps": "login", "config": config},
         "login": {"type": "medweave.local", "config": {}},
     }
-    found = [fault.field for fault in faults_of_deployments(deployments, tmp_path / "site.yml")]
+    fields = [fault.field for fault in faults_of_deployments(deployments, tmp_path / "site.yml")]
     place = ("deployments", "hpc", "config", "services")
-    assert found == [(*place, "gpu", "options", 1), (*place, "cpu", "time")]
+    assert fields == [(*place, "gpu", "options", 1), (*place, "cpu", "time")]

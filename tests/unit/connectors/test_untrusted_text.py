@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from medweave import provision
 from medweave.follow.state import State, fold
 from medweave.history import read_events
 from medweave_connectors.helm import releases
@@ -134,10 +135,10 @@ def test_control_characters_of_a_job_reach_neither_terminal_nor_log(
     output.stderr(f"train: note: {attack}\n{JSON_PREFIX}{progress}\nmedweave-step train: {attack}\n".encode())
     run.command_ended("/train/0", output.outcome(exit_code=65, seconds=1.0))
     run.job_ended("/train/0", "failed")
-    told = capsys.readouterr().err
+    printed = capsys.readouterr().err
     logged = (run.folder / "events.jsonl").read_text()
     followed = (run.work / live.FOLDER / "train").read_text()
-    for text in (told, json.loads(logged.splitlines()[-1])["data"]["message"], followed):
+    for text in (printed, json.loads(logged.splitlines()[-1])["data"]["message"], followed):
         assert "end" in text
         assert text == plain(text)
     assert "\\u001b" not in logged
@@ -180,7 +181,7 @@ def test_a_duration_is_always_a_text(seconds: float) -> None:
 @FAST
 @given(text=TEXT)
 def test_answers_of_a_login_node(text: str) -> None:
-    """What is not whole is a ValueError; all else is data, and a job is well only by COMPLETED and 0."""
+    """An incomplete answer is a ValueError; all other text is data, and exit codes are in bounds."""
     for answer in (text, f"{text}\n{answers.END}\n"):
         with contextlib.suppress(ValueError):
             job_id, _ = answers.read_submission(answer)
@@ -192,12 +193,12 @@ def test_answers_of_a_login_node(text: str) -> None:
             site_look.read_look(answer, {"gpu": Service(partition="p")})
             for part in (answer, *answers.sections(answer).values()):
                 end = answers.read_end(part, "1", "token")
-                told = judge_words(end.sacct, end.scontrol, end.exit_file, forgotten=end.forgotten)
-                if told is not None:
-                    assert 0 <= shell_exit_code(told, end.scontrol, end.exit_file) <= 255
-                    asked = Allocation(num_nodes=1, cores=1, memory_mib=1, gpus=0, minutes=None)
-                    word = site_word("1", told, asked, Place(name="hpc", setting="s"), out_of_memory=False)
-                    assert word == plain(word)
+                word = judge_words(end.sacct, end.scontrol, end.exit_file, forgotten=end.forgotten)
+                if word is not None:
+                    assert 0 <= shell_exit_code(word, end.scontrol, end.exit_file) <= 255
+                    allocation = Allocation(num_nodes=1, cores=1, memory_mib=1, gpus=0, minutes=None)
+                    text_of_site = site_word("1", word, allocation, Place(name="hpc", setting="s"), out_of_memory=False)
+                    assert text_of_site == plain(text_of_site)
     answers.mebibytes(text)
     seconds = answers.seconds(text)
     assert seconds is None or math.isfinite(seconds)
@@ -225,7 +226,7 @@ POD: dict[str, Any] = {
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The paths to all parts of a document."""
     keys: Any = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-    return [path, *(each for key in keys for each in places(value[key], (*path, key)))]
+    return [path, *(below for key in keys for below in places(value[key], (*path, key)))]
 
 
 @FAST
@@ -285,8 +286,8 @@ def test_a_job_cannot_name_another_process_as_its_own() -> None:
 def test_other_parsers_of_a_sites_text(text: str) -> None:
     with contextlib.suppress(ValueError):
         parse_hardware(text)
-    told = direct.read(f"medweave-direct {text}".encode())
-    assert told is None or isinstance(told, dict)
+    facts = direct.read(f"medweave-direct {text}".encode())
+    assert facts is None or isinstance(facts, dict)
     releases.parse([{"labels": {"name": text, "version": text}}])
 
 
@@ -294,8 +295,8 @@ def test_events_without_a_time_zone_are_compared() -> None:
     import datetime
 
     since = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-    told = [(moment, Event("w-0", "Killing", "")) for moment in ("", "2026-02-01T00:00:00", "2026-02-01T00:00:00Z")]
-    assert len(chosen(told, ["w-0"], since)) == 2
+    moments = [(moment, Event("w-0", "Killing", "")) for moment in ("", "2026-02-01T00:00:00", "2026-02-01T00:00:00Z")]
+    assert len(chosen(moments, ["w-0"], since)) == 2
 
 
 @FAST
@@ -328,7 +329,13 @@ def test_an_event_log_with_odd_data_is_followed_or_called_damaged(value: Any, ki
     data = dict.fromkeys(names, value)
     first = {**line, "sequence": 1, "type": "job.scheduled", "data": {}}
     with contextlib.suppress(UserInputError):
-        for each in (first, {**line, "data": data}):
-            text = json.dumps(each)
+        for item in (first, {**line, "data": data}):
+            text = json.dumps(item)
             for event in read_events(text + "\n"):
                 fold(State(), event)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", DEEP, '{"version": 3}', '{"executable": "x"}', "welcome"])
+def test_a_site_that_prints_no_python_is_no_internal_error(text: str) -> None:
+    assert provision._python_of(text) is None
+    assert provision._last_object(text) in (None, {"version": 3}, {"executable": "x"})
