@@ -1,8 +1,8 @@
 """What `medweave clean` starts for the pods of a file: `python -m medweave_connectors.cleaning`, a request on standard input.
 
 The request is a JSON object: `run_id` and `token` of the run, `pid` of its driver, `has_folders`, `file` (the streamflow.yml) and
-`deployments`, each with `name`, `type`, `config` and `places` (pairs of service and workdir). The answer is one too: `removed`, `stays`, each a list of
-sentences by deployment. A deployment that cannot be cleaned does not keep the others from it.
+`deployments`, each with `name`, `type`, `config` and `places` (pairs of service and workdir). The answer is one too: `removed`,
+`stays`, each a list of sentences by deployment. A deployment that cannot be cleaned does not keep the others from it.
 """
 
 from __future__ import annotations
