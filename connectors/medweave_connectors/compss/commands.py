@@ -15,8 +15,6 @@ WORKER_START_MS = (
     "180000"  # COMPSS_WORKER_INIT_TIMEOUT: a worker's first start on a busy machine takes longer than the default
 )
 REACH_S = 20
-SHUTDOWN_S = 60  # after COMPSs' word that it shuts down; it was seen to wait for ever then
-_SHUTS_DOWN = ("[ERRMGR]", "Shutting down COMPSs")
 _TAKEN_APART = frozenset(" \t\n*?[]")
 _LABELS = ("python", "compss", "runcompss", "java", "port", "steps")
 
@@ -139,11 +137,6 @@ def runcompss(command: Sequence[str], facts: Facts, *, project: str, resources: 
         *first[1:],
     )
     return [shlex.quote(facts.runcompss), *(shlex.quote(word) for word in options), *command[1:]]
-
-
-def shuts_down(line: str) -> bool:
-    """Whether the runtime says in a line of its standard error that it gives up."""
-    return all(words in line for words in _SHUTS_DOWN)
 
 
 def clear(compss: str) -> list[str]:

@@ -158,15 +158,3 @@ def test_only_what_compss_left_is_cleared(tmp_path: Path) -> None:
         for each in (left, other, serves):
             each.kill()
             each.wait()
-
-
-@pytest.mark.parametrize(
-    ("line", "is_so"),
-    [
-        ("[ERRMGR]  -  Error detected. Shutting down COMPSs", True),
-        ("[ERRMGR]  -  WARNING: Task 7 failed, it is tried again", False),
-        ("train-distributed: Shutting down COMPSs is not what this says", False),
-    ],
-)
-def test_the_runtime_says_that_it_gives_up(line: str, is_so: bool) -> None:
-    assert commands.shuts_down(line) == is_so
