@@ -28,7 +28,10 @@ from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "deployments" / "demo"))
+sys.path.insert(0, str(ROOT / "deployments" / "testbed"))
 import demo  # noqa: E402
+
+from medweave_testbed.layout import PRIVATE_FOLDERS  # noqa: E402
 
 OUTPUT = ROOT / "build" / "hybrid"
 EVIDENCE = OUTPUT / "evidence"
@@ -77,7 +80,10 @@ def build_images(roles: Sequence[str]) -> None:
 
 
 def compss_installation(named: str) -> Path | None:
-    """The installation that COMPSS_HOME names; None if it names none; leaves with an error where there is none."""
+    """Return the installation that COMPSS_HOME names; None if it names none.
+
+    Leaves with an error where there is none, or pods cannot see it: later, the images would have been built for nothing.
+    """
     if not named:
         return None
     folder = Path(named).expanduser().resolve()
@@ -88,6 +94,15 @@ def compss_installation(named: str) -> Path | None:
             f"  seen:     no {starter}\n"
             "  expected: the folder that holds Runtime/, Bindings/ and Dependencies/, usually /opt/COMPSs\n"
             "  do:       correct COMPSS_HOME, or leave it out: then torch.distributed trains over the pods",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+    if hidden := [str(private) for private in PRIVATE_FOLDERS if folder.is_relative_to(private)]:
+        print(
+            "make hybrid: COMPSS_HOME is in a folder that no pod can see.\n"
+            f"  seen:     {folder}, below {hidden[0]}\n"
+            f"  expected: a folder outside {', '.join(map(str, PRIVATE_FOLDERS))}, which a volume claim can stand for\n"
+            "  do:       copy the installation to such a place, for example /opt/COMPSs, and name that",
             file=sys.stderr,
         )
         sys.exit(2)

@@ -107,6 +107,16 @@ def unreached(text: str, workers: Sequence[str]) -> dict[str, str]:
     return failed
 
 
+def test_release(release: str, namespace: str, *, stays: bool) -> str:
+    """Return how a person tests the release; one of this run is uninstalled before anybody reads that."""
+    if stays:
+        return f"helm test {release} --namespace {namespace}"
+    return (
+        f"install the chart in namespace {namespace} by hand, with the values of this deployment, and run helm test "
+        "on that release; this run removes its own"
+    )
+
+
 def runcompss(command: Sequence[str], facts: Facts, *, project: str, resources: str, master: str) -> list[str]:
     """The words that run a step's command as a COMPSs application; quoted for a shell, as the command is.
 

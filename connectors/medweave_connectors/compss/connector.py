@@ -355,7 +355,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
                 f"deployment '{self.deployment_name}': the master cannot reach its workers over ssh.\n"
                 f"  seen:     {'; '.join(f'{name}: {said}' for name, said in failed.items())}\n"
                 f"  expected: a login on port {port} with the release's key\n"
-                f"  do:       helm test {self.release} --namespace {self.namespace}"
+                f"  do:       {commands.test_release(self.release, self.namespace, stays=self.removed_claims() is None)}"
             )
 
     async def after_attempt(self, job_name: str, location: ExecutionLocation) -> None:

@@ -29,7 +29,7 @@ from medweave_connectors.pods.left import Cleaned, GoneRun, pods_with, remove_fo
 from medweave_connectors.pods.masking import without_secrets
 from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.readiness import Readiness
-from medweave_connectors.pods.workloads import Workload, container_names, documents, selectors, workloads
+from medweave_connectors.pods.workloads import Workload, claims, container_names, documents, selectors, workloads
 from medweave_connectors.record import console, current
 
 HELM_S = 120
@@ -60,6 +60,11 @@ class MedweaveHelmConnector(PodsConnector):
         self.value_files = list(yamlValues or [])
         self._found_containers: list[str] = []
         self._installed = False
+        self._claims = frozenset[str]()
+
+    def removed_claims(self) -> frozenset[str] | None:
+        """Return the claims of the release, which is uninstalled at the end of the run; None for one of others."""
+        return self._claims if self._installed else None
 
     @classmethod
     def get_schema(cls) -> str:
@@ -283,7 +288,9 @@ class MedweaveHelmConnector(PodsConnector):
 
     async def _read_workloads(self) -> list[Workload]:
         text = await self._helm(commands.manifest(self.release, self.access))
-        found = workloads(documents(text))
+        objects = documents(text)
+        self._claims = claims(objects)
+        found = workloads(objects)
         if not found:
             raise self._refused("chart", "a chart without pods", "a chart with a workload", "name another chart")
         return found

@@ -26,7 +26,7 @@ from medweave_connectors.pods.left import Cleaned, GoneRun
 from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.readiness import Readiness
 from medweave_connectors.pods.step import Step
-from medweave_connectors.pods.workloads import container_names, documents, selectors, workloads
+from medweave_connectors.pods.workloads import claims, container_names, documents, selectors, workloads
 from medweave_connectors.reactions.table import STANDING, read_table
 from medweave_connectors.record import console
 from medweave_connectors.remote import step_variables
@@ -125,6 +125,10 @@ class MedweaveKubernetesConnector(PodsConnector):
             )
         self._found_containers = list(dict.fromkeys(each.name for pod in pods for each in pod.containers))
         await self._begin_jobs(pods)
+
+    def removed_claims(self) -> frozenset[str] | None:
+        """Return the claims among the applied objects, which are deleted at the end of the run; None where there are none."""
+        return claims(self._applied) if self._applied else None
 
     async def take_down(self) -> None:
         """Deletes what was applied, last first; an API server that does not answer is asked again for a while."""
