@@ -143,6 +143,12 @@ class MedweaveHelmConnector(PodsConnector):
         if not self._installed:
             return
         try:
+            if self.release not in (await process.run(self._look_up_words(), timeout_s=HELM_S)).split():
+                console.say(
+                    f"medweave: {self.deployment_name}: release {self.release} is not this run's any more; it is left alone"
+                )
+                self._forget()
+                return
             await process.run(commands.uninstall(self.release, self.access), timeout_s=HELM_S)
             self._forget()
         except FileNotFoundError:
@@ -322,8 +328,15 @@ class MedweaveHelmConnector(PodsConnector):
     def _uninstall_now(self) -> None:
         if self._installed:
             self._forget()
-            if said := process.run_now(commands.uninstall(self.release, self.access)):
-                console.say(f"medweave: {self.deployment_name}: release {self.release}: {commands.failure(said)}")
+            try:
+                if self.release in process.run_now(self._look_up_words()).split():
+                    process.run_now(commands.uninstall(self.release, self.access))
+            except HelmFailed as error:
+                console.say(f"medweave: {self.deployment_name}: release {self.release}: {commands.failure(str(error))}")
+
+    def _look_up_words(self) -> list[str]:
+        """The words that print the release's name if this driver created it: its name may be somebody else's by now."""
+        return commands.listed(self.release, self.access, {owner.DRIVER: owner.labels()[owner.DRIVER]})
 
     def _forget(self) -> None:
         self._installed = False

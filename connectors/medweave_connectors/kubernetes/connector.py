@@ -136,7 +136,10 @@ class MedweaveKubernetesConnector(PodsConnector):
         while self._applied:
             document = self._applied.pop()
             try:
-                await _delete(objects, document, deadline)
+                if not await _delete(objects, document, deadline):
+                    console.say(
+                        f"medweave: {self.deployment_name}: {title(document)} is not this run's any more; it is left alone"
+                    )
             except Refused as error:
                 console.say(
                     f"medweave: {self.deployment_name}: {title(document)} could not be deleted: {error}\n"
@@ -285,15 +288,15 @@ class MedweaveKubernetesConnector(PodsConnector):
         return DeploymentRefused(what, seen=seen, expected=expected, do=do)
 
 
-async def _delete(objects: Objects, document: dict[str, Any], deadline: float) -> None:
-    """Deletes an object of an API server that may be starting anew.
+async def _delete(objects: Objects, document: dict[str, Any], deadline: float) -> bool:
+    """Delete an object of this driver at an API server that may be starting; False where it is somebody else's.
 
     Raises:
         Refused: it said no, or did not answer before the deadline.
     """
     while True:
         try:
-            return await objects.delete(document)
+            return await objects.delete(document, is_own=lambda labels: owner.owner(labels) == "me")
         except Refused as error:
             if not error.may_pass or time.monotonic() > deadline:
                 raise

@@ -44,7 +44,7 @@ class GoneRun:
 
     def made(self, labels: Mapping[str, str] | None) -> bool:
         """Whether something is its own: the names of runs need not differ between machines."""
-        return owner.is_of(labels or {}, run_id=self.owner.run_id, pid=self.pid)
+        return owner.is_of(labels or {}, self.owner, pid=self.pid)
 
 
 @dataclass(slots=True, kw_only=True)
