@@ -75,7 +75,7 @@ def test_an_unreadable_database_removes_nothing(
         cache = Shelf(root, limit_gib=50, keep_days=14)
         cache.secret()
         said = cache.make_room()
-        Shelf(root, limit_gib=0, keep_days=-1).make_room()  # all of it is too old, and too much
+        Shelf(root, limit_gib=0, keep_days=-1).make_room()  # each entry is too old, and too large
     seen(f"{'stays' if entry.exists() else 'deleted'}; {said}")
     assert entry.exists()
     assert bool(said) is (why != "locked for writing"), "reading works while another driver writes"

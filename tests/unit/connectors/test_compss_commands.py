@@ -162,6 +162,6 @@ def test_only_what_compss_left_is_cleared(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("stays", "names_release"), [(True, True), (False, False)])
 def test_a_release_that_is_removed_is_not_named_for_a_test(stays: bool, names_release: bool) -> None:
-    told = commands.test_release("cluster-1a2b3c", "research", stays=stays)
-    assert "helm test" in told
-    assert ("cluster-1a2b3c" in told) is names_release
+    advice = commands.test_release("cluster-1a2b3c", "research", stays=stays)
+    assert "helm test" in advice
+    assert ("cluster-1a2b3c" in advice) is names_release
