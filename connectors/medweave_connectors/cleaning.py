@@ -1,8 +1,8 @@
 """What `medweave clean` starts for the pods of a file: `python -m medweave_connectors.cleaning`, a request on standard input.
 
-The request is a JSON object: `run_id`, `pid` of its driver, `has_folders`, `file` (the streamflow.yml) and `deployments`, each with
-`name`, `type`, `config` and `places` (pairs of service and workdir). The answer is one too: `removed`, `stays`, each a list of
-sentences by deployment. A deployment that cannot be cleaned does not keep the others from it.
+The request is a JSON object: `run_id` and `token` of the run, `pid` of its driver, `has_folders`, `file` (the streamflow.yml) and
+`deployments`, each with `name`, `type`, `config` and `places` (pairs of service and workdir). The answer is one too: `removed`,
+`stays`, each a list of sentences by deployment. A deployment that cannot be cleaned does not keep the others from it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from medweave_connectors.helm.connector import MedweaveHelmConnector
 from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
 from medweave_connectors.pods.cluster import Refused
 from medweave_connectors.pods.left import Cleaned, GoneRun
+from medweave_connectors.record.ownership import RunOwner
 
 CONNECTORS = {
     "medweave.kubernetes": MedweaveKubernetesConnector,
@@ -32,7 +33,7 @@ async def clean(request: Mapping[str, Any]) -> dict[str, dict[str, list[str]]]:
     answer: dict[str, dict[str, list[str]]] = {"removed": {}, "stays": {}}
     for deployment in request["deployments"]:
         gone = GoneRun(
-            run_id=request["run_id"],
+            owner=RunOwner(request["run_id"], request["token"]),
             pid=request["pid"],
             has_folders=request["has_folders"],
             places=[(service, workdir) for service, workdir in deployment["places"]],

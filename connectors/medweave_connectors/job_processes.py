@@ -43,17 +43,17 @@ def kill_lines(pattern: str) -> str:
     )
 
 
-def key_of(run_id: str) -> str:
-    """A new value of `KEY` for a job of a run on this machine."""
-    return f"{run_id}.{secrets.token_hex(8)}"
+def key_of(owner: str) -> str:
+    """Return a new value of `KEY` for a job on this machine of a run (`RunOwner.process_key`)."""
+    return f"{owner}.{secrets.token_hex(8)}"
 
 
-def kill_of_runs(run_ids: Collection[str]) -> int:
-    """Kills what the jobs of runs go on with on this machine; how many processes that were."""
+def kill_of_runs(owners: Collection[str]) -> int:
+    """Kill the processes on this machine of the jobs of runs (`RunOwner.process_key`); return how many there were."""
     killed = 0
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(KEY, "").rpartition(".")[0] in run_ids:
+            if process.environ().get(KEY, "").rpartition(".")[0] in owners:
                 os.kill(process.pid, signal.SIGKILL)
                 killed += 1
     return killed

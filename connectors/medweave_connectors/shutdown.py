@@ -24,6 +24,7 @@ from medweave_connectors.local.process import kill_all
 from medweave_connectors.placement.bindings import targets
 from medweave_connectors.record import console, current
 from medweave_connectors.record.event_log import came_to_its_end, driver_lives
+from medweave_connectors.record.ownership import owner_of
 from medweave_connectors.record.run import EVENTS, WORK, RunRecord
 from medweave_steps import __version__
 
@@ -78,7 +79,9 @@ def begin(run: RunRecord, config: Mapping[str, Any]) -> None:
 def end_left(run: RunRecord) -> None:
     """Ends what killed drivers of the same folder of runs have left running here: what it would write, this run may do again."""
     logs = [work.parent / EVENTS for work in run.folder.parent.glob(f"*/{WORK}") if work.parent != run.folder]
-    gone = {log.parent.name for log in logs if not came_to_its_end(log) and not driver_lives(log)}
+    folders = [log.parent for log in logs if not came_to_its_end(log) and not driver_lives(log)]
+    owners = [owner_of(folder, folder.name) for folder in folders]
+    gone = {owner.process_key for owner in owners if owner.is_certain}
     if gone and (count := kill_of_runs(gone)):
         console.say(f"medweave: {count} processes of runs whose drivers are gone were ended")
 

@@ -28,7 +28,10 @@ from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "deployments" / "demo"))
+sys.path.insert(0, str(ROOT / "deployments" / "testbed"))
 import demo  # noqa: E402
+
+from medweave_testbed.layout import PRIVATE_FOLDERS  # noqa: E402
 
 OUTPUT = ROOT / "build" / "hybrid"
 EVIDENCE = OUTPUT / "evidence"
@@ -77,7 +80,10 @@ def build_images(roles: Sequence[str]) -> None:
 
 
 def compss_installation(named: str) -> Path | None:
-    """The installation that COMPSS_HOME names; None if it names none; leaves with an error where there is none."""
+    """Return the installation that COMPSS_HOME names; None if it names none.
+
+    Leaves with an error where there is none, or pods cannot see it: later, the images would have been built for nothing.
+    """
     if not named:
         return None
     folder = Path(named).expanduser().resolve()
@@ -88,6 +94,15 @@ def compss_installation(named: str) -> Path | None:
             f"  seen:     no {starter}\n"
             "  expected: the folder that holds Runtime/, Bindings/ and Dependencies/, usually /opt/COMPSs\n"
             "  do:       correct COMPSS_HOME, or leave it out: then torch.distributed trains over the pods",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+    if hidden := [str(private) for private in PRIVATE_FOLDERS if folder.is_relative_to(private)]:
+        print(
+            "make hybrid: COMPSS_HOME is in a folder that no pod can see.\n"
+            f"  seen:     {folder}, below {hidden[0]}\n"
+            f"  expected: a folder outside {', '.join(map(str, PRIVATE_FOLDERS))}, which a volume claim can stand for\n"
+            "  do:       copy the installation to such a place, for example /opt/COMPSs, and name that",
             file=sys.stderr,
         )
         sys.exit(2)
@@ -144,7 +159,7 @@ def shorten(folder: Path, steps: int) -> None:
 def stream(folder: Path, site: str) -> float:
     """Runs the pipeline bound to a site; returns its seconds. Ctrl-C reaches the engine, which undoes what it started."""
     words = on_laptop(
-        "env", f"MEDWEAVE_RUNS_DIR={folder / site / 'runs'}", f"MEDWEAVE_RUN_ID={site}",
+        "env", "--unset=MEDWEAVE_RUN_ID", f"MEDWEAVE_RUNS_DIR={folder / site / 'runs'}",
         "streamflow", "run", "--quiet", bound_file(folder, site), "--outdir", folder / site / "output",
     )  # fmt: skip
     started = time.monotonic()
@@ -155,9 +170,15 @@ def stream(folder: Path, site: str) -> float:
         process.wait()
         sys.exit(130)
     if exit_code:
-        say(f"the run on {site} ended with {exit_code}; see above, and {folder / site / 'runs' / site}")
+        say(f"the run on {site} ended with {exit_code}; see above, and {folder / site / 'runs'}")
         sys.exit(exit_code if exit_code > 0 else 128 - exit_code)
     return time.monotonic() - started
+
+
+def run_folder(site: Path) -> Path:
+    """Return the folder of the only run of a site; its id is new each time, as the folder of an earlier run may be at the sites."""
+    (log,) = site.glob("runs/*/events.jsonl")
+    return log.parent
 
 
 @contextmanager
@@ -202,7 +223,8 @@ def rank_nodes(run: Path) -> dict[str, list[dict[str, Any]]]:
 
 def compose(folder: Path, seconds: dict[str, float], jobs: Sequence[dict[str, str]]) -> dict[str, Any]:
     """The summary, from the event logs, the sites' answers and the delivered masks."""
-    events = summary.read_events(folder / "testbed" / "runs" / "testbed")
+    run = run_folder(folder / "testbed")
+    events = summary.read_events(run)
     pods = summary.pods_seen(summary.json_stream((EVIDENCE / "pods.json").read_text(encoding="utf-8")))
     own_pods, own_jobs = summary.own_pods(events), summary.own_jobs(events)
     parts = {uid: summary.component(pod) for uid, pod in pods.items() if uid in own_pods}
@@ -218,8 +240,8 @@ def compose(folder: Path, seconds: dict[str, float], jobs: Sequence[dict[str, st
         "pods": sorted(parts),
         "pods_by_component": {name: sum(each == name for each in parts.values()) for name in sorted(set(parts.values()))},
         "compss_workers": sorted(uid for uid, name in parts.items() if name == "compss-cluster/worker"),
-        "compss_engine": engine_of(folder / "testbed" / "runs" / "testbed"),
-        "ranks": rank_nodes(folder / "testbed" / "runs" / "testbed"),
+        "compss_engine": engine_of(run),
+        "ranks": rank_nodes(run),
         "cases": len(masks["testbed"]),
         "model_equal_laptop": same_model,
         "weights_that_differ": other_weights,
@@ -247,7 +269,7 @@ def publish(folder: Path) -> None:
     for site in SITES:
         shutil.copytree(folder / site, OUTPUT / site, dirs_exist_ok=True, symlinks=False)
     medweave = Path(sys.executable).with_name("medweave")
-    run = OUTPUT / "testbed" / "runs" / "testbed"
+    run = run_folder(OUTPUT / "testbed")
     answer([str(medweave), "report", str(run), "--output", str(OUTPUT / "report.html")])
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medweave.clean_clusters import clean_clusters, printed
+from medweave.clean_clusters import clean_clusters, not_clean, printed
 from medweave.deployments import wrapped
 from medweave.history import LOG_FILE, Run, read_run
 from medweave.schema import streamflow_schema
@@ -23,9 +23,10 @@ from medweave_connectors.field_faults import check
 from medweave_connectors.left_jobs import journal
 from medweave_connectors.lines import Where, shown
 from medweave_connectors.placement.bindings import targets
-from medweave_connectors.placement.folder_commands import folder_of, remove_traces
+from medweave_connectors.placement.folder_commands import remove_traces
 from medweave_connectors.placement.paths import expand
 from medweave_connectors.record.event_log import driver_lives
+from medweave_connectors.record.ownership import RunOwner, recorded_owner
 from medweave_connectors.record.run import WORK
 from medweave_connectors.slurm.commands import at_cluster, cancel_all
 from medweave_steps.contracts.errors import StepError, TryAgainError, UserInputError
@@ -145,16 +146,32 @@ def clean(record: Run, file: Path) -> list[str]:
     document = read_mapping(file, "streamflow.yml")
     check(document, streamflow_schema(), file, ())
     places = places_of(document)
-    keys = [key for key in journal.read(record.folder / journal.SLURM) if f":{record.run_id}:" not in key]
-    told = _clean(file, document, places, record.run_id, keys) if places else []
+    owner = recorded_owner(record.folder, record.run_id)
+    keys = list(journal.read(record.folder / journal.SLURM))
+    printed_lines = _clean(file, document, places, owner, keys) if places else []
     lines = []
-    for place, ended in zip(places, told, strict=True):
-        jobs = f"{sum(map(int, ended.split()))} jobs ended, " if place.clusters else ""
-        folders = ", ".join(folder_of(workdir, record.run_id) for workdir in place.workdirs)
+    for place, printed_by in zip(places, printed_lines, strict=True):
+        counts = [int(line) for line in printed_by if line.isdecimal()]
+        jobs = f"{sum(counts)} jobs ended, " if place.clusters else ""
+        folders = ", ".join(line for line in printed_by if not line.isdecimal())
         lines.append(f"{place.deployment}: {jobs}{folders or 'no folder'} removed")
-    lines += clean_clusters(record, file, document)
-    shutil.rmtree(record.folder / WORK, ignore_errors=True)
+    lines += clean_clusters(record, owner, file, document)
+    remove_scratch(record)
     return [*lines, f"this machine: {shown(record.folder / WORK)} removed"]
+
+
+def remove_scratch(record: Run) -> None:
+    """Remove the scratch of a run on this machine.
+
+    Raises:
+        TryAgainError: an older version ran it under a chosen id, so that the folder may be somebody else's.
+    """
+    scratch = record.folder / WORK
+    if scratch.exists() and not recorded_owner(record.folder, record.run_id).is_certain:
+        raise not_clean(
+            f"{shown(scratch)}: a run of an older version with a chosen id; nothing shows that it created the folder"
+        )
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def places_of(document: Mapping[str, Any]) -> list[Place]:
@@ -191,19 +208,19 @@ def _base(name: str, deployments: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _script(file: Path, place: Place, run_id: str, keys: Sequence[str]) -> str:
+def _script(file: Path, place: Place, owner: RunOwner, keys: Sequence[str]) -> str:
     where = Where(file, ("deployments", place.deployment, "workdir"))
-    lines = [f"( {at_cluster(cluster, cancel_all(run_id, keys))} )" for cluster in place.clusters]
-    return "\n".join(("set -e", *lines, *(remove_traces(expand(text, where=where), run_id) for text in place.workdirs)))
+    lines = [f"( {at_cluster(cluster, cancel_all(owner, keys))} )" for cluster in place.clusters]
+    return "\n".join(("set -e", *lines, *(remove_traces(expand(text, where=where), owner) for text in place.workdirs)))
 
 
 def _clean(
-    file: Path, document: Mapping[str, Any], places: Sequence[Place], run_id: str, keys: Sequence[str]
-) -> list[str]:
-    """Runs a script at each place, by a run of its own over the deployments of the file; what each has printed."""
+    file: Path, document: Mapping[str, Any], places: Sequence[Place], owner: RunOwner, keys: Sequence[str]
+) -> list[list[str]]:
+    """Run a script at each place, by a run of its own over the deployments of the file; return the lines that each has printed."""
     with tempfile.TemporaryDirectory(prefix="medweave-clean-") as name:
         folder = Path(name)
-        steps = {f"place_{number}": _script(file, place, run_id, keys) for number, place in enumerate(places)}
+        steps = {f"place_{number}": _script(file, place, owner, keys) for number, place in enumerate(places)}
         (folder / "clean.cwl").write_text(json.dumps(_workflow(steps)), encoding="utf-8")
         (folder / "clean.json").write_text("{}", encoding="utf-8")
         config = {"file": str(folder / "clean.cwl"), "settings": str(folder / "clean.json")}
@@ -221,7 +238,7 @@ def _clean(
             }
         )
         _run(file, text, folder)
-        return [(folder / "told" / f"{name}.txt").read_text(encoding="utf-8").strip() for name in steps]
+        return [(folder / "told" / f"{name}.txt").read_text(encoding="utf-8").splitlines() for name in steps]
 
 
 def _workflow(scripts: Mapping[str, str]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from medweave.deployments import connector_schemas
 from medweave.history import Run
 from medweave_connectors.placement.bindings import targets
 from medweave_connectors.placement.paths import resolve_paths
+from medweave_connectors.record.ownership import RunOwner
 from medweave_connectors.record.run import WORK
 from medweave_steps.contracts.errors import TryAgainError
 
@@ -25,7 +26,7 @@ PROGRAM = "medweave_connectors.cleaning"
 LIMIT_S = 900
 
 
-def clean_clusters(record: Run, file: Path, document: Mapping[str, Any]) -> list[str]:
+def clean_clusters(record: Run, owner: RunOwner, file: Path, document: Mapping[str, Any]) -> list[str]:
     """Removes what a run has left in the clusters of a streamflow.yml; what was there.
 
     Raises:
@@ -36,7 +37,8 @@ def clean_clusters(record: Run, file: Path, document: Mapping[str, Any]) -> list
     if not deployments:
         return []
     request = {
-        "run_id": record.run_id,
+        "run_id": owner.run_id,
+        "token": owner.token,
         "pid": record.facts.get("pid"),
         "has_folders": record.state != "completed" and (record.folder / WORK).exists(),
         "file": str(file.absolute()),

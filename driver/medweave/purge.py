@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from medweave.clean import clean, file_of, refusal
+from medweave.clean import clean, file_of, refusal, remove_scratch
 from medweave.files import write_atomically
 from medweave.history import LOG_FILE, Run, read_run
 from medweave_connectors.ingest.home import forget_links
@@ -71,7 +71,7 @@ def run(namespace: argparse.Namespace) -> int:
     for record, files in known:
         print(f"{record.run_id}:")
         if record.state == "completed" and not record.transfers and not _kept_at_sites(record):
-            shutil.rmtree(record.folder / WORK, ignore_errors=True)
+            remove_scratch(record)
         else:
             for line in clean(record, namespace.file or file_of(record.folder)):
                 print(f"  {line}")

@@ -36,6 +36,7 @@ from medweave_connectors.documents import parse_mapping
 from medweave_connectors.ingest.home import Home
 from medweave_connectors.lines import shown
 from medweave_connectors.record.event_log import driver_lives
+from medweave_connectors.record.ownership import claim_folder
 from medweave_connectors.record.run import new_run_id
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import StepError, StorageError, UsageError, UserInputError
@@ -180,7 +181,9 @@ def _prepared(namespace: argparse.Namespace, *, hides: bool) -> tuple[Path, Path
         file = (namespace.file or DEFAULT_FILE).absolute()
         folder = Path(named or file.parent / "runs").absolute() / new_run_id(workflow_of(file))
         check_file(file, hides=hides)
-        return file, folder, planned_steps(file)
+        planned = planned_steps(file)
+        claim_folder(folder)
+        return file, folder, planned
     if namespace.file is not None or namespace.site is None:
         raise UsageError(
             "a WORKFLOW runs at a site; a StreamFlow file names its workflow itself.",
@@ -199,6 +202,7 @@ def _prepared(namespace: argparse.Namespace, *, hides: bool) -> tuple[Path, Path
     check_variables(site.path, {name: site.deployments[name] for name in bound["deployments"]})
     check_documents(bound, file, job=job, hides=hides)
     home.make()
+    claim_folder(folder)
     write_atomically(file, text)
     return file, folder, tuple(step_label(step.path) for step in pipeline.steps)
 
@@ -220,6 +224,7 @@ def _resumed(namespace: argparse.Namespace, *, hides: bool) -> tuple[Path, Path,
     check_resumable(record, workflow_of(file), shown(file))
     check_file(file, hides=hides)
     folder = earlier.parent / new_run_id(workflow_of(file))
+    claim_folder(folder)
     if file.parent == earlier:  # bound for that run alone: its paths hold from the folder beside it, too
         write_atomically(folder / file.name, file.read_text(encoding="utf-8"))
         file = folder / file.name

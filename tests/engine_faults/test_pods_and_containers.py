@@ -103,7 +103,8 @@ def test_k2_an_install_replaces_what_a_killed_run_has_left(stock_only: bool) -> 
     shown("install" in words and "upgrade" not in words, words)
     if stock_only:
         return
-    assert words_of_install()[1:3] == ["upgrade", "--install"]
+    # What a killed run has left is uninstalled before: tests/unit/connectors/test_helm_run.py. A name that is taken stays an error.
+    assert words_of_install()[1] == "install"
 
 
 def test_k3_helm_and_the_search_for_pods_use_one_namespace(stock_only: bool) -> None:

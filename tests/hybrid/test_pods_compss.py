@@ -193,10 +193,11 @@ def test_compss_goes_on_from_its_checkpoint_with_the_worker_that_takes_the_place
 def test_a_runtime_that_says_it_shuts_down_and_does_not_is_ended(
     tmp_path: Path, tenant: Tenant, installation: dict[str, Any]
 ) -> None:
-    prepare(tmp_path, {"train": ("", GANG)}, engine="compss", values=installation)
+    stops = {"StepFailed": {"do": "stop"}}
+    prepare(tmp_path, {"train": ("", GANG)}, engine="compss", values=installation, reactions=stops)
     as_step(tmp_path, "hang")
     ended = go(tmp_path, tenant)
-    assert "COMPSs said that it shuts down, and had not ended 60 s later" in ended.stderr
+    assert "COMPSs shuts down: it detected an error; it had not ended 60 s later" in ended.stderr
     assert not releases(tenant)
 
 

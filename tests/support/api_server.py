@@ -215,6 +215,7 @@ class ApiServer:
         records = [
             {"owner": "helm", "name": name, "version": "1", "status": "deployed", **release["labels"]}
             for name, release in self.releases.items()
+            if "unseen" not in release
         ]
         items = [{"metadata": {"labels": each}} for each in records if all(each.get(k) == v for k, v in wanted)]
         return web.json_response({"items": items})

@@ -137,7 +137,7 @@ def write_workflow(
 
 
 def _main(folder: Path, arguments: Sequence[str], environment: dict[str, str], preload: Path | None) -> None:
-    for name in ("MEDWEAVE_RUN_ID", "MEDWEAVE_RUNS_DIR", "MEDWEAVE_KEEP_WORK"):
+    for name in ("MEDWEAVE_RUN_ID", "MEDWEAVE_RUN_TOKEN", "MEDWEAVE_RUNS_DIR", "MEDWEAVE_KEEP_WORK"):
         os.environ.pop(name, None)
     os.environ |= {"MEDWEAVE_REUSE": "0"} | environment  # most tests look at commands that run
     # Who runs the tests may ignore it (nohup); a program of a terminal does not.

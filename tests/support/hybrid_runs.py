@@ -179,7 +179,7 @@ def jobs(made: Shape, *, states: str = "all") -> list[str]:
     """`id state` of the run's jobs that the controller knows, by the key in their comments."""
     told = made.testbed.hpc("squeue", "--me", "--noheader", f"--states={states}", "--format=%i %T|%k").stdout
     rows = [line.partition("|") for line in told.splitlines()]
-    return [job for job, _, key in rows if f":{made.run_id}:" in key]
+    return [job for job, _, key in rows if f":{made.run_id}." in key]
 
 
 def _helm_releases(testbed: Sites) -> list[str]:

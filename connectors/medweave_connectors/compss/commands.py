@@ -15,8 +15,6 @@ WORKER_START_MS = (
     "180000"  # COMPSS_WORKER_INIT_TIMEOUT: a worker's first start on a busy machine takes longer than the default
 )
 REACH_S = 20
-SHUTDOWN_S = 60  # after COMPSs' word that it shuts down; it was seen to wait for ever then
-_SHUTS_DOWN = ("[ERRMGR]", "Shutting down COMPSs")
 _TAKEN_APART = frozenset(" \t\n*?[]")
 _LABELS = ("python", "compss", "runcompss", "java", "port", "steps")
 
@@ -109,6 +107,16 @@ def unreached(text: str, workers: Sequence[str]) -> dict[str, str]:
     return failed
 
 
+def test_release(release: str, namespace: str, *, stays: bool) -> str:
+    """Return how a person tests the release; one of this run is uninstalled before anybody reads that."""
+    if stays:
+        return f"helm test {release} --namespace {namespace}"
+    return (
+        f"install the chart in namespace {namespace} by hand, with the values of this deployment, and run helm test "
+        "on that release; this run removes its own"
+    )
+
+
 def runcompss(command: Sequence[str], facts: Facts, *, project: str, resources: str, master: str) -> list[str]:
     """The words that run a step's command as a COMPSs application; quoted for a shell, as the command is.
 
@@ -139,11 +147,6 @@ def runcompss(command: Sequence[str], facts: Facts, *, project: str, resources: 
         *first[1:],
     )
     return [shlex.quote(facts.runcompss), *(shlex.quote(word) for word in options), *command[1:]]
-
-
-def shuts_down(line: str) -> bool:
-    """Whether the runtime says in a line of its standard error that it gives up."""
-    return all(words in line for words in _SHUTS_DOWN)
 
 
 def clear(compss: str) -> list[str]:

@@ -19,6 +19,7 @@ from streamflow.core.scheduling import AvailableLocation
 from medweave_connectors import requests
 from medweave_connectors.compss import commands, replaced, xml
 from medweave_connectors.compss.commands import Facts
+from medweave_connectors.compss.runtime_log import RuntimeLog
 from medweave_connectors.gang import ENGINE, node_environment
 from medweave_connectors.helm.connector import MedweaveHelmConnector
 from medweave_connectors.pods.cluster import Refused
@@ -66,7 +67,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         self.workers: list[Pod] = []
         self._watching: list[Pod] = []
         self._homes: dict[str, str] = {}
-        self._shutdown: float | None = None  # when COMPSs said so, s on the monotonic clock
+        self._runtime_log = RuntimeLog()
 
     @classmethod
     def get_schema(cls) -> str:
@@ -250,10 +251,10 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         await replaced.give_what_is_missing(self, places, new, work, folder, checkpoint_folder)
 
     async def watched(self) -> tuple[str, FailureKind]:
-        """The worker that the master's application has lost, or the runtime itself; it would wait for it for ever."""
-        if self._shutdown is not None and time.monotonic() - self._shutdown > commands.SHUTDOWN_S:
-            told = f"COMPSs said that it shuts down, and had not ended {commands.SHUTDOWN_S} s later"
-            return told, FailureKind.UNKNOWN
+        """Return which worker the master's application has lost, or how the runtime itself has failed; it would wait for ever."""
+        cause, kind = self._runtime_log.failure(time.monotonic())
+        if cause:
+            return cause, kind
         for before in self._watching:
             with contextlib.suppress(Refused):  # no answer: unknown, asked again
                 now = await self.cluster.pod(before.name)
@@ -328,15 +329,12 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
                 expected=f"{commands.STEP} VERB …, without blanks and wildcards in names: runcompss would take them apart",
                 do="rename the file or folder, bind the step elsewhere, or use `engine: ddp`",
             ) from None
-        self._watching, self._shutdown = list(workers), None
+        self._watching, self._runtime_log = list(workers), RuntimeLog(names)
         told = {"HOME": home, "JAVA_HOME": facts.java, "COMPSS_WORKER_INIT_TIMEOUT": commands.WORKER_START_MS}
         member = self.member(job_name, 0, master, MASTER, words, variables | told, workdir, streams)
-        member.hears = self._hear
+        log = self._runtime_log
+        member.hears = lambda line: log.take(line, time.monotonic())
         return member
-
-    def _hear(self, line: str) -> None:
-        if self._shutdown is None and commands.shuts_down(line):
-            self._shutdown = time.monotonic()
 
     async def _facts(self, place: ExecutionLocation) -> Facts:
         text, _ = await self.alone(place, commands.ask_facts(), timeout=ASK_S)
@@ -357,12 +355,12 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
                 f"deployment '{self.deployment_name}': the master cannot reach its workers over ssh.\n"
                 f"  seen:     {'; '.join(f'{name}: {said}' for name, said in failed.items())}\n"
                 f"  expected: a login on port {port} with the release's key\n"
-                f"  do:       helm test {self.release} --namespace {self.namespace}"
+                f"  do:       {commands.test_release(self.release, self.namespace, stays=self.removed_claims() is None)}"
             )
 
     async def after_attempt(self, job_name: str, location: ExecutionLocation) -> None:
         """Brings COMPSs' own logs home, and ends what a broken application left on the workers."""
-        self._watching, self._shutdown = [], None
+        self._watching, self._runtime_log = [], RuntimeLog()
         home = self._homes.pop(job_name, None)
         run = current()
         if home is None or self._closing:

@@ -50,13 +50,23 @@ class Chart:
 
 
 def install(
-    release: str, chart: Chart, access: Access, *, values: Sequence[str], labels: Mapping[str, str], timeout_s: int
+    release: str,
+    chart: Chart,
+    access: Access,
+    *,
+    values: Sequence[str],
+    labels: Mapping[str, str],
+    timeout_s: int,
+    replaces: bool = False,
 ) -> list[str]:
-    """Makes a release or changes it; the wait for its pods is ours, because helm's says nothing meanwhile."""
+    """Return the words that create a release; the wait for its pods is ours, because helm's says nothing meanwhile.
+
+    Args:
+        replaces: a release of that name is changed; else helm refuses a name that is taken.
+    """
     return [
         "helm",
-        "upgrade",
-        "--install",
+        *(("upgrade", "--install") if replaces else ("install",)),
         release,
         chart.reference,
         *access.words(),
@@ -67,6 +77,17 @@ def install(
         f"{timeout_s}s",
         *(word for file in values for word in ("--values", file)),
     ]
+
+
+def listed(release: str, access: Access, labels: Mapping[str, str]) -> list[str]:
+    """Return the words that print the name of a release, in whatever state, if it has these labels."""
+    # Helm 3 shows some states only by default; Helm 4 has no `--all`.
+    states = ("deployed", "failed", "pending", "superseded", "uninstalled", "uninstalling")
+    selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+    return [
+        "helm", "list", "--short", "--filter", f"^{re.escape(release)}$", *(f"--{state}" for state in states),
+        *(("--selector", selector) if selector else ()), *access.words(),
+    ]  # fmt: skip
 
 
 def uninstall(release: str, access: Access) -> list[str]:

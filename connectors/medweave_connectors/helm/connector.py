@@ -29,7 +29,7 @@ from medweave_connectors.pods.left import Cleaned, GoneRun, pods_with, remove_fo
 from medweave_connectors.pods.masking import without_secrets
 from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.readiness import Readiness
-from medweave_connectors.pods.workloads import Workload, container_names, documents, selectors, workloads
+from medweave_connectors.pods.workloads import Workload, claims, container_names, documents, selectors, workloads
 from medweave_connectors.record import console, current
 
 HELM_S = 120
@@ -60,6 +60,11 @@ class MedweaveHelmConnector(PodsConnector):
         self.value_files = list(yamlValues or [])
         self._found_containers: list[str] = []
         self._installed = False
+        self._claims = frozenset[str]()
+
+    def removed_claims(self) -> frozenset[str] | None:
+        """Return the claims of the release, which is uninstalled at the end of the run; None for one of others."""
+        return self._claims if self._installed else None
 
     @classmethod
     def get_schema(cls) -> str:
@@ -138,6 +143,12 @@ class MedweaveHelmConnector(PodsConnector):
         if not self._installed:
             return
         try:
+            if self.release not in (await process.run(self._look_up_words(), timeout_s=HELM_S)).split():
+                console.say(
+                    f"medweave: {self.deployment_name}: release {self.release} is not this run's any more; it is left alone"
+                )
+                self._forget()
+                return
             await process.run(commands.uninstall(self.release, self.access), timeout_s=HELM_S)
             self._forget()
         except FileNotFoundError:
@@ -283,7 +294,9 @@ class MedweaveHelmConnector(PodsConnector):
 
     async def _read_workloads(self) -> list[Workload]:
         text = await self._helm(commands.manifest(self.release, self.access))
-        found = workloads(documents(text))
+        objects = documents(text)
+        self._claims = claims(objects)
+        found = workloads(objects)
         if not found:
             raise self._refused("chart", "a chart without pods", "a chart with a workload", "name another chart")
         return found
@@ -315,8 +328,15 @@ class MedweaveHelmConnector(PodsConnector):
     def _uninstall_now(self) -> None:
         if self._installed:
             self._forget()
-            if said := process.run_now(commands.uninstall(self.release, self.access)):
-                console.say(f"medweave: {self.deployment_name}: release {self.release}: {commands.failure(said)}")
+            try:
+                if self.release in process.run_now(self._look_up_words()).split():
+                    process.run_now(commands.uninstall(self.release, self.access))
+            except HelmFailed as error:
+                console.say(f"medweave: {self.deployment_name}: release {self.release}: {commands.failure(str(error))}")
+
+    def _look_up_words(self) -> list[str]:
+        """The words that print the release's name if this driver created it: its name may be somebody else's by now."""
+        return commands.listed(self.release, self.access, {owner.DRIVER: owner.labels()[owner.DRIVER]})
 
     def _forget(self) -> None:
         self._installed = False

@@ -32,7 +32,11 @@ async def run(words: Sequence[str], *, timeout_s: float) -> str:
 
 
 def run_now(words: Sequence[str]) -> str:
-    """Runs helm without the event loop, for an end that nothing may cancel; what it says about an error, else empty."""
+    """Run helm without the event loop, for an end that nothing may cancel; return its standard output.
+
+    Raises:
+        HelmFailed: it ended with an error, did not end in time, or there is no helm.
+    """
     try:
         ended = subprocess.run(
             list(words),
@@ -43,5 +47,7 @@ def run_now(words: Sequence[str]) -> str:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return ended.stderr.decode(errors="replace") if ended.returncode else ""
+        raise HelmFailed(str(error)) from None
+    if ended.returncode:
+        raise HelmFailed(ended.stderr.decode(errors="replace"))
+    return ended.stdout.decode(errors="replace")

@@ -26,7 +26,7 @@ from medweave_connectors.pods.left import Cleaned, GoneRun
 from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.readiness import Readiness
 from medweave_connectors.pods.step import Step
-from medweave_connectors.pods.workloads import container_names, documents, selectors, workloads
+from medweave_connectors.pods.workloads import claims, container_names, documents, selectors, workloads
 from medweave_connectors.reactions.table import STANDING, read_table
 from medweave_connectors.record import console
 from medweave_connectors.remote import step_variables
@@ -126,13 +126,20 @@ class MedweaveKubernetesConnector(PodsConnector):
         self._found_containers = list(dict.fromkeys(each.name for pod in pods for each in pod.containers))
         await self._begin_jobs(pods)
 
+    def removed_claims(self) -> frozenset[str] | None:
+        """Return the claims among the applied objects, which are deleted at the end of the run; None where there are none."""
+        return claims(self._applied) if self._applied else None
+
     async def take_down(self) -> None:
         """Deletes what was applied, last first; an API server that does not answer is asked again for a while."""
         objects, deadline = Objects(self.cluster), time.monotonic() + UNDO_S
         while self._applied:
             document = self._applied.pop()
             try:
-                await _delete(objects, document, deadline)
+                if not await _delete(objects, document, deadline):
+                    console.say(
+                        f"medweave: {self.deployment_name}: {title(document)} is not this run's any more; it is left alone"
+                    )
             except Refused as error:
                 console.say(
                     f"medweave: {self.deployment_name}: {title(document)} could not be deleted: {error}\n"
@@ -281,15 +288,15 @@ class MedweaveKubernetesConnector(PodsConnector):
         return DeploymentRefused(what, seen=seen, expected=expected, do=do)
 
 
-async def _delete(objects: Objects, document: dict[str, Any], deadline: float) -> None:
-    """Deletes an object of an API server that may be starting anew.
+async def _delete(objects: Objects, document: dict[str, Any], deadline: float) -> bool:
+    """Delete an object of this driver at an API server that may be starting; False where it is somebody else's.
 
     Raises:
         Refused: it said no, or did not answer before the deadline.
     """
     while True:
         try:
-            return await objects.delete(document)
+            return await objects.delete(document, is_own=lambda labels: owner.owner(labels) == "me")
         except Refused as error:
             if not error.may_pass or time.monotonic() > deadline:
                 raise

@@ -280,7 +280,7 @@ class KubernetesJob:
             seconds=float(end.seconds) if end else time.monotonic() - self._started,
             cpu_seconds=counters.cpu_seconds,
             site_word=word,
-            kept_at=f"{self._site.deployment}:{self._site.place}:{self._step.output_directory}",
+            kept_at=self._site.kept_at,
             report_folder=await self._site.fetch_reports() if completed else None,
             site=self._facts(told) | ({} if completed else {"failure": kind}),
         )

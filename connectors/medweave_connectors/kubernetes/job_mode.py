@@ -20,7 +20,7 @@ from medweave_connectors.pods.cluster import Refused
 from medweave_connectors.pods.errors import DeploymentRefused
 from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.step import Step
-from medweave_connectors.pods.volumes import storage_at
+from medweave_connectors.pods.volumes import kept_at, storage_at
 from medweave_connectors.record import console, current
 from medweave_connectors.remote import fetch_reports
 
@@ -85,6 +85,7 @@ class JobMode:
             deployment=self._deployment,
             template=self._template,
             place=location.name,
+            kept_at=kept_at(self._deployment, pod, container, step.output_directory, self._connector.removed_claims()),
             cluster=self._connector.cluster,
             jobs=self._jobs,
             timeout_s=self._connector.timeout_s,

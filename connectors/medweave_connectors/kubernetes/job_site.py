@@ -17,6 +17,7 @@ class JobSite:
     Attributes:
         template: key of the deployment's config that describes the pod that stands, which is the template.
         place: `pod:container` of it.
+        kept_at: where its files are after the run, for people; empty where they are removed.
         signal_lead_s: how long before its time limit a step with a checkpoint folder gets USR1, s.
         ask: runs a line there and returns its output and exit code.
         fetch_reports: returns a folder with copies of the reports, or None.
@@ -26,6 +27,7 @@ class JobSite:
     deployment: str
     template: str
     place: str
+    kept_at: str
     cluster: Cluster
     jobs: JobCluster
     timeout_s: float

@@ -34,8 +34,8 @@ async def remove_left(connector: Any, gone: GoneRun) -> Cleaned:
     await remove_folders(connector, gone, await _pods(connector, manifests), cleaned, pods_go=bool(own))
     cleaned.stays += [why for folder in cleaned.unreached if (why := _why_it_stays(connector, folder, manifests))]
     for document in own:
-        await objects.delete(document)
-        cleaned.removed.append(title(document))
+        if await objects.delete(document, is_own=gone.made):
+            cleaned.removed.append(title(document))
     alive = await until_gone(connector.cluster, [gone.selector], is_own=lambda pod: gone.made(pod.labels))
     cleaned.stays += [f"pod {name}" for name in alive]
     return cleaned

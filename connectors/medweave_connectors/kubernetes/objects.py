@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from medweave_connectors.pods import owner
 from medweave_connectors.pods.cluster import Cluster, Refused
 
 MANAGER, CLAIM = "medweave", "PersistentVolumeClaim"
@@ -55,13 +56,30 @@ class Objects:
             content_type="application/apply-patch+yaml",
         )
 
-    async def delete(self, document: Mapping[str, Any]) -> None:
-        """Deletes it with all that it made; one that is gone already is no error."""
+    async def delete(self, document: Mapping[str, Any], *, is_own: Callable[[Mapping[str, str]], bool]) -> bool:
+        """Delete an object with all that it created; one that is gone already is no error.
+
+        Args:
+            is_own: whether an object with such labels may be deleted.
+
+        Returns:
+            False where an object of that name is somebody else's, which stays.
+        """
+        found = await self._metadata(document)
+        if found is None:
+            return True
+        if not is_own(found.get("labels") or {}):
+            return False
+        # Of the object that was looked at, and no other of its name.
+        body = {"preconditions": {"uid": found["uid"]}} if "uid" in found else None
         try:
-            await self._cluster.request("DELETE", await self._path(document), query={"propagationPolicy": "Background"})
+            query = {"propagationPolicy": "Background"}
+            await self._cluster.request("DELETE", await self._path(document), query=query, body=body)
         except Refused as error:
-            if error.status != 404:
+            if error.status not in (404, 409):
                 raise
+            return error.status == 404
+        return True
 
     async def replace(self, document: Mapping[str, Any]) -> None:
         """Deletes what an earlier run left, and applies the object once that is gone.
@@ -70,7 +88,7 @@ class Objects:
         """
         if document["kind"] == CLAIM and await self._is_kept(document):
             return
-        await self.delete(document)
+        await self.delete(document, is_own=lambda labels: owner.owner(labels) == "ended")
         deadline = time.monotonic() + GONE_S
         while await self.labels(document) is not None and time.monotonic() < deadline:
             await asyncio.sleep(0.2)

@@ -136,7 +136,7 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
             command,
             environment=variables,
             workdir=Path(workdir),
-            run_id=run.run_id if (run := current()) is not None else "",
+            owner=run.owner.process_key if (run := current()) is not None else "",
             stdin=streams[0],
             stdout=streams[1],
             stderr=streams[2],

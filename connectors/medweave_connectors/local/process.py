@@ -106,7 +106,7 @@ class Command:
         *,
         environment: Mapping[str, str],
         workdir: Path,
-        run_id: str = "",
+        owner: str = "",
         stdin: str | None = None,
         stdout: str | None = None,
         stderr: str | None = None,
@@ -115,13 +115,13 @@ class Command:
         """Starts it.
 
         Args:
-            run_id: whose command it is; where the driver is killed, the next run ends it by that.
+            owner: the run (`RunOwner.process_key`); the next run ends the command by that where the driver was killed.
             stdin, stdout, stderr: files, relative to `workdir`.
             takes_line: gets each line of stderr (unless it goes to a file); what it does not take is kept in the tail.
         """
         self.stderr_tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.stdout_tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self.key = key_of(run_id)  # marks its processes
+        self.key = key_of(owner)  # marks its processes
         self._takes_line = takes_line
         self._clock = time.monotonic()
         with contextlib.ExitStack() as files:

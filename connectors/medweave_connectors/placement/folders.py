@@ -14,8 +14,9 @@ from typing import Any
 from streamflow.core.context import StreamFlowContext
 from streamflow.core.deployment import ExecutionLocation, Target
 
+from medweave_connectors.errors import ImpossibleRequest
 from medweave_connectors.placement.bindings import our_deployments, targets
-from medweave_connectors.placement.folder_commands import folder_of, make, read_free, remove
+from medweave_connectors.placement.folder_commands import NOT_OURS, folder_of, make, read_free, remove
 from medweave_connectors.placement.shortfall import no_room
 from medweave_connectors.record import console
 from medweave_connectors.record.run import RunRecord
@@ -60,7 +61,8 @@ class RunFolders:
             storage_mib: what the tool asks for (tmpdirMin and outdirMin).
 
         Raises:
-            ImpossibleRequest: the disk had less than that when the folder was made.
+            ImpossibleRequest: the disk had less than that when the folder was made, or something has the folder's name that this
+                run did not create.
         """
         workdir = self._workdirs.get(target.workdir or "")
         if workdir is None:
@@ -84,7 +86,9 @@ class RunFolders:
             return
         for location, workdir in self._made.values():
             try:
-                await self._run_line(location, remove(workdir, self._run.run_id))
+                printed, code = await self._run_line(location, remove(workdir, self._run.owner))
+                if code:
+                    raise _failed(printed, code)
             except Exception as error:
                 console.say(
                     f"medweave: {location.deployment}: the folder of this run could not be removed.\n"
@@ -95,16 +99,35 @@ class RunFolders:
     async def _make(self, location: ExecutionLocation, workdir: str) -> tuple[str, str, str]:
         place = (location.deployment, location.name, workdir)
         if place not in self._made:
-            line = make(workdir, self._run.run_id, keep_days=self._keep_days)
-            free = read_free(await self._run_line(location, line))
+            line = make(workdir, self._run.owner, keep_days=self._keep_days)
+            printed, code = await self._run_line(location, line)
+            if code == NOT_OURS:
+                raise _taken(location, workdir, self._run.run_id)
+            if code:
+                raise _failed(printed, code)
+            free = read_free(printed)
             self._made[place] = location, workdir
             if free is not None:
                 self._free_mib[place] = free
         return place
 
-    async def _run_line(self, location: ExecutionLocation, line: str) -> str:
+    async def _run_line(self, location: ExecutionLocation, line: str) -> tuple[str, int]:
+        """Run a line at a location; return what it printed and its exit code."""
         connector = self._context.deployment_manager.get_connector(location.deployment)
-        told = await connector.run(location, ["sh", "-c", shlex.quote(line)], capture_output=True)
-        if told is not None and told[1] != 0:
-            raise OSError(f"exit code {told[1]}: {known_reason(str(told[0]))}")
-        return told[0] if told is not None else ""
+        answer: tuple[str, int] | None = await connector.run(
+            location, ["sh", "-c", shlex.quote(line)], capture_output=True
+        )
+        return answer or ("", 0)
+
+
+def _failed(printed: str, code: int) -> OSError:
+    return OSError(f"exit code {code}: {known_reason(printed)}")
+
+
+def _taken(location: ExecutionLocation, workdir: str, run_id: str) -> ImpossibleRequest:
+    return ImpossibleRequest(
+        f"{location.deployment}: the folder of run {run_id} exists already, and this run did not create it.\n"
+        f"  seen:     {folder_of(workdir, run_id)}, without the mark of this run\n"
+        "  expected: no such file or folder: a run uses and removes only what it has created\n"
+        "  do:       start it with another MEDWEAVE_RUN_ID, or without; or name another workdir"
+    )

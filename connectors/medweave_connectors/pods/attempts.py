@@ -16,6 +16,7 @@ from medweave_connectors.errors import JobEndedBySite, TimeLimitExceeded
 from medweave_connectors.pods.errors import PodLost
 from medweave_connectors.pods.group import NODE_S, Group, outcome_of
 from medweave_connectors.pods.step import Step
+from medweave_connectors.pods.volumes import kept_at
 from medweave_connectors.reactions.attempt_script import (
     RESUME_FROM,
     clean_start,
@@ -151,7 +152,9 @@ class PodAttempts(Attempts):
             culprit,
             seconds=seconds,
             limit_s=limit_s,
-            kept_at=f"{connector.deployment_name}:{culprit.place}:{folder}",
+            kept_at=kept_at(
+                connector.deployment_name, culprit.pod, culprit.container, folder, connector.removed_claims()
+            ),
             reports=reports,
             site=connector.site_facts(group.members),
         )

@@ -112,6 +112,7 @@ class Group:
         self.members = list(members)
         self._websocket, self._cluster = websocket, cluster
         self._executions: dict[int, Execution] = {}
+        self._running: list[asyncio.Task[None]] = []
         self._since = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=1)  # events have whole seconds
         self._timed_out = False
         self._broken: Exception | None = None  # of a task that watches the members
@@ -137,6 +138,7 @@ class Group:
             False if the time limit was reached.
         """
         tasks = {asyncio.create_task(self._run(member), name=member.place): member for member in self.members}
+        self._running = list(tasks)
         limit = None if time_limit_s is None else asyncio.create_task(self._guarded(self._end_after(time_limit_s)))
         signal = None if signal_after_s is None else asyncio.create_task(self._signal_after(signal_after_s))
         watcher = asyncio.create_task(self._guarded(self._watch(watched)))
@@ -149,9 +151,7 @@ class Group:
                 done, others = await asyncio.wait(others, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
                 finished |= done
                 if not done:
-                    await self.end("TERM")
-                    await asyncio.wait(others, timeout=ASK_S)
-                    await self._give_up()
+                    await self._stop()
             for task in finished:
                 task.result()  # an error of ours, not of a command, is told as such
             if self._broken is not None:
@@ -183,12 +183,19 @@ class Group:
 
         await asyncio.gather(*(self._end_unheard(each, partial(is_over, each)) for each in self.unheard))
 
-    async def end(self, signal: str) -> None:
-        """Ends what still runs: the signal, then KILL; returns within about `GRACE_S` and a few seconds."""
+    async def end(self, signal: str) -> list[Member]:
+        """End what still runs: the signal, then KILL, within about `GRACE_S` and a few seconds; return the members it reached."""
         running = [member for member in self.members if member.exit_code is None and not member.lost]
         for member in running:
             member.asked_to_end = True
-        await asyncio.gather(*(self._end(member, signal) for member in running))
+        ended = await asyncio.gather(*(self._end(member, signal) for member in running))
+        return [member for member, has_ended in zip(running, ended, strict=True) if has_ended]
+
+    async def _stop(self) -> None:
+        """End all members; a command that was killed is waited for, since its exit code may come seconds later."""
+        reached = await self.end("TERM")
+        await asyncio.wait(self._running, timeout=ASK_S)
+        await self._give_up(reached)
 
     def culprit(self) -> Member:
         """Whose failure it was: a lost pod before one that complained of it, the earliest before the later."""
@@ -321,9 +328,7 @@ class Group:
     async def _end_after(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
         self._timed_out = True
-        await self.end("TERM")
-        await asyncio.sleep(ASK_S)
-        await self._give_up()
+        await self._stop()
 
     async def _watch(self, watched: Callable[[], Awaitable[tuple[str, FailureKind]]] | None) -> None:
         while True:
@@ -334,8 +339,8 @@ class Group:
             told, kind = ("", FailureKind.UNKNOWN) if watched is None else await watched()
             if told:
                 self._doom, self._doom_kind = told, kind
-                await self.end("TERM")
-                await self._give_up()
+                await self._stop()
+                return
 
     async def _look_at(self, member: Member) -> None:
         with contextlib.suppress(Refused):  # no answer: unknown, asked again
@@ -343,11 +348,18 @@ class Group:
                 # Its stream may never end by itself: the kubelet that served it may be gone.
                 await self._executions[member.rank].close()
 
-    async def _give_up(self) -> None:
-        # What could not be ended does not hold the run: its pod answers no more.
+    async def _give_up(self, reached: Sequence[Member]) -> None:
+        """Wait no longer for members without an exit code.
+
+        Args:
+            reached: members whose commands were killed: they are over, for the known cause.
+        """
         for member in self.members:
             if member.exit_code is None and not member.lost:
-                member.lost = f"pod {member.pod.name} does not answer"
+                is_over = bool(self._doom) and member in reached
+                silent = f"pod {member.pod.name} does not answer"
+                member.lost = self._doom if is_over else ". ".join(filter(None, (self._doom, silent)))
+                member.lost_kind = self._doom_kind if is_over else FailureKind.UNKNOWN
         await asyncio.gather(*(execution.close() for execution in self._executions.values()))
 
 

@@ -17,6 +17,7 @@ from medweave_connectors.pods import owner, volumes
 from medweave_connectors.pods.cluster import Cluster
 from medweave_connectors.pods.pod import Pod
 from medweave_connectors.pods.states import PodState, judge
+from medweave_connectors.record.ownership import RunOwner
 
 GONE_S, PAUSE_S = 90.0, 0.3  # the grace of a pod is 30 s where nobody says otherwise
 
@@ -31,7 +32,7 @@ class GoneRun:
         places: (service, workdir) of the steps that are bound to the deployment.
     """
 
-    run_id: str
+    owner: RunOwner
     pid: int
     has_folders: bool
     places: Sequence[tuple[str | None, str]]
@@ -39,11 +40,11 @@ class GoneRun:
     @property
     def selector(self) -> str:
         """The label of all that it has made."""
-        return f"{owner.RUN}={owner.label(self.run_id)}"
+        return f"{owner.RUN}={owner.label(self.owner.run_id)}"
 
     def made(self, labels: Mapping[str, str] | None) -> bool:
         """Whether something is its own: the names of runs need not differ between machines."""
-        return owner.is_of(labels or {}, run_id=self.run_id, pid=self.pid)
+        return owner.is_of(labels or {}, self.owner, pid=self.pid)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,7 +75,7 @@ async def remove_folders(
     ready = [pod for pod in pods if judge(pod)[0] == PodState.READY]
     names = list(dict.fromkeys(each.name for pod in ready for each in pod.containers))
     for service, workdir in dict.fromkeys(gone.places):
-        folder = folder_of(workdir, gone.run_id)
+        folder = folder_of(workdir, gone.owner.run_id)
         container = connector.container_of(service, names) if names else ""
         standing = [pod for pod in ready if pod.container(container)]
         kept = [pod for pod in standing if not pods_go or volumes.storage_at(pod, container, folder) is not None]
@@ -82,7 +83,7 @@ async def remove_folders(
             await connector.alone(_location(connector, pod, container), [end_commands(folder)])
         for pod, _ in volumes.distinct([(pod, container) for pod in kept], folder):
             location = _location(connector, pod, container)
-            said, code = await connector.alone(location, [remove_traces(workdir, gone.run_id)])
+            said, code = await connector.alone(location, [remove_traces(workdir, gone.owner)])
             if code:
                 cleaned.stays.append(f"{folder} in {location.name}: {said.strip() or f'exit code {code}'}")
             elif folder not in cleaned.removed:

@@ -11,15 +11,17 @@ from typing import Literal
 import psutil  # type: ignore[import-untyped]  # comes with StreamFlow
 
 from medweave_connectors.record import current
+from medweave_connectors.record.ownership import RunOwner
 
-RUN, DRIVER = "medweave.dev/run", "medweave.dev/driver"
+RUN, DRIVER, TOKEN = "medweave.dev/run", "medweave.dev/driver", "medweave.dev/run-token"
 Owner = Literal["nobody", "stranger", "me", "ended", "running", "elsewhere"]
 
 
 def labels() -> dict[str, str]:
-    """What this driver writes on what it makes."""
+    """Return the labels of what this driver creates."""
     run = current()
-    return {RUN: label(run.run_id if run else f"pid-{os.getpid()}"), DRIVER: _driver(os.getpid())}
+    own = {RUN: label(run.run_id if run else f"pid-{os.getpid()}"), DRIVER: _driver(os.getpid())}
+    return own | ({TOKEN: run.owner.token} if run else {})
 
 
 def owner(found: Mapping[str, str] | None) -> Owner:
@@ -43,10 +45,14 @@ def owner(found: Mapping[str, str] | None) -> Owner:
     return "me" if int(pid) == os.getpid() else "running"
 
 
-def is_of(found: Mapping[str, str], *, run_id: str, pid: int) -> bool:
-    """Whether labels are those of a run whose driver had this process id."""
+def is_of(found: Mapping[str, str], run: RunOwner, *, pid: int) -> bool:
+    """Return True for the labels of a run; one of an older version, without a token, is recognized by its driver's process id."""
+    if found.get(RUN) != label(run.run_id):
+        return False
+    if run.token or TOKEN in found:
+        return bool(run.token) and found.get(TOKEN) == run.token
     _, _, process = found.get(DRIVER, "").rpartition("_")
-    return found.get(RUN) == label(run_id) and process.partition("-")[0] == str(pid)
+    return process.partition("-")[0] == str(pid)
 
 
 def label(text: str) -> str:

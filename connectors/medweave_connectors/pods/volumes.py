@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import PurePosixPath
 
 from medweave_connectors.pods.pod import Pod
@@ -18,6 +18,20 @@ def storage_at(pod: Pod, container: str, path: str) -> tuple[str, ...] | None:
         if parts[: len(mounted)] == mounted and len(mounted) > depth:
             found, depth = mount.storage, len(mounted)
     return None if found is None else (*found, *parts[depth:])
+
+
+def kept_at(deployment: str, pod: Pod, container: str, path: str, removed_claims: Collection[str] | None) -> str:
+    """Return where the files at a path are after the run, for people; empty where they are removed with the pod.
+
+    Args:
+        removed_claims: volume claims that the run removes at its end, together with the pod; None where the pod stays.
+    """
+    if removed_claims is None:
+        return f"{deployment}:{pod.name}:{container}:{path}"
+    storage = storage_at(pod, container, path)
+    if storage is None or (storage[0] == "claim" and storage[1] in removed_claims):
+        return ""
+    return f"{deployment}:{' '.join(storage[:2])}:{path}"
 
 
 def distinct(places: Sequence[tuple[Pod, str]], path: str, *, first: str = "") -> list[tuple[Pod, str]]:

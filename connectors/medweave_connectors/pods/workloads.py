@@ -51,6 +51,11 @@ def documents(text: str) -> list[dict[str, Any]]:
     return opened
 
 
+def claims(objects: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Return the names of the volume claims among the objects."""
+    return frozenset(each["metadata"]["name"] for each in objects if each["kind"] == "PersistentVolumeClaim")
+
+
 def workloads(objects: Iterable[Mapping[str, Any]]) -> list[Workload]:
     """The objects that have pods, in their order."""
     return [_workload(each) for each in objects if each["kind"] in _KINDS]

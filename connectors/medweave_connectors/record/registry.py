@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from medweave_connectors.record import console
 from medweave_connectors.record.run import RunRecord
+from medweave_steps.contracts.errors import UsageError
 
 _runs: dict[str, RunRecord] = {}
 
@@ -17,13 +19,20 @@ def plan(config: Mapping[str, Any]) -> RunRecord:
 
     Args:
         config: the parsed streamflow.yml, with its absolute path under `path`.
+
+    Raises:
+        SystemExit: the run id is refused; StreamFlow would end with 1 for any error.
     """
     path = Path(config["path"]).absolute()
     record = _runs.get(path.as_posix())
     if record is None:
         workflow = next(iter(config.get("workflows") or {}), "run")
         runs = Path(os.environ.get("MEDWEAVE_RUNS_DIR") or path.parent / "runs").absolute()
-        record = _runs[path.as_posix()] = RunRecord(runs, workflow)
+        try:
+            record = _runs[path.as_posix()] = RunRecord(runs, workflow)
+        except UsageError as error:
+            console.say(f"medweave: {error}")
+            raise SystemExit(error.exit_code) from None
     return record
 
 

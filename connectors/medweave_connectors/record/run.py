@@ -16,7 +16,7 @@ from typing import Any, Literal
 from medweave_connectors.ingest.home import Home
 from medweave_connectors.names import step_of
 from medweave_connectors.provenance.items import without_guessable
-from medweave_connectors.record import console
+from medweave_connectors.record import console, ownership
 from medweave_connectors.record.event_log import EventLog
 from medweave_connectors.record.job import CommandOutcome, JobEnd, JobRecord, end_text, first_cause
 from medweave_connectors.record.live import FOLDER, LiveText
@@ -31,9 +31,15 @@ RunEnd = Literal["completed", "partial", "failed", "cancelled", "unknown"]
 
 
 def new_run_id(workflow: str) -> str:
-    """`MEDWEAVE_RUN_ID`, else `<workflow>-<UTC yyyymmdd-hhmmss>-<4 hex>`."""
+    """Return `MEDWEAVE_RUN_ID`, else `<workflow>-<UTC yyyymmdd-hhmmss>-<4 hex>`.
+
+    Raises:
+        UsageError: `MEDWEAVE_RUN_ID` is no plain name.
+    """
+    if given := os.environ.get(ownership.VARIABLE):
+        return ownership.check_run_id(given, source=ownership.VARIABLE)
     moment = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
-    return os.environ.get("MEDWEAVE_RUN_ID") or f"{workflow}-{moment}-{secrets.token_hex(2)}"
+    return f"{ownership.id_part(workflow)}-{moment}-{secrets.token_hex(2)}"
 
 
 class RunRecord:
@@ -61,6 +67,7 @@ class RunRecord:
         self.when_ended: Callable[[], None] = lambda: None  # called last, when the scratch is gone
         self.documents: dict[str, str] = {}  # the workflow's: SHA-256 by path from its folder
         self._made: set[str] = set()
+        self._owner: ownership.RunOwner | None = None
         self._log: EventLog | None = None
         self._live = LiveText(self.work / FOLDER)
         self._clock = 0.0
@@ -69,6 +76,12 @@ class RunRecord:
     def work(self) -> Path:
         """Its scratch on this machine."""
         return self.folder / WORK
+
+    @property
+    def owner(self) -> ownership.RunOwner:
+        """The owner of the run's folders, once it has begun."""
+        assert self._owner is not None, "the run has not begun"
+        return self._owner
 
     @property
     def running(self) -> bool:
@@ -87,9 +100,14 @@ class RunRecord:
         return self._verdict() != "completed" or bool(os.environ.get("MEDWEAVE_KEEP_WORK"))
 
     def begin(self, **facts: Any) -> None:
-        """Makes the folder and the log; a second call does nothing."""
+        """Create the folder and the log; a second call does nothing.
+
+        Raises:
+            UsageError: the folder exists, and neither this run nor `medweave run` has created it for this run.
+        """
         if self._log is None:
             self._clock = time.monotonic()
+            self._owner = ownership.claim_or_adopt(self.folder)
             self._log = EventLog(self.folder / EVENTS, self.run_id)
             self.work.mkdir(mode=0o700, exist_ok=True)  # patient data of running steps, for nobody else
             self._write("run.started", data={"workflow": self.workflow, **facts})

@@ -89,7 +89,12 @@ class Reuse:
         """
         if self._secret is None:
             self._secret = self.shelf.secret()
-            self.shelf.make_room()
+            if why := self.shelf.make_room():
+                console.say(
+                    f"medweave: the cache of earlier outputs was not cleaned up.\n  seen:     {why}\n"
+                    "  expected: a database that this run can read and write\n"
+                    f"  do:       look at {FOLDER} in the folder of runs; without it, steps run again and nothing else is lost"
+                )
         return self._secret
 
 
@@ -188,7 +193,7 @@ def current_work() -> Work | None:
 
 
 def forget_all(runs: Path) -> bool:
-    """Removes all that the runs of a folder keep for reuse; False where there was nothing."""
+    """Remove the cache of a folder of runs; False where there is none."""
     there = (runs / FOLDER).is_dir()
     shutil.rmtree(runs / FOLDER, ignore_errors=True)
     return there

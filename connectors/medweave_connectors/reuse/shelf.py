@@ -11,6 +11,7 @@ import dataclasses
 import errno
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -28,6 +29,7 @@ VERSION = 2  # 1 left out what a command had written into what was staged
 _GIB = 2**30
 _DAY_S = 86_400
 _NEW = "new-"
+_KEY = re.compile(r"[0-9a-f]{64}")
 _OWNER_ALL = 0o700
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)
 
@@ -121,6 +123,8 @@ class Shelf:
         """
         if self._record(key) is not None:
             return True
+        if self.memo.fault:  # an entry without a record is a remnant
+            return False
         found = _found(outputs, staged)
         try:
             if not self._are_as_they_were(outputs, staged):
@@ -139,20 +143,36 @@ class Shelf:
             if (record := self._record(key)) is not None:
                 self.contents.renamed([self._root / key / path for path in record.files])
 
-    def make_room(self) -> None:
-        """Removes what was not used for long, and above the limit what was used longest ago."""
+    def make_room(self) -> str:
+        """Remove entries without use for long, and above the limit those of the oldest use; return why some or all were left.
+
+        Where the records cannot be read, nothing is removed.
+        """
         room = self._limit_gib * _GIB
-        works: list[tuple[str, float, int]] = []
+        works: list[tuple[str, float, int]] | None = None
         with self.memo.open() as table:
             works = table.execute("SELECT key, used, bytes FROM works ORDER BY used DESC").fetchall()
+        if works is None or self.memo.fault:
+            return self.memo.fault or "its records cannot be read"
         for key, used_s, num_bytes in works:
             room -= num_bytes
             if self._is_old(used_s) or room < 0:
                 self._forget(key)
-        known = {key for key, _, _ in works}
-        for place in self._root.iterdir():  # a driver that was killed while it kept something
+        damaged = self.memo.damaged
+        self._remove_remnants({key for key, _, _ in works}, parts_only=damaged is not None)
+        return f"{damaged.name} was damaged; entries without a record stay" if damaged is not None else ""
+
+    def _remove_remnants(self, known: Collection[str], *, parts_only: bool) -> None:
+        """Remove entries without a record: a driver was killed while it wrote them.
+
+        Args:
+            parts_only: only those that were never complete; others may have lost their record.
+        """
+        for place in self._root.iterdir():
+            is_part = place.name.startswith(_NEW)
+            is_remnant = is_part or (not parts_only and _KEY.fullmatch(place.name) and place.name not in known)
             with contextlib.suppress(OSError):
-                if place.is_dir() and place.name not in known and time.time() - place.stat().st_mtime > _DAY_S:
+                if is_remnant and place.is_dir() and time.time() - place.stat().st_mtime > _DAY_S:
                     shutil.rmtree(place, ignore_errors=True)
 
     def _is_old(self, used_s: float) -> bool:
@@ -170,7 +190,8 @@ class Shelf:
     def _forget(self, key: str) -> None:
         with self.memo.open() as table:
             table.execute("DELETE FROM works WHERE key=?", (key,))
-        shutil.rmtree(self._root / key, ignore_errors=True)
+            table.commit()
+            shutil.rmtree(self._root / key, ignore_errors=True)  # the record is gone: no entry without its content
 
     def _is_whole(self, outputs: Path, record: Record) -> bool:
         there = self.contents.files([os.fspath(outputs / path) for path in record.files])

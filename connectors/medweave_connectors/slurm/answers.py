@@ -6,7 +6,7 @@ import base64
 import binascii
 import datetime
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -33,11 +33,19 @@ def read_submission(answer: str) -> tuple[str, str]:
 
 
 class Queued(NamedTuple):
-    """A job as squeue has it; `start` is the time, by the site's clock, at which it started or is expected to, or empty."""
+    """A job as squeue has it; `start` is the time, by the site's clock, at which it started or is expected to, or empty.
+
+    `key` is its comment: an id alone may be that of a later job.
+    """
 
     word: str = ""
     reason: str = ""
     start: str = ""
+    key: str = ""
+
+    def is_of(self, keys: Collection[str]) -> bool:
+        """Return True for a job of one of these submissions, and where the site keeps no comments, so that the id must do."""
+        return self.key in ("", "(null)") or any(key in self.key for key in keys)
 
 
 @dataclass(slots=True)
@@ -68,7 +76,7 @@ def read_poll(answer: str) -> Polled:
         mark, _, rest = line.partition(" ")
         if mark == "job" and rest.count("|") >= 3:
             job_id, word, reason, start, key = (*rest.split("|", 4), "", "", "", "")[:5]
-            polled.jobs[job_id] = Queued(word, reason, "" if start == "N/A" else start)
+            polled.jobs[job_id] = Queued(word, reason, "" if start == "N/A" else start, key.strip())
             polled.by_key[key.strip()] = job_id
         elif mark == "squeue":
             polled.answered = rest.strip() == "0"

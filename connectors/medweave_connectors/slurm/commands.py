@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from medweave_connectors.reactions.attempt_script import SIGNAL, look_for_checkpoint
+from medweave_connectors.record.ownership import RunOwner
 from medweave_connectors.slurm.script import JobFiles
 from medweave_connectors.slurm.service import Allocation, Service
 
@@ -184,13 +185,14 @@ def at_cluster(cluster: str, text: str) -> str:
     return f"export SLURM_CLUSTERS={cluster}; {text}" if cluster else text
 
 
-def cancel_all(run_id: str, keys: Sequence[str]) -> str:
-    """A script that cancels all jobs of a run, waits until none is in the queue, and prints how many there were.
+def cancel_all(owner: RunOwner, keys: Sequence[str]) -> str:
+    """Return a script that cancels all jobs of a run, waits until none is in the queue, and prints how many there were.
 
     Args:
-        keys: of jobs that the run has taken over from others.
+        keys: of the jobs in the run's journal, re-attached ones too.
     """
-    patterns = "|".join((f"{shlex.quote(f'medweave:{run_id}:')}*", *map(shlex.quote, keys)))
+    own = [f"{shlex.quote(f'medweave:{owner.process_key}:')}*"] if owner.is_certain else []
+    patterns = "|".join((*own, *map(shlex.quote, keys))) or "''"
     return (
         f"{OWN_ENVIRONMENT}\n"
         f"left() {{ queue=$(squeue --me --noheader --format={_JOBS}) || exit 75; "

@@ -305,25 +305,28 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
     async def _cancel(self, jobs: set[SlurmJob]) -> None:
         """Cancels the jobs and looks until none of them waits or runs.
 
-        They are found by key: a job may be in the queue before its id is known here.
+        They are found by key: a job may be in the queue before its id is known here, and a later job may have that id.
         """
         keys, ids = {job.key for job in jobs}, {job.job_id for job in jobs if job.job_id}
-        line = commands.cancel(sorted(ids)) if ids else commands.poll(commands.queue())
-        deadline, said = time.monotonic() + CANCEL_S, ""
+        line = commands.poll(commands.queue())
+        deadline, said, pause_s = time.monotonic() + CANCEL_S, "", 0.0
         while time.monotonic() < deadline:
+            await asyncio.sleep(pause_s)
             try:
                 polled = read_poll(await self._ask(line))
             except Exception as error:  # the site is asked again
                 polled = Polled(said=str(error) or type(error).__name__)
             ids |= {job_id for key, job_id in polled.by_key.items() if key in keys}
-            alive = sorted(job_id for job_id in ids if not _gone(polled.jobs.get(job_id)))
+            own = {job_id for job_id in ids if (known := polled.jobs.get(job_id)) and known.is_of(keys)}
+            alive = sorted(job_id for job_id in own if not _gone(polled.jobs.get(job_id)))
             if polled.answered and not alive:
                 return
             said = polled.said or ", ".join(
                 f"{job_id} {polled.jobs[job_id].word}" for job_id in alive if job_id in polled.jobs
             )
+            # The first cancellation follows at once.
+            pause_s = CANCEL_PAUSE_S if pause_s or not alive else 0.001
             line = commands.cancel(alive) if alive else commands.poll(commands.queue())
-            await asyncio.sleep(CANCEL_PAUSE_S)
         say(
             f"medweave: {self.deployment_name}: Slurm jobs may still run.\n"
             f"  seen:     {said or 'no answer'} after scancel\n"

@@ -84,7 +84,7 @@ class SlurmJob:
         token = secrets.token_hex(4)
         self.name, self.job_id, self.sent, self.over = name, "", False, False
         self.failure: Failed | None = None
-        self.key = f"medweave:{run.run_id if run else '-'}:{name}:{token}"
+        self.key = f"medweave:{run.owner.process_key if run else '-'}:{name}:{token}"
         self._step, self._site = step, site
         self._files = JobFiles.beside(step.output_directory, token)
         self._output = JobOutput(name)

@@ -22,9 +22,9 @@ _REMOVE = (
     'find "$part" -type d ! -perm -700 -exec chmod u+rwx {} \\; 2>/dev/null; '
     'rm -rf "$part" 2>/dev/null || { sleep 1; rm -rf "$part"; } 2>/dev/null || :;'
 )
-_OLD = ".medweave-old"  # what stood at the destination, until the copy stands there
+OLD = ".medweave-old"  # what stood at the destination, until the copy stands there
 _RESTORE = (
-    f'for old in "$part/{_OLD}"/* "$part/{_OLD}"/.[!.]* "$part/{_OLD}"/..?*; do there=${{part%/*}}/${{old##*/}}; '
+    f'for old in "$part/{OLD}"/* "$part/{OLD}"/.[!.]* "$part/{OLD}"/..?*; do there=${{part%/*}}/${{old##*/}}; '
     'if { [ -e "$old" ] || [ -L "$old" ]; } && [ ! -e "$there" ] && [ ! -L "$there" ]; then mv "$old" "${part%/*}/"; fi; done;'
 )
 
@@ -171,8 +171,8 @@ def keep(place: Place, name: str) -> list[str]:
         if [ -e "$new" ] && mkdir "$part/.medweave-keep" 2>/dev/null; then
         {sync('"$part"')};
         lock=; if [ -d "$new" ] && [ ! -w "$new" ]; then lock=1; chmod u+w "$new" || exit {REFUSED}; fi;
-        mkdir "$part/.medweave-new" "$part/{_OLD}" && mv "$new" "$part/.medweave-new/${{to##*/}}" || exit {REFUSED};
-        if [ -d "$to" ] || [ -L "$to" ]; then mv "$to" "$part/{_OLD}/" || exit {REFUSED}; fi;
+        mkdir "$part/.medweave-new" "$part/{OLD}" && mv "$new" "$part/.medweave-new/${{to##*/}}" || exit {REFUSED};
+        if [ -d "$to" ] || [ -L "$to" ]; then mv "$to" "$part/{OLD}/" || exit {REFUSED}; fi;
         mv -f "$part/.medweave-new/${{to##*/}}" "${{to%/*}}/" || {{ {_RESTORE} exit {REFUSED}; }};
         [ -z "$lock" ] || chmod u-w "$to"; $sync "${{to%/*}}/" 2>/dev/null || :;
         {_REMOVE}

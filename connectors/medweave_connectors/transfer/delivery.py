@@ -11,7 +11,7 @@ from streamflow.core.deployment import ExecutionLocation
 from medweave_connectors.record import current
 from medweave_connectors.record.event_log import driver_lives
 from medweave_connectors.transfer import manifest
-from medweave_connectors.transfer.commands import part_name
+from medweave_connectors.transfer.commands import OLD, part_name
 from medweave_connectors.transfer.guard import delivers
 from medweave_connectors.transfer.manifest import Unlisted
 
@@ -56,4 +56,22 @@ class Delivery:
         self._cleared.add(folder)
         if not any(driver_lives(log) for log in run.folder.parent.glob(LOGS) if log.parent != run.folder):
             for part in folder.glob(part_name("*")):
-                shutil.rmtree(part, ignore_errors=True)
+                if _restored(part):
+                    shutil.rmtree(part, ignore_errors=True)
+
+
+def _restored(part: Path) -> bool:
+    """Move earlier results back that a killed driver had moved aside, before the new ones were in their place.
+
+    Returns:
+        False where one could not be moved: it stays in the part.
+    """
+    aside = part / OLD
+    for old in aside.iterdir() if aside.is_dir() else ():
+        place = part.parent / old.name
+        if not (place.exists() or place.is_symlink()):
+            try:
+                old.rename(place)
+            except OSError:
+                return False
+    return True

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import secrets
 import struct
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from typing import NamedTuple
 from medweave_connectors.transfer.manifest import KnownBy, Manifest
 
 MOST = 64  # folders; those go first whose last use is longest ago
+_OURS = re.compile(r"[0-9a-f]+-[0-9a-f]+|[0-9a-f]{16}\.new")  # names of files here; others stay
 _DIGEST_BYTES, _HEX = 32, 64
 _HEAD = struct.Struct(">32s32sQ")  # the folder's state, its tree (zeros where it has none), and bytes
 
@@ -77,7 +79,8 @@ class Memo:
             with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(hashlib.sha256(head + digests).digest() + head + digests)
             new.replace(self._at / known_by.folder)
-            for old in sorted(self._at.iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)[MOST:]:
+            ours = [path for path in self._at.iterdir() if _OURS.fullmatch(path.name)]
+            for old in sorted(ours, key=lambda path: path.stat().st_mtime, reverse=True)[MOST:]:
                 old.unlink()
 
     def _held(self, folder: str) -> _Held | None:

@@ -105,7 +105,7 @@ def evict(store: Store, *, needed_bytes: int = 0) -> str:
         "{ total -= size[i]; gone += size[i]; print name[i] } }"
     )
     return (
-        f"( export LC_ALL=C TZ=UTC; cd {shlex.quote(store.root)} 2>/dev/null || exit 0; "
+        f"( export LC_ALL=C TZ=UTC; [ ! -L {shlex.quote(store.root)} ] && cd {shlex.quote(store.root)} 2>/dev/null || exit 0; "
         f'[ {needed_bytes} -gt 0 ] || [ "$({total})" -gt {limit} ] || exit 0; '
         f"seen=$({files} '%z %s %n' {{}} + 2>/dev/null | sort); {without_spares()}; "
         f"{{ printf '%s\\n' \"$seen\"; find . -type f -links 1; }} 2>/dev/null | awk '{choose}' | xargs rm -f -- )"

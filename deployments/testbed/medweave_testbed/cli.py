@@ -84,17 +84,27 @@ def make_testbed(environment: Mapping[str, str]) -> Testbed:
 def alone(layout: Layout) -> Iterator[None]:
     """Only one `up` or `down` at a time; the lock goes with the process, however that ends.
 
+    The file of the lock is also the mark of a testbed's folder, from which `down` removes.
+
     Raises:
-        TestbedError: another one works.
+        TestbedError: another one works, or the folder is somebody else's.
     """
+    mark = layout.folder / ".lock"
+    if layout.folder.is_dir() and not mark.exists() and any(layout.folder.iterdir()):
+        raise TestbedError(
+            "the folder of the testbed holds something else.",
+            seen=f"{layout.folder}, without {mark.name}",
+            expected="an empty folder, none, or one that `make testbed` has created",
+            do="name another folder in MEDWEAVE_TESTBED",
+        )
     layout.folder.mkdir(parents=True, exist_ok=True)
-    with (layout.folder / ".lock").open("a") as lock:
+    with mark.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise TestbedError(
                 "another command works on this testbed.",
-                seen=f"{layout.folder / '.lock'} is held",
+                seen=f"{mark} is held",
                 expected="one `up` or `down` at a time",
                 do="wait until it has ended, then run again",
             ) from None

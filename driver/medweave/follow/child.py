@@ -17,6 +17,7 @@ from typing import IO
 from medweave.history import LOG_FILE
 from medweave_connectors.documents import read_mapping
 from medweave_connectors.lines import shown
+from medweave_connectors.record.ownership import TOKEN_VARIABLE, VARIABLE, owner_of
 from medweave_connectors.record.run import WORK
 from medweave_steps.contracts.errors import BackendMissingError, UsageError
 
@@ -109,21 +110,14 @@ def start(file: Path, folder: Path, outdir: Path) -> Child:
     """Starts the engine of this environment, in a session of its own: Ctrl-C of the terminal reaches it only through us.
 
     Args:
-        folder: of the run; its name is the run's id.
+        folder: of the run, created by `claim_folder`; its name is the run's id.
 
     Raises:
-        UsageError: there is such a run already.
         BackendMissingError: the engine is not installed.
     """
-    if (folder / LOG_FILE).exists():
-        raise UsageError(
-            f"the run '{folder.name}' exists already.",
-            seen=shown(folder),
-            expected="a run id that is free: the log of a run is never changed afterwards",
-            do="unset MEDWEAVE_RUN_ID, or choose another",
-        )
     program = Path(sys.executable).parent / "streamflow"
     if not program.exists():
+        shutil.rmtree(folder, ignore_errors=True)
         raise BackendMissingError(
             "StreamFlow is not installed.",
             seen=f"no {program}",
@@ -131,7 +125,6 @@ def start(file: Path, folder: Path, outdir: Path) -> Child:
             do="pip install 'medweave[driver]'",
         )
     work = folder / WORK
-    folder.mkdir(parents=True, exist_ok=True)
     work.mkdir(mode=0o700, exist_ok=True)
     stdout = tempfile.TemporaryFile()  # noqa: SIM115 - it is read when the process has ended
     with (work / ENGINE_LOG).open("wb") as told:
@@ -140,7 +133,12 @@ def start(file: Path, folder: Path, outdir: Path) -> Child:
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=told,
-            env={**os.environ, "MEDWEAVE_RUN_ID": folder.name, "MEDWEAVE_RUNS_DIR": str(folder.parent)},
+            env={
+                **os.environ,
+                VARIABLE: folder.name,
+                TOKEN_VARIABLE: owner_of(folder, folder.name).token,
+                "MEDWEAVE_RUNS_DIR": str(folder.parent),
+            },
             start_new_session=True,
         )
     return Child(folder=folder, process=process, stdout=stdout)

@@ -24,12 +24,13 @@ from medweave.schedule.in_pod import lines_of
 from medweave.schedule.rights import rights_of, rules_of
 from medweave_connectors.documents import read_mapping
 from medweave_connectors.field_faults import fault_at
-from medweave_connectors.helm.commands import Access, Chart, failure, install, uninstall
+from medweave_connectors.helm.commands import Access, Chart, failure, install, listed, uninstall
 from medweave_connectors.lines import shown
 from medweave_steps.contracts.errors import BackendMissingError, UserInputError
 
 CHART = Path("helm/runner")
 TIMEOUT_S = 120
+OWN = {"medweave": "schedule"}  # labels of the releases of schedules
 ANSWER_S = 15.0
 LABEL = "app.kubernetes.io/instance={},app.kubernetes.io/component=run"
 
@@ -58,6 +59,7 @@ class Kubernetes:
 
     def remove(self) -> str:
         """Uninstalls it; its claim stays."""
+        self._check_own()
         self._helm([*uninstall(self._schedule.name, self._access), "--wait"])
         return f"is removed from namespace {self._namespace}; runs and results stay on its volume"
 
@@ -109,9 +111,25 @@ class Kubernetes:
         values = values_of(self._schedule, archive=archive, file=file, rights=rights, suspended=suspended)
         chart = Chart(reference=self._chart())
         words = install(
-            self._schedule.name, chart, self._access, values=["-"], labels={"medweave": "schedule"}, timeout_s=TIMEOUT_S
+            self._schedule.name, chart, self._access, values=["-"], labels=OWN, timeout_s=TIMEOUT_S, replaces=True
         )
+        self._check_own()
         self._helm(words, json.dumps(values))
+
+    def _check_own(self) -> None:
+        """Refuse a release of this name that no schedule is: it would be changed or uninstalled.
+
+        Raises:
+            UserInputError: there is such a release.
+        """
+        name = self._schedule.name
+        if self._helm(listed(name, self._access, {})).split() != self._helm(listed(name, self._access, OWN)).split():
+            raise UserInputError(
+                f"schedule {name}: a release of that name exists, and medweave schedule did not create it.",
+                seen=f"release {name} in namespace {self._namespace}, without the label medweave=schedule",
+                expected="no release of that name, or one of this schedule",
+                do="give the schedule another name, or another namespace",
+            )
 
     def _packed(self) -> tuple[str, str]:
         """The archive, and the path of the schedule's file in it; no archive where a claim holds the files."""
@@ -139,7 +157,8 @@ class Kubernetes:
             expected="chart: a folder, an archive or oci://…", do="name it",
         )  # fmt: skip
 
-    def _helm(self, words: list[str], text: str = "") -> None:
+    def _helm(self, words: list[str], text: str = "") -> str:
+        """Run helm; return what it printed."""
         if shutil.which(words[0]) is None:
             raise BackendMissingError(
                 "Helm is not installed.", seen=f"no program {words[0]} on the PATH", expected="Helm 3.13 or newer",
@@ -151,6 +170,7 @@ class Kubernetes:
                 f"schedule {self._schedule.name}: helm refuses.", seen=failure(ended.stderr)[:600],
                 expected="values that the chart knows, and rights in the namespace", do=f"correct {shown(self._schedule.path)}",
             )  # fmt: skip
+        return ended.stdout
 
     def _look(self, api: Any) -> dict[str, Any]:
         batch, name = client.BatchV1Api(api), self._schedule.name

@@ -154,9 +154,12 @@ class ReceivedFolder(WatchedFolder):
     """The folder of a receiver: its studies are copies of our own, and go when they are done."""
 
     def finish(self, studies: Sequence[Study]) -> None:
-        """Removes them."""
+        """Remove the studies, but those to which files have come since: these have not been run yet."""
         for study in studies:
-            shutil.rmtree(self._folder / study.name, ignore_errors=True)
+            folder = self._folder / study.name
+            with contextlib.suppress(OSError):
+                if self._contents.digest(folder) == study.content:
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _files(path: Path) -> list[Path]:

@@ -24,6 +24,20 @@ check_python() {
       "modules $POD_REQUIRED_MODULES in $POD_PYTHON" "mount a worker environment that has them, or change \`requiredModules\`"
 }
 
+# The binding is a compiled module for one minor version of Python. Only where there is such a file, since an image may have the
+# binding in its Python environment.
+check_binding() {
+  local folder=$COMPSS_HOME/Bindings/python/3 built=()
+  mapfile -t built < <(compgen -G "$folder/compss*.so" || true)
+  [[ ${#built[@]} -gt 0 ]] || return 0
+  PYTHONPATH=$folder timeout "$IMPORT_LIMIT_S" "$POD_PYTHON" -c \
+    "import importlib.util, sys; sys.exit(importlib.util.find_spec('compss') is None)" 2>/dev/null ||
+    refuse "pod $HOSTNAME: the Python binding of COMPSs is for another version of Python." \
+      "${built[*]##*/} in $folder; $("$POD_PYTHON" --version 2>&1) at $POD_PYTHON" \
+      "a binding that was built for the minor version of the steps' Python" \
+      "use an installation of COMPSs that was built with that Python, or set \`python\` to an environment of the binding's version"
+}
+
 check_compss() {
   local said
   said=$(timeout "$JAVA_LIMIT_S" "${JAVA_HOME:+$JAVA_HOME/bin/}java" -version 2>&1) ||
@@ -32,6 +46,7 @@ check_compss() {
   [[ -f $COMPSS_HOME/Runtime/scripts/user/runcompss ]] ||
     refuse "pod $HOSTNAME: there is no COMPSs runtime." "no file $COMPSS_HOME/Runtime/scripts/user/runcompss" \
       "an installation of COMPSs at \`compss.home\`" "use an image that has one, mount one by extraVolumes, or set engine: ddp"
+  check_binding
   local program
   for program in /usr/bin/ssh /usr/sbin/sshd; do
     [[ -x $program ]] ||

@@ -160,13 +160,8 @@ def test_only_what_compss_left_is_cleared(tmp_path: Path) -> None:
             each.wait()
 
 
-@pytest.mark.parametrize(
-    ("line", "is_so"),
-    [
-        ("[ERRMGR]  -  Error detected. Shutting down COMPSs", True),
-        ("[ERRMGR]  -  WARNING: Task 7 failed, it is tried again", False),
-        ("train-distributed: Shutting down COMPSs is not what this says", False),
-    ],
-)
-def test_the_runtime_says_that_it_gives_up(line: str, is_so: bool) -> None:
-    assert commands.shuts_down(line) == is_so
+@pytest.mark.parametrize(("stays", "names_release"), [(True, True), (False, False)])
+def test_a_release_that_is_removed_is_not_named_for_a_test(stays: bool, names_release: bool) -> None:
+    advice = commands.test_release("cluster-1a2b3c", "research", stays=stays)
+    assert "helm test" in advice
+    assert ("cluster-1a2b3c" in advice) is names_release

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from medweave_connectors.job_processes import KEY
 from support.api_server import ApiServer
 from support.engine import start
 from support.helm_runs import FAKES, GANG, GOOD, PROGRESS, WORKLOAD, go, two_workers, with_helm, write
@@ -50,6 +51,11 @@ def as_step(tmp_path: Path) -> None:
     (tmp_path / "tiny.cwl").write_text(json.dumps(document))
 
 
+# The runtime's Java process has left the group of runcompss and its environment, and takes seconds to end after it: until then the
+# exec stream is open, and the API server sends no exit code.
+JAVA = f"setsid env -u {KEY} sh -c 'while kill -0 '$$'; do sleep 0.1; done 2>&1; sleep 3' &\n"
+WAITS = "while :; do sleep 0.1; done"
+
 RUNCOMPSS = r"""
 mkdir -p "$HOME/.COMPSs/application.py_01"; echo "[API] done" > "$HOME/.COMPSs/application.py_01/runtime.log"
 echo "$POD_NAME $MEDWEAVE_ENGINE" > result.txt
@@ -81,7 +87,7 @@ def test_compss_runs_the_step_on_the_master(tmp_path: Path, server: ApiServer) -
 
 def test_compss_ends_when_a_worker_is_lost(tmp_path: Path, server: ApiServer) -> None:
     # The runtime itself was seen to wait for minutes, or for ever.
-    compss_pods(tmp_path, server, PROGRESS + f"echo $$ > {tmp_path}/pid; while :; do sleep 0.1; done")
+    compss_pods(tmp_path, server, JAVA + PROGRESS + f"echo $$ > {tmp_path}/pid; {WAITS}")
     stops = "engine: compss, reactions: {Cancelled: {do: stop}}"
     write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config=stops)
     as_step(tmp_path)
@@ -92,8 +98,33 @@ def test_compss_ends_when_a_worker_is_lost(tmp_path: Path, server: ApiServer) ->
     ended = going.wait()
     assert time.monotonic() - before < 60
     assert "COMPSs worker lost: pod r-worker-1 is gone" in ended.stderr
+    assert "its files are kept in" not in ended.stderr, "they went with the release"
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
     assert not server.releases
+
+
+PORTS_TAKEN = (
+    "[ERRMGR]  -  WARNING: There was an exception when initiating worker r-worker-0.r-pods [TIMEOUT]: "
+    "Could not start the NIO worker on resource r-worker-0.r-pods"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("failed_first", [True, False])
+def test_a_worker_that_compss_cannot_start_ends_the_attempt_with_that_cause(
+    tmp_path: Path, server: ApiServer, failed_first: bool
+) -> None:
+    # The runtime was seen to hang after that line until `stepTimeout`.
+    once = f"[ -e {tmp_path}/tried ] && {{ echo 1 > result.txt; exit 0; }}; touch {tmp_path}/tried\n"
+    hangs = f"echo '{PORTS_TAKEN}' >&2; {WAITS}"
+    compss_pods(tmp_path, server, JAVA + (once if failed_first else "") + hangs)
+    reaction = "{NodeFail: {wait: 0}}" if failed_first else "{NodeFail: {do: stop}}"
+    write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config=f"engine: compss, reactions: {reaction}")
+    as_step(tmp_path)
+    ended = go(tmp_path)
+    assert ended.exit_code == (0 if failed_first else 1), ended.stderr
+    assert "COMPSs did not start its runtime on r-worker-0.r-pods" in ended.stderr
+    assert "does not answer" not in ended.stderr
 
 
 def test_compss_has_a_deadline_of_its_own(tmp_path: Path, server: ApiServer) -> None:
@@ -151,7 +182,7 @@ def test_a_step_goes_on_from_its_checkpoint_with_the_pod_that_takes_the_place_of
     tmp_path: Path, server: ApiServer, engine: str
 ) -> None:
     if engine == "compss":
-        compss_pods(tmp_path, server, KEEPS)
+        compss_pods(tmp_path, server, JAVA + KEEPS)
     write(tmp_path, {"train": (KEEPS, SAVES)}, kind="medweave.compss", config=f"engine: {engine}, {AGAIN}")
     if engine == "compss":
         as_step(tmp_path)

@@ -16,7 +16,7 @@ from support.engine_file import engine_file
 HELM = """#!/bin/sh
 case "$1" in
 version) printf v4.0.5 ;;
-upgrade) echo "$@" > "$(dirname "$0")/told"; cat "$(dirname "$0")/said" >&2; exit 1 ;;
+install) echo "$@" > "$(dirname "$0")/told"; cat "$(dirname "$0")/said" >&2; exit 1 ;;
 esac
 """
 
@@ -29,7 +29,7 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
 
 
 def go(folder: Path, said: str, config: str) -> Run:
-    """A run in which `helm upgrade` says this and fails."""
+    """A run in which `helm install` says this and fails."""
     (folder / "bin").mkdir()
     (folder / "bin" / "helm").write_text(HELM)
     (folder / "bin" / "helm").chmod(0o755)
@@ -49,7 +49,7 @@ def test_a_registry_that_is_not_reached(tmp_path: Path, server: ApiServer) -> No
     assert "connection refused" in ended.stderr
     assert "or look whether this machine reaches r.test" in ended.stderr
     told = (tmp_path / "bin" / "told").read_text().split()
-    assert told[3] == "oci://r.test/seg"
+    assert told[2] == "oci://r.test/seg"
     assert told[told.index("--version") + 1] == "1.0.0"
     assert "--repo" not in told
 
@@ -61,7 +61,7 @@ def test_a_repository_that_is_not_reached(tmp_path: Path, server: ApiServer) -> 
     assert "https://***@c.test" in ended.stderr
     assert "pw1" not in ended.stderr
     told = (tmp_path / "bin" / "told").read_text().split()
-    assert told[3] == "seg"
+    assert told[2] == "seg"
     assert "--repo" in told
 
 

@@ -35,16 +35,22 @@ spec:
 """
 
 
-def test_an_install_is_an_upgrade_with_our_labels() -> None:
-    # Fault K2 of the engine: `helm install` fails on what a killed run has left.
+def test_an_install_has_our_labels_and_takes_no_name_that_is_taken() -> None:
     words = commands.install(
         "r", Chart(reference="/c"), ACCESS, values=["a.yml", "b.yml"], labels={"b": "2", "a": "1"}, timeout_s=60
     )
-    assert words[:5] == ["helm", "upgrade", "--install", "r", "/c"]
+    assert words[:4] == ["helm", "install", "r", "/c"]
     assert words[words.index("--labels") + 1] == "a=1,b=2"
     assert [words[n + 1] for n, word in enumerate(words) if word == "--values"] == ["a.yml", "b.yml"]
     assert words[words.index("--kubeconfig") + 1] == "/home/me/kube config"
     assert "--kube-context" not in words
+
+
+def test_a_release_is_looked_up_by_name_and_label_in_all_states() -> None:
+    words = commands.listed("my.release", ACCESS, {"medweave.dev/driver": "host_7-1"})
+    assert words[:5] == ["helm", "list", "--short", "--filter", "^my\\.release$"]
+    assert words[words.index("--selector") + 1] == "medweave.dev/driver=host_7-1"
+    assert {"--failed", "--pending", "--deployed"} < set(words)
 
 
 def test_every_command_names_the_same_namespace() -> None:
@@ -53,6 +59,7 @@ def test_every_command_names_the_same_namespace() -> None:
         commands.install("r", Chart(reference="/c"), ACCESS, values=[], labels={}, timeout_s=60),
         commands.uninstall("r", ACCESS),
         commands.manifest("r", ACCESS),
+        commands.listed("r", ACCESS, {}),
     ):
         assert words[words.index("--namespace") + 1] == "tenant-a"
 
@@ -66,7 +73,7 @@ def test_charts_of_registries_and_repositories() -> None:
         labels={},
         timeout_s=60,
     )
-    assert words[4] == "segment"
+    assert words[3] == "segment"
     assert words[words.index("--repo") + 1] == "https://charts.example.org"
     assert words[words.index("--version") + 1] == "1.2.0"
     assert words[words.index("--kube-context") + 1] == "hospital"

@@ -173,6 +173,35 @@ def test_releases_of_others_are_left_alone(tmp_path: Path, server: ApiServer, dr
     assert server.releases["mine"]["values"] == {"old": True}
 
 
+def test_a_name_that_was_taken_meanwhile_is_not_changed(tmp_path: Path, server: ApiServer) -> None:
+    # Between the look at the records and the installation.
+    server.releases["mine"] = left_over("another-machine_1-1") | {"unseen": True}
+    write(tmp_path, {"first": GOOD}, config="releaseName: mine")
+    ended = go(tmp_path)
+    assert ended.exit_code == 1
+    assert "cannot re-use a name that is still in use" in ended.stderr
+    assert server.releases["mine"]["values"] == {"old": True}
+
+
+@pytest.mark.parametrize("end", ["success", "failure"])
+def test_a_release_that_others_have_made_meanwhile_is_left_alone(tmp_path: Path, server: ApiServer, end: str) -> None:
+    write(
+        tmp_path,
+        {"first": PROGRESS + f"while [ ! -e {tmp_path}/go ]; do sleep 0.1; done; " + GOOD},
+        config="releaseName: mine",
+    )
+    going = start(tmp_path, environment=with_helm())
+    going.wait_for_line("case 1/2")
+    server.releases["mine"] = server.releases["mine"] | {"labels": left_over("another-machine_1-1")["labels"]}
+    if end == "success":
+        (tmp_path / "go").touch()
+    else:
+        going.signal(signal.SIGINT)
+    ended = going.wait()
+    assert "release mine is not this run's any more; it is left alone" in ended.stderr
+    assert "mine" in server.releases
+
+
 def test_an_external_release_is_used_and_left(tmp_path: Path, server: ApiServer) -> None:
     server.releases["theirs"] = left_over("")
     manifest = WORKLOAD.format(part="worker", replicas=1)

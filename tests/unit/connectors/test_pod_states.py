@@ -9,7 +9,7 @@ import pytest
 
 from medweave_connectors.pods.pod import Event, Pod, parse_pod, quantity
 from medweave_connectors.pods.states import PodState, describe, judge, loss
-from medweave_connectors.pods.volumes import distinct
+from medweave_connectors.pods.volumes import distinct, kept_at
 from medweave_connectors.pods.words import tell_events, tell_pods
 from support.api_server import NODE_MISSED
 
@@ -191,6 +191,21 @@ def test_pods_that_share_a_claim_get_one_copy() -> None:
     both = places(pod("w-0"), pod("w-1"))
     assert names(distinct(both, "/work/cohort/case")) == ["w-0"]
     assert names(distinct(both, "/work/cohort/case", first="w-1")) == ["w-1"], "the source has it already"
+
+
+@pytest.mark.parametrize(
+    ("path", "removed", "kept"),
+    [
+        ("/work/job", None, "here:w-0:worker:/work/job"),
+        ("/work/job", frozenset[str](), ""),
+        ("/work/cohort/job", frozenset({"cohort"}), ""),
+        ("/work/cohort/job", frozenset({"another"}), "here:claim cohort:/work/cohort/job"),
+    ],
+)
+def test_files_are_said_to_be_kept_where_they_are_after_the_run(
+    path: str, removed: frozenset[str] | None, kept: str
+) -> None:
+    assert kept_at("here", pod("w-0"), "worker", path, removed) == kept
 
 
 def test_a_mount_is_a_folder_and_no_prefix_of_a_name() -> None:

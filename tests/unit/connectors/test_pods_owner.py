@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from medweave_connectors.pods.owner import labels, owner
+from medweave_connectors.pods.owner import DRIVER, RUN, TOKEN, is_of, labels, owner
+from medweave_connectors.record.ownership import RunOwner
 from support.engine import wait_until
 
 TELLS = """
@@ -48,6 +49,28 @@ def test_a_driver_that_was_killed_has_ended_before_anyone_buries_it(driver: subp
     assert owner(found) == "ended"
     driver.wait()
     assert owner(found) == "ended"
+
+
+RUN_LABELS = {RUN: "nightly", DRIVER: "runner_7-100", TOKEN: "0123456789abcdef"}
+
+
+@pytest.mark.parametrize(
+    ("found", "run", "is_so"),
+    [
+        (RUN_LABELS, RunOwner("nightly", "0123456789abcdef"), True),
+        # In containers, drivers on two machines have the same process id.
+        (RUN_LABELS, RunOwner("nightly", "fedcba9876543210"), False),
+        (RUN_LABELS, RunOwner("nightly", ""), False),
+        ({RUN: "nightly", DRIVER: "runner_7-100"}, RunOwner("nightly", "0123456789abcdef"), False),
+        ({RUN: "nightly", DRIVER: "runner_7-100"}, RunOwner("nightly", ""), True),
+        ({RUN: "nightly", DRIVER: "runner_8-100"}, RunOwner("nightly", ""), False),
+        ({}, RunOwner("nightly", ""), False),
+    ],
+)
+def test_a_run_is_recognized_by_its_token_and_an_older_one_by_its_driver(
+    found: dict[str, str], run: RunOwner, is_so: bool
+) -> None:
+    assert is_of(found, run, pid=7) is is_so
 
 
 @pytest.mark.parametrize("moved_s", [-1.0, 1.0, 3600.0])

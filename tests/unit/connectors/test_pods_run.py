@@ -253,6 +253,24 @@ def test_manifests_live_as_long_as_the_run(tmp_path: Path, server: ApiServer) ->
     assert not server.objects, "what was applied is deleted"
 
 
+def test_an_object_that_others_have_made_meanwhile_is_not_deleted(tmp_path: Path, server: ApiServer) -> None:
+    (tmp_path / "segment.yaml").write_text(DEPLOYMENT)
+    path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/segment"
+    applied(server)
+    write(
+        tmp_path,
+        {"first": PROGRESS + f"while [ ! -e {tmp_path}/go ]; do sleep 0.1; done; " + GOOD},
+        config="files: [segment.yaml]",
+    )
+    going = start(tmp_path)
+    going.wait_for_line("case 1/2")
+    server.objects[path] = {"metadata": {"labels": {"app": "segment"}, "uid": "another"}, "of": "somebody"}
+    (tmp_path / "go").touch()
+    ended = going.wait()
+    assert "Deployment segment is not this run's any more; it is left alone" in ended.stderr
+    assert server.objects[path]["of"] == "somebody"
+
+
 def test_a_missing_image_is_told_within_seconds_and_undone(tmp_path: Path, server: ApiServer) -> None:
     # Fault K10 of the engine: hours of silence.
     (tmp_path / "segment.yaml").write_text(DEPLOYMENT)

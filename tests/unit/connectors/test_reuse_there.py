@@ -197,9 +197,13 @@ def test_it_can_be_switched_off(port: int, tmp_path: Path, capsys: pytest.Captur
 def test_what_was_delivered_before_is_not_delivered_into_itself(port: int, tmp_path: Path) -> None:
     write(tmp_path, site="login", port=port)
     again(tmp_path)
-    (tmp_path / "results" / ".medweave-0123456789ab.part").mkdir()  # a driver was killed as it delivered
+    # A driver was killed as it delivered, while earlier results were moved aside.
+    aside = tmp_path / "results" / ".medweave-0123456789ab.part" / ".medweave-old"
+    (aside / "earlier").mkdir(parents=True)
+    (aside / "earlier" / "result.txt").write_text("weeks of work")
     before = sorted((tmp_path / "results" / "result").rglob("*"))
     again(tmp_path)
-    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == ["result"]
+    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == ["earlier", "result"]
+    assert (tmp_path / "results" / "earlier" / "result.txt").read_text() == "weeks of work"
     assert sorted((tmp_path / "results" / "result").rglob("*")) == before
     assert delivered(tmp_path) == {"one": "one\n", "two": "two\n", "word": "red\n"}

@@ -11,22 +11,43 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.placement.folder_commands import MARK, STORE, make, read_free, remove, remove_traces
+from medweave_connectors.placement.folder_commands import (
+    MARK,
+    NOT_OURS,
+    STORE,
+    make,
+    read_free,
+    remove,
+    remove_traces,
+)
+from medweave_connectors.record.ownership import RunOwner
+from medweave_connectors.transfer.store import Store, evict
 from support.engine import FILE, run, start, wait_until, write_workflow
 from support.fake_cluster import Cluster, fake_cluster
 
 DAY_S = 86400
 GOOD = "echo done > result.txt"
+OWNER = RunOwner("run", "0123456789abcdef")
+FULL = Store(f"WORKDIR/{STORE}", 0.0)
+OLDER = RunOwner("lung-20260801-120000-ab12", "")
 
 
 def shell(line: str) -> None:
     subprocess.run(["sh", "-c", line], check=True)
 
 
-def aged(folder: Path, days: float) -> Path:
-    """A run's folder in which nothing has changed for so many days."""
+def code_of(line: str) -> int:
+    return subprocess.run(["sh", "-c", line], check=False).returncode
+
+
+def content(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+def aged(folder: Path, days: float, mark: str | None = None) -> Path:
+    """Create a folder without a change for so many days; marked as the folder of the run with its name, or with the given text."""
     (folder / "job").mkdir(parents=True)
-    (folder / MARK).touch()
+    (folder / MARK).write_text(f"{folder.name} fedcba9876543210" if mark is None else mark)
     (folder / "job" / "ct.dcm").touch()
     for path in (folder / "job" / "ct.dcm", folder / "job", folder / MARK, folder):
         os.utime(path, (time.time() - days * DAY_S,) * 2)
@@ -35,7 +56,7 @@ def aged(folder: Path, days: float) -> Path:
 
 def test_the_folder_is_for_its_owner_only(tmp_path: Path) -> None:
     workdir = tmp_path / "it's work"
-    shell(make(str(workdir), "run", keep_days=14))
+    shell(make(str(workdir), OWNER, keep_days=14))
     assert [path.stat().st_mode & 0o777 for path in (workdir, workdir / "run")] == [0o700, 0o700]
 
 
@@ -46,7 +67,7 @@ def test_what_is_old_and_ours_goes_and_nothing_else(tmp_path: Path) -> None:
     stranger = tmp_path / "stranger"
     stranger.mkdir()
     os.utime(stranger, (0, 0))
-    shell(make(str(tmp_path), "run", keep_days=14))
+    shell(make(str(tmp_path), OWNER, keep_days=14))
     assert not old.exists()
     assert all(path.exists() for path in (young, alive, stranger, tmp_path / "run"))
 
@@ -58,18 +79,92 @@ def test_who_has_no_store_loses_nothing_of_the_kind(tmp_path: Path, has_store: b
     os.utime(mine, (0, 0))
     if has_store:
         (workdir / STORE).mkdir(parents=True)
-    for line in (make(str(workdir), "run", keep_days=14), remove_traces(str(workdir), "run")):
+    for line in (make(str(workdir), OWNER, keep_days=14), remove_traces(str(workdir), OWNER)):
         subprocess.run(["sh", "-c", line], check=True, cwd=mine.parent)
     assert mine.exists()
 
 
 def test_only_a_runs_folder_is_removed(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    shell(remove(str(tmp_path), "run"))
+    shell(remove(str(tmp_path), OWNER))
     assert (tmp_path / "run").exists()
-    shell(make(str(tmp_path), "run", keep_days=14))
-    shell(remove(str(tmp_path), "run"))
+    (tmp_path / "run").rmdir()
+    shell(make(str(tmp_path), OWNER, keep_days=14))
+    shell(remove(str(tmp_path), OWNER))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kind", ["folder", "marked by an older version", "another run's", "file", "link"])
+def test_a_folder_that_the_run_did_not_create_is_neither_used_nor_removed(tmp_path: Path, kind: str) -> None:
+    workdir, elsewhere = tmp_path / "work", tmp_path / "elsewhere"
+    for folder in (workdir, elsewhere):
+        folder.mkdir()
+    taken = workdir / "run"
+    if kind == "file":
+        taken.write_text("a result")
+    elif kind == "link":
+        taken.symlink_to(elsewhere)
+    else:
+        taken.mkdir()
+        (taken / "result").write_text("a result")
+    if kind == "another run's":
+        (taken / MARK).write_text("run fedcba9876543210")
+    elif kind == "marked by an older version":
+        (taken / MARK).touch()
+    before = content(tmp_path)
+    assert code_of(make(str(workdir), OWNER, keep_days=14)) == NOT_OURS
+    for line in (remove(str(workdir), OWNER), remove_traces(str(workdir), OWNER)):
+        assert code_of(line) == 0, "nothing of the run is there"
+    assert content(tmp_path) == before
+
+
+def test_a_folder_is_created_once_and_shared_by_the_locations_of_the_run(tmp_path: Path) -> None:
+    line = make(str(tmp_path), OWNER, keep_days=14)
+    started = [subprocess.Popen(["sh", "-c", line], stdout=subprocess.DEVNULL) for _ in range(8)]
+    assert [process.wait() for process in started] == [0] * 8
+    assert content(tmp_path) == ["run", f"run/{MARK}"]
+    assert (tmp_path / "run" / MARK).read_text() == "run 0123456789abcdef"
+
+
+def test_the_folder_of_an_older_version_is_removed_where_its_name_is_generated(tmp_path: Path) -> None:
+    chosen = RunOwner("results", "")
+    for name in (OLDER.run_id, "results"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / MARK).touch()
+    assert code_of(remove(str(tmp_path), chosen)) == NOT_OURS
+    assert code_of(remove_traces(str(tmp_path), chosen)) == NOT_OURS
+    assert code_of(remove(str(tmp_path), OLDER)) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
+
+
+@pytest.mark.parametrize(
+    ("name", "mark", "goes"),
+    [
+        ("run-1", "run-1 0123456789abcdef", True),
+        ("run-1.new.Ab3xYz", "run-1 0123456789abcdef", True),
+        ("my copy of run-1", "run-1 0123456789abcdef", False),
+        ("lung-20260801-120000-ab12", "", True),
+        ("results", "", False),
+        ("results", "\xff\xfe" * 300, False),
+    ],
+)
+def test_an_old_folder_is_removed_under_its_own_name_only(tmp_path: Path, name: str, mark: str, goes: bool) -> None:
+    old = aged(tmp_path / name, 30, mark)
+    shell(make(str(tmp_path), OWNER, keep_days=14))
+    assert old.exists() is not goes
+
+
+def test_a_store_that_is_a_link_is_not_entered(tmp_path: Path) -> None:
+    mine, workdir = tmp_path / "mine", tmp_path / "work"
+    (mine / "scan.spare").mkdir(parents=True)
+    (mine / "scan.dcm").write_text("pixels")
+    workdir.mkdir()
+    (workdir / STORE).symlink_to(mine)
+    for path in (mine / "scan.spare", mine / "scan.dcm"):
+        os.utime(path, (0, 0))
+    for line in (make(str(workdir), OWNER, keep_days=0), remove_traces(str(workdir), OWNER), evict(FULL)):
+        shell(line.replace("WORKDIR", str(workdir)))
+    assert content(mine) == ["scan.dcm", "scan.spare"]
 
 
 @pytest.fixture
@@ -80,7 +175,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 def test_the_free_space_is_told_with_the_folder(tmp_path: Path) -> None:
     told = subprocess.run(
-        ["sh", "-c", make(str(tmp_path), "run", keep_days=14)], check=True, capture_output=True, text=True
+        ["sh", "-c", make(str(tmp_path), OWNER, keep_days=14)], check=True, capture_output=True, text=True
     )
     disk = os.statvfs(tmp_path)
     assert read_free(told.stdout) == pytest.approx(disk.f_bavail * disk.f_frsize / 2**20, rel=0.05)

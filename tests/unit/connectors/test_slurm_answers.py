@@ -166,7 +166,10 @@ def test_the_queue_is_read() -> None:
         f"job 7|RUNNING|None|2026-11-22T10:00:00|a key\njob 8|PENDING|Resources|N/A|(null)\nsqueue 0\ntext 1 b3V0\nended 1\n{END}"
     )
     assert polled.answered
-    assert polled.jobs == {"7": ("RUNNING", "None", "2026-11-22T10:00:00"), "8": ("PENDING", "Resources", "")}
+    assert polled.jobs == {
+        "7": ("RUNNING", "None", "2026-11-22T10:00:00", "a key"),
+        "8": ("PENDING", "Resources", "", "(null)"),
+    }
     assert polled.by_key["a key"] == "7"
     assert (polled.text, polled.ended) == ({1: b"out"}, {1})
     failed = answers.read_poll(f"slurm_load_jobs error: Unable to contact slurm controller\nsqueue 1\n{END}")

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from medweave_connectors.record.ownership import RunOwner
 from medweave_connectors.requests import JobRequest, StepHints
 from medweave_connectors.slurm import answers, commands
 from medweave_connectors.slurm.commands import END
 from medweave_connectors.slurm.script import JobFiles, StepCommand, gang_script, node_script, single_script
 from medweave_connectors.slurm.service import Allocation, Service, allocation, minutes_of, refuse_if_too_large
 from medweave_steps.contracts.errors import UsageError
+from support.fake_cluster import FAKES
 from support.slurm_words import ASKED
 
 FILES = JobFiles.beside("/scratch/me/0a/", "1f2e")
@@ -241,9 +243,41 @@ def test_variables_of_the_drivers_own_job_do_not_reach_the_jobs_that_it_submits(
         "SRUN_DEBUG": "1",
         "SQUEUE_PARTITION": "y",
     }
-    allowed = {"OTHER": "a\nSLURM_FAKE=1", "SLURM_CLUSTERS": "east", "SLURM_CONF": "/etc/slurm.conf", "SLURM_JWT": "token"}
+    allowed = {
+        "OTHER": "a\nSLURM_FAKE=1",
+        "SLURM_CLUSTERS": "east",
+        "SLURM_CONF": "/etc/slurm.conf",
+        "SLURM_JWT": "token",
+    }
     line = commands.at_cluster("west", commands.submit(["sbatch"], files, {files.script: ""}))
     shell(f"{line}; [ $SLURM_JOB_ID = 5 ]", tmp_path, PATH=f"{programs}:{os.environ['PATH']}", **own, **allowed)
     assert (tmp_path / "seen").read_text().split() == [
         "OTHER=a", "SLURM_CLUSTERS=west", "SLURM_CONF=/etc/slurm.conf", "SLURM_FAKE=1", "SLURM_JWT=token",
     ]  # fmt: skip
+
+
+def test_only_the_jobs_of_the_run_are_cancelled_after_it(tmp_path: Path) -> None:
+    owner = RunOwner("nightly", "0123456789abcdef")
+    keys = {
+        "100": "medweave:nightly.0123456789abcdef:/train/0:1a2b3c4d",
+        "101": "medweave:nightly.fedcba9876543210:/train/0:1a2b3c4d",  # of a run with the same name in another project
+        "102": "medweave:nightly:/train/0:1a2b3c4d",  # of a run of an older version
+        "103": "medweave:earlier.0011223344556677:/train/0:5e6f7a8b",  # re-attached: in the run's journal
+        "104": "(null)",
+    }
+    for job_id, key in keys.items():
+        job = tmp_path / "jobs" / job_id
+        job.mkdir(parents=True)
+        (job / "word").write_text("PENDING")
+        (job / "comment").write_text(key)
+    environment = {"PATH": f"{FAKES}:/usr/bin:/bin", "FAKE_SLURM": str(tmp_path)}
+    script = commands.cancel_all(owner, [keys["103"]])
+    printed = subprocess.run(["sh", "-c", script], env=environment, capture_output=True, text=True, check=True).stdout
+    assert printed.split() == ["2"]
+    words = {job_id: (tmp_path / "jobs" / job_id / "word").read_text() for job_id in keys}
+    assert [job_id for job_id, word in words.items() if word == "CANCELLED"] == ["100", "103"]
+    older = commands.cancel_all(RunOwner("nightly", ""), [])
+    subprocess.run(["sh", "-c", older], env=environment, check=True)
+    assert (tmp_path / "jobs" / "102" / "word").read_text() == "PENDING", (
+        "its name is chosen, and its journal names no job"
+    )

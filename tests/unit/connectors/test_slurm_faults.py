@@ -299,3 +299,16 @@ def test_the_success_of_another_job_with_the_same_id_is_not_ours(cluster: Cluste
     assert ended.exit_code == 1, "half an output is none"
     assert ended_job(ended)["site"]["failure"] == "Unknown"
     assert "is lost: nobody knows how it ended" in ended.stderr
+
+
+def test_another_job_with_the_same_id_is_not_cancelled(cluster: Cluster) -> None:
+    # A controller that was killed before it had saved its state gives the ids again.
+    script = PROGRESS + f"for n in $(seq 200); do [ ! -e {cluster.folder}/go ] || exit 0; sleep 0.1; done"
+    going = cluster.begin({"first": script})
+    going.wait_for_line("case 1/2")
+    comment = cluster.folder / "slurm" / "jobs" / "100" / "comment"
+    comment.write_text("medweave:nightly.0123456789abcdef:/train/0:1a2b3c4d")
+    ended = interrupted(going, within_s=20)
+    assert cluster.word() == "RUNNING"
+    assert "Slurm jobs may still run" not in ended.stderr
+    (cluster.folder / "go").touch()

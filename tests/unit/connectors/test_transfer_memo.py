@@ -200,3 +200,16 @@ def test_a_store_is_asked_without_reading_and_what_is_sent_is_read(tmp_path: Pat
     asked(to_ask=False)
     asked(to_ask=True, here=False)
     assert len(reads) == 3
+
+
+def test_only_files_of_the_memo_leave_it(tmp_path: Path, cohort: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memo, "MOST", 1)
+    at = tmp_path / "memo"
+    at.mkdir()
+    (at / "notes.txt").write_text("somebody's")
+    (at / "1a-2b").write_bytes(b"an old folder")
+    for name in ("notes.txt", "1a-2b"):
+        os.utime(at / name, (0, 0))
+    remembered(at, cohort)
+    assert (at / "notes.txt").exists()
+    assert not (at / "1a-2b").exists()

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def hybrid(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(str(ROOT / "deployments" / "hybrid"))
     yield module_of(ROOT / "deployments" / "hybrid" / "hybrid.py")
-    for name in ("summary", "demo"):
+    for name in ("summary", "demo", *(name for name in sys.modules if name.partition(".")[0] == "medweave_testbed")):
         sys.modules.pop(name, None)
 
 
@@ -39,12 +39,31 @@ def test_a_folder_that_is_no_installation_is_refused(
     assert "do:       correct COMPSS_HOME" in told
 
 
+def installation(folder: Path) -> None:
+    starter = folder / "COMPSs" / "Runtime" / "scripts" / "user" / "runcompss"
+    starter.parent.mkdir(parents=True)
+    starter.touch()
+
+
+def test_an_installation_that_no_pod_can_see_is_refused_before_images_are_built(
+    hybrid: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installation(tmp_path)
+    monkeypatch.setattr(hybrid, "PRIVATE_FOLDERS", (Path("/dev"), tmp_path))
+    monkeypatch.setattr(hybrid, "build_images", lambda roles: pytest.fail("images are built"))
+    monkeypatch.setattr(sys, "argv", ["hybrid.py"])
+    monkeypatch.setenv("COMPSS_HOME", str(tmp_path / "COMPSs"))
+    with pytest.raises(SystemExit) as left:
+        hybrid.main()
+    assert left.value.code == 2
+    assert f"seen:     {tmp_path}/COMPSs, below {tmp_path}" in capsys.readouterr().err
+
+
 def test_an_installation_is_given_to_the_pods_and_trains(
     hybrid: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    starter = tmp_path / "COMPSs" / "Runtime" / "scripts" / "user" / "runcompss"
-    starter.parent.mkdir(parents=True)
-    starter.touch()
+    installation(tmp_path)
+    monkeypatch.setattr(hybrid, "PRIVATE_FOLDERS", (Path("/proc"),))
     home = hybrid.compss_installation(str(tmp_path / "COMPSs"))
     for name in ("workflows", "helm", "deployments"):
         shutil.copytree(ROOT / name, tmp_path / "checkout" / name, ignore=shutil.ignore_patterns("__pycache__"))

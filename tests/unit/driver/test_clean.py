@@ -11,6 +11,7 @@ import pytest
 from medweave.clean import Place, file_of_run, places_of
 from medweave.cli import main
 from medweave.history import read_run
+from medweave_connectors.record.ownership import RECORD_MARK
 from medweave_steps.contracts.errors import UserInputError
 from support.engine import Run, wait_until
 from support.fake_cluster import Cluster, fake_cluster
@@ -43,7 +44,7 @@ def test_what_a_killed_run_has_left_goes_and_its_log_stays(
     assert f"login: 1 jobs ended, {cluster.folder}/site/{folder.name} removed" in told
     assert cluster.word() == "CANCELLED"
     assert list((cluster.folder / "site").iterdir()) == [stranger]
-    assert sorted(path.name for path in folder.iterdir()) == ["events.jsonl"]
+    assert sorted(path.name for path in folder.iterdir()) == [RECORD_MARK, "events.jsonl"]
     assert sorted(path.name for path in cluster.folder.glob(".medweave*")) == []
     assert main(["clean", str(folder)]) == 0, "once more: there is nothing left"
 

@@ -14,6 +14,7 @@ import yaml
 
 from medweave.cli import main
 from medweave_connectors.pods import owner
+from medweave_connectors.record.ownership import RECORD_MARK
 from support.api_server import ApiServer, pod_document, pod_of
 from support.engine import Run, start, wait_until, write_workflow
 from support.engine_file import engine_file
@@ -21,7 +22,7 @@ from support.job_server import JobServer, standing_pod
 from support.small_cluster import DEPLOYMENT, PROGRESS, applied, write
 
 FAKES = Path(__file__).parents[2] / "fakes" / "bin"
-STRANGER = {owner.RUN: "another", owner.DRIVER: "laptop_1-1"}
+STRANGER = {owner.RUN: "another", owner.DRIVER: "laptop_1-1", owner.TOKEN: "0123456789abcdef"}
 CLAIM = "\n      volumes: [{name: work, persistentVolumeClaim: {claimName: scratch}}]\n"
 CHART = """
 apiVersion: apps/v1
@@ -73,7 +74,7 @@ def test_jobs_and_their_folders_go(tmp_path: Path, server: JobServer, capsys: py
     assert not server.pods_of_jobs()
     assert list(server.pods) == ["w-0"], "the pod of others stays"
     assert not list((tmp_path / "in-pods").iterdir())
-    assert [path.name for path in ended.record.iterdir()] == ["events.jsonl"]
+    assert [path.name for path in ended.record.iterdir()] == [RECORD_MARK, "events.jsonl"]
     assert "pods: " in clean(ended, capsys), "once more: there is nothing left"
 
 
@@ -122,7 +123,7 @@ def test_objects_of_another_run_stay(tmp_path: Path, server: JobServer, capsys: 
     write(tmp_path, {"works": PROGRESS + "exec sleep 60"}, config="files: [pods.yaml], timeout: 20")
     ended = killed(tmp_path)
     (document,) = server.objects.values()
-    document["metadata"]["labels"][owner.DRIVER] = "laptop_1-1"  # the same name of a run, on another machine
+    document["metadata"]["labels"][owner.TOKEN] = "0123456789abcdef"  # the same name of a run, on another machine
     for pod in server.pods.values():
         pod["metadata"]["labels"] = document["spec"]["template"]["metadata"]["labels"] | STRANGER
     clean(ended, capsys)

@@ -138,3 +138,19 @@ def test_where_no_link_can_be_the_files_are_copied(tmp_path: Path, monkeypatch: 
     watched = WatchedFolder(tmp_path / "source", Contents(Memo(tmp_path / "memo")))
     watched.fetch(watched.look()[0], tmp_path / "into")
     assert (tmp_path / "into" / "000001.nii.gz").read_text() == "1"
+
+
+def test_a_received_study_to_which_files_have_come_since_stays(tmp_path: Path) -> None:
+    from medweave.schedule.studies import ReceivedFolder
+    from medweave_connectors.reuse.content import Contents
+    from medweave_connectors.reuse.memo import Memo
+
+    for name in ("done", "grows"):
+        (tmp_path / "received" / name).mkdir(parents=True)
+        (tmp_path / "received" / name / "1.dcm").write_text("1")
+    received = ReceivedFolder(tmp_path / "received", Contents(Memo(tmp_path / "memo")))
+    studies = received.look()
+    (tmp_path / "received" / "grows" / "2.dcm").write_text("2")
+    received.finish(studies)
+    assert [path.name for path in (tmp_path / "received").iterdir()] == ["grows"]
+    assert (tmp_path / "received" / "grows" / "2.dcm").exists()

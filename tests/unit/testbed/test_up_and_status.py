@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave_testbed import catalogue, machine, status
+from medweave_testbed import catalogue, cli, machine, status
 from medweave_testbed.commands import Cancelled, Commands
 from medweave_testbed.daemons import Daemons
 from medweave_testbed.errors import TestbedError
@@ -186,3 +186,23 @@ def test_the_catalogue_refuses_a_need_that_comes_later() -> None:
     world = World()
     with pytest.raises(AssertionError, match="api needs"):
         catalogue.in_order([world.part("api", "etcd"), world.part("etcd")])
+
+
+def test_a_folder_of_somebody_else_is_no_testbed(tmp_path: Path) -> None:
+    layout = Layout(folder=tmp_path / "home", instance=1)
+    (layout.folder / "run").mkdir(parents=True)
+    with pytest.raises(TestbedError, match="holds something else"), cli.alone(layout):
+        pytest.fail("`down` would remove from it")
+    assert [path.name for path in layout.folder.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("before", ["nothing", "empty", "testbed"])
+def test_a_folder_that_the_testbed_has_created_is_used(tmp_path: Path, before: str) -> None:
+    layout = Layout(folder=tmp_path / "bed", instance=1)
+    if before != "nothing":
+        layout.folder.mkdir()
+    if before == "testbed":
+        (layout.folder / ".lock").touch()
+        (layout.folder / "bin").mkdir()
+    with cli.alone(layout):
+        assert (layout.folder / ".lock").exists()
