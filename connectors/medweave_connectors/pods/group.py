@@ -323,7 +323,7 @@ class Group:
             await work
         except Exception as error:
             self._broken = error
-            await self._give_up()
+            await self._give_up(())
 
     async def _end_after(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
