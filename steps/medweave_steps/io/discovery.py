@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from medweave_steps.contracts.cohort import Finding
+from medweave_steps.io.dicom_frames import is_slice
 from medweave_steps.io.dicom_header import (
     CT_IMAGE,
     ENHANCED_CT,
@@ -42,20 +43,6 @@ _IMAGE_MODALITIES = (
     "RTIMAGE",
     "CT",
 )
-# Third and later values of ImageType of pictures that are not slices of the scan.
-_NOT_A_SLICE = {
-    "LOCALIZER",
-    "SCOUT",
-    "MIP",
-    "MAX_IP",
-    "MIN_IP",
-    "MINIP",
-    "PROJECTION IMAGE",
-    "VOLREN",
-    "VRT",
-    "SCREEN SAVE",
-}
-
 
 def case_id_of_series(series_uid: str) -> str:
     """Case id of a DICOM series: `case-` and 8 hex digits of the SHA-256 of its SeriesInstanceUID."""
@@ -89,6 +76,12 @@ class FoundSeries:
     masks: list[DicomFile] = field(default_factory=list)
 
     @property
+    def defective(self) -> list[DicomFile]:
+        """Images and segmentations with a defect; pictures that are no slices are left out."""
+        slices = [file for file in self.files if not file.planes or any(map(is_scan_plane, file.planes))]
+        return [file for file in (*slices, *self.masks) if file.defect is not None]
+
+    @property
     def patients(self) -> set[str]:
         """Identities of the patients that its headers name (one, if all is well); empty strings for none."""
         return {f"{file.patient_id}\n{file.issuer}" if file.patient_id else "" for file in self.files}
@@ -119,9 +112,8 @@ def walk(folder: Path) -> Iterator[str]:
 
 
 def is_scan_plane(plane: Plane) -> bool:
-    """True for a slice of the scan; False for localizers, projections and colour pictures."""
-    words = {word.upper() for word in plane.frame_type}
-    return not words & _NOT_A_SLICE and plane.layout.samples == 1
+    """True for a slice of the scan; see `dicom_frames`."""
+    return is_slice(plane.frame_type, plane.layout.samples)
 
 
 def is_reformat(plane: Plane) -> bool:
@@ -194,7 +186,7 @@ def _scans(candidates: list[FoundSeries], findings: list[Finding]) -> list[Found
     left_out = 0
     for series in candidates:
         left_out += sum(len(file.planes) for file in series.files) - len(series.planes)
-        if series.planes:
+        if series.planes or series.defective:
             scans.append(series)
             series.name = SeriesName(case_id=series.name.case_id, ordinal=len(scans))
     if left_out:
