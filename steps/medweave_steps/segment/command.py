@@ -54,9 +54,9 @@ def run(config: SegmentConfig, context: StepContext) -> Mapping[str, Any]:
         for case in cases:
             info = infos[case.case.case_id]
             delivery, seconds = segment_case(folder / info.case_id, case, info, engine, card, model_sha256=model_sha256)
-            if info.source_format == "dicom" and not delivery.has_dicom:
+            if delivery.no_dicom_reason:
                 context.notice(
-                    f"{info.case_id}: no DICOM SEG, since its series consists of several multi-frame images; see its NIfTI mask"
+                    f"{info.case_id}: no DICOM SEG and SR: {delivery.no_dicom_reason}; see its NIfTI mask and table"
                 )
             records.append(delivery.record)
             stages.append(seconds)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_steps import __version__
-from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.errors import StepError, UserInputError
 from medweave_steps.contracts.model import ModelCard
 from medweave_steps.contracts.segmentations import SegmentedCase
 from medweave_steps.contracts.volume import VolumeInfo
@@ -26,6 +26,7 @@ from medweave_steps.segment.dicom_sr import build_report
 from medweave_steps.segment.lesions import Lesion, measure_lesions, write_table
 from medweave_steps.segment.nifti_out import write_mask
 
+_NOT_FROM_HEADERS = (StepError, OSError, MemoryError)
 HEADERS_FILE = "source_headers.zip"
 NIFTI_MASK, DICOM_MASK = "lesion_mask.nii.gz", "lesion_mask.dcm"
 TABLE, STRUCTURED_REPORT = "lesions.csv", "lesions_sr.dcm"
@@ -40,24 +41,40 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoDicom:
+    """A case without DICOM outputs.
+
+    Attributes:
+        reason: why a DICOM source has none; empty for a NIfTI source.
+    """
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """What was written for one case."""
+    """Outputs of one case.
+
+    Attributes:
+        no_dicom_reason: why a case from DICOM has no DICOM outputs; empty for every other case.
+    """
 
     record: SegmentedCase
     lesions: tuple[Lesion, ...]
-    has_dicom: bool
+    no_dicom_reason: str
 
 
-def draft_dicom(case: CaseFolder, info: VolumeInfo, card: ModelCard, *, model_sha256: str) -> Draft | None:
-    """Reads the source headers of a case and drafts its DICOM Segmentation.
+def draft_dicom(case: CaseFolder, info: VolumeInfo, card: ModelCard, *, model_sha256: str) -> Draft | NoDicom:
+    """Read the source headers of a case and draft its DICOM Segmentation.
 
     Returns:
-        None for a NIfTI source, and for a series of several multi-frame images, whose frames one SEG cannot name.
+        NoDicom for a NIfTI source, for a series of several multi-frame images, whose frames one SEG cannot reference, and for
+        a header that a DICOM object cannot copy.
     Raises:
         UserInputError: the headers are missing, or are not those of the volume's slices.
     """
     if info.source_format != "dicom":
-        return None
+        return NoDicom()
     path = case.folder / HEADERS_FILE
     if not path.is_file():
         raise UserInputError(
@@ -66,12 +83,22 @@ def draft_dicom(case: CaseFolder, info: VolumeInfo, card: ModelCard, *, model_sh
             expected=f"{HEADERS_FILE}, from which the DICOM SEG takes the names of the source images",
             do="run preprocess again",
         )
-    with values_as_they_are():
-        source = read_source(read_headers(path), info)
-        if source is None:
-            return None
-        segmentation = draft_segmentation(source, info.source_grid.shape, card, model_sha256=model_sha256)
+    headers = read_headers(path)
+    try:
+        with values_as_they_are():
+            source = read_source(headers, info)
+            if source is None:
+                return NoDicom(reason="the series consists of several multi-frame images")
+            segmentation = draft_segmentation(source, info.source_grid.shape, card, model_sha256=model_sha256)
+    except _NOT_FROM_HEADERS:
+        raise
+    except Exception as error:  # highdicom raises many kinds for a header that it cannot use; their texts quote values
+        return NoDicom(reason=_unusable_header(error))
     return Draft(source=source, segmentation=segmentation)
+
+
+def _unusable_header(error: Exception) -> str:
+    return f"a DICOM object cannot take over the header of its series ({type(error).__name__})"
 
 
 def deliver_case(
@@ -79,7 +106,7 @@ def deliver_case(
     mask: npt.NDArray[np.uint8],
     info: VolumeInfo,
     volume_CIJK: npt.NDArray[np.float32],
-    draft: Draft | None,
+    draft: Draft | NoDicom,
     card: ModelCard,
     *,
     model_sha256: str,
@@ -91,19 +118,18 @@ def deliver_case(
         mask: uint8, 0 or 1, on the source grid, in source order.
         info: geometry of the case.
         volume_CIJK: the prepared volume.
-        draft: of the DICOM outputs.
+        draft: of the DICOM outputs, or why there are none.
         card, model_sha256: the model and the digest of its card.
     """
     folder.mkdir(parents=True, exist_ok=True)
     # The NIfTI is mostly compression, which leaves the interpreter free for the rest.
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         nifti = pool.submit(write_mask, folder / NIFTI_MASK, mask, info)
-        instance_numbers = draft.source.instance_numbers(mask.shape[0]) if draft else ()
+        instance_numbers = draft.source.instance_numbers(mask.shape[0]) if isinstance(draft, Draft) else ()
         lesions = measure_lesions(mask, info, volume_CIJK, instance_numbers)
         write_table(folder / TABLE, lesions)
-        if draft:
-            with values_as_they_are():
-                _write_dicom(folder, mask, draft, lesions, card, model_sha256)
+        if isinstance(draft, Draft):
+            draft = _try_to_write_dicom(folder, mask, draft, lesions, card, model_sha256)
         nifti.result()
     record = SegmentedCase(
         case_id=info.case_id,
@@ -112,7 +138,29 @@ def deliver_case(
         num_lesions=len(lesions),
         lesion_volume_mm3=round(sum(lesion.volume_mm3 for lesion in lesions), 2),
     )
-    return Delivery(record=record, lesions=tuple(lesions), has_dicom=draft is not None)
+    reason = draft.reason if isinstance(draft, NoDicom) else ""
+    return Delivery(record=record, lesions=tuple(lesions), no_dicom_reason=reason)
+
+
+def _try_to_write_dicom(
+    folder: Path,
+    mask: npt.NDArray[np.uint8],
+    draft: Draft,
+    lesions: Sequence[Lesion],
+    card: ModelCard,
+    model_sha256: str,
+) -> Draft | NoDicom:
+    """Write both DICOM outputs and return the draft; NoDicom, and neither output, where the source header prevents it."""
+    try:
+        with values_as_they_are():
+            _write_dicom(folder, mask, draft, lesions, card, model_sha256)
+    except _NOT_FROM_HEADERS:
+        raise
+    except Exception as error:  # as in `draft_dicom`
+        for name in (DICOM_MASK, STRUCTURED_REPORT):
+            (folder / name).unlink(missing_ok=True)
+        return NoDicom(reason=_unusable_header(error))
+    return draft
 
 
 def _write_dicom(
