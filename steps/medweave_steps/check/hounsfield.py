@@ -101,7 +101,7 @@ def _check_rescale(planes: Sequence[Plane], name: SeriesName) -> None:
 
 def _map_words(kind: Sequence[str]) -> set[str]:
     words = {part for word in kind[2:] for part in (word, *word.split())}
-    return words & (_MAPS if kind[0] == "ORIGINAL" else _MAPS | _DERIVED_MAPS)
+    return words & (_MAPS if kind[:1] == ("ORIGINAL",) else _MAPS | _DERIVED_MAPS)
 
 
 def _shown_type(kind: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from medweave_steps import __version__
 from medweave_steps.contracts.cohort import Finding
+from medweave_steps.contracts.errors import StepError
 from medweave_steps.deidentify.burned_in import TextSearch
 from medweave_steps.deidentify.header import HeaderCleaner
 from medweave_steps.deidentify.identifiers import identifiers_of
@@ -116,9 +117,12 @@ def deidentify_series(job: SeriesJob) -> SeriesDone:
             done.files[name] = path.as_posix()
         if search.finish():
             raise _text_in_pixels(job.ordinal)
-    except FindingError as error:
+    except Exception as error:  # pydicom raises many kinds for an odd header
+        if isinstance(error, StepError | OSError | MemoryError) and not isinstance(error, FindingError):
+            raise
         shutil.rmtree(folder, ignore_errors=True)
-        return SeriesDone(ordinal=job.ordinal, series_uid=done.series_uid, pseudonym=pseudonym, finding=error.finding)
+        finding = error.finding if isinstance(error, FindingError) else _unreadable(job.ordinal).finding
+        return SeriesDone(ordinal=job.ordinal, series_uid=done.series_uid, pseudonym=pseudonym, finding=finding)
     done.uids, done.actions = cleaner.uids, cleaner.actions
     return done
 

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from medweave_steps.contracts.cohort import Finding
-from medweave_steps.io.dicom_header import CT_IMAGE, ENHANCED_CT, SECONDARY_CAPTURE, SEGMENTATION, DicomFile, read_file
+from medweave_steps.io.dicom_header import (
+    CT_IMAGE,
+    ENHANCED_CT,
+    SECONDARY_CAPTURE,
+    SEGMENTATION,
+    DicomFile,
+    HeaderDefect,
+    read_file,
+)
 from medweave_steps.io.findings import refuse
 
 _IMAGES = frozenset(
@@ -94,6 +102,8 @@ def find_series(cohort: Path, names: Sequence[str]) -> FoundCohort:
             )
             by_uid[file.study_uid, file.series_uid] = series
         series.files.append(name)
+        if file.defect is not None and series.ordinal not in {ordinal for ordinal, _ in found.findings}:
+            found.findings.append((series.ordinal, _defective(series.ordinal, file.defect)))
         identities.setdefault(file.study_uid, set()).add((file.patient_id, file.issuer))
     found.series = list(by_uid.values())
     if unreadable:
@@ -133,6 +143,16 @@ def _name_patients(found: FoundCohort, identities: dict[str, set[tuple[str, str]
             series.identity = f"{series.patient_id}\n{series.issuer}"
         else:
             series.identity = f"study {series.study_uid}"
+
+
+def _defective(ordinal: int, defect: HeaderDefect) -> Finding:
+    return refuse(
+        defect.code,
+        f"series {ordinal}: {defect.what}.",
+        seen=defect.seen,
+        expected=defect.expected,
+        do="export the series again from the archive or the scanner, or leave it out: --on-error skip",
+    ).finding
 
 
 def _mixed(ordinal: int) -> Finding:

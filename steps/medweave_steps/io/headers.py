@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,25 +100,24 @@ def _copied(folder: Path, plane: Plane) -> bytes | None:
 
 
 def read_headers(path: Path) -> list[Any]:
-    """The datasets of `write_headers`, in order.
+    """Return the datasets of `write_headers`, in order.
 
     Raises:
         UserInputError: the file is not such a zip.
+        Exception: of pydicom, for a header that it cannot read.
     """
     pydicom = load_pydicom()
     try:
         with zipfile.ZipFile(path) as archive:
-            names = sorted(archive.namelist())
-            return [pydicom.dcmread(io.BytesIO(archive.read(name))) for name in names]
-    except OSError:
-        raise
-    except Exception as error:  # a damaged zip, or a header that pydicom cannot read
+            headers = [archive.read(name) for name in sorted(archive.namelist())]
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise UserInputError(
             "the source headers of a case cannot be read.",
             seen="source_headers.zip is not a complete zip file",
             expected="the file that preprocess wrote",
             do="run preprocess again",
         ) from error
+    return [pydicom.dcmread(io.BytesIO(header)) for header in headers]
 
 
 def frame_order(datasets: Sequence[Any]) -> list[tuple[int, int]]:

@@ -26,7 +26,6 @@ from medweave_steps.segment.dicom_sr import build_report
 from medweave_steps.segment.lesions import Lesion, measure_lesions, write_table
 from medweave_steps.segment.nifti_out import write_mask
 
-_NOT_FROM_HEADERS = (StepError, OSError, MemoryError)
 HEADERS_FILE = "source_headers.zip"
 NIFTI_MASK, DICOM_MASK = "lesion_mask.nii.gz", "lesion_mask.dcm"
 TABLE, STRUCTURED_REPORT = "lesions.csv", "lesions_sr.dcm"
@@ -83,21 +82,25 @@ def draft_dicom(case: CaseFolder, info: VolumeInfo, card: ModelCard, *, model_sh
             expected=f"{HEADERS_FILE}, from which the DICOM SEG takes the names of the source images",
             do="run preprocess again",
         )
-    headers = read_headers(path)
     try:
         with values_as_they_are():
-            source = read_source(headers, info)
+            source = read_source(read_headers(path), info)
             if source is None:
                 return NoDicom(reason="the series consists of several multi-frame images")
             segmentation = draft_segmentation(source, info.source_grid.shape, card, model_sha256=model_sha256)
-    except _NOT_FROM_HEADERS:
-        raise
-    except Exception as error:  # highdicom raises many kinds for a header that it cannot use; their texts quote values
-        return NoDicom(reason=_unusable_header(error))
+    except Exception as error:
+        return NoDicom(reason=_header_fault(error))
     return Draft(source=source, segmentation=segmentation)
 
 
-def _unusable_header(error: Exception) -> str:
+def _header_fault(error: Exception) -> str:
+    """Return why a header prevents DICOM outputs; raise again what has another cause.
+
+    pydicom and highdicom raise many kinds for a header that they cannot use, and their texts quote values of it.
+    """
+    is_of_system = isinstance(error, OSError) and error.errno is not None
+    if isinstance(error, StepError | MemoryError) or is_of_system:
+        raise error
     return f"a DICOM object cannot take over the header of its series ({type(error).__name__})"
 
 
@@ -154,12 +157,11 @@ def _try_to_write_dicom(
     try:
         with values_as_they_are():
             _write_dicom(folder, mask, draft, lesions, card, model_sha256)
-    except _NOT_FROM_HEADERS:
-        raise
-    except Exception as error:  # as in `draft_dicom`
+    except Exception as error:
+        reason = _header_fault(error)
         for name in (DICOM_MASK, STRUCTURED_REPORT):
             (folder / name).unlink(missing_ok=True)
-        return NoDicom(reason=_unusable_header(error))
+        return NoDicom(reason=reason)
     return draft
 
 

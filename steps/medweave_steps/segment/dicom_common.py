@@ -20,7 +20,7 @@ from medweave_steps.io.dicom_frames import is_multi_frame as has_frames
 from medweave_steps.io.dicom_values import HeaderValues
 from medweave_steps.io.headers import frame_order, slice_position_lps
 from medweave_steps.runtime.imports import require
-from medweave_steps.segment.source_header import drop_unusable, keep_slices, make_text_readable
+from medweave_steps.segment.source_header import drop_unusable, keep_slices, make_text_readable, set_value
 
 CONTENT_DESCRIPTION = "Research use only. Not a medical device."  # LO: at most 64 characters
 MANUFACTURER = "medweave"
@@ -101,8 +101,9 @@ def read_source(headers: Sequence[Any], info: VolumeInfo) -> Source | None:
     for image in headers:
         _make_patient_sound(image)
         _make_geometry_sound(image, first, info)
-    date = next((d for d in (_date(first.get(k)) for k in _DATES) if d), _SOME_DATE)
-    time = next((t for t in (_time(first.get(k)) for k in _TIMES) if t), _SOME_TIME)
+    values = HeaderValues(first)
+    date = next((d for d in (_date(values.text(k)) for k in _DATES) if d), _SOME_DATE)
+    time = next((t for t in (_time(values.text(k)) for k in _TIMES) if t), _SOME_TIME)
     frames = tuple(frame for _, frame in order) if is_multi_frame else ()
     return Source(images=tuple(headers), frames=frames, date=date, time=time)
 
@@ -166,15 +167,16 @@ def _foreign(info: VolumeInfo, seen: str, expected: str) -> UserInputError:
 
 
 def _make_patient_sound(image: Any) -> None:
+    values = HeaderValues(image)
     for keyword in _TYPE_2:
-        if keyword not in image:
-            setattr(image, keyword, None)
+        if keyword not in image or values.value(keyword) is None:
+            set_value(image, keyword, None)
     # highdicom refuses what real archives hold; an empty value of type 2 says "not known".
-    if image.PatientSex not in (*_SEXES, None, ""):
-        image.PatientSex = ""
-    image.PatientBirthDate = _date(image.PatientBirthDate) or ""
-    image.StudyDate = _date(image.StudyDate) or None
-    image.StudyTime = _time(image.StudyTime) or None
+    if values.text("PatientSex") not in (*_SEXES, ""):
+        set_value(image, "PatientSex", "")
+    set_value(image, "PatientBirthDate", _date(values.text("PatientBirthDate")))
+    set_value(image, "StudyDate", _date(values.text("StudyDate")) or None)
+    set_value(image, "StudyTime", _time(values.text("StudyTime")) or None)
 
 
 def _make_geometry_sound(image: Any, first: Any, info: VolumeInfo) -> None:
@@ -184,17 +186,16 @@ def _make_geometry_sound(image: Any, first: Any, info: VolumeInfo) -> None:
     if has_frames(image):
         measures = image.SharedFunctionalGroupsSequence[0].PixelMeasuresSequence[0]
     else:
-        image.ImageOrientationPatient = first.ImageOrientationPatient
+        set_value(image, "ImageOrientationPatient", first.ImageOrientationPatient)
         measures = image
     if not (HeaderValues(measures).number("SliceThickness") or 0) > 0:
-        measures.SliceThickness = spacing_mm
-    measures.SpacingBetweenSlices = spacing_mm
-    if not image.get("FrameOfReferenceUID"):
-        image.FrameOfReferenceUID = derived_uid("frame of reference", str(image.SeriesInstanceUID))
+        set_value(measures, "SliceThickness", spacing_mm)
+    set_value(measures, "SpacingBetweenSlices", spacing_mm)
+    if not HeaderValues(image).text("FrameOfReferenceUID"):
+        set_value(image, "FrameOfReferenceUID", derived_uid("frame of reference", str(image.SeriesInstanceUID)))
 
 
-def _date(value: Any) -> str:
-    text = str(value or "")
+def _date(text: str) -> str:
     with contextlib.suppress(ValueError):
         if re.fullmatch(r"\d{8}", text):
             require("pydicom", extra="segment").valuerep.DA(text)
@@ -202,8 +203,7 @@ def _date(value: Any) -> str:
     return ""
 
 
-def _time(value: Any) -> str:
-    text = str(value or "")
+def _time(text: str) -> str:
     with contextlib.suppress(ValueError):
         if re.fullmatch(r"\d{2}(\d{2}(\d{2}(\.\d{1,6})?)?)?", text):
             require("pydicom", extra="segment").valuerep.TM(text)

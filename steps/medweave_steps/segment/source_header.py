@@ -25,15 +25,23 @@ def drop_unusable(dataset: Any) -> None:
         if int(tag) in _FUNCTIONAL_GROUPS:
             continue
         try:
-            is_usable = _is_usable(dataset, dataset[tag])
+            is_usable = _is_usable(dataset[tag])
         except Exception:  # pydicom raises many kinds for a damaged value
             is_usable = False
         if not is_usable:
             del dataset[tag]
 
 
-def _is_usable(dataset: Any, element: Any) -> bool:
+def set_value(dataset: Any, keyword: str, value: Any) -> None:
+    """Set an attribute with the VR that the standard gives it, whatever VR the header gave it."""
+    dataset.pop(keyword, None)
+    setattr(dataset, keyword, value)
+
+
+def _is_usable(element: Any) -> bool:
     pydicom = require("pydicom", extra="segment")
+    if element.keyword and element.VR not in pydicom.datadict.dictionary_VR(element.tag).split(" or "):
+        return False
     if element.VR == "SQ":
         for item in element.value:
             drop_unusable(item)
@@ -42,8 +50,6 @@ def _is_usable(dataset: Any, element: Any) -> bool:
     if element.VR == "PN" and len(values) > 1:
         element.value = " ".join(map(str, values))
     if element.VR in ("DS", "IS") and not all(value in (None, "") or math.isfinite(float(value)) for value in values):
-        return False
-    if element.VR == "UN" and not isinstance(element.value, bytes):
         return False
     buffer = pydicom.filebase.DicomBytesIO()
     buffer.is_implicit_VR, buffer.is_little_endian = False, True
