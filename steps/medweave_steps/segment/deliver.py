@@ -98,8 +98,10 @@ def _header_fault(error: Exception) -> str:
 
     pydicom and highdicom raise many kinds for a header that they cannot use, and their texts quote values of it.
     """
-    is_of_system = isinstance(error, OSError) and error.errno is not None
-    if isinstance(error, StepError | MemoryError) or is_of_system:
+    cause: BaseException | None = error
+    while isinstance(cause, OSError) and cause.errno is None:  # pydicom wraps the system's error in one of its own
+        cause = cause.__cause__
+    if isinstance(cause, OSError | StepError | MemoryError):
         raise error
     return f"a DICOM object cannot take over the header of its series ({type(error).__name__})"
 
