@@ -21,12 +21,14 @@ from support.dicom_builder import CtSeries, write_datasets
 
 _TEXTS = (
     b"", b" ", b"abc", b"0", b"1", b"2", b"-1", b"-0.7", b"0.7", b"1e400", b"1e30", b"1e-30", b"NaN", b"inf", b"5,0001", b"1\\2",
-    b"1\\2\\3", b"0\\0", b"1\\0\\0\\1\\0\\0", b"nan\\nan\\nan", b"inf\\inf", b"-1\\-1", b"1e9\\1e9\\1e9", b"\\", b"9" * 40, b"1.2.3",
+    b"1\\2\\3", b"0\\0", b"1\\0\\0\\1\\0\\0", b"nan\\nan\\nan", b"inf\\inf", b"-1\\-1", b"1e9\\1e9\\1e9", b"\\",
+    b"9" * 40, b"1.2.3",
     b"\xe4\xf6\xfc", b"\x1b$B", b"\x00\x01", b"Doe\\Jane", b"Doe=Jane=X=Y", b"ISO_IR 999", b"ISO 2022 IR 87\\x", b"HU", b"US",
     b"DERIVED\\PRIMARY\\LOCALIZER", b"YES", b"99999999", b"20200230", b"A" * 2000, b"65536", b"1000000",
 )  # fmt: skip
 _BINARIES = (
-    b"\x00\x00", b"\x01\x00", b"\x02\x00", b"\x0c\x00", b"\x0f\x00", b"\x20\x00", b"\xff\xff", b"\x00\x80", b"\x01", b"\x01\x00\x02",
+    b"\x00\x00", b"\x01\x00", b"\x02\x00", b"\x0c\x00", b"\x0f\x00", b"\x20\x00", b"\xff\xff", b"\x00\x80", b"\x01",
+    b"\x01\x00\x02",
     b"\x01\x00\x02\x00", b"\xff" * 8, b"\x00" * 8, b"\x00\x00\x00\x00\x00\x00\xf8\x7f",
 )  # fmt: skip
 _VRS = ("own", "own", "own", "DS", "IS", "US", "SS", "UL", "FD", "LO", "UI", "PN", "CS", "OB", "UN", "SQ", "AT", "TM")
@@ -130,7 +132,9 @@ def write_changed(
         targets: indices of those files.
         flips: bytes to overwrite afterwards: place as a share of the header's length, and new value.
     """
-    for index, (dataset, path) in enumerate(zip(datasets, write_datasets(datasets, folder, syntax=syntax), strict=True)):
+    for index, (dataset, path) in enumerate(
+        zip(datasets, write_datasets(datasets, folder, syntax=syntax), strict=True)
+    ):
         if index not in targets:
             continue
         changed = pydicom.dcmread(path)
@@ -161,7 +165,18 @@ def run_verbs(cohort: Path, work: Path, model: Path, *, options: Sequence[str] =
         return ends.codes[verb] == 0
 
     index, prepared = work / "index.json", work / "prepared"
-    prepare = ("--cohort", cohort, "--cohort-index", index, "--output", prepared, "--purpose", "inference", "--crop", "none")
+    prepare = (
+        "--cohort",
+        cohort,
+        "--cohort-index",
+        index,
+        "--output",
+        prepared,
+        "--purpose",
+        "inference",
+        "--crop",
+        "none",
+    )
     batch = prepared / "inference_batches" / "batch-000"
     if run("check", "--cohort", cohort, "--output", index, *options) and run("preprocess", *prepare):
         run("segment", "--segmentation-model", model, "--case-batch", batch, "--output", work / "segmented")

@@ -27,7 +27,10 @@ _MAPS = {
 }  # fmt: skip
 # Likewise, of derived images only: an original image of a perfusion scan is HU.
 _DERIVED_MAPS = {"PERFUSION", "PERF", "DYNAMIC_PERFUSION"}
-_VIRTUAL = {"VMI": "virtual monoenergetic images", "MAT_REMOVED": "images with a material removed (virtual non-contrast)"}
+_VIRTUAL = {
+    "VMI": "virtual monoenergetic images",
+    "MAT_REMOVED": "images with a material removed (virtual non-contrast)",
+}
 _MAX_SLOPE, _MAX_INTERCEPT = 1e3, 1e5
 # The extended scales of scanners reach from -10240 to 31743 HU. Padding outside the field of view may lie below.
 _RANGE_HU = (-10240.0, 31743.0)
@@ -55,7 +58,9 @@ def check_hounsfield(planes: Sequence[Plane], image_types: Sequence[Sequence[str
     mappings = sorted({plane.real_world for plane in planes} - {"", "HU"})
     if mappings:
         raise _not_hu(
-            name, seen=", ".join(mappings), expected="no real-world value mapping, or one to Hounsfield units ([hnsf'U])"
+            name,
+            seen=", ".join(mappings),
+            expected="no real-world value mapping, or one to Hounsfield units ([hnsf'U])",
         )
     virtual = [text for word, text in _VIRTUAL.items() if any(word in kind[2:] for kind in kinds)]
     what = f"{name}: {' and '.join(virtual)}; their HU differ from those of a conventional scan."

@@ -99,7 +99,6 @@ def read_file(folder: Path, name: str) -> DicomFile | None:
     Raises:
         ValueError: it is DICOM but its header cannot be read (cut off, or not to the standard).
     """
-    pydicom = load_pydicom()
     path = folder / name
     # Opened by number, so that no message of a library can quote the path.
     with os.fdopen(os.open(path, os.O_RDONLY), "rb") as stream:
@@ -109,6 +108,7 @@ def read_file(folder: Path, name: str) -> DicomFile | None:
         quick = _read_quickly(stream.fileno(), name, file_bytes)
         if quick is not None:
             return quick
+        pydicom = load_pydicom()
         try:
             dataset = pydicom.dcmread(stream, stop_before_pixels=True, specific_tags=_TAGS, force=True)
             meta = dataset.file_meta

@@ -244,7 +244,8 @@ def stored_numbers(stored: npt.NDArray[Any], layout: PixelLayout) -> npt.NDArray
     if cell <= layout.bits_stored:
         return values
     above = cell - 1 - layout.high_bit
-    return np.right_shift(np.left_shift(values, above), cell - layout.bits_stored)
+    numbers: npt.NDArray[Any] = np.right_shift(np.left_shift(values, above), cell - layout.bits_stored)
+    return numbers
 
 
 def iterate(folder: Path, planes: Sequence[Plane], *, num_workers: int) -> Iterator[FloatArray]:

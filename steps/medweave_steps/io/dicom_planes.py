@@ -263,6 +263,7 @@ def _rescale_type(frame: Frame) -> str:
 
 
 def _real_world(frame: Frame, slope: float | None, intercept: float | None) -> str:
+    """Return `Plane.real_world`."""
     values = frame.values
     maps = frame.items("RealWorldValueMappingSequence")
     units = [code for item in (*maps, values.dataset) for code in values.items("MeasurementUnitsCodeSequence", item)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,18 +22,22 @@ class HeaderValues:
 
     def text(self, keyword: str, holder: Any = None) -> str:
         """Return the value as text without outer spaces; several values are joined by a backslash."""
-        return "\\".join(self.words(keyword, holder))
+        value = self.value(keyword, holder)
+        if value is None:
+            return ""
+        return value.strip(" \0") if type(value) is str else "\\".join(self._words(keyword, value))
 
     def words(self, keyword: str, holder: Any = None) -> tuple[str, ...]:
         """Return the values as texts without outer spaces; empty where the attribute is absent, empty or unusable."""
         value = self.value(keyword, holder)
-        if value is None or value == "":
-            return ()
-        values = list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]
+        return () if value is None else self._words(keyword, value)
+
+    def _words(self, keyword: str, value: Any) -> tuple[str, ...]:
+        values = _listed(value)
         if any(isinstance(item, bytes) or hasattr(item, "keys") for item in values):
             self.unusable[keyword] = None
             return ()
-        words = tuple(str(item).strip(" \0") for item in values)
+        words = tuple([str(item).strip(" \0") for item in values])
         return words if any(words) else ()
 
     def number(self, keyword: str, holder: Any = None) -> float | None:
@@ -53,16 +56,15 @@ class HeaderValues:
     def numbers(self, keyword: str, count: int, holder: Any = None) -> tuple[float, ...] | None:
         """Return exactly `count` finite numbers; None where the attribute is absent, empty or unusable."""
         value = self.value(keyword, holder)
-        if value is None or value == "":
-            return None
-        values = list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]
-        if values == []:
+        values = [] if value is None else _listed(value)
+        if not values:
             return None
         try:
-            numbers = () if isinstance(value, bytes) else tuple(float(item) for item in values)
+            numbers = tuple([float(item) for item in values])
         except (TypeError, ValueError, OverflowError):
             numbers = ()
-        if len(numbers) != count or not all(math.isfinite(x) and abs(x) <= MAX_NUMBER for x in numbers):
+        is_usable = len(numbers) == count and all(abs(x) <= MAX_NUMBER for x in numbers)  # false for NaN
+        if not is_usable or isinstance(values[0], bytes):
             self.unusable[keyword] = None
             return None
         return numbers
@@ -70,9 +72,7 @@ class HeaderValues:
     def items(self, keyword: str, holder: Any = None) -> list[Any]:
         """Return the items of a sequence; empty where the attribute is absent, empty or unusable."""
         value = self.value(keyword, holder)
-        if value is None or value == "":
-            return []
-        items = list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]
+        items = [] if value is None else _listed(value)
         if not all(hasattr(item, "keys") for item in items):
             self.unusable[keyword] = None
             return []
@@ -85,3 +85,10 @@ class HeaderValues:
         except Exception:  # pydicom raises many kinds for a damaged value; their texts quote it
             self.unusable[keyword] = None
             return None
+
+
+def _listed(value: Any) -> list[Any]:
+    """Return the values of an attribute, one or several; empty where it is empty."""
+    if isinstance(value, str | bytes):
+        return [value] if value else []
+    return list(value) if isinstance(value, list | Sequence) else [value]

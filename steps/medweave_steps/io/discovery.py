@@ -44,6 +44,7 @@ _IMAGE_MODALITIES = (
     "CT",
 )
 
+
 def case_id_of_series(series_uid: str) -> str:
     """Case id of a DICOM series: `case-` and 8 hex digits of the SHA-256 of its SeriesInstanceUID."""
     return f"case-{hashlib.sha256(series_uid.encode()).hexdigest()[:8]}"

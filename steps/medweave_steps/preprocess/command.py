@@ -91,7 +91,9 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
 def _all_failed(failed: Sequence[CaseFailed]) -> UserInputError:
     if len(failed) == 1:
         return failed[0].error
-    return UserInputError("\n".join([f"none of {len(failed)} cases can be prepared.", *(str(failure.error) for failure in failed)]))
+    return UserInputError(
+        "\n".join([f"none of {len(failed)} cases can be prepared.", *(str(failure.error) for failure in failed)])
+    )
 
 
 def _load_libraries(entries: Sequence[CaseEntry]) -> None:

@@ -12,7 +12,7 @@ from pydicom.dataset import Dataset
 
 from medweave_steps.evaluate.delivered import read_mask
 from medweave_steps.io.headers import frame_order
-from support.checked import check, errors_of, notices_of, open_only, only_error
+from support.checked import check, errors_of, notices_of, only_error, open_only
 from support.dicom_builder import CtSeries, segmentation, write_datasets
 from support.identified import deidentify
 from support.odd_headers import run_verbs, small_series

@@ -56,7 +56,9 @@ def test_high_bit_of_a_code_stream_is_refused(tmp_path: Path, syntax: str) -> No
 
 
 @pytest.mark.usefixtures("_reader")
-@pytest.mark.parametrize(("keyword", "value"), [("HighBit", 3), ("HighBit", 16), ("BitsStored", 17), ("BitsAllocated", 12)])
+@pytest.mark.parametrize(
+    ("keyword", "value"), [("HighBit", 3), ("HighBit", 16), ("BitsStored", 17), ("BitsAllocated", 12)]
+)
 def test_bits_that_contradict_each_other(tmp_path: Path, keyword: str, value: int) -> None:
     datasets = CtSeries(stored=STORED, signed=False, bits_stored=12).datasets()
     for dataset in datasets:
@@ -138,7 +140,9 @@ def test_attributes_without_which_pixels_mean_nothing(tmp_path: Path, keyword: s
 
 
 @pytest.mark.usefixtures("_reader")
-@pytest.mark.parametrize("spacing", [["0", "0.8"], ["-0.7", "0.8"], ["nan", "0.8"], ["1e30", "0.8"], ["0.7"], ["60", "0.8"]])
+@pytest.mark.parametrize(
+    "spacing", [["0", "0.8"], ["-0.7", "0.8"], ["nan", "0.8"], ["1e30", "0.8"], ["0.7"], ["60", "0.8"]]
+)
 def test_pixel_spacing_that_cannot_be(tmp_path: Path, spacing: list[str]) -> None:
     datasets = CtSeries().datasets()
     for dataset in datasets:
