@@ -92,7 +92,7 @@ def _change_at(draw: st.DrawFn, place: tuple[tuple[tuple[str, int], ...], str]) 
         count = draw(st.integers(0, 3))
         return Change(path, keyword, f"{count} items", lambda holder: _set_items(holder, keyword, count))
     vr, value = draw(st.sampled_from(_VRS)), draw(st.sampled_from((*_TEXTS, *_BINARIES)))
-    return Change(path, keyword, f"{vr} {value!r:.60}", lambda holder: _set_raw(holder, keyword, vr, value))
+    return Change(path, keyword, f"{vr} {value!r:.60}", lambda holder: set_raw(holder, keyword, vr, value))
 
 
 def _set_items(holder: Dataset, keyword: str, count: int) -> None:
@@ -101,7 +101,8 @@ def _set_items(holder: Dataset, keyword: str, count: int) -> None:
     holder.add_new(keyword, "SQ", [copy.deepcopy(item) for item in items[:count]])
 
 
-def _set_raw(holder: Dataset, keyword: str, vr: str, value: bytes) -> None:
+def set_raw(holder: Dataset, keyword: str, vr: str, value: bytes) -> None:
+    """Set an attribute to bytes with a VR, which need not be its own or fit the bytes."""
     tag = Tag(keyword)
     own = pydicom.datadict.dictionary_VR(tag).split(" or ")[0]
     vr = own if vr == "own" else vr
@@ -157,11 +158,11 @@ def run_verbs(cohort: Path, work: Path, model: Path, *, options: Sequence[str] =
     ends = Ends({}, "", work)
 
     def run(verb: str, *words: Any) -> bool:
-        said = io.StringIO()
+        output = io.StringIO()
         report = ["--num-threads", "1", "--run-report", str(work / f"{verb}.json")]
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
             ends.codes[verb] = main([verb, *map(str, words), *report])
-        ends.text += said.getvalue()
+        ends.text += output.getvalue()
         return ends.codes[verb] == 0
 
     index, prepared = work / "index.json", work / "prepared"

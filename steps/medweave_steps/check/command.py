@@ -19,8 +19,9 @@ Reads: DICOM series (CT and enhanced CT; any nesting and file names; DICOM SEG a
 Segmentation Decathlon (dataset.json; CT, or MR with the contrasts that it declares, such as Task01), or plain NIfTI
 (volumes, and masks of the same names below labels/). splits.json ({"test": [case ids]}) and cohort_card.json are read
 where there are any.
-Refuses: missing, double, tilted or unevenly spaced slices, mixed series, masks on another grid, undeclared labels, patients
-in two splits, files that cannot be read. Lengths are in mm, values in HU. Every error is printed, then the exit code is 65."""
+Refuses: missing, double, tilted or unevenly spaced slices, mixed series or acquisitions, values that are not HU, headers
+without usable geometry or pixel format, masks on another grid, undeclared labels, patients in two splits, files that cannot
+be read. Lengths are in mm, values in HU. Every error is printed, then the exit code is 65."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ _HOUNSFIELD_TYPES = {"", "HU", "HOUNSFIELD", "HOUNSFIELD UNIT", "HOUNSFIELD UNIT
 # Defined terms of RescaleType (DICOM PS3.3, C.11.1.1.2) and two marks of `Plane.rescale_type`.
 _OTHER_TYPES = {"US", "OD", "MGML", "Z_EFF", "ED", "EDW", "HU_MOD", "PCT"}
 _TYPE_NAMES = {
-    "LUT": "a Modality LUT in the place of slope and intercept",
+    "LUT": "a Modality LUT instead of slope and intercept",
     "UNSTATED": "no RescaleType in a multi-energy acquisition, which needs one",
 }
 # Third and later values of ImageType or FrameType of maps that are not HU, whatever their RescaleType.

@@ -76,7 +76,7 @@ class Frame:
 
 
 class FrameCountError(Exception):
-    """The functional groups of an object do not agree with its number of frames; the text is what was seen."""
+    """The functional groups of an object do not agree with its number of frames; the text states both numbers."""
 
 
 def frames_of(values: HeaderValues) -> list[Frame]:

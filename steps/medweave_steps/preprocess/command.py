@@ -25,6 +25,7 @@ case with --purpose inference), each with cohort.json and, per case, volume.npy 
 lung.npy (CT), label.npy, volume_info.json (geometry in mm and the way back to the source). A batch's cases from DICOM have
 source_headers.zip too, by which results name their source; it holds patient data. The training set has none.
 OUTPUT appears only when it is complete; later steps memory-map its arrays.
+A case whose data turn out to be unusable, such as a slice that cannot be decoded, is left out with a notice.
 Refuses: an index with errors or of another cohort, the same patient in two splits, too few patients, a full disk.
 Memory: a series of 512 x 512 x 600 takes less than 4 GB; cases are prepared on --num-threads processes."""
 

@@ -123,7 +123,7 @@ def deliver_case(
         mask: uint8, 0 or 1, on the source grid, in source order.
         info: geometry of the case.
         volume_CIJK: the prepared volume.
-        draft: of the DICOM outputs, or why there are none.
+        draft: of the DICOM outputs, or the reason against them.
         card, model_sha256: the model and the digest of its card.
     """
     folder.mkdir(parents=True, exist_ok=True)

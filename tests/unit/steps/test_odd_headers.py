@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from medweave_steps.io.discovery import case_id_of_series
 from support.dicom_builder import uid
-from support.odd_headers import changes, run_verbs, small_series, write_changed
+from support.odd_headers import Change, changes, run_verbs, set_raw, small_series, write_changed
 
 GOOD, ODD = small_series("good"), small_series("odd")
 FLIPS = st.just([]) | st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=3)
@@ -52,3 +53,45 @@ def test_changed_headers_of_single_frame_images(model: Path, syntax: str, data: 
 @given(data=st.data())
 def test_changed_headers_of_a_multi_frame_image(model: Path, data: st.DataObject) -> None:
     assert_only_the_odd_case_suffers(data, model, is_enhanced=True, syntax="explicit")
+
+
+def damage(path: Path) -> None:
+    """Overwrite the beginning of a JPEG 2000 code stream."""
+    content = bytearray(path.read_bytes())
+    start = content.index(b"\xff\x4f\xff\x51")
+    content[start : start + 60] = bytes(60)
+    path.write_bytes(content)
+
+
+def test_an_undecodable_slice_ends_its_own_case_only(tmp_path: Path, model: Path) -> None:
+    GOOD.write(tmp_path / "cohort" / "good")
+    damage(ODD.write(tmp_path / "cohort" / "odd", syntax="jpeg2000")[0])  # check decodes the middle slice
+    ends = run_verbs(tmp_path / "cohort", tmp_path, model)
+    assert [ends.codes[verb] for verb in ("check", "preprocess", "segment")] == [0, 0, 0]
+    assert "left out: case-" in ends.text
+    assert json.loads((tmp_path / "preprocess.json").read_text())["results"]["num_failed_cases"] == 1
+    assert [path.name for path in (tmp_path / "segmented").iterdir() if path.is_dir()] == [GOOD_CASE]
+
+
+def test_a_batch_of_undecodable_cases_is_refused(tmp_path: Path, model: Path) -> None:
+    damage(ODD.write(tmp_path / "cohort", syntax="jpeg2000")[0])
+    ends = run_verbs(tmp_path / "cohort", tmp_path, model)
+    assert ends.codes["preprocess"] == 65
+    assert "cannot be decoded" in ends.text
+
+
+@pytest.mark.parametrize(
+    ("keyword", "vr", "value"),
+    [
+        ("SliceThickness", "SQ", b"US"), ("SpecificCharacterSet", "SQ", bytes(8)), ("StudyDate", "UL", b" "),
+        ("PatientSex", "FD", b"x"), ("PatientAge", "OB", b"\xff"), ("InstanceNumber", "DS", b"1.5"), ("KVP", "SQ", b"\x00"),
+    ],
+)  # fmt: skip
+def test_damaged_values_that_dicom_results_copy(
+    tmp_path: Path, model: Path, keyword: str, vr: str, value: bytes
+) -> None:
+    change = Change((), keyword, "", lambda holder: set_raw(holder, keyword, vr, value))
+    write_changed(tmp_path / "cohort", ODD.datasets(), [change], range(4), syntax="explicit")
+    ends = run_verbs(tmp_path / "cohort", tmp_path, model, options=("--on-error", "skip"))
+    assert set(ends.codes.values()) <= {0, 65}, ends.text
+    assert "Traceback" not in ends.text
