@@ -155,35 +155,30 @@ def write_changed(
 
 def run_verbs(cohort: Path, work: Path, model: Path, *, options: Sequence[str] = ()) -> Ends:
     """Run check, preprocess, segment and deidentify as a user would; each one only if the one before it ended well."""
-    ends = Ends({}, "", work)
-
-    def run(verb: str, *words: Any) -> bool:
-        output = io.StringIO()
-        report = ["--num-threads", "1", "--run-report", str(work / f"{verb}.json")]
-        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
-            ends.codes[verb] = main([verb, *map(str, words), *report])
-        ends.text += output.getvalue()
-        return ends.codes[verb] == 0
-
-    index, prepared = work / "index.json", work / "prepared"
-    prepare = (
-        "--cohort",
-        cohort,
-        "--cohort-index",
-        index,
-        "--output",
-        prepared,
-        "--purpose",
-        "inference",
-        "--crop",
-        "none",
-    )
-    batch = prepared / "inference_batches" / "batch-000"
-    if run("check", "--cohort", cohort, "--output", index, *options) and run("preprocess", *prepare):
-        run("segment", "--segmentation-model", model, "--case-batch", batch, "--output", work / "segmented")
+    ends = run_check(cohort, work, options=options)
+    prepared, batch = work / "prepared", work / "prepared" / "inference_batches" / "batch-000"
+    prepare = ("--cohort", cohort, "--cohort-index", work / "index.json", "--output", prepared)
+    if ends.codes["check"] == 0 and _run(ends, "preprocess", *prepare, "--purpose", "inference", "--crop", "none"):
+        _run(ends, "segment", "--segmentation-model", model, "--case-batch", batch, "--output", work / "segmented")
     home = ("--home", work / "home", "--key", work / "key")
-    run("deidentify", "--cohort", cohort, "--output", work / "deidentified", *home, *options)
+    _run(ends, "deidentify", "--cohort", cohort, "--output", work / "deidentified", *home, *options)
     return ends
+
+
+def run_check(cohort: Path, work: Path, *, options: Sequence[str] = ()) -> Ends:
+    """Run check as a user would."""
+    ends = Ends({}, "", work)
+    _run(ends, "check", "--cohort", cohort, "--output", work / "index.json", *options)
+    return ends
+
+
+def _run(ends: Ends, verb: str, *words: Any) -> bool:
+    output = io.StringIO()
+    report = ["--num-threads", "1", "--run-report", str(ends.folder / f"{verb}.json")]
+    with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
+        ends.codes[verb] = main([verb, *map(str, words), *report])
+    ends.text += output.getvalue()
+    return ends.codes[verb] == 0
 
 
 def small_series(key: str) -> CtSeries:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 import numpy.typing as npt
 
+from medweave_steps.contracts.errors import StepError
 from medweave_steps.contracts.volume import Grid
 from medweave_steps.io.dicom_header import NATIVE, Plane, load_pydicom
 from medweave_steps.io.dicom_series import SeriesName
@@ -23,6 +25,7 @@ COSINE_TOLERANCE = 1e-3
 FRACTION = 0.5
 
 LabelArray = npt.NDArray[np.uint8]
+_P = ParamSpec("_P")
 
 
 def read_nifti_mask(path: Path, grid: Grid, name: SeriesName) -> LabelArray:
@@ -79,6 +82,23 @@ def check_same_grid(mask: Grid, grid: Grid, name: SeriesName) -> None:
         )
 
 
+def _refuses_odd_headers(read: Callable[_P, LabelArray]) -> Callable[_P, LabelArray]:
+    """Turn whatever an odd header raises, and whatever pydicom raises for it, into the error about an unreadable mask."""
+
+    @functools.wraps(read)
+    def guarded(*args: _P.args, **options: _P.kwargs) -> LabelArray:
+        try:
+            return read(*args, **options)
+        except (StepError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            name = next(value for value in (*args, *options.values()) if isinstance(value, SeriesName))
+            raise _damaged(name, f"a header that cannot be used ({type(error).__name__})") from error
+
+    return guarded
+
+
+@_refuses_odd_headers
 def read_dicom_segmentation(path: Path, slices: Sequence[Plane], grid: Grid, name: SeriesName) -> LabelArray:
     """A DICOM segmentation (BINARY, FRACTIONAL or LABELMAP) on the grid of its series.
 

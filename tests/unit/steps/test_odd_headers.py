@@ -7,13 +7,15 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
+from pydicom.dataset import Dataset
 
 from medweave_steps.io.discovery import case_id_of_series
-from support.dicom_builder import uid
-from support.odd_headers import Change, changes, run_verbs, set_raw, small_series, write_changed
+from support.dicom_builder import segmentation, uid
+from support.odd_headers import Change, changes, run_check, run_verbs, set_raw, small_series, write_changed
 
 GOOD, ODD = small_series("good"), small_series("odd")
 FLIPS = st.just([]) | st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=3)
@@ -53,6 +55,31 @@ def test_changed_headers_of_single_frame_images(model: Path, syntax: str, data: 
 @given(data=st.data())
 def test_changed_headers_of_a_multi_frame_image(model: Path, data: st.DataObject) -> None:
     assert_only_the_odd_case_suffers(data, model, is_enhanced=True, syntax="explicit")
+
+
+def segmentation_of_good() -> Dataset:
+    mask = np.zeros(GOOD.shape, np.uint8)
+    mask[1:3, 4:9, 4:9] = 1
+    return segmentation(GOOD.datasets(), mask)
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_changed_headers_of_a_segmentation(data: st.DataObject) -> None:
+    truth = segmentation_of_good()
+    applied = data.draw(st.lists(changes(truth), min_size=1, max_size=2), label="changes")
+    work = Path(tempfile.mkdtemp())
+    try:
+        ODD.write(work / "cohort" / "odd")
+        GOOD.write(work / "cohort" / "good")
+        write_changed(work / "cohort" / "truth", [truth], applied, [0], syntax="explicit")
+        ends = run_check(work / "cohort", work, options=("--on-error", "skip"))
+        note(ends.text)
+        assert ends.codes == {"check": 0}
+        assert "Traceback" not in ends.text
+    finally:
+        shutil.rmtree(work)
 
 
 def damage(path: Path) -> None:
