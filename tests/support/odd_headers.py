@@ -57,8 +57,8 @@ class Change:
         return f"{'/'.join(f'{name}[{index}]' for name, index in self.path)} {self.keyword}: {self.action}"
 
     def on(self, dataset: Dataset) -> None:
-        """Change a dataset in place; nothing where an earlier change removed the place."""
-        with contextlib.suppress(AttributeError, IndexError, TypeError, KeyError):
+        """Change a dataset in place; nothing where an earlier change removed or damaged the place."""
+        with contextlib.suppress(Exception):
             for name, index in self.path:
                 dataset = dataset[name].value[index]
             self.apply(dataset)

@@ -12,13 +12,13 @@ from typing import Any
 
 from medweave_steps import __version__
 from medweave_steps.contracts.cohort import Finding
-from medweave_steps.contracts.errors import StepError
 from medweave_steps.deidentify.burned_in import TextSearch
 from medweave_steps.deidentify.header import HeaderCleaner
 from medweave_steps.deidentify.identifiers import identifiers_of
 from medweave_steps.deidentify.pixels import UnreadablePixelsError, planes_of
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
 from medweave_steps.io.dicom_header import NATIVE, SEGMENTATION, load_pydicom
+from medweave_steps.io.dicom_values import has_other_cause
 from medweave_steps.io.findings import FindingError, refuse
 from medweave_steps.runtime.imports import require
 
@@ -118,7 +118,7 @@ def deidentify_series(job: SeriesJob) -> SeriesDone:
         if search.finish():
             raise _text_in_pixels(job.ordinal)
     except Exception as error:  # pydicom raises many kinds for an odd header
-        if isinstance(error, StepError | OSError | MemoryError) and not isinstance(error, FindingError):
+        if has_other_cause(error) and not isinstance(error, FindingError):
             raise
         shutil.rmtree(folder, ignore_errors=True)
         finding = error.finding if isinstance(error, FindingError) else _unreadable(job.ordinal).finding

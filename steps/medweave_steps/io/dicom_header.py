@@ -22,7 +22,7 @@ from medweave_steps.io.dicom_planes import (
     frames_disagree,
     read_planes,
 )
-from medweave_steps.io.dicom_values import HeaderValues
+from medweave_steps.io.dicom_values import HeaderValues, has_other_cause
 from medweave_steps.io.quick_header import quick_header
 from medweave_steps.runtime.imports import require
 
@@ -119,11 +119,9 @@ def read_file(folder: Path, name: str) -> DicomFile | None:
                 raise ValueError("the header ends before it says what the file is")
             location = _locate_pixels(stream, syntax, file_bytes)
             return _describe(HeaderValues(dataset), name, syntax, location, file_bytes)
-        except OSError as error:
-            if error.errno is not None:
-                raise
-            raise ValueError("its header is cut off or not to the standard") from error  # raised by pydicom itself
         except Exception as error:  # pydicom raises many kinds for a damaged header; their texts may quote values
+            if has_other_cause(error):
+                raise
             raise ValueError("its header is cut off or not to the standard") from error
 
 

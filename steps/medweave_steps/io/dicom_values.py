@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from medweave_steps.contracts.errors import StepError
+
 MAX_NUMBER = 1e9  # no length, position or pixel value of an image is larger
 
 
@@ -85,6 +87,17 @@ class HeaderValues:
         except Exception:  # pydicom raises many kinds for a damaged value; their texts quote it
             self.unusable[keyword] = None
             return None
+
+
+def has_other_cause(error: BaseException) -> bool:
+    """True for an error that no value of a header causes: one of medweave's own, of the system, or of too little memory.
+
+    pydicom raises OSErrors of its own for damaged values, and wraps those of the system in such ones.
+    """
+    cause: BaseException | None = error
+    while isinstance(cause, OSError) and cause.errno is None:
+        cause = cause.__cause__
+    return isinstance(cause, OSError | StepError | MemoryError)
 
 
 def _listed(value: Any) -> list[Any]:

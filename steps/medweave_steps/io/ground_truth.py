@@ -12,10 +12,10 @@ from typing import Any, ParamSpec
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.errors import StepError
 from medweave_steps.contracts.volume import Grid
 from medweave_steps.io.dicom_header import NATIVE, Plane, load_pydicom
 from medweave_steps.io.dicom_series import SeriesName
+from medweave_steps.io.dicom_values import has_other_cause
 from medweave_steps.io.findings import FindingError
 from medweave_steps.io.geometry import lps_to_ras
 from medweave_steps.io.nifti import open_nifti
@@ -89,9 +89,9 @@ def _refuses_odd_headers(read: Callable[_P, LabelArray]) -> Callable[_P, LabelAr
     def guarded(*args: _P.args, **options: _P.kwargs) -> LabelArray:
         try:
             return read(*args, **options)
-        except (StepError, OSError, MemoryError):
-            raise
         except Exception as error:
+            if has_other_cause(error):
+                raise
             name = next(value for value in (*args, *options.values()) if isinstance(value, SeriesName))
             raise _damaged(name, f"a header that cannot be used ({type(error).__name__})") from error
 
@@ -151,9 +151,9 @@ def _read(path: Path, name: SeriesName) -> Any:
         if "PixelData" not in dataset:
             raise _damaged(name, "no pixel data")
         dataset.get("PerFrameFunctionalGroupsSequence")
-    except (OSError, FindingError):
-        raise
     except Exception as error:
+        if has_other_cause(error):
+            raise
         raise _damaged(name, type(error).__name__) from error
     return dataset
 

@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_steps import __version__
-from medweave_steps.contracts.errors import StepError, UserInputError
+from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.model import ModelCard
 from medweave_steps.contracts.segmentations import SegmentedCase
 from medweave_steps.contracts.volume import VolumeInfo
+from medweave_steps.io.dicom_values import has_other_cause
 from medweave_steps.io.hashing import sha256_of_file
 from medweave_steps.io.headers import read_headers
 from medweave_steps.io.prepared import CaseFolder
@@ -98,10 +99,7 @@ def _header_fault(error: Exception) -> str:
 
     pydicom and highdicom raise many kinds for a header that they cannot use, and their texts quote values of it.
     """
-    cause: BaseException | None = error
-    while isinstance(cause, OSError) and cause.errno is None:  # pydicom wraps the system's error in one of its own
-        cause = cause.__cause__
-    if isinstance(cause, OSError | StepError | MemoryError):
+    if has_other_cause(error):
         raise error
     return f"a DICOM object cannot take over the header of its series ({type(error).__name__})"
 
