@@ -1,5 +1,6 @@
 # One environment, .venv/, at the root; every target makes it if it is missing.
 #   make demo            phantom CT series -> nodules as DICOM SEG and one HTML report, on this machine
+#   make quick           formatting, lint, types and the unit tests below two seconds each: two minutes
 #   make test            everything CI runs without real sites (includes `make check`)
 #   make check           formatting, lint, types, import streets, `medweave validate`
 #   make validate-seeded  mistakes in a copy of the repository, one after the other: `medweave validate` must tell each once
@@ -35,9 +36,9 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 TESTBED := deployments/testbed/testbed.py
 
-.PHONY: help env demo test check validate-seeded cases leaks bench docs constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults resume conformance
+.PHONY: help env demo quick test check validate-seeded cases leaks bench docs constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults resume conformance
 help:
-	@sed -n '2,28p' Makefile | cut -c3-
+	@sed -n '2,29p' Makefile | cut -c3-
 
 env: $(INSTALLED)
 
@@ -71,10 +72,18 @@ leaks: $(INSTALLED)
 # then is run once more. In the order in which they are collected, the slow files come first (tests/conftest.py): pytest-xdist's own order
 # begins with the files of many tests and ends with the slowest.
 SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+STARTED := $(shell date +%s)
+TIMINGS = --timings build/tests/$@.json --timings-since $(STARTED)
+quick: $(INSTALLED)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m 'not slow' $(TIMINGS) tests/unit
+
 test: check
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) || case $$? in \
-	  1) $(BIN)/python -m pytest --last-failed --last-failed-no-failures none;; \
-	  3) $(BIN)/python -m pytest $(SIDE_BY_SIDE) --unfinished;; \
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(TIMINGS) || case $$? in \
+	  1) $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(TIMINGS);; \
+	  3) $(BIN)/python -m pytest $(SIDE_BY_SIDE) --unfinished $(TIMINGS);; \
 	  *) exit 1;; \
 	esac
 
