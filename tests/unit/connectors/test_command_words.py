@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from decimal import Decimal
@@ -13,8 +14,10 @@ from hypothesis import strategies as st
 from ruamel.yaml.scalarfloat import ScalarFloat
 from schema_salad.utils import yaml_no_ts
 from streamflow.core.exception import WorkflowExecutionException
+from streamflow.core.workflow import CommandTokenProcessor
 
 from medweave_connectors.command_words import command_words, decimal_text
+from medweave_connectors.quoting import CommandWords
 from support.command_lines import by_cwltool, by_engine, tool_document
 
 INTS = st.integers(-(2**31), 2**31 - 1)
@@ -139,3 +142,16 @@ def test_a_value_of_none_of_the_types_is_an_error() -> None:
     field = {"name": "n", "type": ["int", "boolean"], "inputBinding": {}}
     with pytest.raises(WorkflowExecutionException, match="none of the types"):
         command_words([], [field], {"n": "a"}, lambda text, _: text)
+
+
+def test_a_command_is_the_same_after_the_engine_has_loaded_it_for_a_retry() -> None:
+    fields = [{"name": "n", "type": "double", "inputBinding": {"prefix": "-n"}}]
+    words = CommandWords([{"valueFrom": "$(inputs.n)"}], fields, True)
+
+    async def loaded() -> Any:
+        row = json.loads(json.dumps(await words.save(None)))
+        return await CommandTokenProcessor.load(row, None)
+
+    found = asyncio.run(loaded())
+    assert isinstance(found, CommandWords)
+    assert (found.arguments, found.inputs, found.is_shell_command) == (words.arguments, fields, True)
