@@ -14,6 +14,7 @@ import pytest
 
 from medweave_connectors.cleaning import clean
 from medweave_connectors.pods import owner
+from medweave_connectors.record.ownership import owner_of
 from support.api_server import NAMESPACE
 from support.engine import Run, start, wait_until
 from support.job_server import JobServer, job_cluster, standing_pod
@@ -343,6 +344,7 @@ def cleaned(folder: Path, run: Path) -> dict[str, dict[str, list[str]]]:
     place = {"name": "pods", "type": "medweave.kubernetes", "config": config, "places": [(None, f"{folder}/in-pods")]}
     asked = {
         "run_id": run.name,
+        "token": owner_of(run, run.name).token,
         "pid": first["data"]["pid"],
         "has_folders": True,
         "file": str(folder / "streamflow.yml"),

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medweave_connectors.placement.folder_commands import STORE, remove_traces
+from medweave_connectors.placement.folder_commands import MARK, STORE, remove_traces
+from medweave_connectors.record.ownership import RunOwner
 from medweave_connectors.transfer import digest, far_files, looked_here, manifest, many, memo, seal, store
 from medweave_connectors.transfer.store import Store
 from support import store_runs
@@ -23,6 +24,7 @@ from support.engine import wait_until
 from support.old_python import assert_is_python
 from support.transfers import Places, places
 
+TOKEN = "0123456789abcdef"
 NUM_FILES = 600  # more than one process reads
 NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
     lambda name: name not in {".", ".."}
@@ -326,8 +328,9 @@ def test_a_folder_of_another_file_system_is_not_copied_there(tmp_path: Path) -> 
 def test_who_cleans_a_run_removes_the_names_that_came_with_it(runs: Runs) -> None:
     runs.send()
     runs.ready()
-    (runs.at.target.parent / ".medweave-run").touch()
-    subprocess.run(["sh", "-c", remove_traces(str(runs.workdir), "run-1")], check=True)
+    owner = RunOwner("run-1", TOKEN)
+    (runs.at.target.parent / MARK).write_text(owner.mark)
+    subprocess.run(["sh", "-c", remove_traces(str(runs.workdir), owner)], check=True)
     assert [each for each in (runs.workdir / STORE).rglob("*") if each.is_file()] == []
 
 

@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 
 from medweave_connectors.errors import NoRoom
-from medweave_connectors.placement.folder_commands import make, remove_traces, without_spares
+from medweave_connectors.placement.folder_commands import MARK, make, remove_traces, without_spares
+from medweave_connectors.record.ownership import RunOwner
 from medweave_connectors.transfer import store
 from medweave_connectors.transfer.store import Store
 from support.engine import wait_until
 from support.store_runs import Runs
 from support.transfers import places, replaced
+
+TOKEN = "0123456789abcdef"
 
 
 @pytest.fixture
@@ -123,7 +126,7 @@ def test_what_nobody_has_used_for_so_long_goes_with_the_old_runs(runs: Runs) -> 
         runs.next()
     runs.end(1)
     for days, left in ((1, 2), (0, 1)):  # not a day ago; a file system's clock cannot be set back
-        line = make(str(runs.workdir), f"later-{days}", keep_days=days)
+        line = make(str(runs.workdir), RunOwner(f"later-{days}", TOKEN), keep_days=days)
         subprocess.run(["sh", "-c", line], check=True, stdout=subprocess.DEVNULL)
         assert len(runs.blobs()) == left
 
@@ -160,7 +163,7 @@ def test_files_that_several_of_them_have_go_with_the_last_one(runs: Runs) -> Non
         (spares[at] / f"{number}").hardlink_to(runs.root / "derived" / "00" / name)
     for spare, days in zip(spares, (30, 20, 1), strict=True):
         os.utime(spare, (time.time() - days * 86400,) * 2)
-    line = make(str(runs.workdir), "later", keep_days=14)
+    line = make(str(runs.workdir), RunOwner("later", TOKEN), keep_days=14)
     subprocess.run(["sh", "-c", line], check=True, stdout=subprocess.DEVNULL)
     assert [each.exists() for each in blobs] == [False, False, True]
     assert [each.exists() for each in spares] == [False, False, True]
@@ -179,7 +182,7 @@ def test_what_stood_ready_for_so_long_goes_with_its_files(runs: Runs, days: int)
     (runs.workdir / "used").hardlink_to(blobs[1])
     later = time.time() + 2 * 86400
     os.utime(spares[2], (later, later))
-    line = make(str(runs.workdir), "later", keep_days=days)
+    line = make(str(runs.workdir), RunOwner("later", TOKEN), keep_days=days)
     subprocess.run(["sh", "-c", line], check=True, stdout=subprocess.DEVNULL)
     assert [each.exists() for each in blobs] == [days == 1, True, True]
     assert [each.exists() for each in spares] == [days == 1, days == 1, True]
@@ -190,7 +193,8 @@ def test_who_cleans_a_run_removes_what_came_with_it(runs: Runs) -> None:
         (runs.at.source / name).write_bytes(name.encode())
         runs.send(name)
         runs.next()
-    (runs.workdir / "run-1" / ".medweave-run").touch()
-    subprocess.run(["sh", "-c", remove_traces(str(runs.workdir), "run-1")], check=True)
+    owner = RunOwner("run-1", TOKEN)
+    (runs.workdir / "run-1" / MARK).write_text(owner.mark)
+    subprocess.run(["sh", "-c", remove_traces(str(runs.workdir), owner)], check=True)
     assert not (runs.workdir / "run-1").exists()
     assert [each.read_bytes() for each in runs.blobs()] == [b"second"]
