@@ -73,13 +73,13 @@ def changes(template: Dataset) -> st.SearchStrategy[Change]:
 
 
 def _places(dataset: Dataset, path: tuple[tuple[str, int], ...]) -> list[tuple[tuple[tuple[str, int], ...], str]]:
-    found = []
+    places = []
     for element in dataset:
-        found.append((path, element.keyword))
+        places.append((path, element.keyword))
         if element.VR == "SQ":
             for index, item in enumerate(element.value):
-                found += _places(item, (*path, (element.keyword, index)))
-    return found
+                places += _places(item, (*path, (element.keyword, index)))
+    return places
 
 
 @st.composite

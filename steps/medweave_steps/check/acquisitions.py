@@ -1,6 +1,6 @@
 """Whether the slices of a series belong to one acquisition and one reconstruction.
 
-Harmless patterns: one value; a value of its own for each slice (axial scans of one slice per rotation); blocks of slices
+Harmless patterns: one value; a different value for each slice (axial scans of one slice per rotation); blocks of slices
 (several slices per rotation, or table positions one after the other). A value that returns after another one means that two
 acquisitions alternate along the stack.
 """

@@ -37,7 +37,7 @@ PLANE_ATTRIBUTES = (
 
 _HOUNSFIELD_CODES = ("[hnsf'U]", "hnsf'U")  # UCUM
 _SAME_CONVERSION = 1e-6
-# Attributes whose unusable values leave the pixels or their meaning unknown. Geometry and rescaling have checks of their own.
+# Attributes whose unusable values leave the pixels or their meaning unknown. `check` judges geometry and rescaling separately.
 _NEEDED = frozenset(
     (
         "NumberOfFrames", "Rows", "Columns", "SamplesPerPixel", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation",

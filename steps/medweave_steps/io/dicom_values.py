@@ -92,7 +92,7 @@ class HeaderValues:
 def has_other_cause(error: BaseException) -> bool:
     """True for an error that no value of a header causes: one of medweave's own, of the system, or of too little memory.
 
-    pydicom raises OSErrors of its own for damaged values, and wraps those of the system in such ones.
+    pydicom raises OSErrors without a number for damaged values, and wraps those of the system in such ones.
     """
     cause: BaseException | None = error
     while isinstance(cause, OSError) and cause.errno is None:

@@ -26,7 +26,7 @@ _SHORT_VR = frozenset(b"AE AS AT CS DA DS DT FL FD IS LO LT PN SH SL SS ST TM UI
 _TEXT_VR = frozenset(b"AE AS CS DA DS DT IS LO LT PN SH ST TM UI UT".split())
 _LONG_VR = frozenset(b"OB OD OF OL OV OW SQ SV UC UN UR UT UV".split())
 
-# VRs that an attribute may have for each way to read its value; another one is left to pydicom.
+# VRs that an attribute may have for each way to read its value; pydicom reads any other.
 _VR_OF_KIND = {"text": _TEXT_VR, "words": _TEXT_VR, "numbers": frozenset((b"DS",)), "short": frozenset((b"US",)),
                "bytes": frozenset((b"US", b"SS"))}  # fmt: skip
 

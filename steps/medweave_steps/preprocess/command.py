@@ -13,7 +13,7 @@ from medweave_steps.preprocess.config import DEFAULT_FRACTIONS, PreprocessConfig
 from medweave_steps.runtime.verb import StepContext, Verb
 
 if TYPE_CHECKING:
-    from medweave_steps.preprocess.case import CaseFailed
+    from medweave_steps.preprocess.case import CaseDone, CaseFailed, CaseJob
 
 DESCRIPTION = """\
 Turns every case of a checked cohort to the axes Right, Anterior, Superior, resamples it linearly to --spacing-mm, clips it
@@ -34,9 +34,8 @@ Memory: a series of 512 x 512 x 600 takes less than 4 GB; cases are prepared on 
 
 def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
     """Writes the prepared cohort and returns the figures of the run report."""
-    from medweave_steps.preprocess.case import CaseDone, CaseFailed, CaseJob, attempt_case, check_files
+    from medweave_steps.preprocess.case import CaseJob, check_files
     from medweave_steps.preprocess.layout import make_folders, places_of, write_cohort_file
-    from medweave_steps.runtime.pool import finished_cases
     from medweave_steps.runtime.write import atomic_directory
 
     index, settings = _inputs(config)
@@ -47,9 +46,6 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
         check_files(config.cohort, entry)
     _load_libraries(entries)
     places = places_of(splits, entries, cases_per_batch=config.cases_per_batch)
-    done: dict[str, CaseDone] = {}
-    failed: list[CaseFailed] = []
-    progress = context.progress(unit="case", total=len(entries))
     with atomic_directory(config.output) as output:
         folders = make_folders(output, places)
         jobs = [
@@ -66,16 +62,7 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
             )
             for entry in entries
         ]
-        for result in finished_cases(attempt_case, jobs, num_processes=context.num_threads):
-            if isinstance(result, CaseFailed):
-                failed.append(result)
-                progress.step(f"{result.case_id}, left out")
-                continue
-            done[result.case_id] = result
-            shape = " x ".join(map(str, result.figures["shape"]))
-            progress.step(f"{result.case_id}, {shape} voxels", seconds=result.figures["seconds"])
-        if failed and not done:
-            raise _all_failed(failed)
+        done, failed = _prepare_all(jobs, context)
         for place in places:
             write_cohort_file(
                 output, place, index=index, settings=settings, splits=splits, split_seed=config.split_seed, done=done
@@ -91,6 +78,31 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
             context.notice(text)
     figures = [done[entry.case_id].figures for entry in entries]
     return {**_results(entries, splits, settings, figures, len(places) - 1), "num_failed_cases": len(failed)}
+
+
+def _prepare_all(jobs: Sequence[CaseJob], context: StepContext) -> tuple[dict[str, CaseDone], list[CaseFailed]]:
+    """Prepare all cases; return the prepared ones by case id, and those whose data cannot be used.
+
+    Raises:
+        UserInputError: not one case can be prepared.
+    """
+    from medweave_steps.preprocess.case import CaseFailed, attempt_case
+    from medweave_steps.runtime.pool import finished_cases
+
+    done: dict[str, CaseDone] = {}
+    failed: list[CaseFailed] = []
+    progress = context.progress(unit="case", total=len(jobs))
+    for result in finished_cases(attempt_case, jobs, num_processes=context.num_threads):
+        if isinstance(result, CaseFailed):
+            failed.append(result)
+            progress.step(f"{result.case_id}, left out")
+            continue
+        done[result.case_id] = result
+        shape = " x ".join(map(str, result.figures["shape"]))
+        progress.step(f"{result.case_id}, {shape} voxels", seconds=result.figures["seconds"])
+    if failed and not done:
+        raise _all_failed(failed)
+    return done, failed
 
 
 def _all_failed(failed: Sequence[CaseFailed]) -> UserInputError:

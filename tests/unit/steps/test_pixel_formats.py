@@ -1,4 +1,4 @@
-"""Pixels are read by the format of their own file, or refused by name; both readers and the decoding processes agree."""
+"""Pixels are read by the format of their file, or refused by name; both readers and the decoding processes agree."""
 
 from __future__ import annotations
 
