@@ -7,7 +7,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 from pydicom.dataset import Dataset, FileMetaDataset
-from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
+from pydicom.uid import CTImageStorage, EnhancedCTImageStorage, ExplicitVRLittleEndian
 
 NUM_SLICES = 24
 SIDE = 96
@@ -112,3 +112,36 @@ def save_nifti(path: Path, volume: np.ndarray, affine: np.ndarray = CHEST_AFFINE
     image.header.set_xyzt_units("mm")
     nibabel.save(image, path)
     return path
+
+
+def enhanced_ct(hu: np.ndarray | None = None, *, slice_mm: float = 8.0) -> Dataset:
+    """Return the chest as one Enhanced CT object with a functional group for each frame."""
+    volume = chest_hu() if hu is None else hu
+    dataset = ct_slice(volume[0], 0.0, 1)
+    for keyword in ("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "SliceThickness", "RescaleType"):
+        delattr(dataset, keyword)
+    del dataset.RescaleSlope, dataset.RescaleIntercept
+    dataset.SOPClassUID = dataset.file_meta.MediaStorageSOPClassUID = EnhancedCTImageStorage
+    dataset.NumberOfFrames = len(volume)
+    dataset.SharedFunctionalGroupsSequence = _item(
+        PlaneOrientationSequence=_item(ImageOrientationPatient=[1, 0, 0, 0, 1, 0]),
+        PixelMeasuresSequence=_item(PixelSpacing=[3.6, 3.6], SliceThickness=slice_mm),
+        PixelValueTransformationSequence=_item(RescaleSlope=1, RescaleIntercept=-1024, RescaleType="HU"),
+    )
+    dataset.PerFrameFunctionalGroupsSequence = [
+        _item(
+            PlanePositionSequence=_item(ImagePositionPatient=[-170, -170, slice_mm * index]),
+            FrameContentSequence=_item(DimensionIndexValues=[1, index + 1]),
+            CTImageFrameTypeSequence=_item(FrameType=["ORIGINAL", "PRIMARY", "VOLUME", "NONE"]),
+        )[0]
+        for index in range(len(volume))
+    ]
+    dataset.PixelData = np.clip(np.rint(volume + 1024), 0, 65535).astype("<u2").tobytes()
+    return dataset
+
+
+def _item(**attributes: object) -> list[Dataset]:
+    item = Dataset()
+    for keyword, value in attributes.items():
+        setattr(item, keyword, value)
+    return [item]

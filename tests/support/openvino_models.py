@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from medweave_steps.contracts.labels import PRESETS
+from medweave_steps.contracts.labels import LUNG_NODULE, PRESETS
 from medweave_steps.contracts.model import InputContract, ModelCard, Postprocessing
 from medweave_steps.io.model_folder import write_card
 
 WINDOW_HU = (-1000.0, 400.0)
+NODULE_ANYWHERE = dataclasses.replace(LUNG_NODULE, anatomy=None)  # for volumes without lungs
 
 
 def tiny_card(**changes: Any) -> ModelCard:

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from medweave_steps.check.acquisitions import check_one_acquisition
+from medweave_steps.check.hounsfield import check_hounsfield, check_range
 from medweave_steps.contracts.cohort import CaseEntry, Finding
 from medweave_steps.contracts.labels import Label, LabelMerge, shown
 from medweave_steps.contracts.volume import CT_CHANNELS
@@ -75,6 +77,11 @@ class NiftiCase:
 def examine_dicom(cohort: Path, series: FoundSeries, rules: MaskRules, *, num_threads: int) -> Examined:
     """Judges one CT series and its segmentation; reads every pixel byte once, decodes at most one plane."""
     result = Examined(name=series.name)
+    try:
+        _check_defects(series)
+    except FindingError as error:
+        result.findings.append(error.finding)
+        return result
     if not is_stack(series.planes):
         images = "1 image" if len(series.planes) == 1 else f"{len(series.planes)} images"
         what = f"{series.name}: {images} of one place (not a volume), left aside."
@@ -88,8 +95,9 @@ def examine_dicom(cohort: Path, series: FoundSeries, rules: MaskRules, *, num_th
         patient = _patient_of(series, result)
         _check_references(series, result)
         _check_whole(series.planes, series.name)
-        _check_rescale(series.planes, series.name)
+        _check_units(series, result)
         volume = assemble(series.planes, series.name)
+        check_one_acquisition(volume.planes, series.name)
         content, result.bytes_read = _check_pixels(cohort, volume, series.name, result, num_threads)
         mask_file = _only_mask(series)
         if mask_file is not None:
@@ -192,7 +200,7 @@ def _check_references(series: FoundSeries, result: Examined) -> None:
 
 def _check_whole(planes: Sequence[Plane], name: SeriesName) -> None:
     """Told before the geometry: a header that breaks off lacks both, and the copy is to blame, not the scanner."""
-    lacking = sum(plane.pixel_offset is None and plane.position_lps is None for plane in planes)
+    lacking = sum(map(_is_cut_off, planes))
     if lacking:
         raise name.refuse(
             "truncated-file",
@@ -203,25 +211,29 @@ def _check_whole(planes: Sequence[Plane], name: SeriesName) -> None:
         )
 
 
-def _check_rescale(planes: Sequence[Plane], name: SeriesName) -> None:
-    lacking = sum(plane.slope is None or plane.intercept is None or plane.slope == 0 for plane in planes)
-    if lacking:
-        raise name.refuse(
-            "no-rescale",
-            f"{lacking} of {len(planes)} slices do not say how stored values become HU.",
-            seen="no usable RescaleSlope and RescaleIntercept",
-            expected="both in every slice",
-            do="export the series again from the archive or the scanner, as the original images",
+def _is_cut_off(plane: Plane) -> bool:
+    return plane.pixel_offset is None and plane.position_lps is None
+
+
+def _check_defects(series: FoundSeries) -> None:
+    """Refuse files whose pixels cannot be used; files that end inside their header are left to `_check_whole`."""
+    cut_off = {plane.file for plane in series.planes if _is_cut_off(plane)}
+    defects = [file.defect for file in series.defective if file.defect and file.file not in cut_off]
+    if defects:
+        first = defects[0]
+        raise series.name.refuse(
+            first.code,
+            f"{len(defects)} of {len(series.files) + len(series.masks)} files: {first.what}.",
+            seen=first.seen,
+            expected=first.expected,
+            do="export the series again from the archive or the scanner",
         )
-    types = sorted({plane.rescale_type for plane in planes} - {"HU", "US", ""})
-    if types:
-        raise name.refuse(
-            "not-hu",
-            "its values are not in Hounsfield units.",
-            seen=f"rescale type {', '.join(types)}",
-            expected="HU",
-            do="use the conventional CT reconstruction of this scan",
-        )
+
+
+def _check_units(series: FoundSeries, result: Examined) -> None:
+    names = {plane.file for plane in series.planes}
+    image_types = [file.image_type for file in series.files if file.file in names]
+    result.findings += check_hounsfield(series.planes, image_types, series.name)
 
 
 def _check_pixels(
@@ -237,10 +249,16 @@ def _check_pixels(
         _check_air(next(dicom_pixels.iterate(cohort, [middle], num_workers=1)), result)
     except dicom_pixels.PixelError as error:
         raise pixel_refusal(name, error) from error
+    except EOFError as error:
+        raise name.refuse(
+            "truncated-file", "a file is cut off.", seen="a file that ends inside its pixel data", expected="complete files",
+            do="copy or export the series again",
+        ) from error  # fmt: skip
     return content
 
 
 def _check_air(plane_hu: FloatArray, result: Examined) -> None:
+    check_range(plane_hu, result.name)
     lowest, highest = float(plane_hu.min()), float(plane_hu.max())
     if lowest > NO_AIR_HU:
         what = f"{result.name}: no air in the middle slice; are the values Hounsfield units?"

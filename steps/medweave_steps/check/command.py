@@ -21,9 +21,10 @@ channel), or plain NIfTI (volumes, and masks of the same names in labels/ of the
 splits.json ({"test": [case ids]}) and cohort_card.json are read where there are any. The pairs of volume and mask are printed.
 --labels declares the labels once; preprocess, train and segment take them over. Masks with several foreground values need
 --merge-labels: labels are never merged silently.
-Refuses: missing, double, tilted or unevenly spaced slices, mixed series, masks on another grid, undeclared or several labels,
-a mask that fits two volumes, patients in two splits, files that cannot be read. Lengths are in mm, values in HU. Every error is
-printed, then the exit code is 65."""
+Refuses: missing, double, tilted or unevenly spaced slices, mixed series or acquisitions, values that are not HU, headers
+without usable geometry or pixel format, masks on another grid, undeclared or several labels, a mask that fits two volumes,
+patients in two splits, files that cannot be read. Lengths are in mm, values in HU. Every error is printed, then the exit code
+is 65."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

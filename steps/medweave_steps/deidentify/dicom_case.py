@@ -12,7 +12,6 @@ from typing import Any
 
 from medweave_steps import __version__
 from medweave_steps.contracts.cohort import Finding
-from medweave_steps.contracts.errors import StepError
 from medweave_steps.deidentify.burned_in import TextSearch
 from medweave_steps.deidentify.header import HeaderCleaner
 from medweave_steps.deidentify.identifiers import identifiers_of
@@ -20,6 +19,7 @@ from medweave_steps.deidentify.pixels import UnreadablePixelsError, planes_of, s
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
 from medweave_steps.io.dicom_header import SEGMENTATION, load_pydicom
 from medweave_steps.io.dicom_uids import fill_from_file_meta
+from medweave_steps.io.dicom_values import has_other_cause
 from medweave_steps.io.findings import FindingError, refuse
 from medweave_steps.runtime.imports import require
 
@@ -142,9 +142,9 @@ def _new_file(content: bytes, job: SeriesJob, cleaner: HeaderCleaner, search: Te
         is_image = _look_at_pixels(dataset, syntax, search, job.ordinal)
         instance_uid = str(dataset.get("SOPInstanceUID") or "").strip()
         return _NewFile(instance_uid=instance_uid, is_image=is_image, content=_cleaned(dataset, syntax, cleaner))
-    except (StepError, MemoryError):
-        raise
     except Exception as error:  # pydicom raises many kinds for damaged files; their texts may quote values
+        if has_other_cause(error):
+            raise
         raise _unreadable(job.ordinal) from error
 
 

@@ -9,7 +9,15 @@ from pathlib import Path
 
 from medweave_steps.contracts.cohort import Finding
 from medweave_steps.io.copies import find_same_uids
-from medweave_steps.io.dicom_header import CT_IMAGE, ENHANCED_CT, SECONDARY_CAPTURE, SEGMENTATION, DicomFile, read_file
+from medweave_steps.io.dicom_header import (
+    CT_IMAGE,
+    ENHANCED_CT,
+    SECONDARY_CAPTURE,
+    SEGMENTATION,
+    DicomFile,
+    HeaderDefect,
+    read_file,
+)
 from medweave_steps.io.findings import refuse
 from medweave_steps.io.patients import issuers_by_patient_id, joined_issuer, without_absent_issuers
 
@@ -105,6 +113,8 @@ def find_series(cohort: Path, names: Sequence[str]) -> FoundCohort:
             by_uid[file.study_uid, file.series_uid] = series
         series.files.append(name)
         delivered.append(file)
+        if file.defect is not None and series.ordinal not in {ordinal for ordinal, _ in found.findings}:
+            found.findings.append((series.ordinal, _defective(series.ordinal, file.defect)))
         identities.setdefault(series.study_key, set()).add((file.patient_id, file.issuer))
     found.series = list(by_uid.values())
     _leave_copies_aside(cohort, found, delivered)
@@ -169,6 +179,16 @@ def _ambiguous_issuer(ordinal: int) -> Finding:
         seen="no IssuerOfPatientID (0010,0021) in its study",
         expected="IssuerOfPatientID in all studies of that PatientID",
         do="add the issuer, or leave the series out: --on-error skip",
+    ).finding
+
+
+def _defective(ordinal: int, defect: HeaderDefect) -> Finding:
+    return refuse(
+        defect.code,
+        f"series {ordinal}: {defect.what}.",
+        seen=defect.seen,
+        expected=defect.expected,
+        do="export the series again from the archive or the scanner, or leave it out: --on-error skip",
     ).finding
 
 

@@ -79,6 +79,7 @@ def _native_range(plane: Plane, offset: int) -> Ranges:
     promised = plane.pixel_bytes or 0
     if offset + promised > plane.file_bytes:
         raise _cut_off(f"{plane.file_bytes:,} bytes", f"{offset + promised:,} bytes, as its header says")
+    _check_length(plane, promised)
     if promised < size * plane.num_frames:
         raise _cut_off(
             f"{promised:,} bytes of pixel data",
@@ -86,6 +87,20 @@ def _native_range(plane: Plane, offset: int) -> Ranges:
             f"pixels of {plane.layout.bits_allocated} bits",
         )
     return ((offset + plane.frame * size, size),)
+
+
+def _check_length(plane: Plane, num_bytes: int) -> None:
+    """Refuse uncompressed pixel data with a row or more behind the last frame: then the header states the wrong size."""
+    layout = plane.layout
+    expected = layout.plane_bytes * plane.num_frames
+    if num_bytes >= expected + layout.plane_bytes // layout.rows:
+        raise PixelError(
+            "pixels-disagree", "its pixel data do not agree with its header.",
+            seen=f"{num_bytes:,} bytes of pixel data",
+            expected=f"{expected:,} bytes for {plane.num_frames} x {layout.rows} x {layout.columns} pixels of "
+            f"{layout.bits_allocated} bits",
+            do="export the series again from the archive or the scanner",
+        )  # fmt: skip
 
 
 def _frame_table(path: Path, plane: Plane, offset: int) -> list[Ranges]:
@@ -137,11 +152,18 @@ def check_decodable(layout: PixelLayout) -> None:
     Raises:
         PixelError: says the transfer syntax in words, and what helps.
     """
-    if layout.bits_allocated not in (8, 16, 32) or layout.bits_stored > layout.bits_allocated:
+    shift = layout.high_bit + 1 - layout.bits_stored
+    is_packed = layout.native or layout.transfer_syntax == decode_worker.RLE  # cells as the header describes them
+    if (
+        layout.bits_allocated not in (8, 16, 32)
+        or not 0 <= shift <= layout.bits_allocated - layout.bits_stored
+        or (shift and not is_packed)
+    ):
         raise PixelError(
-            "unsupported-pixels", "its pixels are stored in a way that is not read here.",
-            seen=f"{layout.bits_stored} of {layout.bits_allocated} bits",
-            expected="8, 16 or 32 bits allocated", do="convert the series to 16 bits",
+            "unsupported-pixels", "its pixels are stored in a way that cannot be read.",
+            seen=f"{layout.bits_stored} of {layout.bits_allocated} bits, the highest in position {layout.high_bit}",
+            expected="8, 16 or 32 bits allocated, the highest stored bit in position BitsStored - 1",
+            do="convert the series to 16 bits",
         )  # fmt: skip
     if layout.native:
         return
@@ -201,10 +223,7 @@ def to_hu(stored: npt.NDArray[Any], plane: Plane, *, padding_hu: float = AIR_HU)
     layout = plane.layout
     assert plane.slope is not None
     assert plane.intercept is not None
-    values = stored.astype(stored.dtype.newbyteorder("="), copy=False)
-    unused = values.dtype.itemsize * 8 - layout.bits_stored
-    if unused > 0:  # bits above the stored ones may hold overlays
-        values = np.right_shift(np.left_shift(values, unused), unused)
+    values = stored_numbers(stored, layout)
     hu = values.astype(np.float32)
     if plane.slope != 1:
         hu *= np.float32(plane.slope)
@@ -213,7 +232,20 @@ def to_hu(stored: npt.NDArray[Any], plane: Plane, *, padding_hu: float = AIR_HU)
     if layout.padding is not None:
         low, high = layout.padding
         hu[(stored >= low) & (stored <= high)] = padding_hu
+        if values is not stored:  # padding as a cell, or as the value without the bits that do not belong to it
+            hu[(values >= low) & (values <= high)] = padding_hu
     return hu
+
+
+def stored_numbers(stored: npt.NDArray[Any], layout: PixelLayout) -> npt.NDArray[Any]:
+    """Return stored values in native byte order without bits that are not part of them, which may hold overlays."""
+    values = stored.astype(stored.dtype.newbyteorder("="), copy=False)
+    cell = values.dtype.itemsize * 8
+    if cell <= layout.bits_stored:
+        return values
+    above = cell - 1 - layout.high_bit
+    numbers: npt.NDArray[Any] = np.right_shift(np.left_shift(values, above), cell - layout.bits_stored)
+    return numbers
 
 
 def iterate(
@@ -306,11 +338,17 @@ def _read_native(
 
 
 def stored_bytes(folder: Path, plane: Plane, ranges: Ranges) -> bytes:
-    """A plane's bytes as stored; for a deflated file, as inflated."""
+    """Return a plane's bytes as stored; for a deflated file, as inflated.
+
+    Raises:
+        EOFError: the file ends inside its pixel data.
+        PixelError: a deflated file holds more pixel data than its header states.
+    """
     if plane.layout.transfer_syntax != DEFLATED:
         return decode_worker.read_ranges(str(folder / plane.file), ranges)
     (start, length) = ranges[0]
     data = _inflated(str(folder / plane.file))
+    _check_length(plane, len(data))
     if len(data) < start + length:
         raise EOFError("the inflated file ends inside its pixel data")
     return data[start : start + length]
@@ -318,5 +356,7 @@ def stored_bytes(folder: Path, plane: Plane, ranges: Ranges) -> bytes:
 
 @functools.lru_cache(maxsize=2)
 def _inflated(path: str) -> bytes:
-    dataset = load_pydicom().dcmread(path)
-    return bytes(dataset.get("PixelData") or b"")
+    try:
+        return bytes(load_pydicom().dcmread(path).get("PixelData") or b"")
+    except Exception as error:  # zlib and pydicom raise many kinds for damaged data
+        raise EOFError("the file cannot be inflated") from error

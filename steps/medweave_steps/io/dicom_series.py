@@ -18,6 +18,8 @@ SAME_PLACE_MM = 0.01
 GAP_TOLERANCE = 0.05  # share of the spacing by which one gap may differ: rounding of positions in the header
 LATTICE_TOLERANCE = 0.1  # share of the spacing by which a slice may lie beside the regular lattice
 COSINE_TOLERANCE = 1e-3
+SPACING_RANGE_MM = (0.001, 50.0)
+MAX_EXTENT_MM = 3000.0
 SIDEWAYS_TOLERANCE = 0.25  # share of a pixel by which positions may leave the slice normal
 
 FloatVector = npt.NDArray[np.float64]
@@ -80,7 +82,9 @@ def assemble(planes: Sequence[Plane], name: SeriesName) -> DicomVolume:
     affine[:3, 2] = row * first.pixel_spacing_mm[1]
     affine[:3, 3] = points[0]
     shape = (len(ordered), first.layout.rows, first.layout.columns)
-    return DicomVolume(planes=tuple(ordered), grid=Grid(shape=shape, affine=affine_rows(lps_to_ras(affine))))
+    grid = Grid(shape=shape, affine=affine_rows(lps_to_ras(affine)))
+    _check_size(grid, name)
+    return DicomVolume(planes=tuple(ordered), grid=grid)
 
 
 def place_text(plane: Plane) -> str:
@@ -107,10 +111,7 @@ def is_stack(planes: Sequence[Plane]) -> bool:
 
 def _check_complete(planes: Sequence[Plane], name: SeriesName) -> None:
     for words, lacking in (
-        (
-            "ImagePositionPatient",
-            [p for p in planes if p.position_lps is None or not np.isfinite(p.position_lps).all()],
-        ),
+        ("ImagePositionPatient", [p for p in planes if p.position_lps is None]),
         ("ImageOrientationPatient", [p for p in planes if p.orientation is None]),
         ("PixelSpacing", [p for p in planes if p.pixel_spacing_mm is None or min(p.pixel_spacing_mm) <= 0]),
     ):
@@ -122,6 +123,22 @@ def _check_complete(planes: Sequence[Plane], name: SeriesName) -> None:
                 expected=f"{words} in every slice",
                 do="export the series again from the archive or the scanner, as the original images",
             )
+
+
+def _check_size(grid: Grid, name: SeriesName) -> None:
+    """Refuse voxels and volumes of a size that no scanner makes: later steps would need any amount of memory."""
+    spacing_mm = grid.spacing_mm
+    extent_mm = [n * step for n, step in zip(grid.shape, spacing_mm, strict=True)]
+    low, high = SPACING_RANGE_MM
+    if min(spacing_mm) < low or max(spacing_mm) > high or max(extent_mm) > MAX_EXTENT_MM:
+        raise name.refuse(
+            "unusable-geometry",
+            "its voxels or its extent have a size that no scanner makes.",
+            seen=f"voxels of {' x '.join(f'{x:g}' for x in spacing_mm)} mm, "
+            f"a volume of {' x '.join(f'{x:.0f}' for x in extent_mm)} mm",
+            expected=f"voxels of {low:g} to {high:g} mm and at most {MAX_EXTENT_MM:.0f} mm along each axis",
+            do="export the series again from the archive or the scanner, as the original images",
+        )
 
 
 def _check_alike(planes: Sequence[Plane], name: SeriesName) -> None:

@@ -31,6 +31,8 @@ def digest_of_plane(plane: Plane, data: bytes) -> bytes:
     """SHA-256 of one plane's rescaling and stored bytes."""
     layout = plane.layout
     how = f"{plane.slope} {plane.intercept} {layout.signed} {layout.bits_stored} {layout.padding} {layout.native}"
+    if layout.high_bit != layout.bits_stored - 1:
+        how += f" {layout.high_bit}"
     return hashlib.sha256(how.encode() + hashlib.sha256(data).digest()).digest()
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from medweave_steps.contracts.cohort import Finding
 from medweave_steps.io.copies import find_same_uids
+from medweave_steps.io.dicom_frames import has_colors, is_slice
 from medweave_steps.io.dicom_header import (
     CT_IMAGE,
     ENHANCED_CT,
@@ -45,19 +46,6 @@ _IMAGE_MODALITIES = (
     "RTIMAGE",
     "CT",
 )
-# Third and later values of ImageType of pictures that are not slices of the scan.
-_NOT_A_SLICE = {
-    "LOCALIZER",
-    "SCOUT",
-    "MIP",
-    "MAX_IP",
-    "MIN_IP",
-    "MINIP",
-    "PROJECTION IMAGE",
-    "VOLREN",
-    "VRT",
-    "SCREEN SAVE",
-}
 
 
 def case_id_of_series(series_uid: str) -> str:
@@ -114,6 +102,12 @@ class FoundSeries:
         ]
 
     @property
+    def defective(self) -> list[DicomFile]:
+        """Images and segmentations with a defect; pictures that are no slices are left out."""
+        slices = [file for file in self.files if not file.planes or any(map(is_scan_plane, file.planes))]
+        return [file for file in (*slices, *self.masks) if file.defect is not None]
+
+    @property
     def patients(self) -> set[tuple[str, str]]:
         """Return PatientID and issuer of the patients that its headers name: one in a correct series; empty if none."""
         return without_absent_issuers((file.patient_id, file.issuer if file.patient_id else "") for file in self.files)
@@ -150,14 +144,12 @@ def walk(folder: Path) -> Iterator[str]:
 
 
 def is_scan_plane(plane: Plane) -> bool:
-    """True for a slice of the scan; False for localizers, projections and colour pictures."""
-    words = {word.upper() for word in plane.frame_type}
-    return not words & _NOT_A_SLICE and not has_colors(plane)
+    """True for a slice of the scan; see `dicom_frames`."""
+    return is_slice(plane.frame_type, plane.layout.samples, plane.layout.photometric)
 
 
-def has_colors(plane: Plane) -> bool:
-    """Return whether stored values are colors (RGB and others) or numbers of a palette, which are not HU."""
-    return plane.layout.samples != 1 or plane.layout.photometric not in ("", "MONOCHROME1", "MONOCHROME2")
+def _is_color_plane(plane: Plane) -> bool:
+    return has_colors(plane.layout.samples, plane.layout.photometric)
 
 
 def is_reformat(plane: Plane) -> bool:
@@ -271,10 +263,10 @@ def _scans(candidates: list[FoundSeries], findings: list[Finding]) -> list[Found
     scans = []
     left_out = colors = 0
     for series in candidates:
-        colors_here = sum(has_colors(plane) for file in series.files for plane in file.planes)
+        colors_here = sum(_is_color_plane(plane) for file in series.files for plane in file.planes)
         colors += colors_here
         left_out += sum(len(file.planes) for file in series.files) - len(series.planes) - colors_here
-        if series.planes:
+        if series.planes or series.defective:
             scans.append(series)
             series.name = SeriesName(case_id=series.name.case_id, ordinal=len(scans))
     if left_out:

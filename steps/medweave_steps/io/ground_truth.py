@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from medweave_steps.contracts.labels import LabelMerge
 from medweave_steps.contracts.volume import Grid
 from medweave_steps.io.dicom_header import NATIVE, Plane, load_pydicom
 from medweave_steps.io.dicom_series import SeriesName
+from medweave_steps.io.dicom_values import has_other_cause
 from medweave_steps.io.findings import FindingError
 from medweave_steps.io.geometry import lps_to_ras
 from medweave_steps.io.labels import LabelArray, merge_values, value_table
@@ -24,6 +26,8 @@ from medweave_steps.io.nifti import open_nifti
 SAME_PLACE_VOXELS = 0.1  # share of a voxel by which a mask may lie beside its volume: rounding in headers
 COSINE_TOLERANCE = 1e-3
 FRACTION = 0.5
+
+_P = ParamSpec("_P")
 
 
 def read_nifti_mask(path: Path, grid: Grid, name: SeriesName, merges: Sequence[LabelMerge] = ()) -> LabelArray:
@@ -81,6 +85,23 @@ def check_same_grid(mask: Grid, grid: Grid, name: SeriesName) -> None:
         )
 
 
+def _refuses_odd_headers(read: Callable[_P, LabelArray]) -> Callable[_P, LabelArray]:
+    """Turn whatever an odd header raises, and whatever pydicom raises for it, into the error about an unreadable mask."""
+
+    @functools.wraps(read)
+    def guarded(*args: _P.args, **options: _P.kwargs) -> LabelArray:
+        try:
+            return read(*args, **options)
+        except Exception as error:
+            if has_other_cause(error):
+                raise
+            name = next(value for value in (*args, *options.values()) if isinstance(value, SeriesName))
+            raise _damaged(name, f"a header that cannot be used ({type(error).__name__})") from error
+
+    return guarded
+
+
+@_refuses_odd_headers
 def read_dicom_segmentation(
     path: Path, slices: Sequence[Plane], grid: Grid, name: SeriesName, merges: Sequence[LabelMerge] = ()
 ) -> LabelArray:
@@ -149,9 +170,9 @@ def _read(path: Path, name: SeriesName) -> Any:
         if "PixelData" not in dataset:
             raise _damaged(name, "no pixel data")
         dataset.get("PerFrameFunctionalGroupsSequence")
-    except (OSError, FindingError):
-        raise
     except Exception as error:
+        if has_other_cause(error):
+            raise
         raise _damaged(name, type(error).__name__) from error
     return dataset
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import numpy as np
 
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.io.decode_worker import read_ranges
+from medweave_steps.io.dicom_frames import FrameCountError, frames_of, is_multi_frame, slices_of
 from medweave_steps.io.dicom_header import DEFLATED, EXPLICIT_BIG_ENDIAN, Plane, load_pydicom
 from medweave_steps.io.dicom_uids import fill_from_file_meta
+from medweave_steps.io.dicom_values import HeaderValues
 
 _EXPLICIT_LITTLE_ENDIAN = "1.2.840.10008.1.2.1"
 _IMPLICIT_LITTLE_ENDIAN = "1.2.840.10008.1.2"
@@ -100,43 +103,71 @@ def _copied(folder: Path, plane: Plane) -> bytes | None:
 
 
 def read_headers(path: Path) -> list[Any]:
-    """The datasets of `write_headers`, in order.
+    """Return the datasets of `write_headers`, in order.
 
     Raises:
         UserInputError: the file is not such a zip.
+        Exception: of pydicom, for a header that it cannot read.
     """
     pydicom = load_pydicom()
     try:
         with zipfile.ZipFile(path) as archive:
-            names = sorted(archive.namelist())
-            return [fill_from_file_meta(pydicom.dcmread(io.BytesIO(archive.read(name)))) for name in names]
-    except (zipfile.BadZipFile, EOFError) as error:
+            headers = [archive.read(name) for name in sorted(archive.namelist())]
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise UserInputError(
             "the source headers of a case cannot be read.",
             seen="source_headers.zip is not a complete zip file",
             expected="the file that preprocess wrote",
             do="run preprocess again",
         ) from error
+    return [fill_from_file_meta(pydicom.dcmread(io.BytesIO(header))) for header in headers]
 
 
 def frame_order(datasets: Sequence[Any]) -> list[tuple[int, int]]:
-    """Which frame of which dataset shows each slice.
+    """Return which frame of which dataset shows each slice; frames that are not slices are left out.
 
     Args:
-        datasets: what `read_headers` gives: one per slice, or one multi-frame dataset (or several).
+        datasets: as `read_headers` returns them: one per slice, or one multi-frame dataset (or several).
     Returns:
         (index into `datasets`, 0-based frame) per slice, sorted along the slice normal as the source array is.
+    Raises:
+        UserInputError: a dataset is not the header of an image that `check` accepts.
     """
+    if not any(is_multi_frame(dataset) for dataset in datasets):
+        return [(index, 0) for index in range(len(datasets))]
     places: list[tuple[float, int, int]] = []
     for index, dataset in enumerate(datasets):
-        groups = dataset.get("PerFrameFunctionalGroupsSequence")
-        if not groups:
-            places.append((float(index), index, 0))
-            continue
-        shared = dataset.SharedFunctionalGroupsSequence[0]
-        for frame, group in enumerate(groups):
-            oriented = group if group.get("PlaneOrientationSequence") else shared
-            cosines = np.asarray(oriented.PlaneOrientationSequence[0].ImageOrientationPatient, dtype=np.float64)
-            position = np.asarray(group.PlanePositionSequence[0].ImagePositionPatient, dtype=np.float64)
-            places.append((float(np.cross(cosines[:3], cosines[3:]) @ position), index, frame))
+        try:
+            frames = slices_of(dataset)
+        except FrameCountError as error:
+            raise _unusable_headers(str(error)) from error
+        for frame in frames:
+            if frame.orientation is None or frame.position_lps is None:
+                raise _unusable_headers("a frame without position or orientation")
+            cosines = np.asarray(frame.orientation)
+            places.append((float(np.cross(cosines[:3], cosines[3:]) @ frame.position_lps), index, frame.number))
     return [(index, frame) for _, index, frame in sorted(places)]
+
+
+def slice_position_lps(dataset: Any, number: int) -> tuple[float, ...]:
+    """Return ImagePositionPatient of a frame of an image, mm.
+
+    Raises:
+        UserInputError: the frame has no usable one.
+    """
+    try:
+        position = frames_of(HeaderValues(dataset))[number].position_lps
+    except (FrameCountError, IndexError):
+        position = None
+    if position is None:
+        raise _unusable_headers("a slice without a usable ImagePositionPatient")
+    return position
+
+
+def _unusable_headers(seen: str) -> UserInputError:
+    return UserInputError(
+        "the source headers of a case cannot be used.",
+        seen=f"{seen} (source_headers.zip)",
+        expected="the headers of a series that check accepted",
+        do="run check and preprocess again",
+    )

@@ -23,7 +23,12 @@ _PIXELS = 0x7FE00010
 _UNDEFINED = 0xFFFFFFFF
 _ITEM, _ITEM_END, _SEQUENCE_END = 0xFFFEE000, 0xFFFEE00D, 0xFFFEE0DD
 _SHORT_VR = frozenset(b"AE AS AT CS DA DS DT FL FD IS LO LT PN SH SL SS ST TM UI UL US".split())
+_TEXT_VR = frozenset(b"AE AS CS DA DS DT IS LO LT PN SH ST TM UI UT".split())
 _LONG_VR = frozenset(b"OB OD OF OL OV OW SQ SV UC UN UR UT UV".split())
+
+# VRs that an attribute may have for each way to read its value; another one is left to pydicom.
+_VR_OF_KIND = {"text": _TEXT_VR, "words": _TEXT_VR, "numbers": frozenset((b"DS",)), "short": frozenset((b"US",)),
+               "bytes": frozenset((b"US", b"SS"))}  # fmt: skip
 
 # Attribute to (keyword, how its value is read).
 _META = {0x00020002: ("MediaStorageSOPClassUID", "text"), 0x00020010: ("TransferSyntaxUID", "text")}
@@ -31,15 +36,22 @@ _WANTED: Mapping[int, tuple[str, str]] = {
     0x00080008: ("ImageType", "words"),
     0x00080016: ("SOPClassUID", "text"),
     0x00080018: ("SOPInstanceUID", "text"),
+    0x00080032: ("AcquisitionTime", "text"),
     0x00080060: ("Modality", "text"),
     0x00180015: ("BodyPartExamined", "text"),
     0x00100020: ("PatientID", "text"),
     0x00100021: ("IssuerOfPatientID", "text"),
+    0x00180010: ("ContrastBolusAgent", "text"),
+    0x00180060: ("KVP", "text"),
+    0x00181210: ("ConvolutionKernel", "words"),
+    0x00189361: ("MultienergyCTAcquisition", "text"),
     0x0020000D: ("StudyInstanceUID", "text"),
     0x0020000E: ("SeriesInstanceUID", "text"),
+    0x00200012: ("AcquisitionNumber", "text"),
     0x00200032: ("ImagePositionPatient", "numbers"),
     0x00200037: ("ImageOrientationPatient", "numbers"),
     0x00200052: ("FrameOfReferenceUID", "text"),
+    0x00200100: ("TemporalPositionIdentifier", "text"),
     0x00280002: ("SamplesPerPixel", "short"),
     0x00280004: ("PhotometricInterpretation", "text"),
     0x00280008: ("NumberOfFrames", "text"),
@@ -48,6 +60,7 @@ _WANTED: Mapping[int, tuple[str, str]] = {
     0x00280030: ("PixelSpacing", "numbers"),
     0x00280100: ("BitsAllocated", "short"),
     0x00280101: ("BitsStored", "short"),
+    0x00280102: ("HighBit", "short"),
     0x00280103: ("PixelRepresentation", "short"),
     0x00280120: ("PixelPaddingValue", "bytes"),
     0x00280121: ("PixelPaddingRangeLimit", "bytes"),
@@ -55,8 +68,10 @@ _WANTED: Mapping[int, tuple[str, str]] = {
     0x00281053: ("RescaleSlope", "text"),
     0x00281054: ("RescaleType", "text"),
 }
-# Sequences whose content matters: body parts, multi-frame images, segmentations, look-up tables.
-_TOO_MUCH = {0x00081115, 0x00082218, 0x00283000, 0x00620002, 0x52009229, 0x52009230}
+# Sequences whose content matters: body parts, multi-frame images, segmentations, look-up tables, units of real-world values.
+_TOO_MUCH = {0x00081115, 0x00082218, 0x00283000, 0x004008EA, 0x00409096, 0x00620002, 0x52009229, 0x52009230}
+# Rare attributes at the top level of a single-frame image, read by pydicom alone.
+_TOO_MUCH |= {0x0018937C, 0x00209241}
 
 
 class _GiveUp(Exception):
@@ -141,6 +156,8 @@ def _dataset(data: bytes, place: int, meta: Mapping[str, Any], *, explicit: bool
             if place > len(data):
                 raise _GiveUp
             keyword, kind = _WANTED[tag]
+            if explicit and vr not in _VR_OF_KIND[kind]:
+                raise _GiveUp
             values[keyword] = _value(data[start:place], kind)
 
 

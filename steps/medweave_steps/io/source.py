@@ -245,6 +245,8 @@ def _open_dicom(cohort: Path, entry: CaseEntry, name: SeriesName) -> DicomSource
             raise _changed(name, "a file that cannot be read") from error
         if header is None:
             raise _changed(name, "a file that is not DICOM")
+        if header.defect is not None:
+            raise _changed(name, "a file with another header")
         planes += [plane for plane in header.planes if is_scan_plane(plane)]
     if not planes:
         raise _changed(name, "no CT image")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from medweave_steps.contracts.cohort import CaseEntry
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.labels import Label, LabelMerge
 from medweave_steps.contracts.volume import Triple, VolumeInfo
+from medweave_steps.io.findings import FindingError
 from medweave_steps.io.geometry import FloatArray, resampled_grid
 from medweave_steps.io.headers import copy_headers
 from medweave_steps.io.source import AIR_HU, DicomSource, VolumeSource, open_source, read_ground_truth
@@ -74,6 +76,32 @@ class CaseDone:
     num_label_voxels: int
     figures: Mapping[str, Any]
     notices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseFailed:
+    """A case that `check` accepted and whose data cannot be used after all, such as a slice that cannot be decoded."""
+
+    case_id: str
+    error: UserInputError
+
+
+def attempt_case(job: CaseJob) -> CaseDone | CaseFailed:
+    """Prepare one case; its own fault ends this case only, and removes its folder.
+
+    Raises:
+        UserInputError: the cohort is not the one that `check` saw, which concerns all cases.
+        OSError: the output cannot be written.
+    """
+    try:
+        return prepare_case(job)
+    except FindingError as error:
+        finding = error.finding
+        if finding.code == "cohort-changed":
+            raise
+        shutil.rmtree(job.folder)
+        plain = UserInputError(finding.what, finding.seen, finding.expected, finding.do)
+        return CaseFailed(case_id=job.entry.case_id, error=plain)
 
 
 def prepare_case(job: CaseJob) -> CaseDone:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from medweave_steps.contracts.cohort import CaseEntry, CohortIndex, Split
 from medweave_steps.contracts.errors import UsageError, UserInputError
 from medweave_steps.contracts.labels import only_label
 from medweave_steps.preprocess.config import DEFAULT_FRACTIONS, PreprocessConfig, Settings, settings_of
 from medweave_steps.runtime.verb import StepContext, Verb
+
+if TYPE_CHECKING:
+    from medweave_steps.preprocess.case import CaseFailed
 
 DESCRIPTION = """\
 Turns every case of a checked cohort to the axes Right, Anterior, Superior, resamples it linearly to --spacing-mm, clips it
@@ -24,13 +27,14 @@ lung.npy (CT), label.npy, volume_info.json (geometry in mm, inverse transform). 
 source_hu.npy (HU of the source inside the crop, on which segment measures lesions), and cases from DICOM source_headers.zip,
 by which results name their source; it holds patient data. The training set has neither.
 OUTPUT appears only when it is complete; later steps memory-map its arrays.
+A case whose data turn out to be unusable, such as a slice that cannot be decoded, is left out with a notice.
 Refuses: an index with errors or of another cohort, the same patient in two splits, too few patients, a full disk.
 Memory: a series of 512 x 512 x 600 takes less than 4 GB; cases are prepared on --num-threads processes."""
 
 
 def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
     """Writes the prepared cohort and returns the figures of the run report."""
-    from medweave_steps.preprocess.case import CaseDone, CaseJob, check_files, prepare_case
+    from medweave_steps.preprocess.case import CaseDone, CaseFailed, CaseJob, attempt_case, check_files
     from medweave_steps.preprocess.layout import make_folders, places_of, write_cohort_file
     from medweave_steps.runtime.pool import finished_cases
     from medweave_steps.runtime.write import atomic_directory
@@ -44,6 +48,7 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
     _load_libraries(entries)
     places = places_of(splits, entries, cases_per_batch=config.cases_per_batch)
     done: dict[str, CaseDone] = {}
+    failed: list[CaseFailed] = []
     progress = context.progress(unit="case", total=len(entries))
     with atomic_directory(config.output) as output:
         folders = make_folders(output, places)
@@ -61,20 +66,39 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
             )
             for entry in entries
         ]
-        for case in finished_cases(prepare_case, jobs, num_processes=context.num_threads):
-            done[case.case_id] = case
-            shape = " x ".join(map(str, case.figures["shape"]))
-            progress.step(f"{case.case_id}, {shape} voxels", seconds=case.figures["seconds"])
+        for result in finished_cases(attempt_case, jobs, num_processes=context.num_threads):
+            if isinstance(result, CaseFailed):
+                failed.append(result)
+                progress.step(f"{result.case_id}, left out")
+                continue
+            done[result.case_id] = result
+            shape = " x ".join(map(str, result.figures["shape"]))
+            progress.step(f"{result.case_id}, {shape} voxels", seconds=result.figures["seconds"])
+        if failed and not done:
+            raise _all_failed(failed)
         for place in places:
             write_cohort_file(
                 output, place, index=index, settings=settings, splits=splits, split_seed=config.split_seed, done=done
             )
+    for failure in sorted(failed, key=lambda failure: failure.case_id):
+        error = failure.error
+        context.notice(f"left out: {error.what} (seen: {error.seen}) Do: {error.do}.")
+    entries = [entry for entry in entries if entry.case_id in done]
     for entry in sorted(entries, key=lambda entry: entry.case_id):
         case = done[entry.case_id]
         context.add_case(entry.case_id, split=splits[entry.case_id], **case.figures)
         for text in case.notices:
             context.notice(text)
-    return _results(entries, splits, settings, [done[entry.case_id].figures for entry in entries], len(places) - 1)
+    figures = [done[entry.case_id].figures for entry in entries]
+    return {**_results(entries, splits, settings, figures, len(places) - 1), "num_failed_cases": len(failed)}
+
+
+def _all_failed(failed: Sequence[CaseFailed]) -> UserInputError:
+    if len(failed) == 1:
+        return failed[0].error
+    return UserInputError(
+        "\n".join([f"none of {len(failed)} cases can be prepared.", *(str(failure.error) for failure in failed)])
+    )
 
 
 def _load_libraries(entries: Sequence[CaseEntry]) -> None:

@@ -67,7 +67,8 @@ def write_cohort_file(
     split_seed: int,
     done: Mapping[str, CaseDone],
 ) -> None:
-    """Writes `cohort.json` of one folder."""
+    """Write `cohort.json` of one folder, with the cases that were prepared."""
+    entries = [entry for entry in place.entries if entry.case_id in done]
     cohort = PreparedCohort(
         spacing_mm=settings.spacing_mm,
         window_hu=settings.window_hu,
@@ -78,7 +79,7 @@ def write_cohort_file(
         labels=index.labels,
         merges=index.merges,
         channels=settings.channels,
-        data_sha256=sha256_of_text(entry.content_sha256 for entry in place.entries),
+        data_sha256=sha256_of_text(entry.content_sha256 for entry in entries),
         cases=tuple(
             PreparedCase(
                 case_id=entry.case_id,
@@ -88,7 +89,7 @@ def write_cohort_file(
                 num_lesions=done[entry.case_id].num_lesions,
                 num_label_voxels=done[entry.case_id].num_label_voxels,
             )
-            for entry in place.entries
+            for entry in entries
         ),
     )
     (output / place.name / COHORT_FILE).write_text(codec.dumps(cohort), encoding="utf-8")

@@ -20,6 +20,7 @@ from medweave_steps.contracts.model import ModelCard
 from medweave_steps.contracts.segmentations import SegmentedCase
 from medweave_steps.contracts.volume import VolumeInfo
 from medweave_steps.io.dicom_uids import ImageUids, reference_problem
+from medweave_steps.io.dicom_values import has_other_cause
 from medweave_steps.io.hashing import sha256_of_file
 from medweave_steps.io.headers import read_headers
 from medweave_steps.io.prepared import CaseFolder
@@ -72,8 +73,8 @@ def draft_dicom(case: CaseFolder, info: VolumeInfo, card: ModelCard, *, model_sh
 
     Returns:
         NoDicom for a NIfTI source, for a series of several multi-frame images, whose frames one SEG cannot reference, for images
-        whose identifiers are empty, repeated or invalid, for a card without codes, and for a case that shows another part of the
-        body than the card's label lies in.
+        whose identifiers are empty, repeated or invalid, for a card without codes, for a case that shows another part of the
+        body than the card's label lies in, and for a header that a DICOM object cannot copy.
     Raises:
         UserInputError: the headers are missing, or are not those of the volume's slices.
     """
@@ -89,15 +90,18 @@ def draft_dicom(case: CaseFolder, info: VolumeInfo, card: ModelCard, *, model_sh
             expected=f"{HEADERS_FILE}, from which the DICOM SEG takes the names of the source images",
             do="run preprocess again",
         )
-    with values_as_they_are():
-        headers = read_headers(path)
-        problem = reference_problem([_uids_of(header) for header in headers])
-        if problem:
-            return NoDicom(reason=problem)
-        source = read_source(headers, info)
-        if source is None:
-            return NoDicom(reason="the series consists of several multi-frame images")
-        segmentation = draft_segmentation(source, info.source_grid.shape, card, model_sha256=model_sha256)
+    try:
+        with values_as_they_are():
+            headers = read_headers(path)
+            problem = reference_problem([_uids_of(header) for header in headers])
+            if problem:
+                return NoDicom(reason=problem)
+            source = read_source(headers, info)
+            if source is None:
+                return NoDicom(reason="the series consists of several multi-frame images")
+            segmentation = draft_segmentation(source, info.source_grid.shape, card, model_sha256=model_sha256)
+    except Exception as error:
+        return NoDicom(reason=_header_fault(error))
     return Draft(source=source, segmentation=segmentation)
 
 
@@ -115,6 +119,16 @@ def body_part_finding(info: VolumeInfo, card: ModelCard) -> Finding | None:
         do="do not use the result if this is another examination",
         case_id=info.case_id,
     )
+
+
+def _header_fault(error: Exception) -> str:
+    """Return why a header prevents DICOM outputs; raise again what has another cause.
+
+    pydicom and highdicom raise many kinds for a header that they cannot use, and their texts quote values of it.
+    """
+    if has_other_cause(error):
+        raise error
+    return f"a DICOM object cannot take over the header of its series ({type(error).__name__})"
 
 
 def deliver_case(
@@ -146,8 +160,7 @@ def deliver_case(
         lesions = measure_lesions(mask, info, source_hu, instance_numbers)
         write_table(folder / TABLE, lesions)
         if isinstance(draft, Draft):
-            with values_as_they_are():
-                _write_dicom(folder, mask, draft, lesions, card, model_sha256)
+            draft = _try_to_write_dicom(folder, mask, draft, lesions, card, model_sha256)
         nifti.result()
     record = SegmentedCase(
         case_id=info.case_id,
@@ -167,6 +180,26 @@ def _uids_of(header: Any) -> ImageUids:
         for keyword in ("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID", "FrameOfReferenceUID")
     )
     return ImageUids(study=study, series=series, instance=instance, frame_of_reference=frame)
+
+
+def _try_to_write_dicom(
+    folder: Path,
+    mask: npt.NDArray[np.uint8],
+    draft: Draft,
+    lesions: Sequence[Lesion],
+    card: ModelCard,
+    model_sha256: str,
+) -> Draft | NoDicom:
+    """Write both DICOM outputs and return the draft; NoDicom, and neither output, where the source header prevents it."""
+    try:
+        with values_as_they_are():
+            _write_dicom(folder, mask, draft, lesions, card, model_sha256)
+    except Exception as error:
+        reason = _header_fault(error)
+        for name in (DICOM_MASK, STRUCTURED_REPORT):
+            (folder / name).unlink(missing_ok=True)
+        return NoDicom(reason=reason)
+    return draft
 
 
 def _write_dicom(

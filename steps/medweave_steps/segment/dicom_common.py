@@ -18,8 +18,11 @@ import numpy.typing as npt
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.labels import CodedTerm, Label, upper_first
 from medweave_steps.contracts.volume import VolumeInfo
-from medweave_steps.io.headers import frame_order
+from medweave_steps.io.dicom_frames import is_multi_frame as has_frames
+from medweave_steps.io.dicom_values import HeaderValues
+from medweave_steps.io.headers import frame_order, slice_position_lps
 from medweave_steps.runtime.imports import require
+from medweave_steps.segment.source_header import drop_unusable, keep_slices, make_text_readable, set_value
 
 CONTENT_DESCRIPTION = "Research use only. Not a medical device."  # LO: at most 64 characters
 MANUFACTURER = "medweave"
@@ -60,7 +63,7 @@ class Source:
     def instance_numbers(self, num_slices: int) -> list[int | None]:
         """InstanceNumber of the image that shows each slice."""
         images = [self.images[0]] * num_slices if self.frames else self.images
-        return [_integer(image.get("InstanceNumber")) for image in images]
+        return [HeaderValues(image).integer("InstanceNumber") for image in images]
 
     def references(self, first_slice: int, last_slice: int) -> list[tuple[Any, list[int] | None]]:
         """The images of source slices, counted from 1, each with its frames, counted from 1 (None for single-frame images)."""
@@ -90,16 +93,20 @@ def read_source(headers: Sequence[Any], info: VolumeInfo) -> Source | None:
         if np.abs(seen - expected).max() > _SAME_MM:
             off_mm = float(np.linalg.norm(seen - expected))
             raise _foreign(info, f"slice {index + 1} is {off_mm:.2f} mm from its place", f"within {_SAME_MM} mm of it")
-    is_multi_frame = any("PerFrameFunctionalGroupsSequence" in image for image in headers)
+    is_multi_frame = any(map(has_frames, headers))
     if is_multi_frame and len(headers) > 1:
         return None
-    _make_text_sound(headers[0])
+    first = headers[0]
+    drop_unusable(first)
+    make_text_readable(first)
+    if is_multi_frame:
+        keep_slices(first, sorted(frame for _, frame in order))
     for image in headers:
         _make_patient_sound(image)
-        _make_geometry_sound(image, headers[0], info)
-    first = headers[0]
-    date = next((d for d in (_date(first.get(k)) for k in _DATES) if d), _SOME_DATE)
-    time = next((t for t in (_time(first.get(k)) for k in _TIMES) if t), _SOME_TIME)
+        _make_geometry_sound(image, first, info)
+    values = HeaderValues(first)
+    date = next((d for d in (_date(values.text(k)) for k in _DATES) if d), _SOME_DATE)
+    time = next((t for t in (_time(values.text(k)) for k in _TIMES) if t), _SOME_TIME)
     frames = tuple(frame for _, frame in order) if is_multi_frame else ()
     return Source(images=tuple(headers), frames=frames, date=date, time=time)
 
@@ -165,10 +172,7 @@ def values_as_they_are() -> Iterator[None]:
 
 def _position_mm(headers: Sequence[Any], place: tuple[int, int]) -> npt.NDArray[np.float64]:
     """ImagePositionPatient of a frame, LPS, mm."""
-    image = headers[place[0]]
-    groups = image.get("PerFrameFunctionalGroupsSequence")
-    holder = groups[place[1]].PlanePositionSequence[0] if groups else image
-    return np.asarray(holder.ImagePositionPatient, dtype=np.float64)
+    return np.asarray(slice_position_lps(headers[place[0]], place[1]), dtype=np.float64)
 
 
 def _slice_position_mm(info: VolumeInfo, index: int) -> npt.NDArray[np.float64]:
@@ -187,48 +191,36 @@ def _foreign(info: VolumeInfo, seen: str, expected: str) -> UserInputError:
     )
 
 
-def _make_text_sound(image: Any) -> None:
-    # highdicom takes few combinations of character sets; as UTF-8 every name stays what it is.
-    character_set = image.get("SpecificCharacterSet")
-    if character_set is not None and not re.fullmatch(r"ISO_IR \d+|GB18030|GBK", str(character_set)):
-        image.decode()
-        image.SpecificCharacterSet = "ISO_IR 192"
-
-
 def _make_patient_sound(image: Any) -> None:
+    values = HeaderValues(image)
     for keyword in _TYPE_2:
-        if keyword not in image:
-            setattr(image, keyword, None)
+        if keyword not in image or values.value(keyword) is None:
+            set_value(image, keyword, None)
     # highdicom refuses what real archives hold; an empty value of type 2 says "not known".
-    if image.PatientSex not in (*_SEXES, None, ""):
-        image.PatientSex = ""
-    image.PatientBirthDate = _date(image.PatientBirthDate) or ""
-    image.StudyDate = _date(image.StudyDate) or None
-    image.StudyTime = _time(image.StudyTime) or None
+    if values.text("PatientSex") not in (*_SEXES, ""):
+        set_value(image, "PatientSex", "")
+    set_value(image, "PatientBirthDate", _date(values.text("PatientBirthDate")))
+    set_value(image, "StudyDate", _date(values.text("StudyDate")) or None)
+    set_value(image, "StudyTime", _time(values.text("StudyTime")) or None)
 
 
 def _make_geometry_sound(image: Any, first: Any, info: VolumeInfo) -> None:
     # highdicom wants one orientation to the last digit and a slice thickness, and takes the distance between slices as it is
     # written; archives hold rounding errors, empty thicknesses and wrong distances.
     spacing_mm = round(info.source_grid.spacing_mm[0], 6)
-    if "SharedFunctionalGroupsSequence" not in image:
-        image.ImageOrientationPatient = first.ImageOrientationPatient
-        measures = image
+    if has_frames(image):
+        measures = image.SharedFunctionalGroupsSequence[0].PixelMeasuresSequence[0]
     else:
-        shared, frame = image.SharedFunctionalGroupsSequence[0], image.PerFrameFunctionalGroupsSequence[0]
-        for keyword in ("PlaneOrientationSequence", "PixelMeasuresSequence"):
-            if not shared.get(keyword):
-                setattr(shared, keyword, frame[keyword].value)
-        measures = shared.PixelMeasuresSequence[0]
-    if not (measures.get("SliceThickness") or 0) > 0:
-        measures.SliceThickness = spacing_mm
-    measures.SpacingBetweenSlices = spacing_mm
-    if not image.get("FrameOfReferenceUID"):
-        image.FrameOfReferenceUID = derived_uid("frame of reference", str(image.SeriesInstanceUID))
+        set_value(image, "ImageOrientationPatient", first.ImageOrientationPatient)
+        measures = image
+    if not (HeaderValues(measures).number("SliceThickness") or 0) > 0:
+        set_value(measures, "SliceThickness", spacing_mm)
+    set_value(measures, "SpacingBetweenSlices", spacing_mm)
+    if not HeaderValues(image).text("FrameOfReferenceUID"):
+        set_value(image, "FrameOfReferenceUID", derived_uid("frame of reference", str(image.SeriesInstanceUID)))
 
 
-def _date(value: Any) -> str:
-    text = str(value or "")
+def _date(text: str) -> str:
     with contextlib.suppress(ValueError):
         if re.fullmatch(r"\d{8}", text):
             require("pydicom", extra="segment").valuerep.DA(text)
@@ -236,14 +228,9 @@ def _date(value: Any) -> str:
     return ""
 
 
-def _time(value: Any) -> str:
-    text = str(value or "")
+def _time(text: str) -> str:
     with contextlib.suppress(ValueError):
         if re.fullmatch(r"\d{2}(\d{2}(\d{2}(\.\d{1,6})?)?)?", text):
             require("pydicom", extra="segment").valuerep.TM(text)
             return text
     return ""
-
-
-def _integer(value: Any) -> int | None:
-    return None if value is None else int(value)

@@ -61,6 +61,7 @@ def draft_segmentation(source: Source, shape: Triple, card: ModelCard, *, model_
         series_description=research_text(card.label.titles),
         omit_empty_frames=False,
     )
+    _reference_source_frames(segmentation, source)
     _put_in_slice_order(segmentation)
     settle_times(segmentation, source)
     return segmentation
@@ -109,6 +110,15 @@ def _segment(card: ModelCard, model_sha256: str) -> Any:
     if label.anatomy and label.laterality:
         segment.AnatomicRegionSequence[0].AnatomicRegionModifierSequence = [concept(label.laterality)]
     return segment
+
+
+def _reference_source_frames(segmentation: Any, source: Source) -> None:
+    """Name frames by their numbers in the source file, of which the header that highdicom saw has only the slices."""
+    numbers = sorted(source.frames)
+    for group in segmentation.PerFrameFunctionalGroupsSequence if numbers else ():
+        for derivation in group.DerivationImageSequence:
+            for image in derivation.SourceImageSequence:
+                image.ReferencedFrameNumber = numbers[int(image.ReferencedFrameNumber) - 1] + 1
 
 
 def _put_in_slice_order(segmentation: Any) -> None:

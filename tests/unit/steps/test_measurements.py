@@ -17,7 +17,7 @@ import scipy.spatial
 from medweave_steps.cli import main
 from medweave_steps.contracts.model import InputContract
 from support.dicom_builder import AXIAL, FEET_FIRST_PRONE, CtSeries, rotated
-from support.openvino_models import WINDOW_HU, write_tiny_model
+from support.openvino_models import NODULE_ANYWHERE, WINDOW_HU, write_tiny_model
 
 BACKGROUND_HU = -950.0
 # Diameter in mm, HU, and center in mm from the first voxel along each array axis.
@@ -56,7 +56,7 @@ def sphere_model(tmp_path_factory) -> Path:
     wanted = InputContract(
         spacing_mm=(2.0, 2.0, 2.0), window_hu=WINDOW_HU, patch_shape=(16, 16, 16), patch_multiple=4, crop="none"
     )
-    write_tiny_model(folder, kernel=np.full((1, 1, 1), 400.0), bias=-50.0, input=wanted)
+    write_tiny_model(folder, kernel=np.full((1, 1, 1), 400.0), bias=-50.0, input=wanted, labels=(NODULE_ANYWHERE,))
     return folder
 
 
