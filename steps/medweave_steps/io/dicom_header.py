@@ -48,7 +48,6 @@ _TAGS = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UnnamedFileError(ValueError):
     """A complete header without an identifier that grouping needs; the text names the attribute."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.openvino_models import write_tiny_model
+from support.openvino_models import NODULE_ANYWHERE, write_tiny_model
 from support.segmented import Run, segment_series, series_with
 
 
@@ -15,6 +15,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model folder whose network finds what is brighter than air; copy it to change it."""
     folder = tmp_path_factory.mktemp("model")
     write_tiny_model(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def model_without_anatomy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same network with a label that names no organ, for volumes without lungs."""
+    folder = tmp_path_factory.mktemp("model")
+    write_tiny_model(folder, labels=(NODULE_ANYWHERE,))
     return folder
 
 

@@ -16,6 +16,7 @@ from support.checked import check, errors_of, notices_of, only_error, open_only
 from support.dicom_builder import CtSeries, segmentation, write_datasets
 from support.identified import deidentify
 from support.odd_headers import run_verbs, small_series
+from support.openvino_models import NODULE_ANYWHERE
 
 SERIES = small_series("frames")
 
@@ -125,16 +126,16 @@ def test_a_file_left_out_of_an_older_index_is_noticed(tmp_path: Path) -> None:
     assert path.is_file()
 
 
-def test_the_delivered_segmentation_names_the_frames_of_the_file(tmp_path: Path, model: Path) -> None:
+def test_the_delivered_segmentation_names_the_frames_of_the_file(tmp_path: Path, model_without_anatomy: Path) -> None:
     volume = CtSeries(key="frames", shape=(5, 36, 34))
     dataset = volume.enhanced(order=[4, 3, 0, 2, 1])
     with_frame_type(dataset, 0, "ORIGINAL", "PRIMARY", "LOCALIZER")
     write_datasets([dataset], tmp_path / "cohort")
-    ends = run_verbs(tmp_path / "cohort", tmp_path, model)
+    ends = run_verbs(tmp_path / "cohort", tmp_path, model_without_anatomy)
     assert set(ends.codes.values()) == {0}
     (case,) = check(tmp_path / "cohort").index.cases
     folder = tmp_path / "segmented" / case.case_id
-    _, kind = read_mask(tmp_path / "cohort", folder, case)
+    _, kind = read_mask(tmp_path / "cohort", folder, case, NODULE_ANYWHERE)
     assert kind == "dicom-seg"
     groups = pydicom.dcmread(folder / "lesion_mask.dcm").PerFrameFunctionalGroupsSequence
     sources = [group.DerivationImageSequence[0].SourceImageSequence[0] for group in groups]

@@ -16,21 +16,15 @@ from pydicom.dataset import Dataset
 from medweave_steps.io.discovery import case_id_of_series
 from support.dicom_builder import segmentation, uid
 from support.odd_headers import Change, changes, run_check, run_verbs, set_raw, small_series, write_changed
-from support.openvino_models import NODULE_ANYWHERE, write_tiny_model
 
 GOOD, ODD = small_series("good"), small_series("odd")
 FLIPS = st.just([]) | st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=3)
 GOOD_CASE = case_id_of_series(uid("good", "series"))
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    write_tiny_model(folder, labels=(NODULE_ANYWHERE,))
-    return folder
-
-
-def assert_only_the_odd_case_suffers(data: st.DataObject, model: Path, *, is_enhanced: bool, syntax: str) -> None:
+def assert_only_the_odd_case_suffers(
+    data: st.DataObject, model_without_anatomy: Path, *, is_enhanced: bool, syntax: str
+) -> None:
     datasets = [ODD.enhanced()] if is_enhanced else ODD.datasets()
     applied = data.draw(st.lists(changes(datasets[0]), min_size=0, max_size=2), label="changes")
     targets = data.draw(st.sampled_from([range(4), [1], [0, 3]]), label="files")
@@ -40,7 +34,7 @@ def assert_only_the_odd_case_suffers(data: st.DataObject, model: Path, *, is_enh
         GOOD.write(work / "cohort" / "good")
         targets = targets if len(datasets) > 1 else [0]
         write_changed(work / "cohort" / "odd", datasets, applied, targets, syntax=syntax, flips=flips)
-        ends = run_verbs(work / "cohort", work, model, options=("--on-error", "skip"))
+        ends = run_verbs(work / "cohort", work, model_without_anatomy, options=("--on-error", "skip"))
         note(f"{ends.codes}\n{ends.text}")
         assert ends.codes == dict.fromkeys(("check", "preprocess", "segment", "deidentify"), 0)
         assert "Traceback" not in ends.text
@@ -54,15 +48,15 @@ def assert_only_the_odd_case_suffers(data: st.DataObject, model: Path, *, is_enh
 @pytest.mark.parametrize("syntax", ["explicit", "implicit", "rle"])
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_changed_headers_of_single_frame_images(model: Path, syntax: str, data: st.DataObject) -> None:
-    assert_only_the_odd_case_suffers(data, model, is_enhanced=False, syntax=syntax)
+def test_changed_headers_of_single_frame_images(model_without_anatomy: Path, syntax: str, data: st.DataObject) -> None:
+    assert_only_the_odd_case_suffers(data, model_without_anatomy, is_enhanced=False, syntax=syntax)
 
 
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_changed_headers_of_a_multi_frame_image(model: Path, data: st.DataObject) -> None:
-    assert_only_the_odd_case_suffers(data, model, is_enhanced=True, syntax="explicit")
+def test_changed_headers_of_a_multi_frame_image(model_without_anatomy: Path, data: st.DataObject) -> None:
+    assert_only_the_odd_case_suffers(data, model_without_anatomy, is_enhanced=True, syntax="explicit")
 
 
 def segmentation_of_good() -> Dataset:
@@ -98,19 +92,19 @@ def damage(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_an_undecodable_slice_ends_its_own_case_only(tmp_path: Path, model: Path) -> None:
+def test_an_undecodable_slice_ends_its_own_case_only(tmp_path: Path, model_without_anatomy: Path) -> None:
     GOOD.write(tmp_path / "cohort" / "good")
     damage(ODD.write(tmp_path / "cohort" / "odd", syntax="jpeg2000")[0])  # check decodes the middle slice
-    ends = run_verbs(tmp_path / "cohort", tmp_path, model)
+    ends = run_verbs(tmp_path / "cohort", tmp_path, model_without_anatomy)
     assert [ends.codes[verb] for verb in ("check", "preprocess", "segment")] == [0, 0, 0]
     assert "left out: case-" in ends.text
     assert json.loads((tmp_path / "preprocess.json").read_text())["results"]["num_failed_cases"] == 1
     assert [path.name for path in (tmp_path / "segmented").iterdir() if path.is_dir()] == [GOOD_CASE]
 
 
-def test_a_batch_of_undecodable_cases_is_refused(tmp_path: Path, model: Path) -> None:
+def test_a_batch_of_undecodable_cases_is_refused(tmp_path: Path, model_without_anatomy: Path) -> None:
     damage(ODD.write(tmp_path / "cohort", syntax="jpeg2000")[0])
-    ends = run_verbs(tmp_path / "cohort", tmp_path, model)
+    ends = run_verbs(tmp_path / "cohort", tmp_path, model_without_anatomy)
     assert ends.codes["preprocess"] == 65
     assert "cannot be decoded" in ends.text
 
@@ -123,10 +117,10 @@ def test_a_batch_of_undecodable_cases_is_refused(tmp_path: Path, model: Path) ->
     ],
 )  # fmt: skip
 def test_damaged_values_that_dicom_results_copy(
-    tmp_path: Path, model: Path, keyword: str, vr: str, value: bytes
+    tmp_path: Path, model_without_anatomy: Path, keyword: str, vr: str, value: bytes
 ) -> None:
     change = Change((), keyword, "", lambda holder: set_raw(holder, keyword, vr, value))
     write_changed(tmp_path / "cohort", ODD.datasets(), [change], range(4), syntax="explicit")
-    ends = run_verbs(tmp_path / "cohort", tmp_path, model, options=("--on-error", "skip"))
+    ends = run_verbs(tmp_path / "cohort", tmp_path, model_without_anatomy, options=("--on-error", "skip"))
     assert set(ends.codes.values()) <= {0, 65}, ends.text
     assert "Traceback" not in ends.text
