@@ -79,7 +79,8 @@ class Sessions:
         self.target, self._notify = target, notify
         self._connection: Any = None
         self._connecting = asyncio.Lock()
-        self._num_open, self._closed_at = 0, -CLOSING_S
+        self._num_open = self._num_opening = 0
+        self._closed_at = -CLOSING_S
         self._others = Places(most - SHELLS)
         self.shells = Shells(self._open_shell, target.node)
         self.allowed: int | None = None
@@ -93,19 +94,20 @@ class Sessions:
             UsageError: a setting is wrong, or the server allows too few sessions.
             NotReached: see there.
         """
-        await self._others.enter()
-        try:
-            started = await self._opened()
-            while started is None:
-                await self._others.leave()  # fewer are allowed now: it waits for its turn again
-                await asyncio.sleep(WAIT_S)
-                await self._others.enter()
-                started = await self._opened()
+        started = None
+        while started is None:
+            await self._others.enter()
             try:
-                yield started
+                started = await self._opened()
             finally:
-                await self._close(started.process)
+                if started is None:
+                    await self._others.leave()
+            if started is None:  # fewer are allowed now: it waits for its turn again
+                await asyncio.sleep(WAIT_S)
+        try:
+            yield started
         finally:
+            await self._close(started.process)
             await self._others.leave()
 
     async def program(self, script: str) -> SessionShell:
@@ -137,7 +139,6 @@ class Sessions:
         except SessionRefused as refused:
             await self._learn(str(refused))
             return None
-        self._num_open += 1
         self.noise = started.noise
         return started
 
@@ -146,13 +147,13 @@ class Sessions:
             connection = None
             try:
                 connection = await self._connected()
-                return await _start(connection)
+                return await self._counted(connection)
             except (asyncssh.Error, OSError) as error:
                 if isinstance(connection, MasterConnection):
                     connection.lost()
                 if word := _refusal(connection, error):
-                    is_closing = time.monotonic() - self._closed_at < CLOSING_S
-                    if pause_s is None or (self._num_open and not is_closing):
+                    is_changing = self._num_opening or time.monotonic() - self._closed_at < CLOSING_S
+                    if pause_s is None or (self._num_open and not is_changing):
                         raise SessionRefused(word) from error
                 elif pause_s is None or (connection is None and not _may_help(error, pause_s)):
                     text = str(error) or type(error).__name__
@@ -160,14 +161,23 @@ class Sessions:
             await asyncio.sleep(pause_s)
         raise AssertionError("the last try returns or raises")
 
+    async def _counted(self, connection: Any) -> Started:
+        self._num_opening += 1
+        try:
+            started = await _start(connection)
+            self._num_open += 1
+            return started
+        finally:
+            self._num_opening -= 1
+
     async def _learn(self, word: str) -> None:
         """Uses no more sessions than are open now.
 
         Raises:
             UsageError: these are too few to work with.
         """
-        if self.allowed is not None and self._num_open >= self.allowed:
-            return  # a shell that is to be closed is still at work
+        if self._num_opening or (self.allowed is not None and self._num_open >= self.allowed):
+            return  # it is not known yet; or a shell that is to be closed is still at work
         if self._num_open < FEWEST_SESSIONS:
             raise UsageError(
                 f"{self.target.where}.nodes: {self.target.node} opens too few sessions over one connection.",
