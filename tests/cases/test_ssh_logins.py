@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import tarfile
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,12 @@ from typing import Any
 import pytest
 from streamflow.core.deployment import ExecutionLocation
 
+from medweave.doctor.hop import Health, Hop
+from medweave.doctor.machine import Machine
+from medweave.doctor.way import Login
 from medweave_connectors.errors import SiteConfigError, SiteUnreachable
 from medweave_connectors.ssh.connector import MedweaveSSHConnector
+from medweave_connectors.ssh.way import Target
 from support.sshd import Account, Sshd, make_key, sshd
 
 PRINTS = "echo Welcome to the cluster; echo $PATH; printf 'no end of line'\n"
@@ -154,7 +157,7 @@ def test_an_account_that_runs_no_commands_is_told(
 
 
 @pytest.mark.case("max-sessions", expected="three sessions: fewer shells and jobs at a time, and all of them are done")
-@pytest.mark.parametrize("account", ["few", "fewest"])
+@pytest.mark.parametrize("account", ["few", pytest.param("fewest", marks=pytest.mark.slow)])
 def test_few_sessions(
     site: Site, tmp_path: Path, account: str, seen: Callable[[object], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,3 +178,49 @@ def test_one_session_is_too_few(site: Site, tmp_path: Path) -> None:
     with pytest.raises(SiteConfigError, match="MaxSessions") as caught:
         using(site, "one", lambda *there: all_kinds(*there, tmp_path))
     assert "with 1 open" in str(caught.value)
+
+
+def doctor(site: Site, account: str) -> dict[str, Hop]:
+    """The lines of `medweave doctor` about an account, by name."""
+    target = Target(
+        where="deployments.login.config",
+        host="127.0.0.1",
+        port=site.server.port,
+        user=account,
+        key=str(site.key),
+        known_hosts=str(site.known_hosts),
+    )
+    with contextlib.ExitStack() as held:
+        machine = Machine("login", Login(target=target), held, "run: medweave provision --site site.yml")
+        found: list[Hop] = list(machine.open())
+        if found[0].health is Health.OK:
+            found += machine.sessions()
+        return {hop.name: hop for hop in found}
+
+
+@pytest.mark.case("max-sessions", expected="doctor names MaxSessions")
+def test_doctor_counts_the_sessions(site: Site, seen: Callable[[object], None]) -> None:
+    hop = doctor(site, "few")["sessions"]
+    seen(hop.seen)
+    assert hop.health is Health.WARNING
+    assert "MaxSessions" in hop.seen
+    assert hop.seen.startswith("3 at the same time")
+
+
+@pytest.mark.case("ssh-login-noise", expected="doctor reports what a login prints")
+def test_doctor_reports_what_a_login_prints(site: Site, seen: Callable[[object], None]) -> None:
+    hops = doctor(site, "bash")
+    seen(hops["login"].seen)
+    assert hops["login"].health is Health.WARNING
+    assert "no end of line" in hops["login"].seen
+    assert hops["sessions"].health is Health.OK
+
+
+@pytest.mark.parametrize(("account", "words"), [("one", "MaxSessions"), ("sftp", "runs no commands")])
+def test_doctor_reports_an_account_that_cannot_be_used(
+    site: Site, account: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("medweave_connectors.ssh.sessions.PAUSES_S", (0.0,))
+    *_, hop = doctor(site, account).values()
+    assert hop.health is Health.FAULT
+    assert words in f"{hop.seen} {hop.do}"

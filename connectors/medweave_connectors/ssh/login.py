@@ -77,7 +77,8 @@ async def start(process: Any) -> Started:
     token = secrets.token_hex(8)
     mark = f"{_MARK} {token} ".encode()
     try:
-        process.stdin.write(_first_line(token))
+        with contextlib.suppress(OSError):  # it has ended: its output tells why
+            process.stdin.write(_first_line(token))
         errors = asyncio.ensure_future(_until(process.stderr, mark))
         try:
             noise, rest = await _until(process.stdout, mark)

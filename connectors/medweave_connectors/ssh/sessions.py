@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -79,6 +79,7 @@ class Sessions:
         self.target, self._notify = target, notify
         self._connection: Any = None
         self._connecting = asyncio.Lock()
+        self._most = most
         self._num_open = self._num_opening = 0
         self._closed_at = -CLOSING_S
         self._others = Places(most - SHELLS)
@@ -117,6 +118,26 @@ class Sessions:
         started.run(script)
         return SessionShell(started.process, partial(session.__aexit__, None, None, None))
 
+    async def fill(self) -> int:
+        """Opens as many sessions as a run may at the same time, and closes them; returns how many the server opened.
+
+        Raises:
+            UsageError: a setting is wrong, or the server opens too few.
+            NotReached: see there.
+        """
+        missing = self._most - self._num_open
+        started = await asyncio.gather(*(self._open(()) for _ in range(missing)), return_exceptions=True)
+        number = self._num_open
+        for each in started:
+            if isinstance(each, Started):
+                await self._close(each.process)
+        for each in started:
+            if isinstance(each, SessionRefused) and number < FEWEST_SESSIONS:
+                raise self._too_few(str(each), number)
+            if isinstance(each, BaseException) and not isinstance(each, SessionRefused):
+                raise each
+        return number
+
     async def close(self) -> None:
         """Closes the shells and the connection, without a word about sessions that the other side still holds."""
         await self.shells.close()
@@ -142,8 +163,8 @@ class Sessions:
         self.noise = started.noise
         return started
 
-    async def _open(self) -> Started:
-        for pause_s in (*PAUSES_S, None):
+    async def _open(self, pauses_s: Sequence[float] | None = None) -> Started:
+        for pause_s in (*(PAUSES_S if pauses_s is None else pauses_s), None):
             connection = None
             try:
                 connection = await self._connected()
@@ -179,12 +200,7 @@ class Sessions:
         if self._num_opening or (self.allowed is not None and self._num_open >= self.allowed):
             return  # it is not known yet; or a shell that is to be closed is still at work
         if self._num_open < FEWEST_SESSIONS:
-            raise UsageError(
-                f"{self.target.where}.nodes: {self.target.node} opens too few sessions over one connection.",
-                seen=f"{word}, with {self._num_open} open",
-                expected=f"at least {FEWEST_SESSIONS} sessions: MaxSessions of the server's sshd_config (10 if not set)",
-                do="ask the operators to raise MaxSessions; close sessions of your own that share the connection",
-            )
+            raise self._too_few(word, self._num_open)
         self.allowed = self._num_open
         num_shells = shells_of(self.allowed)
         self._notify(
@@ -193,6 +209,14 @@ class Sessions:
         )
         await self._others.resize(self.allowed - num_shells)
         await self.shells.keep_at_most(num_shells)
+
+    def _too_few(self, word: str, number: int) -> UsageError:
+        return UsageError(
+            f"{self.target.where}.nodes: {self.target.node} opens too few sessions over one connection.",
+            seen=f"{word}, with {number} open",
+            expected=f"at least {FEWEST_SESSIONS} sessions: MaxSessions of the server's sshd_config (10 if not set)",
+            do="ask the operators to raise MaxSessions; close sessions of your own that share the connection",
+        )
 
     async def _connected(self) -> Any:
         async with self._connecting:

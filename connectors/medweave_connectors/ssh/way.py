@@ -14,6 +14,7 @@ from asyncssh.constants import MSG_IGNORE
 
 from medweave_connectors.ssh.command_line import ssh_words, user_file
 from medweave_connectors.ssh.master import OPTIONS, MasterConnection, MasterForward
+from medweave_connectors.ssh.offers import Offer, read_offers
 from medweave_connectors.ssh.openssh import look_up, master_answers
 from medweave_connectors.ssh.refusals import Hop, refusal
 from medweave_connectors.ssh.settings import HostSettings, split_jump
@@ -29,6 +30,7 @@ CIPHERS = [
     "aes192-ctr",
     "aes128-ctr",
 ]
+FIRST_BYTES = 400
 NO_HOSTS = b"# never empty\n"  # asyncssh takes an empty value for the user's own file, and None for "do not check"
 MOST_JUMPS = 8
 
@@ -62,14 +64,40 @@ class Dropped(ConnectionError):
 
 
 class _Client(asyncssh.SSHClient):
-    """Sees what the server asks for besides keys."""
+    """Sees what the server asks for besides keys, what it offers, and its first bytes.
+
+    Attributes:
+        connection: None before there is one.
+        first: what came before the server's version line.
+    """
 
     def __init__(self) -> None:
         self.keys_refused = self.more_asked = False
         self.connection: Any = None
+        self.first = b""
 
     def connection_made(self, connection: Any) -> None:
-        self.connection = connection
+        self.connection, received = connection, connection.data_received
+
+        def note(data: bytes, datatype: Any = None) -> None:
+            if not self.has_version:
+                self.first = (self.first + data)[:FIRST_BYTES]
+            received(data, datatype)
+
+        connection.data_received = note
+
+    @property
+    def has_version(self) -> bool:
+        """Whether the server has sent its version line."""
+        return bool(self.connection is not None and self.connection._server_version)
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """What the server and this client offer for the connection; empty before the server has said so."""
+        kex = getattr(self.connection, "_server_kexinit", b"")
+        names = ("_kex_algs", "_server_host_key_algs", "_enc_algs", "_mac_algs")
+        ours = [[each.decode() for each in getattr(self.connection, name, None) or ()] for name in names]
+        return read_offers(kex, ours) if kex else ()
 
     def public_key_auth_requested(self) -> None:
         self.keys_refused = True  # asked for only when no key is left
@@ -186,12 +214,17 @@ def _failure(
         through=settings.jumps[-1] if settings.jumps else "",
         config_file=str(user_file()),
         control_path=settings.control_path,
+        offers=client.offers,
     )
+    if isinstance(error, asyncssh.ConnectionLost | ConnectionResetError) and client.connection and not client.has_version:
+        said = " ".join(client.first.decode(errors="replace").split())
+        error = Dropped(f"the server closed the connection before it sent its version: {said or 'without a word'}")
     if (told := refusal(error, hop)) is not None:
         what = f"{target.where}.{told.setting}: {jump_of or hop.host} cannot be reached by ssh."
         return UsageError(what, seen=told.seen, expected=told.expected, do=told.do)
     if jump_of:
-        return ConnectionError(f"its jump host {target.host}: {str(error) or type(error).__name__}")
+        kind = Dropped if isinstance(error, Dropped) else ConnectionError
+        return kind(f"its jump host {target.host}: {str(error) or type(error).__name__}")
     return error
 
 
