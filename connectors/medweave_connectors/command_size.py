@@ -6,6 +6,7 @@ stack limit, at most 6 MiB and at least 128 KiB, pointers included; one argument
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from medweave_steps.contracts.errors import UserInputError
 
 SHORT_BYTES = 100_000  # below it no limit of Linux applies
 MAX_WORD_BYTES = 131_072  # with the zero byte at its end
+MIN_BYTES, MAX_BYTES = 131_072, 6 * 2**20  # of all together, whatever the stack limit is
 _POINTER_BYTES = 8
 _MARK = "\0"
+_WORD = re.compile(r"(?:[^\s'\"\\]+|'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.|['\"])+", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,47 +42,54 @@ def measure(words: Sequence[str], environment: Mapping[str, str]) -> CommandSize
     """Return the size of a command.
 
     Args:
-        words: quoted for a shell. Text that is no list of words (an open quote) counts as one argument per item.
+        words: quoted for a shell; their quotes count.
         environment: the variables that the step sets; those of the site are not in here.
     """
-    try:
-        arguments = shlex.split(" ".join(words))
-    except ValueError:
-        arguments = list(words)
+    arguments = _WORD.findall(" ".join(words))
     sizes = [(_num_bytes(argument), f"argument {number}") for number, argument in enumerate(arguments)]
     sizes += [(_num_bytes(f"{name}={value}"), f"environment variable {name}") for name, value in environment.items()]
     largest_bytes, largest = max(sizes, key=lambda size: size[0])
+    if largest.startswith("argument"):  # exactly, without its quotes
+        largest_bytes = _num_bytes("".join(_split(arguments[int(largest.rpartition(" ")[2])])))
     total_bytes = sum(size + _POINTER_BYTES for size, _ in sizes)
-    return CommandSize(
-        num_words=len(sizes), total_bytes=total_bytes, largest_bytes=largest_bytes, largest=largest
-    )
+    return CommandSize(num_words=len(sizes), total_bytes=total_bytes, largest_bytes=largest_bytes, largest=largest)
 
 
-def size_check(words: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Return shell text that refuses a command beyond the machine's limits, to run before the command; empty for a short one.
+def is_long_command(words: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Return whether a limit of Linux may apply to a command."""
+    return sum(map(len, words)) + sum(len(name) + len(value) for name, value in environment.items()) > SHORT_BYTES
+
+
+def checked(line: str, words: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Return shell text that runs a line, and refuses it beyond the machine's limits; a short command gets no check.
 
     The machine that starts the command knows its limits, so the check runs there: it prints the size and the limit to standard
-    error and exits with 65.
+    error and exits with 65. What no machine accepts is not sent.
 
     Args:
-        words: quoted for a shell.
+        line: sets the environment and starts the command.
+        words: the command, quoted for a shell.
         environment: the variables that the step sets.
     """
-    if sum(map(len, words)) + sum(len(name) + len(value) for name, value in environment.items()) < SHORT_BYTES:
-        return ""
+    if not is_long_command(words, environment):
+        return line
     size = measure(words, environment)
     if size.largest_bytes > MAX_WORD_BYTES:
         seen = f"{size.largest_bytes:,} bytes in {size.largest}, on {_MARK}"
         return _refusal(seen, f"at most {MAX_WORD_BYTES:,} bytes in each argument and environment variable", "hostname")
-    seen = f"{size.total_bytes:,} bytes in {size.num_words:,} arguments and environment variables of the step, on {_MARK}"
-    expected = f"at most {_MARK} bytes together with the environment of the site (a quarter of `ulimit -s`, 6 MiB at most)"
+    seen = (
+        f"{size.total_bytes:,} bytes in {size.num_words:,} arguments and environment variables of the step, on {_MARK}"
+    )
+    if size.total_bytes > MAX_BYTES:
+        return _refusal(seen, f"at most {MAX_BYTES:,} bytes together", "hostname")
+    expected = f"at most {_MARK} bytes together with the environment of the site (a quarter of `ulimit -s`)"
     limit = (
-        'limit=$(ulimit -s); case $limit in *[!0-9]*) limit=6291456;; *) limit=$((limit * 256));; esac; '
-        "[ $limit -le 6291456 ] || limit=6291456; [ $limit -ge 131072 ] || limit=131072; "
+        f"limit=$(ulimit -s); case $limit in *[!0-9]*) limit={MAX_BYTES};; *) limit=$((limit * 256));; esac; "
+        f"[ $limit -le {MAX_BYTES} ] || limit={MAX_BYTES}; [ $limit -ge {MIN_BYTES} ] || limit={MIN_BYTES}; "
         "others=$(env | wc -c)"
     )
     refuse = _refusal(seen, expected, "hostname", 'echo "$limit"')
-    return f"{limit}; if [ $(({size.total_bytes} + others)) -gt $limit ]; then {refuse}; fi"
+    return f"{limit}; if [ $(({size.total_bytes} + others)) -gt $limit ]; then {refuse}; fi; {line}"
 
 
 def _refusal(seen: str, expected: str, *values: str) -> str:
@@ -95,6 +105,13 @@ def _refusal(seen: str, expected: str, *values: str) -> str:
     for value, part in zip(values, parts[1:], strict=True):
         words += [f'"$({value})"', shlex.quote(part)]
     return f"printf %s {' '.join(words)} >&2; echo >&2; exit {error.exit_code}"
+
+
+def _split(word: str) -> list[str]:
+    try:
+        return shlex.split(word)
+    except ValueError:  # an open quote
+        return [word]
 
 
 def _num_bytes(text: str) -> int:

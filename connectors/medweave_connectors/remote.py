@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from medweave_connectors.command_size import checked
 from medweave_connectors.record import current
 from medweave_connectors.record.run import REPORT_FILE, REPORT_FOLDER
 from medweave_connectors.transfer import manifest
@@ -30,7 +31,7 @@ def shell_line(
     stdout: str | None = None,
     stderr: str | None = None,
 ) -> str:
-    """One line for a POSIX shell: the command in its folder, with its environment and files.
+    """Shell text that runs a command in its folder, with its environment and files; a command that is too long is refused.
 
     The words of the command are taken as they are: StreamFlow has quoted them. Everything else is quoted here.
 
@@ -40,7 +41,8 @@ def shell_line(
     exports = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
     files = (("<", stdin), (">", stdout), ("2>", stderr))
     redirections = [f"{sign} {shlex.quote(file)}" for sign, file in files if file is not None]
-    return " && ".join((f"cd {shlex.quote(workdir)}", *exports, " ".join(("exec", *command, *redirections))))
+    line = " && ".join((f"cd {shlex.quote(workdir)}", *exports, " ".join(("exec", *command, *redirections))))
+    return checked(line, command, environment)
 
 
 def utility_line(

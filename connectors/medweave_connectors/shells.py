@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
 from medweave_connectors.deadlines import ProgressDeadline
-from medweave_connectors.stdin_script import WORDS, encode, is_long
+from medweave_connectors.stdin_script import here_document, is_long
 
 SHELLS = 4
 BEAT_S = 15
@@ -155,7 +155,9 @@ class Shells:
 def _heartbeat(token: str) -> bytes:
     """A line for an open shell: from now on it prints the counters of its processes every `BEAT_S`."""
     awk = shlex.join(["awk", "-v", f"beat={_BEAT} {token}"]) + ' -v session="$session" -v own="$own" '
-    beat = f"cat /proc/[0-9]*/stat 2> /dev/null | {awk}{shlex.quote(_COUNTERS)} 2> /dev/null || echo {_BEAT} {token} '?'"
+    beat = (
+        f"cat /proc/[0-9]*/stat 2> /dev/null | {awk}{shlex.quote(_COUNTERS)} 2> /dev/null || echo {_BEAT} {token} '?'"
+    )
     line = (
         "( trap 'kill $pause; exit' TERM; own= session=; "
         "{ read -r own _ _ _ _ session _ < /proc/self/stat; } 2> /dev/null; "
@@ -181,10 +183,11 @@ async def _execute(shell: OpenShell, line: str, token: str, progressed: Callable
 def _script(line: str, mark: str) -> bytes:
     """What an open shell reads: the line, for a shell of its own, whose syntax errors, `exit` and `cd` stay there."""
     if is_long(line):
-        run, document = f"{shlex.join(WORDS)} 2>&1 << '{mark}'", encode(line) + f"{mark}\n".encode()
+        head, _, document = here_document("", line, mark).partition("\n")
+        run = f"{head} 2>&1"
     else:
-        run, document = f"sh -c {shlex.quote(line)} 2>&1 < /dev/null", b""
-    return f"echo {mark} begin; {run}; echo {mark} $?\n".encode(errors="surrogateescape") + document
+        run, document = f"sh -c {shlex.quote(line)} 2>&1 < /dev/null", ""
+    return f"echo {mark} begin; {run}; echo {mark} $?\n{document}".encode(errors="surrogateescape")
 
 
 class _Answer:

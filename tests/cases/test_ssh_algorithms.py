@@ -66,7 +66,10 @@ def test_each_aead_cipher_is_accepted(tmp_path: Path, cipher: str, seen: Callabl
     ("setting", "words"),
     [
         ("Ciphers aes256-cbc", "no common cipher: 127.0.0.1:{port} offers aes256-cbc"),
-        ("KexAlgorithms sntrup761x25519-sha512@openssh.com", "no common key exchange: 127.0.0.1:{port} offers sntrup761"),
+        (
+            "KexAlgorithms sntrup761x25519-sha512@openssh.com",
+            "no common key exchange: 127.0.0.1:{port} offers sntrup761",
+        ),
     ],
 )
 def test_algorithms_that_nobody_has_in_common_are_named(
@@ -85,7 +88,10 @@ def test_algorithms_that_nobody_has_in_common_are_named(
 
 def test_a_server_with_too_many_logins_is_told_in_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "PAUSES_S", (0.1, 0.1))
-    with server_with(tmp_path, "MaxStartups 1", "LoginGraceTime 30") as (server, target), contextlib.ExitStack() as held:
+    with (
+        server_with(tmp_path, "MaxStartups 1", "LoginGraceTime 30") as (server, target),
+        contextlib.ExitStack() as held,
+    ):
         for _ in range(2):
             held.enter_context(socket.create_connection(("127.0.0.1", server.port)))
         with pytest.raises(NotReached, match="before it sent its version") as caught:

@@ -31,8 +31,10 @@ ACCOUNTS = [
     Account(name="long", shell="/bin/bash", files={".bashrc": "head -c 300000 /dev/zero | tr '\\0' x\n"}),
     Account(name="options", shell="/bin/bash", files={".bashrc": "set -eu -o noclobber; export SHELLOPTS CDPATH=/\n"}),
     Account(name="moves", shell="/bin/bash", files={".bashrc": "cd /; alias ls=false; umask 022\n"}),
-    Account(name="locale", shell="/bin/bash", files={".bashrc": "export LC_ALL=de_DE.UTF-8 LANGUAGE=de GREP_OPTIONS=-v\n"}),
-    Account(name="other", shell="/bin/bash", files={".bashrc": "[ -n \"$AGAIN\" ] || AGAIN=1 exec tcsh\n"}),
+    Account(
+        name="locale", shell="/bin/bash", files={".bashrc": "export LC_ALL=de_DE.UTF-8 LANGUAGE=de GREP_OPTIONS=-v\n"}
+    ),
+    Account(name="other", shell="/bin/bash", files={".bashrc": '[ -n "$AGAIN" ] || AGAIN=1 exec tcsh\n'}),
     Account(name="slow", shell="/bin/bash", files={".bashrc": "sleep 1.5; echo Welcome\n"}),
     Account(name="homeless", shell="/bin/bash", files=None),
     Account(name="forced", settings=['ForceCommand sh -c "$SSH_ORIGINAL_COMMAND"']),
@@ -43,7 +45,21 @@ ACCOUNTS = [
     Account(name="fewest", shell="/bin/bash", settings=["MaxSessions 2"]),
     Account(name="one", shell="/bin/bash", settings=["MaxSessions 1"]),
 ]
-WORK = ["tcsh", "csh", "fish", "zsh", "bash", "stderr", "long", "options", "moves", "locale", "other", "homeless", "forced"]
+WORK = [
+    "tcsh",
+    "csh",
+    "fish",
+    "zsh",
+    "bash",
+    "stderr",
+    "long",
+    "options",
+    "moves",
+    "locale",
+    "other",
+    "homeless",
+    "forced",
+]
 
 
 @dataclass(frozen=True)
@@ -92,7 +108,9 @@ async def all_kinds(connector: Any, place: ExecutionLocation, folder: Path) -> d
     """What each kind of session gives: a short command, a job, and copies in both directions."""
     (folder / "sent").write_text("to the site\n")
     told = {
-        "command": await connector.run(place, ["echo", "'a!b $HOME'", "&&", "pwd", ">", "/dev/null"], capture_output=True),
+        "command": await connector.run(
+            place, ["echo", "'a!b $HOME'", "&&", "pwd", ">", "/dev/null"], capture_output=True
+        ),
         "job": await job(connector, place, folder / "job", ["echo", "'hi!there'", "$((1 + 1))"]),
     }
     (folder / "there").mkdir()
@@ -135,7 +153,10 @@ def test_a_failed_job_says_its_own_words_only(site: Site, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_a_slow_login(site: Site) -> None:
-    assert using(site, "slow", lambda connector, place: connector.run(place, ["echo", "in"], capture_output=True)) == ("in", 0)
+    assert using(site, "slow", lambda connector, place: connector.run(place, ["echo", "in"], capture_output=True)) == (
+        "in",
+        0,
+    )
 
 
 @pytest.mark.parametrize(

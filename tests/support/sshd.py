@@ -100,9 +100,7 @@ def _namespace(folder: Path, accounts: Sequence[Account]) -> list[str]:
 
 
 @contextlib.contextmanager
-def sshd(
-    folder: Path, accepted: list[Path], *settings: str, accounts: Sequence[Account] = ()
-) -> Iterator[Sshd]:
+def sshd(folder: Path, accepted: list[Path], *settings: str, accounts: Sequence[Account] = ()) -> Iterator[Sshd]:
     """A server that lets these keys in, while the context lasts; `settings` are lines of sshd_config.
 
     Args:

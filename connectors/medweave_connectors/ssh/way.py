@@ -216,7 +216,11 @@ def _failure(
         control_path=settings.control_path,
         offers=client.offers,
     )
-    if isinstance(error, asyncssh.ConnectionLost | ConnectionResetError) and client.connection and not client.has_version:
+    if (
+        isinstance(error, asyncssh.ConnectionLost | ConnectionResetError)
+        and client.connection
+        and not client.has_version
+    ):
         said = " ".join(client.first.decode(errors="replace").split())
         error = Dropped(f"the server closed the connection before it sent its version: {said or 'without a word'}")
     if (told := refusal(error, hop)) is not None:

@@ -176,7 +176,9 @@ async def _copied(sessions: Sessions) -> tuple[float, float]:
     back_s = time.monotonic() - began
     await program.close()
     if counted.strip() != str(PROBE_BYTES).encode() or num_bytes < PROBE_BYTES:
-        raise ShellLost(f"of {PROBE_BYTES} bytes came {counted.decode(errors='replace').strip()} there, {num_bytes} back")
+        raise ShellLost(
+            f"of {PROBE_BYTES} bytes came {counted.decode(errors='replace').strip()} there, {num_bytes} back"
+        )
     return there_s, back_s
 
 
