@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 NO_PROGRESS_S = 600.0  # an archive on tape, or a file server that restarts, may take some minutes
 UNRESPONSIVE_S = 60.0  # a connection over which nothing comes, not even an answer to a ping
-_CANCEL_S = 5.0
+_CANCEL_S = 30.0  # for programs that are ended, and what they remove
 Value = TypeVar("Value")
 
 
@@ -68,3 +68,5 @@ class ProgressDeadline:
             if not task.done():
                 task.cancel()
                 await asyncio.wait({task}, timeout=_CANCEL_S)
+            if task.done() and not task.cancelled():
+                task.exception()  # of a work that was given up: nobody asks for it
