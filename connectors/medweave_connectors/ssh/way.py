@@ -12,6 +12,7 @@ from typing import Any
 import asyncssh
 from asyncssh.constants import MSG_IGNORE
 
+from medweave_connectors.deadlines import UNRESPONSIVE_S
 from medweave_connectors.ssh.command_line import ssh_words, user_file
 from medweave_connectors.ssh.master import OPTIONS, MasterConnection, MasterForward
 from medweave_connectors.ssh.offers import Offer, read_offers
@@ -20,7 +21,8 @@ from medweave_connectors.ssh.refusals import Hop, refusal
 from medweave_connectors.ssh.settings import HostSettings, split_jump
 from medweave_steps.contracts.errors import UsageError
 
-KEEPALIVE_S, KEEPALIVE_COUNT = 15, 4  # a dead connection is known after a minute
+KEEPALIVE_S = 15
+KEEPALIVE_COUNT = round(UNRESPONSIVE_S / KEEPALIVE_S)
 # None of them in CBC mode: see `_without_fillers`.
 CIPHERS = [
     "aes128-gcm@openssh.com",
