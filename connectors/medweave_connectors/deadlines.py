@@ -1,7 +1,7 @@
-"""How long work at a site is waited for: as long as it makes progress. One policy for ssh, pods and this machine.
+"""Deadlines by progress: the one policy for commands and copies over ssh, in pods and on this machine.
 
-No streamflow in here. A copy or a hash of much data takes as long as it takes; what has stopped is given up, with its place and
-the bytes that had passed.
+No streamflow in here. The time of a copy or a hash grows with its data, so it has no limit. Work without progress is cancelled, and
+the error names the place and the bytes so far.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 NO_PROGRESS_S = 600.0  # an archive on tape, or a file server that restarts, may take some minutes
 UNRESPONSIVE_S = 60.0  # a connection over which nothing comes, not even an answer to a ping
-_CANCEL_S = 30.0  # for programs that are ended, and what they remove
+_CANCEL_S = 30.0  # programs are ended and remove their files
 Value = TypeVar("Value")
 
 
 class NoProgress(Exception):
-    """Work was given up because it had stopped.
+    """Work was cancelled because it made no progress.
 
     Attributes:
         what, where: the work and its place, for people; no names of files.
@@ -32,7 +32,7 @@ class NoProgress(Exception):
 
 
 class ProgressDeadline:
-    """Gives work up that has made no progress for a while.
+    """Cancels work that has made no progress for a while.
 
     Args:
         what, where: the work and its place, for people; no names of files.
@@ -69,4 +69,4 @@ class ProgressDeadline:
                 task.cancel()
                 await asyncio.wait({task}, timeout=_CANCEL_S)
             if task.done() and not task.cancelled():
-                task.exception()  # of a work that was given up: nobody asks for it
+                task.exception()  # retrieved, so that asyncio logs nothing

@@ -34,7 +34,7 @@ async def run(
     Args:
         timeout_s: None waits for ever.
         environment: over this process's own.
-        stdin: what it reads.
+        stdin: its input.
         stdout, stderr: as `asyncio.create_subprocess_exec` has them.
 
     Raises:

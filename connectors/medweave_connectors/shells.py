@@ -23,7 +23,7 @@ WAIT_S = 1.0
 _BEAT = "medweave-beat"
 _MARK_BYTES = 128  # at least the length of a mark or heartbeat: one may come in two pieces
 # The counters change while a process of the session works: times of the processor (utime, stime, and those of its children),
-# without the heartbeat's own processes. Where /proc or awk is missing, a heartbeat counts as progress by itself.
+# without the heartbeat's own processes. Where /proc or awk is missing, each heartbeat counts as progress.
 _COUNTERS = (
     '{ pid = $1; sub(/^.*[)] /, ""); split($0, f, " "); '
     "if (f[4] == session && pid != own && f[2] != own) n += f[12] + f[13] + f[14] + f[15] } "
@@ -181,7 +181,7 @@ async def _execute(shell: OpenShell, line: str, token: str, progressed: Callable
 
 
 def _script(line: str, mark: str) -> bytes:
-    """What an open shell reads: the line, for a shell of its own, whose syntax errors, `exit` and `cd` stay there."""
+    """Return the input of an open shell that runs a line in a child shell; its syntax errors, `exit` and `cd` stay there."""
     if is_long(line):
         head, _, document = here_document("", line, mark).partition("\n")
         run = f"{head} 2>&1"

@@ -119,7 +119,7 @@ def test_the_limit_is_that_of_the_kernel(tmp_path: Path) -> None:
     """The largest command that is not refused can be started, and the one that is refused cannot."""
     outcomes = set()
     for number in (24_000, 35_000):
-        words = ["true", *(f"{'x' * 50}{each:06}" for each in range(number))]
+        words = ["true", *(f"{'x' * 50}{index:06}" for index in range(number))]
         code, _, _ = local(words, tmp_path)
         assert code in (0, 65)
         outcomes.add(code)

@@ -29,7 +29,7 @@ Act = Callable[[Any, ExecutionLocation], Any]
 
 @pytest.fixture(autouse=True)
 def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second stands for the minutes of a run."""
+    """Deadlines of seconds in place of minutes."""
     monkeypatch.setattr(deadlines, "NO_PROGRESS_S", SILENCE_S)
     monkeypatch.setattr(shells, "BEAT_S", 0.3)
 
@@ -84,7 +84,9 @@ def test_a_command_that_has_stopped_is_ended(using: Callable[[Act], Any]) -> Non
 
 def copy_of(script: str, target: Path) -> None:
     source = Reader(["sh", "-c", script], "a transfer from there")
-    asyncio.run(copies.pump(source, [Writer(["sh", "-c", f"cat > {target}"], "a transfer")], 2**16, where="pods to login"))
+    asyncio.run(
+        copies.pump(source, [Writer(["sh", "-c", f"cat > {target}"], "a transfer")], 2**16, where="pods to login")
+    )
 
 
 @pytest.mark.slow
@@ -98,13 +100,13 @@ def test_a_copy_that_has_stopped_is_cut_with_place_bytes_and_seconds(tmp_path: P
     with pytest.raises(StreamCut) as caught:
         copy_of("printf 12345; sleep 30", tmp_path / "got")
     assert re.search(r"pods to login: a copy made no progress for \d+ s, after \d+ bytes", str(caught.value))
-    assert caught.value.may_be_cut, "it goes on from what has arrived"
+    assert caught.value.may_be_cut, "the copy resumes"
 
     async def nothing() -> object:
         return None
 
-    told = asyncio.run(Broken("pods", "login").typed(caught.value, needed_bytes=5, read_source=nothing))
-    assert "made no progress" in str(told)
+    failure = asyncio.run(Broken("pods", "login").typed(caught.value, needed_bytes=5, read_source=nothing))
+    assert "made no progress" in str(failure)
 
 
 def test_the_clock_starts_again_with_each_sign_of_progress() -> None:

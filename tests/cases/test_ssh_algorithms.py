@@ -56,9 +56,9 @@ def test_each_aead_cipher_is_accepted(tmp_path: Path, cipher: str, seen: Callabl
     with server_with(tmp_path, f"Ciphers {cipher}") as (_, target):
         answer = run_by(target, "echo in")
         with connected(Login(target=target)) as reached:
-            told = reached.ask("echo in")
+            answer_to_doctor = reached.ask("echo in")
     seen(answer)
-    assert answer == told == ("in", 0)
+    assert answer == answer_to_doctor == ("in", 0)
 
 
 @pytest.mark.case("doctor-ciphers", expected="the error names the algorithms, in a run and in doctor")
@@ -72,7 +72,7 @@ def test_each_aead_cipher_is_accepted(tmp_path: Path, cipher: str, seen: Callabl
         ),
     ],
 )
-def test_algorithms_that_nobody_has_in_common_are_named(
+def test_error_names_the_algorithms_without_a_match(
     tmp_path: Path, setting: str, words: str, seen: Callable[[object], None]
 ) -> None:
     with server_with(tmp_path, setting) as (server, target):
@@ -86,14 +86,14 @@ def test_algorithms_that_nobody_has_in_common_are_named(
     assert setting.split()[0] in closed.value.do
 
 
-def test_a_server_with_too_many_logins_is_told_in_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_with_too_many_logins_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "PAUSES_S", (0.1, 0.1))
     with (
         server_with(tmp_path, "MaxStartups 1", "LoginGraceTime 30") as (server, target),
-        contextlib.ExitStack() as held,
+        contextlib.ExitStack() as stack,
     ):
         for _ in range(2):
-            held.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
         with pytest.raises(NotReached, match="before it sent its version") as caught:
             run_by(target, "true")
     assert "MaxStartups" in str(caught.value)
@@ -104,7 +104,7 @@ OURS = [["curve25519-sha256"], ["ssh-ed25519"], ["aes256-gcm@openssh.com", "aes2
 
 def kexinit(*lists: str) -> bytes:
     """The beginning of a server's SSH_MSG_KEXINIT."""
-    return b"\x14" + bytes(16) + b"".join(len(each).to_bytes(4, "big") + each.encode() for each in lists)
+    return b"\x14" + bytes(16) + b"".join(len(names).to_bytes(4, "big") + names.encode() for names in lists)
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ async def job(connector: Any, place: ExecutionLocation, folder: Path, words: lis
 async def all_kinds(connector: Any, place: ExecutionLocation, folder: Path) -> dict[str, Any]:
     """What each kind of session gives: a short command, a job, and copies in both directions."""
     (folder / "sent").write_text("to the site\n")
-    told = {
+    answers = {
         "command": await connector.run(
             place, ["echo", "'a!b $HOME'", "&&", "pwd", ">", "/dev/null"], capture_output=True
         ),
@@ -116,7 +116,7 @@ async def all_kinds(connector: Any, place: ExecutionLocation, folder: Path) -> d
     (folder / "there").mkdir()
     await connector.copy_local_to_remote(str(folder / "sent"), str(folder / "there" / "got"), [place])
     await connector.copy_remote_to_local(str(folder / "job" / "out.txt"), str(folder / "back.txt"), place)
-    return told | {"sent": (folder / "there" / "got").read_text(), "back": (folder / "back.txt").read_text()}
+    return answers | {"sent": (folder / "there" / "got").read_text(), "back": (folder / "back.txt").read_text()}
 
 
 RIGHT = {"command": ("a!b $HOME", 0), "job": ("", 0), "sent": "to the site\n", "back": "hi!there 2\n"}
@@ -124,16 +124,16 @@ RIGHT = {"command": ("a!b $HOME", 0), "job": ("", 0), "sent": "to the site\n", "
 
 @pytest.mark.case("ssh-tcsh", expected="commands, jobs and copies work behind tcsh")
 def test_a_tcsh_login(site: Site, tmp_path: Path, seen: Callable[[object], None]) -> None:
-    told = using(site, "tcsh", lambda *there: all_kinds(*there, tmp_path))
-    seen(told["job"])
-    assert told == RIGHT
+    answers = using(site, "tcsh", lambda *there: all_kinds(*there, tmp_path))
+    seen(answers["job"])
+    assert answers == RIGHT
 
 
 @pytest.mark.case("ssh-login-noise", expected="what .bashrc prints reaches no command, job or copy")
 def test_a_login_that_prints(site: Site, tmp_path: Path, seen: Callable[[object], None]) -> None:
-    told = using(site, "bash", lambda *there: all_kinds(*there, tmp_path))
-    seen(told["back"])
-    assert told == RIGHT
+    answers = using(site, "bash", lambda *there: all_kinds(*there, tmp_path))
+    seen(answers["back"])
+    assert answers == RIGHT
 
 
 @pytest.mark.parametrize("account", [name for name in WORK if name not in ("tcsh", "bash")])
@@ -187,11 +187,11 @@ def test_few_sessions(
         jobs = [job(connector, place, tmp_path / f"job-{n}", ["echo", str(n)], f"/a/{n}") for n in range(4)]
         return await asyncio.gather(*commands, *jobs), await all_kinds(connector, place, tmp_path)
 
-    answers, told = using(site, account, act)
+    results, answers = using(site, account, act)
     text = capsys.readouterr().err
-    seen(text.strip() or answers)
-    assert answers == [(str(n), 0) for n in range(6)] + [("", 0)] * 4
-    assert told == RIGHT
+    seen(text.strip() or results)
+    assert results == [(str(n), 0) for n in range(6)] + [("", 0)] * 4
+    assert answers == RIGHT
     assert "MaxSessions" in text
 
 
@@ -211,8 +211,8 @@ def doctor(site: Site, account: str) -> dict[str, Hop]:
         key=str(site.key),
         known_hosts=str(site.known_hosts),
     )
-    with contextlib.ExitStack() as held:
-        machine = Machine("login", Login(target=target), held, "run: medweave provision --site site.yml")
+    with contextlib.ExitStack() as stack:
+        machine = Machine("login", Login(target=target), stack, "run: medweave provision --site site.yml")
         found: list[Hop] = list(machine.open())
         if found[0].health is Health.OK:
             found += machine.sessions()

@@ -78,7 +78,7 @@ class Account:
 
 
 def _namespace(folder: Path, accounts: Sequence[Account]) -> list[str]:
-    """Words before `sshd` that give it a password file of its own."""
+    """Return words that start `sshd` with a private password file."""
     if not accounts:
         return []
     if os.getuid() != 0:
@@ -126,7 +126,12 @@ def sshd(folder: Path, accepted: list[Path], *settings: str, accounts: Sequence[
         "PermitRootLogin yes",
         "LogLevel DEBUG1",
         *([] if accounts else [f"SetEnv HOME={folder / 'home'} PATH={SITE_PATH}"]),
-        *(line for each in accounts if each.settings for line in (f"Match User {each.name}", *each.settings)),
+        *(
+            line
+            for account in accounts
+            if account.settings
+            for line in (f"Match User {account.name}", *account.settings)
+        ),
     ]
     (folder / "config").write_text("\n".join([*settings, *lines, ""]))
     words = [*_namespace(folder, accounts), SSHD, "-D", "-e", "-f", str(folder / "config")]

@@ -120,7 +120,7 @@ class Command:
         self._clock = time.monotonic()
         with contextlib.ExitStack() as files:
             command: Sequence[str]
-            given: IO[bytes] | int
+            standard_input: IO[bytes] | int
 
             def redirected(name: str | None, mode: str, otherwise: int) -> IO[bytes] | int:
                 return otherwise if name is None else files.enter_context((workdir / name).open(mode))
@@ -139,17 +139,17 @@ class Command:
                 script = files.enter_context(tempfile.TemporaryFile())
                 script.write(line.encode(errors="surrogateescape"))
                 script.seek(0)
-                command, given = WHOLE_INPUT, script
+                command, standard_input = WHOLE_INPUT, script
                 stdout = stderr = None
                 environment = {name: value for name, value in environment.items() if name not in own}
             else:
                 command = ["/bin/sh", "-c", "exec " + " ".join(words)]
-                given = redirected(stdin, "rb", subprocess.DEVNULL)
+                standard_input = redirected(stdin, "rb", subprocess.DEVNULL)
             self._process = subprocess.Popen(
                 command,
                 cwd=workdir,
                 env={**environment, KEY: self.key},
-                stdin=given,
+                stdin=standard_input,
                 stdout=redirected(stdout, "wb", subprocess.PIPE),
                 stderr=redirected(stderr, "wb", subprocess.PIPE),
                 start_new_session=True,  # its own group: a signal reaches all of it, and the terminal's Ctrl-C only us

@@ -42,7 +42,7 @@ class WebsocketChannels:
     """Over the API server's websocket, which takes each frame apart and puts it together again as SPDY."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse, *, heartbeat_s: float) -> None:
-        """`heartbeat_s` is the time without a message after which the far end is pinged, s."""
+        """`heartbeat_s` is the time without a message after which the API server is pinged, s."""
         self._socket, self._heartbeat_s = socket, heartbeat_s
         self._ping: asyncio.Future[None] | None = None
         self._num_sent = 0
@@ -50,8 +50,8 @@ class WebsocketChannels:
     async def pieces(self) -> AsyncIterator[tuple[int, bytes]]:
         """Channel and bytes, until the connection is over; or nothing has moved for `UNRESPONSIVE_S`.
 
-        Only the time in which a message is waited for counts. aiohttp's own heartbeat misses an answer that stands behind output
-        which is not read yet, and drops the connection of a reader that is slow.
+        Only the time spent waiting for a message counts. aiohttp's own heartbeat drops the connection of a slow reader: the answer
+        to its ping comes behind output that is not read yet.
         """
         silent_s, moved = 0.0, -1
         while silent_s < UNRESPONSIVE_S:
@@ -78,7 +78,7 @@ class WebsocketChannels:
         return 0 if transport is None else int(transport.get_write_buffer_size())
 
     def _ask(self) -> None:
-        """Pings the far end, unless a ping is on its way."""
+        """Ping the API server, unless the last ping is not sent yet."""
         if self._ping is None or self._ping.done():
             self._ping = asyncio.ensure_future(self._socket.ping())
             self._ping.add_done_callback(lambda ended: ended.cancelled() or ended.exception())

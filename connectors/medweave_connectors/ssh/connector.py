@@ -360,7 +360,7 @@ def _word(end: int, host: str, timeout: int | None) -> str:
 
 @contextlib.contextmanager
 def _reached() -> Iterator[None]:
-    """Raises what is wrong with a connection as the engine's errors.
+    """Raise the errors of a connection as those of the engine.
 
     Raises:
         SiteConfigError: in place of a UsageError.

@@ -1,8 +1,8 @@
 """The start of a session: a POSIX shell behind any login shell, whatever the account's start-up files print or do.
 
 The login shell gets two words, `exec sh`, which each shell understands. All else goes by standard input. The shell prints a mark to
-both outputs before it reads the script: what comes before the marks was printed by the login, and is dropped. The script is sent
-after that, so a session that was refused or hangs in a login has begun nothing.
+both outputs before it reads the script. Output before the marks comes from the login, and is dropped. The script is sent after the
+marks, so a session that was refused, or hangs in a login, has begun nothing.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from medweave_connectors.stdin_script import READ_AND_RUN, encode
 COMMAND = "exec sh"
 READ_BYTES = 2**16
 SHOWN_BYTES, KEPT_BYTES = 400, 2**14
-LAST_WORDS_S = 2.0
+DRAIN_S = 2.0
 _MARK = "medweave-begin"
 # Options that an exported SHELLOPTS brings along, and a folder list for `cd`, do not reach a script.
 _CLEAN = "set +euCfxv; unset CDPATH"
 
 
 class LoginFailed(ConnectionError):
-    """A session ended, or stood still, before its shell answered; the script was not begun.
+    """A session ended, or was silent, before its shell answered; the script was not begun.
 
     Attributes:
         printed: the end of what the login printed.
@@ -77,7 +77,7 @@ async def start(process: Any) -> Started:
     token = secrets.token_hex(8)
     mark = f"{_MARK} {token} ".encode()
     try:
-        with contextlib.suppress(OSError):  # it has ended: its output tells why
+        with contextlib.suppress(OSError):  # the session has ended; its output has the reason
             process.stdin.write(_first_line(token))
         errors = asyncio.ensure_future(_until(process.stderr, mark))
         try:
@@ -94,13 +94,13 @@ async def start(process: Any) -> Started:
 
 
 def _first_line(token: str) -> bytes:
-    """What `sh` reads first; or the shell that a start-up file has put in its place, which may be of any kind."""
+    """Return the first input line; a start-up file may have replaced `sh` by a shell of any kind."""
     marks = f'echo "{_MARK} {token} $$"; echo "{_MARK} {token} " >&2'
     return f"exec sh -c '{_CLEAN}; {marks}; {READ_AND_RUN}; exit'\n".encode()
 
 
 class _Ended(Exception):
-    """The stream ended, or stood still, before the mark."""
+    """The stream ended, or was silent, before the mark."""
 
     def __init__(self, printed: bytes, *, is_silent: bool) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class _Ended(Exception):
 
 
 async def _until(stream: Any, mark: bytes) -> tuple[bytes, bytes]:
-    """The end of what comes before a mark, and the rest of its line. Nothing of ours follows before the script is sent."""
+    """Return the last output before a mark, and the rest of the mark's line. No output of the script follows yet."""
     seen = bytearray()
     while True:
         try:
@@ -127,10 +127,10 @@ async def _until(stream: Any, mark: bytes) -> tuple[bytes, bytes]:
 
 
 async def _failure(process: Any, ended: _Ended, errors: asyncio.Future[tuple[bytes, bytes]]) -> Exception:
-    """Why there is no session: the login ended or hangs, or the connection was lost."""
+    """Return the reason: the login ended or hangs, or the connection was lost."""
     printed = ended.printed
     with contextlib.suppress(TimeoutError, _Ended):
-        async with asyncio.timeout(LAST_WORDS_S):
+        async with asyncio.timeout(DRAIN_S):
             try:
                 await errors
             except _Ended as more:

@@ -34,8 +34,8 @@ class Offer:
 
     @property
     def common(self) -> str:
-        """The algorithm that is used; empty where there is none."""
-        return next((each for each in self.ours if each in self.server), "")
+        """The algorithm that is used; empty without a common one."""
+        return next((name for name in self.ours if name in self.server), "")
 
 
 def read_offers(message: bytes, ours: Sequence[Sequence[str]]) -> tuple[Offer, ...]:
@@ -51,7 +51,7 @@ def read_offers(message: bytes, ours: Sequence[Sequence[str]]) -> tuple[Offer, .
         names = message[place + 4 : place + 4 + length]
         if len(names) < length or place + 4 > len(message):
             return ()
-        lists.append([each for each in names.decode(errors="replace").split(",") if not each.startswith(_NOTES)])
+        lists.append([name for name in names.decode(errors="replace").split(",") if not name.startswith(_NOTES)])
         place += 4 + length
     return tuple(
         Offer(name=name, setting=setting, server=lists[number], ours=own)
@@ -62,7 +62,7 @@ def read_offers(message: bytes, ours: Sequence[Sequence[str]]) -> tuple[Offer, .
 def without_common(offers: Sequence[Offer]) -> Offer | None:
     """Return the first kind for which there is no common algorithm; None where there is one for each that is needed."""
     for offer in offers:
-        cipher = next((each.common for each in offers if each.setting == "Ciphers"), "")
+        cipher = next((other.common for other in offers if other.setting == "Ciphers"), "")
         if not offer.common and not (offer.setting == "MACs" and cipher.endswith(_AEAD)):
             return offer
     return None

@@ -50,13 +50,13 @@ class Places:
             self._taken += 1
 
     async def leave(self) -> None:
-        """Gives the place back."""
+        """Return the place."""
         async with self._changed:
             self._taken -= 1
             self._changed.notify()
 
     async def resize(self, number: int) -> None:
-        """Changes the number of places; those that are taken beyond it stay taken until they are given back."""
+        """Change the number of places; places taken beyond it are returned later."""
         async with self._changed:
             self._number = number
             self._changed.notify_all()
@@ -128,14 +128,14 @@ class Sessions:
         missing = self._most - self._num_open
         started = await asyncio.gather(*(self._open(()) for _ in range(missing)), return_exceptions=True)
         number = self._num_open
-        for each in started:
-            if isinstance(each, Started):
-                await self._close(each.process)
-        for each in started:
-            if isinstance(each, SessionRefused) and number < FEWEST_SESSIONS:
-                raise self._too_few(str(each), number)
-            if isinstance(each, BaseException) and not isinstance(each, SessionRefused):
-                raise each
+        for result in started:
+            if isinstance(result, Started):
+                await self._close(result.process)
+        for result in started:
+            if isinstance(result, SessionRefused) and number < FEWEST_SESSIONS:
+                raise self._too_few(str(result), number)
+            if isinstance(result, BaseException) and not isinstance(result, SessionRefused):
+                raise result
         return number
 
     async def close(self) -> None:
@@ -236,7 +236,7 @@ def shells_of(allowed: int) -> int:
 
 
 async def _start(connection: Any) -> Started:
-    """A session; sshd gives each one a process group of its own."""
+    """Open a session; sshd starts a process group for each one."""
     if isinstance(connection, MasterConnection):
         return await start(await connection.create_process(COMMAND))
     return await start(await connection.create_process(COMMAND, encoding=None))

@@ -41,7 +41,7 @@ class _Stream:
     """A session whose errors are read, so that much of them cannot hold it up, and told."""
 
     def __init__(self, session: AbstractAsyncContextManager[Any], script: str, what: str, given: bytes = b"") -> None:
-        """`script` is run in the session; `given` is what it reads first."""
+        """`script` is run in the session; `given` comes first in its input."""
         self._session, self._script, self._what, self._given = session, script, what, given
         self._errors = bytearray()
         self._process: Any = None

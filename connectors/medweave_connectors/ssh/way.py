@@ -66,11 +66,11 @@ class Dropped(ConnectionError):
 
 
 class _Client(asyncssh.SSHClient):
-    """Sees what the server asks for besides keys, what it offers, and its first bytes.
+    """Notes the authentication that the server requests, its algorithms, and its first bytes.
 
     Attributes:
         connection: None before there is one.
-        first: what came before the server's version line.
+        first: the bytes before the server's version line.
     """
 
     def __init__(self) -> None:
@@ -95,10 +95,10 @@ class _Client(asyncssh.SSHClient):
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        """What the server and this client offer for the connection; empty before the server has said so."""
+        """The algorithms of the server and of this client; empty before the server has sent its own."""
         kex = getattr(self.connection, "_server_kexinit", b"")
         names = ("_kex_algs", "_server_host_key_algs", "_enc_algs", "_mac_algs")
-        ours = [[each.decode() for each in getattr(self.connection, name, None) or ()] for name in names]
+        ours = [[algorithm.decode() for algorithm in getattr(self.connection, name, None) or ()] for name in names]
         return read_offers(kex, ours) if kex else ()
 
     def public_key_auth_requested(self) -> None:
@@ -223,8 +223,8 @@ def _failure(
         and client.connection
         and not client.has_version
     ):
-        said = " ".join(client.first.decode(errors="replace").split())
-        error = Dropped(f"the server closed the connection before it sent its version: {said or 'without a word'}")
+        text = " ".join(client.first.decode(errors="replace").split())
+        error = Dropped(f"the server closed the connection before it sent its version: {text or 'no message'}")
     if (told := refusal(error, hop)) is not None:
         what = f"{target.where}.{told.setting}: {jump_of or hop.host} cannot be reached by ssh."
         return UsageError(what, seen=told.seen, expected=told.expected, do=told.do)

@@ -26,7 +26,7 @@ Value = TypeVar("Value")
 
 
 class Closed(Exception):
-    """Nobody can go there; `do` says what to change."""
+    """The place cannot be reached; `do` has what to change."""
 
     def __init__(self, seen: str, do: str) -> None:
         super().__init__(seen)
@@ -65,7 +65,7 @@ def login_of(where: str, node: str, config: dict[str, Any], limit_s: float) -> L
         config: with absolute paths and without variables.
 
     Raises:
-        Closed: the node's port is none.
+        Closed: the port of the node is invalid.
     """
     if not is_node(node):
         raise Closed(f"{node} has no port from 1 to 65535", f"{where}.nodes: correct the port")
@@ -155,7 +155,7 @@ def connected(login: Login) -> Iterator[Reached]:
     sessions = Sessions(login.target, most=login.most_sessions, notify=lambda _: None)
     reached = Reached(login, sessions, loop)
     try:
-        with _closed(login, told_late=True):
+        with _closed(login, includes_timeout=True):
             reached.ask("true")
         yield reached
     finally:
@@ -178,11 +178,11 @@ def address_of(login: Login) -> str:
 
 
 @contextlib.contextmanager
-def _closed(login: Login, *, told_late: bool = False) -> Iterator[None]:
-    """Raises what is wrong with the way as `Closed`.
+def _closed(login: Login, *, includes_timeout: bool = False) -> Iterator[None]:
+    """Raise the errors of a connection as `Closed`.
 
     Args:
-        told_late: an answer that does not come in time is such a fault, too.
+        includes_timeout: a missing answer is such an error, too.
     """
     by_hand = f"{login.where}.nodes: correct host and port, or try `ssh -v {shlex.quote(login.host)}`, which shows more"
     try:
@@ -192,7 +192,7 @@ def _closed(login: Login, *, told_late: bool = False) -> Iterator[None]:
     except (NotReached, ShellLost, NoProgress) as error:
         raise Closed(str(error), by_hand) from error
     except (TimeoutError, concurrent.futures.CancelledError) as error:
-        if not told_late:
+        if not includes_timeout:
             raise
         seen = f"{login.target.node} does not answer within {login.limit_s:.0f} s"
         raise Closed(seen, "check the network, the VPN and the port; a slow login needs a longer --timeout") from error

@@ -1,4 +1,4 @@
-"""The connection of a command over a websocket lives as long as its far end answers, however slowly its output is read."""
+"""The connection of a command over a websocket is not dropped while its reader is slow."""
 
 from __future__ import annotations
 
