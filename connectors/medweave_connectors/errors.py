@@ -145,9 +145,10 @@ class StreamCut(StreamBroke):
 
     may_be_cut = True
 
-    def __init__(self, what: str, why: str = "") -> None:
+    def __init__(self, what: str, why: str = "", *, words: str = "the connection was lost") -> None:
+        """`words` name no file."""
         self.why = why
-        super().__init__(f"{what} broke off: the connection was lost", "the connection was lost", None)
+        super().__init__(f"{what} broke off: {words}", words, None)
 
 
 class StreamRefused(StreamBroke):

@@ -25,14 +25,16 @@ async def run(
     *,
     timeout_s: float | None,
     environment: Mapping[str, str] | None = None,
+    stdin: bytes = b"",
     stdout: int = asyncio.subprocess.PIPE,
     stderr: int = asyncio.subprocess.PIPE,
 ) -> Ended:
-    """Runs a program without input, in a session of its own: the terminal's Ctrl-C is for us, and its children end with it.
+    """Runs a program in a session of its own: the terminal's Ctrl-C is for us, and its children end with it.
 
     Args:
         timeout_s: None waits for ever.
         environment: over this process's own.
+        stdin: its input.
         stdout, stderr: as `asyncio.create_subprocess_exec` has them.
 
     Raises:
@@ -41,14 +43,14 @@ async def run(
     """
     process = await asyncio.create_subprocess_exec(
         *words,
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,
         env={**os.environ, **(environment or {})},
         start_new_session=True,
     )
     try:
-        output, said = await asyncio.wait_for(process.communicate(), timeout_s)
+        output, said = await asyncio.wait_for(process.communicate(stdin or None), timeout_s)
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError, TimeoutError):

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from medweave_connectors.command_size import checked
 from medweave_connectors.record import current
 from medweave_connectors.record.reports import REPORT_FILE, REPORT_FOLDER
 from medweave_connectors.transfer import manifest
@@ -31,7 +32,7 @@ def shell_line(
     stdout: str | None = None,
     stderr: str | None = None,
 ) -> str:
-    """One line for a POSIX shell: the command in its folder, with its environment and files.
+    """Shell text that runs a command in its folder, with its environment and files; a command that is too long is refused.
 
     The words of the command are taken as they are: StreamFlow has quoted them. Everything else is quoted here.
 
@@ -46,7 +47,8 @@ def shell_line(
         posixpath.dirname(file) for file in (stdout, stderr) if file is not None and not file.startswith("/")
     } - {""}
     made = [f"mkdir -p -- {shlex.join(sorted(folders))}"] if folders else []
-    return " && ".join((f"cd {shlex.quote(workdir)}", *made, *exports, " ".join(("exec", *command, *redirections))))
+    line = " && ".join((f"cd {shlex.quote(workdir)}", *made, *exports, " ".join(("exec", *command, *redirections))))
+    return checked(line, command, environment)
 
 
 def utility_line(

@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from medweave_connectors.stdin_script import here_document, is_long
 from medweave_steps.contracts.errors import BackendMissingError, UsageError
 
 FUNCTION = "worker_environment"
+_END = "medweave-end-of-line"
 # In places of the file before `${NAME}` is replaced, and at the site.
 _STARTS = ("/", "~/", "${")
 # What Slurm and medweave say about a job's place. Everything else of the site stays outside of an image: a PYTHONPATH or a library
@@ -84,7 +86,10 @@ class WorkerEnvironment:
             return line
         bind = shlex.quote(f"{folder}:{folder}")
         options = ["--cleanenv", "--bind", bind, *(["--nv"] if gpus else [])]
-        return " ".join(("exec apptainer exec", *options, at_site(self.apptainer), "sh -c", shlex.quote(line)))
+        words = " ".join(("exec apptainer exec", *options, at_site(self.apptainer)))
+        if is_long(line):
+            return here_document(f"{words} ", line, _END)
+        return f"{words} sh -c {shlex.quote(line)}"
 
 
 NOTHING = WorkerEnvironment()

@@ -7,11 +7,13 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import asyncssh
+
+from medweave_connectors.ssh.login import COMMAND
 
 
 class _Server(asyncssh.SSHServer):
@@ -31,7 +33,7 @@ class SSHServer:
     Attributes:
         port: on 127.0.0.1.
         key, known_hosts: files for a client that is let in.
-        commands: what was asked for, in order.
+        commands: scripts that were run, and commands of clients that send none, in order.
         environment: what commands find, over this process's own.
     """
 
@@ -107,7 +109,8 @@ class SSHServer:
         self.known_hosts.write_text(f"[127.0.0.1]:{self.port} {public}\n[localhost]:{self.port} {public}\n")
 
     async def _run(self, process: Any) -> None:
-        self.commands.append(process.command)
+        if process.command != COMMAND:
+            self.commands.append(process.command)
         child = await asyncio.create_subprocess_exec(
             "sh",
             "-c",
@@ -119,7 +122,8 @@ class SSHServer:
             start_new_session=True,
         )
         self._children.add(child)
-        into = asyncio.create_task(_pump_in(process.stdin, child.stdin))
+        heard = self.commands.append if process.command == COMMAND else _nothing
+        into = asyncio.create_task(_pump_in(process.stdin, child.stdin, heard))
         out = [_pump_out(child.stdout, process.stdout), _pump_out(child.stderr, process.stderr)]
         await asyncio.gather(*out)
         code = await child.wait()
@@ -132,9 +136,20 @@ class SSHServer:
                 process.exit(code)
 
 
-async def _pump_in(source: Any, target: Any) -> None:
+def _nothing(_script: str) -> None:
+    """For a command that reads no script."""
+
+
+async def _pump_in(source: Any, target: Any, heard: Callable[[str], None]) -> None:
+    begin: bytes | None = b""  # of the input: the line that starts a shell, and the one with its script
     with contextlib.suppress(Exception):  # either side may have gone
         while data := await source.read(65536):
+            if begin is not None and (begin + data).count(b"\n") >= 2:
+                script = (begin + data).split(b"\n")[1].decode(errors="replace")
+                heard(script.replace("\\n", "\n").replace("\\\\", "\\"))
+                begin = None
+            elif begin is not None:
+                begin += data
             target.write(data)
             await target.drain()
     with contextlib.suppress(Exception):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import shlex
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -60,9 +61,51 @@ class Sshd:
         return f"[127.0.0.1]:{self.port} {self.host_key}\n"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """An account that only one server knows. It has the rights of root, so that it can use the files of a test.
+
+    Attributes:
+        shell: path of its login shell.
+        files: name to text of files in its home folder; None for an account whose home folder is missing.
+        settings: lines of sshd_config for this account.
+    """
+
+    name: str
+    shell: str = "/bin/sh"
+    files: Mapping[str, str] | None = field(default_factory=dict)
+    settings: Sequence[str] = ()
+
+
+def _namespace(folder: Path, accounts: Sequence[Account]) -> list[str]:
+    """Return words that start `sshd` with a private password file."""
+    if not accounts:
+        return []
+    if os.getuid() != 0:
+        pytest.skip("accounts of a test need root and unshare (util-linux)")
+    passwd, shadow = Path("/etc/passwd").read_text(), Path("/etc/shadow").read_text()
+    for account in accounts:
+        home = folder / "homes" / account.name
+        passwd += f"{account.name}:x:0:0::{home}:{account.shell}\n"
+        shadow += f"{account.name}:*:19000:0:99999:7:::\n"
+        if account.files is not None:
+            home.mkdir(parents=True)
+            for name, text in account.files.items():
+                (home / name).parent.mkdir(parents=True, exist_ok=True)
+                (home / name).write_text(text)
+    for name, text in (("passwd", passwd), ("shadow", shadow)):
+        (folder / name).write_text(text)
+    mounts = " && ".join(f"mount --bind {shlex.quote(str(folder / name))} /etc/{name}" for name in ("passwd", "shadow"))
+    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", f'{mounts} && exec "$@"', "sh"]
+
+
 @contextlib.contextmanager
-def sshd(folder: Path, accepted: list[Path], *settings: str) -> Iterator[Sshd]:
-    """A server that lets these keys in, while the context lasts; `settings` are lines of sshd_config."""
+def sshd(folder: Path, accepted: list[Path], *settings: str, accounts: Sequence[Account] = ()) -> Iterator[Sshd]:
+    """A server that lets these keys in, while the context lasts; `settings` are lines of sshd_config.
+
+    Args:
+        accounts: further accounts, each with its login shell and start-up files.
+    """
     folder.mkdir(parents=True)
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd wants it; packages make it at boot
@@ -82,11 +125,18 @@ def sshd(folder: Path, accepted: list[Path], *settings: str) -> Iterator[Sshd]:
         "UsePAM no",
         "PermitRootLogin yes",
         "LogLevel DEBUG1",
-        f"SetEnv HOME={folder / 'home'} PATH={SITE_PATH}",
+        *([] if accounts else [f"SetEnv HOME={folder / 'home'} PATH={SITE_PATH}"]),
+        *(
+            line
+            for account in accounts
+            if account.settings
+            for line in (f"Match User {account.name}", *account.settings)
+        ),
     ]
     (folder / "config").write_text("\n".join([*settings, *lines, ""]))
+    words = [*_namespace(folder, accounts), SSHD, "-D", "-e", "-f", str(folder / "config")]
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([SSHD, "-D", "-e", "-f", folder / "config"], stdin=subprocess.DEVNULL, stderr=log)
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=log)
     server = Sshd(port, folder, process)
     try:
         deadline = time.monotonic() + 20

@@ -145,7 +145,10 @@ async def give(
         await _done(connector, target, f"rm -rf {there}")
     reader = await connector.get_stream_reader(["tar", "-C", root, "-cf", "-", "--", *chosen], source)
     writer = await connector.get_stream_writer(["tar", "-C", root, "-xf", "-"], target)
-    await connector.while_there([source.name, target.name], pump(reader, [writer], int(connector.transferBufferSize)))
+    await connector.while_there(
+        [source.name, target.name],
+        pump(reader, [writer], int(connector.transferBufferSize), where=connector.deployment_name),
+    )
 
 
 async def _done(connector: Any, place: ExecutionLocation, line: str) -> str:

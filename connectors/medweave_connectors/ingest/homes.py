@@ -32,7 +32,7 @@ async def link_there(context: StreamFlowContext, location: ExecutionLocation, va
         folder = shlex.quote(posixpath.dirname(link))
         lines.append(f"mkdir -p {folder} && ln -sfn {shlex.quote(real)} {shlex.quote(link)}")
     connector = context.deployment_manager.get_connector(location.deployment)
-    told = await connector.run(location, ["sh", "-c", shlex.quote(" && ".join(lines))], capture_output=True)
+    told = await connector.run(location, [f"( {' && '.join(lines)} )"], capture_output=True)
     if told is not None and told[1] != 0:
         raise OSError(f"{location.deployment}: links to the inputs could not be made: exit code {told[1]}")
 

@@ -104,7 +104,7 @@ class KubernetesJob:
         """Makes the Job, or goes on with one that does the same and whose driver is gone."""
         with of_the_file():
             request = requests.must_know(self._step.name, where=f"deployments.{self._site.deployment}")
-        script = job_script.job_script(
+        self._script = job_script.job_script(
             self._step,
             self.files,
             home=self._home,
@@ -116,7 +116,7 @@ class KubernetesJob:
         document = build_job(
             standing,
             self._container,
-            script,
+            job_script.command(self._script, self.files),
             name=self.job_name,
             own_labels=labels(self._site.deployment, self.key),
             job=self._step.name,
@@ -137,7 +137,7 @@ class KubernetesJob:
         self._notice(f"goes on with Job {self.job_name}, which an earlier driver has made and left")
 
     async def _make(self, document: dict[str, Any], wanted: Submission | None) -> None:
-        told, code = await self._site.ask(job_script.make_folder(self.files))
+        told, code = await self._site.ask(job_script.make_folder(self.files, self._script))
         if code:
             raise PodLost(f"the folder of the job could not be made in {self._site.place}: {known_reason(told)}")
         if wanted is not None:

@@ -10,6 +10,7 @@ from medweave_connectors.pods.commands import COUNTERS, Counters, parse_counters
 from medweave_connectors.pods.step import Step
 from medweave_connectors.reactions.attempt_script import SIGNAL, clean_start, lead_s
 from medweave_connectors.remote import shell_line
+from medweave_connectors.stdin_script import is_long
 from medweave_steps.contracts.errors import TryAgainError
 from medweave_steps.contracts.untrusted_text import whole_number
 
@@ -40,6 +41,11 @@ class JobFiles:
     @property
     def stderr(self) -> str:
         return posixpath.join(self.folder, "stderr")
+
+    @property
+    def script(self) -> str:
+        """The script, where it is too long for a word of the container's command."""
+        return posixpath.join(self.folder, "job.sh")
 
     @property
     def end(self) -> str:
@@ -90,7 +96,7 @@ def job_script(
             "command=",
             'trap \'[ -z "$command" ] || kill -s TERM "$command"\' TERM',
             "started=$(date +%s)",
-            f"sh -c {shlex.quote(line)} < /dev/null &",
+            f"( {line} ) < /dev/null &",
             "command=$!",
             *_signal(step.limit_s if checkpoint_folder else None, signal_lead_s),
             # A signal cuts a `wait` off; the code is the command's own once it is waited for to its end.
@@ -110,9 +116,15 @@ def _signal(limit_s: int | None, wanted_s: int) -> tuple[str, ...]:
     return (f'( sleep {wait_s}; kill -s {SIGNAL} "$command" ) > /dev/null 2>&1 &',)
 
 
-def make_folder(files: JobFiles) -> str:
-    """A shell line that makes the job's folder, before there is a pod that needs it."""
-    return f"mkdir -p {shlex.quote(files.folder)} && : > {shlex.quote(files.begun)}"
+def make_folder(files: JobFiles, script: str) -> str:
+    """A shell line that makes the job's folder, before there is a pod that needs it; with the script where that is long."""
+    make = f"mkdir -p {shlex.quote(files.folder)} && : > {shlex.quote(files.begun)}"
+    return f"{make} && printf '%s\\n' {shlex.quote(script)} > {shlex.quote(files.script)}" if is_long(script) else make
+
+
+def command(script: str, files: JobFiles) -> str:
+    """What the container's shell runs: the script, or the file that `make_folder` has written."""
+    return f". {shlex.quote(files.script)}" if is_long(script) else script
 
 
 def follow(file: str, offset: int) -> str:

@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections import deque
@@ -21,8 +22,11 @@ from typing import IO
 
 import psutil  # type: ignore[import-untyped]  # comes with StreamFlow
 
+from medweave_connectors.command_size import is_long_command
 from medweave_connectors.job_processes import KEY, key_of, kill_marked
 from medweave_connectors.record.output import TAIL_LINES, Lines
+from medweave_connectors.remote import shell_line
+from medweave_connectors.stdin_script import WHOLE_INPUT
 
 GRACE_S = 3.0
 DRAIN_S = 2.0
@@ -125,6 +129,8 @@ class Command:
         self._takes_line = takes_line
         self._clock = time.monotonic()
         with contextlib.ExitStack() as files:
+            command: Sequence[str]
+            standard_input: IO[bytes] | int
 
             def redirected(name: str | None, mode: str, otherwise: int) -> IO[bytes] | int:
                 if name is None:
@@ -133,11 +139,31 @@ class Command:
                     (workdir / name).parent.mkdir(parents=True, exist_ok=True)
                 return files.enter_context((workdir / name).open(mode))
 
+            own = {name: value for name, value in environment.items() if os.environ.get(name) != value}
+            if is_long_command(words, own):
+                # No word of a command line holds it: the shell reads it, and checks it against its limits.
+                line = shell_line(
+                    words,
+                    environment=own,
+                    workdir=str(workdir),
+                    stdin=stdin or os.devnull,
+                    stdout=stdout,
+                    stderr=stderr,
+                )
+                script = files.enter_context(tempfile.TemporaryFile())
+                script.write(line.encode(errors="surrogateescape"))
+                script.seek(0)
+                command, standard_input = WHOLE_INPUT, script
+                stdout = stderr = None
+                environment = {name: value for name, value in environment.items() if name not in own}
+            else:
+                command = ["/bin/sh", "-c", "exec " + " ".join(words)]
+                standard_input = redirected(stdin, "rb", subprocess.DEVNULL)
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", "exec " + " ".join(words)],
+                command,
                 cwd=workdir,
                 env={**environment, KEY: self.key},
-                stdin=redirected(stdin, "rb", subprocess.DEVNULL),
+                stdin=standard_input,
                 stdout=redirected(stdout, "wb", subprocess.PIPE),
                 stderr=redirected(stderr, "wb", subprocess.PIPE),
                 start_new_session=True,  # its own group: a signal reaches all of it, and the terminal's Ctrl-C only us

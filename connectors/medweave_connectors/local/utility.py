@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from medweave_connectors import programs
 from medweave_connectors.errors import TimeLimitExceeded, program_of
 from medweave_connectors.remote import utility_line
+from medweave_connectors.stdin_script import WHOLE_INPUT, is_long
 
 
 async def execute(
@@ -36,8 +37,13 @@ async def execute(
     line = utility_line(command, environment=environment, workdir=workdir, stdin=stdin)
     sink = asyncio.subprocess.PIPE if wanted else asyncio.subprocess.DEVNULL
     try:
+        words, script = (
+            (["/bin/sh", "-c", line], b"")
+            if not is_long(line)
+            else (WHOLE_INPUT, line.encode(errors="surrogateescape"))
+        )
         ended = await programs.run(
-            ["/bin/sh", "-c", line], timeout_s=timeout_s, stdout=sink, stderr=asyncio.subprocess.STDOUT
+            words, timeout_s=timeout_s, stdin=script, stdout=sink, stderr=asyncio.subprocess.STDOUT
         )
     except TimeoutError:
         raise TimeLimitExceeded(f"`{program_of(command)}` did not end within {timeout_s} s") from None

@@ -6,7 +6,9 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from medweave_connectors.given import Words
 from medweave_connectors.reactions.attempt_script import SIGNAL
+from medweave_connectors.stdin_script import WORDS, encode
 
 MARK = "medweave-pod "
 _V2, _V1 = "/sys/fs/cgroup", "/sys/fs/cgroup/memory"
@@ -19,6 +21,7 @@ _FILES = (
     "/sys/fs/cgroup/cpuacct/cpuacct.usage",
 )
 _LARGEST_PID = 2**22  # of Linux
+_URL_BYTES = 4096  # proxies before an API server accept 8 KiB
 _NO_LIMIT = 2**60  # cgroup v1 writes a huge number where there is none
 COUNTERS = (
     f'for file in {" ".join(_FILES)}; do if [ -r "$file" ]; then sed "s|^|{MARK}$file |" "$file"; fi; done 2>/dev/null'
@@ -87,10 +90,15 @@ def telling_its_end(words: Sequence[str], mark: str) -> list[str]:
 def start(line: str) -> list[str]:
     """Words to execute in a container: tells the number of its process group and the counters on stderr, then becomes the command.
 
+    A long line goes by standard input: words become part of a URL.
+
     Args:
         line: for a POSIX shell, ending in `exec`.
     """
-    return ["sh", "-c", f"{{ echo '{MARK}pid' $PPID $$; {COUNTERS}; }} >&2; {line}"]
+    before = f"{{ echo '{MARK}pid' $PPID $$; {COUNTERS}; }} >&2"
+    if len(line) > _URL_BYTES:
+        return Words(WORDS, encode(f"{before}; exec < /dev/null; {line}"))
+    return ["sh", "-c", f"{before}; {line}"]
 
 
 def signal(process_id: int) -> list[str]:

@@ -14,7 +14,7 @@ import aiohttp
 from streamflow.core.data import StreamWrapper
 
 from medweave_connectors.given import given_to
-from medweave_connectors.pods.channels import PROTOCOL, STATUS, STDERR, STDOUT, Channels, WebsocketChannels
+from medweave_connectors.pods.channels import PROTOCOL, STATUS, STDERR, STDOUT, Channels
 from medweave_connectors.pods.commands import MARK, telling_its_end
 from medweave_connectors.pods.errors import PodLost, StreamLost
 from medweave_connectors.transfer.reasons import known_reason
@@ -167,7 +167,7 @@ async def execute(
             return Execution(channels, place, mark.encode())
     try:
         request = await client.connect_get_namespaced_pod_exec(**words, _headers=PROTOCOL)
-        return Execution(WebsocketChannels(await request), place, mark.encode())
+        return Execution(await request, place, mark.encode())
     except aiohttp.WSServerHandshakeError as error:
         raise PodLost(f"no command can be started in {place}: {_refusal(error.status)}") from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:

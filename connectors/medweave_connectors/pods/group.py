@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave_connectors.gang import LOSS_DEADLINE_S
+from medweave_connectors.given import given_to
 from medweave_connectors.job_processes import end_line
 from medweave_connectors.pods import commands
 from medweave_connectors.pods.channels import STDOUT
@@ -206,8 +207,13 @@ class Group:
     async def _run(self, member: Member) -> None:
         lines = Lines(member.take)
         try:
-            execution = await execute(self._websocket, member.pod.namespace, member.place, commands.start(member.line))
+            words = commands.start(member.line)
+            script, place = given_to(words), member.place
+            execution = await execute(self._websocket, member.pod.namespace, place, words, takes_input=bool(script))
             self._executions[member.rank] = execution
+            if script:
+                await execution.write(script)
+                await execution.close_input()
             async for channel, data in execution.output():
                 if channel == STDOUT:
                     member.output.stdout(data)

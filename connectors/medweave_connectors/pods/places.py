@@ -17,6 +17,7 @@ from streamflow.core.deployment import Connector, ExecutionLocation
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.deployment.connector.base import BaseConnector
 
+from medweave_connectors.deadlines import NoProgress
 from medweave_connectors.errors import StreamBroke
 from medweave_connectors.given import given_to
 from medweave_connectors.pods import volumes
@@ -37,7 +38,7 @@ from medweave_connectors.transfer.reasons import reason_in
 
 BUFFER_BYTES = 2**20
 LIST_AGAIN_S = 2.0
-UTILITY_S, LOOK_S = 600, 10.0
+LOOK_S = 10.0
 AGAIN_S = (
     0.0,
     1.0,
@@ -123,14 +124,16 @@ class PodPlaces(TarCopies, BaseConnector):  # type: ignore[misc]
         looks is sent again while the pod is there.
 
         Raises:
-            PodLost: its end is not known, or did not come in time.
+            PodLost: its end is not known, or did not come within the timeout, or the command made no progress for a while.
         """
-        line, limit_s = utility_line(command, environment=environment or {}, workdir=workdir), timeout or UTILITY_S
+        line = utility_line(command, environment=environment or {}, workdir=workdir)
         for pause_s in (*(AGAIN_S if only_looks(command) else ()), None):
             try:
-                return await self.while_there([location.name], self._shells_at(location.name).execute(line, limit_s))
+                return await self.while_there([location.name], self._shells_at(location.name).execute(line, timeout))
+            except NoProgress as error:
+                raise PodLost(str(error)) from None
             except TimeoutError:
-                raise PodLost(f"{location.name}: a command did not end within {limit_s} s") from None
+                raise PodLost(f"{location.name}: a command did not end within {timeout} s") from None
             except (ShellLost, aiohttp.ClientError, OSError) as error:
                 if pause_s is None or await self._is_gone(location.name):
                     raise PodLost(f"{location.name}: {error}; how a command ended there is not known") from error
@@ -219,7 +222,7 @@ class PodPlaces(TarCopies, BaseConnector):  # type: ignore[misc]
 
     def _shells_at(self, place: str) -> Shells:
         if place not in self._open_shells:
-            self._open_shells[place] = Shells(lambda: self._open_shell(place))
+            self._open_shells[place] = Shells(lambda: self._open_shell(place), place)
         return self._open_shells[place]
 
     async def _open_shell(self, place: str) -> PodShell:

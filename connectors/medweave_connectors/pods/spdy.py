@@ -18,6 +18,7 @@ from typing import Any
 import aiohttp
 from aiohttp.http import StreamWriter
 
+from medweave_connectors.deadlines import UNRESPONSIVE_S
 from medweave_connectors.pods.channels import STATUS, STDERR, STDIN, STDOUT
 
 UPGRADE = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1", "X-Stream-Protocol-Version": "v4.channel.k8s.io"}
@@ -29,7 +30,6 @@ _HEAD = struct.Struct(">II")  # kind or stream; flags (8 bits) and length (24 bi
 _PING_ID = struct.pack(">I", 1)
 _HELD_BYTES = 2**20  # what waits to be read
 _FRAME_BYTES = 2**20  # of input; the kubelet's end holds some frames in memory
-SILENCE_S = 60.0  # without a byte taken or an answer: a far disk may be busy that long with what was written before
 
 
 def opening(*, takes_input: bool) -> bytes:
@@ -163,7 +163,7 @@ class SpdyChannels:
         self._response.close()
 
     async def _beat(self, every_s: float) -> None:
-        """Breaks the connection once nothing has moved in either direction for `SILENCE_S`.
+        """Breaks the connection once nothing has moved in either direction for `UNRESPONSIVE_S`.
 
         A ping waits behind the input that the command has not taken: bytes that leave are a sign of life, too.
         """
@@ -182,7 +182,7 @@ class SpdyChannels:
 
     async def _until_silent(self, every_s: float) -> None:
         moved, silent_s = (-1, -1), 0.0
-        while silent_s < SILENCE_S and (transport := self._protocol.transport) is not None:
+        while silent_s < UNRESPONSIVE_S and (transport := self._protocol.transport) is not None:
             left = transport.get_write_buffer_size()
             now = (self._frames.num_heard, self._num_sent - left)
             silent_s = silent_s + every_s if now == moved and not self._frames.full else 0.0

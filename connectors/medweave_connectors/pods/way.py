@@ -17,6 +17,7 @@ from kubernetes_asyncio.config.kube_config import FileOrData, KubeConfigLoader, 
 from kubernetes_asyncio.stream import WsApiClient
 from kubernetes_asyncio.stream.ws_client import get_websocket_url
 
+from medweave_connectors.pods.channels import WebsocketChannels
 from medweave_connectors.pods.cluster import REQUEST_S
 from medweave_connectors.pods.credentials import TOKEN, Credentials, read_plugin, renewed
 from medweave_connectors.pods.spdy import UPGRADE, SpdyChannels
@@ -141,7 +142,7 @@ class _WebsocketClient(WsApiClient):
         _preload_content: bool = True,
         _request_timeout: Any = None,
     ) -> Any:
-        """The websocket (GET) or the channels over SPDY (POST), when it is awaited once more."""
+        """The channels over a websocket (GET) or over SPDY (POST), when it is awaited once more."""
         words = [(key, each) for key, value in query_params or [] for each in (value if key == "command" else [value])]
         if method == "POST":
             return self._open(self._upgraded, f"{url}?{urlencode(words)}", dict(headers))
@@ -159,11 +160,12 @@ class _WebsocketClient(WsApiClient):
             url, {key: token if key.lower() == "authorization" else value for key, value in headers.items()}
         )
 
-    async def _connect(self, url: str, headers: dict[str, str]) -> aiohttp.ClientWebSocketResponse:
+    async def _connect(self, url: str, headers: dict[str, str]) -> WebsocketChannels:
         rest = self.rest_client
-        return await rest.pool_manager.ws_connect(
-            url, headers=headers, heartbeat=self._heartbeat_s, proxy=rest.proxy, server_hostname=rest.server_hostname
+        socket = await rest.pool_manager.ws_connect(
+            url, headers=headers, autoping=False, proxy=rest.proxy, server_hostname=rest.server_hostname
         )
+        return WebsocketChannels(socket, heartbeat_s=self._heartbeat_s)
 
     async def _upgraded(self, url: str, headers: dict[str, str]) -> SpdyChannels:
         rest = self.rest_client

@@ -7,7 +7,7 @@ import contextlib
 import secrets
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,19 @@ from streamflow.core.scheduling import Hardware
 from streamflow.deployment.connector.ssh import SSHConnector
 
 from medweave_connectors import requests, shutdown
-from medweave_connectors.errors import CommandFailed, SiteUnreachable, TimeLimitExceeded, of_the_file
+from medweave_connectors.deadlines import NoProgress
+from medweave_connectors.errors import (
+    CommandFailed,
+    SiteConfigError,
+    SiteUnreachable,
+    TimeLimitExceeded,
+    of_the_file,
+)
 from medweave_connectors.given import given_to
 from medweave_connectors.job_processes import KEY, end_line
 from medweave_connectors.reactions.one_machine import MachineAttempts
 from medweave_connectors.reactions.table import ONE_MACHINE, read_table
-from medweave_connectors.record import current
+from medweave_connectors.record import console, current
 from medweave_connectors.record.output import JobOutput
 from medweave_connectors.remote import (
     fetch_reports,
@@ -37,23 +44,21 @@ from medweave_connectors.remote import (
 )
 from medweave_connectors.reuse.running import reusing
 from medweave_connectors.reuse.worker import Worker
-from medweave_connectors.shells import SHELLS, ShellLost, Shells
-from medweave_connectors.ssh.context import CheckedContext, start
+from medweave_connectors.shells import ShellLost
 from medweave_connectors.ssh.hardware import PROBE, parse_hardware
+from medweave_connectors.ssh.login import READ_BYTES, Started
 from medweave_connectors.ssh.openssh import look_up
-from medweave_connectors.ssh.streams import Reader, SessionShell, Writer
+from medweave_connectors.ssh.sessions import NotReached, Sessions, SessionShell
+from medweave_connectors.ssh.streams import Reader, Writer
 from medweave_connectors.ssh.way import Target
 from medweave_connectors.transfer.copies import CUT_PAUSES_S, TarCopies
 from medweave_connectors.transfer.direct.ends import End
 from medweave_connectors.worker import read_environment
+from medweave_steps.contracts.errors import UsageError
 
-SESSION_PAUSES_S = (0.3, 0.6, 1.2, 2.4)
-RETRY_DELAY_S = 1  # nothing else goes on meanwhile
 GRACE_S, END_S = 3.0, 15.0
 TIMED_OUT, LOST = -1, -2  # ends of a job that are no exit codes
 _EXIT_CODES = {TIMED_OUT: 143, LOST: 1}
-READ_BYTES = 65536
-GROUP_MARK = "medweave-group "
 
 
 class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
@@ -84,14 +89,14 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
             checkHostKey=True,
             connectTimeout=connectTimeout,
             maxConcurrentSessions=maxConcurrentSessions,
-            retryDelay=RETRY_DELAY_S,
             sshKey=sshKey or None,
             sshKeyPassphraseFile=sshKeyPassphraseFile or None,
             transferBufferSize=transferBufferSize,
         )
-        for name, node in self.nodes.items():
+        self._sessions: dict[str, Sessions] = {}
+        for name in self.nodes:
             host, _, port = name.partition(":")
-            node.target = Target(
+            target = Target(
                 where=f"deployments.{deployment_name}.config",
                 host=host,
                 port=int(port) if port else None,
@@ -101,14 +106,12 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
                 known_hosts=str(Path(knownHosts).expanduser()) if knownHosts else "",
                 connect_timeout_s=connectTimeout,
             )
+            self._sessions[name] = Sessions(target, most=maxConcurrentSessions, notify=self._notify)
         self._worker_setting = f"deployments.{deployment_name}.config.environment"
         with of_the_file():
             self._worker = read_environment(environment or {}, where=self._worker_setting)
         self._table = read_table(reactions or {}, ONE_MACHINE)
-        self._cls_context = CheckedContext
-        self._groups: dict[str, tuple[ExecutionLocation, str]] = {}  # of jobs, by their mark
-        self._open_shells: dict[str, Shells] = {}
-        self._places: dict[str, asyncio.Semaphore] = {}
+        self._groups: dict[str, tuple[ExecutionLocation, int]] = {}  # of jobs, by their mark
         self._closing = False
 
     async def deploy(self, external: bool) -> None:
@@ -130,8 +133,8 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
         deadline = time.monotonic() + GRACE_S
         while self._groups and time.monotonic() < deadline:  # their `run` reads the last lines
             await asyncio.sleep(0.01)
-        for shells in self._open_shells.values():
-            await shells.close()
+        for sessions in self._sessions.values():
+            await sessions.close()
         await super().undeploy(external)
 
     @reusing
@@ -180,8 +183,11 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
         line = utility_line(command, environment=environment or {}, workdir=workdir, stdin=file_name(stdin))
         for pause_s in (*(CUT_PAUSES_S if only_looks(command) else ()), None):
             try:
-                told = await self._shells_at(location).execute(line, timeout)
+                with _reached():
+                    told = await self._sessions[location.name].shells.execute(line, timeout)
                 break
+            except NoProgress as error:
+                raise SiteUnreachable(str(error)) from None
             except TimeoutError:
                 raise SiteUnreachable(f"{location.name}: a command did not end within {timeout} s") from None
             except (ShellLost, asyncssh.Error, OSError) as error:
@@ -200,13 +206,13 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
 
     async def get_stream_reader(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """What a command at the machine writes; a failure of the command is an error when the stream ends."""
-        session = self._limited_session(location, stream_line(command))
-        return Reader(session, f"a transfer from {location.name}", given_to(command))
+        what = f"a transfer from {location.name}"
+        return Reader(self._session(location), stream_line(command), what, given_to(command))
 
     async def get_stream_writer(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """The input of a command at the machine; a failure of the command is an error when the stream ends."""
-        session = self._limited_session(location, stream_line(command))
-        return Writer(session, f"a transfer to {location.name}", given_to(command))
+        what = f"a transfer to {location.name}"
+        return Writer(self._session(location), stream_line(command), what, given_to(command))
 
     async def far_end(self, location: ExecutionLocation) -> End:
         """The machine as one end of a direct copy: it listens at all of its addresses.
@@ -214,11 +220,13 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
         Raises:
             SiteConfigError: ssh's configuration cannot be read.
         """
-        target = self.nodes[location.name].target
-        settings = await look_up(target.host, target.user, target.port, where=f"{target.where}.nodes")
+        target = self._sessions[location.name].target
+        with _reached():
+            settings = await look_up(target.host, target.user, target.port, where=f"{target.where}.nodes")
 
         async def begin(words: Sequence[str]) -> SessionShell:
-            return await SessionShell(self._limited_session(location, stream_line(words))).open()
+            with _reached():
+                return await self._sessions[location.name].program(stream_line(words))
 
         return End(f"{self.deployment_name}/{location.name}", [settings.hostname], "", begin)
 
@@ -226,11 +234,6 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
     def get_schema(cls) -> str:
         """The closed schema of the deployment's `config`."""
         return files(__package__).joinpath("schema.json").read_text("utf-8")
-
-    def _shells_at(self, location: ExecutionLocation) -> Shells:
-        if location.name not in self._open_shells:
-            self._open_shells[location.name] = Shells(lambda: SessionShell(self._session(location, "exec sh")).open())
-        return self._open_shells[location.name]
 
     async def _get_available_location(self, location: str) -> Hardware:
         if location not in self.hardware:
@@ -244,34 +247,14 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
         return self.hardware[location]
 
     @contextlib.asynccontextmanager
-    async def _limited_session(self, location: ExecutionLocation, line: str) -> AsyncIterator[Any]:
-        """A session for a job or a stream: the shells have their own, so that questions are always answered."""
-        places = self._places.setdefault(location.name, asyncio.Semaphore(self.maxConcurrentSessions - SHELLS))
-        async with places, self._session(location, line) as process:
-            yield process
+    async def _session(self, location: ExecutionLocation) -> AsyncIterator[Started]:
+        """A session for a job or a stream: the shells have their own, so that short commands are always answered."""
+        with _reached():
+            async with self._sessions[location.name].session() as started:
+                yield started
 
-    @contextlib.asynccontextmanager
-    async def _session(self, location: ExecutionLocation, script: str) -> AsyncIterator[Any]:
-        """A process at the site, with streams of bytes."""
-        context = self._get_ssh_context_factory(location)._contexts[0]
-        for pause_s in (*SESSION_PAUSES_S, None):
-            connection = None
-            try:
-                connection = await context.get_connection()
-                process = await start(connection, script)
-                break
-            except (asyncssh.Error, OSError) as error:
-                # A second connection may do better; a session is refused while another one is being closed.
-                if pause_s is None or (connection is None and pause_s != SESSION_PAUSES_S[0]):
-                    raise SiteUnreachable(
-                        f"{location.name} cannot be reached by ssh: {str(error) or type(error).__name__}"
-                    ) from error
-                await asyncio.sleep(pause_s)
-        context.connection_attempts = 0  # the stock streams count the lost ones of a whole run
-        try:
-            yield process
-        finally:
-            process.close()  # not waited for: servers agree when the command has ended
+    def _notify(self, text: str) -> None:
+        console.say(f"medweave: {self.deployment_name}: {text}")
 
     async def run_once(
         self,
@@ -331,15 +314,12 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
         """Runs a job to its end: the exit code, `TIMED_OUT` or `LOST`; in these two the job has been ended, if it could be."""
         end = LOST
         try:
-            # Another session can end its process group when this one is lost: it begins once that is known here, or never.
-            line = f"echo {GROUP_MARK}$$ >&2; read -r _ || exit; {line}"
-            async with self._limited_session(location, line) as process:
-                group = await _group(process.stderr)
-                if group and not self._closing:
-                    self._groups[key] = location, group
-                    process.stdin.write(b"begin\n")
-                else:
-                    process.stdin.write_eof()
+            async with self._session(location) as session:
+                if self._closing:
+                    return LOST
+                # Another session can end its process group when this one is lost: it begins once that is known.
+                process, self._groups[key] = session.process, (location, session.group)
+                session.run(line)
                 reading = asyncio.gather(_each(process.stdout, output.stdout), _each(process.stderr, output.stderr))
                 try:
                     await asyncio.wait_for(reading, timeout)
@@ -355,9 +335,9 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
                 await self._end(*known, key)
         return end
 
-    async def _end(self, location: ExecutionLocation, group: str, key: str) -> None:
+    async def _end(self, location: ExecutionLocation, group: int, key: str) -> None:
         """Asks a process group to end, and kills what is left of the job after `GRACE_S`."""
-        script = end_line(int(group), key, signal="TERM", grace_s=GRACE_S)
+        script = end_line(group, key, signal="TERM", grace_s=GRACE_S)
         with contextlib.suppress(WorkflowExecutionException, TimeoutError):
             await asyncio.wait_for(self.run(location, [script], capture_output=True), END_S)
 
@@ -378,12 +358,20 @@ def _word(end: int, host: str, timeout: int | None) -> str:
     )
 
 
-async def _group(stderr: Any) -> str:
-    """The number of a job's process group, empty where it was never begun; what a login prints comes before it."""
-    while line := str((await stderr.readline()).decode(errors="replace")):
-        if line.startswith(GROUP_MARK):
-            return line.removeprefix(GROUP_MARK).strip()
-    return ""
+@contextlib.contextmanager
+def _reached() -> Iterator[None]:
+    """Raise the errors of a connection as those of the engine.
+
+    Raises:
+        SiteConfigError: in place of a UsageError.
+        SiteUnreachable: in place of NotReached.
+    """
+    try:
+        yield
+    except UsageError as error:
+        raise SiteConfigError.of(error) from None
+    except NotReached as error:
+        raise SiteUnreachable(str(error)) from error
 
 
 async def _each(stream: Any, take: Callable[[bytes], None]) -> None:

@@ -11,7 +11,7 @@ from streamflow.deployment.connector.base import FS_TYPES_TO_SKIP
 # The mount point stands alone on its line: it may hold blanks.
 _DISKS = "df -akTP 2>/dev/null | awk 'NR > 1 {print $2, $5; $1=$2=$3=$4=$5=$6=\"\"; print substr($0, 7)}'"
 # nproc tells the threads that a profile asks of OpenMP, where it does (OMP_NUM_THREADS=1 is usual on login nodes).
-PROBE = f"(unset OMP_NUM_THREADS OMP_THREAD_LIMIT; nproc) && free -k | awk '/^Mem/ {{print $2}}' && {_DISKS}"
+PROBE = f"export LC_ALL=C; (unset OMP_NUM_THREADS OMP_THREAD_LIMIT; nproc) && free -k | awk '/^Mem/ {{print $2}}' && {_DISKS}"
 
 
 def parse_hardware(text: str) -> Hardware:

@@ -1,8 +1,7 @@
 """Sessions through an open ControlMaster, by the `ssh` program: for sites that want a second factor for each new connection.
 
 `ssh` ends with 255 both for a lost connection and for a command that ended so, and a signal's number is lost on the way. So
-the command's end is written by a shell at the site, behind its errors, and a session starts its command only when told to: what
-was refused was not begun, and may be tried again.
+the command's end is written by a shell at the site, behind its errors.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 READ_BYTES = 2**16
-OPEN_S = 30.0
 WATCH_S, LAST_WORDS_S = 0.5, 0.5
 # Only the master is used: where it is gone, ssh would connect anew (and ask at the terminal).
 OPTIONS = ["-T", "-a", "-x"]
@@ -84,11 +82,16 @@ class MasterProcess:
 
     exit_signal = None  # a shell at the site has made it 128 and its number
 
-    def __init__(self, process: Any, transport: asyncio.SubprocessTransport, mark: bytes) -> None:
+    def __init__(self, process: Any, transport: asyncio.SubprocessTransport) -> None:
         self._process, self._transport = process, transport
         self.stdin, self.stdout = process.stdin, process.stdout
-        self.stderr = Errors(process.stderr, mark)
+        self._token = secrets.token_hex(8)
+        self.stderr = Errors(process.stderr, f"\0medweave-end {self._token} ".encode())
         self._watching = asyncio.create_task(self._watch())
+
+    def telling_its_end(self, script: str) -> str:
+        """The script as a child of a shell that outlives a TERM to its group, to print the exit status."""
+        return f"trap : TERM; (eval {shlex.quote(script)}); printf '\\000medweave-end {self._token} %s\\n' $? >&2"
 
     @property
     def exit_status(self) -> int | None:
@@ -130,12 +133,15 @@ class MasterConnection:
     def __init__(self, words: Callable[..., list[str]]) -> None:
         """`words` makes the command line of `ssh` to the machine from options."""
         self._words = words
-        self._refused = False
-        self._channels: list[Any] = []  # StreamFlow counts them
+        self._is_lost = False
 
     def is_closed(self) -> bool:
-        """Whether to look again for the master: after a session that it refused."""
-        return self._refused
+        """Whether to look again for the master: after a session that it did not give."""
+        return self._is_lost
+
+    def lost(self) -> None:
+        """Notes that the master gave no session."""
+        self._is_lost = True
 
     def close(self) -> None:
         """Nothing: others use it."""
@@ -143,32 +149,10 @@ class MasterConnection:
     async def wait_closed(self) -> None:
         """Nothing to wait for."""
 
-    async def create_process(self, script: str) -> MasterProcess:
-        """Runs a script by the site's `sh`, whose process group has the number `$$`.
-
-        Raises:
-            ConnectionError: the master refused the session, or is gone; the script was not begun.
-        """
-        token = secrets.token_hex(8)
-        line = f"exec sh -c {shlex.quote(_wrapped(script, token))}"
-        process, transport = await _begin([*self._words(), line])
-        begin, seen = f"\0medweave-begin {token}\n".encode(), b""
-        try:
-            async with asyncio.timeout(OPEN_S):
-                while not seen.endswith(begin):  # what a login prints comes before it
-                    data = await process.stderr.read(READ_BYTES)
-                    if not data:
-                        raise ConnectionError
-                    seen += data
-            process.stdin.write(b"go\n")
-        except (OSError, TimeoutError):
-            self._refused = True
-            told = seen.decode(errors="replace").strip() or "no answer"
-            raise ConnectionError(f"the open ControlMaster gave no session: {told}") from None
-        finally:
-            if not seen.endswith(begin):
-                transport.close()
-        return MasterProcess(process, transport, f"\0medweave-end {token} ".encode())
+    async def create_process(self, command: str) -> MasterProcess:
+        """Opens a session, in which the login shell of the account runs the command."""
+        process, transport = await _begin([*self._words(), command])
+        return MasterProcess(process, transport)
 
 
 class MasterForward:
@@ -195,11 +179,3 @@ async def _begin(words: list[str]) -> tuple[Any, asyncio.SubprocessTransport]:
         start_new_session=True,  # Ctrl-C is ours to handle
     )
     return asyncio.subprocess.Process(transport, protocol, loop), transport
-
-
-def _wrapped(script: str, token: str) -> str:
-    """The script as a child of a shell that outlives a TERM to its group, to tell the end."""
-    return (
-        f"printf '\\000medweave-begin {token}\\n' >&2; read -r go || exit 1; trap : TERM; "
-        f"(eval {shlex.quote(script)}); printf '\\000medweave-end {token} %s\\n' $? >&2"
-    )

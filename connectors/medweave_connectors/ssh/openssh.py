@@ -13,9 +13,9 @@ import shutil
 from pathlib import Path
 
 from medweave_connectors import programs
-from medweave_connectors.errors import SiteConfigError
 from medweave_connectors.ssh.command_line import ssh_words, user_file
 from medweave_connectors.ssh.settings import HostSettings, parse, plain
+from medweave_steps.contracts.errors import UsageError
 
 ANSWER_S = 20.0  # a `Match exec` may ask a network
 
@@ -28,11 +28,11 @@ async def look_up(host: str, user: str, port: int | None, *, where: str) -> Host
         where: the setting that names the host, for errors.
 
     Raises:
-        SiteConfigError: ssh refuses its configuration, or there is one and no program to read it.
+        UsageError: ssh refuses its configuration, or there is one and no program to read it.
     """
     if not _can_ask():
         if user_file().is_file():
-            raise SiteConfigError(
+            raise UsageError(
                 f"{where}: the settings for {host} cannot be read.",
                 seen=f"{user_file()}, and no program `ssh` on the PATH, or no account for user id {os.getuid()}",
                 expected="OpenSSH's client, which reads that file",
@@ -41,7 +41,7 @@ async def look_up(host: str, user: str, port: int | None, *, where: str) -> Host
         return plain(host, user or _own_name(where), port)
     code, output, errors = await _answer(ssh_words(host, user, port, "-G", "-T"))
     if code != 0:
-        raise SiteConfigError(
+        raise UsageError(
             f"{where}: ssh refuses its configuration for {host}.",
             seen="; ".join(errors.split("\n")) or f"`ssh -G {host}` ended with {code}",
             expected=f"a configuration that `ssh -G {host}` accepts",
@@ -54,7 +54,7 @@ def _own_name(where: str) -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        raise SiteConfigError(
+        raise UsageError(
             f"{where}: nobody said as whom to log in.",
             seen=f"no account for user id {os.getuid()} on this machine, and neither LOGNAME nor USER",
             expected="a user name",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import asyncssh
+
+from medweave_connectors.ssh.offers import Offer, without_common
 
 JUMP_SETTING = "nodes"  # of the site file: it names the machine that has the jump host
 
@@ -33,6 +36,7 @@ class Hop:
         jump_of: the machine to which this hop is a jump host; empty where it is the machine itself.
         through: the jump host before this hop.
         config_file: the user's configuration of ssh.
+        offers: algorithms of the server and of this client.
     """
 
     host: str
@@ -51,6 +55,7 @@ class Hop:
     through: str
     config_file: str
     control_path: str
+    offers: Sequence[Offer] = ()
 
     @property
     def called(self) -> str:
@@ -91,6 +96,10 @@ def refusal(error: Exception, hop: Hop) -> Refusal | None:
             expected="a private key in OpenSSH or PEM format",
             do="name the private half, not the .pub file",
         )
+    if isinstance(error, asyncssh.KeyExchangeFailed | asyncssh.ConnectionLost | ConnectionResetError) and (
+        offer := without_common(hop.offers)
+    ):
+        return _no_common(offer, hop)
     if isinstance(error, socket.gaierror):
         return Refusal(
             setting="nodes",
@@ -107,6 +116,19 @@ def refusal(error: Exception, hop: Hop) -> Refusal | None:
             do="correct the path, or the file's owner",
         )
     return None
+
+
+def _no_common(offer: Offer, hop: Hop) -> Refusal:
+    return Refusal(
+        setting="nodes",
+        seen=f"no common {offer.name}: {hop.called} offers {', '.join(offer.server) or 'none'}",
+        expected=f"one of {', '.join(offer.ours)}",
+        do=(
+            f"compare and add a host key of a kind that the server has (ssh-keyscan -p {hop.port} {hop.hostname})"
+            if offer.setting == "HostKeyAlgorithms"
+            else f"ask its operators to allow one of these ({offer.setting} of sshd_config), or use an open ControlMaster"
+        ),
+    )
 
 
 def _host_key(error: asyncssh.HostKeyNotVerifiable, hop: Hop) -> Refusal:

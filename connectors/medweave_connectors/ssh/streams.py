@@ -41,15 +41,17 @@ class _Input(SSHStreamWriterWrapper):  # type: ignore[misc]
 class _Stream:
     """A session whose errors are read, so that much of them cannot hold it up, and told."""
 
-    def __init__(self, session: AbstractAsyncContextManager[Any], what: str, given: bytes = b"") -> None:
-        """`given` is what the command reads first."""
-        self._session, self._what, self._given = session, what, given
+    def __init__(self, session: AbstractAsyncContextManager[Any], script: str, what: str, given: bytes = b"") -> None:
+        """`script` is run in the session; `given` comes first in its input."""
+        self._session, self._script, self._what, self._given = session, script, what, given
         self._errors = bytearray()
         self._process: Any = None
         self._draining: asyncio.Task[None] | None = None
 
     async def _open(self) -> Any:
-        self._process = await self._session.__aenter__()
+        started = await self._session.__aenter__()
+        self._process = started.process
+        started.run(self._script)
         self._draining = asyncio.create_task(self._drain())
         if self._given:
             with contextlib.suppress(OSError):  # how it ended is looked at later
@@ -131,36 +133,3 @@ class Writer(_Stream):
         while await self._process.stdout.read(READ_BYTES):
             pass
         await self._end()
-
-
-class SessionShell:
-    """A session whose process is a POSIX shell that reads from its input."""
-
-    def __init__(self, session: AbstractAsyncContextManager[Any]) -> None:
-        self._session = session
-        self._process: Any = None
-
-    async def open(self) -> SessionShell:
-        """Begins the session."""
-        self._process = await self._session.__aenter__()
-        return self
-
-    @property
-    def usable(self) -> bool:
-        """False once it is known to have ended."""
-        return not (self._process.is_closing() or self._process.stdout.at_eof())
-
-    async def write(self, data: bytes) -> None:
-        """Sends to its input."""
-        self._process.stdin.write(data)
-
-    async def read(self) -> bytes:
-        """The next bytes of its output; none at its end."""
-        return bytes(await self._process.stdout.read(READ_BYTES))
-
-    async def close(self) -> None:
-        """Ends it; it may have ended."""
-        with contextlib.suppress(Exception):
-            self._process.stdin.write_eof()
-            self._process.close()
-            await self._session.__aexit__(None, None, None)

@@ -11,18 +11,28 @@ from typing import Any
 
 import asyncssh
 from asyncssh.constants import MSG_IGNORE
-from streamflow.deployment.connector.ssh import get_param_from_file
 
-from medweave_connectors.errors import SiteConfigError
+from medweave_connectors.deadlines import UNRESPONSIVE_S
 from medweave_connectors.ssh.command_line import ssh_words, user_file
 from medweave_connectors.ssh.master import OPTIONS, MasterConnection, MasterForward
+from medweave_connectors.ssh.offers import Offer, read_offers
 from medweave_connectors.ssh.openssh import look_up, master_answers
 from medweave_connectors.ssh.refusals import Hop, refusal
 from medweave_connectors.ssh.settings import HostSettings, split_jump
+from medweave_steps.contracts.errors import UsageError
 
-KEEPALIVE_S, KEEPALIVE_COUNT = 15, 4  # a dead connection is known after a minute
+KEEPALIVE_S = 15
+KEEPALIVE_COUNT = round(UNRESPONSIVE_S / KEEPALIVE_S)
 # None of them in CBC mode: see `_without_fillers`.
-CIPHERS = ["aes128-gcm@openssh.com", "aes256-ctr", "aes192-ctr", "aes128-ctr"]
+CIPHERS = [
+    "aes128-gcm@openssh.com",
+    "aes256-gcm@openssh.com",
+    "chacha20-poly1305@openssh.com",
+    "aes256-ctr",
+    "aes192-ctr",
+    "aes128-ctr",
+]
+FIRST_BYTES = 400
 NO_HOSTS = b"# never empty\n"  # asyncssh takes an empty value for the user's own file, and None for "do not check"
 MOST_JUMPS = 8
 
@@ -45,12 +55,51 @@ class Target:
     known_hosts: str = ""
     connect_timeout_s: float = 10
 
+    @property
+    def node(self) -> str:
+        """The machine as the site file spells it."""
+        return f"{self.host}:{self.port}" if self.port else self.host
+
+
+class Dropped(ConnectionError):
+    """The server closed the connection before it sent its version."""
+
 
 class _Client(asyncssh.SSHClient):
-    """Sees what the server asks for besides keys."""
+    """Notes the authentication that the server requests, its algorithms, and its first bytes.
+
+    Attributes:
+        connection: None before there is one.
+        first: the bytes before the server's version line.
+    """
 
     def __init__(self) -> None:
         self.keys_refused = self.more_asked = False
+        self.connection: Any = None
+        self.first = b""
+
+    def connection_made(self, connection: Any) -> None:
+        self.connection, received = connection, connection.data_received
+
+        def note(data: bytes, datatype: Any = None) -> None:
+            if not self.has_version:
+                self.first = (self.first + data)[:FIRST_BYTES]
+            received(data, datatype)
+
+        connection.data_received = note
+
+    @property
+    def has_version(self) -> bool:
+        """Whether the server has sent its version line."""
+        return bool(self.connection is not None and self.connection._server_version)
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """The algorithms of the server and of this client; empty before the server has sent its own."""
+        kex = getattr(self.connection, "_server_kexinit", b"")
+        names = ("_kex_algs", "_server_host_key_algs", "_enc_algs", "_mac_algs")
+        ours = [[algorithm.decode() for algorithm in getattr(self.connection, name, None) or ()] for name in names]
+        return read_offers(kex, ours) if kex else ()
 
     def public_key_auth_requested(self) -> None:
         self.keys_refused = True  # asked for only when no key is left
@@ -66,7 +115,7 @@ async def connect(target: Target) -> Any:
     """A connection to the machine: through the user's open ControlMaster where there is one, else of our own.
 
     Raises:
-        SiteConfigError: the message names the setting, in the site file or in ssh's configuration.
+        UsageError: the message names the setting, in the site file or in ssh's configuration.
         OSError, asyncssh.Error: another try may help.
     """
     settings = await look_up(target.host, target.user, target.port, where=f"{target.where}.nodes")
@@ -83,7 +132,7 @@ async def _connect(target: Target, settings: HostSettings, *, jump_of: str, left
     client, notes = _Client(), list[str]()
     tunnel = None if isinstance(via, MasterForward) else via
     try:
-        passphrase = get_param_from_file(target.passphrase_file or None)
+        passphrase = _passphrase(target.passphrase_file)
         connection = await asyncssh.connect(
             host=settings.hostname,
             port=settings.port,
@@ -111,6 +160,10 @@ async def _connect(target: Target, settings: HostSettings, *, jump_of: str, left
         connection.set_tunnel(tunnel)  # closed with it
     _acknowledged(connection)
     return _without_fillers(connection)
+
+
+def _passphrase(file: str) -> str | None:
+    return Path(file).read_text(encoding="utf-8").strip() if file else None
 
 
 def _acknowledged(connection: Any) -> None:
@@ -147,7 +200,7 @@ def _failure(
 ) -> Exception:
     """What to raise: a refusal with its setting, or the error, where another try may help."""
     hop = Hop(
-        host=f"{target.host}:{target.port}" if target.port else target.host,
+        host=target.node,
         hostname=settings.hostname,
         port=settings.port,
         user=settings.user,
@@ -163,19 +216,28 @@ def _failure(
         through=settings.jumps[-1] if settings.jumps else "",
         config_file=str(user_file()),
         control_path=settings.control_path,
+        offers=client.offers,
     )
+    if (
+        isinstance(error, asyncssh.ConnectionLost | ConnectionResetError)
+        and client.connection
+        and not client.has_version
+    ):
+        text = " ".join(client.first.decode(errors="replace").split())
+        error = Dropped(f"the server closed the connection before it sent its version: {text or 'no message'}")
     if (told := refusal(error, hop)) is not None:
         what = f"{target.where}.{told.setting}: {jump_of or hop.host} cannot be reached by ssh."
-        return SiteConfigError(what, seen=told.seen, expected=told.expected, do=told.do)
+        return UsageError(what, seen=told.seen, expected=told.expected, do=told.do)
     if jump_of:
-        return ConnectionError(f"its jump host {target.host}: {str(error) or type(error).__name__}")
+        kind = Dropped if isinstance(error, Dropped) else ConnectionError
+        return kind(f"its jump host {target.host}: {str(error) or type(error).__name__}")
     return error
 
 
 async def _jumps(target: Target, settings: HostSettings, left: int) -> Any:
     """The connection to the last jump host; each is reached through the one before it."""
     if left == 0:
-        raise SiteConfigError(
+        raise UsageError(
             f"{target.where}.nodes: {target.host} has no end of jump hosts.",
             seen=f"more than {MOST_JUMPS} in a row, the last one {settings.jumps[0]} for {settings.alias}",
             expected="a ProxyJump that leads to a host without one",
@@ -226,7 +288,7 @@ def _revoked(target: Target, settings: HostSettings) -> list[bytes]:
             if text.startswith(b"SSHKRL"):
                 raise OSError(0, "a binary list (KRL)")
         except OSError as error:
-            raise SiteConfigError(
+            raise UsageError(
                 f"{target.where}: the revoked host keys of ssh's configuration cannot be read.",
                 seen=f"RevokedHostKeys {file}: {error.strerror}",
                 expected="a file with one public key per line",

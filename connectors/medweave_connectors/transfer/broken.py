@@ -10,6 +10,7 @@ from medweave_connectors.errors import (
     SourceRefused,
     SourceUnreadable,
     StreamBroke,
+    StreamCut,
     StreamRefused,
     TargetRefused,
     TransferFailed,
@@ -55,6 +56,8 @@ class Broken:
             return error
         if isinstance(error, StreamRefused):
             return SourceRefused(self.source, self.to, error.told)
+        if isinstance(error, StreamCut) and error.why:
+            return TransferFailed(self.source, self.to, error.why)
         if isinstance(error, Differs):
             return TransferFailed(self.source, self.to, str(error))
         reason = reasons.reason_in(error.told if isinstance(error, StreamBroke) else str(error))

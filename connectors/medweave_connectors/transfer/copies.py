@@ -15,6 +15,7 @@ from typing import Any
 
 from streamflow.core.deployment import Connector, ExecutionLocation
 
+from medweave_connectors.deadlines import NoProgress, ProgressDeadline
 from medweave_connectors.errors import StreamCut
 from medweave_connectors.local.streams import Reader, Writer
 from medweave_connectors.record import console
@@ -37,6 +38,7 @@ async def pump(
     buffer_bytes: int,
     guard: Guard | Exactly | None = None,
     legs: tuple[Leg, Leg] = (HERE, HERE),
+    where: str = THIS,
 ) -> None:
     """Sends what one stream gives to all others; the slowest sets the pace.
 
@@ -44,12 +46,24 @@ async def pump(
         source, targets: contexts of streams, not opened yet.
         guard: of the archive that the stream is; without one, everything passes.
         legs: how it comes, and how it goes on.
+        where: the places, for people.
 
     Raises:
         StreamBroke: one of the programs behind them failed.
+        StreamCut: nothing has passed for a while.
         StreamRefused: the archive is not what was asked for.
     """
-    flow, passing = current(), Passing(*legs, guard)
+    deadline = ProgressDeadline("a copy", where)
+    try:
+        await deadline.guard(_pump(source, targets, buffer_bytes, Passing(*legs, guard), deadline))
+    except NoProgress as error:
+        raise StreamCut("a copy", str(error), words=str(error)) from None
+
+
+async def _pump(
+    source: Any, targets: Sequence[Any], buffer_bytes: int, passing: Passing, deadline: ProgressDeadline
+) -> None:
+    flow = current()
     async with contextlib.AsyncExitStack() as ends:
         writers = [await ends.enter_async_context(each) for each in targets]
         share = ends.enter_context(flow.limit.share())
@@ -60,9 +74,11 @@ async def pump(
         # The source's end is known before the targets are told that all has arrived.
         async with source as reader, contextlib.aclosing(passing.blocks(reader.read, buffer_bytes)) as blocks:
             async for block in blocks:
+                deadline.progressed(block.wire_bytes)
                 await write(block.data)
                 flow.passed(block.num_bytes, block.wire_bytes)
                 await share.spend(block.wire_bytes)
+                deadline.progressed()
         if last := passing.end():
             await write(last)
 
@@ -89,7 +105,9 @@ async def send_piece(
             reader = await origin.get_stream_reader(legs[0].packing(piece.packing), source)
         words = legs[1].unpacking(piece.unpacking)
         writers = [await connector.get_stream_writer(words, each) for each in destinations]
-        await pump(reader, writers, int(connector.transferBufferSize), piece.guard(trusted=source.local), legs)
+        where = f"{source.deployment} to {destinations[0].deployment}"
+        guard = piece.guard(trusted=source.local)
+        await pump(reader, writers, int(connector.transferBufferSize), guard, legs, where)
 
     work = sent()
     for each, places in ((origin, [source]), (connector, destinations)):
@@ -170,7 +188,8 @@ class TarCopies:
         for pause_s in (None,) if is_aside(target) else (*CUT_PAUSES_S, None):
             try:
                 source, targets, legs = await streams()
-                return await pump(source, targets, buffer_bytes, Guard(elsewhere) if elsewhere else None, legs)
+                guard = Guard(elsewhere) if elsewhere else None
+                return await pump(source, targets, buffer_bytes, guard, legs, self.deployment_name)
             except StreamCut as error:
                 if pause_s is None:
                     raise

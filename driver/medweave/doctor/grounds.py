@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import paramiko
 from kubernetes import client
 
 from medweave.doctor.cluster import Cluster
 from medweave.doctor.pod_program import Program
-from medweave.doctor.way import Closed, Login, connected, settings_of
-from medweave_connectors.remote import stream_line
+from medweave.doctor.way import Closed, Login, address_of, connected
 from medweave_connectors.transfer.direct.ends import End
 
 
@@ -80,17 +77,9 @@ class Place:
         Raises:
             Closed: see there.
         """
-        host = settings_of(self.login).hostname
+        host = address_of(self.login)
         with connected(self.login) as there:
-
-            async def begin(words: Sequence[str]) -> _Channel:
-                return await asyncio.to_thread(_Channel, there, stream_line(words), self.limit_s)
-
-            def ask(line: str) -> str:
-                _, out, _ = there.exec_command(f"sh -c {shlex.quote(line)} 2>/dev/null", timeout=self.limit_s)
-                return out.read().decode(errors="replace")
-
-            yield Opened(End(self.name, [host], "", begin), ask)
+            yield Opened(End(self.name, [host], "", there.program), lambda line: there.ask(line)[0])
 
 
 class Pods:
@@ -135,28 +124,3 @@ class Pods:
 
         address = pod.status.pod_ip
         yield Opened(End(self.name, [address], address, begin), ask)
-
-
-class _Channel:
-    """A program at a machine, with its input and output."""
-
-    def __init__(self, there: paramiko.SSHClient, line: str, limit_s: float) -> None:
-        transport = there.get_transport()
-        assert transport is not None  # it is connected
-        self._channel = transport.open_session(timeout=limit_s)
-        self._channel.exec_command(line)
-
-    @property
-    def usable(self) -> bool:
-        return not self._channel.closed
-
-    async def write(self, data: bytes) -> None:
-        await asyncio.to_thread(self._channel.sendall, data)
-
-    async def read(self) -> bytes:
-        read: Callable[[int], bytes] = self._channel.recv
-        return await asyncio.to_thread(read, 2**16)
-
-    async def close(self) -> None:
-        with contextlib.suppress(OSError, paramiko.SSHException):
-            self._channel.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 import shlex
@@ -9,15 +10,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import paramiko
-
 from medweave import __version__
 from medweave.doctor.hop import Check, Health, Hop, skew
 from medweave.doctor.room import hop_of, look, read
-from medweave.doctor.way import Closed, Login, Taken, connected
+from medweave.doctor.way import Closed, Login, Reached, connected
+from medweave_connectors.shells import ShellLost
 from medweave_connectors.slurm.service import Service
 from medweave_connectors.slurm.site_look import look as site_look
 from medweave_connectors.slurm.site_look import read_look, refuse_what_is_not_there
+from medweave_connectors.ssh.sessions import Sessions, shells_of
 from medweave_connectors.worker import read_environment
 from medweave_steps.contracts.errors import UsageError
 
@@ -37,7 +38,7 @@ class Machine:
 
     def __init__(self, place: str, login: Login, held: contextlib.ExitStack, fix: str) -> None:
         self._place, self._login, self._held, self._fix = place, login, held, fix
-        self._client: paramiko.SSHClient | None = None
+        self._reached: Reached | None = None
 
     def checks(self, workdir: str | None, keys: Mapping[str, Any]) -> Iterator[Check]:
         """What is tried, in this order.
@@ -47,6 +48,7 @@ class Machine:
             keys: its `environment`.
         """
         yield Check("ssh", self.open, leads_on=True)
+        yield Check("sessions", self.sessions)
         yield Check("clock", self._clock)
         yield Check("programs", self._programs)
         if workdir:
@@ -56,22 +58,22 @@ class Machine:
         yield Check("bandwidth", self._bandwidth)
 
     def open(self) -> Iterator[Hop]:
-        """Connects."""
+        """Connects, by the client and with the sessions of a run."""
         began = time.monotonic()
         try:
-            self._client = self._held.enter_context(connected(self._login))
-        except Taken as error:
-            yield self._hop("ssh", Health.UNKNOWN, str(error), error.do)
-            return
+            self._reached = self._held.enter_context(connected(self._login))
         except Closed as error:
             yield self._hop("ssh", Health.FAULT, str(error), error.do)
             return
-        except UsageError as error:
-            do = error.do or f"{self._login.where}: correct what it names"
-            yield self._hop("ssh", Health.FAULT, error.seen or error.what, do)
-            return
         took_s = time.monotonic() - began
-        yield self._hop("ssh", Health.OK, f"{self._login.host}, host key and login accepted, {took_s:.2f} s")
+        seen = f"{self._login.host}, host key and login accepted, a first command run, {took_s:.2f} s"
+        yield self._hop("ssh", Health.OK, seen)
+        if noise := self._reached.sessions.noise:
+            yield self._hop(
+                "login", Health.WARNING, f"start-up files of the account print to standard output: '{noise[-120:]}'",
+                "runs work, and scp, rsync and others do not: print in interactive shells only "
+                "(in .bashrc: `case $- in *i*) echo hello;; esac`)",
+            )  # fmt: skip
 
     def ask(self, line: str) -> tuple[str, int]:
         """What a line printed there, and its exit status.
@@ -79,12 +81,29 @@ class Machine:
         Raises:
             TimeoutError: it has not ended in time.
         """
-        assert self._client is not None
-        _, out, _ = self._client.exec_command(f"sh -c {shlex.quote(line)}", timeout=self._login.limit_s)
-        text = out.read().decode(errors="replace")
-        return text, out.channel.recv_exit_status()
+        assert self._reached is not None
+        return self._reached.ask(line)
 
     # ---- what is tried
+
+    def sessions(self) -> Iterator[Hop]:
+        """Opens as many sessions as a run may."""
+        assert self._reached is not None
+        try:
+            number = self._reached.num_sessions()
+        except Closed as error:
+            yield self._hop("sessions", Health.FAULT, str(error), error.do)
+            return
+        most, shells = self._login.most_sessions, shells_of(number)
+        if number >= most:
+            yield self._hop("sessions", Health.OK, f"{number} at the same time over one connection")
+            return
+        yield self._hop(
+            "sessions", Health.WARNING,
+            f"{number} at the same time over one connection (MaxSessions of its sshd): {shells} for short commands and "
+            f"{number - shells} for jobs and copies; others wait",
+            f"ask the operators for MaxSessions {most}, or close sessions of your own that share the connection",
+        )  # fmt: skip
 
     def _clock(self) -> Iterator[Hop]:
         began = time.time()
@@ -122,29 +141,45 @@ class Machine:
         yield hop_of(self._place, path, read(text), f"deployments.{self._place}.workdir")
 
     def _bandwidth(self) -> Iterator[Hop]:
-        assert self._client is not None
+        assert self._reached is not None
         began = time.monotonic()
         self.ask("true")
         answer_s = time.monotonic() - began
-        content = secrets.token_bytes(PROBE_BYTES)
-        began = time.monotonic()
-        stdin, out, _ = self._client.exec_command("wc -c", timeout=self._login.limit_s)
-        stdin.write(content)
-        stdin.channel.shutdown_write()
-        out.read()
-        there_s = time.monotonic() - began
-        began = time.monotonic()
-        _, out, _ = self._client.exec_command(f"head -c {PROBE_BYTES} /dev/urandom", timeout=self._login.limit_s)
-        num_bytes = len(out.read())
-        back_s = time.monotonic() - began
+        there_s, back_s = self._reached.wait(asyncio.wait_for(_copied(self._reached.sessions), self._login.limit_s))
         seen = (
-            f"{PROBE_BYTES / there_s / 1e6:.0f} MB/s there, {num_bytes / back_s / 1e6:.0f} MB/s back, over one connection; "
+            f"{PROBE_BYTES / there_s / 1e6:.0f} MB/s there, {PROBE_BYTES / back_s / 1e6:.0f} MB/s back, over one connection; "
             f"an answer takes {answer_s * 1e3:.0f} ms"
         )
         yield self._hop("bandwidth", Health.OK, seen)
 
     def _hop(self, name: str, health: Health, seen: str, do: str = "") -> Hop:
         return Hop(place=self._place, name=name, health=health, seen=seen, do=do)
+
+
+async def _copied(sessions: Sessions) -> tuple[float, float]:
+    """How long some bytes take to the machine and back, s.
+
+    Raises:
+        ShellLost: not all of them came.
+    """
+    content = secrets.token_bytes(PROBE_BYTES)
+    began = time.monotonic()
+    program = await sessions.program(f"head -c {PROBE_BYTES} | wc -c")
+    await program.write(content)
+    counted = await program.read()
+    there_s = time.monotonic() - began
+    await program.close()
+    began, num_bytes = time.monotonic(), 0
+    program = await sessions.program(f"head -c {PROBE_BYTES} /dev/urandom")
+    while num_bytes < PROBE_BYTES and (data := await program.read()):
+        num_bytes += len(data)
+    back_s = time.monotonic() - began
+    await program.close()
+    if counted.strip() != str(PROBE_BYTES).encode() or num_bytes < PROBE_BYTES:
+        raise ShellLost(
+            f"of {PROBE_BYTES} bytes came {counted.decode(errors='replace').strip()} there, {num_bytes} back"
+        )
+    return there_s, back_s
 
 
 def worker(place: str, keys: Mapping[str, Any], where: str, ask: Ask, fix: str) -> Iterator[Hop]:

@@ -14,7 +14,7 @@ import aiohttp
 from kubernetes_asyncio.client import Configuration, CoreV1Api
 from kubernetes_asyncio.config import load_incluster_config
 
-from medweave_connectors.pods.channels import PROTOCOL, STATUS, STDOUT, Channels, WebsocketChannels
+from medweave_connectors.pods.channels import PROTOCOL, STATUS, STDOUT, Channels
 from medweave_connectors.pods.way import clients_of, configuration_of
 
 NUM_BYTES = 8 * 2**20
@@ -110,7 +110,7 @@ async def _opened(
         channels = spdy
     except (aiohttp.ClientError, OSError):
         request = await api.connect_get_namespaced_pod_exec(**words, _headers=PROTOCOL)
-        channels, by_spdy = WebsocketChannels(await request), False
+        channels, by_spdy = await request, False
     try:
         yield channels, by_spdy
     finally:

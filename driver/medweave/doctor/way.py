@@ -1,50 +1,60 @@
-"""The way to a machine by paramiko: the host, keys and jump hosts that `ssh` would take. Each hop's host key is checked."""
+"""A machine as a run reaches it: the connectors' own connection and sessions (asyncssh, or an open ControlMaster), from threads."""
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import contextlib
-import getpass
 import shlex
-import shutil
-import socket
-import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import paramiko
+from medweave_connectors.deadlines import NoProgress
+from medweave_connectors.remote import stream_line
+from medweave_connectors.shells import ShellLost
+from medweave_connectors.ssh.openssh import look_up
+from medweave_connectors.ssh.sessions import NotReached, Sessions, SessionShell
+from medweave_connectors.ssh.settings import is_node, split_jump
+from medweave_connectors.ssh.way import Target
+from medweave_steps.contracts.errors import UsageError
 
-from medweave_connectors.ssh.command_line import ssh_words
-from medweave_connectors.ssh.settings import DEFAULT_PORT, HostSettings, is_node, parse, plain, split_jump
-
-MOST_JUMPS = 8
+CLOSE_S = 10.0
+MOST_SESSIONS = 10
+Value = TypeVar("Value")
 
 
 class Closed(Exception):
-    """Nobody can go there; `do` says what to change."""
+    """The place cannot be reached; `do` has what to change."""
 
     def __init__(self, seen: str, do: str) -> None:
         super().__init__(seen)
         self.do = do
 
 
-class Taken(Closed):
-    """It is reached through the user's open ControlMaster, which only OpenSSH can use."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """A machine as the site file has it; what is empty is left to ssh's configuration."""
+    """A machine of a site file.
 
-    where: str
-    host: str
-    port: int | None
-    user: str = ""
-    key: str = ""
-    passphrase: str | None = None
-    known_hosts: str = ""
+    Attributes:
+        most_sessions: that a run opens at the same time.
+        limit_s: for one answer.
+    """
+
+    target: Target
+    most_sessions: int = MOST_SESSIONS
     limit_s: float = 10.0
+
+    @property
+    def where(self) -> str:
+        """The deployment's `config` in the site file."""
+        return self.target.where
+
+    @property
+    def host(self) -> str:
+        """The machine's name there."""
+        return self.target.host
 
 
 def login_of(where: str, node: str, config: dict[str, Any], limit_s: float) -> Login:
@@ -55,163 +65,134 @@ def login_of(where: str, node: str, config: dict[str, Any], limit_s: float) -> L
         config: with absolute paths and without variables.
 
     Raises:
-        Closed: the node's port is none, or the file with the passphrase cannot be read.
+        Closed: the port of the node is invalid.
     """
     if not is_node(node):
         raise Closed(f"{node} has no port from 1 to 65535", f"{where}.nodes: correct the port")
     _, host, port = split_jump(node)
-    file = config.get("sshKeyPassphraseFile")
-    try:
-        passphrase = Path(file).read_text(encoding="utf-8").strip() if file else None
-    except (OSError, ValueError) as error:
-        seen = f"{file} cannot be read: {getattr(error, 'strerror', None) or error}"
-        raise Closed(seen, f"{where}.sshKeyPassphraseFile: correct the path") from error
-    return Login(
+    target = Target(
         where=where,
         host=host,
         port=port,
         user=config.get("username", ""),
         key=config.get("sshKey", ""),
-        passphrase=passphrase,
+        passphrase_file=config.get("sshKeyPassphraseFile", ""),
         known_hosts=config.get("knownHosts", ""),
-        limit_s=limit_s,
+        connect_timeout_s=min(limit_s, config.get("connectTimeout", limit_s)),
     )
+    return Login(target=target, most_sessions=config.get("maxConcurrentSessions", MOST_SESSIONS), limit_s=limit_s)
+
+
+class Reached:
+    """A machine that is reached.
+
+    Attributes:
+        sessions: those of a run.
+    """
+
+    def __init__(self, login: Login, sessions: Sessions, loop: asyncio.AbstractEventLoop) -> None:
+        self.sessions = sessions
+        self._login, self._loop = login, loop
+
+    def ask(self, line: str) -> tuple[str, int]:
+        """What a line printed to standard output there, and its exit status.
+
+        Raises:
+            Closed: the machine gives no session, or none any more.
+            TimeoutError: the line has not ended in time.
+        """
+        return self.wait(self.sessions.shells.execute(f"{{ {line}\n}} 2> /dev/null", self._login.limit_s))
+
+    def num_sessions(self) -> int:
+        """How many sessions the server opens at the same time, of those that a run may open; raises as `ask`."""
+        return self.wait(self.sessions.fill())
+
+    def wait(self, work: Coroutine[Any, Any, Value]) -> Value:
+        """What the work returns, on the connection's own event loop; raises as `ask`."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with _closed(self._login):
+            return future.result()
+
+    async def program(self, words: Sequence[str]) -> Program:
+        """A program with its input and output, from another event loop; raises as `ask`."""
+        shell = await asyncio.to_thread(self.wait, self.sessions.program(stream_line(words)))
+        return Program(shell, self._loop)
+
+
+class Program:
+    """A program at a machine, used from another event loop than that of its connection."""
+
+    def __init__(self, shell: SessionShell, loop: asyncio.AbstractEventLoop) -> None:
+        self._shell, self._loop = shell, loop
+
+    @property
+    def usable(self) -> bool:
+        return self._shell.usable
+
+    async def write(self, data: bytes) -> None:
+        await self._there(self._shell.write(data))
+
+    async def read(self) -> bytes:
+        return await self._there(self._shell.read())
+
+    async def close(self) -> None:
+        await self._there(self._shell.close())
+
+    async def _there(self, work: Coroutine[Any, Any, Value]) -> Value:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
 
 @contextlib.contextmanager
-def connected(login: Login) -> Iterator[paramiko.SSHClient]:
-    """A connection to a machine.
+def connected(login: Login) -> Iterator[Reached]:
+    """A connection to a machine, in which a first command has been run.
 
     Raises:
         Closed: why there is none.
     """
-    with contextlib.ExitStack() as held:
-        yield _connect(login, login.host, login.user, login.port, held, MOST_JUMPS)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    sessions = Sessions(login.target, most=login.most_sessions, notify=lambda _: None)
+    reached = Reached(login, sessions, loop)
+    try:
+        with _closed(login, includes_timeout=True):
+            reached.ask("true")
+        yield reached
+    finally:
+        with contextlib.suppress(Exception):
+            asyncio.run_coroutine_threadsafe(sessions.close(), loop).result(CLOSE_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(CLOSE_S)
 
 
-def settings_of(login: Login) -> HostSettings:
-    """What ssh's configuration says of the machine.
+def address_of(login: Login) -> str:
+    """The name or address that ssh's configuration has for the machine.
 
     Raises:
-        Closed: it cannot be asked.
+        Closed: it cannot be read.
     """
-    return _settings(login, login.host, login.user, login.port)
+    target = login.target
+    with _closed(login):
+        settings = asyncio.run(look_up(target.host, target.user, target.port, where=f"{target.where}.nodes"))
+    return settings.hostname
 
 
-def _connect(
-    login: Login, host: str, user: str, port: int | None, held: contextlib.ExitStack, left: int
-) -> paramiko.SSHClient:
-    settings = _settings(login, host, user, port)
-    if settings.control_path and Path(settings.control_path).exists():
-        raise Taken(
-            f"{host} is reached through your open ControlMaster, which only OpenSSH can use: not tried by doctor",
-            f"runs use it; try it by hand: `{shlex.join(ssh_words(host, user, port))} true`, or close it: `ssh -O exit {host}`",
-        )
-    if settings.jumps and not left:
-        raise Closed(f"more than {MOST_JUMPS} jump hosts, one behind the other", "correct ProxyJump in ~/.ssh/config")
-    via: paramiko.SSHClient | str | None = None
-    for jump in settings.jumps:
-        jump_user, jump_host, jump_port = split_jump(jump)
-        try:
-            via = _connect(login, jump_host, jump_user, jump_port, held, left - 1)
-        except Taken:  # its master lets OpenSSH's `-W` through
-            on = f"[{settings.hostname}]:{settings.port}"
-            via = shlex.join(ssh_words(jump_host, jump_user, jump_port, "-o", "BatchMode=yes", "-W", on))
-    client = held.enter_context(_client(login, settings))
-    name = settings.host_key_alias or settings.hostname
+@contextlib.contextmanager
+def _closed(login: Login, *, includes_timeout: bool = False) -> Iterator[None]:
+    """Raise the errors of a connection as `Closed`.
+
+    Args:
+        includes_timeout: a missing answer is such an error, too.
+    """
+    by_hand = f"{login.where}.nodes: correct host and port, or try `ssh -v {shlex.quote(login.host)}`, which shows more"
     try:
-        client.connect(
-            name,
-            port=DEFAULT_PORT if settings.host_key_alias else settings.port,  # an alias stands alone in known_hosts
-            sock=_socket(settings, via, login.limit_s),
-            username=settings.user,
-            key_filename=_key_files(login, settings),
-            passphrase=login.passphrase,
-            look_for_keys=False,
-            allow_agent=not login.key and bool(settings.agent),
-            timeout=login.limit_s,
-            banner_timeout=login.limit_s,
-            auth_timeout=login.limit_s,
-            channel_timeout=login.limit_s,
-        )
-    except (OSError, EOFError, paramiko.SSHException) as error:
-        raise _closed(error, login, settings) from error
-    return client
-
-
-def _settings(login: Login, host: str, user: str, port: int | None) -> HostSettings:
-    """What ssh's configuration says of a host."""
-    if shutil.which("ssh") is None:
-        return plain(host, user or getpass.getuser(), port)
-    try:
-        ended = subprocess.run(
-            ssh_words(host, user, port, "-G", "-T"), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=login.limit_s, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        do = "look for a `Match exec` in ~/.ssh/config"
-        raise Closed(f"`ssh -G {host}` has not ended after {login.limit_s:.0f} s", do) from None
-    if ended.returncode:
-        raise Closed(
-            f"`ssh -G {host}`: {ended.stderr.strip()[:160]}", "correct ~/.ssh/config, or the name in the site file"
-        )
-    return parse(host, ended.stdout)
-
-
-def _key_files(login: Login, settings: HostSettings) -> Any:  # a list, which the stubs do not know
-    return [login.key] if login.key else [each for each in settings.identity_files if Path(each).is_file()]
-
-
-def _client(login: Login, settings: HostSettings) -> paramiko.SSHClient:
-    client = paramiko.SSHClient()
-    client.set_missing_host_key_policy(paramiko.RejectPolicy())
-    for file in [login.known_hosts] if login.known_hosts else settings.known_hosts:
-        with contextlib.suppress(FileNotFoundError):
-            client.load_system_host_keys(file)
-    return client
-
-
-def _socket(settings: HostSettings, via: paramiko.SSHClient | str | None, limit_s: float) -> Any:
-    target = settings.hostname, settings.port
-    if isinstance(via, str):
-        return paramiko.ProxyCommand(via)
-    if via is not None:
-        transport = via.get_transport()
-        assert transport is not None  # it is connected
-        return transport.open_channel("direct-tcpip", target, ("", 0), timeout=limit_s)
-    if settings.proxy_command:
-        return paramiko.ProxyCommand(settings.proxy_command)
-    return socket.create_connection(target, timeout=limit_s)
-
-
-def _closed(error: Exception, login: Login, settings: HostSettings) -> Closed:
-    """What stands in the way, in the site file's words."""
-    at = f"{settings.hostname}:{settings.port}"
-    listed = f"ssh-keyscan -p {settings.port} {settings.hostname}"
-    hosts = login.known_hosts or "~/.ssh/known_hosts"
-    key = login.key or ", ".join(settings.identity_files) or "none"
-    if isinstance(error, paramiko.BadHostKeyException):
-        return Closed(
-            f"{at} shows another host key than {hosts} has",
-            f"ask the site's administrator whether it was changed; only then replace its line in {hosts}",
-        )
-    if isinstance(error, paramiko.SSHException) and "known_hosts" in str(error):
-        return Closed(
-            f"{hosts} has no key of {at}", f"compare `{listed}` with what the site publishes, then add it to {hosts}"
-        )
-    if isinstance(error, paramiko.PasswordRequiredException):
-        return Closed(f"the key {key} is encrypted", f"{login.where}.sshKeyPassphraseFile, or `ssh-add {key}`")
-    if isinstance(error, paramiko.AuthenticationException):
-        return Closed(
-            f"{at} does not let {settings.user} in with the keys {key}",
-            f"{login.where}: correct username or sshKey, or have the public key added there",
-        )
-    if isinstance(error, socket.gaierror):
-        return Closed(f"no address is known for {settings.hostname}", f"{login.where}.nodes: correct the name")
-    if isinstance(error, TimeoutError):
-        return Closed(f"{at} does not answer within {login.limit_s:.0f} s", "check the network, the VPN and the port")
-    if isinstance(error, ConnectionError):
-        return Closed(
-            f"{at}: {error.strerror or error}", f"{login.where}.nodes: correct host and port, or start the server"
-        )
-    return Closed(f"{at}: {error}", f"try `ssh -v -p {settings.port} {settings.hostname}`, which says more")
+        yield
+    except UsageError as error:
+        raise Closed(error.seen or error.what, f"{login.where}: {error.do or 'correct what it names'}") from error
+    except (NotReached, ShellLost, NoProgress) as error:
+        raise Closed(str(error), by_hand) from error
+    except (TimeoutError, concurrent.futures.CancelledError) as error:
+        if not includes_timeout:
+            raise
+        seen = f"{login.target.node} does not answer within {login.limit_s:.0f} s"
+        raise Closed(seen, "check the network, the VPN and the port; a slow login needs a longer --timeout") from error

@@ -139,7 +139,7 @@ def test_what_nobody_reads_is_not_taken_from_the_wire() -> None:
 
 @pytest.mark.parametrize("left", [0, 100], ids=["no answer to a ping", "no byte of the input taken"])
 def test_a_silent_connection_is_over(left: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spdy, "SILENCE_S", 0.05)
+    monkeypatch.setattr(spdy, "UNRESPONSIVE_S", 0.05)
 
     async def go() -> Wire:
         wire = Wire()
@@ -153,7 +153,7 @@ def test_a_silent_connection_is_over(left: int, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_connection_on_which_something_moves_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spdy, "SILENCE_S", 0.05)
+    monkeypatch.setattr(spdy, "UNRESPONSIVE_S", 0.05)
 
     async def go() -> Wire:
         wire = Wire()

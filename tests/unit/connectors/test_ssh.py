@@ -15,8 +15,9 @@ import pytest
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.errors import SiteConfigError, SiteUnreachable
-from medweave_connectors.ssh import connector as ssh_connector
+from medweave_connectors.ssh import sessions
 from medweave_connectors.ssh.connector import MedweaveSSHConnector
+from medweave_connectors.ssh.login import start
 from support.connector_contract import NO_QUEUE, ConnectorContract
 from support.connector_runs import SLEEPER, Site, gone, run_job, running, text_of, using
 from support.engine import run, write_workflow
@@ -53,21 +54,23 @@ def test_a_job_begins_only_when_it_can_be_ended(server: SSHServer, monkeypatch: 
     # One was begun before its process group was known here: who cancelled it in between left it behind.
     site, asked = site_of(server), asyncio.Event()
 
-    async def never(_stderr: Any) -> str:
+    async def never(process: Any) -> Any:
+        await start(process)
         asked.set()
         await asyncio.Event().wait()
-        return ""
 
     async def act(connector: MedweaveSSHConnector, place: ExecutionLocation) -> None:
+        await connector.run(place, ["mkdir", "-p", site.work])
+        monkeypatch.setattr(sessions, "start", never)
         going = asyncio.ensure_future(run_job(site, connector, place, SLEEPER))
         await asked.wait()
         await asyncio.sleep(0.5)  # the machine has got all of it
         going.cancel()
         with pytest.raises(asyncio.CancelledError):
             await going
+        monkeypatch.undo()
         await asyncio.to_thread(gone, site)
 
-    monkeypatch.setattr(ssh_connector, "_group", never)
     using(site, act)
     assert (running(site), site.read(f"{site.work}/begun")) == ([], "")
 

@@ -21,6 +21,7 @@ from medweave_connectors.errors import SiteConfigError, SiteUnreachable
 from medweave_connectors.ssh import openssh, way
 from medweave_connectors.ssh.command_line import ssh_words
 from medweave_connectors.ssh.connector import MedweaveSSHConnector
+from medweave_steps.contracts.errors import UsageError
 from support.sshd import USER, Sshd, agent, make_key, sshd
 
 
@@ -332,7 +333,7 @@ def test_nobody_to_log_in_as(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(openssh.getpass, "getuser", nobody)
     monkeypatch.setattr(openssh, "_can_ask", lambda: False)
-    with pytest.raises(SiteConfigError, match="as whom to log in"):
+    with pytest.raises(UsageError, match="as whom to log in"):
         asyncio.run(openssh.look_up("somewhere", "", None, where="deployments.login.config.username"))
 
 

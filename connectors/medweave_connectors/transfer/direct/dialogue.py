@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
+from medweave_connectors.deadlines import UNRESPONSIVE_S
 from medweave_connectors.shells import OpenShell
 from medweave_connectors.transfer.direct import commands
 from medweave_connectors.transfer.direct.ends import End
 
 START_S = 30.0  # a login may take its time
-SILENCE_S = 60.0  # it says something every five seconds
+SILENCE_S = UNRESPONSIVE_S  # it says something every five seconds
 LEAVE_S = 5.0
 LOST = "the connection to it was lost"  # which tells nothing of why
 _STOP = b"stop\n"
