@@ -10,7 +10,8 @@ import pytest
 
 from medweave_connectors.record import causes
 from medweave_connectors.record.job import CommandOutcome
-from medweave_connectors.record.run import RunRecord, new_run_id
+from medweave_connectors.record.ownership import new_run_id
+from medweave_connectors.record.run import RunRecord
 from support.engine import valid_events
 
 
