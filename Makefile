@@ -141,4 +141,4 @@ constraints: $(INSTALLED)
 	  --no-header --no-annotate --output-file constraints.txt pyproject.toml
 
 clean:
-	rm -rf build dist runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache

@@ -36,8 +36,7 @@ from medweave_connectors.documents import parse_mapping
 from medweave_connectors.ingest.home import Home
 from medweave_connectors.lines import shown
 from medweave_connectors.record.event_log import driver_lives
-from medweave_connectors.record.ownership import claim_folder
-from medweave_connectors.record.run import new_run_id
+from medweave_connectors.record.ownership import claim_folder, new_run_id
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import StepError, StorageError, UsageError, UserInputError
 from medweave_steps.contracts.event import Event, step_label

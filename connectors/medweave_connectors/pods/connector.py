@@ -341,10 +341,6 @@ class PodsConnector(PodPlaces):
             "pods": [pod_facts(member.pod, member.container) for member in members],
         }
 
-    def removed_claims(self) -> frozenset[str] | None:
-        """Return the volume claims that go with the pods at the end of the run; None where the pods stay."""
-        return None
-
     async def after_attempt(self, job_name: str, location: ExecutionLocation) -> None:
         """Called when a job's command has ended in its places, and before it begins there again."""
 

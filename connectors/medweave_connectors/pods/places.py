@@ -312,6 +312,10 @@ class PodPlaces(TarCopies, BaseConnector):  # type: ignore[misc]
         elif not places:
             Path(path).unlink(missing_ok=True)
 
+    def removed_claims(self) -> frozenset[str] | None:
+        """Return the volume claims that go with the pods at the end of the run; None where the pods stay."""
+        return None
+
     async def distinct(
         self, locations: Sequence[ExecutionLocation], path: str, source: ExecutionLocation | None = None
     ) -> list[ExecutionLocation]:

@@ -7,6 +7,7 @@ a folder that somebody else created, so only generated ids count there.
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 import secrets
@@ -40,6 +41,18 @@ def check_run_id(text: str, *, source: str) -> str:
             do=f"choose another id, or unset {VARIABLE}: each run then gets an id of its own",
         )
     return text
+
+
+def new_run_id(workflow: str) -> str:
+    """Return `MEDWEAVE_RUN_ID`, else `<workflow>-<UTC yyyymmdd-hhmmss>-<4 hex>`.
+
+    Raises:
+        UsageError: `MEDWEAVE_RUN_ID` is no plain name.
+    """
+    if given := os.environ.get(VARIABLE):
+        return check_run_id(given, source=VARIABLE)
+    moment = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
+    return f"{id_part(workflow)}-{moment}-{secrets.token_hex(2)}"
 
 
 def id_part(workflow: str) -> str:

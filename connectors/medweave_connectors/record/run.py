@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import os
 import posixpath
-import secrets
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -30,18 +28,6 @@ PartialMode = Literal["marked", "all", "none"]
 RunEnd = Literal["completed", "partial", "failed", "cancelled", "unknown"]
 
 
-def new_run_id(workflow: str) -> str:
-    """Return `MEDWEAVE_RUN_ID`, else `<workflow>-<UTC yyyymmdd-hhmmss>-<4 hex>`.
-
-    Raises:
-        UsageError: `MEDWEAVE_RUN_ID` is no plain name.
-    """
-    if given := os.environ.get(ownership.VARIABLE):
-        return ownership.check_run_id(given, source=ownership.VARIABLE)
-    moment = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
-    return f"{ownership.id_part(workflow)}-{moment}-{secrets.token_hex(2)}"
-
-
 class RunRecord:
     """Turns what the engine tells us into events, lines for people, and a verdict.
 
@@ -50,7 +36,7 @@ class RunRecord:
 
     def __init__(self, runs: Path, workflow: str) -> None:
         self.workflow = workflow
-        self.run_id = new_run_id(workflow)
+        self.run_id = ownership.new_run_id(workflow)
         self.folder = runs / self.run_id
         self.home = Home(runs)
         self.jobs: dict[str, JobRecord] = {}

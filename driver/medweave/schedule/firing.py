@@ -33,7 +33,7 @@ from medweave.schedule.memory import (
 from medweave.schedule.notice import is_wanted, notice_of, send
 from medweave.schedule.studies import Study, after
 from medweave.schedule.watching import Watching, why_none
-from medweave_connectors.record.run import new_run_id
+from medweave_connectors.record.ownership import new_run_id
 from medweave_connectors.reuse.content import Contents
 from medweave_connectors.reuse.memo import Memo
 from medweave_steps.contracts.errors import StepError

@@ -18,10 +18,11 @@ from medweave_connectors.record.ownership import (
     claim_folder,
     claim_or_adopt,
     is_generated,
+    new_run_id,
     owner_of,
     recorded_owner,
 )
-from medweave_connectors.record.run import RunRecord, new_run_id
+from medweave_connectors.record.run import RunRecord
 from medweave_steps.contracts.errors import UsageError
 
 

@@ -17,13 +17,16 @@ from medweave.schedule.archive import archive_of
 from medweave.schedule.chart_values import values_of
 from medweave.schedule.definition import definition_files
 from medweave.schedule.document import read_schedule
+from medweave.schedule.kubernetes import Kubernetes
 from medweave.schedule.rights import rights_of, rules_of
 from medweave_steps.contracts.errors import UserInputError
+from support.api_server import ApiServer
 from support.charts import schema
 from support.cwl_files import ROOT
 from support.schedules import ended, write_schedule
 
 RUNNER = ROOT / "helm" / "runner"
+FAKES = ROOT / "tests" / "fakes" / "bin"
 IMAGE = {"repository": "registry.example.org/medweave/driver", "tag": "0.1.0"}
 
 
@@ -165,3 +168,26 @@ def test_a_cluster_that_does_not_answer_is_told_and_the_others_are_listed(tmp_pa
     assert (code, err) == (0, "")
     assert "there is no such file of a schedule" in out
     assert "schedule nightly: the cluster cannot be asked" in out
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_release_that_no_schedule_has_created_is_not_uninstalled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ours: bool
+) -> None:
+    monkeypatch.setenv("PATH", f"{FAKES}:{os.environ['PATH']}")
+    file = placed(tmp_path)
+    with ApiServer() as server:
+        server.write_kubeconfig(tmp_path / "kubeconfig")
+        document = yaml.safe_load(file.read_text())
+        document["place"]["kubernetes"] |= {"kubeconfig": "kubeconfig", "namespace": "research"}
+        file.write_text(yaml.safe_dump(document))
+        schedule = read_schedule(file)
+        labels = {"medweave": "schedule"} if is_ours else {"team": "radiology"}
+        server.releases[schedule.name] = {"manifest": "", "labels": labels, "values": {}}
+        if is_ours:
+            Kubernetes(schedule).remove()
+            assert server.releases == {}
+            return
+        with pytest.raises(UserInputError, match="medweave schedule did not create it"):
+            Kubernetes(schedule).remove()
+        assert schedule.name in server.releases
