@@ -118,26 +118,32 @@ class Shells:
         while True:
             async with self._changed:
                 await self._changed.wait_for(lambda: bool(self._free) or self._num_open < self._most)
-                if self._free:
-                    shell = self._free.pop()
-                    if shell.usable:
-                        return shell
-                else:
-                    self._num_open += 1
-                    shell = None
-            if shell is not None:
+                shell = self._free.pop() if self._free else None
+                self._num_open += shell is None
+            if shell is None:
+                shell = await self._opened()
+            elif not shell.usable:
                 await self._discard(shell)
-                continue
-            try:
-                shell = await self._open()
-                await shell.write(_heartbeat(self._token))
+                shell = None
+            if shell is not None:
                 return shell
-            except TooManyShells:
-                await self._leave()
-                await asyncio.sleep(WAIT_S)
-            except BaseException:
-                await self._leave()
+
+    async def _opened(self) -> OpenShell | None:
+        """A new shell, with its heartbeat; None where the place opens no further one now."""
+        try:
+            shell = await self._open()
+        except BaseException as error:
+            await self._leave()
+            if not isinstance(error, TooManyShells):
                 raise
+            await asyncio.sleep(WAIT_S)
+            return None
+        try:
+            await shell.write(_heartbeat(self._token))
+        except BaseException:
+            await self._discard(shell)
+            raise
+        return shell
 
     async def _discard(self, shell: OpenShell) -> None:
         await shell.close()

@@ -18,9 +18,12 @@ from medweave_connectors.local import utility
 from medweave_connectors.local.process import Command
 from medweave_connectors.pods.commands import start
 from medweave_connectors.remote import shell_line
+from medweave_connectors.slurm import commands
+from medweave_connectors.slurm.script import JobFiles
 from medweave_connectors.stdin_script import WORDS, encode
 from medweave_connectors.worker import NOTHING, WorkerEnvironment
 from support.engine import run
+from support.small_cluster import small_cluster, write
 
 PRINT = "import os, sys; print(len(sys.argv) - 1, sum(map(len, sys.argv[1:])), len(os.environ.get('LONG', '')))"
 COUNT = ["python3", "-c", shlex.quote(PRINT)]
@@ -170,6 +173,25 @@ def test_a_long_line_of_the_engine(tmp_path: Path) -> None:
     words = [f"echo {' '.join(NAMES)} | wc -c"]
     ended = utility.execute(words, environment={}, workdir=str(tmp_path), stdin=None, wanted=True, timeout_s=30)
     assert asyncio.run(ended) == (str(NUM_BYTES + len(NAMES)), 0)
+
+
+def test_a_long_job_script_reaches_slurm(tmp_path: Path) -> None:
+    files = JobFiles.beside(str(tmp_path / "out"), "token")
+    text = shell_line([*COUNT, *NAMES], environment={}, workdir=str(tmp_path))
+    line = commands.submit(["echo", "17"], files, {files.script: text})
+    ended = utility.execute([line], environment={}, workdir=None, stdin=None, wanted=True, timeout_s=30)
+    answer, code = asyncio.run(ended)
+    assert (code, "17" in answer) == (0, True), answer
+    assert Path(files.script).read_text() == text
+
+
+@pytest.mark.slow
+def test_a_long_command_of_a_run_in_pods(tmp_path: Path) -> None:
+    with small_cluster(tmp_path):
+        write(tmp_path, {"first": f": {' '.join(NAMES[:1500])}; echo done > result.txt"})
+        ended = run(tmp_path)
+    assert ended.exit_code == 0, ended.stderr
+    assert (tmp_path / "results" / "result.txt").read_text() == "done\n"
 
 
 def test_short_commands_are_not_measured() -> None:

@@ -141,6 +141,14 @@ def test_other_logins(site: Site, tmp_path: Path, account: str) -> None:
     assert using(site, account, lambda *there: all_kinds(*there, tmp_path)) == RIGHT
 
 
+def test_a_long_command_behind_tcsh(site: Site, tmp_path: Path) -> None:
+    names = [f"'case {number:05} {'x' * 50}!'" for number in range(3000)]
+    count = "'import sys; print(len(sys.argv) - 1, sum(map(len, sys.argv[1:])))'"
+    answer = using(site, "tcsh", lambda *there: job(*there, tmp_path / "job", ["python3", "-c", count, *names]))
+    assert answer == ("", 0)
+    assert (tmp_path / "job" / "out.txt").read_text() == f"3000 {sum(map(len, names)) - 2 * 3000}\n"
+
+
 def test_a_failed_job_says_its_own_words_only(site: Site, tmp_path: Path) -> None:
     async def act(connector: Any, place: ExecutionLocation) -> Any:
         return await job(connector, place, tmp_path / "job", ["ls", "/nothing"])
