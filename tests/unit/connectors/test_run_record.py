@@ -10,13 +10,9 @@ import pytest
 
 from medweave_connectors.record import causes
 from medweave_connectors.record.job import CommandOutcome
-<<<<<<< HEAD
 from medweave_connectors.record.output import parse_progress
-from medweave_connectors.record.run import RunRecord, new_run_id
-=======
 from medweave_connectors.record.ownership import new_run_id
 from medweave_connectors.record.run import RunRecord
->>>>>>> removal
 from support.engine import valid_events
 
 
