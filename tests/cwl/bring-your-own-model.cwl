@@ -26,6 +26,9 @@ inputs:
   patch_shape:
     doc: voxels of a network input along I, J, K
     type: int[]?
+  labels:
+    doc: label of the foreground class with its DICOM codes, the name of a preset
+    type: string?
   crop:
     doc: field of view, lungs or none
     type: {type: enum, symbols: [lungs, none]}
@@ -53,6 +56,7 @@ steps:
       spacing_mm: spacing_mm
       window_hu: window_hu
       patch_shape: patch_shape
+      labels: labels
       crop: crop
       threshold: threshold
       min_volume_mm3: min_volume_mm3

@@ -149,6 +149,7 @@ def test_a_bundle_that_says_nothing_is_segmented_with_by_what_the_job_says(tmp_p
         "cohort": {"class": "Directory", "path": "cohort"},
         "pseudonym_key": key(tmp_path),
         **said,
+        "labels": "lung-nodule",  # the Bundle has no codes, without which there is no DICOM output
         # Random weights: about the highest probability they give, and the largest of the many blobs.
         "threshold": 0.55,
         "min_volume_mm3": 5000.0,
