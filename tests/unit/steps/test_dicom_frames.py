@@ -140,3 +140,12 @@ def test_the_delivered_segmentation_names_the_frames_of_the_file(tmp_path: Path,
     groups = pydicom.dcmread(folder / "lesion_mask.dcm").PerFrameFunctionalGroupsSequence
     sources = [group.DerivationImageSequence[0].SourceImageSequence[0] for group in groups]
     assert [source.ReferencedFrameNumber for source in sources] == [3, 5, 4, 2]
+
+
+@pytest.mark.parametrize("photometric", ["RGB", "PALETTE COLOR"])
+def test_all_steps_leave_out_color_pictures(tmp_path: Path, photometric: str) -> None:
+    dataset = SERIES.enhanced()
+    dataset.PhotometricInterpretation = photometric
+    assert frame_order([dataset]) == []
+    write_datasets([dataset], tmp_path)
+    assert set(notices_of(tmp_path)) == {"color-pictures"}
