@@ -14,20 +14,18 @@ import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
-from medweave_connectors.deadlines import ProgressDeadline
+from medweave_connectors.deadlines import UNRESPONSIVE_S, ProgressDeadline
 from medweave_connectors.stdin_script import here_document, is_long
 
 SHELLS = 4
-BEAT_S = 15
+PROBE_S = 60
 WAIT_S = 1.0
-_BEAT = "medweave-beat"
-_MARK_BYTES = 128  # at least the length of a mark or heartbeat: one may come in two pieces
-# The counters change while a process of the session works: times of the processor (utime, stime, and those of its children),
-# without the heartbeat's own processes. Where /proc or awk is missing, each heartbeat counts as progress.
+_MARK_BYTES = 128  # at least the length of a mark: one may come in two pieces
+# Processor time (utime, stime and those of ended children) of a shell's descendants: it changes while one of them works.
 _COUNTERS = (
-    '{ pid = $1; sub(/^.*[)] /, ""); split($0, f, " "); '
-    "if (f[4] == session && pid != own && f[2] != own) n += f[12] + f[13] + f[14] + f[15] } "
-    'END { if (NR) print beat, n + 0; else print beat, "?" }'
+    '{ pid = $1; sub(/^.*[)] /, ""); split($0, f, " "); parent[pid] = f[2]; time[pid] = f[12] + f[13] + f[14] + f[15] } '
+    "END { for (pid in parent) { for (p = pid; p in parent && p != shell; p = parent[p]); if (p == shell) sum += time[pid] } "
+    "print sum + 0 }"
 )
 
 
@@ -69,7 +67,6 @@ class Shells:
         self._free: list[OpenShell] = []
         self._most, self._num_open = SHELLS, 0
         self._changed = asyncio.Condition()
-        self._token = secrets.token_hex(8)
 
     async def execute(self, line: str, timeout_s: float | None, silence_s: float | None = None) -> tuple[str, int]:
         """Runs a line once: (output and errors, exit code).
@@ -84,9 +81,35 @@ class Shells:
             NoProgress: it stopped; its shell is closed.
         """
         async with self._shell() as shell:
+            answer = _Answer()
             deadline = ProgressDeadline("a command", self._where, silence_s)
-            work = _execute(shell, line, self._token, deadline.progressed)
-            return await asyncio.wait_for(deadline.guard(work), timeout_s)
+            probing = asyncio.create_task(self._probe(answer, deadline))
+            try:
+                work = _execute(shell, line, answer, deadline.progressed)
+                return await asyncio.wait_for(deadline.guard(work), timeout_s)
+            finally:
+                probing.cancel()
+
+    async def _probe(self, answer: _Answer, deadline: ProgressDeadline) -> None:
+        """Count processor time that a long command has used as progress; so does a place where it cannot be measured."""
+        counters = ""
+        while True:
+            await asyncio.sleep(PROBE_S)
+            try:
+                shell = await self._open()
+            except (TooManyShells, ShellLost, OSError):
+                deadline.progressed()
+                continue
+            try:
+                line = f"cat /proc/[0-9]*/stat 2>/dev/null | awk -v shell={answer.shell} {shlex.quote(_COUNTERS)}"
+                text, code = await asyncio.wait_for(_execute(shell, line, _Answer()), UNRESPONSIVE_S)
+            except (ShellLost, TimeoutError):
+                continue
+            finally:
+                await shell.close()
+            if code != 0 or text != counters:
+                deadline.progressed()
+            counters = text
 
     async def keep_at_most(self, number: int) -> None:
         """Uses so many shells from now on; those that are free beyond it are closed."""
@@ -129,21 +152,15 @@ class Shells:
                 return shell
 
     async def _opened(self) -> OpenShell | None:
-        """A new shell, with its heartbeat; None where the place opens no further one now."""
+        """Return a new shell; None where the place opens no further one now."""
         try:
-            shell = await self._open()
+            return await self._open()
         except BaseException as error:
             await self._leave()
             if not isinstance(error, TooManyShells):
                 raise
             await asyncio.sleep(WAIT_S)
             return None
-        try:
-            await shell.write(_heartbeat(self._token))
-        except BaseException:
-            await self._discard(shell)
-            raise
-        return shell
 
     async def _discard(self, shell: OpenShell) -> None:
         await shell.close()
@@ -158,31 +175,16 @@ class Shells:
             self._changed.notify()
 
 
-def _heartbeat(token: str) -> bytes:
-    """A line for an open shell: from now on it prints the counters of its processes every `BEAT_S`."""
-    awk = shlex.join(["awk", "-v", f"beat={_BEAT} {token}"]) + ' -v session="$session" -v own="$own" '
-    beat = (
-        f"cat /proc/[0-9]*/stat 2> /dev/null | {awk}{shlex.quote(_COUNTERS)} 2> /dev/null || echo {_BEAT} {token} '?'"
-    )
-    line = (
-        "( trap 'kill $pause; exit' TERM; own= session=; "
-        "{ read -r own _ _ _ _ session _ < /proc/self/stat; } 2> /dev/null; "
-        f"while kill -0 $$; do sleep {BEAT_S} > /dev/null 2>&1 & pause=$!; wait $pause; {beat} || exit; done "
-        ") < /dev/null 2> /dev/null & beat=$!; trap 'kill $beat' EXIT"
-    )
-    return f"{line}\n".encode()
-
-
-async def _execute(shell: OpenShell, line: str, token: str, progressed: Callable[[int], None]) -> tuple[str, int]:
-    mark = f"medweave-{secrets.token_hex(8)}"
-    await shell.write(_script(line, mark))
-    answer = _Answer(mark, token)
+async def _execute(
+    shell: OpenShell, line: str, answer: _Answer, progressed: Callable[[int], None] = lambda num_bytes: None
+) -> tuple[str, int]:
+    await shell.write(_script(line, answer.mark))
     while answer.exit_code is None:
         data = await shell.read()
         if not data:
             raise ShellLost("the connection was lost")
-        if answer.feed(data):
-            progressed(len(data))
+        answer.feed(data)
+        progressed(len(data))
     return answer.text, answer.exit_code
 
 
@@ -193,32 +195,33 @@ def _script(line: str, mark: str) -> bytes:
         run = f"{head} 2>&1"
     else:
         run, document = f"sh -c {shlex.quote(line)} 2>&1 < /dev/null", ""
-    return f"echo {mark} begin; {run}; echo {mark} $?\n{document}".encode(errors="surrogateescape")
+    return f"echo {mark} begin $$; {run}; echo {mark} $?\n{document}".encode(errors="surrogateescape")
 
 
 class _Answer:
-    """What a shell prints, taken apart: the output of the line, between its marks, and the heartbeats."""
+    """Output of a shell, taken apart: what a line prints lies between the marks before and after it.
 
-    def __init__(self, mark: str, token: str) -> None:
-        self._begin = f"{mark} begin\n".encode()
-        self._end = re.compile(rb"%s (\d+)\n" % mark.encode())
-        self._beat = re.compile(rb"%s %s (\d+|[?])\n" % (_BEAT.encode(), token.encode()))
-        self._seen, self._looked, self._counters = bytearray(), 0, b""
+    Attributes:
+        shell: process id of the shell, once it has begun with the line; 0 before.
+        exit_code: of the line, once it has ended.
+        text: output of the line, once it has ended.
+    """
+
+    def __init__(self) -> None:
+        self.mark = f"medweave-{secrets.token_hex(8)}"
+        self._begin = re.compile(rb"%s begin (\d+)\n" % self.mark.encode())
+        self._end = re.compile(rb"%s (\d+)\n" % self.mark.encode())
+        self._seen, self._looked, self._begins_at = bytearray(), 0, 0
+        self.shell = 0
         self.exit_code: int | None = None
         self.text = ""
 
-    def feed(self, data: bytes) -> bool:
-        """Take the next bytes; return whether they show progress."""
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes."""
         self._seen += data
-        num_bytes, shows_progress = len(data), False
-        for beat in reversed(list(self._beat.finditer(self._seen, self._looked))):
-            shows_progress |= beat[1] == b"?" or beat[1] != self._counters
-            self._counters = beat[1]
-            num_bytes -= len(beat[0])
-            del self._seen[beat.start() : beat.end()]
+        if not self.shell and (begin := self._begin.search(self._seen)):
+            self.shell, self._begins_at = int(begin[1]), begin.end()
         if end := self._end.search(self._seen, self._looked):
             self.exit_code = int(end[1])
-            begin = self._seen.find(self._begin) + len(self._begin)
-            self.text = self._seen[begin : end.start()].decode(errors="replace").strip()
+            self.text = self._seen[self._begins_at : end.start()].decode(errors="replace").strip()
         self._looked = max(0, len(self._seen) - _MARK_BYTES)
-        return shows_progress or num_bytes > 0

@@ -31,7 +31,7 @@ Act = Callable[[Any, ExecutionLocation], Any]
 def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deadlines of seconds in place of minutes."""
     monkeypatch.setattr(deadlines, "NO_PROGRESS_S", SILENCE_S)
-    monkeypatch.setattr(shells, "BEAT_S", 0.3)
+    monkeypatch.setattr(shells, "PROBE_S", 0.3)
 
 
 @pytest.fixture(params=["ssh", "pods"])

@@ -472,7 +472,7 @@ def test_no_command_line_and_no_file_has_a_secret(
     sent(at, "cohort")
     assert run.transfers[0]["route"] == "bucket"
     texts = [each.read_bytes() for each in tmp_path.glob("seen.*")]
-    assert any(b"command -v python3" in each for each in texts), "the program was seen"
+    assert any(b"python3\0-I\0-S\0-c\0" in text for text in texts), "the program was seen"
     secrets = [each for each in keys if len(each) == 64] + [ACCOUNT["AWS_SECRET_ACCESS_KEY"]]
     assert len(secrets) == 2
     assert not any(each.encode() in text for each in secrets for text in texts)

@@ -323,7 +323,7 @@ def test_a_byte_that_is_flipped_in_what_had_arrived(at: Places, run: Recorded, a
 
 @pytest.mark.usefixtures("by_tar")
 def test_a_destination_that_does_not_come_back(at: Places, run: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("medweave_connectors.ssh.connector.SESSION_PAUSES_S", (0.1,))
+    monkeypatch.setattr("medweave_connectors.ssh.sessions.PAUSES_S", (0.1,))
     large(at, 16 * MIB)
     hangs(at, UNPACKS, 'head -c 9000000 | "$real" "$@"')
 
