@@ -1,10 +1,11 @@
-"""Open shells: who waits for one gets it, and a command that cannot be measured is not ended. The shells are `sh` on this machine."""
+"""Open shells of this machine: a waiter gets a freed one, and a command whose progress cannot be measured is not ended."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -108,7 +109,9 @@ def test_a_command_whose_progress_cannot_be_measured_is_not_ended(monkeypatch: p
     monkeypatch.setattr(deadlines, "NO_PROGRESS_S", 0.5)
     monkeypatch.setattr(shells, "PROBE_S", 0.1)
     unexpected: list[str] = []
-    note: Callable[..., None] = lambda _loop, context: unexpected.append(context["message"])  # noqa: E731
+
+    def note(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        unexpected.append(context["message"])
 
     async def act() -> tuple[str, int]:
         asyncio.get_running_loop().set_exception_handler(note)
