@@ -34,8 +34,8 @@ class ProcessGroup:
 def start_time(pid: str) -> str:
     """Return shell text that prints when a process started, in clock ticks since boot; nothing where that cannot be read.
 
-    It has no quotes, backslash or `!`: it may stand within the quotes of any shell. Field 22 of the file; the name in field 2 may
-    hold blanks and parentheses.
+    The text has no quotes, backslash or `!`, so any shell accepts it within quotes. It reads field 22 of the file; the name in
+    field 2 can contain blanks and parentheses.
     """
     return f"({{ read -r stat < /proc/{pid}/stat; }} 2> /dev/null && set -- ${{stat##*) }} && echo ${{20}})"
 

@@ -164,7 +164,7 @@ def remove_scratch(record: Run) -> None:
     """Remove the scratch of a run on this machine.
 
     Raises:
-        UserInputError: it has a chosen id and no token, so that the folder may be somebody else's.
+        UserInputError: the run has a chosen id and no token, so the folder may belong to another user.
     """
     scratch = record.folder / WORK
     if scratch.exists() and not recorded_owner(record.folder, record.run_id).is_certain:

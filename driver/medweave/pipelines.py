@@ -260,7 +260,7 @@ def _step(name: str, step: Mapping[str, Any], *, role: str, path: Path, workflow
 
 
 def _image_below(path: Path, step: Mapping[str, Any], tool: Mapping[str, Any]) -> str | None:
-    """Return the image that a step of the nested workflow `tool` asks for; None where there is none."""
+    """Return the image that a step of the nested workflow `tool` requires; None without one."""
     if tool.get("class") != "Workflow":
         return None
     run = step.get("run")
@@ -276,7 +276,7 @@ def _image_below(path: Path, step: Mapping[str, Any], tool: Mapping[str, Any]) -
 def _definition_files(tool: Mapping[str, Any], step: Mapping[str, Any]) -> frozenset[str]:
     """Return the inputs of a step that have no source and a file or folder as default.
 
-    One with `valueFrom` is none: its expression may return a file of another input.
+    Inputs with `valueFrom` are excluded: the expression may return a file of another input.
     """
     bound = _named(step.get("in") or {})
     defaults = {
