@@ -11,26 +11,54 @@ import secrets
 import shlex
 import signal
 from collections.abc import Collection
+from dataclasses import dataclass
 
 import psutil  # type: ignore[import-untyped]  # comes with StreamFlow
 
 KEY = "MEDWEAVE_JOB"  # its value is a job's own
 
 
-def end_line(group: int | None, key: str, *, signal: str, grace_s: float) -> str:
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """A process group at a site.
+
+    Attributes:
+        number: of the group, the process id of its leader.
+        started: start time of the leader (`start_time`); empty where it is not known.
+    """
+
+    number: int
+    started: str = ""
+
+
+def start_time(pid: str) -> str:
+    """Return shell text that prints when a process started, in clock ticks since boot; nothing where that cannot be read.
+
+    The text has no quotes, backslash or `!`, so any shell accepts it within quotes. It reads field 22 of the file; the name in
+    field 2 can contain blanks and parentheses.
+    """
+    return f"({{ read -r stat < /proc/{pid}/stat; }} 2> /dev/null && set -- ${{stat##*) }} && echo ${{20}})"
+
+
+def end_line(group: ProcessGroup | None, key: str, *, signal: str, grace_s: float) -> str:
     """A line for a POSIX shell that ends a job: the signal to its group, and KILL after the grace to whatever is left of it.
 
     Args:
-        group: number of the process group of the command; None if it did not get so far.
+        group: of the command; None if it did not get so far. It is left alone where its number belongs to a later process: as
+            long as the group exists, no other process gets the number of its leader.
         key: value of `KEY` in the environment of the job's processes.
         signal: `INT` or `TERM`.
         grace_s: time to end by itself, s.
     """
-    lines = [] if group is None else [
-        f"kill -s {signal} -- -{group}",
-        f"n=0; while kill -s 0 -- -{group} && [ $n -lt {round(grace_s * 10)} ]; do sleep 0.1; n=$((n+1)); done",
-        f"kill -s KILL -- -{group}",
-    ]  # fmt: skip
+    lines = []
+    if group is not None:
+        kill = (
+            f"kill -s {signal} -- -{group.number}; "
+            f"n=0; while kill -s 0 -- -{group.number} && [ $n -lt {round(grace_s * 10)} ]; do sleep 0.1; n=$((n+1)); done; "
+            f"kill -s KILL -- -{group.number}"
+        )
+        leader = f'[ ! -e /proc/{group.number} ] || [ "${start_time(str(group.number))}" = {group.started} ]'
+        lines = [f"if {leader}; then {kill}; fi" if group.started else kill]
     strays = kill_lines(f"-x {shlex.quote(f'{KEY}={key}')}")
     return f"{{ {'; '.join((*lines, strays))}; }} 2>/dev/null; :"
 

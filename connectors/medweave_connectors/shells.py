@@ -97,13 +97,13 @@ class Shells:
             await asyncio.sleep(PROBE_S)
             try:
                 shell = await self._open()
-            except (TooManyShells, ShellLost, OSError):
+            except Exception:  # the command itself may still be reached
                 deadline.progressed()
                 continue
             try:
                 line = f"cat /proc/[0-9]*/stat 2>/dev/null | awk -v shell={answer.shell} {shlex.quote(_COUNTERS)}"
                 text, code = await asyncio.wait_for(_execute(shell, line, _Answer()), UNRESPONSIVE_S)
-            except (ShellLost, TimeoutError):
+            except Exception:  # the command has all of its silence left to answer
                 continue
             finally:
                 await shell.close()
@@ -163,8 +163,10 @@ class Shells:
             return None
 
     async def _discard(self, shell: OpenShell) -> None:
-        await shell.close()
-        await self._leave()
+        try:
+            await shell.close()
+        finally:
+            await self._leave()
 
     async def _leave(self) -> None:
         self._num_open -= 1
@@ -172,7 +174,7 @@ class Shells:
 
     async def _notify(self) -> None:
         async with self._changed:
-            self._changed.notify()
+            self._changed.notify_all()  # the first waiter may have been cancelled
 
 
 async def _execute(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medweave.clean_clusters import clean_clusters, not_clean, printed
+from medweave.clean_clusters import clean_clusters, printed
 from medweave.deployments import wrapped
 from medweave.history import LOG_FILE, Run, read_run
 from medweave.schema import streamflow_schema
@@ -26,7 +26,7 @@ from medweave_connectors.placement.bindings import targets
 from medweave_connectors.placement.folder_commands import remove_traces
 from medweave_connectors.placement.paths import expand
 from medweave_connectors.record.event_log import driver_lives
-from medweave_connectors.record.ownership import RunOwner, recorded_owner
+from medweave_connectors.record.ownership import RECORD_MARK, RunOwner, recorded_owner
 from medweave_connectors.record.run import WORK
 from medweave_connectors.slurm.commands import at_cluster, cancel_all
 from medweave_steps.contracts.errors import StepError, TryAgainError, UserInputError
@@ -164,12 +164,15 @@ def remove_scratch(record: Run) -> None:
     """Remove the scratch of a run on this machine.
 
     Raises:
-        TryAgainError: an older version ran it under a chosen id, so that the folder may be somebody else's.
+        UserInputError: the run has a chosen id and no token, so the folder may belong to another user.
     """
     scratch = record.folder / WORK
     if scratch.exists() and not recorded_owner(record.folder, record.run_id).is_certain:
-        raise not_clean(
-            f"{shown(scratch)}: a run of an older version with a chosen id; nothing shows that it created the folder"
+        raise UserInputError(
+            f"the scratch of the run {record.run_id} was not removed: nothing shows that the run created it.",
+            seen=f"{shown(scratch)}; the run has a chosen id, and its folder has no {RECORD_MARK}, as with older versions",
+            expected=f"a generated id, or the {RECORD_MARK} that the run wrote",
+            do="look into the folder, and remove it by hand if it is the run's",
         )
     shutil.rmtree(scratch, ignore_errors=True)
 

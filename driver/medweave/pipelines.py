@@ -240,7 +240,7 @@ def _named(section: Any) -> dict[str, Any]:
 
 def _step(name: str, step: Mapping[str, Any], *, role: str, path: Path, workflow: Mapping[str, Any]) -> Step:
     tool = _tool(path, name, step)
-    image = image_of(workflow, step, tool)
+    image = image_of(workflow, step, tool) or _image_below(path, step, tool)
     if image is not None:
         raise fault_at(path, ("steps", name), **refusal(f"/{name}", image))
     reads = {port: _sources(bound, "source") for port, bound in _named(step.get("in") or {}).items()}
@@ -259,8 +259,25 @@ def _step(name: str, step: Mapping[str, Any], *, role: str, path: Path, workflow
     )
 
 
+def _image_below(path: Path, step: Mapping[str, Any], tool: Mapping[str, Any]) -> str | None:
+    """Return the image that a step of the nested workflow `tool` requires; None without one."""
+    if tool.get("class") != "Workflow":
+        return None
+    run = step.get("run")
+    file = path.parent / path_of_reference(run) if isinstance(run, str) else path
+    for name, inner in _named(tool.get("steps") or {}).items():
+        document = _tool(file, name, inner)
+        image = image_of(inner, document) or _image_below(file, inner, document)
+        if image is not None:
+            return image
+    return None
+
+
 def _definition_files(tool: Mapping[str, Any], step: Mapping[str, Any]) -> frozenset[str]:
-    """Return the inputs of a step that have no source and a file or folder as default."""
+    """Return the inputs of a step that have no source and a file or folder as default.
+
+    Inputs with `valueFrom` are excluded: the expression may return a file of another input.
+    """
     bound = _named(step.get("in") or {})
     defaults = {
         name: port.get("default")
@@ -274,6 +291,7 @@ def _definition_files(tool: Mapping[str, Any], step: Mapping[str, Any]) -> froze
         name
         for name, value in defaults.items()
         if not _sources(bound.get(name), "source")
+        and not (isinstance(bound.get(name), Mapping) and "valueFrom" in bound[name])
         and isinstance(value, Mapping)
         and value.get("class") in ("File", "Directory")
     )

@@ -102,6 +102,21 @@ def test_validate_plan_and_bind_refuse_a_container_wherever_it_stands(
         assert REFUSAL in written.out + written.err, command
 
 
+def test_plan_refuses_a_container_of_a_nested_workflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_project(tmp_path, tool=f"hints: {REQUIREMENT}")
+    folder = tmp_path / "workflows" / "w"
+    outer = (folder / "w.cwl").read_text().replace("run: say.cwl", "run: inner.cwl")
+    assert "inner.cwl" in outer
+    (folder / "inner.cwl").write_text((folder / "w.cwl").read_text())
+    (folder / "w.cwl").write_text(outer)
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", "workflows/w/w.cwl", "--site", "laptop"]) == 65
+    written = capsys.readouterr()
+    assert REFUSAL in written.out + written.err
+
+
 @pytest.mark.parametrize(("docker", "code"), [(None, 65), (NO_CONTAINER, 0)])
 def test_validate_looks_at_what_a_streamflow_file_says_of_containers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], docker: object, code: int

@@ -59,7 +59,8 @@ def read_free(answer: str) -> float | None:
 def remove(workdir: str, owner: RunOwner) -> str:
     """Return a shell line that removes the run's folder where its mark fits, and then prints its path.
 
-    It ends with `NOT_OURS` where nobody can tell: a run of an older version, with a chosen id, has only an empty mark there.
+    It ends with `NOT_OURS` where nobody can tell: the run has a chosen id and no token. It is of an older version, whose marks are
+    empty, or the mark in its folder of runs is lost.
     """
     folder, mark = _quoted(workdir, owner.run_id)
     do = f"rm -rf {folder} && printf '%s\\n' {folder}" if owner.is_certain else _refuse(folder)
@@ -118,7 +119,9 @@ def _exists(path: str) -> str:
 
 
 def _is_ours(mark: str, owner: RunOwner) -> str:
-    return f'{{ [ -f {mark} ] && [ "$(cat {mark})" = {shlex.quote(owner.mark)} ]; }}'
+    """A condition on a mark. A run without a token is of an older version, or has lost the mark in its folder of runs."""
+    marks = shlex.quote(owner.mark) if owner.token else f"''|{shlex.quote(f'{owner.run_id} ')}*"
+    return f'{{ [ -f {mark} ] && case "$(cat {mark})" in {marks}) :;; *) false;; esac; }}'
 
 
 def _refuse(folder: str) -> str:

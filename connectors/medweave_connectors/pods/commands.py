@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from medweave_connectors.given import Words
+from medweave_connectors.job_processes import ProcessGroup, start_time
 from medweave_connectors.reactions.attempt_script import SIGNAL
 from medweave_connectors.stdin_script import WORDS, encode
 
@@ -33,14 +34,14 @@ class Counters:
     """The counters of a container, read from its own control groups; None where the kernel does not show them.
 
     Attributes:
-        pid: of the shell above the command, in the container; it leads their process group.
+        group: of the command and the shell above it, which leads the group; numbers of the container.
         command: number of the command's own process there.
         oom_kills: processes of the container killed for lack of memory so far.
         cpu_seconds: processor time of the container so far, s.
         limit_mib: its memory limit, MiB.
     """
 
-    pid: int | None = None
+    group: ProcessGroup | None = None
     command: int | None = None
     oom_kills: int | None = None
     cpu_seconds: float | None = None
@@ -58,8 +59,9 @@ class Counters:
 
     def _read(self, words: list[str]) -> None:
         name, values = words[0], words[1:]
-        if name == "pid" and self.pid is None:  # the first one; a job cannot name other processes later
-            self.pid, self.command = (min(int(value), _LARGEST_PID) for value in values)
+        if name == "pid" and self.group is None:  # the first one; a job cannot name other processes later
+            leader, self.command = (min(int(value), _LARGEST_PID) for value in values[:2])
+            self.group = ProcessGroup(leader, values[2] if len(values) == 3 and values[2].isdecimal() else "")
         elif name.endswith(("memory.events", "memory.oom_control")) and values[0] == "oom_kill":
             self.oom_kills = int(values[1])
         elif name.endswith("cpu.stat") and values[0] == "usage_usec":
@@ -95,7 +97,7 @@ def start(line: str) -> list[str]:
     Args:
         line: for a POSIX shell, ending in `exec`.
     """
-    before = f"{{ echo '{MARK}pid' $PPID $$; {COUNTERS}; }} >&2"
+    before = f"{{ echo '{MARK}pid' $PPID $$ ${start_time('$PPID')}; {COUNTERS}; }} >&2"
     if len(line) > _URL_BYTES:
         return Words(WORDS, encode(f"{before}; exec < /dev/null; {line}"))
     return ["sh", "-c", f"{before}; {line}"]

@@ -302,9 +302,9 @@ class Group:
     async def _end(self, member: Member, signal: str) -> bool:
         """Whether it could be ended, or had ended."""
         deadline = time.monotonic() + START_S
-        while member.before.pid is None and not member.ended and time.monotonic() < deadline:
+        while member.before.group is None and not member.ended and time.monotonic() < deadline:
             await asyncio.sleep(START_PAUSE_S)
-        words = ["sh", "-c", end_line(member.before.pid, member.key, signal=signal, grace_s=GRACE_S)]
+        words = ["sh", "-c", end_line(member.before.group, member.key, signal=signal, grace_s=GRACE_S)]
         with contextlib.suppress(PodLost, TimeoutError):
             async with asyncio.timeout(GRACE_S + ASK_S):
                 execution = await execute(self._websocket, member.pod.namespace, member.place, words)

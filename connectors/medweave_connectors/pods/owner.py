@@ -46,10 +46,13 @@ def owner(found: Mapping[str, str] | None) -> Owner:
 
 
 def is_of(found: Mapping[str, str], run: RunOwner, *, pid: int) -> bool:
-    """Return True for the labels of a run; one of an older version, without a token, is recognized by its driver's process id."""
+    """Return True for the labels of a run.
+
+    One of an older version, or one with a generated id that has lost its token, is recognized by its driver's process id.
+    """
     if found.get(RUN) != label(run.run_id):
         return False
-    if run.token or TOKEN in found:
+    if run.token or (TOKEN in found and not run.is_certain):
         return bool(run.token) and found.get(TOKEN) == run.token
     _, _, process = found.get(DRIVER, "").rpartition("_")
     return process.partition("-")[0] == str(pid)

@@ -28,7 +28,7 @@ from medweave_connectors.errors import (
     of_the_file,
 )
 from medweave_connectors.given import given_to
-from medweave_connectors.job_processes import KEY, end_line
+from medweave_connectors.job_processes import KEY, ProcessGroup, end_line
 from medweave_connectors.reactions.one_machine import MachineAttempts
 from medweave_connectors.reactions.table import ONE_MACHINE, read_table
 from medweave_connectors.record import console, current
@@ -111,7 +111,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
         with of_the_file():
             self._worker = read_environment(environment or {}, where=self._worker_setting)
         self._table = read_table(reactions or {}, ONE_MACHINE)
-        self._groups: dict[str, tuple[ExecutionLocation, int]] = {}  # of jobs, by their mark
+        self._groups: dict[str, tuple[ExecutionLocation, ProcessGroup]] = {}  # of jobs, by their mark
         self._closing = False
 
     async def deploy(self, external: bool) -> None:
@@ -335,7 +335,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
                 await self._end(*known, key)
         return end
 
-    async def _end(self, location: ExecutionLocation, group: int, key: str) -> None:
+    async def _end(self, location: ExecutionLocation, group: ProcessGroup, key: str) -> None:
         """Asks a process group to end, and kills what is left of the job after `GRACE_S`."""
         script = end_line(group, key, signal="TERM", grace_s=GRACE_S)
         with contextlib.suppress(WorkflowExecutionException, TimeoutError):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from medweave_connectors.deadlines import UNRESPONSIVE_S
+from medweave_connectors.job_processes import ProcessGroup, start_time
 from medweave_connectors.ssh.master import MasterProcess
 from medweave_connectors.stdin_script import READ_AND_RUN, encode
 
@@ -22,6 +23,7 @@ READ_BYTES = 2**16
 SHOWN_BYTES, KEPT_BYTES = 400, 2**14
 DRAIN_S = 2.0
 _MARK = "medweave-begin"
+_START_TIME = start_time("$$")
 # Options that an exported SHELLOPTS brings along, and a folder list for `cd`, do not reach a script.
 _CLEAN = "set +euCfxv; unset CDPATH"
 
@@ -49,12 +51,12 @@ class Started:
     """A session whose shell waits for the script.
 
     Attributes:
-        group: number of the process group of the shell and its script.
+        group: process group of the shell and its script.
         noise: the end of what the login printed to standard output.
     """
 
     process: Any
-    group: int
+    group: ProcessGroup
     noise: str
 
     def run(self, script: str) -> None:
@@ -87,7 +89,9 @@ async def start(process: Any) -> Started:
             raise await _failure(process, ended, errors) from None
         finally:
             errors.cancel()
-        return Started(process, int(rest), _shown(noise))
+        number, _, started = rest.decode(errors="replace").partition(" ")
+        group = ProcessGroup(int(number), started if started.isdecimal() else "")
+        return Started(process, group, _shown(noise))
     except BaseException:
         process.close()
         raise
@@ -95,7 +99,7 @@ async def start(process: Any) -> Started:
 
 def _first_line(token: str) -> bytes:
     """Return the first input line; a start-up file may have replaced `sh` by a shell of any kind."""
-    marks = f'echo "{_MARK} {token} $$"; echo "{_MARK} {token} " >&2'
+    marks = f'echo "{_MARK} {token} $$ ${_START_TIME}"; echo "{_MARK} {token} " >&2'
     return f"exec sh -c '{_CLEAN}; {marks}; {READ_AND_RUN}; exit'\n".encode()
 
 

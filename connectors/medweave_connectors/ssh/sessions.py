@@ -53,7 +53,7 @@ class Places:
         """Return the place."""
         async with self._changed:
             self._taken -= 1
-            self._changed.notify()
+            self._changed.notify_all()  # the first waiter may have been cancelled
 
     async def resize(self, number: int) -> None:
         """Change the number of places; places taken beyond it are returned later."""

@@ -163,6 +163,8 @@ def connected(login: Login) -> Iterator[Reached]:
             asyncio.run_coroutine_threadsafe(sessions.close(), loop).result(CLOSE_S)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(CLOSE_S)
+        if not thread.is_alive():
+            loop.close()
 
 
 def address_of(login: Login) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from medweave_connectors.job_processes import KEY, end_line
+from medweave_connectors.job_processes import KEY, ProcessGroup, end_line, start_time
 from medweave_connectors.pods.commands import Counters, parse_counters, start, verdict
 from medweave_connectors.remote import shell_line
 from support.engine import wait_until
@@ -32,7 +34,9 @@ V2 = [
 
 
 def test_counters_of_both_versions() -> None:
-    assert parse_counters(V1) == Counters(pid=17, command=19, oom_kills=3, cpu_seconds=2.5, limit_mib=512)
+    assert parse_counters(V1) == Counters(
+        group=ProcessGroup(17), command=19, oom_kills=3, cpu_seconds=2.5, limit_mib=512
+    )
     assert parse_counters(V2) == Counters(oom_kills=1, cpu_seconds=1.5)
     assert not Counters().take("medweave-progress {}")
 
@@ -62,7 +66,7 @@ def test_the_command_starts_in_its_folder_with_its_environment(tmp_path: Path) -
     done = subprocess.run(start(line), capture_output=True, text=True, check=True)
     assert (folder / "out put").read_text() == value
     assert not (folder / "harm").exists()
-    assert isinstance(parse_counters(done.stderr.splitlines()).pid, int)
+    assert parse_counters(done.stderr.splitlines()).group == ProcessGroup(os.getpid(), started(os.getpid()))
 
 
 @pytest.mark.parametrize(
@@ -78,14 +82,48 @@ def test_the_end_reaches_all_processes_of_a_job(script: str) -> None:
     line = shell_line(["sh", "-c", f'"{script}"'], environment={KEY: key}, workdir="/")
     job = subprocess.Popen(start(line), stderr=subprocess.PIPE, text=True, start_new_session=True)
     assert job.stderr is not None
-    pid = Counters()
-    while pid.pid is None:
-        pid.take(job.stderr.readline())
+    counters = Counters()
+    while counters.group is None:
+        counters.take(job.stderr.readline())
     time.sleep(0.3)
-    subprocess.run(["sh", "-c", end_line(pid.pid, key, signal="TERM", grace_s=0.5)], check=True, timeout=20)
+    subprocess.run(["sh", "-c", end_line(counters.group, key, signal="TERM", grace_s=0.5)], check=True, timeout=20)
     job.wait(timeout=5)
     wait_until(lambda: not marked(key))
     assert not marked(key)
+
+
+def test_a_group_whose_number_belongs_to_a_later_process_is_left_alone() -> None:
+    later = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+        end(ProcessGroup(later.pid, str(int(started(later.pid)) - 1)))
+        assert later.poll() is None
+        end(ProcessGroup(later.pid, started(later.pid)))
+        assert later.wait(timeout=5) == -signal.SIGTERM
+    finally:
+        later.kill()
+        later.wait()
+
+
+def test_a_group_whose_leader_is_gone_is_ended() -> None:
+    leader = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!"], stdout=subprocess.PIPE, start_new_session=True)
+    group = ProcessGroup(leader.pid, started(leader.pid))
+    assert leader.stdout is not None
+    child = int(leader.stdout.readline())
+    leader.wait()
+    end(group)
+    wait_until(lambda: not Path(f"/proc/{child}").exists() or "State:\tZ" in Path(f"/proc/{child}/status").read_text())
+
+
+def end(group: ProcessGroup) -> None:
+    line = end_line(group, f"test-{time.monotonic_ns()}", signal="TERM", grace_s=0.5)
+    subprocess.run(["sh", "-c", line], check=True, timeout=20)
+
+
+def started(pid: int) -> str:
+    line = f'echo "${start_time(str(pid))}"'
+    shown = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True).stdout.strip()
+    assert shown == Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[19]
+    return shown
 
 
 def marked(key: str) -> list[str]:

@@ -51,6 +51,7 @@ def test_a_driver_that_was_killed_has_ended_before_anyone_buries_it(driver: subp
     assert owner(found) == "ended"
 
 
+GENERATED = "lung-20260801-120000-ab12"
 RUN_LABELS = {RUN: "nightly", DRIVER: "runner_7-100", TOKEN: "0123456789abcdef"}
 
 
@@ -65,6 +66,8 @@ RUN_LABELS = {RUN: "nightly", DRIVER: "runner_7-100", TOKEN: "0123456789abcdef"}
         ({RUN: "nightly", DRIVER: "runner_7-100"}, RunOwner("nightly", ""), True),
         ({RUN: "nightly", DRIVER: "runner_8-100"}, RunOwner("nightly", ""), False),
         ({}, RunOwner("nightly", ""), False),
+        (RUN_LABELS | {RUN: GENERATED}, RunOwner(GENERATED, ""), True),
+        (RUN_LABELS | {RUN: GENERATED, DRIVER: "runner_8-100"}, RunOwner(GENERATED, ""), False),
     ],
 )
 def test_a_run_is_recognized_by_its_token_and_an_older_one_by_its_driver(

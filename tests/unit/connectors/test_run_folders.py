@@ -126,6 +126,14 @@ def test_a_folder_is_created_once_and_shared_by_the_locations_of_the_run(tmp_pat
     assert (tmp_path / "run" / MARK).read_text() == "run 0123456789abcdef"
 
 
+def test_a_run_that_has_lost_its_token_is_removed_where_its_name_is_generated(tmp_path: Path) -> None:
+    shell(make(str(tmp_path), RunOwner(OLDER.run_id, "0123456789abcdef"), keep_days=14))
+    shell(make(str(tmp_path), OWNER, keep_days=14))
+    assert code_of(remove(str(tmp_path), OLDER)) == 0
+    assert code_of(remove(str(tmp_path), RunOwner(OWNER.run_id, ""))) == NOT_OURS
+    assert content(tmp_path) == ["run", f"run/{MARK}"]
+
+
 def test_the_folder_of_an_older_version_is_removed_where_its_name_is_generated(tmp_path: Path) -> None:
     chosen = RunOwner("results", "")
     for name in (OLDER.run_id, "results"):

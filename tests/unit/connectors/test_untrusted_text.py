@@ -278,7 +278,8 @@ def test_counters_of_a_container(text: list[str]) -> None:
 
 def test_a_job_cannot_name_another_process_as_its_own() -> None:
     counters = pod_commands.parse_counters([f"{pod_commands.MARK}pid 7 8", f"{pod_commands.MARK}pid 1 1"])
-    assert (counters.pid, counters.command) == (7, 8)
+    assert counters.group is not None
+    assert (counters.group.number, counters.command) == (7, 8)
 
 
 @FAST

@@ -57,11 +57,12 @@ def test_only_inputs_without_a_source_and_with_a_default_file_belong_to_the_defi
     default = "default: {class: File, location: program.py}"
     (tmp_path / "tool.cwl").write_text(
         f"class: CommandLineTool\ninputs:\n  program: {{type: File, {default}}}\n  other: {{type: File, {default}}}\n"
-        f"  number: {{type: int, default: 3}}\n  model: File\n  folder: Directory\n"
+        f"  number: {{type: int, default: 3}}\n  model: File\n  folder: Directory\n  chosen: File\n"
     )
     (tmp_path / "flow.cwl").write_text(
         f"class: Workflow\ninputs: {{scan: File}}\noutputs: {{}}\nsteps:\n"
-        f"  one: {{run: tool.cwl, in: {{other: scan, model: {{{default}}}, folder: {{source: scan, {default}}}}}, out: []}}\n"
+        f"  one: {{run: tool.cwl, in: {{other: scan, model: {{{default}}}, folder: {{source: scan, {default}}}, "
+        f"chosen: {{{default}, valueFrom: $(inputs.other)}}}}, out: []}}\n"
     )
     (tmp_path / "roles.yml").write_text("flow.cwl: {/one: check}\n")
     pipeline = read_pipeline(tmp_path / "flow.cwl")

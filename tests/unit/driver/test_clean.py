@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from medweave.clean import Place, file_of_run, places_of
+from medweave.clean import Place, file_of_run, places_of, remove_scratch
 from medweave.cli import main
-from medweave.history import read_run
+from medweave.history import LOG_FILE, read_run
+from medweave_connectors.record.event_log import EventLog
 from medweave_connectors.record.ownership import RECORD_MARK
 from medweave_steps.contracts.errors import UserInputError
 from support.engine import Run, wait_until
@@ -119,3 +120,15 @@ def test_a_run_that_was_started_with_another_file_asks_for_it(cluster: Cluster, 
         file_of_run(record, None)
     assert "--file" in told.value.do
     assert file_of_run(record, usual) == usual
+
+
+def test_scratch_of_a_run_with_a_chosen_id_and_no_token_stays_and_repeating_is_not_advised(tmp_path: Path) -> None:
+    scratch = tmp_path / "results" / "work"
+    scratch.mkdir(parents=True)
+    log = EventLog(tmp_path / "results" / LOG_FILE, "results")
+    log.append("run.started", data={"workflow": "lung"})
+    log.close()
+    with pytest.raises(UserInputError, match="nothing shows that the run created it") as refused:
+        remove_scratch(read_run(tmp_path / "results"))
+    assert "by hand" in refused.value.do
+    assert scratch.exists()
