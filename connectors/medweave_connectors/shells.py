@@ -18,7 +18,7 @@ from medweave_connectors.deadlines import UNRESPONSIVE_S, ProgressDeadline
 from medweave_connectors.stdin_script import here_document, is_long
 
 SHELLS = 4
-PROBE_S = 60
+PROBE_S = 150  # four times in the longest silence
 WAIT_S = 1.0
 _MARK_BYTES = 128  # at least the length of a mark: one may come in two pieces
 # Processor time (utime, stime and those of ended children) of a shell's descendants: it changes while one of them works.

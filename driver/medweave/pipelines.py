@@ -294,7 +294,14 @@ def _definition_files(tool: Mapping[str, Any], step: Mapping[str, Any]) -> froze
         and not (isinstance(bound.get(name), Mapping) and "valueFrom" in bound[name])
         and isinstance(value, Mapping)
         and value.get("class") in ("File", "Directory")
+        and _lies_with_the_document(value)
     )
+
+
+def _lies_with_the_document(value: Mapping[str, Any]) -> bool:
+    """Whether a file is a literal or at a path relative to its document; an absolute path may be data of people."""
+    place = path_of(value)
+    return "contents" in value or (place is not None and not PurePosixPath(place).is_absolute())
 
 
 def _firsts(section: Any) -> frozenset[str]:

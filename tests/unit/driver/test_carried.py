@@ -58,6 +58,8 @@ def test_only_inputs_without_a_source_and_with_a_default_file_belong_to_the_defi
     (tmp_path / "tool.cwl").write_text(
         f"class: CommandLineTool\ninputs:\n  program: {{type: File, {default}}}\n  other: {{type: File, {default}}}\n"
         f"  number: {{type: int, default: 3}}\n  model: File\n  folder: Directory\n  chosen: File\n"
+        "  text: {type: File, default: {class: File, contents: hello}}\n"
+        "  outside: {type: Directory, default: {class: Directory, location: /data/scans}}\n"
     )
     (tmp_path / "flow.cwl").write_text(
         f"class: Workflow\ninputs: {{scan: File}}\noutputs: {{}}\nsteps:\n"
@@ -66,9 +68,11 @@ def test_only_inputs_without_a_source_and_with_a_default_file_belong_to_the_defi
     )
     (tmp_path / "roles.yml").write_text("flow.cwl: {/one: check}\n")
     pipeline = read_pipeline(tmp_path / "flow.cwl")
-    assert pipeline.steps[0].definition_files == {"program", "model"}
+    assert pipeline.steps[0].definition_files == {"program", "model", "text"}
     ports = carried(pipeline, Said(inputs={"scan": "identified"}, outputs={}))["/one"]
-    assert {name: classes for name, classes in ports.items() if classes == (DEFINITION,)}.keys() == {"program", "model"}
+    assert {name: classes for name, classes in ports.items() if classes == (DEFINITION,)}.keys() == {
+        "program", "model", "text",
+    }  # fmt: skip
     assert held(ports) == ["identified"], "the definition restricts no place"
 
 
