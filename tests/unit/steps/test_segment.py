@@ -139,7 +139,9 @@ def test_positions_that_drift_sideways_by_part_of_a_pixel_are_referenced(tmp_pat
     series = series_with()
     headers = series.datasets()
     for index, header in enumerate(headers):
-        header.ImagePositionPatient[0] += 0.16 * index / (len(headers) - 1)  # rounded direction cosines; check accepts it
+        header.ImagePositionPatient[0] += (
+            0.16 * index / (len(headers) - 1)
+        )  # rounded direction cosines; check accepts it
     run = segment_series(tmp_path, model, series, headers=headers)
     assert run.exit_code == 0
     assert run.case("lesion_mask.dcm").is_file()
