@@ -20,13 +20,13 @@ _TYPE_NAMES = {
 # Third and later values of ImageType or FrameType of maps that are not HU, whatever their RescaleType.
 _MAPS = {
     "RCBF", "RCBV", "CBF", "CBV", "MTT", "TTP", "TMAX", "TTD", "TTS", "PS", "PERMEABILITY", "BLOOD FLOW", "BLOOD VOLUME",
-    "PBV", "LUNG PBV", "PERFUSED BLOOD VOLUME", "IODINE", "IODINE_MAP", "IODINE MAP", "CALCIUM", "URIC ACID", "Z_EFF", "ZEFF",
+    "PBV", "LUNG PBV", "PERFUSED BLOOD VOLUME", "IODINE", "IODINE_MAP", "IODINE MAP", "URIC ACID", "Z_EFF", "ZEFF",
     "EFF_ATOMIC_NUM", "EFFECTIVE_Z", "ELECTRON_DENSITY", "RHO", "MAT_SPECIFIC", "MAT_FRACTIONAL", "MAT_MODIFIED",
     "MAT_VALUE_BASED", "MATERIAL_DENSITY", "QUANTITY", "STD_DEVIATION", "SUBTRACTION", "DIVISION", "MULTIPLICATION", "T2_STAR",
-    "STRESS", "VELOCITY", "DIFFUSION_MAP", "METABOLITE_MAP",
+    "VELOCITY", "DIFFUSION_MAP", "METABOLITE_MAP",
 }  # fmt: skip
-# Likewise, of derived images only: an original image of a perfusion scan is HU.
-_DERIVED_MAPS = {"PERFUSION", "PERF", "DYNAMIC_PERFUSION"}
+# Likewise, of derived images only: original images of a perfusion scan or for calcium scoring are HU.
+_DERIVED_MAPS = {"PERFUSION", "PERF", "DYNAMIC_PERFUSION", "CALCIUM"}
 _VIRTUAL = {
     "VMI": "virtual monoenergetic images",
     "MAT_REMOVED": "images with a material removed (virtual non-contrast)",

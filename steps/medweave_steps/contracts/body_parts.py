@@ -9,6 +9,7 @@ from medweave_steps.contracts.labels import CodedTerm, Label
 
 Region = Literal["head", "neck", "chest", "abdomen", "pelvis", "upper limb", "lower limb"]
 
+_NEXT_TO_CHEST = {"neck", "abdomen"}
 _ALL: tuple[Region, ...] = ("head", "neck", "chest", "abdomen", "pelvis", "upper limb", "lower limb")
 
 # Defined terms of BodyPartExamined (DICOM PS3.16, annex L), the regions that each lies in, and its SNOMED CT codes (CID 4031 and
@@ -160,14 +161,16 @@ def contradiction(body_part: str | None, labels: Iterable[Label], *, has_lungs: 
 
     Args:
         body_part: body part of the header; None if it is not known.
-        has_lungs: True if the voxels of a CT show a lung; None if it is not known.
+        has_lungs: True if the voxels of a CT show a lung; None if it is not known. Scans of a part next to the chest often
+            reach into the lungs, and protocols often name one part for a longer scan: then the voxels decide for lung labels.
     """
     labels = tuple(labels)
     wanted, seen = regions_of_labels(labels), regions_of(body_part)
     anatomy = ", ".join(dict.fromkeys(label.anatomy.meaning for label in labels if label.anatomy))
-    if wanted and seen and not wanted & seen:
+    are_in_lungs = bool(labels) and all(map(is_in_lungs, labels))
+    if wanted and seen and not wanted & seen and not (are_in_lungs and has_lungs and seen & _NEXT_TO_CHEST):
         return f"body part {body_part}", anatomy
-    if has_lungs is False and labels and all(is_in_lungs(label) for label in labels):
+    if has_lungs is False and are_in_lungs:
         return "no lungs in the voxels", anatomy
     return "", ""
 

@@ -54,8 +54,9 @@ def _strip_native(dataset: Any, options: dict[str, Any]) -> bool:
     size = (num_bits + 7) // 8
     if len(data) < size:
         raise UnreadablePixelsError("fewer bytes of pixel data than the header says")
-    if num_frames and len(data) - size >= max(2, size // num_frames):
-        raise UnreadablePixelsError("more bytes of pixel data than the header says, by a frame or more")
+    # Cut off after a row, pixels of a header with wrong Columns would look like a complete, sheared image.
+    if size and len(data) - size >= max(2, size // (num_frames * options["rows"])):
+        raise UnreadablePixelsError("more bytes of pixel data than the header says, by a row or more")
     dataset.PixelData = data[:size] + bytes(size % 2)
     return len(data) > size + size % 2
 

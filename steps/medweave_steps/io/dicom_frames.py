@@ -110,7 +110,8 @@ def has_colors(num_samples: int, photometric: str) -> bool:
 
 def is_slice(frame_type: Sequence[str], num_samples: int, photometric: str) -> bool:
     """True for a slice of the scan; False for a localizer, a projection or a color picture."""
-    return not {word.upper() for word in frame_type} & _NOT_A_SLICE and not has_colors(num_samples, photometric)
+    words = {part for word in frame_type for part in (word.upper(), *word.upper().split())}  # "CSA MIP" is a projection
+    return not words & _NOT_A_SLICE and not has_colors(num_samples, photometric)
 
 
 def slices_of(dataset: Any) -> list[Frame]:

@@ -225,10 +225,11 @@ def _without_same_uids(
             )
         )
     conflicts: dict[str, list[int]] = {}
+    numbers = {name: number for number, name in enumerate(names, start=1)}
     for file in files:
         if file.file in same.conflicts:
-            conflicts.setdefault(file.series_uid, []).append(names.index(file.file) + 1)
-    findings += [_conflict(uid, numbers) for uid, numbers in conflicts.items()]
+            conflicts.setdefault(file.series_uid, []).append(numbers[file.file])
+    findings += [_conflict(uid, places) for uid, places in conflicts.items()]
     return [file for file in files if file.file not in same.copies and file.series_uid not in conflicts]
 
 

@@ -210,10 +210,12 @@ def _is_bids(name: str) -> bool:
 
 
 def _structure_folders(pairing: Pairing) -> int:
-    """Return the number of mask folders that hold two masks or more without a volume of their name, below a volume."""
+    """Return the number of mask folders that hold two masks or more and none of a volume's name, below a volume."""
     folders: dict[PurePosixPath, int] = {}
     for mask in pairing.orphans():
         folder = PurePosixPath(mask).parent
         folders[folder] = folders.get(folder, 0) + 1
     homes = {PurePosixPath(image).parent for image in pairing.masks}
-    return sum(count > 1 and folder.parent in homes for folder, count in folders.items())
+    # Masks of volumes that are absent lie with those of volumes that are present.
+    paired = {PurePosixPath(mask).parent for mask, volumes in pairing.volumes.items() if volumes}
+    return sum(count > 1 and folder.parent in homes and folder not in paired for folder, count in folders.items())

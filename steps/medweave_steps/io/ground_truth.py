@@ -16,7 +16,7 @@ import numpy.typing as npt
 from medweave_steps.contracts.labels import LabelMerge
 from medweave_steps.contracts.volume import Grid
 from medweave_steps.io.dicom_header import NATIVE, Plane, load_pydicom
-from medweave_steps.io.dicom_series import SeriesName
+from medweave_steps.io.dicom_series import SIDEWAYS_TOLERANCE, SeriesName
 from medweave_steps.io.dicom_values import has_other_cause
 from medweave_steps.io.findings import FindingError
 from medweave_steps.io.geometry import lps_to_ras
@@ -248,7 +248,8 @@ def _index_of_position(item: Any, to_index: npt.NDArray[np.float64], grid: Grid,
     position = np.asarray(item.ImagePositionPatient, dtype=np.float64)
     index, row, column = to_index[:3, :3] @ position + to_index[:3, 3]
     nearest = round(float(index))
-    if max(abs(index - nearest), abs(row), abs(column)) > SAME_PLACE_VOXELS or not 0 <= nearest < grid.shape[0]:
+    is_beside = abs(index - nearest) > SAME_PLACE_VOXELS or max(abs(row), abs(column)) > SIDEWAYS_TOLERANCE
+    if is_beside or not 0 <= nearest < grid.shape[0]:
         raise _another_grid(
             name,
             seen=f"a frame at slice {index:.2f}, row {row:.2f}, column {column:.2f} of the series' grid",

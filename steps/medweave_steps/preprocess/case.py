@@ -175,8 +175,10 @@ def _prepare_mr(
 ) -> tuple[Box, LungField | None, int]:
     names = job.settings.channels
     channels = resample_channels(planes, plan, plane_axis=source.plane_axis, num_channels=len(names))
-    box = box_of_multiples(plan.shape) if job.settings.crop == "multiple-of-8" else ((0, 0, 0), plan.shape)
-    volume = standardised(channels, _slices(box), names, case_id=job.entry.case_id)
+    case_id = job.entry.case_id
+    is_cut = job.settings.crop == "multiple-of-8"
+    box = box_of_multiples(plan.shape, case_id=case_id) if is_cut else ((0, 0, 0), plan.shape)
+    volume = standardised(channels, _slices(box), names, case_id=case_id)
     save_array(job.folder / "volume.npy", volume)
     return box, None, 0
 
@@ -233,7 +235,7 @@ def _choose_box(job: CaseJob, field: LungField, plan: Resampling, lesions: list[
     if job.settings.crop == "none":
         return ((0, 0, 0), plan.shape), 0
     if job.settings.crop == "multiple-of-8":
-        return box_of_multiples(plan.shape), 0
+        return box_of_multiples(plan.shape, case_id=job.entry.case_id), 0
     start, stop = crop_box(field.box, plan.shape, plan.spacing_mm, job.settings.margin_mm)
     beyond = [
         lesion

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.volume import Triple
+from medweave_steps.io.findings import refuse
 from medweave_steps.io.geometry import FloatArray
 from medweave_steps.preprocess.lungs import Box
 from medweave_steps.preprocess.resample import Resampling, needed_planes, resample_planes
@@ -37,20 +37,22 @@ def resample_channels(
     return channels
 
 
-def box_of_multiples(shape: Triple) -> Box:
+def box_of_multiples(shape: Triple, *, case_id: str) -> Box:
     """The middle of a volume whose sides are multiples of 8; of an odd rest one voxel more is cut at the low end.
 
     155 slices become the 152 from the third to the last but one, as in DistMIS.
 
     Raises:
-        UserInputError: a side is shorter than 8 voxels.
+        FindingError: a side is shorter than 8 voxels.
     """
     if min(shape) < MULTIPLE:
-        raise UserInputError(
-            "a volume is too small to be cut to multiples of 8 voxels.",
+        raise refuse(
+            "too-small",
+            f"{case_id}: the volume is too small to be cut to multiples of 8 voxels.",
             seen=" x ".join(map(str, shape)) + " voxels",
             expected=f"{MULTIPLE} or more on each side",
             do="choose a smaller --spacing-mm, or --crop none",
+            case_id=case_id,
         )
     start = [-(-(n % MULTIPLE) // 2) for n in shape]
     stop = [low + n - n % MULTIPLE for low, n in zip(start, shape, strict=True)]
@@ -65,18 +67,20 @@ def standardised(
     Returns:
         float32 [channel, I, J, K].
     Raises:
-        UserInputError: a channel has one value only.
+        FindingError: a channel has one value only.
     Source: DistMIS, section III.
     """
     result = np.stack([np.asarray(channel[crop], dtype=np.float32) for channel in channels])
     for channel, name in zip(result, names, strict=True):
         mean, deviation = float(channel.mean(dtype=np.float64)), float(channel.std(dtype=np.float64))
         if not deviation > 0:
-            raise UserInputError(
+            raise refuse(
+                "empty-contrast",
                 f"{case_id}: a contrast is empty.",
                 seen=f"{name} has the value {mean:g} everywhere",
                 expected="an image in every contrast",
                 do="export the case again with all contrasts, or run check with the case left out",
+                case_id=case_id,
             )
         channel -= np.float32(mean)
         channel /= np.float32(deviation)

@@ -81,7 +81,7 @@ def draft_dicom(case: CaseFolder, info: VolumeInfo, card: ModelCard, *, model_sh
     if info.source_format != "dicom" or not card.label.has_codes:
         return NoDicom()
     if body_part_finding(info, card):
-        return NoDicom(reason="its codes would name another part of the body than the one that was scanned")
+        return NoDicom(reason="its codes may name another part of the body than the one that was scanned")
     path = case.folder / HEADERS_FILE
     if not path.is_file():
         raise UserInputError(
@@ -113,7 +113,7 @@ def body_part_finding(info: VolumeInfo, card: ModelCard) -> Finding | None:
     return Finding(
         severity="notice",
         code="body-part-differs",
-        what=f"{info.case_id}: the case shows another part of the body than the model '{card.name}' is for.",
+        what=f"{info.case_id}: the case may show another part of the body than the model '{card.name}' is for.",
         seen=seen,
         expected=expected,
         do="do not use the result if this is another examination",

@@ -19,6 +19,7 @@ from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.labels import CodedTerm, Label, upper_first
 from medweave_steps.contracts.volume import VolumeInfo
 from medweave_steps.io.dicom_frames import is_multi_frame as has_frames
+from medweave_steps.io.dicom_series import SIDEWAYS_TOLERANCE
 from medweave_steps.io.dicom_values import HeaderValues
 from medweave_steps.io.headers import frame_order, slice_position_lps
 from medweave_steps.runtime.imports import require
@@ -89,10 +90,7 @@ def read_source(headers: Sequence[Any], info: VolumeInfo) -> Source | None:
     if len(order) != num_slices:
         raise _foreign(info, f"{len(order)} slices", f"{num_slices} slices")
     for index in (0, num_slices - 1):
-        seen, expected = _position_mm(headers, order[index]), _slice_position_mm(info, index)
-        if np.abs(seen - expected).max() > _SAME_MM:
-            off_mm = float(np.linalg.norm(seen - expected))
-            raise _foreign(info, f"slice {index + 1} is {off_mm:.2f} mm from its place", f"within {_SAME_MM} mm of it")
+        _check_place(_position_mm(headers, order[index]), info, index)
     is_multi_frame = any(map(has_frames, headers))
     if is_multi_frame and len(headers) > 1:
         return None
@@ -180,6 +178,18 @@ def _slice_position_mm(info: VolumeInfo, index: int) -> npt.NDArray[np.float64]:
     ras = np.asarray(info.source_grid.affine) @ [index, 0, 0, 1]
     place: npt.NDArray[np.float64] = ras[:3] * [-1, -1, 1]
     return place
+
+
+def _check_place(position_mm: npt.NDArray[np.float64], info: VolumeInfo, index: int) -> None:
+    """Refuse a header whose slice does not lie at its place in the volume; sideways, `check` accepts part of a pixel."""
+    spacing_mm = info.source_grid.spacing_mm
+    normal = np.asarray(info.source_grid.affine)[:3, 0] / spacing_mm[0] * [-1, -1, 1]
+    apart = position_mm - _slice_position_mm(info, index)
+    along_mm = abs(float(apart @ normal))
+    sideways_mm = float(np.linalg.norm(apart - (apart @ normal) * normal))
+    if along_mm > _SAME_MM or sideways_mm > _SAME_MM + SIDEWAYS_TOLERANCE * min(spacing_mm[1:]):
+        off_mm = float(np.linalg.norm(apart))
+        raise _foreign(info, f"slice {index + 1} is {off_mm:.2f} mm from its place", f"within {_SAME_MM} mm of it")
 
 
 def _foreign(info: VolumeInfo, seen: str, expected: str) -> UserInputError:

@@ -79,6 +79,7 @@ def test_hounsfield_units_by_any_spelling(tmp_path: Path, kind: str | None) -> N
         ["DERIVED", "PRIMARY", "AXIAL", "Z_EFF"],
         ["ORIGINAL", "PRIMARY", "AXIAL", "EFF_ATOMIC_NUM"],
         ["DERIVED", "PRIMARY", "AXIAL", "IODINE"],
+        ["DERIVED", "PRIMARY", "AXIAL", "CALCIUM"],
         ["DERIVED", "PRIMARY", "AXIAL", "MAT_SPECIFIC"],
         ["ORIGINAL", "PRIMARY", "AXIAL", "ELECTRON_DENSITY"],
         ["DERIVED", "PRIMARY", "VOLUME", "SUBTRACTION"],
@@ -95,6 +96,8 @@ def test_a_map_by_its_image_type(tmp_path: Path, words: list[str]) -> None:
     "words",
     [
         ["ORIGINAL", "PRIMARY", "AXIAL", "PERFUSION"],  # source images of a perfusion scan
+        ["ORIGINAL", "PRIMARY", "AXIAL", "CALCIUM SCORE"],
+        ["ORIGINAL", "PRIMARY", "STRESS", "NONE"],  # acquired under stress
         ["DERIVED", "SECONDARY", "MPR"],
         ["DERIVED", "PRIMARY", "AXIAL", "CT_SOM5 SPI"],
         ["ORIGINAL"],

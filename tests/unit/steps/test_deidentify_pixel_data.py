@@ -190,6 +190,17 @@ def test_a_native_frame_more_than_stated_is_refused(tmp_path: Path, capsys: pyte
     assert "more bytes of pixel data than the header says" in capsys.readouterr().err
 
 
+def test_a_header_with_fewer_columns_than_the_pixels_have_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    datasets = CtSeries().datasets()
+    for dataset in datasets:
+        dataset.Columns -= 1
+    write_datasets(datasets, tmp_path / "cohort")
+    assert deidentify(tmp_path / "cohort") == 65
+    assert "more bytes of pixel data than the header says" in capsys.readouterr().err
+
+
 def test_elements_and_bytes_behind_the_pixels_are_removed(tmp_path: Path) -> None:
     (dataset,) = CtSeries(shape=(1, 36, 34)).datasets()
     dataset.add_new(0x7FE10010, "LO", "PRIVATE")

@@ -82,7 +82,14 @@ def test_a_segmentation_whose_frames_disagree(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 2, 4])
-@pytest.mark.parametrize("words", [("ORIGINAL", "PRIMARY", "LOCALIZER"), ("DERIVED", "PRIMARY", "VOLUME", "MAXIMUM")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ORIGINAL", "PRIMARY", "LOCALIZER"),
+        ("DERIVED", "PRIMARY", "VOLUME", "MAXIMUM"),
+        ("DERIVED", "SECONDARY", "AXIAL", "CSA MIP"),
+    ],
+)
 def test_a_picture_among_the_frames_is_left_out(tmp_path: Path, place: int, words: tuple[str, ...]) -> None:
     volume = CtSeries(key="frames", shape=(5, 36, 34))
     order = list(range(4))

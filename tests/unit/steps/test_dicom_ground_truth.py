@@ -190,6 +190,16 @@ def test_mask_beside_its_series(tmp_path: Path, axis: int, shift_mm: float, seen
     assert seen in refused(tmp_path, series, seg).seen
 
 
+def test_mask_of_a_series_whose_positions_drift_sideways(tmp_path: Path) -> None:
+    series = CtSeries(shape=SHAPE)
+    datasets = series.datasets()
+    for index, dataset in enumerate(datasets):
+        dataset.ImagePositionPatient[0] += 0.16 * index / (len(datasets) - 1)
+    write_datasets(datasets, tmp_path / "ct")
+    write_datasets([segmentation(datasets, two_lesions())], tmp_path / "seg")
+    assert cases_of(tmp_path)[0].ground_truth is not None
+
+
 def test_mask_that_names_one_image_and_lies_on_another(tmp_path: Path) -> None:
     series = CtSeries(shape=SHAPE)
     seg = segmentation(series.datasets(), two_lesions())

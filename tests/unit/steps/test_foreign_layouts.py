@@ -209,6 +209,14 @@ def test_a_layout_that_is_not_read_is_named(tmp_path, capsys, verb, write, layou
     assert not (tmp_path / "out").exists()
 
 
+def test_masks_without_their_volumes_are_orphans(tmp_path):
+    save(tmp_path / "a.nii.gz", volume())
+    for name in "abc":
+        save(tmp_path / "labels" / f"{name}.nii.gz", mask())
+    assert [case.ground_truth for case in cases_of(tmp_path)] == ["labels/a.nii.gz"]
+    assert "orphan-mask" in notices_of(tmp_path)
+
+
 def zipped(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w") as archive:

@@ -358,7 +358,9 @@ def test_only_defined_terms_are_body_parts(text: str, expected: str | None) -> N
         (None, LUNG_NODULE, False, "no lungs in the voxels"), ("CHESTABDPELVIS", SPLEEN, False, ""),
         ("WHOLEBODY", LUNG_NODULE, True, ""),
         ("BRAIN", SPLEEN, None, "body part BRAIN"), ("CHEST", Label(value=1, name="nodule"), False, ""),
-        ("SHOULDER", LUNG_NODULE, None, ""),
+        ("SHOULDER", LUNG_NODULE, None, ""), ("ABDOMEN", LUNG_NODULE, True, ""), ("NECK", LUNG_NODULE, True, ""),
+        ("ABDOMEN", LUNG_NODULE, False, "body part ABDOMEN"), ("ABDOMEN", LUNG_NODULE, None, "body part ABDOMEN"),
+        ("PELVIS", LUNG_NODULE, True, "body part PELVIS"), ("LIVER", Label(value=1, name="nodule"), True, ""),
     ],
 )  # fmt: skip
 def test_a_contradiction_needs_two_known_regions(
@@ -495,8 +497,9 @@ def test_a_case_of_another_body_part_gets_no_codes(
     assert seen in capsys.readouterr().err
 
 
-def test_a_known_body_part_that_fits_changes_nothing(tmp_path: Path) -> None:
-    run = segmented(tmp_path, {}, {"body_part": "CHEST", "has_lungs": True})
+@pytest.mark.parametrize("body_part", ["CHEST", "ABDOMEN"])
+def test_a_known_body_part_that_fits_changes_nothing(tmp_path: Path, body_part: str) -> None:
+    run = segmented(tmp_path, {}, {"body_part": body_part, "has_lungs": True})
     assert run.case("lesion_mask.dcm").is_file()
     assert json.loads(run.report.read_text())["notices"] == []
 

@@ -99,12 +99,12 @@ def test_voxels_are_where_they_were(brains: Path) -> None:
     ],
 )
 def test_volumes_are_cut_to_multiples_of_8(shape: Triple, box: tuple[Triple, Triple]) -> None:
-    assert box_of_multiples(shape) == box
+    assert box_of_multiples(shape, case_id="case-0") == box
 
 
 def test_a_volume_that_is_too_small_to_be_cut_is_told() -> None:
     with pytest.raises(UserInputError, match="too small"):
-        box_of_multiples((7, 64, 64))
+        box_of_multiples((7, 64, 64), case_id="case-0")
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_a_case_that_lacks_a_contrast_is_named(one: Path, capsys: pytest.Capture
     told(capsys, "BRATS_002", "32 x 32 x 20 x 3 voxels", "a fourth axis of 4: FLAIR, T1w, T1gd, T2w")
 
 
-def test_a_contrast_that_is_empty_is_named(one: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_case_with_an_empty_contrast_is_left_out(one: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def without_t1gd(values: np.ndarray) -> np.ndarray:
         values = values.copy()
         values[..., 2] = 7
@@ -138,8 +138,9 @@ def test_a_contrast_that_is_empty_is_named(one: Path, capsys: pytest.CaptureFixt
 
     changed(one, without_t1gd)
     assert checked(one) == 0
-    assert preprocess(one, "--spacing-mm", "7.5", "7.5", "7.5") == 65
-    told(capsys, "BRATS_002: a contrast is empty", "T1gd has the value 7 everywhere")
+    assert preprocess(one, "--spacing-mm", "7.5", "7.5", "7.5") == 0
+    told(capsys, "left out: BRATS_002: a contrast is empty", "T1gd has the value 7 everywhere")
+    assert json.loads((one / "preprocess.json").read_text())["results"]["num_failed_cases"] == 1
 
 
 @pytest.mark.parametrize("options", [("--window-hu", "-1000", "400"), ("--crop", "lungs")])

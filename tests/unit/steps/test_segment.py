@@ -135,6 +135,18 @@ def test_a_nifti_case_keeps_its_axes_and_gets_no_dicom(tmp_path, model):
     assert abs(int(row["slice"]) - 13) <= 1
 
 
+def test_positions_that_drift_sideways_by_part_of_a_pixel_are_referenced(tmp_path, model):
+    series = series_with()
+    headers = series.datasets()
+    for index, header in enumerate(headers):
+        header.ImagePositionPatient[0] += (
+            0.16 * index / (len(headers) - 1)
+        )  # rounded direction cosines; check accepts it
+    run = segment_series(tmp_path, model, series, headers=headers)
+    assert run.exit_code == 0
+    assert run.case("lesion_mask.dcm").is_file()
+
+
 def test_small_lesions_are_dropped_as_the_card_says(tmp_path, run):
     volumes = [float(row["volume_mm3"]) for row in rows(run.case("lesions.csv"))]
     write_tiny_model(tmp_path / "model", postprocessing=Postprocessing(min_volume_mm3=sum(volumes) / 2))
