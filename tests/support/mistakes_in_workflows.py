@@ -146,8 +146,8 @@ IN_WORKFLOWS: tuple[Mistake, ...] = (
         (
             "a file of another format",
             "cwl-format",
-            "format: edam:format_3464",
-            "format: edam:format_3752",
+            "format: edam:format_3464  # JSON\n    outputSource: gate/gate_decision",
+            "format: edam:format_3752  # CSV\n    outputSource: gate/gate_decision",
             "    outputSource: gate/gate_decision",
         ),
         (
