@@ -130,4 +130,4 @@ def jobs_of(testbed: Sites, run_id: str) -> list[tuple[str, str]]:
     """(id, state) of all jobs of a run that the controller still knows, by the key in their comments."""
     told = testbed.hpc("squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%k").stdout
     rows = [line.split("|", 2) for line in told.splitlines()]
-    return [(job_id, state) for job_id, state, key in rows if f":{run_id}:" in key]
+    return [(job_id, state) for job_id, state, key in rows if f":{run_id}." in key]  # run, token, job
