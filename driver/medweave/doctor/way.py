@@ -190,7 +190,8 @@ def _closed(login: Login, *, includes_timeout: bool = False) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        raise Closed(error.seen or error.what, f"{login.where}: {error.do or 'correct what it names'}") from error
+        setting = error.what.partition(": ")[0] if error.what.startswith(f"{login.where}.") else login.where
+        raise Closed(error.seen or error.what, f"{setting}: {error.do or 'correct it'}") from error
     except (NotReached, ShellLost, NoProgress) as error:
         raise Closed(str(error), by_hand) from error
     except (TimeoutError, concurrent.futures.CancelledError) as error:
