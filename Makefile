@@ -67,11 +67,11 @@ cases: $(INSTALLED)
 leaks: $(INSTALLED)
 	$(BIN)/python tests/leaks/leaks.py
 
-# Three processes for two cores, for many tests wait. Side by side on a slow machine a test may miss a deadline: what fails is run again, one
+# Four processes for two cores, for many tests wait. Side by side on a slow machine a test may miss a deadline: what fails is run again, one
 # after the other. A test process that dies ends the run: with another in its place, pytest-xdist 3.8 waits for ever; what has not passed by
 # then is run once more. In the order in which they are collected, the slow files come first (tests/conftest.py): pytest-xdist's own order
 # begins with the files of many tests and ends with the slowest.
-SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 STARTED := $(shell date +%s)
 TIMINGS = --timings build/tests/$@.json --timings-since $(STARTED)
 quick: $(INSTALLED)

@@ -130,6 +130,7 @@ class ConnectorContract(ReuseContract):
         assert code == 0
         assert text.splitlines() == [str(n) for n in range(1, MUCH_LINES + 1)]
 
+    @pytest.mark.slow
     def test_a_command_that_hangs_holds_up_no_other(self, site: Site) -> None:
         # Fault C9 of the engine: its one shell runs all commands one after the other.
         async def act(connector: Any, place: ExecutionLocation) -> float:
@@ -149,6 +150,7 @@ class ConnectorContract(ReuseContract):
 
     # ---- jobs
 
+    @pytest.mark.slow
     def test_a_job_reports_and_its_report_comes_home(
         self, site: Site, record: RunRecord, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -161,6 +163,7 @@ class ConnectorContract(ReuseContract):
         assert (record.folder / "reports" / "train" / "report" / "fragment.html").read_text() == "x\n"
         assert (record.folder / "reports" / "train" / "run_report.json").is_file()
 
+    @pytest.mark.slow
     def test_a_job_in_a_folder_with_an_odd_name(self, site: Site, record: RunRecord) -> None:
         folder = f"{site.work}/{site.odd_name}"
         assert using(site, job(site, "pwd > where; echo {} > run_report.json", folder=folder)) == ("", 0)
@@ -168,6 +171,7 @@ class ConnectorContract(ReuseContract):
         record.job_ended(JOB, "completed")
         assert (record.folder / "reports" / "train" / "run_report.json").is_file()
 
+    @pytest.mark.slow
     def test_a_job_that_fails_says_why_in_its_own_words(self, site: Site, record: RunRecord) -> None:
         async def act(connector: Any, place: ExecutionLocation) -> None:
             for code in (1, 70, 255):
@@ -185,6 +189,7 @@ class ConnectorContract(ReuseContract):
         using(site, act)
         assert site.read(f"{site.work}/made") == "x\n"
 
+    @pytest.mark.slow
     def test_output_and_errors_of_a_job_go_apart(self, site: Site, record: RunRecord) -> None:
         async def act(connector: Any, place: ExecutionLocation) -> None:
             await connector.run(place, ["mkdir", "-p", site.work])
@@ -200,6 +205,7 @@ class ConnectorContract(ReuseContract):
         texts = [site.read(f"{site.work}/{name}.txt") for name in ("out", "err", "one")]
         assert texts == ["hello", "oops\n", "out\n"]
 
+    @pytest.mark.slow
     def test_much_output_of_a_job_neither_stops_it_nor_fills_the_memory(self, site: Site, record: RunRecord) -> None:
         script = f"head -c {MUCH_BYTES} /dev/zero | tr '\\0' x; seq {MUCH_LINES} >&2; exit 7"
 
@@ -218,6 +224,7 @@ class ConnectorContract(ReuseContract):
         assert len(why) < 2**16
         assert peak_mib < MOST_MIB
 
+    @pytest.mark.slow
     def test_jobs_side_by_side_have_their_own_ends(self, site: Site, record: RunRecord) -> None:
         async def act(connector: Any, place: ExecutionLocation) -> Any:
             return await asyncio.gather(
@@ -231,17 +238,20 @@ class ConnectorContract(ReuseContract):
         assert [code for _, code in ends] == [0, 1, 2, 3]
         assert [why.splitlines()[-1:] for why, _ in ends] == [[], ["1"], ["2"], ["3"]]
 
+    @pytest.mark.slow
     def test_a_job_past_its_time_limit_is_ended_with_all_its_processes(self, site: Site, record: RunRecord) -> None:
         script = "(trap '' TERM INT HUP; while :; do sleep 0.2; done) & sleep 600 & wait"
         with pytest.raises(TimeLimitExceeded, match=site.time_limit):
             using(site, job(site, script, timeout=site.shortest_limit_s))
         assert gone(site)
 
+    @pytest.mark.slow
     def test_a_job_that_does_well_after_its_time_limit_has_failed(self, site: Site, record: RunRecord) -> None:
         # Slurm counts minutes, and lets it.
         with pytest.raises(TimeLimitExceeded, match=r"limit|longer than its tool may"):
             using(site, job(site, "sleep 4; echo done", timeout=2))
 
+    @pytest.mark.slow
     def test_a_process_that_left_its_session_ends_with_a_job_past_its_time_limit(
         self, site: Site, record: RunRecord
     ) -> None:
@@ -250,6 +260,7 @@ class ConnectorContract(ReuseContract):
             using(site, job(site, script, timeout=site.shortest_limit_s))
         assert gone(site)
 
+    @pytest.mark.slow
     def test_the_end_of_the_run_ends_its_jobs(self, site: Site, record: RunRecord) -> None:
         async def act(connector: Any, place: ExecutionLocation) -> None:
             going = await sleeping(site, connector, place)
@@ -260,6 +271,7 @@ class ConnectorContract(ReuseContract):
         using(site, act)
         assert gone(site)
 
+    @pytest.mark.slow
     def test_a_job_that_the_engine_cancels_is_ended(self, site: Site, record: RunRecord) -> None:
         async def act(connector: Any, place: ExecutionLocation) -> None:
             going = await sleeping(site, connector, place)
@@ -272,6 +284,7 @@ class ConnectorContract(ReuseContract):
 
     # ---- files
 
+    @pytest.mark.slow
     def test_files_go_there_and_back(self, site: Site, tmp_path: Path) -> None:
         source, there, back = tmp_path / "source", f"{site.folder}/copy", tmp_path / "back"
         (source / "sub folder").mkdir(parents=True)
@@ -299,6 +312,7 @@ class ConnectorContract(ReuseContract):
         assert os.access(back / "run", os.X_OK)
         assert site.read(f"{site.folder}/my file.txt") == (tmp_path / "home.txt").read_text() == "one"
 
+    @pytest.mark.slow
     def test_what_a_site_copies_at_itself_may_be_written_to(self, site: Site) -> None:
         # Inputs come from a site's store, which nobody may write to; a step may ask for one that it can change.
         name = f"{site.folder}/of the store"
@@ -316,6 +330,7 @@ class ConnectorContract(ReuseContract):
 
         using(site, act)
 
+    @pytest.mark.slow
     def test_a_copy_that_cannot_be_made_is_an_error(self, site: Site, tmp_path: Path) -> None:
         (tmp_path / "source").mkdir()
         (tmp_path / "source" / "a").write_text("a")
@@ -333,6 +348,7 @@ class ConnectorContract(ReuseContract):
 
         using(site, act)
 
+    @pytest.mark.slow
     def test_a_stream_that_breaks_off_is_an_error(self, site: Site) -> None:
         # Fault D1 of the engine: the exit status of tar is dropped, and half a folder passes for all of it.
         async def act(connector: Any, place: ExecutionLocation) -> None:
@@ -351,6 +367,7 @@ class ConnectorContract(ReuseContract):
 
     # ---- connections
 
+    @pytest.mark.slow
     def test_a_command_whose_connection_is_cut_is_not_sent_again(self, site: Site) -> None:
         # Faults Q4 and C9 of the engine: its fall-back runs the line again; an sbatch in it would submit two jobs.
         begun = f"{site.folder}/begun"
@@ -369,6 +386,7 @@ class ConnectorContract(ReuseContract):
         time.sleep(2.5)
         assert site.read(begun) == "x\n"
 
+    @pytest.mark.slow
     def test_a_job_whose_connection_is_lost_is_ended_and_not_taken_for_done(
         self, site: Site, record: RunRecord
     ) -> None:
@@ -381,6 +399,7 @@ class ConnectorContract(ReuseContract):
         using(site, act)
         assert gone(site)
 
+    @pytest.mark.slow
     def test_a_job_in_a_queue_outlives_the_connection(self, site: Site, record: RunRecord) -> None:
         script = "echo x >> begun; while [ ! -e go ]; do sleep 0.2; done; echo done > result.txt"
 

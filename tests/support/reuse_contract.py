@@ -6,6 +6,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import pytest
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.record.run import RunRecord
@@ -67,6 +68,7 @@ class Again:
 class ReuseContract:
     """Of `ConnectorContract`, which has the fixtures."""
 
+    @pytest.mark.slow
     def test_work_that_was_done_before_is_not_done_again(self, site: Site, record: RunRecord) -> None:
         again = Again(site, record)
         script = f"""echo x >> {site.folder}/count

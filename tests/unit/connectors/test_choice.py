@@ -59,6 +59,7 @@ def test_only_places_that_may_have_the_gpus_are_left_and_all_of_them(found: list
     assert sorted(names(left)) == sorted(each.name for each in found if each.gpus is None or each.gpus >= gpus)
 
 
+@pytest.mark.slow
 @given(CANDIDATES, st.integers(0, 2))
 def test_each_place_is_as_good_as_the_next_or_better(found: list[Candidate], gpus: int) -> None:
     for better, worse in itertools.pairwise(in_order(found, gpus=gpus)):
@@ -70,6 +71,7 @@ def test_each_place_is_as_good_as_the_next_or_better(found: list[Candidate], gpu
             assert (-better.num_bytes, better.load) <= (-worse.num_bytes, worse.load)
 
 
+@pytest.mark.slow
 @given(CANDIDATES, st.integers(0, 2), st.randoms(use_true_random=False))
 def test_what_decides_is_not_the_order_in_which_places_are_named(
     found: list[Candidate], gpus: int, chance: random.Random
@@ -88,6 +90,7 @@ def test_equal_places_stay_in_their_order() -> None:
     assert names(in_order([Candidate(name="b"), Candidate(name="a")], gpus=0)) == ["b", "a"]
 
 
+@pytest.mark.slow
 @given(INPUTS, st.lists(st.integers(1, 1000), min_size=10, max_size=10))
 def test_sizes_that_are_not_asked_for_could_not_change_the_order(inputs: list[Input], numbers: list[int]) -> None:
     if to_measure(inputs):

@@ -110,6 +110,7 @@ def test_a_number_keeps_its_value_and_has_no_exponent(value: float) -> None:
     assert "e" not in text.lower()
 
 
+@pytest.mark.slow
 @given(
     text=st.from_regex(NUMBER, fullmatch=True) | st.sampled_from(["1.0e-7", "1e0", "+0.E0", "1.E-9", "-.5", "1e-400"])
 )

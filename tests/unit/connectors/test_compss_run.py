@@ -65,6 +65,7 @@ for word; do case $word in --project=*|--resources=*) cat "${word#*=}" >> result
 """
 
 
+@pytest.mark.slow
 def test_compss_runs_the_step_on_the_master(tmp_path: Path, server: ApiServer) -> None:
     compss_pods(tmp_path, server, RUNCOMPSS)
     write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="engine: compss")
@@ -85,6 +86,7 @@ def test_compss_runs_the_step_on_the_master(tmp_path: Path, server: ApiServer) -
     assert server.releases == {}
 
 
+@pytest.mark.slow
 def test_compss_ends_when_a_worker_is_lost(tmp_path: Path, server: ApiServer) -> None:
     # The runtime itself was seen to wait for minutes, or for ever.
     compss_pods(tmp_path, server, JAVA + PROGRESS + f"echo $$ > {tmp_path}/pid; {WAITS}")
@@ -127,6 +129,7 @@ def test_a_worker_that_compss_cannot_start_ends_the_attempt_with_that_cause(
     assert "does not answer" not in ended.stderr
 
 
+@pytest.mark.slow
 def test_compss_has_a_deadline_of_its_own(tmp_path: Path, server: ApiServer) -> None:
     compss_pods(tmp_path, server, "while :; do sleep 0.1; done")
     write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="engine: compss, stepTimeout: 2")
@@ -135,6 +138,7 @@ def test_compss_has_a_deadline_of_its_own(tmp_path: Path, server: ApiServer) -> 
     assert "the time limit of 2 s was reached" in ended.stderr
 
 
+@pytest.mark.slow
 def test_compss_is_refused_where_it_is_not_installed(tmp_path: Path, server: ApiServer) -> None:
     compss_pods(tmp_path, server, "exit 0")
     (tmp_path / "COMPSs" / "Runtime" / "scripts" / "user" / "runcompss").unlink()
@@ -145,6 +149,7 @@ def test_compss_is_refused_where_it_is_not_installed(tmp_path: Path, server: Api
     assert "has no runcompss on the PATH" in ended.stderr
 
 
+@pytest.mark.slow
 def test_workers_that_cannot_be_reached_are_named(tmp_path: Path, server: ApiServer) -> None:
     compss_pods(tmp_path, server, "exit 0")
     (tmp_path / "programs" / "ssh").write_text("#!/bin/sh\necho 'Host key verification failed.' >&2; exit 255\n")
@@ -154,6 +159,7 @@ def test_workers_that_cannot_be_reached_are_named(tmp_path: Path, server: ApiSer
     assert "r-worker-0.r-pods: Host key verification failed." in ended.stderr
 
 
+@pytest.mark.slow
 def test_another_command_is_no_compss_application(tmp_path: Path, server: ApiServer) -> None:
     compss_pods(tmp_path, server, "exit 0")
     write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="engine: compss")
@@ -177,6 +183,7 @@ def replaced(server: ApiServer, name: str) -> None:
     server.add({**pod, "metadata": {**pod["metadata"], "uid": f"uid-of-another-{name}"}})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["compss", "ddp"])
 def test_a_step_goes_on_from_its_checkpoint_with_the_pod_that_takes_the_place_of_a_lost_one(
     tmp_path: Path, server: ApiServer, engine: str
@@ -200,6 +207,7 @@ def test_a_step_goes_on_from_its_checkpoint_with_the_pod_that_takes_the_place_of
     assert not server.releases
 
 
+@pytest.mark.slow
 def test_a_pod_that_nothing_replaces_is_told_after_the_time_that_pods_get(tmp_path: Path, server: ApiServer) -> None:
     config = "engine: ddp, timeout: 1, pendingTimeout: 2, reactions: {Cancelled: {wait: 0}}"
     write(tmp_path, {"train": (KEEPS, SAVES)}, kind="medweave.compss", config=config)

@@ -50,6 +50,7 @@ def test_who_wraps_whom_stands_in_the_file() -> None:
     assert wraps_of({}) == {}
 
 
+@pytest.mark.slow
 @PURE
 @given(NOTES, st.sampled_from(["here", "there"]), NAMES)
 def test_a_path_has_the_classes_of_all_that_it_lies_in_and_holds(

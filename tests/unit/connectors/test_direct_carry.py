@@ -74,6 +74,7 @@ def test_what_one_command_writes_another_gets(blob: Path, listener: Listener) ->
     assert blob.with_name("blob.copy").read_bytes() == blob.read_bytes()
 
 
+@pytest.mark.slow
 def test_an_archive_is_looked_through_before_it_is_unpacked(blob: Path) -> None:
     target = blob.parent / "target"
     target.mkdir()
@@ -148,6 +149,7 @@ def test_another_certificate_is_refused(
     assert not blob.with_name("blob.copy").exists(), "no command was started"
 
 
+@pytest.mark.slow
 def test_a_certificate_that_another_copy_used_is_refused(blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
@@ -161,6 +163,7 @@ def test_a_certificate_that_another_copy_used_is_refused(blob: Path, monkeypatch
         carried(blob)
 
 
+@pytest.mark.slow
 def test_tls_1_2_is_not_spoken(blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused: list[str] = []
 
@@ -213,6 +216,7 @@ def test_a_place_without_python(blob: Path, tmp_path: Path) -> None:
         carried(blob, at=LocalEnd("b", {"PATH": str(tmp_path / "bin")}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "why"), [("echo hello; exit 3", "ended without a word"), ("sleep 60", "not heard of any more")]
 )

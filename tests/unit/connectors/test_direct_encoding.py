@@ -101,6 +101,7 @@ def test_what_is_compressed_already_stays_as_it_is_and_is_hardly_looked_at() -> 
     assert time.process_time() - began < 2
 
 
+@pytest.mark.slow
 def test_each_part_of_a_stream_is_looked_at_for_itself() -> None:
     parts = [bytes(slices(20 * BLOCK)), os.urandom(20 * BLOCK), bytes(slices(40 * BLOCK)), bytes(floats(30 * BLOCK))]
     data = b"".join(parts)
@@ -276,6 +277,7 @@ def test_the_first_blocks_are_made_when_those_before_them_have_left() -> None:
     blocks.close()
 
 
+@pytest.mark.slow
 def test_no_more_is_made_than_a_few_blocks_ahead() -> None:
     made: list[int] = []
 
@@ -332,6 +334,7 @@ KNOWN_HEADS = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=500)
 @given(HEADS | KNOWN_HEADS, st.binary(max_size=200))
 def test_any_block_is_refused_or_what_it_says(head: tuple[int, int, int], body: bytes) -> None:
@@ -341,6 +344,7 @@ def test_any_block_is_refused_or_what_it_says(head: tuple[int, int, int], body: 
 BLOCKS = {codec: head + body for codec in CODECS for head, body, _ in Encoder([codec]).blocks([slices(8192)])}
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=500)
 @given(st.sampled_from(sorted(CODECS)), st.data())
 def test_a_changed_block_is_refused_or_what_it_says(codec: int, data: st.DataObject) -> None:

@@ -40,6 +40,7 @@ def go(folder: Path, said: str, config: str) -> Run:
     return run(folder, environment={"PATH": f"{folder / 'bin'}:{os.environ['PATH']}"})
 
 
+@pytest.mark.slow
 def test_a_registry_that_is_not_reached(tmp_path: Path, server: ApiServer) -> None:
     # It was told as an error of the kubeconfig: helm's words have a "connection" in them.
     said = 'failed to perform "FetchReference" on source: Get "https://r.test/v2/seg/manifests/1.0.0": connect: connection refused'

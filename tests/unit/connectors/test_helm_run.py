@@ -26,6 +26,7 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
         yield serving
 
 
+@pytest.mark.slow
 def test_a_release_lives_as_long_as_the_run(tmp_path: Path, server: ApiServer) -> None:
     kept: dict[str, Any] = {}
     server.make_pod = lambda workload, number: kept.update(server.releases) or pod_of(workload, number)  # type: ignore[func-returns-value]
@@ -44,12 +45,14 @@ def test_a_release_lives_as_long_as_the_run(tmp_path: Path, server: ApiServer) -
     assert f"release {name}, 2 pods ready after" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_failing_step_takes_the_release_down(tmp_path: Path, server: ApiServer) -> None:
     write(tmp_path, {"bad": "exit 3"})
     assert go(tmp_path).exit_code == 1
     assert not server.releases
 
 
+@pytest.mark.slow
 def test_ctrl_c_takes_the_release_down(tmp_path: Path, server: ApiServer) -> None:
     write(tmp_path, {"sleeper": PROGRESS + f"echo $$ > {tmp_path}/pid; while :; do sleep 0.1; done"})
     going = start(tmp_path, environment=with_helm())
@@ -67,6 +70,7 @@ def never_ready(pod: dict[str, Any]) -> dict[str, Any]:
     return pod
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_the_pods_start_takes_the_release_down(tmp_path: Path, server: ApiServer) -> None:
     server.make_pod = lambda workload, number: never_ready(pod_of(workload, number))
     write(tmp_path, {"first": GOOD}, config="timeout: 60")
@@ -79,6 +83,7 @@ def test_ctrl_c_while_the_pods_start_takes_the_release_down(tmp_path: Path, serv
     assert not server.releases
 
 
+@pytest.mark.slow
 def test_one_that_fails_takes_down_the_others_that_still_come_up(tmp_path: Path, server: ApiServer) -> None:
     # Fault of the engine: it asked twice for the end of what was coming up, failed over that, and left the rest as it was.
     server.make_pod = lambda workload, number: never_ready(pod_of(workload, number))
@@ -103,6 +108,7 @@ def test_one_that_fails_takes_down_the_others_that_still_come_up(tmp_path: Path,
     assert not server.releases
 
 
+@pytest.mark.slow
 def test_a_refused_value_is_told_with_its_key(tmp_path: Path, server: ApiServer) -> None:
     (tmp_path / "chart" / "refuse.txt").write_text(
         "values don't meet the specifications of the schema(s):\n- at '/worker/replicas': got string, want integer"
@@ -114,6 +120,7 @@ def test_a_refused_value_is_told_with_its_key(tmp_path: Path, server: ApiServer)
     assert "- at '/worker/replicas': got string, want integer" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_missing_image_is_told_and_undone(tmp_path: Path, server: ApiServer) -> None:
     def no_image(workload: dict[str, Any], number: int) -> dict[str, Any]:
         pod = pod_of(workload, number)
@@ -143,6 +150,7 @@ def killed_driver() -> str:
     return re.sub(r"_\d+-", "_999999999-", owner.labels()[owner.DRIVER])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", ["releaseName: mine", "timeout: 20"])
 def test_what_a_killed_run_left_is_removed(tmp_path: Path, server: ApiServer, config: str) -> None:
     # Fault K2 of the engine: "cannot re-use a name that is still in use".
@@ -154,6 +162,7 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path, server: ApiServer, co
     assert not server.releases
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("driver", "words"),
     [
@@ -173,6 +182,7 @@ def test_releases_of_others_are_left_alone(tmp_path: Path, server: ApiServer, dr
     assert server.releases["mine"]["values"] == {"old": True}
 
 
+@pytest.mark.slow
 def test_a_name_that_was_taken_meanwhile_is_not_changed(tmp_path: Path, server: ApiServer) -> None:
     # Between the look at the records and the installation.
     server.releases["mine"] = left_over("another-machine_1-1") | {"unseen": True}
@@ -183,6 +193,7 @@ def test_a_name_that_was_taken_meanwhile_is_not_changed(tmp_path: Path, server: 
     assert server.releases["mine"]["values"] == {"old": True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["success", "failure"])
 def test_a_release_that_others_have_made_meanwhile_is_left_alone(tmp_path: Path, server: ApiServer, end: str) -> None:
     write(
@@ -202,6 +213,7 @@ def test_a_release_that_others_have_made_meanwhile_is_left_alone(tmp_path: Path,
     assert "mine" in server.releases
 
 
+@pytest.mark.slow
 def test_an_external_release_is_used_and_left(tmp_path: Path, server: ApiServer) -> None:
     server.releases["theirs"] = left_over("")
     manifest = WORKLOAD.format(part="worker", replicas=1)
@@ -223,6 +235,7 @@ def nodes(tmp_path: Path) -> list[str]:
     return sorted((tmp_path / "nodes").read_text().splitlines())
 
 
+@pytest.mark.slow
 def test_ddp_starts_the_command_in_every_worker(tmp_path: Path, server: ApiServer) -> None:
     script = (
         f"echo $MEDWEAVE_NODE_RANK/$MEDWEAVE_NUM_NODES $MEDWEAVE_ENGINE $POD_NAME $MEDWEAVE_RENDEZVOUS >> {tmp_path}/nodes; "
@@ -244,6 +257,7 @@ def test_ddp_starts_the_command_in_every_worker(tmp_path: Path, server: ApiServe
     assert site["engine"] == "ddp"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("managers", [OURS, OURS | VERIFIED], ids=["stock-data", "our-data"])
 def test_folders_are_made_and_inputs_copied_on_every_pod(
     tmp_path: Path, server: ApiServer, managers: dict[str, Any]
@@ -266,6 +280,7 @@ def test_folders_are_made_and_inputs_copied_on_every_pod(
     assert not [*(tmp_path / "in-pods").rglob(".medweave-*.part"), *(tmp_path / "results").rglob(".*")]
 
 
+@pytest.mark.slow
 def test_without_the_hint_a_step_runs_on_one_pod(tmp_path: Path, server: ApiServer) -> None:
     script = f"echo $POD_NAME:$MEDWEAVE_NODE_RANK >> {tmp_path}/nodes; {GOOD}"
     write(tmp_path, {"plain": script}, kind="medweave.compss", config="engine: ddp")
@@ -273,6 +288,7 @@ def test_without_the_hint_a_step_runs_on_one_pod(tmp_path: Path, server: ApiServ
     assert nodes(tmp_path) == ["r-worker-0:"]
 
 
+@pytest.mark.slow
 def test_more_workers_than_there_are_is_refused(tmp_path: Path, server: ApiServer) -> None:
     write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="engine: ddp", target=", locations: 3")
     ended = go(tmp_path)
@@ -280,6 +296,7 @@ def test_more_workers_than_there_are_is_refused(tmp_path: Path, server: ApiServe
     assert "locations: 3, and cluster has 2" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_service_of_the_cluster_is_refused(tmp_path: Path, server: ApiServer) -> None:
     write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="engine: ddp", target=", service: master")
     assert "the cluster is one place" in go(tmp_path).stderr

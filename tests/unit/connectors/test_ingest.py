@@ -138,6 +138,7 @@ def database(ended: engine.Run) -> str:
         return "\n".join(opened.iterdump())
 
 
+@pytest.mark.slow
 def test_the_engine_sees_no_name(tmp_path: Path) -> None:
     (tmp_path / f"{NAME} scans" / f"{NAME}^Ada").mkdir(parents=True)
     (tmp_path / f"{NAME} scans" / f"{NAME}.dcm").write_text("x")
@@ -165,6 +166,7 @@ def test_the_engine_sees_no_name(tmp_path: Path) -> None:
     assert "cohort-" in database(ended)
 
 
+@pytest.mark.slow
 def test_the_links_of_jobs_lead_to_the_home_and_name_nobody(tmp_path: Path) -> None:
     (tmp_path / "real" / f"{NAME} scans").mkdir(parents=True)
     (tmp_path / "real" / f"{NAME} scans" / f"{NAME}.dcm").write_text("x")
@@ -183,6 +185,7 @@ def test_the_links_of_jobs_lead_to_the_home_and_name_nobody(tmp_path: Path) -> N
     assert all(path.exists() for path in links)
 
 
+@pytest.mark.slow
 def test_a_listing_is_made_for_a_tool_that_wants_one_only(tmp_path: Path) -> None:
     (tmp_path / "cohort").mkdir()
     (tmp_path / "cohort" / "inside.txt").write_text("x")
@@ -266,6 +269,7 @@ def over_ssh(folder: Path, server: SSHServer, job: dict[str, Any], binding: dict
     return run(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("given", "sent"), [("de-identified", True), ("identified", False)])
 def test_data_of_another_disk_have_their_class(tmp_path: Path, elsewhere: Path, given: str, sent: bool) -> None:
     (elsewhere / NAME).mkdir()
@@ -284,6 +288,7 @@ def test_data_of_another_disk_have_their_class(tmp_path: Path, elsewhere: Path, 
     assert not list((tmp_path / "site").rglob(f"*{NAME}*"))
 
 
+@pytest.mark.slow
 def test_data_that_lie_at_a_site_are_behind_a_link_there(tmp_path: Path) -> None:
     (tmp_path / "data" / NAME).mkdir(parents=True)
     (tmp_path / "data" / NAME / "a.txt").write_text("x")

@@ -220,6 +220,7 @@ def test_a_further_job_of_the_step_finds_a_clean_folder_and_the_checkpoints(tmp_
     assert (tmp_path / "my out" / "saved" / "c").read_text() == "1\n1\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("checkpoint_folder", "code"), [("saved", 4), ("", 0)])
 def test_a_step_with_checkpoints_is_told_before_its_time_limit(
     tmp_path: Path, checkpoint_folder: str, code: int

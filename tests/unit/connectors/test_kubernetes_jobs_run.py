@@ -40,6 +40,7 @@ def clean(server: JobServer) -> bool:
     return not server.jobs and not server.pods_of_jobs()
 
 
+@pytest.mark.slow
 def test_each_command_has_a_pod_of_its_own(tmp_path: Path, server: JobServer) -> None:
     asks = {"requirements": {"ResourceRequirement": {"coresMin": 2, "ramMin": 700}}}
     write(tmp_path, {"first": (PROGRESS + GOOD, asks), "second": GOOD}, config=MODE)
@@ -59,6 +60,7 @@ def test_each_command_has_a_pod_of_its_own(tmp_path: Path, server: JobServer) ->
     assert clean(server)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "kind", "words"),
     [
@@ -82,6 +84,7 @@ def test_what_becomes_of_a_jobs_pod(
     assert clean(server)
 
 
+@pytest.mark.slow
 def test_a_pod_that_somebody_deletes(tmp_path: Path, server: JobServer) -> None:
     going = begin(tmp_path, "exec sleep 60")
     (pod,) = server.pods_of_jobs()
@@ -92,6 +95,7 @@ def test_a_pod_that_somebody_deletes(tmp_path: Path, server: JobServer) -> None:
     assert clean(server)
 
 
+@pytest.mark.slow
 def test_an_evicted_pod_is_replaced_and_finds_a_clean_folder(tmp_path: Path, server: JobServer) -> None:
     script = f"ls > {tmp_path}/seen; touch half; [ -e {tmp_path}/again ] && {{ sleep 2; {GOOD}; exit; }}; exec sleep 60"
     going = begin(tmp_path, script)
@@ -106,6 +110,7 @@ def test_an_evicted_pod_is_replaced_and_finds_a_clean_folder(tmp_path: Path, ser
     assert len(server.made) == 1
 
 
+@pytest.mark.slow
 def test_an_exit_code_of_the_steps_own_is_not_tried_again(tmp_path: Path, server: JobServer) -> None:
     write(tmp_path, {"bad": "echo x >> ../tries; echo 'medweave-step v: no such case.' >&2; exit 65"}, config=MODE)
     ended = run(tmp_path)
@@ -115,6 +120,7 @@ def test_an_exit_code_of_the_steps_own_is_not_tried_again(tmp_path: Path, server
     assert [each.read_text() for each in tmp_path.rglob("tries")] == ["x\n"]
 
 
+@pytest.mark.slow
 def test_a_deadline(tmp_path: Path, server: JobServer) -> None:
     limit = {"requirements": {"ToolTimeLimit": {"timelimit": 2}}}
     write(tmp_path, {"sleeper": ("sleep 60", limit)}, config=MODE)
@@ -124,6 +130,7 @@ def test_a_deadline(tmp_path: Path, server: JobServer) -> None:
     assert clean(server)
 
 
+@pytest.mark.slow
 def test_a_job_that_somebody_deletes(tmp_path: Path, server: JobServer) -> None:
     going = begin(tmp_path, "exec sleep 60")
     server.jobs.clear()
@@ -132,6 +139,7 @@ def test_a_job_that_somebody_deletes(tmp_path: Path, server: JobServer) -> None:
     assert "somebody has deleted it" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_pod_without_room_is_told_and_refused_at_pending_timeout(tmp_path: Path, server: JobServer) -> None:
     server.held = {"conditions": [NO_ROOM], "containerStatuses": []}
     write(tmp_path, {"first": GOOD}, config=f"{MODE}, pendingTimeout: 4")
@@ -147,6 +155,7 @@ def test_a_pod_without_room_is_told_and_refused_at_pending_timeout(tmp_path: Pat
     assert clean(server)
 
 
+@pytest.mark.slow
 def test_the_end_of_a_wait_is_told(tmp_path: Path, server: JobServer) -> None:
     server.held = {"conditions": [NO_ROOM], "containerStatuses": []}
     write(tmp_path, {"first": f"sleep 2; {GOOD}"}, config=f"{MODE}, pendingTimeout: 30")
@@ -159,6 +168,7 @@ def test_the_end_of_a_wait_is_told(tmp_path: Path, server: JobServer) -> None:
     assert notices[-2:] == ["waits for up to 30 s: Unschedulable: 3 Insufficient cpu.", "its pod runs now"]
 
 
+@pytest.mark.slow
 def test_jobs_that_wait_ask_for_events_together(tmp_path: Path, server: JobServer) -> None:
     server.held = {"conditions": [NO_ROOM], "containerStatuses": []}
     write(tmp_path, dict.fromkeys(("a", "b", "c", "d"), GOOD), config=f"{MODE}, pendingTimeout: 5")
@@ -168,6 +178,7 @@ def test_jobs_that_wait_ask_for_events_together(tmp_path: Path, server: JobServe
     assert server.lists_of_events <= 5, "one in two seconds, for all four"
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_no_job(tmp_path: Path, server: JobServer) -> None:
     going = begin(tmp_path, "trap '' INT; while :; do sleep 0.1; done")
     before = time.monotonic()
@@ -179,6 +190,7 @@ def test_ctrl_c_leaves_no_job(tmp_path: Path, server: JobServer) -> None:
     assert not server.pods_of_jobs()
 
 
+@pytest.mark.slow
 def test_a_new_run_ends_what_a_killed_driver_left(tmp_path: Path, server: JobServer) -> None:
     going = begin(tmp_path, "exec sleep 60")
     going.signal(signal.SIGKILL)
@@ -194,6 +206,7 @@ def test_a_new_run_ends_what_a_killed_driver_left(tmp_path: Path, server: JobSer
     assert clean(server)
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_lost_makes_no_second_job(tmp_path: Path, server: JobServer) -> None:
     made = server.refuse_after_making = [503]
     write(tmp_path, {"first": GOOD}, config=MODE)
@@ -203,6 +216,7 @@ def test_an_answer_that_is_lost_makes_no_second_job(tmp_path: Path, server: JobS
     assert len(server.made) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "status", "config", "message"),
     [
@@ -222,6 +236,7 @@ def test_a_cluster_that_takes_no_jobs(
     assert message in ended.stderr
 
 
+@pytest.mark.slow
 def test_pods_that_share_nothing_are_refused_at_the_start(tmp_path: Path, server: JobServer) -> None:
     server.pods.clear()
     server.add(standing_pod(shared=False))
@@ -234,6 +249,7 @@ def test_pods_that_share_nothing_are_refused_at_the_start(tmp_path: Path, server
     assert not server.made
 
 
+@pytest.mark.slow
 def test_a_workdir_beside_the_claim_is_refused(tmp_path: Path, server: JobServer) -> None:
     server.pods["w-0"]["spec"]["containers"][0]["volumeMounts"][0]["mountPath"] = "/elsewhere"
     write(tmp_path, {"first": GOOD}, config=MODE)
@@ -255,6 +271,7 @@ def test_a_key_without_its_mode_is_not_ignored(tmp_path: Path, server: JobServer
     assert "deployments.pods.config.maxConcurrentJobs: its pods cannot be used." in run(tmp_path).stderr
 
 
+@pytest.mark.slow
 def test_so_many_jobs_at_a_time(tmp_path: Path, server: JobServer) -> None:
     script = f"echo + >> {tmp_path}/log; sleep 1; echo - >> {tmp_path}/log; {GOOD}"
     write(tmp_path, dict.fromkeys(("a", "b", "c", "d"), script), config=f"{MODE}, maxConcurrentJobs: 2")

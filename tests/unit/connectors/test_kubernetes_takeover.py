@@ -91,6 +91,7 @@ def assert_clean(server: JobServer) -> None:
     assert not server.pods_of_jobs()
 
 
+@pytest.mark.slow
 def test_a_job_that_runs_is_gone_on_with(tmp_path: Path, server: JobServer) -> None:
     killed(tmp_path)
     second = begin(tmp_path)
@@ -106,6 +107,7 @@ def test_a_job_that_runs_is_gone_on_with(tmp_path: Path, server: JobServer) -> N
     assert_clean(server)
 
 
+@pytest.mark.slow
 def test_a_job_that_ended_well_meanwhile_is_not_repeated(tmp_path: Path, server: JobServer) -> None:
     killed(tmp_path)
     (tmp_path / "go").touch()
@@ -115,6 +117,7 @@ def test_a_job_that_ended_well_meanwhile_is_not_repeated(tmp_path: Path, server:
     assert_clean(server)
 
 
+@pytest.mark.slow
 def test_a_job_that_failed_meanwhile_is_made_anew(tmp_path: Path, server: JobServer) -> None:
     fails = tool(tmp_path, f"[ -e {tmp_path}/again ] || exit 3;")
     killed(tmp_path, fails)
@@ -128,6 +131,7 @@ def test_a_job_that_failed_meanwhile_is_made_anew(tmp_path: Path, server: JobSer
     assert_clean(server)
 
 
+@pytest.mark.slow
 def test_a_job_over_other_data_is_ended_before_another_is_made(tmp_path: Path, server: JobServer) -> None:
     killed(tmp_path)
     (tmp_path / "data.txt").write_text("new!")  # as long as before
@@ -139,6 +143,7 @@ def test_a_job_over_other_data_is_ended_before_another_is_made(tmp_path: Path, s
     assert result(tmp_path, again.wait(60)) == "new!"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -176,6 +181,7 @@ def test_a_job_that_is_in_doubt_is_done_anew(tmp_path: Path, server: JobServer, 
     assert_clean(server)
 
 
+@pytest.mark.slow
 def test_a_job_that_is_gone_is_done_anew(tmp_path: Path, server: JobServer) -> None:
     killed(tmp_path)
     (job,) = server.jobs
@@ -189,6 +195,7 @@ def test_a_job_that_is_gone_is_done_anew(tmp_path: Path, server: JobServer) -> N
     assert len(server.made) == 2
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_killed_three_times_has_one_job(tmp_path: Path, server: JobServer) -> None:
     killed(tmp_path)
     for _ in range(2):
@@ -205,6 +212,7 @@ def test_a_driver_that_is_killed_three_times_has_one_job(tmp_path: Path, server:
     assert_clean(server)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_driver_that_is_killed_when_it_makes_a_job(tmp_path: Path, server: JobServer, moment: str) -> None:
     before, after = ("os.kill(os.getpid(), 9)", "") if moment == "before" else ("", "os.kill(os.getpid(), 9)")
@@ -226,6 +234,7 @@ JobCluster.make = make
     assert len(server.made) == 1
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_killed_while_it_takes_a_job_over(tmp_path: Path, server: JobServer) -> None:
     killed(tmp_path)
     preload = """
@@ -243,6 +252,7 @@ JobCluster.adopt = adopt
     assert len(server.made) == 1
 
 
+@pytest.mark.slow
 def test_an_api_server_that_is_silent_is_asked_until_it_answers(tmp_path: Path, server: JobServer) -> None:
     killed(tmp_path)
     server.refuse[("PATCH", "/jobs/")] = 503, "etcdserver: request timed out"
@@ -258,6 +268,7 @@ def test_an_api_server_that_is_silent_is_asked_until_it_answers(tmp_path: Path, 
     assert len(server.made) == 1
 
 
+@pytest.mark.slow
 def test_a_job_that_no_step_has_asked_for_goes_with_a_success(tmp_path: Path, server: JobServer) -> None:
     killed(tmp_path)
     (left,) = server.jobs
@@ -270,6 +281,7 @@ def test_a_job_that_no_step_has_asked_for_goes_with_a_success(tmp_path: Path, se
     assert_clean(server)
 
 
+@pytest.mark.slow
 def test_a_job_that_no_step_has_asked_for_outlives_a_failure_and_is_named(tmp_path: Path, server: JobServer) -> None:
     killed(tmp_path)
     (left,) = server.jobs
@@ -284,6 +296,7 @@ def test_a_job_that_no_step_has_asked_for_outlives_a_failure_and_is_named(tmp_pa
     assert result(tmp_path, again.wait(60)) == "seen"
 
 
+@pytest.mark.slow
 def test_a_job_of_another_workflow_is_ended_at_once(tmp_path: Path, server: JobServer) -> None:
     killed(tmp_path)
     (left,) = server.jobs
@@ -295,6 +308,7 @@ def test_a_job_of_another_workflow_is_ended_at_once(tmp_path: Path, server: JobS
     assert other.wait(60).exit_code == 0, other.stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_job_that_was_taken_over(tmp_path: Path, server: JobServer) -> None:
     killed(tmp_path)
     going = begin(tmp_path)
@@ -308,6 +322,7 @@ def test_ctrl_c_ends_a_job_that_was_taken_over(tmp_path: Path, server: JobServer
 CLAIM = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "scratch"}, "spec": {}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("state", "expected"),
     [({}, ["PATCH", "DELETE"]), ({"deletionTimestamp": "2026-11-22T10:00:00Z"}, ["DELETE", "PATCH", "DELETE"])],
@@ -352,6 +367,7 @@ def cleaned(folder: Path, run: Path) -> dict[str, dict[str, list[str]]]:
     return asyncio.run(clean(asked | {"deployments": [place]}))
 
 
+@pytest.mark.slow
 def test_clean_leaves_a_run_alone_whose_job_another_one_goes_on_with(tmp_path: Path, server: JobServer) -> None:
     killed(tmp_path)
     (first,) = (tmp_path / "runs").glob("[!.]*")

@@ -22,6 +22,7 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+@pytest.mark.slow
 def test_all_of_it_comes_in_whole_blocks() -> None:
     async def act() -> list[int]:
         async with Reader(["sh", "-c", "head -c 3000000 /dev/zero"], "a transfer") as reader:
@@ -45,6 +46,7 @@ def test_a_program_that_fails_is_told() -> None:
         asyncio.run(act())
 
 
+@pytest.mark.slow
 def test_who_gives_up_waits_for_nobody_who_holds_the_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program may leave another one behind, which no signal of ours reaches."""
     monkeypatch.setattr(streams, "GRACE_S", 0.2)

@@ -60,6 +60,7 @@ def lose(server: ApiServer) -> None:
         server.cut(name)
 
 
+@pytest.mark.slow
 def test_a_broken_connection_and_a_missed_node_are_one_cause(tmp_path: Path, server: ApiServer) -> None:
     going = begin(tmp_path, "exec sleep 60")
     lose(server)
@@ -74,6 +75,7 @@ def test_a_broken_connection_and_a_missed_node_are_one_cause(tmp_path: Path, ser
     assert "  do:       run again; tell the operators of the cluster if it happens again\n" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_node_that_nobody_misses_is_not_called_lost(tmp_path: Path, server: ApiServer) -> None:
     going = begin(tmp_path, "exec sleep 60")
     lose(server)
@@ -82,6 +84,7 @@ def test_a_node_that_nobody_misses_is_not_called_lost(tmp_path: Path, server: Ap
     assert "broke before the command had ended" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_pod_that_is_reached_again_is_not_waited_for(tmp_path: Path, server: ApiServer) -> None:
     going = begin(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 60")
     lose(server)
@@ -92,6 +95,7 @@ def test_a_pod_that_is_reached_again_is_not_waited_for(tmp_path: Path, server: A
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists(), "it was ended there"
 
 
+@pytest.mark.slow
 def test_a_command_of_the_engine_does_not_wait_for_a_missed_node(tmp_path: Path, server: ApiServer) -> None:
     # A node without power breaks no connection; such a command waited for 600 s.
     (tmp_path / "bin").mkdir()
@@ -114,6 +118,7 @@ def test_a_command_of_the_engine_does_not_wait_for_a_missed_node(tmp_path: Path,
     assert "its pod is gone, or its node does not answer" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_job_whose_node_is_missed_for_long_has_failed(tmp_path: Path, jobs: JobServer) -> None:
     config = f"selector: app=w, mode: job, reactions: {json.dumps(NEVER_AGAIN)}"
     going = begin(tmp_path, "exec sleep 60", config=config)
@@ -125,6 +130,7 @@ def test_a_job_whose_node_is_missed_for_long_has_failed(tmp_path: Path, jobs: Jo
     assert not jobs.jobs
 
 
+@pytest.mark.slow
 def test_a_job_whose_node_comes_back_goes_on(tmp_path: Path, jobs: JobServer) -> None:
     going = begin(tmp_path, "sleep 6; echo x > result.txt", config="selector: app=w, mode: job")
     (pod,) = jobs.pods_of_jobs()
@@ -136,6 +142,7 @@ def test_a_job_whose_node_comes_back_goes_on(tmp_path: Path, jobs: JobServer) ->
     assert len(jobs.made) == 1
 
 
+@pytest.mark.slow
 def test_a_job_of_a_lost_node_is_made_again(tmp_path: Path, jobs: JobServer) -> None:
     config = 'selector: app=w, mode: job, reactions: {"NodeFail": {"wait": 0}}'
     going = begin(

@@ -59,6 +59,7 @@ def end_of(ended: Run) -> dict[str, Any]:
     return dict(event["data"])
 
 
+@pytest.mark.slow
 def test_the_run_delivers_what_worked_and_says_what_did_not(tmp_path: Path) -> None:
     ended = scatter(tmp_path, bad="2", hints=PARTIAL)
     assert ended.exit_code == 3, ended.stderr
@@ -78,12 +79,14 @@ def test_the_run_delivers_what_worked_and_says_what_did_not(tmp_path: Path) -> N
     assert "The run delivered a part." in render(record, None, Model())
 
 
+@pytest.mark.slow
 def test_a_step_after_it_gets_what_came(tmp_path: Path) -> None:
     ended = scatter(tmp_path, bad="0", hints=PARTIAL, then=True)
     assert ended.exit_code == 3, ended.stderr
     assert (tmp_path / "results" / "count.txt").read_text() == "3\n"
 
 
+@pytest.mark.slow
 def test_without_a_failure_nothing_is_different(tmp_path: Path) -> None:
     ended = scatter(tmp_path, bad="9", hints=PARTIAL)
     assert ended.exit_code == 0, ended.stderr
@@ -91,6 +94,7 @@ def test_without_a_failure_nothing_is_different(tmp_path: Path) -> None:
     assert delivered(tmp_path) == ["0", "1", "2", "3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hints", "partial"), [({}, "marked"), (PARTIAL, "none")])
 def test_else_one_failed_job_ends_the_run(tmp_path: Path, hints: dict[str, Any], partial: str) -> None:
     ended = scatter(tmp_path, bad="2", hints=hints, partial=partial)
@@ -99,10 +103,12 @@ def test_else_one_failed_job_ends_the_run(tmp_path: Path, hints: dict[str, Any],
     assert delivered(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_the_file_can_say_so_for_all_scatters(tmp_path: Path) -> None:
     assert scatter(tmp_path, bad="2", hints={}, partial="all").exit_code == 3
 
 
+@pytest.mark.slow
 def test_nothing_is_no_part(tmp_path: Path) -> None:
     ended = scatter(tmp_path, bad='"$n"', hints=PARTIAL)
     assert ended.exit_code == 1, ended.stderr
@@ -110,6 +116,7 @@ def test_nothing_is_no_part(tmp_path: Path) -> None:
     assert "first cause: each." in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_step_that_is_not_scattered_fails_the_run(tmp_path: Path) -> None:
     write_workflow(tmp_path, {"first": ("exit 65", {"hints": PARTIAL}), "second": "echo done > result.txt"})
     ended = run(tmp_path)

@@ -173,6 +173,7 @@ def test_a_forbidden_placement_ends_the_run_before_it_begins(tmp_path: Path, opt
     assert not list(tmp_path.glob("runs/*/events.jsonl")), "nothing was placed or deployed"
 
 
+@pytest.mark.slow
 def test_what_is_forbidden_is_left_out_where_there_is_another_place(tmp_path: Path) -> None:
     rules(tmp_path, at("a", "b"))  # the data lie at a
     assert placed(run(tmp_path)) == {"scan": "a", "learn": "b"}

@@ -69,6 +69,7 @@ def test_the_command_starts_in_its_folder_with_its_environment(tmp_path: Path) -
     assert parse_counters(done.stderr.splitlines()).group == ProcessGroup(os.getpid(), started(os.getpid()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script",
     [
@@ -92,6 +93,7 @@ def test_the_end_reaches_all_processes_of_a_job(script: str) -> None:
     assert not marked(key)
 
 
+@pytest.mark.slow
 def test_a_group_whose_number_belongs_to_a_later_process_is_left_alone() -> None:
     later = subprocess.Popen(["sleep", "60"], start_new_session=True)
     try:
@@ -104,6 +106,7 @@ def test_a_group_whose_number_belongs_to_a_later_process_is_left_alone() -> None
         later.wait()
 
 
+@pytest.mark.slow
 def test_a_group_whose_leader_is_gone_is_ended() -> None:
     leader = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!"], stdout=subprocess.PIPE, start_new_session=True)
     group = ProcessGroup(leader.pid, started(leader.pid))

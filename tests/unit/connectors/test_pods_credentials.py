@@ -87,6 +87,7 @@ def asked(folder: Path) -> int:
     return len((folder / "asked").read_text().splitlines())
 
 
+@pytest.mark.slow
 def test_a_token_is_asked_again_before_it_expires(
     tmp_path: Path, server: GuardedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_token_that_is_never_taken_is_told(tmp_path: Path, server: GuardedServ
     assert asked(tmp_path) == 1, "it is not asked at every turn"
 
 
+@pytest.mark.slow
 def test_a_program_that_fails_later_is_told_and_asked_again(
     tmp_path: Path, server: GuardedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +176,7 @@ def test_a_program_that_is_missing_is_told_with_how_to_install_it(tmp_path: Path
     assert "do:       apt install no-such-login" in told
 
 
+@pytest.mark.slow
 def test_a_program_that_never_ends_is_told_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credentials, "PLUGIN_S", 2.0)
     script(tmp_path, f"#!/bin/sh\necho $$ > {tmp_path}/pid\nsleep 60\n")
@@ -240,6 +243,7 @@ def test_a_program_may_give_a_certificate(tmp_path: Path) -> None:
     assert set(front.subjects) == {"me-at-the-hospital"}
 
 
+@pytest.mark.slow
 def test_a_run_outlives_its_first_token(tmp_path: Path, server: GuardedServer) -> None:
     script(tmp_path, lasting(7))
     kubeconfig(tmp_path, server.port)

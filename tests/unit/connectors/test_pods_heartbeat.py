@@ -39,6 +39,7 @@ def using(server: ApiServer, folder: Path, act: Any) -> Any:
     return asyncio.run(asyncio.wait_for(go(), 60))
 
 
+@pytest.mark.slow
 def test_a_reader_that_is_slow_keeps_its_connection(server: ApiServer, tmp_path: Path) -> None:
     async def act(client: Any) -> tuple[int, int]:
         execution = await execute(
@@ -54,6 +55,7 @@ def test_a_reader_that_is_slow_keeps_its_connection(server: ApiServer, tmp_path:
     assert using(server, tmp_path, act) == (NUM_BYTES, 3)
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_busy_keeps_its_connection(server: ApiServer, tmp_path: Path) -> None:
     async def act(client: Any) -> tuple[bytes, int]:
         execution = await execute(client, NAMESPACE, "w-0:worker", ["sh", "-c", "sleep 1; echo out; exit 3"])
@@ -65,6 +67,7 @@ def test_a_driver_that_is_busy_keeps_its_connection(server: ApiServer, tmp_path:
     assert using(server, tmp_path, act) == (b"out\n", 3)
 
 
+@pytest.mark.slow
 def test_a_far_end_that_does_not_answer_is_given_up(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ def test_a_pod_that_vanishes_is_told_as_such(tmp_path: Path, server: ApiServer) 
     assert failure(ended)["exit_code"] == 75, "another try may succeed"
 
 
+@pytest.mark.slow
 def test_a_connection_that_breaks_is_no_end(tmp_path: Path, server: ApiServer) -> None:
     # Fault K11 of the engine: TypeError, and a cut stream reads as its end.
     write(tmp_path, {"sleeper": f"echo $$ > {tmp_path}/pid; " + PROGRESS + "while :; do sleep 0.1; done"})
@@ -53,6 +54,7 @@ def test_a_connection_that_breaks_is_no_end(tmp_path: Path, server: ApiServer) -
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists(), "nor does the command go on alone"
 
 
+@pytest.mark.slow
 def test_a_success_that_the_command_has_not_told_is_none(tmp_path: Path, server: ApiServer) -> None:
     # Found by the fault campaign: when a kubelet is killed, the API server calls its commands well.
     script = f"echo half > result.txt; echo $$ > {tmp_path}/pid; {PROGRESS}while :; do sleep 0.1; done"
@@ -68,6 +70,7 @@ def test_a_success_that_the_command_has_not_told_is_none(tmp_path: Path, server:
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
+@pytest.mark.slow
 def test_a_container_that_is_killed_tells_why_a_moment_later(tmp_path: Path, server: ApiServer) -> None:
     # Found by the fault campaign: a pod over the limit of its volume still looks well when its command is dead already.
     write(tmp_path, {"sleeper": f"echo $$ > {tmp_path}/pid; " + PROGRESS + "exec sleep 60"})
@@ -87,6 +90,7 @@ def test_a_container_that_is_killed_tells_why_a_moment_later(tmp_path: Path, ser
     assert "Evicted: Usage of EmptyDir volume exceeds the limit" in ended.stderr
 
 
+@pytest.mark.slow
 def test_an_evicted_pod_whose_container_ended_well_is_told_by_its_event(tmp_path: Path, server: ApiServer) -> None:
     # The real phase of such a pod is Succeeded: only the kubelet's event says that it was evicted.
     write(tmp_path, {"sleeper": f"echo $$ > {tmp_path}/pid; " + PROGRESS + "exec sleep 60"})
@@ -109,6 +113,7 @@ def away_for(server: ApiServer, seconds: float, *requests: tuple[str, str], stat
     threading.Timer(seconds, server.refuse.clear).start()
 
 
+@pytest.mark.slow
 def test_a_command_is_ended_when_the_api_server_is_back(tmp_path: Path, server: ApiServer) -> None:
     # It was asked once: what ran in a pod that stays went on for ever.
     write(tmp_path, {"sleeper": f"echo $$ > {tmp_path}/pid; " + PROGRESS + "while :; do sleep 0.1; done"})
@@ -122,6 +127,7 @@ def test_a_command_is_ended_when_the_api_server_is_back(tmp_path: Path, server: 
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [503, 403])
 def test_outputs_come_home_when_the_api_server_is_back(tmp_path: Path, server: ApiServer, status: int) -> None:
     # Found by the fault campaign: the copy was repeated at once, when the server was still away, or knew nobody's rights yet.
@@ -154,6 +160,7 @@ def test_only_what_looks_is_sent_again(command: list[str], looks: bool) -> None:
     assert only_looks(command) is looks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [503, 403])
 def test_manifests_are_deleted_when_the_api_server_is_back(tmp_path: Path, server: ApiServer, status: int) -> None:
     (tmp_path / "segment.yaml").write_text(DEPLOYMENT)

@@ -37,6 +37,7 @@ def ended_container(reason: str) -> dict[str, Any]:
     return {"containerStatuses": [{"name": "worker", "restartCount": 1, "state": {"running": {}}, "lastState": last}]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "kind", "words"),
     [
@@ -87,6 +88,7 @@ def test_what_becomes_of_a_pod_under_a_job(
     assert words in ended.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exit_code", [137, 1])
 def test_a_process_without_memory_in_a_pod_that_stays(tmp_path: Path, server: ApiServer, exit_code: int) -> None:
     # The pod's status shows nothing of it: the process was started by exec.
@@ -102,12 +104,14 @@ def test_a_process_without_memory_in_a_pod_that_stays(tmp_path: Path, server: Ap
     assert "out of memory: 2 of its processes were killed at the container's memory limit of 64 MiB." in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_time_limit(tmp_path: Path, server: ApiServer) -> None:
     limit = {"requirements": {"ToolTimeLimit": {"timelimit": 1}}}
     write(tmp_path, {"sleeper": ("sleep 60", limit)})
     assert failure(run(tmp_path))["site"]["failure"] == "Timeout"
 
 
+@pytest.mark.slow
 def test_an_exit_code_of_the_steps_own(tmp_path: Path, server: ApiServer) -> None:
     write(tmp_path, {"bad": "exit 65"})
     job = failure(run(tmp_path))

@@ -47,6 +47,7 @@ def event(reason: str, text: str) -> dict[str, Any]:
     return facts | {"reason": reason, "message": text}
 
 
+@pytest.mark.slow
 def test_a_pod_without_room_is_told_at_once_and_refused_at_pending_timeout(tmp_path: Path, server: ApiServer) -> None:
     applied(server, **PENDING)
     write(tmp_path, {"first": GOOD}, config="files: [segment.yaml], pendingTimeout: 5")
@@ -60,6 +61,7 @@ def test_a_pod_without_room_is_told_at_once_and_refused_at_pending_timeout(tmp_p
     assert not server.objects
 
 
+@pytest.mark.slow
 def test_a_pod_that_gets_its_room_in_time_is_no_failure(tmp_path: Path, server: ApiServer) -> None:
     applied(server, **PENDING)
     write(tmp_path, {"first": GOOD}, config="files: [segment.yaml], timeout: 4, pendingTimeout: 60")
@@ -81,6 +83,7 @@ def test_a_pod_that_gets_its_room_in_time_is_no_failure(tmp_path: Path, server: 
     ]
 
 
+@pytest.mark.slow
 def test_a_node_that_is_coming_gives_the_time_again(tmp_path: Path, server: ApiServer) -> None:
     applied(server, **PENDING)
     server.events.append(event("NotTriggerScaleUp", "pod didn't trigger scale-up: 1 max node group size reached"))
@@ -97,6 +100,7 @@ def test_a_node_that_is_coming_gives_the_time_again(tmp_path: Path, server: ApiS
     assert "max node group size reached" in ended.stderr
 
 
+@pytest.mark.slow
 def test_pods_of_others_that_wait_are_told_too(tmp_path: Path, server: ApiServer) -> None:
     for pod in server.pods.values():
         pod["status"] |= PENDING
@@ -108,6 +112,7 @@ def test_pods_of_others_that_wait_are_told_too(tmp_path: Path, server: ApiServer
     assert notices(ended) == [("pods", f"no pod is ready; waits for up to 5 s: {why}")]
 
 
+@pytest.mark.slow
 def test_a_workload_that_is_taken_away_is_told_within_seconds(tmp_path: Path, server: ApiServer) -> None:
     applied(server, **PENDING)
     write(tmp_path, {"first": GOOD}, config="files: [segment.yaml]")
@@ -147,6 +152,7 @@ class OneWrongAnswer:
         return {}
 
 
+@pytest.mark.slow
 def test_one_wrong_answer_takes_nothing_away() -> None:
     wanted = Workload(kind="Deployment", name="segment", replicas=1, selector="app=segment", containers=("worker",))
     cluster: Any = OneWrongAnswer()

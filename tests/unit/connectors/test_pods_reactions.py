@@ -71,6 +71,7 @@ def memory(server: JobServer) -> list[str]:
     return [each["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"] for each in server.made]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [JOB, STANDS])
 def test_a_step_that_asks_for_another_try_gets_it_in_a_clean_folder(
     tmp_path: Path, server: JobServer, config: str
@@ -86,6 +87,7 @@ def test_a_step_that_asks_for_another_try_gets_it_in_a_clean_folder(
     assert not list((tmp_path / "in-pods").rglob("half"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [JOB, STANDS])
 def test_any_other_exit_code_is_the_end(tmp_path: Path, server: JobServer, config: str) -> None:
     prepare(tmp_path, "exit 65", config=config)
@@ -95,6 +97,7 @@ def test_any_other_exit_code_is_the_end(tmp_path: Path, server: JobServer, confi
     assert [(each["failure"], each["again"]) for each in reactions(ended)] == [("StepFailed", False)]
 
 
+@pytest.mark.slow
 def test_a_job_without_memory_gets_more(tmp_path: Path, server: JobServer) -> None:
     asks = {"requirements": {"ResourceRequirement": {"ramMin": 700}}}
     prepare(tmp_path, TWICE, end="exec sleep 60", config=JOB, keys=asks)
@@ -111,6 +114,7 @@ def test_a_job_without_memory_gets_more(tmp_path: Path, server: JobServer) -> No
     assert [event["data"]["memory_mib"] for event in ended.of_type("job.scheduled")] == [700, 1050]
 
 
+@pytest.mark.slow
 def test_a_pod_that_was_pushed_out_is_tried_again(tmp_path: Path, server: JobServer) -> None:
     prepare(tmp_path, TWICE, end="exec sleep 60", config=JOB)
     going = start(tmp_path)
@@ -123,6 +127,7 @@ def test_a_pod_that_was_pushed_out_is_tried_again(tmp_path: Path, server: JobSer
     assert len(server.made) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [JOB, STANDS])
 def test_a_step_goes_on_past_its_time_limit(tmp_path: Path, server: JobServer, config: str) -> None:
     limit = {"requirements": {"ToolTimeLimit": {"timelimit": 5}}, **SAVES}
@@ -138,6 +143,7 @@ def test_a_step_goes_on_past_its_time_limit(tmp_path: Path, server: JobServer, c
     assert (tmp_path / "results" / "result.txt").read_text() == "12\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [JOB, STANDS])
 def test_a_time_limit_without_a_checkpoint_is_the_end(tmp_path: Path, server: JobServer, config: str) -> None:
     prepare(tmp_path, "sleep 60", config=config, keys={"requirements": {"ToolTimeLimit": {"timelimit": 1}}})
@@ -147,6 +153,7 @@ def test_a_time_limit_without_a_checkpoint_is_the_end(tmp_path: Path, server: Jo
     assert len(server.made) == (1 if config == JOB else 0)
 
 
+@pytest.mark.slow
 def test_a_step_that_could_have_written_a_checkpoint_and_has_not_is_told_so(tmp_path: Path, server: JobServer) -> None:
     keys = {"requirements": {"ToolTimeLimit": {"timelimit": 2}}, **SAVES}
     prepare(tmp_path, "trap '' USR1; sleep 60", config=STANDS, keys=keys)
@@ -156,6 +163,7 @@ def test_a_step_that_could_have_written_a_checkpoint_and_has_not_is_told_so(tmp_
     assert reaction["text"] == "not tried again: the attempt has written no checkpoint to continue from"
 
 
+@pytest.mark.slow
 def test_a_job_that_the_cluster_does_not_take_is_asked_for_again_where_the_file_says_so(
     tmp_path: Path, server: JobServer
 ) -> None:
@@ -171,6 +179,7 @@ def test_a_job_that_the_cluster_does_not_take_is_asked_for_again_where_the_file_
     assert len(server.made) == 1
 
 
+@pytest.mark.slow
 def test_a_standing_pod_gets_no_more_memory_and_the_decision_says_why(tmp_path: Path, server: JobServer) -> None:
     prepare(tmp_path, "touch {folder}/works; exec sleep 60", config=STANDS)
     going = start(tmp_path)
@@ -184,6 +193,7 @@ def test_a_standing_pod_gets_no_more_memory_and_the_decision_says_why(tmp_path: 
     assert "not tried again: the memory of a standing pod is fixed; raise resources.limits.memory" in ended.stderr
 
 
+@pytest.mark.slow
 def test_what_a_standing_pod_cannot_follow_is_no_setting(tmp_path: Path, server: JobServer) -> None:
     write(tmp_path, {"works": "true"}, config=f"{STANDS}, reactions: {{OutOfMemory: {{factor: 2}}}}")
     told = run(tmp_path).stderr

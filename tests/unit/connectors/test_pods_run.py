@@ -36,6 +36,7 @@ def gone(file: Path) -> bool:
     return not process.exists()
 
 
+@pytest.mark.slow
 def test_a_good_run(tmp_path: Path, server: ApiServer) -> None:
     write(tmp_path, {"first": PROGRESS + GOOD})
     ended = run(tmp_path)
@@ -50,6 +51,7 @@ def test_a_good_run(tmp_path: Path, server: ApiServer) -> None:
     assert "stranger" not in server.commands
 
 
+@pytest.mark.slow
 def test_the_first_cause_is_what_the_user_reads(tmp_path: Path, server: ApiServer) -> None:
     message = "medweave-step v: no such case.\\n  seen:     $HOME `id`\\n"
     write(tmp_path, {"bad": f"echo noise >&2; printf '{message}' >&2; exit 65"})
@@ -61,6 +63,7 @@ def test_the_first_cause_is_what_the_user_reads(tmp_path: Path, server: ApiServe
     assert failure(ended)["exit_code"] == 65
 
 
+@pytest.mark.slow
 def test_environment_values_are_not_run_by_a_shell(tmp_path: Path, server: ApiServer) -> None:
     # Fault C7 of the engine.
     value = "a\"b `touch harm` $HOME 'c'"
@@ -71,6 +74,7 @@ def test_environment_values_are_not_run_by_a_shell(tmp_path: Path, server: ApiSe
     assert (tmp_path / "results" / "result.txt").read_text() == value
 
 
+@pytest.mark.slow
 def test_a_time_limit_ends_the_command(tmp_path: Path, server: ApiServer) -> None:
     # Fault K11 of the engine: the limit covered only the opening of the connection.
     limit = {"requirements": {"ToolTimeLimit": {"timelimit": 1}}}
@@ -87,6 +91,7 @@ exec {real} "$@"
 """
 
 
+@pytest.mark.slow
 def test_a_copy_that_is_cut_is_repeated(tmp_path: Path, server: ApiServer) -> None:
     # Faults D1 and D2 of the engine: it dropped tar's exit status, and what was cut passed for whole.
     (tmp_path / "bin").mkdir()
@@ -108,6 +113,7 @@ def test_a_copy_that_is_cut_is_repeated(tmp_path: Path, server: ApiServer) -> No
     assert ended.stderr.count("a copy was cut and is repeated") == 2, "one there and one back"
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_what_runs_in_the_pod(tmp_path: Path, server: ApiServer) -> None:
     write(tmp_path, {"sleeper": PROGRESS + f"echo $$ > {tmp_path}/pid; while :; do sleep 0.1; done"})
     going = start(tmp_path)
@@ -122,6 +128,7 @@ def test_ctrl_c_ends_what_runs_in_the_pod(tmp_path: Path, server: ApiServer) -> 
     assert ended.of_type("job.ended")[0]["data"]["state"] == "cancelled"
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_what_is_just_being_started(tmp_path: Path, server: ApiServer) -> None:
     # A kubelet starts it, whoever has hung up meanwhile.
     write(tmp_path, {"sleeper": f"echo $$ > {tmp_path}/pid; while :; do sleep 0.1; done"})
@@ -135,6 +142,7 @@ def test_ctrl_c_ends_what_is_just_being_started(tmp_path: Path, server: ApiServe
     assert ended.of_type("job.ended")[0]["data"]["state"] == "cancelled"
 
 
+@pytest.mark.slow
 def test_a_gang_runs_once_per_pod(tmp_path: Path, server: ApiServer) -> None:
     script = (
         f"echo $MEDWEAVE_NODE_RANK of $MEDWEAVE_NUM_NODES at $MEDWEAVE_RENDEZVOUS in $POD_NAME >> {tmp_path}/nodes; "
@@ -149,12 +157,14 @@ def test_a_gang_runs_once_per_pod(tmp_path: Path, server: ApiServer) -> None:
     assert {line.split(" at ")[1].split(" in ")[0] for line in told} == {"127.0.0.1:29500"}
 
 
+@pytest.mark.slow
 def test_without_the_hint_the_command_runs_once(tmp_path: Path, server: ApiServer) -> None:
     write(tmp_path, {"train": f"echo $MEDWEAVE_NODE_RANK >> {tmp_path}/nodes; {GOOD}"}, target=", locations: 2")
     assert run(tmp_path).exit_code == 0
     assert (tmp_path / "nodes").read_text() == "\n"
 
 
+@pytest.mark.slow
 def test_one_node_lost_ends_all_with_its_error(tmp_path: Path, server: ApiServer) -> None:
     script = f"""
     if [ "$MEDWEAVE_NODE_RANK" = 1 ]; then sleep 1; echo 'medweave-step train: case 7 is broken.' >&2; exit 65; fi
@@ -172,6 +182,7 @@ def test_one_node_lost_ends_all_with_its_error(tmp_path: Path, server: ApiServer
     assert gone(tmp_path / "pid")
 
 
+@pytest.mark.slow
 def test_the_lost_pod_is_the_cause_and_not_who_complains_of_it(tmp_path: Path, server: ApiServer) -> None:
     script = (
         f'touch {tmp_path}/$MEDWEAVE_NODE_RANK; [ "$MEDWEAVE_NODE_RANK" = 1 ] && sleep 60; '
@@ -189,6 +200,7 @@ def test_the_lost_pod_is_the_cause_and_not_who_complains_of_it(tmp_path: Path, s
     assert f"node 1 of 2 ({lost}:worker) failed first. pod {lost} is gone" in ended.stderr
 
 
+@pytest.mark.slow
 def test_without_pods_the_error_comes_at_once(tmp_path: Path, server: ApiServer) -> None:
     # Fault K1 of the engine: it waited for ever, in silence.
     write(tmp_path, {"first": GOOD}, config="selector: app=nobody")
@@ -198,6 +210,7 @@ def test_without_pods_the_error_comes_at_once(tmp_path: Path, server: ApiServer)
     assert f"no pods with app=nobody in namespace '{NAMESPACE}'" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_wrong_kubeconfig_is_told_with_its_key(tmp_path: Path, server: ApiServer) -> None:
     (tmp_path / "kubeconfig").unlink()
     write(tmp_path, {"first": GOOD})
@@ -206,6 +219,7 @@ def test_a_wrong_kubeconfig_is_told_with_its_key(tmp_path: Path, server: ApiServ
     assert "deployments.pods.config.kubeconfig" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_cluster_that_never_answers_is_told_with_how_long_it_was_waited_for(
     tmp_path: Path, server: ApiServer
 ) -> None:
@@ -219,6 +233,7 @@ def test_a_cluster_that_never_answers_is_told_with_how_long_it_was_waited_for(
     assert "no answer within 7 s" in ended.stderr
 
 
+@pytest.mark.slow
 def test_missing_rights_are_told_with_their_key(tmp_path: Path, server: ApiServer) -> None:
     server.refuse[("GET", "/pods")] = 403, 'pods is forbidden: User "u" cannot list resource "pods"'
     write(tmp_path, {"first": GOOD})
@@ -227,6 +242,7 @@ def test_missing_rights_are_told_with_their_key(tmp_path: Path, server: ApiServe
     assert 'User "u" cannot list resource "pods"' in ended.stderr
 
 
+@pytest.mark.slow
 def test_an_unknown_service_is_told_with_the_known_ones(tmp_path: Path, server: ApiServer) -> None:
     write(tmp_path, {"first": GOOD}, target=", service: wroker")
     ended = run(tmp_path)
@@ -235,6 +251,7 @@ def test_an_unknown_service_is_told_with_the_known_ones(tmp_path: Path, server: 
     assert re.search(r"expected: .*: worker\n", ended.stderr)
 
 
+@pytest.mark.slow
 def test_manifests_live_as_long_as_the_run(tmp_path: Path, server: ApiServer) -> None:
     (tmp_path / "segment.yaml").write_text(DEPLOYMENT)
     applied(server)
@@ -253,6 +270,7 @@ def test_manifests_live_as_long_as_the_run(tmp_path: Path, server: ApiServer) ->
     assert not server.objects, "what was applied is deleted"
 
 
+@pytest.mark.slow
 def test_an_object_that_others_have_made_meanwhile_is_not_deleted(tmp_path: Path, server: ApiServer) -> None:
     (tmp_path / "segment.yaml").write_text(DEPLOYMENT)
     path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/segment"
@@ -271,6 +289,7 @@ def test_an_object_that_others_have_made_meanwhile_is_not_deleted(tmp_path: Path
     assert server.objects[path]["of"] == "somebody"
 
 
+@pytest.mark.slow
 def test_a_missing_image_is_told_within_seconds_and_undone(tmp_path: Path, server: ApiServer) -> None:
     # Fault K10 of the engine: hours of silence.
     (tmp_path / "segment.yaml").write_text(DEPLOYMENT)
@@ -292,6 +311,7 @@ def test_a_missing_image_is_told_within_seconds_and_undone(tmp_path: Path, serve
     assert not server.objects
 
 
+@pytest.mark.slow
 def test_pods_that_the_cluster_refuses_are_told_with_the_events_text(tmp_path: Path, server: ApiServer) -> None:
     (tmp_path / "segment.yaml").write_text(DEPLOYMENT)
     server.events.append(
@@ -309,6 +329,7 @@ def test_pods_that_the_cluster_refuses_are_told_with_the_events_text(tmp_path: P
     assert "exceeded quota: small" in ended.stderr
 
 
+@pytest.mark.slow
 def test_more_locations_than_there_are_is_refused(tmp_path: Path, server: ApiServer) -> None:
     # Fault C2 of the engine: it waited for ever, in silence.
     (tmp_path / "segment.yaml").write_text(DEPLOYMENT)
@@ -320,6 +341,7 @@ def test_more_locations_than_there_are_is_refused(tmp_path: Path, server: ApiSer
     assert not server.objects
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
@@ -340,6 +362,7 @@ def test_objects_of_others_are_left_alone(
     assert server.objects[path]["of"] == "somebody"
 
 
+@pytest.mark.slow
 def test_what_a_killed_run_left_is_replaced(tmp_path: Path, server: ApiServer) -> None:
     from medweave_connectors.pods import owner
 

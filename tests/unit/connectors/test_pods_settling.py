@@ -85,6 +85,7 @@ class Crashing:
         return []
 
 
+@pytest.mark.slow
 def test_pods_that_are_ready_for_a_moment_are_not_given_to_the_run() -> None:
     # Seen on a real cluster: a container that exits at once was told as ready, and the run failed at its first command.
     wanted = Workload(kind="Deployment", name="segment", replicas=1, selector="app=w", containers=("worker",))

@@ -66,6 +66,7 @@ def go(folder: Path, **keys: Any) -> Run:
     return run(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "asked"),
     [
@@ -85,12 +86,14 @@ def test_a_step_that_asks_for_more_than_any_pod_has_is_refused(
     assert not server.commands, "nothing was started"
 
 
+@pytest.mark.slow
 def test_a_step_that_says_nothing_runs_in_a_small_pod(tmp_path: Path, server: ApiServer) -> None:
     del server.pods["w-1"]
     ended = go(tmp_path)
     assert ended.exit_code == 0, ended.stderr
 
 
+@pytest.mark.slow
 def test_a_deployment_that_comes_up_at_its_first_use_tells_the_same(tmp_path: Path, server: ApiServer) -> None:
     # The transfers ask it which pods share a volume, too: two copies into one volume destroy each other.
     config = {"kubeconfig": str(tmp_path / "kubeconfig"), "selector": "app=w"}

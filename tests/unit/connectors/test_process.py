@@ -93,6 +93,7 @@ def test_exit_codes_are_those_of_a_shell(tmp_path: Path, script: str, exit_code:
     assert run(script, tmp_path)[1].exit_code == exit_code
 
 
+@pytest.mark.slow
 def test_time_limit_ends_the_whole_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Fault C8 of the engine: after its time limit the process lives on.
     monkeypatch.setattr(process, "GRACE_S", 0.3)
@@ -145,6 +146,7 @@ def test_a_signal_after_the_end_reaches_nobody(tmp_path: Path) -> None:
     command.signal_group(signal.SIGKILL)  # the id may be another's by now: nothing is sent, nothing is raised
 
 
+@pytest.mark.slow
 def test_cost_is_the_commands_own(tmp_path: Path) -> None:
     program = """
 import time
@@ -164,6 +166,7 @@ time.sleep(1.2)
     assert 200 < ended.peak_memory_mib < 200 + max(60, own_peak_mib())
 
 
+@pytest.mark.slow
 def test_memory_of_a_child_counts(tmp_path: Path) -> None:
     # A shell that waits: the block is its child's.
     script = "python3 -c 'import time; block = bytearray(120 << 20); time.sleep(1.5)'; true"

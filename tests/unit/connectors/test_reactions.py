@@ -271,6 +271,7 @@ WAITS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["dash", "bash"])  # /bin/sh is one of them nearly everywhere
 @pytest.mark.parametrize("gang", [False, True])
 @pytest.mark.parametrize("code", [0, 3])
@@ -295,6 +296,7 @@ def test_the_signal_reaches_the_command_and_its_exit_code_is_kept(
     assert (tmp_path / "said").read_text() == "saved\nsaved\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["dash", "bash"])
 @pytest.mark.parametrize("seconds", [0.0, 0.02, 0.05, 0.053, 0.056, 0.06, 0.065])
 def test_a_signal_at_any_moment_changes_nothing(tmp_path: Path, shell: str, seconds: float) -> None:

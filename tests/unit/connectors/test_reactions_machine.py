@@ -53,6 +53,7 @@ def ends(ended: Run) -> list[tuple[int, str]]:
     return [(event["data"]["attempt"], event["data"]["state"]) for event in ended.of_type("job.ended")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("keys", "found"), [({}, "none"), (SAVES, "7")])
 def test_a_step_that_asks_for_another_try_gets_it_in_a_clean_folder(
     tmp_path: Path, write: Write, keys: dict[str, Any], found: str
@@ -66,6 +67,7 @@ def test_a_step_that_asks_for_another_try_gets_it_in_a_clean_folder(
     assert (tmp_path / "results" / "result.txt").read_text() == f"{found}\n"
 
 
+@pytest.mark.slow
 def test_what_the_workflow_has_put_into_the_folder_is_there_again(tmp_path: Path, write: Write) -> None:
     listing = [{"entryname": "given.txt", "entry": "whole", "writable": True}]
     keys = {"requirements": {"InitialWorkDirRequirement": {"listing": listing}}}
@@ -78,6 +80,7 @@ def test_what_the_workflow_has_put_into_the_folder_is_there_again(tmp_path: Path
     assert (tmp_path / "results" / "result.txt").read_text() == "whole"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "row", "tries"), [(65, {}, 1), (75, {"do": "stop"}, 1), (75, {"retries": 1}, 2)])
 def test_a_failure_that_stays_is_the_end(
     tmp_path: Path, write: Write, code: int, row: dict[str, Any], tries: int
@@ -88,6 +91,7 @@ def test_a_failure_that_stays_is_the_end(
     assert reactions(ended) == [*[("StepFailed", code, True)] * (tries - 1), ("StepFailed", code, False)]
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_wait_for_another_try(tmp_path: Path, write: Write) -> None:
     write("exit 75", wait=3000)
     going = start(tmp_path)

@@ -105,6 +105,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     return made
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(name=NAMES, content=st.text(max_size=50).map(str.encode))
 @example(name=TRAP, content=b" \n\ttwo\r\n\n")

@@ -109,6 +109,7 @@ MedweaveLocalConnector.run = run
 """
 
 
+@pytest.mark.slow
 def test_requests_reach_the_connector_by_job_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lab.py").write_text(SHOW.format(folder=tmp_path))
     keys = {
@@ -129,6 +130,7 @@ def test_requests_reach_the_connector_by_job_name(tmp_path: Path, monkeypatch: p
     )
 
 
+@pytest.mark.slow
 def test_an_input_says_how_many_gpus_a_job_can_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lab.py").write_text(SHOW.format(folder=tmp_path))
     hint = {"urn:medweave:cwl#GPURequest": {"gpusMin": 0, "gpusTotal": "$(inputs.ranks)"}}

@@ -45,6 +45,7 @@ def delivered(folder: Path) -> str:
     return text
 
 
+@pytest.mark.slow
 def test_only_what_has_changed_is_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path)
     assert again(tmp_path).exit_code == 0
@@ -79,6 +80,7 @@ def test_only_what_has_changed_is_run_again(tmp_path: Path, capsys: pytest.Captu
     assert (counts(tmp_path), delivered(tmp_path)) == ((2, 3), "one\nred\n")
 
 
+@pytest.mark.slow
 def test_a_run_whose_driver_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     write(tmp_path)
@@ -102,6 +104,7 @@ def test_a_run_whose_driver_was_killed_goes_on_where_it_was(tmp_path: Path) -> N
     assert (counts(tmp_path), delivered(tmp_path)) == ((1, 2), "one\nred\n")
 
 
+@pytest.mark.slow
 def test_a_command_that_failed_is_run_again(tmp_path: Path) -> None:
     write(tmp_path)
     give(tmp_path, "fail")
@@ -109,12 +112,14 @@ def test_a_command_that_failed_is_run_again(tmp_path: Path) -> None:
     assert counts(tmp_path) == (1, 2)
 
 
+@pytest.mark.slow
 def test_outputs_that_are_missing_are_not_kept(tmp_path: Path) -> None:
     write(tmp_path, outputs={"result": {"type": "File", "outputBinding": {"glob": "other.txt"}}})
     assert [again(tmp_path).exit_code for _ in range(2)] == [1, 1]
     assert counts(tmp_path) == (1, 2)
 
 
+@pytest.mark.slow
 def test_a_tool_that_says_so_is_always_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, hints={"WorkReuse": {"enableReuse": False}})
     assert [again(tmp_path).exit_code for _ in range(2)] == [0, 0]
@@ -122,6 +127,7 @@ def test_a_tool_that_says_so_is_always_run(tmp_path: Path, capsys: pytest.Captur
     assert explained(tmp_path, "mark", capsys) == "run: its tool says WorkReuse: {enableReuse: false}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("switch", ["environment", "file"])
 def test_reuse_can_be_switched_off(tmp_path: Path, switch: str) -> None:
     off = "type: medweave.scheduler, config: {reuse_gib: 0}"
@@ -132,12 +138,14 @@ def test_reuse_can_be_switched_off(tmp_path: Path, switch: str) -> None:
     assert not (tmp_path / "runs" / ".kept").exists()
 
 
+@pytest.mark.slow
 def test_where_inputs_are_updated_in_place_nothing_is_kept(tmp_path: Path) -> None:
     write(tmp_path, requirements={"InplaceUpdateRequirement": {"inplaceUpdate": True}})
     assert again(tmp_path).exit_code == 0
     assert not list((tmp_path / "runs").glob(".kept/*/result.txt"))
 
 
+@pytest.mark.slow
 def test_files_that_the_workflow_puts_beside_a_command_count(tmp_path: Path) -> None:
     def listing(text: str) -> dict[str, Any]:
         return {"InitialWorkDirRequirement": {"listing": [{"entryname": "config.json", "entry": text}]}}
@@ -148,6 +156,7 @@ def test_files_that_the_workflow_puts_beside_a_command_count(tmp_path: Path) -> 
         assert counts(tmp_path) == expected
 
 
+@pytest.mark.slow
 def test_what_was_changed_among_the_kept_is_made_again(tmp_path: Path) -> None:
     write(tmp_path)
     assert again(tmp_path).exit_code == 0

@@ -67,6 +67,7 @@ def port(tmp_path: Path) -> Iterator[int]:
         yield cluster.server.port
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("site", ["login", "hpc"])
 def test_only_what_has_changed_is_run_again(
     site: str, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -100,6 +101,7 @@ def kept(folder: Path, kind: str = "unclassified") -> list[Path]:
     return [path for path in (folder / "site" / ".medweave-store" / kind).rglob("*") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_what_is_gone_or_changed_at_the_site_is_done_again_and_said(
     port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -120,6 +122,7 @@ def test_what_is_gone_or_changed_at_the_site_is_done_again_and_said(
     assert (counts(tmp_path), delivered(tmp_path)) == ((2, 3), result), "what was done again is kept again"
 
 
+@pytest.mark.slow
 def test_a_run_whose_driver_was_killed_goes_on_where_it_was(port: int, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     write(tmp_path, site="login", port=port)
@@ -135,6 +138,7 @@ def test_a_run_whose_driver_was_killed_goes_on_where_it_was(port: int, tmp_path:
     assert set(delivered(tmp_path)) == {"one", "two", "word"}
 
 
+@pytest.mark.slow
 def test_outputs_stay_in_the_folder_of_their_class(port: int, tmp_path: Path) -> None:
     ports = {"data": "derived", "result": "derived"}
     carries = {"/": ports, "/copy": ports, "/mark": {"data": "derived", "result": "model"}}
@@ -156,6 +160,7 @@ STAGED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("staged", STAGED)
 @pytest.mark.parametrize("site", ["here", "login"])
 def test_who_writes_into_what_was_staged_is_run_each_time(port: int, tmp_path: Path, site: str, staged: str) -> None:
@@ -179,6 +184,7 @@ def test_who_writes_into_what_was_staged_is_run_each_time(port: int, tmp_path: P
     assert len((tmp_path / "count").read_text().split()) == 2
 
 
+@pytest.mark.slow
 def test_it_can_be_switched_off(port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, site="login", port=port, hints={"WorkReuse": {"enableReuse": False}})
     again(tmp_path)
@@ -194,6 +200,7 @@ def test_it_can_be_switched_off(port: int, tmp_path: Path, capsys: pytest.Captur
     assert counts(tmp_path) == (3, 4)
 
 
+@pytest.mark.slow
 def test_what_was_delivered_before_is_not_delivered_into_itself(port: int, tmp_path: Path) -> None:
     write(tmp_path, site="login", port=port)
     again(tmp_path)

@@ -191,6 +191,7 @@ def test_the_free_space_is_told_with_the_folder(tmp_path: Path) -> None:
     assert read_free("df: no such thing") is None
 
 
+@pytest.mark.slow
 def test_a_queue_on_a_disk_that_is_too_small_gets_no_job(cluster: Cluster) -> None:
     asked = {"requirements": {"ResourceRequirement": {"coresMin": 1, "ramMin": 128, "tmpdirMin": 10**9}}}
     ended = cluster.go({"first": (GOOD, asked)})
@@ -200,6 +201,7 @@ def test_a_queue_on_a_disk_that_is_too_small_gets_no_job(cluster: Cluster) -> No
     assert cluster.submitted == []
 
 
+@pytest.mark.slow
 def test_a_site_holds_nothing_of_a_run_that_did_well(cluster: Cluster) -> None:
     site, go = cluster.folder / "site", cluster.folder / "go"
     going = cluster.begin({"first": f"while [ ! -e {go} ]; do sleep 0.1; done; " + GOOD})
@@ -212,6 +214,7 @@ def test_a_site_holds_nothing_of_a_run_that_did_well(cluster: Cluster) -> None:
     assert list(site.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["failure", "signal", "wish"])
 def test_a_site_keeps_the_folder_of_another_end(cluster: Cluster, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     script = {"failure": "exit 65", "signal": "sleep 60", "wish": GOOD}[end]

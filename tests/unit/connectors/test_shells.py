@@ -95,6 +95,7 @@ def test_a_canceled_waiter_does_not_keep_a_place_from_the_next_one() -> None:
     asyncio.run(act())
 
 
+@pytest.mark.slow
 def test_a_shell_that_cannot_be_closed_makes_room_for_the_next_one() -> None:
     async def act() -> tuple[str, int]:
         async with open_shells(close_error=OSError("broken pipe")) as places:
@@ -105,6 +106,7 @@ def test_a_shell_that_cannot_be_closed_makes_room_for_the_next_one() -> None:
     assert asyncio.run(act()) == ("done", 0)
 
 
+@pytest.mark.slow
 def test_a_command_whose_progress_cannot_be_measured_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadlines, "NO_PROGRESS_S", 0.5)
     monkeypatch.setattr(shells, "PROBE_S", 0.1)

@@ -115,6 +115,7 @@ def test_a_line_that_fails_says_nothing_about_any_of_its_jobs() -> None:
     assert [str(each) for each in words] == ["cut"] * 3
 
 
+@pytest.mark.slow
 def test_the_questions_are_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     site, pace = Site(), Pace()
     monkeypatch.setattr("medweave_connectors.slurm.ends.SHORTEST_S", 0.01)

@@ -34,6 +34,7 @@ def ended_job(ended: Run) -> dict[str, Any]:
     return dict(event["data"])
 
 
+@pytest.mark.slow
 def test_a_job_with_its_cost(cluster: Cluster) -> None:
     ended = cluster.go({"first": GOOD})
     assert ended.exit_code == 0, ended.stderr
@@ -47,6 +48,7 @@ def test_a_job_with_its_cost(cluster: Cluster) -> None:
     assert ended.stderr.count("case 1/2: x, 4 s left") == 1
 
 
+@pytest.mark.slow
 def test_another_cluster_of_the_same_login_node(cluster: Cluster) -> None:
     # Fault Q9 of the engine: it takes `100;far` for the id, and asks the wrong cluster.
     cluster.config = {"reactions": NEVER_AGAIN, "cluster": "far"}
@@ -57,6 +59,7 @@ def test_another_cluster_of_the_same_login_node(cluster: Cluster) -> None:
     assert (cluster.folder / "slurm" / "jobs" / "far" / "100").is_dir()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accounting", [True, False])
 def test_a_job_that_slurm_starts_again_begins_with_a_clean_folder(cluster: Cluster, accounting: bool) -> None:
     cluster.config = {"reactions": NEVER_AGAIN, "services": {"usual": {"requeue": True}}}
@@ -76,6 +79,7 @@ def test_a_job_that_slurm_starts_again_begins_with_a_clean_folder(cluster: Clust
     assert ended_job(ended)["attempt"] == 1
 
 
+@pytest.mark.slow
 def test_a_site_without_accounting(cluster: Cluster) -> None:
     cluster.knob("no-accounting")
     ended = cluster.go({"first": GOOD})
@@ -83,6 +87,7 @@ def test_a_site_without_accounting(cluster: Cluster) -> None:
     assert ended_job(ended)["site"]["source"] == "scontrol"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("script", "code"), [(GOOD, 0), ("echo half > result.txt; exit 3", 3)])
 def test_a_job_that_slurm_has_forgotten_is_judged_by_its_own_exit_file(
     cluster: Cluster, script: str, code: int
@@ -96,6 +101,7 @@ def test_a_job_that_slurm_has_forgotten_is_judged_by_its_own_exit_file(
     assert ended.exit_code == (1 if code else 0)
 
 
+@pytest.mark.slow
 def test_a_job_that_nobody_knows_is_lost_and_no_success(cluster: Cluster) -> None:
     going = cluster.begin(
         {"first": PROGRESS + "echo half > result.txt; sleep 600"},
@@ -109,6 +115,7 @@ def test_a_job_that_nobody_knows_is_lost_and_no_success(cluster: Cluster) -> Non
     cluster.knob("forget", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["TIMEOUT", "PREEMPTED", "NODE_FAIL", "CANCELLED", "OUT_OF_MEMORY"])
 def test_only_completed_is_a_success(cluster: Cluster, word: str) -> None:
     # Fault Q1 of the engine: `0:0` of a TIMEOUT is a success to it.
@@ -122,6 +129,7 @@ def test_only_completed_is_a_success(cluster: Cluster, word: str) -> None:
     assert ended.stderr.count("expected: State=COMPLETED") == 1, ended.stderr
 
 
+@pytest.mark.slow
 def test_the_reason_that_slurm_gives_is_told(cluster: Cluster) -> None:
     cluster.knob("end-word", "TIMEOUT")
     cluster.knob("reason", "TimeLimit")
@@ -131,6 +139,7 @@ def test_the_reason_that_slurm_gives_is_told(cluster: Cluster) -> None:
     assert ended_job(ended)["site"]["reason"] == "TimeLimit"
 
 
+@pytest.mark.slow
 def test_a_queue_that_does_not_answer_says_nothing_about_a_job(cluster: Cluster) -> None:
     # Fault Q2 of the engine: one failed squeue ends the job, and `0:0` of a running one is a success.
     going = cluster.begin({"first": PROGRESS + f"while [ ! -e {cluster.folder}/go ]; do sleep 0.1; done; " + GOOD})
@@ -142,6 +151,7 @@ def test_a_queue_that_does_not_answer_says_nothing_about_a_job(cluster: Cluster)
     assert going.wait(60).exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["SUSPENDED", "STOPPED"])
 def test_a_job_that_slurm_stops_for_a_while_has_not_ended(cluster: Cluster, word: str) -> None:
     going = cluster.begin({"first": PROGRESS + f"while [ ! -e {cluster.folder}/go ]; do sleep 0.1; done; " + GOOD})
@@ -157,6 +167,7 @@ def test_a_job_that_slurm_stops_for_a_while_has_not_ended(cluster: Cluster, word
     assert (ended.stderr.count(told), len(cluster.submitted)) == (1, 1)
 
 
+@pytest.mark.slow
 def test_a_link_that_is_cut_when_the_job_is_taken_makes_no_second_job(cluster: Cluster) -> None:
     # Fault Q4 of the engine: its fall-back runs sbatch again.
     cluster.knob("sbatch-sleeps")
@@ -169,6 +180,7 @@ def test_a_link_that_is_cut_when_the_job_is_taken_makes_no_second_job(cluster: C
     assert ended_job(ended)["site"]["slurm_job_id"] == "100"
 
 
+@pytest.mark.slow
 def test_a_job_that_slurm_took_without_an_answer_is_found_by_its_key(cluster: Cluster) -> None:
     cluster.knob("sbatch-timeout", 1)
     ended = cluster.go({"first": GOOD})
@@ -176,6 +188,7 @@ def test_a_job_that_slurm_took_without_an_answer_is_found_by_its_key(cluster: Cl
     assert len(cluster.submitted) == 1
 
 
+@pytest.mark.slow
 def test_a_cut_link_during_a_job_is_no_end_of_it(cluster: Cluster) -> None:
     going = cluster.begin({"first": PROGRESS + f"while [ ! -e {cluster.folder}/go ]; do sleep 0.1; done; " + GOOD})
     going.wait_for_line("case 1/2")
@@ -187,6 +200,7 @@ def test_a_cut_link_during_a_job_is_no_end_of_it(cluster: Cluster) -> None:
     assert len(cluster.submitted) == 1
 
 
+@pytest.mark.slow
 def test_the_end_of_the_run_cancels_a_job_whose_id_is_not_known_yet(cluster: Cluster) -> None:
     cluster.knob("sbatch-sleeps")
     going = cluster.begin({"first": "sleep 600"})
@@ -196,6 +210,7 @@ def test_the_end_of_the_run_cancels_a_job_whose_id_is_not_known_yet(cluster: Clu
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_job_that_can_never_start_is_an_error_and_not_a_wait(cluster: Cluster) -> None:
     cluster.knob("pending", "AssocMaxWallDurationPerJobLimit")
     ended = cluster.go({"first": GOOD})
@@ -206,6 +221,7 @@ def test_a_job_that_can_never_start_is_an_error_and_not_a_wait(cluster: Cluster)
     assert cluster.word() == "CANCELLED"
 
 
+@pytest.mark.slow
 def test_why_a_job_waits_and_until_when_is_told(cluster: Cluster) -> None:
     cluster.knob("pending", "Priority")
     going = cluster.begin({"first": GOOD})
@@ -219,6 +235,7 @@ def test_why_a_job_waits_and_until_when_is_told(cluster: Cluster) -> None:
     assert going.wait(60).stderr.count("waits in the queue") == 2
 
 
+@pytest.mark.slow
 def test_a_login_node_without_slurm_is_told_at_the_start(cluster: Cluster) -> None:
     bare = cluster.folder / "bare"
     bare.mkdir()
@@ -231,6 +248,7 @@ def test_a_login_node_without_slurm_is_told_at_the_start(cluster: Cluster) -> No
     assert re.search(r"seen: +no sbatch, squeue, scontrol, scancel, sinfo", ended.stderr)
 
 
+@pytest.mark.slow
 def test_a_driver_on_the_login_node_itself(cluster: Cluster) -> None:
     file = cluster.file_with(LOCAL | {"workdir": "site"})
     write_workflow(cluster.folder, {"first": GOOD, "bad": BAD}, file=file)
@@ -240,6 +258,7 @@ def test_a_driver_on_the_login_node_itself(cluster: Cluster) -> None:
     assert ended.of_type("job.report")
 
 
+@pytest.mark.slow
 def test_what_slurm_writes_does_not_enter_a_folder_of_outputs(cluster: Cluster) -> None:
     # Fault Q6 of the engine: slurm-<id>.out lies in the output folder.
     write_workflow(cluster.folder, {"first": "echo talk; echo done > result.txt"}, file=cluster.file)
@@ -251,6 +270,7 @@ def test_what_slurm_writes_does_not_enter_a_folder_of_outputs(cluster: Cluster) 
     assert [path.name for path in output.iterdir()] == ["result.txt"]
 
 
+@pytest.mark.slow
 def test_many_jobs_share_one_query(cluster: Cluster) -> None:
     keys = {"inputs": {"n": {"type": "int"}}, "outputs": {}}
     tool = {"class": "CommandLineTool", "baseCommand": ["sleep", "1"], **keys}
@@ -278,6 +298,7 @@ def test_many_jobs_share_one_query(cluster: Cluster) -> None:
     assert asked < 20, "a query for each job would be at least one each, and several with their waiting"
 
 
+@pytest.mark.slow
 def test_an_exit_code_that_sacct_has_cut_is_told_whole(cluster: Cluster) -> None:
     # Found by the fault campaign: sacct takes 128 from codes of 128 and more, and 203 became 75, which may be tried again.
     ended = cluster.go({"first": "exit 203"})
@@ -287,6 +308,7 @@ def test_an_exit_code_that_sacct_has_cut_is_told_whole(cluster: Cluster) -> None
     assert "sacct State=FAILED ExitCode=75:0" in ended.stderr, "the site's word stays as it is"
 
 
+@pytest.mark.slow
 def test_the_success_of_another_job_with_the_same_id_is_not_ours(cluster: Cluster) -> None:
     # Found by the fault campaign: a controller that was killed before it had saved its state gives the ids again.
     half = "echo half > result.txt; echo {} > run_report.json; " + PROGRESS + "sleep 100"
@@ -301,6 +323,7 @@ def test_the_success_of_another_job_with_the_same_id_is_not_ours(cluster: Cluste
     assert "is lost: nobody knows how it ended" in ended.stderr
 
 
+@pytest.mark.slow
 def test_another_job_with_the_same_id_is_not_cancelled(cluster: Cluster) -> None:
     # A controller that was killed before it had saved its state gives the ids again.
     script = PROGRESS + f"for n in $(seq 200); do [ ! -e {cluster.folder}/go ] || exit 0; sleep 0.1; done"

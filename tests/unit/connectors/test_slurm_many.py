@@ -20,6 +20,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield made
 
 
+@pytest.mark.slow
 def test_of_hundreds_of_jobs_a_few_are_there_at_once_and_one_question_is_for_all(cluster: Cluster) -> None:
     cluster.config = {"reactions": NEVER_AGAIN, "maxConcurrentJobs": AT_ONCE}
     tool = {"class": "CommandLineTool", "baseCommand": "true", "inputs": {"n": {"type": "int"}}, "outputs": {}}
@@ -50,6 +51,7 @@ def test_of_hundreds_of_jobs_a_few_are_there_at_once_and_one_question_is_for_all
     assert words.count("scontrol") < JOBS / 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "given"),
     [

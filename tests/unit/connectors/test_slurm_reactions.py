@@ -45,6 +45,7 @@ def memory(submitted: str) -> str:
     return found[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("word", "kind"), [("PREEMPTED", "Preempted"), ("NODE_FAIL", "NodeFail")])
 def test_a_job_that_the_site_ended_is_tried_again_in_a_clean_folder(cluster: Cluster, word: str, kind: str) -> None:
     cluster.knob("end-word", f"{word} -")
@@ -66,6 +67,7 @@ def test_a_job_that_the_site_ended_is_tried_again_in_a_clean_folder(cluster: Clu
     assert not list((cluster.folder / "site").rglob("half.txt"))
 
 
+@pytest.mark.slow
 def test_a_job_without_memory_gets_more_until_the_largest_node(cluster: Cluster) -> None:
     cluster.knob("end-word", "OUT_OF_MEMORY")
     keys = {"requirements": {"ResourceRequirement": {"coresMin": 1, "ramMin": 4000}}}
@@ -82,6 +84,7 @@ def test_a_job_without_memory_gets_more_until_the_largest_node(cluster: Cluster)
     assert not (cluster.folder / "results" / "result.txt").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "submitted"), [(65, 1), (70, 1), (1, 1), (75, 3)])
 def test_a_step_that_failed_by_itself(cluster: Cluster, code: int, submitted: int) -> None:
     ended = cluster.go({"first": f"exit {code}"})
@@ -92,12 +95,14 @@ def test_a_step_that_failed_by_itself(cluster: Cluster, code: int, submitted: in
     assert ended.of_type("job.ended")[-1]["data"]["site"]["failure"] == "StepFailed"
 
 
+@pytest.mark.slow
 def test_a_job_that_somebody_cancelled_is_not_tried_again(cluster: Cluster) -> None:
     cluster.knob("end-word", "CANCELLED")
     assert cluster.go({"first": "echo done > result.txt"}).exit_code == 1
     assert len(cluster.submitted) == 1
 
 
+@pytest.mark.slow
 def test_a_job_that_is_lost_is_not_submitted_again(cluster: Cluster) -> None:
     going = cluster.begin(
         {"first": 'echo \'medweave-progress {"unit":"case","done":1,"total":2}\' >&2; sleep 30'},
@@ -112,6 +117,7 @@ def test_a_job_that_is_lost_is_not_submitted_again(cluster: Cluster) -> None:
     assert reactions(ended)[0]["failure"] == "Unknown"
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_past_its_time_limit(cluster: Cluster) -> None:
     # It counts to 18, two a second, and saves when it is told to; each job has 8 s, and is told after half of them.
     cluster.knob("time-limit", "8")
@@ -132,6 +138,7 @@ def test_a_training_goes_on_past_its_time_limit(cluster: Cluster) -> None:
     assert all("--signal=B:USR1@" in words for words in cluster.submitted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [{}, SAVES])
 def test_a_time_limit_without_a_new_checkpoint_is_the_end(cluster: Cluster, keys: dict[str, Any]) -> None:
     cluster.knob("time-limit", "1")
@@ -146,6 +153,7 @@ def test_a_time_limit_without_a_new_checkpoint_is_the_end(cluster: Cluster, keys
     assert "hit its time limit" in ended.stderr
 
 
+@pytest.mark.slow
 def test_what_the_workflow_has_staged_in_the_folder_is_there_in_each_attempt(cluster: Cluster) -> None:
     cluster.knob("end-word", "PREEMPTED -")
     staged = {"entryname": "staged.txt", "entry": "as the workflow made it", "writable": True}
@@ -156,6 +164,7 @@ def test_what_the_workflow_has_staged_in_the_folder_is_there_in_each_attempt(clu
     assert (cluster.folder / "results" / "result.txt").read_text() == "as the workflow made it"
 
 
+@pytest.mark.slow
 def test_a_site_that_refused_the_job_for_now(cluster: Cluster) -> None:
     cluster.config = {"reactions": {"SubmitRejected": {"do": "again", "wait": 0}}}
     cluster.knob("sbatch-refuses", 1)
@@ -166,6 +175,7 @@ def test_a_site_that_refused_the_job_for_now(cluster: Cluster) -> None:
     assert "first cause" not in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_job_that_was_taken_over_and_failed_is_tried_again_in_a_clean_folder(cluster: Cluster) -> None:
     cluster.knob("end-word", "PREEMPTED -")
     wait = f"while [ ! -e {cluster.folder}/go ]; do sleep 0.1; done; exit 0"
@@ -185,6 +195,7 @@ def test_a_job_that_was_taken_over_and_failed_is_tried_again_in_a_clean_folder(c
     assert (cluster.folder / "results" / "result.txt").read_text() == "done\n"
 
 
+@pytest.mark.slow
 def test_the_end_of_the_run_ends_the_wait_for_another_attempt(cluster: Cluster) -> None:
     cluster.config = {"reactions": {"Preempted": {"wait": 600}}}
     cluster.knob("end-word", "PREEMPTED")
@@ -195,6 +206,7 @@ def test_the_end_of_the_run_ends_the_wait_for_another_attempt(cluster: Cluster) 
     assert ended.of_type("run.ended")[0]["data"]["state"] == "cancelled"
 
 
+@pytest.mark.slow
 def test_the_other_jobs_of_a_scatter_do_not_wait_for_one_that_is_tried_again(cluster: Cluster) -> None:
     cluster.knob("end-word", "PREEMPTED -")
     ended = cluster.go({"first": "echo done > result.txt", "second": "echo done > result.txt"})

@@ -42,6 +42,7 @@ def assert_told_once(ended: Run) -> None:
     assert ended.stderr.count("note: Slurm answers again") == 1, ended.stderr
 
 
+@pytest.mark.slow
 def test_a_controller_that_is_away_at_the_submission_is_waited_for(cluster: Cluster) -> None:
     # The step failed after 40 s, and its driver said that jobs may still run.
     cluster.knob("sbatch-fails", FOREVER)
@@ -55,6 +56,7 @@ def test_a_controller_that_is_away_at_the_submission_is_waited_for(cluster: Clus
     assert_told_once(ended)
 
 
+@pytest.mark.slow
 def test_ctrl_c_during_the_wait_ends_at_once_and_speaks_of_no_job(cluster: Cluster) -> None:
     cluster.knob("sbatch-fails", FOREVER)
     cluster.knob("squeue-fails", FOREVER)
@@ -65,6 +67,7 @@ def test_ctrl_c_during_the_wait_ends_at_once_and_speaks_of_no_job(cluster: Clust
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_controller_that_is_away_at_the_first_look_is_waited_for(cluster: Cluster) -> None:
     # The run ended at once: "no Slurm that answers".
     cluster.knob("sinfo-fails", 3)
@@ -80,6 +83,7 @@ def test_a_controller_that_is_away_at_the_first_look_is_waited_for(cluster: Clus
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_link_that_is_cut_during_the_first_look_is_made_again(cluster: Cluster) -> None:
     cluster.knob("sinfo-sleeps")
     going = cluster.begin({"first": GOOD}, QUICK)
@@ -91,6 +95,7 @@ def test_a_link_that_is_cut_during_the_first_look_is_made_again(cluster: Cluster
     assert "medweave: hpc: Slurm answers again" in ended.stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_the_first_look_waits_ends_at_once(cluster: Cluster) -> None:
     cluster.knob("sinfo-fails", FOREVER)
     going = cluster.begin({"first": GOOD})
@@ -100,6 +105,7 @@ def test_ctrl_c_while_the_first_look_waits_ends_at_once(cluster: Cluster) -> Non
     assert cluster.submitted == []
 
 
+@pytest.mark.slow
 def test_half_an_hour_of_silence_at_the_first_look_is_the_end_of_it(cluster: Cluster) -> None:
     cluster.knob("sinfo-fails", FOREVER)
     ended = cluster.go({"first": GOOD}, QUICK + "patience.SILENCE_END_S = 2.0\n")
@@ -108,6 +114,7 @@ def test_half_an_hour_of_silence_at_the_first_look_is_the_end_of_it(cluster: Clu
     assert "seen:     no answer for half an hour: sinfo: error: Unable to contact slurm controller" in ended.stderr
 
 
+@pytest.mark.slow
 def test_what_is_no_silence_at_the_first_look_ends_the_run_at_once(cluster: Cluster) -> None:
     cluster.knob("sinfo-says", "Protocol authentication error")
     ended = cluster.go({"first": GOOD})
@@ -117,6 +124,7 @@ def test_what_is_no_silence_at_the_first_look_ends_the_run_at_once(cluster: Clus
     assert "does not answer" not in ended.stderr
 
 
+@pytest.mark.slow
 def test_half_an_hour_of_silence_at_the_submission_is_the_end_of_it(cluster: Cluster) -> None:
     cluster.knob("sbatch-fails", FOREVER)
     cluster.knob("squeue-fails", FOREVER)
@@ -128,6 +136,7 @@ def test_half_an_hour_of_silence_at_the_submission_is_the_end_of_it(cluster: Clu
     assert "may still run" not in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_controller_that_is_away_after_the_end_is_waited_for(cluster: Cluster) -> None:
     # After 180 s a good job was lost: nobody knew how it had ended.
     cluster.knob("no-accounting")
@@ -140,6 +149,7 @@ def test_a_controller_that_is_away_after_the_end_is_waited_for(cluster: Cluster)
     assert_told_once(ended)
 
 
+@pytest.mark.slow
 def test_half_an_hour_of_silence_after_the_end_is_told_as_such(cluster: Cluster) -> None:
     cluster.knob("no-accounting")
     cluster.knob("scontrol-fails", FOREVER)
@@ -148,6 +158,7 @@ def test_half_an_hour_of_silence_after_the_end_is_told_as_such(cluster: Cluster)
     assert "Slurm has not answered for half an hour; job 100 may still run: " in ended.stderr
 
 
+@pytest.mark.slow
 def test_accounting_alone_knows_the_end(cluster: Cluster) -> None:
     cluster.knob("scontrol-fails", FOREVER)
     ended = cluster.go({"first": GOOD})

@@ -148,6 +148,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield made
 
 
+@pytest.mark.slow
 def test_a_wrong_account_ends_the_run_before_anything_is_submitted(cluster: Cluster) -> None:
     cluster.knob("trial", f"{REFUSED}Invalid account or account/partition combination specified")
     cluster.knob("accounts", "research\nteaching")

@@ -58,6 +58,7 @@ def runs(cluster: Cluster) -> list[list[dict[str, Any]]]:
     return [[json.loads(line) for line in log.read_text().splitlines()] for log in logs]
 
 
+@pytest.mark.slow
 def test_a_job_that_runs_is_found_again(cluster: Cluster) -> None:
     killed(cluster, tool(cluster))
     second = cluster.begin(tool(cluster))
@@ -70,6 +71,7 @@ def test_a_job_that_runs_is_found_again(cluster: Cluster) -> None:
     assert {event["run_id"] for event in runs(cluster)[0]} != {event["run_id"] for event in runs(cluster)[1]}
 
 
+@pytest.mark.slow
 def test_a_job_that_ended_well_meanwhile_is_not_repeated(cluster: Cluster) -> None:
     killed(cluster, tool(cluster))
     (cluster.folder / "go").touch()
@@ -78,6 +80,7 @@ def test_a_job_that_ended_well_meanwhile_is_not_repeated(cluster: Cluster) -> No
     assert len(cluster.submitted) == 1
 
 
+@pytest.mark.slow
 def test_a_job_that_failed_meanwhile_is_submitted_anew(cluster: Cluster) -> None:
     killed(cluster, tool(cluster, "[ -e again ] || exit 3;"))
     (cluster.folder / "go").touch()
@@ -89,6 +92,7 @@ def test_a_job_that_failed_meanwhile_is_submitted_anew(cluster: Cluster) -> None
     assert FOUND not in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_site_that_is_silent_about_a_job_that_was_left_is_asked_until_it_answers(cluster: Cluster) -> None:
     # Seven questions were the end of it; and where only the controller was silent, a job that had failed was taken over.
     cluster.knob("no-accounting")
@@ -106,6 +110,7 @@ def test_a_site_that_is_silent_about_a_job_that_was_left_is_asked_until_it_answe
     assert ended.stderr.count("note: Slurm does not answer") == ended.stderr.count("note: Slurm answers again") == 1
 
 
+@pytest.mark.slow
 def test_a_job_that_slurm_may_start_again_is_not_over_before_the_controller_says_so(cluster: Cluster) -> None:
     # Accounting had the end of its first start, the controller did not answer, and a second job was submitted beside it.
     killed(cluster, tool(cluster))
@@ -123,6 +128,7 @@ def test_a_job_that_slurm_may_start_again_is_not_over_before_the_controller_says
     assert len(cluster.submitted) == 1
 
 
+@pytest.mark.slow
 def test_a_job_over_other_data_is_another_job(cluster: Cluster) -> None:
     killed(cluster, tool(cluster))
     (cluster.folder / "data.txt").write_text("new!")  # as long as before
@@ -131,6 +137,7 @@ def test_a_job_over_other_data_is_another_job(cluster: Cluster) -> None:
     assert len(cluster.submitted) == 2
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_killed_three_times_has_one_job(cluster: Cluster) -> None:
     killed(cluster, tool(cluster))
     for _ in range(2):
@@ -146,6 +153,7 @@ def test_a_driver_that_is_killed_three_times_has_one_job(cluster: Cluster) -> No
     assert len(cluster.submitted) == 1
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_killed_before_sbatch_answers(cluster: Cluster) -> None:
     cluster.knob("sbatch-sleeps")
     killed(cluster, tool(cluster))
@@ -154,6 +162,7 @@ def test_a_driver_that_is_killed_before_sbatch_answers(cluster: Cluster) -> None
     assert len(cluster.submitted) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_driver_that_is_killed_at_the_submission(cluster: Cluster, moment: str) -> None:
     before, after = ("os.kill(os.getpid(), 9)", "") if moment == "before" else ("", "os.kill(os.getpid(), 9)")
@@ -173,6 +182,7 @@ submission.submit = submit
     assert len(cluster.submitted) == 1
 
 
+@pytest.mark.slow
 def test_a_run_that_was_ended_by_its_user_leaves_nothing_to_go_on_with(cluster: Cluster) -> None:
     going = cluster.begin(tool(cluster))
     wait_until((cluster.folder / "begun").exists, 60)

@@ -50,6 +50,7 @@ class TestSSH(ConnectorContract, lacks=NO_QUEUE):
         return site_of(server)
 
 
+@pytest.mark.slow
 def test_a_job_begins_only_when_it_can_be_ended(server: SSHServer, monkeypatch: pytest.MonkeyPatch) -> None:
     # One was begun before its process group was known here: who cancelled it in between left it behind.
     site, asked = site_of(server), asyncio.Event()
@@ -112,6 +113,7 @@ def refused(server: SSHServer, **keys: Any) -> str:
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_the_way_in_is_said_with_its_setting(server: SSHServer, tmp_path: Path) -> None:
     text = refused(server, sshKey=strange_key(tmp_path))
     assert text.startswith("deployments.login.config.sshKey: 127.0.0.1:")
@@ -137,6 +139,7 @@ def test_a_host_key_is_always_checked(server: SSHServer, tmp_path: Path) -> None
     assert "checkHostKey" not in MedweaveSSHConnector.get_schema()
 
 
+@pytest.mark.slow
 def test_a_passphrase_file_opens_the_key(server: SSHServer, tmp_path: Path) -> None:
     locked = tmp_path / "locked"
     asyncssh.read_private_key(str(server.key)).write_private_key(str(locked), passphrase="open up")
@@ -163,6 +166,7 @@ TARGETS = {"/last": {"deployment": "there"}, "/first": {"deployment": "here"}}
 GOOD = "echo {} > run_report.json; echo done > result.txt"
 
 
+@pytest.mark.slow
 def test_a_run_over_ssh(server: SSHServer, tmp_path: Path) -> None:
     file = engine_file({"here": LOCAL, "there": ssh_site(server.port, "${SITE}")}, TARGETS)
     write_workflow(tmp_path, {"first": GOOD, "last": GOOD}, file=file)

@@ -134,6 +134,7 @@ def test_a_proxy_command_gets_its_tokens(site: Site) -> None:
     assert tell() == "in"
 
 
+@pytest.mark.slow
 def test_the_site_file_wins_over_the_users_configuration(site: Site, tmp_path: Path) -> None:
     site.write(WITH_JUMP.replace("User {user}", "User nobody-there", 1).replace('"{key}"', "/nothing", 1))
     assert "refused" in refused()
@@ -252,6 +253,7 @@ def test_without_the_program_a_configuration_is_not_passed_over(
     assert "no program `ssh`" in refused(**settings)
 
 
+@pytest.mark.slow
 def test_a_missing_or_encrypted_identity_file_is_named(site: Site, tmp_path: Path) -> None:
     locked = make_key(tmp_path / "locked", "secret")
     site.write(WITH_JUMP.replace('"{key}"', f"{site.home}/nothing\n    IdentityFile {locked}", 1))
@@ -319,6 +321,7 @@ def test_the_usual_keys_are_not_offered_where_the_configuration_names_others(sit
     assert f"{tmp_path}/absent" in refused()
 
 
+@pytest.mark.slow
 def test_a_match_that_hangs_is_given_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openssh, "ANSWER_S", 1.0)
     site.write(WITH_JUMP.replace('other exec "false it\'s"', 'hpc exec "sleep 30"'))

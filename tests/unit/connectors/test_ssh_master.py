@@ -86,10 +86,12 @@ class TestThroughTheOpenMaster(ConnectorContract, lacks=NO_QUEUE):
         yield site_of(tmp_path)
         subprocess.run(["ssh", "-F", config, "-O", "check", "hpc"], check=True, capture_output=True)
 
+    @pytest.mark.slow
     def test_a_job_whose_group_is_ended_there_is_not_lost(self, site: Site, record: RunRecord) -> None:
         assert using(site, job(site, "kill -s TERM 0; sleep 9"))[1] == 143
 
 
+@pytest.mark.slow
 def test_a_command_whose_master_ends_is_not_sent_again(config: Path, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
 
@@ -107,6 +109,7 @@ def test_a_command_whose_master_ends_is_not_sent_again(config: Path, tmp_path: P
     assert begun.read_text() == "x\n"
 
 
+@pytest.mark.slow
 def test_without_the_master_a_new_connection_is_refused(config: Path, tmp_path: Path) -> None:
     close_master(config, "hpc")
 
@@ -117,6 +120,7 @@ def test_without_the_master_a_new_connection_is_refused(config: Path, tmp_path: 
         using(site_of(tmp_path), act)
 
 
+@pytest.mark.slow
 def test_a_jump_host_is_passed_through_its_open_master(config: Path, tmp_path: Path) -> None:
     key = make_key(tmp_path / "inner_key")
     with sshd(tmp_path / "inner", [key]) as inner:
@@ -132,6 +136,7 @@ def test_a_jump_host_is_passed_through_its_open_master(config: Path, tmp_path: P
         assert using(site_of(tmp_path, node="node"), act) == (str(inner.port), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server_settings", [["MaxSessions 2"]])
 def test_sessions_that_the_server_refuses_wait_for_the_others(config: Path, tmp_path: Path) -> None:
     async def act(connector: MedweaveSSHConnector, place: ExecutionLocation) -> list[Any]:
@@ -164,6 +169,7 @@ def test_the_mark_is_found_wherever_it_is_cut(text: bytes, status: int | None, s
     assert asyncio.run(go()) == (text.removesuffix(f"\0end {status}\n".encode()), status)
 
 
+@pytest.mark.slow
 def test_a_slow_reader_gets_all_that_was_said() -> None:
     async def go() -> bytes:
         started = await start(await MasterConnection(lambda *options: ["sh", "-c"]).create_process(COMMAND))

@@ -45,6 +45,7 @@ def gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [None, "nearest"])
 def test_cwls_own_command_runs_it_too(tmp_path: Path, policy: str | None) -> None:
     # `cwl-runner` puts policies into the place of their names before a scheduler is made; `streamflow run` does so after it.
@@ -62,6 +63,7 @@ def test_cwls_own_command_runs_it_too(tmp_path: Path, policy: str | None) -> Non
     assert json.loads(ended.stdout)["first_result"]["size"] == 5
 
 
+@pytest.mark.slow
 def test_a_good_run(tmp_path: Path) -> None:
     write_workflow(tmp_path, {"first": PROGRESS + GOOD, "second": GOOD})
     ended = run(tmp_path)
@@ -163,6 +165,7 @@ def test_a_second_signal_kills_what_does_not_listen(tmp_path: Path) -> None:
     assert time.monotonic() - before < 60
 
 
+@pytest.mark.slow
 def test_a_killed_driver_leaves_a_valid_log_without_an_end(tmp_path: Path) -> None:
     write_workflow(tmp_path, {"sleeper": slow(tmp_path, "sleeper")})
     going = start(tmp_path)
@@ -183,6 +186,7 @@ def signal_orphan(pid: int) -> None:
     assert gone(pid)
 
 
+@pytest.mark.slow
 def test_a_time_limit_is_told_as_such(tmp_path: Path) -> None:
     limit = {"requirements": {"ToolTimeLimit": {"timelimit": 1}}}
     write_workflow(tmp_path, {"sleeper": (slow(tmp_path, "sleeper"), limit)})
@@ -303,6 +307,7 @@ def test_a_deployment_that_cannot_be_built_ends_the_run_before_the_others_do_the
     assert (end["data"]["state"], end["data"]["refused"], ended.exit_code) == ("failed", True, 1)
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_do_not_lock_each_other_out(tmp_path: Path) -> None:
     # Fault C5 of the engine: on its default file the second run dies of "database is locked".
     write_workflow(tmp_path, {"first": "sleep 1; " + GOOD})
@@ -312,6 +317,7 @@ def test_two_runs_at_once_do_not_lock_each_other_out(tmp_path: Path) -> None:
         assert engine.valid_events(tmp_path / "runs" / name / "events.jsonl")[-1]["data"]["state"] == "completed"
 
 
+@pytest.mark.slow
 def test_with_retries_each_attempt_is_an_event(tmp_path: Path) -> None:
     file = FILE + "failureManager: {type: rollback, config: {max_retries: 2, retry_delay: 0}}\n"
     tried = tmp_path / "tried"

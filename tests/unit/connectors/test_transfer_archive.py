@@ -121,6 +121,7 @@ def everything(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ["to-driver", "through-driver"])
 def test_nothing_of_it_lies_anywhere(at: Places, tmp_path: Path, route: Route) -> None:
     """By the way that copies go, with a tar at the far end that sends it."""
@@ -205,6 +206,7 @@ def test_what_tar_writes_passes(tmp_path: Path, how: str) -> None:
                 assert read[0]() == read[1]()
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_a_mutation_passes_only_where_it_stays_inside(data: st.DataObject) -> None:

@@ -89,6 +89,7 @@ def test_a_disk_that_is_read_only(small: Places, route: Route) -> None:
     assert "seen:     Read-only file system\n" in failed(small, TargetRefused, route)
 
 
+@pytest.mark.slow
 def test_a_disk_that_becomes_read_only_on_the_way(small: Places) -> None:
     cohort(small, 1000)
     small.replace("tar", f'case "$1" in x*) mount -o remount,ro "{small.target}" ;; esac; exec "$real" "$@"')
@@ -123,6 +124,7 @@ def test_files_of_somebody_else(at: Places, which: str) -> None:
 # ---- gone
 
 
+@pytest.mark.slow
 def test_a_pod_that_is_deleted_in_the_middle(at: Places, tmp_path: Path) -> None:
     cohort(at)
     begun = at.programs / "begun"
@@ -147,6 +149,7 @@ def test_a_pod_that_is_deleted_in_the_middle(at: Places, tmp_path: Path) -> None
         at.at_work(act)
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_killed_in_the_middle_and_started_again(tmp_path: Path) -> None:
     programs, hangs = tmp_path / "programs", tmp_path / "hangs"
     programs.mkdir()
@@ -183,6 +186,7 @@ def test_a_driver_that_is_killed_in_the_middle_and_started_again(tmp_path: Path)
     assert (tmp_path / "results" / "result.txt").read_text() == content
 
 
+@pytest.mark.slow
 def test_the_cause_is_told_in_however_many_pieces_it_comes(at: Places) -> None:
     # Found on a full disk: of what tar said, the last four pieces were kept, which were its last line.
     cohort(at, 1000)

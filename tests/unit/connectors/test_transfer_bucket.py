@@ -104,6 +104,7 @@ def signing(monkeypatch: pytest.MonkeyPatch, method: str, ending: str, hook: Cal
 # ---- by way of it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [SIZE, 3 * PIECE, 2**20, PIECE - 4096])
 def test_a_copy_goes_by_the_bucket(at: Places, run: Recorded, server: Gateway, size: int) -> None:
     folder = cohort(at, size=size)
@@ -117,6 +118,7 @@ def test_a_copy_goes_by_the_bucket(at: Places, run: Recorded, server: Gateway, s
     assert dict(at.asked) == {"other": 2, "site": 3}
 
 
+@pytest.mark.slow
 def test_it_is_the_way_where_none_is_straight(
     at: Places, run: Recorded, monkeypatch: pytest.MonkeyPatch, server: Gateway
 ) -> None:
@@ -140,6 +142,7 @@ def test_it_is_the_way_where_none_is_straight(
     assert run.notices == [], "nothing goes through this machine"
 
 
+@pytest.mark.slow
 def test_what_the_bucket_sees_is_sealed(
     at: Places, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +163,7 @@ def test_what_the_bucket_sees_is_sealed(
     assert len({data[:64] for data in seen.values()}) == len(seen), "nothing repeats"
 
 
+@pytest.mark.slow
 def test_what_a_store_lacks_goes_by_it_too(at: Places, run: Recorded) -> None:
     folder = cohort(at)
     at.target = at.target / run.run_id / "job"
@@ -183,6 +187,7 @@ def test_what_is_small_goes_through_the_driver(at: Places, run: Recorded, server
     assert run.notices == []
 
 
+@pytest.mark.slow
 def test_many_at_once(at: Places, run: Recorded, server: Gateway) -> None:
     for n in range(6):
         cohort(at, f"case {n}", PIECE + n)
@@ -195,6 +200,7 @@ def test_many_at_once(at: Places, run: Recorded, server: Gateway) -> None:
     assert server.objects() == []
 
 
+@pytest.mark.slow
 def test_the_bucket_holds_but_some_pieces_at_a_time(
     at: Places, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +222,7 @@ def test_the_bucket_holds_but_some_pieces_at_a_time(
 # ---- not by way of it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", ["secret", "account", "bucket"])
 def test_an_account_or_a_bucket_that_is_wrong(
     at: Places, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch, wrong: str
@@ -230,6 +237,7 @@ def test_an_account_or_a_bucket_that_is_wrong(
     fell_back(at, run, server, folder, f"at the source: the bucket answers {why[wrong]}")
 
 
+@pytest.mark.slow
 def test_what_is_refused_is_asked_once_in_a_run(at: Places, run: Recorded, server: Gateway) -> None:
     at.settings["bucket"] = server.settings(bucket="another")
     cohort(at), cohort(at, "second")
@@ -240,6 +248,7 @@ def test_what_is_refused_is_asked_once_in_a_run(at: Places, run: Recorded, serve
     assert sum("command -v python3" in each for each in at.server.commands) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["PUT", "GET"])
 def test_an_end_that_does_not_reach_it(
     at: Places, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch, method: str
@@ -254,6 +263,7 @@ def test_an_end_that_does_not_reach_it(
     fell_back(at, run, server, folder, f"at the {where}: the bucket is not reached: connection refused")
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_does_not_answer(
     at: Places, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,6 +275,7 @@ def test_an_endpoint_that_does_not_answer(
     fell_back(at, run, server, folder, "at the source: the bucket does not answer")
 
 
+@pytest.mark.slow
 def test_an_endpoint_with_a_certificate_of_somebody_else(
     at: Places, run: Recorded, server: Gateway, tmp_path: Path
 ) -> None:
@@ -278,6 +289,7 @@ def test_an_endpoint_with_a_certificate_of_somebody_else(
     fell_back(at, run, server, folder, "another one answers")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["flipped", "truncated", "exchanged", "emptied"])
 def test_an_object_that_is_not_what_was_stored(
     at: Places, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch, change: str
@@ -308,6 +320,7 @@ def test_an_object_that_is_not_what_was_stored(
     fell_back(at, run, server, folder, "a copy by the bucket broke off: what the bucket gave is not what was stored")
 
 
+@pytest.mark.slow
 def test_a_url_that_has_expired(at: Places, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     real = depot.presigned
 
@@ -322,6 +335,7 @@ def test_a_url_that_has_expired(at: Places, run: Recorded, server: Gateway, monk
     fell_back(at, run, server, folder, "a copy by the bucket broke off: the bucket answers 403 AccessDenied")
 
 
+@pytest.mark.slow
 def test_a_source_that_dies_in_the_middle_leaves_nothing(
     at: Places, run: Recorded, server: Gateway, tmp_path: Path
 ) -> None:
@@ -335,6 +349,7 @@ def test_a_source_that_dies_in_the_middle_leaves_nothing(
     fell_back(at, run, server, folder, "a copy by the bucket broke off: its program ended without a word")
 
 
+@pytest.mark.slow
 def test_a_tar_that_dies_is_told(at: Places, run: Recorded, server: Gateway, tmp_path: Path) -> None:
     once = f'if mkdir "{tmp_path}/once" 2>/dev/null; then'
     at.replace("tar", f'case "$1" in c*) {once} "$real" "$@" | head -c 20000000; exit 3; fi;; esac; exec "$real" "$@"')
@@ -343,6 +358,7 @@ def test_a_tar_that_dies_is_told(at: Places, run: Recorded, server: Gateway, tmp
     fell_back(at, run, server, folder, "a copy by the bucket broke off: tar failed where the files are")
 
 
+@pytest.mark.slow
 def test_after_two_copies_that_broke_the_bucket_is_left_alone(at: Places, run: Recorded, server: Gateway) -> None:
     for name in ("one", "two", "three"):
         cohort(at, name, PIECE)
@@ -354,6 +370,7 @@ def test_after_two_copies_that_broke_the_bucket_is_left_alone(at: Places, run: R
     assert len(run.notices) == 2
 
 
+@pytest.mark.slow
 def test_an_archive_that_is_not_what_was_asked_for(at: Places, run: Recorded, server: Gateway, tmp_path: Path) -> None:
     once = f'if mkdir "{tmp_path}/once" 2>/dev/null; then'
     at.replace(
@@ -365,6 +382,7 @@ def test_an_archive_that_is_not_what_was_asked_for(at: Places, run: Recorded, se
     assert at.left() == ["cohort"]
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_on_the_way_is_told_at_once(at: Places, run: Recorded, server: Gateway) -> None:
     full = 'head -c 100000 >/dev/null; echo "tar: x: No space left on device" >&2; exit 2'
     at.replace("tar", f'case "$1" in x*) {full};; esac; exec "$real" "$@"')
@@ -395,12 +413,14 @@ def cancelled_on_its_way(at: Places, tmp_path: Path) -> None:
     at.at_work(act)
 
 
+@pytest.mark.slow
 def test_a_copy_that_is_cancelled_leaves_nothing(at: Places, tmp_path: Path, server: Gateway) -> None:
     cancelled_on_its_way(at, tmp_path)
     assert at.left() == []
     assert server.objects() == []
 
 
+@pytest.mark.slow
 def test_a_piece_that_is_there_only_after_it_was_removed_is_removed_again(
     at: Places, tmp_path: Path, server: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -424,6 +444,7 @@ def test_a_piece_that_is_there_only_after_it_was_removed_is_removed_again(
     assert server.objects() == []
 
 
+@pytest.mark.slow
 def test_a_bucket_that_is_full(at: Places, run: Recorded, tmp_path: Path) -> None:
     root = tmp_path / "full"
     root.mkdir()
@@ -443,6 +464,7 @@ def test_a_bucket_that_is_full(at: Places, run: Recorded, tmp_path: Path) -> Non
         subprocess.run(["umount", "-l", root], check=True)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_removed_is_told(
     at: Places, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -457,6 +479,7 @@ def test_what_cannot_be_removed_is_told(
     assert folder in said
 
 
+@pytest.mark.slow
 def test_no_command_line_and_no_file_has_a_secret(
     at: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Recorded
 ) -> None:

@@ -63,6 +63,7 @@ def went_on(at: Places, run: Recorded, folder: Path, why: str) -> None:
 # ---- straight
 
 
+@pytest.mark.slow
 def test_a_copy_between_two_sites_goes_straight(at: Places, run: Recorded) -> None:
     folder = cohort(at, "-a folder's name")
     (folder / "empty" / "emptier").mkdir(parents=True)
@@ -91,6 +92,7 @@ def test_what_becomes_smaller_is_sent_so(at: Places, run: Recorded) -> None:
     assert run.transfers[0]["wire_bytes"] < 2**16
 
 
+@pytest.mark.slow
 def test_many_at_once_ask_once_who_listens(at: Places, run: Recorded) -> None:
     for n in range(8):
         cohort(at, f"case {n}")
@@ -103,6 +105,7 @@ def test_many_at_once_ask_once_who_listens(at: Places, run: Recorded) -> None:
     assert [each["route"] for each in run.transfers] == ["direct"] * 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "why"), [(partial(MedweaveDataManager, direct=False), "switched off"), (None, "1 MiB")]
 )
@@ -119,6 +122,7 @@ def test_what_is_small_or_unwanted_goes_through_the_driver(at: Places, run: Reco
     assert run.notices == [], "nobody is told what was wanted so"
 
 
+@pytest.mark.slow
 def test_from_and_to_this_machine_nothing_is_tried(at: Places, run: Recorded) -> None:
     cohort(at), cohort(at, "second")
 
@@ -133,6 +137,7 @@ def test_from_and_to_this_machine_nothing_is_tried(at: Places, run: Recorded) ->
     ]
 
 
+@pytest.mark.slow
 def test_pods_get_it_from_a_machine_reached_by_ssh(at: Places, tmp_path: Path, run: Recorded) -> None:
     folder = cohort(at)
 
@@ -156,6 +161,7 @@ def test_pods_get_it_from_a_machine_reached_by_ssh(at: Places, tmp_path: Path, r
     ]
 
 
+@pytest.mark.slow
 def test_what_a_store_lacks_goes_straight_too(at: Places, run: Recorded) -> None:
     folder = cohort(at)
     at.target = at.target / run.run_id / "job"
@@ -174,6 +180,7 @@ def test_what_a_store_lacks_goes_straight_too(at: Places, run: Recorded) -> None
     assert sum("command -v python3" in each for each in at.server.commands) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("breaks", [False, True])
 def test_all_pods_of_a_cluster_get_it(at: Places, tmp_path: Path, run: Recorded, breaks: bool) -> None:
     folder = cohort(at)
@@ -215,6 +222,7 @@ def refused_ports(monkeypatch: pytest.MonkeyPatch, sending: tuple[bool, ...] = (
     monkeypatch.setattr(commands, "line", line)
 
 
+@pytest.mark.slow
 def test_a_port_that_is_refused(at: Places, run: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     refused_ports(monkeypatch)
     cohort(at), cohort(at, "second")
@@ -249,6 +257,7 @@ def test_a_site_without_a_python_that_works(at: Places, run: Recorded) -> None:
     assert "ended without a word" in told["reason"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("which", "broken"),
     [
@@ -266,6 +275,7 @@ def test_what_breaks_in_the_middle_goes_on(at: Places, run: Recorded, tmp_path: 
     went_on(at, run, folder, "a copy was cut and goes on: a direct stream broke off: ")
 
 
+@pytest.mark.slow
 def test_connections_that_are_lost_in_the_middle(at: Places, run: Recorded, tmp_path: Path) -> None:
     hangs = f'"$real" "$@" | head -c 1500000; touch {tmp_path}/begun; sleep 30; exit 1'
     at.replace("tar", PACKING + ONCE.format(once=tmp_path / "once", broken=hangs))
@@ -283,6 +293,7 @@ def test_connections_that_are_lost_in_the_middle(at: Places, run: Recorded, tmp_
     went_on(at, run, folder, "a copy was cut and goes on: a direct stream broke off: ")
 
 
+@pytest.mark.slow
 def test_after_two_streams_that_broke_no_third_is_tried(at: Places, run: Recorded) -> None:
     for name in ("one", "two", "three"):
         cohort(at, name)
@@ -325,6 +336,7 @@ def test_a_copy_that_is_cancelled_leaves_nothing(at: Places, tmp_path: Path) -> 
     assert at.left() == []
 
 
+@pytest.mark.slow
 def test_no_command_line_and_no_file_has_a_key(
     at: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Recorded
 ) -> None:

@@ -55,6 +55,7 @@ def patched(monkeypatch: pytest.MonkeyPatch, place: str, does: str) -> None:
     monkeypatch.setattr(wire, "tree_program", lambda: text.replace(place, lines + place))
 
 
+@pytest.mark.slow
 def test_it_needs_no_tar_and_is_read_once(at: Places, run: Recorded, cohort: Path) -> None:
     at.replace("tar", "exit 2")
     sent(at)
@@ -70,6 +71,7 @@ def test_it_needs_no_tar_and_is_read_once(at: Places, run: Recorded, cohort: Pat
     assert run.notices == []
 
 
+@pytest.mark.slow
 def test_a_file_alone(at: Places, run: Recorded, cohort: Path) -> None:
     at.replace("tar", "exit 2")
     sent(at, f"cohort/{PATIENT}")
@@ -78,6 +80,7 @@ def test_a_file_alone(at: Places, run: Recorded, cohort: Path) -> None:
     assert run.transfers[0]["route"] == "direct"
 
 
+@pytest.mark.slow
 def test_bytes_that_are_not_those_that_were_read(
     at: Places, run: Recorded, cohort: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +93,7 @@ def test_bytes_that_are_not_those_that_were_read(
     assert run.transfers == []
 
 
+@pytest.mark.slow
 def test_a_sender_that_dies_in_the_middle(
     at: Places, run: Recorded, cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +117,7 @@ def test_a_disk_that_is_full_there(at: Places, run: Recorded, cohort: Path, monk
     assert at.left() == []
 
 
+@pytest.mark.slow
 def test_a_source_that_changes_is_sent_again(
     at: Places, run: Recorded, cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def failed(at: Places, kind: type[TransferFailed], *, route: Route = "from-drive
 # ---- what arrives
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_folder_arrives_as_it_is(at: Places, route: Route) -> None:
     folder = at.source / "-a folder's name"
@@ -126,6 +127,7 @@ def test_clocks_an_hour_apart_do_not_matter(at: Places) -> None:
     assert (at.target / "cohort" / f"{PATIENT}_0").stat().st_mtime > (folder / f"{PATIENT}_0").stat().st_mtime + 3000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cohort", "file"])
 def test_pods_that_share_a_file_system_unknown_to_us(at: Places, tmp_path: Path, name: str) -> None:
     folder = cohort(at)
@@ -253,6 +255,7 @@ def test_a_file_system_that_does_not_tell_its_room_is_tried(at: Places) -> None:
     assert at.left() == ["cohort"]
 
 
+@pytest.mark.slow
 def test_a_place_where_nothing_can_be_written(at: Places) -> None:
     cohort(at)
     at.target.rmdir()
@@ -308,6 +311,7 @@ def changing(at: Places, times: int) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_source_that_changes_once_is_sent_again(at: Places) -> None:
     folder = changing(at, 1)
     sent(at, "to-driver")
@@ -325,6 +329,7 @@ def test_a_file_that_goes_while_it_is_read(at: Places) -> None:
     assert tree(at.target / "cohort") == tree(folder)
 
 
+@pytest.mark.slow
 def test_a_source_that_changes_all_the_time_is_an_error(at: Places) -> None:
     changing(at, 9)
     assert "its files change while they are read" in failed(at, SourceChanged, route="to-driver")
@@ -362,6 +367,7 @@ def test_a_copy_that_is_cancelled_leaves_nothing(at: Places) -> None:
     assert at.left() == []
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_copy_that_breaks_makes_it_himself(at: Places) -> None:
     # Fault D2 of the engine: he waited for ever.
     at.replace("tar", UNPACKING + f'if mkdir {at.programs}/first; then sleep 1; exit 2; fi; exec "$real" "$@"')
@@ -390,6 +396,7 @@ def test_who_waits_for_a_copy_that_arrives_links_it(at: Places) -> None:
     assert tree(at.target / "one") == tree(at.target / "two") == tree(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("route", "most"),
     [
@@ -420,6 +427,7 @@ async def cut_while(at: Places, once: Path, work: Coroutine[Any, Any, Any]) -> A
     return await task
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("manager", [MedweaveDataManager, DefaultDataManager])
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_copy_whose_connection_is_lost_is_made_again(at: Places, tmp_path: Path, route: Route, manager: type) -> None:
@@ -431,6 +439,7 @@ def test_a_copy_whose_connection_is_lost_is_made_again(at: Places, tmp_path: Pat
     assert [each for each in at.left() if manager is MedweaveDataManager or not each.startswith(".")] == ["cohort"]
 
 
+@pytest.mark.slow
 def test_a_question_whose_connection_is_lost_is_asked_again_and_a_change_is_not(at: Places, tmp_path: Path) -> None:
     async def ask(each: Places, *words: str) -> Any:
         site = each.places()["site"]

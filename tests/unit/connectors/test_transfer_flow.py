@@ -65,6 +65,7 @@ def test_progress_is_a_line_and_an_event(tmp_path: Path, capsys: pytest.CaptureF
     assert event["data"] == {"from": "hospital", "bytes": 5, "total_bytes": 9, "rate": 1, "text": "5.0/9.0 MiB"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ["from-driver", "direct"])
 def test_a_long_copy_is_told_on_each_route(
     at: Places, run: Recorded, monkeypatch: pytest.MonkeyPatch, route: str
@@ -106,6 +107,7 @@ def test_without_a_limit_nothing_waits() -> None:
     asyncio.run(asyncio.wait_for(act(), 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ["from-driver", "to-driver", "through-driver", "direct"])
 def test_a_limit_is_kept_on_each_route(at: Places, run: Recorded, route: str) -> None:
     (at.source / "scan").write_bytes(os.urandom(4 * MIB))
@@ -117,6 +119,7 @@ def test_a_limit_is_kept_on_each_route(at: Places, run: Recorded, route: str) ->
     assert run.transfers[0]["route"] == route
 
 
+@pytest.mark.slow
 def test_two_copies_at_once_share_the_limit(at: Places, run: Recorded) -> None:
     # One goes straight, the other from this machine: 2 MiB each, 2 MiB/s for both of them.
     for name in ("one", "two"):

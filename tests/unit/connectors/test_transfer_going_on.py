@@ -131,6 +131,7 @@ def told(run: Recorded, route: str) -> dict[str, Any]:
 # ---- what is cut goes on
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_large_file_whose_connection_is_lost_three_times(
     at: Places, run: Recorded, route: Route, monkeypatch: pytest.MonkeyPatch
@@ -152,6 +153,7 @@ def test_a_large_file_whose_connection_is_lost_three_times(
     assert sum("a copy was cut and goes on" in each for each in run.notices) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ROUTES)
 def test_many_small_files_whose_connection_is_lost(at: Places, run: Recorded, route: Route) -> None:
     folder = many(at, 1800)  # of 16 MiB, since what is on the line or in a block when it is cut are 3.4 MiB at most
@@ -168,6 +170,7 @@ def test_many_small_files_whose_connection_is_lost(at: Places, run: Recorded, ro
     assert told(run, route)["again_bytes"] < all_bytes / 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("by_tar")
 def test_a_file_in_a_folder_that_is_cut(at: Places, run: Recorded) -> None:
     folder = many(at, 20)
@@ -179,6 +182,7 @@ def test_a_file_in_a_folder_that_is_cut(at: Places, run: Recorded) -> None:
     assert told(run, "from-driver")["again_bytes"] < 3 * MIB
 
 
+@pytest.mark.slow
 def test_a_straight_copy_goes_on_straight(at: Places, run: Recorded) -> None:
     file = large(at)
     moments = [has_arrived(at, part * LARGE_BYTES // 4) for part in (1, 2, 3)]
@@ -188,6 +192,7 @@ def test_a_straight_copy_goes_on_straight(at: Places, run: Recorded) -> None:
     assert told(run, "direct")["again_bytes"] <= MOST_AGAIN_BYTES
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("by_tar")
 def test_a_straight_copy_that_breaks_twice_goes_on_through_the_driver(at: Places, run: Recorded) -> None:
     file = large(at, 16 * MIB)
@@ -205,6 +210,7 @@ def test_a_straight_copy_that_breaks_twice_goes_on_through_the_driver(at: Places
     assert any("11." in each and "MiB are still to come" in each for each in run.notices), run.notices
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("back", [False, True])
 def test_a_file_of_a_pod_whose_connection_is_lost(at: Places, run: Recorded, tmp_path: Path, back: bool) -> None:
     file = large(at)
@@ -226,6 +232,7 @@ def test_a_file_of_a_pod_whose_connection_is_lost(at: Places, run: Recorded, tmp
     assert told(run, "to-driver" if back else "from-driver")["again_bytes"] <= MOST_AGAIN_BYTES
 
 
+@pytest.mark.slow
 def test_two_pods_of_which_one_is_cut(at: Places, run: Recorded, tmp_path: Path) -> None:
     file = large(at, 32 * MIB)
 
@@ -243,6 +250,7 @@ def test_two_pods_of_which_one_is_cut(at: Places, run: Recorded, tmp_path: Path)
     assert at.left() == ["scan"]
 
 
+@pytest.mark.slow
 def test_what_a_store_lacks_goes_on_too(at: Places, run: Recorded) -> None:
     folder = many(at, 30)
     at.target = at.target / run.run_id / "job"
@@ -269,6 +277,7 @@ def test_what_a_store_lacks_goes_on_too(at: Places, run: Recorded) -> None:
 # ---- what may have happened meanwhile
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("by_tar")
 def test_who_still_writes_after_the_cut_spoils_nothing(at: Places, run: Recorded) -> None:
     # Its connection is lost, and it wakes up when the copy goes on: it makes anew what it has made before, and gives that up.
@@ -285,6 +294,7 @@ def test_who_still_writes_after_the_cut_spoils_nothing(at: Places, run: Recorded
     assert sum("xpf" in each for each in at.server.commands) == 1, "nothing had to be sent whole once more"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("by_tar")
 def test_a_source_that_changes_after_the_cut(at: Places, run: Recorded) -> None:
     file = large(at, 16 * MIB)
@@ -302,6 +312,7 @@ def test_a_source_that_changes_after_the_cut(at: Places, run: Recorded) -> None:
     assert at.left() == ["scan"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("by_tar")
 @pytest.mark.parametrize("always", [False, True])
 def test_a_byte_that_is_flipped_in_what_had_arrived(at: Places, run: Recorded, always: bool) -> None:
@@ -321,6 +332,7 @@ def test_a_byte_that_is_flipped_in_what_had_arrived(at: Places, run: Recorded, a
     assert told(run, "from-driver")["again_bytes"] >= 9_000_000 - MIB
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("by_tar")
 def test_a_destination_that_does_not_come_back(at: Places, run: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("medweave_connectors.ssh.sessions.PAUSES_S", (0.1,))
@@ -351,6 +363,7 @@ def test_a_disk_that_fills_up_is_no_cut(at: Places, run: Recorded) -> None:
     assert at.left() == []
 
 
+@pytest.mark.slow
 def test_a_source_that_sends_more_than_the_end_of_a_file(at: Places, run: Recorded) -> None:
     large(at, 16 * MIB)
     hangs(at, PACKS, '"$real" "$@" | head -c 9000000')

@@ -56,6 +56,7 @@ def listed(path: Path) -> Manifest:
     return manifest.parse(printed(path))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     files=st.dictionaries(NAMES, st.binary(max_size=100), max_size=5),
@@ -121,6 +122,7 @@ SUMS = (f"{'0' * 64}  .//a\n", f"{'1' * 64}  .//b/c d\n")
 WHOLE = "\0".join(("/x y", "".join(LINES), "".join(SUMS), "end 0\n")).encode()
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(data=st.data())
 def test_a_listing_that_was_tampered_with_is_refused_or_another_one(data: st.DataObject) -> None:
@@ -153,6 +155,7 @@ def _only_folders_differ(one: dict[str, tuple[Kind, int, str]], other: dict[str,
     ) and (one.keys() == other.keys())
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_of_what_is_damaged_on_the_way_nothing_is_taken(data: st.DataObject) -> None:
@@ -180,6 +183,7 @@ def test_a_listing_of_no_name_is_refused(real: str) -> None:
         manifest.parse(as_printed("\0".join((real, line, "", "end 0\n")).encode()))
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(max_size=60) | st.from_regex(r"medweave-place (new|below) (\d{1,6000}|unknown)\.", fullmatch=True))
 def test_what_a_site_says_of_its_room_never_breaks(text: str) -> None:
@@ -187,6 +191,7 @@ def test_what_a_site_says_of_its_room_never_breaks(text: str) -> None:
     assert told is None or told.free_bytes is None or told.free_bytes >= 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("python", ["", "exit 1", None], ids=["works", "fails", "is quick"])
 def test_large_files_have_the_same_digests_whoever_makes_them(tmp_path: Path, python: str | None) -> None:
     folder, programs = tmp_path / "folder", tmp_path / "programs"
@@ -389,6 +394,7 @@ def tools(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return str(folder)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=RAW, tree=TREES, data=st.data())
 @example(name="\\a", tree={"\\n": b"1", "n": b"2", "-C": {"--": b"3"}, "\n": b"4", "\udcff": {}}, data=None)

@@ -48,6 +48,7 @@ def test_what_is_sent_to_a_site_is_python_of_its_version() -> None:
 # ---- what it reads
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     files=st.dictionaries(NAMES, st.tuples(st.binary(max_size=20), st.booleans()), min_size=1, max_size=4),
@@ -145,6 +146,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
         yield Runs(at, tmp_path / "work", monkeypatch)
 
 
+@pytest.mark.slow
 def test_a_tree_that_the_store_knows_is_made_by_one_program(runs: Runs) -> None:
     assert runs.send() == NUM_FILES
     (tree,) = runs.trees
@@ -155,6 +157,7 @@ def test_a_tree_that_the_store_knows_is_made_by_one_program(runs: Runs) -> None:
     assert {each.stat().st_mode & 0o222 for each in runs.at.target.rglob("*") if each.is_file()} == {0}
 
 
+@pytest.mark.slow
 def test_what_was_read_in_an_earlier_run_is_looked_at_only(runs: Runs) -> None:
     runs.send()
     before = runs.at.asked["laptop"]
@@ -168,6 +171,7 @@ def test_what_was_read_in_an_earlier_run_is_looked_at_only(runs: Runs) -> None:
     assert runs.send() == 1
 
 
+@pytest.mark.slow
 def test_a_wrong_memory_is_put_right_by_what_is_read(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     # As if a disk had changed a file here: what the store has not got is read, and sent as it is.
     runs.send()
@@ -183,6 +187,7 @@ def test_a_wrong_memory_is_put_right_by_what_is_read(runs: Runs, monkeypatch: py
     assert runs.send() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", [1, 2])
 def test_a_site_without_python3_sends_nothing_twice_either(runs: Runs, when: int) -> None:
     if when == 1:
@@ -196,6 +201,7 @@ def test_a_site_without_python3_sends_nothing_twice_either(runs: Runs, when: int
     assert len(runs.trees) == 1, "kept as soon as it can be"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoiled", ["a tree", "no tree", "a file", "no file"])
 def test_what_is_wrong_in_the_store_is_sent(runs: Runs, spoiled: str) -> None:
     runs.send()
@@ -212,6 +218,7 @@ def test_what_is_wrong_in_the_store_is_sent(runs: Runs, spoiled: str) -> None:
     assert runs.send() == 0
 
 
+@pytest.mark.slow
 def test_of_a_cohort_that_grew_the_new_tree_is_kept(runs: Runs) -> None:
     runs.send()
     (runs.cohort / "new").write_bytes(b"new")
@@ -221,6 +228,7 @@ def test_of_a_cohort_that_grew_the_new_tree_is_kept(runs: Runs) -> None:
     assert runs.send() == 0
 
 
+@pytest.mark.slow
 def test_what_stands_ready_becomes_the_folder_of_the_next_run(runs: Runs) -> None:
     runs.send()
     for _ in range(2):
@@ -230,6 +238,7 @@ def test_what_stands_ready_becomes_the_folder_of_the_next_run(runs: Runs) -> Non
     assert runs.ready().stat().st_ino != ready, "there is another one for the run after it"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoiled", ["a byte", "a file more", "a file less", "a folder more", "nothing there"])
 def test_what_stands_ready_and_is_wrong_is_not_taken(runs: Runs, spoiled: str) -> None:
     runs.send()
@@ -250,6 +259,7 @@ def test_what_stands_ready_and_is_wrong_is_not_taken(runs: Runs, spoiled: str) -
     assert content_of(runs.ready()) == content_of(runs.cohort), "a right one takes its place"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["an empty folder", "less than before", "other permissions"])
 def test_a_folder_whose_folders_have_changed_is_another_one(runs: Runs, change: str) -> None:
     empty, case = runs.cohort / "empty", runs.cohort / "case 0"
@@ -268,6 +278,7 @@ def test_a_folder_whose_folders_have_changed_is_another_one(runs: Runs, change: 
     assert arrived.stat().st_mode & 0o777 == case.stat().st_mode & 0o777
 
 
+@pytest.mark.slow
 def test_another_folder_than_the_last_time_leaves_what_stands_ready(runs: Runs) -> None:
     runs.send()
     before = runs.ready()
@@ -276,6 +287,7 @@ def test_another_folder_than_the_last_time_leaves_what_stands_ready(runs: Runs) 
     assert before.exists()
 
 
+@pytest.mark.slow
 def test_a_store_that_was_full_has_it_ready_all_the_same(runs: Runs) -> None:
     # A run brings the store back to its limit, for which what stands ready goes first.
     runs.at.settings["storeGiB"] = 0.5 / 1024
@@ -291,6 +303,7 @@ def test_a_store_that_was_full_has_it_ready_all_the_same(runs: Runs) -> None:
     assert content_of(runs.ready()) == content_of(runs.cohort)
 
 
+@pytest.mark.slow
 def test_of_two_that_make_a_folder_ready_one_does(runs: Runs) -> None:
     runs.send()
     (tree,), spare = runs.trees, runs.ready()
@@ -303,6 +316,7 @@ def test_of_two_that_make_a_folder_ready_one_does(runs: Runs) -> None:
     assert [each.name for each in tree.parent.iterdir() if each.is_dir()] == [spare.name]
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_a_folder_that_could_not_be_made_ready(runs: Runs) -> None:
     runs.send()
     (tree,), spare = runs.trees, runs.ready()
@@ -313,6 +327,7 @@ def test_nothing_is_left_of_a_folder_that_could_not_be_made_ready(runs: Runs) ->
     assert [each for each in tree.parent.iterdir() if each.is_dir()] == []
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_file_system_is_not_copied_there(tmp_path: Path) -> None:
     at, tree, elsewhere = Store(str(tmp_path), 1), "0" * 64, Path(tempfile.mkdtemp(dir="/dev/shm"))
     ready = tmp_path / store.NO_CLASS / "lists" / "00" / ("0" * 62 + ".spare")
@@ -325,6 +340,7 @@ def test_a_folder_of_another_file_system_is_not_copied_there(tmp_path: Path) -> 
         shutil.rmtree(elsewhere)
 
 
+@pytest.mark.slow
 def test_who_cleans_a_run_removes_the_names_that_came_with_it(runs: Runs) -> None:
     runs.send()
     runs.ready()

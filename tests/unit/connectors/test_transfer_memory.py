@@ -60,6 +60,7 @@ def growth_mib(at: Places, folder: Path, source: str, target: str, name: str) ->
     return float(told.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "target"),
     [("laptop", "site"), ("site", "laptop"), ("laptop", "pods"), ("pods", "laptop"), ("pods", "site")],
@@ -72,6 +73,7 @@ def test_a_large_file_waits_for_the_slowest(at: Places, tmp_path: Path, source: 
     assert growth_mib(at, tmp_path, source, target, "scan") <= MOST_MIB
 
 
+@pytest.mark.slow
 def test_many_small_files(at: Places, tmp_path: Path) -> None:
     (at.source / "cohort").mkdir()
     for n in range(20_000):

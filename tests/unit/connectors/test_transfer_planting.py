@@ -56,6 +56,7 @@ def written(root: Path, files: dict[str, tuple[bytes, int]], folders: set[str]) 
 # ---- what lies here
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(files=FILES, folders=st.sets(NAMES, max_size=2))
 def test_this_machine_looks_as_its_programs_do(files: dict[str, tuple[bytes, int]], folders: set[str]) -> None:
@@ -100,6 +101,7 @@ def test_what_is_sent_to_a_site_is_python_of_its_version() -> None:
     assert "import medweave" not in wire.program().decode()
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(files=FILES, folders=st.sets(NAMES, max_size=2), size=st.integers(1, 200), keeps=st.booleans())
 def test_what_arrives_is_what_lay_there(
@@ -131,6 +133,7 @@ def test_what_arrives_is_what_lay_there(
             assert held == {content for content, _ in files.values()}
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     content=st.binary(max_size=300), size=st.integers(1, 200), mode=st.sampled_from([0o644, 0o755]), keeps=st.booleans()
@@ -201,6 +204,7 @@ def test_a_disk_that_could_not_write_is_told_though_it_says_so_once(
     assert not (tmp_path / "note").exists()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_what_another_site_says_it_has_sent_is_only_read(data: st.DataObject) -> None:

@@ -91,6 +91,7 @@ def spoiled_on_the_way(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 FLIP = "import sys; d = bytearray(sys.stdin.buffer.read()); d[-100] ^= 1; sys.stdout.buffer.write(d)"
 
 
+@pytest.mark.slow
 def test_many_files_arrive_and_are_kept_without_tar(cohort: Cohort) -> None:
     cohort.send()
     trees = (cohort.workdir / STORE).glob
@@ -102,6 +103,7 @@ def test_many_files_arrive_and_are_kept_without_tar(cohort: Cohort) -> None:
     assert names == {3}, "of the copy, of the store, and of what stands ready for the next one"
 
 
+@pytest.mark.slow
 def test_the_site_is_asked_while_this_machine_looks(cohort: Cohort, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, look, ask = threading.Event(), looked_here.look, routes.Routes.ask
 
@@ -118,6 +120,7 @@ def test_the_site_is_asked_while_this_machine_looks(cohort: Cohort, monkeypatch:
     cohort.send()
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_same_waits_for_the_names_of_the_one_before(cohort: Cohort) -> None:
     cohort.at.replace("nice", 'sleep 1; exec "$@"')
     cohort.send()
@@ -128,6 +131,7 @@ def test_a_copy_of_the_same_waits_for_the_names_of_the_one_before(cohort: Cohort
     assert cohort.told["num_bytes"] == 0
 
 
+@pytest.mark.slow
 def test_names_that_never_came_are_not_waited_for(cohort: Cohort) -> None:
     cohort.at.replace("nice", "exit 1")
     cohort.send()
@@ -142,6 +146,7 @@ def test_names_that_never_came_are_not_waited_for(cohort: Cohort) -> None:
     assert waiting.with_suffix("").exists()
 
 
+@pytest.mark.slow
 def test_a_copy_that_may_be_written_to_is_nobody_elses(cohort: Cohort) -> None:
     cohort.send(writable=True)
     files = [each for each in (cohort.at.target / "cohort").rglob("*") if each.is_file()]
@@ -149,6 +154,7 @@ def test_a_copy_that_may_be_written_to_is_nobody_elses(cohort: Cohort) -> None:
     assert {each.stat().st_nlink for each in files} == {1}
 
 
+@pytest.mark.slow
 def test_a_folder_that_nobody_may_write_to_arrives_so(cohort: Cohort) -> None:
     (cohort.folder / f"{PATIENT} 1").chmod(0o555)
     cohort.at.replace("tar", 'exec "$real" "$@"')  # which sets the mode in the end
@@ -156,6 +162,7 @@ def test_a_folder_that_nobody_may_write_to_arrives_so(cohort: Cohort) -> None:
     assert (cohort.at.target / "cohort" / f"{PATIENT} 1").stat().st_mode & 0o777 == 0o555
 
 
+@pytest.mark.slow
 def test_few_bytes_in_many_files_go_by_tar_after_a_larger_copy(cohort: Cohort, monkeypatch: pytest.MonkeyPatch) -> None:
     """A site is asked once what it can; whoever sends little does not ask, and sends no blocks."""
     cohort.at.replace("tar", 'exec "$real" "$@"')
@@ -187,6 +194,7 @@ def large(cohort: Cohort) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_large_files_arrive_and_are_kept_without_tar(cohort: Cohort) -> None:
     large(cohort)
     cohort.send()
@@ -200,6 +208,7 @@ def test_large_files_arrive_and_are_kept_without_tar(cohort: Cohort) -> None:
     assert cohort.told["num_bytes"] == 0
 
 
+@pytest.mark.slow
 def test_a_large_file_arrives_alone(cohort: Cohort) -> None:
     file = large(cohort)
     cohort.at.at_work(lambda each: each.send("from-driver", "cohort/large"))
@@ -207,18 +216,21 @@ def test_a_large_file_arrives_alone(cohort: Cohort) -> None:
     assert found.read_bytes() == file.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_byte_of_a_large_file_flipped_on_the_way_is_noticed(cohort: Cohort, monkeypatch: pytest.MonkeyPatch) -> None:
     large(cohort)
     spoiled_on_the_way(monkeypatch, FLIP.replace("-100", "-99999"))
     assert "1 of 2 files with other content" in cohort.failed()
 
 
+@pytest.mark.slow
 def test_a_byte_flipped_on_the_way_is_noticed(cohort: Cohort, monkeypatch: pytest.MonkeyPatch) -> None:
     spoiled_on_the_way(monkeypatch, FLIP)
     assert f"1 of {NUM_FILES} files with other content" in cohort.failed()
     assert not list((cohort.workdir / STORE).glob("*/lists/*/*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script", [FLIP.replace("d[-100] ^= 1", "del d[-5000:]"), "import sys; sys.stdin.buffer.read(9999)"]
 )
@@ -227,6 +239,7 @@ def test_a_stream_that_ends_too_soon_is_no_copy(cohort: Cohort, monkeypatch: pyt
     assert "broke off" in cohort.failed()
 
 
+@pytest.mark.slow
 def test_a_program_that_dies_there_in_the_middle(cohort: Cohort) -> None:
     cohort.at.replace(
         "python3", 'case "$*" in *" plant "*) head -c 90000 >/dev/null; exit 9 ;; esac; exec "$real" "$@"'
@@ -252,6 +265,7 @@ def changing(
     return tries
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_bytes", "tries"), [(400, [0]), (399, [0]), (5000, [0, 1])])
 def test_a_file_that_changed_before_it_was_sent_arrives_as_it_is(
     cohort: Cohort, monkeypatch: pytest.MonkeyPatch, num_bytes: int, tries: list[int]
@@ -262,6 +276,7 @@ def test_a_file_that_changed_before_it_was_sent_arrives_as_it_is(
     assert made == tries
 
 
+@pytest.mark.slow
 def test_what_changes_while_it_is_read_is_sent_again(cohort: Cohort, monkeypatch: pytest.MonkeyPatch) -> None:
     tries = changing(cohort, monkeypatch, ["sh", "-c", "exit 1"])
     cohort.send()
@@ -289,6 +304,7 @@ def test_who_reads_notices_who_writes(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.slow
 def test_a_file_that_may_not_be_read(cohort: Cohort, monkeypatch: pytest.MonkeyPatch) -> None:
     piece = Tree.by_this_machine
 
@@ -303,6 +319,7 @@ def test_a_file_that_may_not_be_read(cohort: Cohort, monkeypatch: pytest.MonkeyP
     cohort.failed(SourceUnreadable)
 
 
+@pytest.mark.slow
 def test_a_connection_that_is_lost_goes_on(cohort: Cohort, monkeypatch: pytest.MonkeyPatch) -> None:
     cohort.at.replace("tar", 'exec "$real" "$@"')  # what is missing goes by tar
     whole = wire.Passing._read

@@ -83,6 +83,7 @@ def after(sent: Manifest, rest: Rest, there: Manifest) -> dict[str, tuple[Kind, 
     return {path: (kind, size if kind == Kind.FILE else 0) for path, (kind, size) in found.items()}
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_what_is_missing_makes_each_place_whole(data: st.DataObject) -> None:
     sent = data.draw(sources())
@@ -95,6 +96,7 @@ def test_what_is_missing_makes_each_place_whole(data: st.DataObject) -> None:
     assert set(rest.files).isdisjoint(rest.ends)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_nothing_is_sent_that_each_place_has(data: st.DataObject) -> None:
     sent = data.draw(sources())

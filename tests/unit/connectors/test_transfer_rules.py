@@ -87,6 +87,7 @@ def refused(folder: Path, server: SSHServer) -> str:
     return end.stderr[end.stderr.index(told[0]) :]
 
 
+@pytest.mark.slow
 def test_what_a_site_may_not_hold_is_not_sent_whatever_the_binding_says(server: SSHServer, tmp_path: Path) -> None:
     write(tmp_path, server, rules(["derived", "model"]))
     told = refused(tmp_path, server)
@@ -97,6 +98,7 @@ def test_what_a_site_may_not_hold_is_not_sent_whatever_the_binding_says(server: 
     assert PATIENT not in told.partition("do:")[0]
 
 
+@pytest.mark.slow
 def test_a_site_that_may_hold_it_gets_it(server: SSHServer, tmp_path: Path) -> None:
     write(tmp_path, server, rules(ALL))
     end = ended(tmp_path)
@@ -104,6 +106,7 @@ def test_a_site_that_may_hold_it_gets_it(server: SSHServer, tmp_path: Path) -> N
     assert (tmp_path / "results" / "result.txt").read_text().strip() == "4"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [None, {"carries": {}, "mayHold": {}, "driver": []}], ids=["no rules", "empty rules"])
 def test_without_rules_nothing_is_asked_and_with_empty_ones_nothing_is_allowed(
     server: SSHServer, tmp_path: Path, given: dict[str, Any] | None
@@ -115,6 +118,7 @@ def test_without_rules_nothing_is_asked_and_with_empty_ones_nothing_is_allowed(
         assert "'there' may hold nothing" in refused(tmp_path, server)
 
 
+@pytest.mark.slow
 def test_a_file_keeps_the_class_that_it_came_with(server: SSHServer, tmp_path: Path) -> None:
     # The port of the step says something else of it than the workflow's own input.
     carries = CARRIES | {"/made": {"cohort": "aggregate", "result": "aggregate"}}
@@ -122,6 +126,7 @@ def test_a_file_keeps_the_class_that_it_came_with(server: SSHServer, tmp_path: P
     assert "seen:     identified data" in refused(tmp_path, server)
 
 
+@pytest.mark.slow
 def test_a_file_keeps_the_class_of_the_step_that_wrote_it(server: SSHServer, tmp_path: Path) -> None:
     copy = tool(f'echo scan > {PATIENT}; ln "{PATIENT}" result.txt') | {
         "outputs": {"result": {"type": "File", "outputBinding": {"glob": PATIENT}}}
@@ -141,6 +146,7 @@ def test_a_file_keeps_the_class_of_the_step_that_wrote_it(server: SSHServer, tmp
     assert "/made: its input cohort was not sent" in refused(tmp_path, server)
 
 
+@pytest.mark.slow
 def test_what_nobody_has_said_anything_about_is_not_sent(server: SSHServer, tmp_path: Path) -> None:
     write(tmp_path, server, rules(ALL, carries={"/": {"result": "derived"}, "/made": {"result": "derived"}}))
     told = refused(tmp_path, server)
@@ -148,6 +154,7 @@ def test_what_nobody_has_said_anything_about_is_not_sent(server: SSHServer, tmp_
     assert "do:       give it a class in `holds` of the workflow's roles.yml" in told
 
 
+@pytest.mark.slow
 def test_a_file_that_is_only_in_a_token_is_not_written_there(server: SSHServer, tmp_path: Path) -> None:
     literal = {"source": "cohort", "valueFrom": '$({class: "File", basename: self.basename, contents: "scan"})'}
     steps = {
@@ -162,6 +169,7 @@ def test_a_file_that_is_only_in_a_token_is_not_written_there(server: SSHServer, 
     assert "/made: its input cohort was not sent" in refused(tmp_path, server)
 
 
+@pytest.mark.slow
 def test_a_result_that_this_machine_may_not_hold_stays_where_it_is(server: SSHServer, tmp_path: Path) -> None:
     write(tmp_path, server, rules(ALL, driver=["aggregate"]))
     end = ended(tmp_path)

@@ -44,6 +44,7 @@ def write(folder: Path, server: SSHServer, script: str) -> None:
     document.write_text(document.read_text(encoding="utf-8").replace(AS_FILE, AS_FOLDER), encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_what_arrives_is_counted(server: SSHServer, tmp_path: Path) -> None:
     write(tmp_path, server, MAKE)
     ended = run(tmp_path, environment={"SITE": str(tmp_path / "site")})
@@ -55,6 +56,7 @@ def test_what_arrives_is_counted(server: SSHServer, tmp_path: Path) -> None:
     assert str(tmp_path) not in (ended.record / "events.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_a_copy_that_is_not_whole_fails_the_run_and_is_removed(server: SSHServer, tmp_path: Path) -> None:
     # Fault D1 of the engine: what arrived of a folder is never looked at; the run would end well.
     programs = tmp_path / "programs"
@@ -70,6 +72,7 @@ def test_a_copy_that_is_not_whole_fails_the_run_and_is_removed(server: SSHServer
     assert ended.of_type("transfer.ended") == []
 
 
+@pytest.mark.slow
 def test_a_folder_that_a_site_has_already_is_linked_and_stays_as_it_is(server: SSHServer, tmp_path: Path) -> None:
     # The engine sent each part of a linked folder once more, through the link, into the first step's own input.
     make = "mkdir -p result/part/deep; echo one > result/one; echo two > result/part/two; echo three > result/part/deep/three"
@@ -111,6 +114,7 @@ def test_a_folder_that_a_site_has_already_is_linked_and_stays_as_it_is(server: S
     assert [facts["files"] for facts in sent] == [3], "once, as a whole"
 
 
+@pytest.mark.slow
 def test_what_a_site_got_from_an_earlier_run_is_not_sent_again(server: SSHServer, tmp_path: Path) -> None:
     script = 'echo {} > run_report.json; cp -r "$1" result'
     deployments = {"here": LOCAL, "there": ssh_site(server.port, "${SITE}")}
@@ -136,6 +140,7 @@ def test_what_a_site_got_from_an_earlier_run_is_not_sent_again(server: SSHServer
         assert [each.name for each in site.iterdir()] == [".medweave-store"], "the run's own folder is removed"
 
 
+@pytest.mark.slow
 def test_a_folder_goes_to_a_slurm_site_and_another_one_comes_back(tmp_path: Path) -> None:
     # Its connector wraps the login node's, which makes the copies.
     with fake_cluster(tmp_path) as cluster:

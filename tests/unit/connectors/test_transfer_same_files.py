@@ -81,6 +81,7 @@ def in_a_run(at: Places, run: Recorded) -> None:
 # ---- they see the same
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tools", ["gnu", "busybox"])
 def test_a_copy_is_made_where_the_files_lie(at: Places, run: Recorded, tools: str) -> None:
     if tools == "busybox":
@@ -118,6 +119,7 @@ def test_what_nobody_may_write_to_in_a_runs_folder_is_linked(at: Places, run: Re
     assert same(folder, at.target / "cohort")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("why", ["its owner may write to a file", "the copy is to be written to", "another's", "own"])
 def test_what_somebody_may_write_to_is_copied(at: Places, run: Recorded, why: str) -> None:
     if why != "own":  # outside of the folder of a run
@@ -149,6 +151,7 @@ def test_where_links_cannot_be_made_it_is_copied(at: Places, run: Recorded) -> N
     assert same(folder, at.target / "cohort")
 
 
+@pytest.mark.slow
 def test_what_a_store_lacks_is_copied_there_too(at: Places, run: Recorded) -> None:
     folder = cohort(at)
     at.target = at.target / run.run_id / "job"
@@ -170,6 +173,7 @@ def test_what_a_store_lacks_is_copied_there_too(at: Places, run: Recorded) -> No
     assert not any("python3" in each for each in at.server.commands), "no program was started for it"
 
 
+@pytest.mark.slow
 def test_pods_that_see_one_folder_copy_it_once(at: Places, tmp_path: Path, run: Recorded) -> None:
     folder = cohort(at)
     times = at.programs / "times"
@@ -208,6 +212,7 @@ def to_pods(at: Places, tmp_path: Path, script: str, program: str, *names: str) 
         at.at_work(act)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["-L", "-c"], ids=["other files under the path", "another folder of that name"])
 def test_who_sees_something_else_gets_it_sent(at: Places, tmp_path: Path, run: Recorded, which: str) -> None:
     folder = cohort(at)
@@ -219,6 +224,7 @@ def test_who_sees_something_else_gets_it_sent(at: Places, tmp_path: Path, run: R
     assert [each["route"] for each in run.transfers] == ["direct"]
 
 
+@pytest.mark.slow
 def test_who_sees_an_older_state_gets_it_sent(at: Places, tmp_path: Path, run: Recorded) -> None:
     # As a client of NFS may for some seconds: a file of the folder is not shown yet.
     folder = cohort(at)
@@ -228,6 +234,7 @@ def test_who_sees_an_older_state_gets_it_sent(at: Places, tmp_path: Path, run: R
     assert [each["route"] for each in run.transfers] == ["direct"]
 
 
+@pytest.mark.slow
 def test_a_source_that_sees_nothing_of_it_is_asked_once(at: Places, run: Recorded) -> None:
     for name in ("cohort", "second"):
         cohort(at, name)
@@ -238,6 +245,7 @@ def test_a_source_that_sees_nothing_of_it_is_asked_once(at: Places, run: Recorde
     assert len(asked.read_text()) == 1
 
 
+@pytest.mark.slow
 def test_another_user_without_rights_gets_it_sent(at: Places, run: Recorded) -> None:
     if os.getuid():
         pytest.skip("only root can be another user")

@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +28,7 @@ def told(path: Path) -> str | None:
     return seal.of(manifest.parse(listing))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     files=st.dictionaries(NAMES, st.binary(max_size=20), min_size=1, max_size=4),

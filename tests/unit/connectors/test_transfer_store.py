@@ -93,6 +93,7 @@ def size(folder: Path) -> int:
 # ---- what a later run finds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ["from-driver", "through-driver"])
 def test_a_second_run_is_sent_nothing(each_kind: Runs, route: Route) -> None:
     runs = each_kind
@@ -109,6 +110,7 @@ def test_a_second_run_is_sent_nothing(each_kind: Runs, route: Route) -> None:
     assert runs.root.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.slow
 def test_what_was_sent_stays_after_its_run(each_kind: Runs) -> None:
     runs = each_kind
     folder = cohort(runs.at)
@@ -128,6 +130,7 @@ def test_a_file_alone_under_whatever_name_it_comes(runs: Runs) -> None:
     assert (runs.at.target / "two\nlines").read_bytes() == b"content"
 
 
+@pytest.mark.slow
 def test_names_of_two_lines_are_sent_once_too(runs: Runs) -> None:
     # No seal can be told of them: what the store gave is listed.
     folder = cohort(runs.at)
@@ -138,6 +141,7 @@ def test_names_of_two_lines_are_sent_once_too(runs: Runs) -> None:
     assert tree(runs.at.target / "cohort") == tree(folder)
 
 
+@pytest.mark.slow
 def test_of_a_cohort_that_grew_only_what_is_new_is_sent(each_kind: Runs) -> None:
     runs = each_kind
     folder = cohort(runs.at)
@@ -152,6 +156,7 @@ def test_of_a_cohort_that_grew_only_what_is_new_is_sent(each_kind: Runs) -> None
     assert runs.send("cohort")[0] == 0
 
 
+@pytest.mark.slow
 def test_nothing_is_given_to_a_copy_of_another_class(each_kind: Runs) -> None:
     runs, port = each_kind, Port("/step", "input")
     folder = cohort(runs.at)
@@ -173,6 +178,7 @@ def test_nothing_is_given_to_a_copy_of_another_class(each_kind: Runs) -> None:
     assert sum(map(len, inodes)) == len(set().union(*inodes)), "no file is shared"
 
 
+@pytest.mark.slow
 def test_many_new_files_take_several_commands(runs: Runs) -> None:
     folder = cohort(runs.at)
     runs.send("cohort")
@@ -200,6 +206,7 @@ def test_two_copies_of_the_same_at_once(runs: Runs) -> None:
             assert tree(runs.at.target / name) == tree(folder)
 
 
+@pytest.mark.slow
 def test_what_may_be_written_to_has_no_part_in_it(runs: Runs) -> None:
     folder = cohort(runs.at)
     runs.send("cohort", writable=True)
@@ -230,6 +237,7 @@ def test_a_copy_that_may_be_written_to_of_what_the_store_gave(runs: Runs) -> Non
 # ---- what may be wrong with it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forged", [False, True])
 def test_a_byte_that_is_flipped_in_the_store(each_kind: Runs, forged: bool) -> None:
     # Each of its files is read whenever it is used: a time that has been set back hides nothing.
@@ -260,6 +268,7 @@ def test_what_the_store_lost_meanwhile_is_sent(runs: Runs) -> None:
     assert tree(runs.at.target / "cohort") == tree(folder)
 
 
+@pytest.mark.slow
 def test_where_the_rest_does_not_come_alone_all_of_it_is_sent(runs: Runs) -> None:
     folder = cohort(runs.at)
     runs.send("cohort")
@@ -314,6 +323,7 @@ def test_a_folder_that_is_not_ours_is_no_store(runs: Runs, spoiled: str) -> None
     assert runs.blobs() == []
 
 
+@pytest.mark.slow
 def test_a_file_system_without_links_has_no_store(runs: Runs) -> None:
     folder = cohort(runs.at)
     runs.at.replace("tar", 'case "$1" in xzpf) exit 2;; esac; exec "$real" "$@"')

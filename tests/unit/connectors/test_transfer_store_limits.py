@@ -85,6 +85,7 @@ def test_what_stands_ready_for_a_next_run_goes_before_all_of_them(
     assert ("".join(names()), [each.exists() for each in spares]) == (left, [stands] * 2)
 
 
+@pytest.mark.slow
 def test_a_run_brings_a_store_back_to_its_limit(runs: Runs) -> None:
     for n in range(3):
         (runs.at.source / f"scan{n}").write_bytes(os.urandom(2**20))
@@ -101,6 +102,7 @@ def test_a_run_brings_a_store_back_to_its_limit(runs: Runs) -> None:
     assert [each.stat().st_nlink for each in runs.blobs()] == [2]
 
 
+@pytest.mark.slow
 def test_without_room_the_store_gives_way(runs: Runs) -> None:
     (runs.workdir / "run-1").joinpath("job").rmdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=10m", "tmpfs", runs.workdir], check=True)
@@ -188,6 +190,7 @@ def test_what_stood_ready_for_so_long_goes_with_its_files(runs: Runs, days: int)
     assert [each.exists() for each in spares] == [days == 1, days == 1, True]
 
 
+@pytest.mark.slow
 def test_who_cleans_a_run_removes_what_came_with_it(runs: Runs) -> None:
     for name in ("first", "second"):
         (runs.at.source / name).write_bytes(name.encode())

@@ -60,6 +60,7 @@ def test_ct_goes_in_fewer_bytes(at: Places, run: Recorded, route: Route) -> None
     assert 0.4 < told["wire_bytes"] / told["num_bytes"] < 0.65
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to_pods", [True, False])
 def test_to_pods_and_from_them(at: Places, tmp_path: Path, run: Recorded, to_pods: bool) -> None:
     folder = cohort(at)
@@ -90,6 +91,7 @@ def test_a_site_that_cannot_gets_it_as_it_is(at: Places, run: Recorded, route: R
     assert 0 <= told["wire_bytes"] - told["num_bytes"] < 20_000, "an archive has headers, and its padding"
 
 
+@pytest.mark.slow
 def test_a_site_is_asked_once_and_only_for_what_is_large(at: Places) -> None:
     asked = []
     (at.source / "small").write_bytes(slices(1000))
@@ -107,6 +109,7 @@ def test_a_site_is_asked_once_and_only_for_what_is_large(at: Places) -> None:
     assert (first, second) == (small + 1, small)
 
 
+@pytest.mark.slow
 def test_it_is_encoded_once_for_several_places_and_beside_the_event_loop(
     at: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +133,7 @@ def test_it_is_encoded_once_for_several_places_and_beside_the_event_loop(
     assert threading.current_thread() not in threads
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_limit_counts_what_is_on_the_wire(
     at: Places, run: Recorded, route: Route, monkeypatch: pytest.MonkeyPatch
@@ -149,6 +153,7 @@ def test_a_limit_counts_what_is_on_the_wire(
 # ---- what breaks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("name", ["scan", "cohort"])
 def test_what_is_cut_goes_on(
@@ -193,6 +198,7 @@ def test_a_disk_that_fills_up_is_told_by_tars_own_words(at: Places) -> None:
     assert at.left() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ["to-driver", "through-driver"])
 def test_a_stream_without_its_end_was_cut(
     at: Places, run: Recorded, route: Route, monkeypatch: pytest.MonkeyPatch

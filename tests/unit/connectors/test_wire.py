@@ -179,6 +179,7 @@ def test_a_stream_that_is_cut_anywhere_is_known_to_be(cut: int) -> None:
         passing_of(FAR, HERE, SOME[:cut], MIB)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, len(SOME) - 1), st.integers(1, 255))
 def test_a_changed_stream_is_refused_or_as_long(place: int, change: int) -> None:
@@ -233,6 +234,7 @@ def test_what_fails_ahead_is_told_in_its_turn() -> None:
     assert seen == [1]
 
 
+@pytest.mark.slow
 def test_streams_that_have_ended_hold_no_memory() -> None:
     script = (
         "from medweave_connectors.transfer.direct.encoding import *\n"

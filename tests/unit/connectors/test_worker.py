@@ -265,6 +265,7 @@ def file_of(cluster: Cluster, environment: dict[str, object], kind: str) -> str:
     return engine_file({"login": login, "hpc": hpc}, {"/": {"deployment": "hpc", "service": "usual"}})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["slurm", "ssh"])
 def test_a_step_finds_its_worker(cluster: Cluster, kind: str) -> None:
     there = virtual_environment(cluster.folder / "env")
@@ -275,6 +276,7 @@ def test_a_step_finds_its_worker(cluster: Cluster, kind: str) -> None:
     assert (cluster.folder / "results" / "result.txt").read_text() == f"in the environment: {there}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["slurm", "ssh"])
 def test_a_worker_that_is_not_there_is_the_cause_that_is_told(cluster: Cluster, kind: str) -> None:
     write_workflow(cluster.folder, {"first": "true"}, file=file_of(cluster, {"virtualEnvironment": "/no/env"}, kind))

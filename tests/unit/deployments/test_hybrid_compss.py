@@ -59,6 +59,7 @@ def test_an_installation_that_no_pod_can_see_is_refused_before_images_are_built(
     assert f"seen:     {tmp_path}/COMPSs, below {tmp_path}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_installation_is_given_to_the_pods_and_trains(
     hybrid: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from support.cwl_files import ROOT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ci", "reason", "ends_well"),
     [

@@ -57,6 +57,7 @@ def is_gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.slow
 def test_cancel_ends_the_run_and_tells_its_end(tmp_path: Path) -> None:
     with going(tmp_path, SLOW) as (driver, job):
         cancelled = start(tmp_path, "medweave", "cancel")
@@ -71,6 +72,7 @@ def test_cancel_ends_the_run_and_tells_its_end(tmp_path: Path) -> None:
     assert f"run {run_of(tmp_path).name} cancelled after" in err
 
 
+@pytest.mark.slow
 def test_what_does_not_end_is_killed_and_a_second_cancel_does_no_harm(tmp_path: Path) -> None:
     with going(tmp_path, STUBBORN) as (driver, job):
         first = start(tmp_path, "medweave", "cancel", run_of(tmp_path).name)
@@ -84,6 +86,7 @@ def test_what_does_not_end_is_killed_and_a_second_cancel_does_no_harm(tmp_path: 
         first.communicate()
 
 
+@pytest.mark.slow
 def test_attach_shows_all_of_a_run_and_leaves_it_alone(tmp_path: Path) -> None:
     with going(tmp_path, SLOW) as (driver, job):
         lines = start(tmp_path, "medweave", "attach")
@@ -108,6 +111,7 @@ def test_attach_shows_all_of_a_run_and_leaves_it_alone(tmp_path: Path) -> None:
         assert "cancelled after" in err
 
 
+@pytest.mark.slow
 def test_logs_follows_a_job_until_its_end(tmp_path: Path) -> None:
     talks = "echo $$ > {folder}/pid; echo one >&2; while [ ! -e {folder}/go ]; do sleep 0.1; done; echo two >&2; echo > result.txt"
     with going(tmp_path, talks):

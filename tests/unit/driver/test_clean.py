@@ -32,6 +32,7 @@ def going(cluster: Cluster) -> Run:
     return run
 
 
+@pytest.mark.slow
 def test_what_a_killed_run_has_left_goes_and_its_log_stays(
     cluster: Cluster, going: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -50,6 +51,7 @@ def test_what_a_killed_run_has_left_goes_and_its_log_stays(
     assert main(["clean", str(folder)]) == 0, "once more: there is nothing left"
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_is_left_alone(cluster: Cluster, going: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["clean", str(going.record)]) == 65
     assert f"seen:     its driver, process {going.process.pid}" in capsys.readouterr().err
@@ -58,6 +60,7 @@ def test_a_run_that_goes_on_is_left_alone(cluster: Cluster, going: Run, capsys: 
     going.wait()
 
 
+@pytest.mark.slow
 def test_a_run_whose_job_another_one_goes_on_with_is_left_alone(
     cluster: Cluster, going: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,6 +79,7 @@ def test_a_run_whose_job_another_one_goes_on_with_is_left_alone(
     assert main(["clean", str(folder)]) == 0
 
 
+@pytest.mark.slow
 def test_a_site_that_cannot_be_reached_is_not_called_clean(
     cluster: Cluster, going: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,6 +113,7 @@ def test_places_are_the_machines_that_jobs_reach() -> None:
     assert places_of(document) == [Place(deployment="login", workdirs=("/fast", "/scratch"), clusters=("",))]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_started_with_another_file_asks_for_it(cluster: Cluster, going: Run) -> None:
     going.signal(signal.SIGKILL)
     going.wait()

@@ -58,6 +58,7 @@ def clean(ended: Run, capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
     return captured.err if code else captured.out
 
 
+@pytest.mark.slow
 def test_jobs_and_their_folders_go(tmp_path: Path, server: JobServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.add(standing_pod())
     write(tmp_path, {"works": PROGRESS + "exec sleep 60"}, config="selector: app=w, mode: job")
@@ -78,6 +79,7 @@ def test_jobs_and_their_folders_go(tmp_path: Path, server: JobServer, capsys: py
     assert "pods: " in clean(ended, capsys), "once more: there is nothing left"
 
 
+@pytest.mark.slow
 def test_commands_in_pods_of_others_end_and_the_pods_stay(
     tmp_path: Path, server: JobServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,6 +95,7 @@ def test_commands_in_pods_of_others_end_and_the_pods_stay(
     assert not list((tmp_path / "in-pods").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shares", [True, False])
 def test_the_objects_of_a_killed_run_go_with_their_pods(
     tmp_path: Path, server: JobServer, capsys: pytest.CaptureFixture[str], shares: bool
@@ -117,6 +120,7 @@ def test_the_objects_of_a_killed_run_go_with_their_pods(
     assert Path(folder).exists() is not shares, "what one pod alone sees goes with it"
 
 
+@pytest.mark.slow
 def test_objects_of_another_run_stay(tmp_path: Path, server: JobServer, capsys: pytest.CaptureFixture[str]) -> None:
     applied(server)
     (tmp_path / "pods.yaml").write_text(DEPLOYMENT)
@@ -131,6 +135,7 @@ def test_objects_of_another_run_stay(tmp_path: Path, server: JobServer, capsys: 
     assert list(server.pods) == ["segment-1"]
 
 
+@pytest.mark.slow
 def test_a_folder_on_a_claim_that_no_pod_sees_is_told(
     tmp_path: Path, server: JobServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,6 +158,7 @@ def test_a_folder_on_a_claim_that_no_pod_sees_is_told(
     assert "pods: nothing removed" in clean(going, capsys), "once more: there is nothing left"
 
 
+@pytest.mark.slow
 def test_a_release_of_a_killed_run_goes(
     tmp_path: Path, server: JobServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +178,7 @@ def test_a_release_of_a_killed_run_goes(
     assert not server.pods
 
 
+@pytest.mark.slow
 def test_a_cluster_that_does_not_answer_is_not_called_clean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with ApiServer() as server:
         server.write_kubeconfig(tmp_path / "kubeconfig")

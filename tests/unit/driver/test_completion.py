@@ -74,6 +74,7 @@ def offered(functions: Path, line: str) -> list[str]:
     return re.findall(r"^offered (\S+)\s*$", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_zsh_completes_commands_options_and_files(functions: Path) -> None:
     assert offered(functions, "medweave re") == ["report"]
     assert set(offered(functions, "medweave ")) == set(cli.COMMANDS)

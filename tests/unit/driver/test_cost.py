@@ -98,6 +98,7 @@ def test_a_wrong_price_is_told(tmp_path: Path, seen: str, written: str, words: t
         assert word in str(caught.value.what) + str(caught.value.seen) + str(caught.value.do), str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_plan_says_what_it_would_cost(tmp_path: Path) -> None:
     run = Recorder(tmp_path / "runs" / "one", workflow_file="workflows/lung-nodule-segmentation/train.cwl")
     run.job("/check/0", 0, 3600.6)

@@ -75,6 +75,7 @@ class TestRoutes:
             workdir = str(tmp_path / "work")
             yield Place(name="hpc", login=login, workdir=workdir), Place(name="store", login=other, workdir=workdir)
 
+    @pytest.mark.slow
     def test_a_straight_way_is_measured(self, places: tuple[Place, Place]) -> None:
         (hop,) = between(*places, {"sameFileSystem": False, "directPorts": [47200, 47209]})
         assert (hop.place, hop.name, hop.health) == ("hpc - store", "route", Health.OK), hop.seen
@@ -90,6 +91,7 @@ class TestRoutes:
         assert hop.seen.startswith("same-file-system: both see ")
         assert not [each.name for each in tmp_path.iterdir() if "doctor" in each.name]
 
+    @pytest.mark.slow
     def test_no_straight_way_is_said_with_what_to_do(self, places: tuple[Place, Place]) -> None:
         with socket.socket() as taken:  # no port is left at which one could listen
             taken.bind(("", 0))
@@ -126,6 +128,7 @@ class TestBucket:
         with gateway(tmp_path / "s3") as made:
             yield made
 
+    @pytest.mark.slow
     def test_what_is_stored_is_fetched_and_removed(self, login: Login, server: Gateway, tmp_path: Path) -> None:
         (hop,) = by_bucket(Place(name="hpc", login=login, workdir=None), server.settings(), tmp_path)
         assert (hop.place, hop.name, hop.health) == ("hpc", "bucket", Health.OK), hop.seen
@@ -153,6 +156,7 @@ class TestBucket:
 
 @needs_sshd
 class TestMachine:
+    @pytest.mark.slow
     def test_all_is_well(self, login: Login, tmp_path: Path) -> None:
         hops = found(login, str(tmp_path / "not" / "yet"))
         assert {hop.health for hop in hops.values()} == {Health.OK}
@@ -161,10 +165,12 @@ class TestMachine:
         assert not (tmp_path / "not").exists()
         assert "MB/s there" in hops["bandwidth"].seen
 
+    @pytest.mark.slow
     def test_nothing_is_left_in_the_workdir(self, login: Login, tmp_path: Path) -> None:
         assert found(login, str(tmp_path))["workdir"].health == Health.OK
         assert list(tmp_path.iterdir()) == []
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("where", ["/proc", "file/below"])
     def test_a_workdir_that_cannot_be_written_to(self, login: Login, tmp_path: Path, where: str) -> None:
         (tmp_path / "file").touch()
@@ -219,19 +225,23 @@ class TestMachine:
         yield changed(login, host="inner")
         subprocess.run(["ssh", *given, "-O", "exit", "door"], check=True, timeout=20, stderr=subprocess.DEVNULL)
 
+    @pytest.mark.slow
     def test_a_jump_host_that_only_an_open_master_reaches(self, behind: Login) -> None:
         hop = found(behind)["ssh"]
         assert hop.health == Health.OK, hop.seen
 
+    @pytest.mark.slow
     def test_a_machine_is_reached_through_its_open_master(self, behind: Login) -> None:
         hops = found(changed(behind, host="door", port=None, key="", known_hosts=""))
         assert {hop.health for hop in hops.values()} == {Health.OK}, hops
 
+    @pytest.mark.slow
     def test_a_worker_that_is_not_there(self, login: Login, tmp_path: Path) -> None:
         hop = found(login, None, {"virtualEnvironment": str(tmp_path / "none")})["worker"]
         assert hop.health == Health.FAULT
         assert "medweave provision" in hop.do
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("version", "health"), [(__version__, Health.OK), ("0.0.1", Health.WARNING)])
     def test_the_version_of_a_worker(self, login: Login, tmp_path: Path, version: str, health: Health) -> None:
         python = tmp_path / "bin" / "python"

@@ -119,6 +119,7 @@ def site(folder: Path, services: Mapping[str, Any], *, wraps: Mapping[str, Any] 
     return folder / "site.yml"
 
 
+@pytest.mark.slow
 def test_a_login_node_itself_passes(slurm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = site(tmp_path, {"usual": {"partition": "normal", "time": "01:00:00"}})
     code = main(["doctor", "--site", str(file)])
@@ -158,6 +159,7 @@ def test_no_slurm_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert "load Slurm's module" in hop.do
 
 
+@pytest.mark.slow
 def test_slurm_that_does_not_answer_is_unknown_and_nothing_is_left(slurm: Path, tmp_path: Path) -> None:
     (slurm / "sinfo-sleeps").write_text("1")
     with pytest.raises(TimeoutError):

@@ -47,6 +47,7 @@ def with_quota(mounted: Path, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_quota_that_df_does_not_show_is_told(with_quota: Path) -> None:
     hop = found(with_quota)
     assert hop.health == Health.WARNING

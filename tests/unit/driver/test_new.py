@@ -39,6 +39,7 @@ def measurements(folder: Path) -> list[int]:
     return sorted(json.loads(path.read_text(encoding="utf-8"))["bytes"] for path in folder.glob("*.json"))
 
 
+@pytest.mark.slow
 def test_a_new_workflow_is_valid_and_runs_under_both_engines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

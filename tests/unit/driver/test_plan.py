@@ -103,6 +103,7 @@ def test_the_command_prints_text_or_json_and_writes_a_file(
 # ---- steps
 
 
+@pytest.mark.slow
 def test_a_step_that_does_not_run_says_why_and_moves_nothing(plan: Callable[..., Plan]) -> None:
     without = plan()
     step = next(each for each in without.steps if each.step == "/train_distributed")

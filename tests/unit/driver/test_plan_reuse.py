@@ -133,6 +133,7 @@ def states(told: dict[str, Reuse]) -> list[str]:
     return [told[step].state for step in ("copy", "each", "again", "mark", "last")]
 
 
+@pytest.mark.slow
 def test_what_the_plan_is_sure_of_is_what_the_run_does(tmp_path: Path) -> None:
     write(tmp_path)
     give(tmp_path)
@@ -183,6 +184,7 @@ def test_what_the_plan_is_sure_of_is_what_the_run_does(tmp_path: Path) -> None:
     held_true(told, done(tmp_path)[1])
 
 
+@pytest.mark.slow
 def test_what_has_changed_without_a_job_file_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path)
     last = json.loads((tmp_path / "last.cwl").read_text()) | {"hints": {"WorkReuse": {"enableReuse": False}}}
@@ -216,6 +218,7 @@ def test_what_has_changed_without_a_job_file_is_seen(tmp_path: Path, monkeypatch
     assert {reuse.why for reuse in foretold(tmp_path).values()} == {"reuse is switched off (MEDWEAVE_REUSE=0)"}
 
 
+@pytest.mark.slow
 def test_at_a_site_the_same_holds_if_the_site_still_has_it(tmp_path: Path) -> None:
     """Real ssh: folders are listed there by a program, and the digests of the plan are the same."""
     with ssh_server(tmp_path / "server") as server:

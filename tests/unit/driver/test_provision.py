@@ -97,6 +97,7 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[There]:
         yield site
 
 
+@pytest.mark.slow
 def test_an_environment_is_made_once_and_a_new_version_beside_it(
     there: There, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,6 +137,7 @@ def test_an_environment_is_made_once_and_a_new_version_beside_it(
     assert there.says("--version") == "medweave-step 1.0\n"
 
 
+@pytest.mark.slow
 def test_an_interrupted_call_leaves_nothing_half(
     there: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,6 +164,7 @@ def test_an_interrupted_call_leaves_nothing_half(
     assert "3 wheels were sent" in capsys.readouterr().out, "the one that came whole is not sent again"
 
 
+@pytest.mark.slow
 def test_what_cannot_be_made_is_told_and_leaves_nothing(
     there: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -201,6 +204,7 @@ def test_what_cannot_be_made_is_told_and_leaves_nothing(
     assert "deployments.login.config.sshKey" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_as_such(
     there: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,6 +217,7 @@ def test_a_full_disk_is_told_as_such(
     assert there.environments == []
 
 
+@pytest.mark.slow
 def test_a_site_that_does_not_answer_may_do_so_later(there: There, tmp_path: Path) -> None:
     there.login |= {"nodes": ["127.0.0.1:1"], "connectTimeout": 1}
     there.write()
@@ -231,6 +236,7 @@ with SiteSession("login", json.loads(sys.argv[1])) as session:
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_what_goes_on_at_the_site(there: There, tmp_path: Path) -> None:
     (worker,) = workers_of(read_site(there.folder / "site.yml"), None)
     words = [sys.executable, "-c", INTERRUPTED, json.dumps(worker.config), str(tmp_path / "pid")]
@@ -245,6 +251,7 @@ def test_ctrl_c_ends_what_goes_on_at_the_site(there: There, tmp_path: Path) -> N
     assert not Path(f"/proc/{going}").exists()
 
 
+@pytest.mark.slow
 def test_a_connection_whose_process_has_died_is_told(there: There) -> None:
     (worker,) = workers_of(read_site(there.folder / "site.yml"), None)
     with SiteSession("login", worker.config) as session:

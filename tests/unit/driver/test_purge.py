@@ -81,6 +81,7 @@ def test_links_stay_while_a_run_goes_on(tmp_path: Path) -> None:
         assert (runs / ".home" / "scan-000000000000").is_symlink(), "it may read by the link"
 
 
+@pytest.mark.slow
 def test_a_failed_run_loses_its_folders_at_the_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with fake_cluster(tmp_path) as cluster:
         going = cluster.begin({"first": f"echo '{CASE}: a slice is missing' >&2; touch {CASE}.dcm; sleep 120"})
@@ -98,6 +99,7 @@ def test_a_failed_run_loses_its_folders_at_the_site(tmp_path: Path, capsys: pyte
         assert f"1 of 1 runs knew {CASE}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_run_that_did_well_loses_what_it_has_brought_to_a_site(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -120,6 +122,7 @@ def test_a_run_that_did_well_loses_what_it_has_brought_to_a_site(
     assert "there: " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_is_not_purged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with fake_cluster(tmp_path) as cluster:
         going = cluster.begin({"first": "sleep 120"})

@@ -34,6 +34,7 @@ def with_fragment(folder: Path, fragment: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_completed_run_becomes_one_page(tmp_path: Path, fragment: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = with_fragment(tmp_path / "run 1", fragment)
     assert main(["report", str(folder), "--output", str(tmp_path / "out" / "a report.html")]) == 0

@@ -73,6 +73,7 @@ def gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.slow
 def test_a_good_run_in_lines(tmp_path: Path) -> None:
     write_workflow(tmp_path, {"first": GOOD, "second": GOOD})
     process = start(tmp_path)
@@ -94,6 +95,7 @@ def test_a_good_run_in_lines(tmp_path: Path) -> None:
     assert (state.end, len(state.jobs)) == ("completed", 2)
 
 
+@pytest.mark.slow
 def test_a_failing_step_as_events(tmp_path: Path) -> None:
     write_workflow(tmp_path, {"bad": BAD})
     process = start(tmp_path, "--json")
@@ -105,6 +107,7 @@ def test_a_failing_step_as_events(tmp_path: Path) -> None:
     assert "exit code 65, bad data\n    medweave-step v:" in err
 
 
+@pytest.mark.slow
 def test_on_a_terminal_it_is_a_picture_and_ctrl_c_is_one_signal(tmp_path: Path) -> None:
     script = "trap 'exit 130' INT; " + SLOW.replace("trap '' INT TERM; ", "")
     write_workflow(tmp_path, {"slow": script.format(folder=tmp_path), "other": GOOD})
@@ -128,6 +131,7 @@ def test_on_a_terminal_it_is_a_picture_and_ctrl_c_is_one_signal(tmp_path: Path) 
     assert end["exit_code"] != 137, "a second signal would have killed it"
 
 
+@pytest.mark.slow
 def test_a_terminal_that_goes_away_ends_the_run_cleanly(tmp_path: Path) -> None:
     write_workflow(tmp_path, {"slow": SLOW.replace("trap '' INT TERM; ", "").format(folder=tmp_path)})
     process, terminal = on_a_terminal(tmp_path)
@@ -143,6 +147,7 @@ def test_a_terminal_that_goes_away_ends_the_run_cleanly(tmp_path: Path) -> None:
     assert (last["type"], last["data"]["signal"]) == ("run.ended", signal.SIGHUP)
 
 
+@pytest.mark.slow
 def test_ctrl_c_twice_leaves_at_once(tmp_path: Path) -> None:
     write_workflow(tmp_path, {"slow": SLOW.format(folder=tmp_path)})
     process = start(tmp_path)
@@ -159,6 +164,7 @@ def test_ctrl_c_twice_leaves_at_once(tmp_path: Path) -> None:
     assert f"medweave clean runs/{record(tmp_path).name}" in err
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_one_that_failed(tmp_path: Path) -> None:
     after_first = f"until grep -q job.ended.*/first {tmp_path}/runs/*/events.jsonl; do sleep 0.1; done"
     write_workflow(tmp_path, {"first": GOOD, "second": f"{after_first}; [ -e {tmp_path}/there ] || exit 65; {GOOD}"})
@@ -186,6 +192,7 @@ def test_a_run_goes_on_from_one_that_failed(tmp_path: Path) -> None:
     assert "state completed" in err
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_or_is_of_another_workflow_is_not_resumed(tmp_path: Path) -> None:
     write_workflow(tmp_path, {"slow": SLOW.format(folder=tmp_path)})
     process = start(tmp_path)
@@ -203,6 +210,7 @@ def test_a_run_that_goes_on_or_is_of_another_workflow_is_not_resumed(tmp_path: P
     assert cli.main(["run", "x.cwl", "--resume", str(record(tmp_path))]) == UsageError.exit_code
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_begin_leaves_nothing_and_tells_the_engines_error(tmp_path: Path) -> None:
     write_workflow(tmp_path, {"first": GOOD})
     document = json.loads((tmp_path / "tiny.cwl").read_text(encoding="utf-8"))
@@ -222,6 +230,7 @@ def test_a_run_that_cannot_begin_leaves_nothing_and_tells_the_engines_error(tmp_
     assert list((tmp_path / "runs").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_site_that_is_refused_at_its_start_ends_it_as_a_wrong_file_does(tmp_path: Path) -> None:
     """A context that the kubeconfig lacks shows when the deployment comes up: the run has begun by then."""
     config = {"kubeconfig": str(tmp_path / "kubeconfig"), "kubeContext": "radiologie", "selector": "app=w"}

@@ -28,6 +28,7 @@ def fire(file: Path) -> tuple[int, str]:
     return code, err
 
 
+@pytest.mark.slow
 def test_the_first_firing_runs_the_second_is_skipped_and_a_changed_input_runs(tmp_path: Path) -> None:
     file = write_schedule(tmp_path, GOOD)
     code, said = fire(file)
@@ -50,6 +51,7 @@ def test_the_first_firing_runs_the_second_is_skipped_and_a_changed_input_runs(tm
     assert f"runs: input scans changed since run {first.run}" in said
 
 
+@pytest.mark.slow
 def test_a_changed_tool_runs_and_the_same_under_another_date_does_not(tmp_path: Path) -> None:
     file = write_schedule(tmp_path, GOOD)
     assert fire(file)[0] == 0
@@ -60,6 +62,7 @@ def test_a_changed_tool_runs_and_the_same_under_another_date_does_not(tmp_path: 
     assert "runs: definition changed since" in fire(file)[1]
 
 
+@pytest.mark.slow
 def test_what_failed_is_run_again_and_its_exit_code_is_told(tmp_path: Path) -> None:
     file = write_schedule(tmp_path, "exit 65")
     assert [fire(file)[0], fire(file)[0]] == [1, 1]
@@ -69,6 +72,7 @@ def test_what_failed_is_run_again_and_its_exit_code_is_told(tmp_path: Path) -> N
     assert kept.last.outcome == "failed"
 
 
+@pytest.mark.slow
 def test_unchanged_inputs_run_where_that_is_wanted(tmp_path: Path) -> None:
     file = write_schedule(tmp_path, GOOD, unchanged="run")
     fire(file)
@@ -76,11 +80,13 @@ def test_unchanged_inputs_run_where_that_is_wanted(tmp_path: Path) -> None:
     assert len(results(tmp_path)) == 2
 
 
+@pytest.mark.slow
 def test_an_input_that_lies_elsewhere_is_never_taken_for_unchanged(tmp_path: Path) -> None:
     file = write_schedule(tmp_path, GOOD, scans=tmp_path / "elsewhere")
     assert "input scans cannot be told by content from here" in fire(file)[1]
 
 
+@pytest.mark.slow
 def test_what_is_remembered_tells_no_name_and_no_content(tmp_path: Path) -> None:
     file = write_schedule(tmp_path, GOOD)
     (tmp_path / "scans" / "DOE^JANE.dcm").write_text("born 1970-01-01")
@@ -92,6 +98,7 @@ def test_what_is_remembered_tells_no_name_and_no_content(tmp_path: Path) -> None
     assert "DOE" not in said
 
 
+@pytest.mark.slow
 def test_one_that_overlaps_is_held(tmp_path: Path) -> None:
     file = write_schedule(tmp_path, SLOW.format(folder=tmp_path))
     first = start("run", file.name, cwd=tmp_path)
@@ -106,6 +113,7 @@ def test_one_that_overlaps_is_held(tmp_path: Path) -> None:
         assert first.wait(30) == 143
 
 
+@pytest.mark.slow
 def test_one_that_overlaps_replaces_the_run_before(tmp_path: Path) -> None:
     script = f"if mkdir {tmp_path}/first; then {SLOW.format(folder=tmp_path)}; else echo second > result.txt; fi"
     file = write_schedule(tmp_path, script, overlap="replace")
@@ -120,6 +128,7 @@ def test_one_that_overlaps_replaces_the_run_before(tmp_path: Path) -> None:
     assert [each.read_text() for each in results(tmp_path)] == ["second\n"]
 
 
+@pytest.mark.slow
 def test_both_go_on_where_that_is_allowed(tmp_path: Path) -> None:
     file = write_schedule(tmp_path, GOOD, overlap="allow")
     (tmp_path / "schedules/nightly").mkdir(parents=True)
@@ -194,6 +203,7 @@ def test_times_that_cron_refuses_are_refused(text: str) -> None:
         numbers_of(text)
 
 
+@pytest.mark.slow
 def test_a_word_without_its_file_and_a_file_that_is_none_are_told(tmp_path: Path) -> None:
     code, _, err = ended("pause", cwd=tmp_path)
     assert (code, "no schedule is named" in err) == (2, True)

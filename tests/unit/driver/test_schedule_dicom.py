@@ -66,6 +66,7 @@ def assert_tells_nothing(file: Path, said: str, *names: str) -> None:
                 assert planted.encode() not in path.read_bytes(), path.name
 
 
+@pytest.mark.slow
 def test_new_studies_of_a_node_are_run_once_by_dicomweb(tmp_path: Path, node: Orthanc) -> None:
     settings = {"url": node.dicomweb, "user": USER, "password": "${NODE_PASSWORD}", "modality": "CT"}
     file = watching(tmp_path, dicomweb=settings)
@@ -83,6 +84,7 @@ def test_new_studies_of_a_node_are_run_once_by_dicomweb(tmp_path: Path, node: Or
     assert "skipped: no new study" in fire(file)
 
 
+@pytest.mark.slow
 def test_a_node_that_refuses_or_is_not_there_is_told_without_a_uid(tmp_path: Path, node: Orthanc) -> None:
     settings = {"url": node.dicomweb, "user": USER, "password": "${NODE_PASSWORD}", "lastDays": 7}
     file = watching(tmp_path, dicomweb=settings)
@@ -108,6 +110,7 @@ def test_the_last_days_are_a_range() -> None:
     assert dates(datetime.date(2026, 3, 2), 7) == {"StudyDate": "20260223-20260302"}
 
 
+@pytest.mark.slow
 def test_what_a_node_sends_is_run_and_removed(tmp_path: Path, node: Orthanc) -> None:
     file = watching(tmp_path, receive={"port": node.sends_to, "address": "127.0.0.1", "callers": ["PACS"]})
     write_study(tmp_path / "studies", "POE^EDGAR")
@@ -129,6 +132,7 @@ def test_what_a_node_sends_is_run_and_removed(tmp_path: Path, node: Orthanc) -> 
     assert_tells_nothing(file, said, "POE^EDGAR")
 
 
+@pytest.mark.slow
 def test_a_stranger_and_another_title_are_refused_and_a_known_sender_is_heard(tmp_path: Path) -> None:
     port = free_port()
     file = watching(tmp_path, receive={"port": port, "address": "127.0.0.1", "callers": ["PACS"]})
@@ -166,6 +170,7 @@ def associated(port: int, caller: str, title: str) -> bool:
         association.release()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("watch", "said"),
     [

@@ -158,6 +158,7 @@ def test_the_rights_of_a_chart_are_those_of_its_kinds(tmp_path: Path) -> None:
         rights_of(file)
 
 
+@pytest.mark.slow
 def test_a_cluster_that_does_not_answer_is_told_and_the_others_are_listed(tmp_path: Path) -> None:
     file = placed(tmp_path / "x")
     (tmp_path / "state/medweave/schedules").mkdir(parents=True)
@@ -170,6 +171,7 @@ def test_a_cluster_that_does_not_answer_is_told_and_the_others_are_listed(tmp_pa
     assert "schedule nightly: the cluster cannot be asked" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_a_release_that_no_schedule_has_created_is_not_uninstalled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ours: bool

@@ -112,6 +112,7 @@ def listed(folder: Path, variables: dict[str, str]) -> dict[str, Any]:
     return dict(row)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["systemd", "cron"])
 def test_a_schedule_is_made_paused_resumed_listed_and_removed(tmp_path: Path, place: str) -> None:
     file, variables = placed(tmp_path, place)
@@ -147,6 +148,7 @@ def started_by(place: str, folder: Path, variables: dict[str, str]) -> None:
     assert "completed after" in (folder / "x/schedules/nightly/log").read_text()
 
 
+@pytest.mark.slow
 def test_a_timer_of_systemd_itself_fires_the_schedule(tmp_path: Path) -> None:
     """The real manager. The machine seems to have been down at two o'clock, so that nobody has to wait for it."""
     file = write_schedule(tmp_path / "x", GOOD, when="0 2 * * *", place={"systemd": {}})
@@ -169,6 +171,7 @@ def test_a_timer_of_systemd_itself_fires_the_schedule(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_what_listens_for_a_dicom_node_is_a_service_beside_the_timer(tmp_path: Path) -> None:
     file, variables = placed(tmp_path, "systemd", watch={"receive": {"callers": ["PACS"]}})
     do("create", file, tmp_path, variables)
@@ -181,6 +184,7 @@ def test_what_listens_for_a_dicom_node_is_a_service_beside_the_timer(tmp_path: P
     assert not (tmp_path / "made/medweave-nightly-receive.service").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "keys", "said"),
     [
@@ -198,6 +202,7 @@ def units_in(folder: Path) -> dict[str, str]:
     return {each.name: each.read_text() for each in sorted((folder / "config").rglob("medweave*")) if each.is_file()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["daemon-reload", "enable", "restart"])
 def test_what_systemd_refuses_leaves_no_units(tmp_path: Path, word: str) -> None:
     file, variables = placed(tmp_path, "systemd", watch={"receive": {"callers": ["PACS"]}})
@@ -209,6 +214,7 @@ def test_what_systemd_refuses_leaves_no_units(tmp_path: Path, word: str) -> None
     assert "no schedule was made from this account" in ended("list", cwd=tmp_path, **variables)[1]
 
 
+@pytest.mark.slow
 def test_what_systemd_refuses_leaves_the_units_of_before(tmp_path: Path) -> None:
     file, variables = placed(tmp_path, "systemd")
     do("create", file, tmp_path, variables)
@@ -220,6 +226,7 @@ def test_what_systemd_refuses_leaves_the_units_of_before(tmp_path: Path) -> None
     assert units_in(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_a_machine_without_either_is_told(tmp_path: Path) -> None:
     file, variables = placed(tmp_path, "systemd")
     code, _, err = ended("create", file, cwd=tmp_path, **variables | {"PATH": str(tmp_path)})

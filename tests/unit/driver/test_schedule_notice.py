@@ -61,6 +61,7 @@ def plant(folder: Path) -> dict[str, str]:
     return {f"SECRET_{number}": token for number, token in enumerate(TOKENS)}
 
 
+@pytest.mark.slow
 def test_fifty_planted_words_are_in_no_notice_of_a_failure(tmp_path: Path) -> None:
     assert len(set(PLANTED)) == 50
     with webhook() as hook, mail_server(tmp_path, user="medweave", password=SECRET) as server:
@@ -91,6 +92,7 @@ def test_fifty_planted_words_are_in_no_notice_of_a_failure(tmp_path: Path) -> No
         assert planted not in said, "what is said stands in the log of a Job or unit"
 
 
+@pytest.mark.slow
 def test_the_end_of_a_run_is_told_where_that_is_wanted_and_a_skip_is_not(tmp_path: Path) -> None:
     with webhook() as hook:
         file = notified(tmp_path, GOOD, at="end", webhook=hook.url)
@@ -101,6 +103,7 @@ def test_the_end_of_a_run_is_told_where_that_is_wanted_and_a_skip_is_not(tmp_pat
     assert notice["run"].startswith("tiny-")
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_begin_is_told(tmp_path: Path) -> None:
     with webhook() as hook:
         file = notified(tmp_path, GOOD, webhook=hook.url)
@@ -110,6 +113,7 @@ def test_a_run_that_cannot_begin_is_told(tmp_path: Path) -> None:
     assert [each["text"] for each in hook.notices] == ["medweave: schedule nightly: a run could not begin"]
 
 
+@pytest.mark.slow
 def test_a_notice_that_does_not_go_out_changes_nothing_and_tells_no_address(tmp_path: Path) -> None:
     with webhook(500, 500, 404) as hook:
         mail = MAIL | {"port": free_port(), "password": "${MAIL_PASSWORD}"}
@@ -122,6 +126,7 @@ def test_a_notice_that_does_not_go_out_changes_nothing_and_tells_no_address(tmp_
     assert SECRET not in said
 
 
+@pytest.mark.slow
 def test_a_wrong_password_and_an_unknown_authority_are_told(tmp_path: Path) -> None:
     with mail_server(tmp_path, user="medweave", password=SECRET) as server:
         mail = MAIL | {"port": server.port, "password": "${MAIL_PASSWORD}"}

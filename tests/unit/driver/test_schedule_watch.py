@@ -79,6 +79,7 @@ def fire(file: Path) -> tuple[int, str]:
     return code, err
 
 
+@pytest.mark.slow
 def test_new_studies_of_a_folder_are_run_once_under_names_that_tell_nothing(tmp_path: Path) -> None:
     file, source = watching(tmp_path)
     code, said = fire(file)
@@ -101,6 +102,7 @@ def test_new_studies_of_a_folder_are_run_once_under_names_that_tell_nothing(tmp_
     assert sorted(each.read_text() for each in results(file.parent))[1] in ("13", "31")
 
 
+@pytest.mark.slow
 def test_a_study_whose_run_fails_is_tried_again_and_then_left_out(tmp_path: Path) -> None:
     file, source = watching(tmp_path, "exit 65")
     (source / "a").mkdir()
@@ -113,6 +115,7 @@ def test_a_study_whose_run_fails_is_tried_again_and_then_left_out(tmp_path: Path
     assert list(read_memory(file.parent / "schedules/nightly").tries.values()) == [MOST_TRIES]
 
 
+@pytest.mark.slow
 def test_a_job_file_that_does_not_name_the_folder_is_told(tmp_path: Path) -> None:
     file, _ = watching(tmp_path)
     job = tmp_path / "x" / "job.yml"

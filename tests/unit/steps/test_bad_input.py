@@ -106,6 +106,7 @@ def patient_in_two_splits(folder: Path) -> None:
     (folder / "splits.json").write_text(json.dumps(splits))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "words"),
     [

@@ -34,6 +34,7 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_openvino_gives_the_probability_that_monai_gives(taken: Path) -> None:
     import torch
 
@@ -47,6 +48,7 @@ def test_openvino_gives_the_probability_that_monai_gives(taken: Path) -> None:
     assert expected.std() > 1e-3
 
 
+@pytest.mark.slow
 def test_the_card_says_what_the_bundle_says(taken: Path) -> None:
     card = read_card(taken / "trained")
     assert card.name == "Somebody's nodules"
@@ -252,6 +254,7 @@ def test_options_that_cannot_be_used_are_refused(taken: Path, options: tuple[str
     assert take(taken, *options, output="none") == 2
 
 
+@pytest.mark.slow
 def test_an_interrupt_and_a_full_disk_leave_nothing(taken: Path, tmp_path: Path) -> None:
     words = ["bundle", "--bundle", str(taken / "bundle"), "--output", str(tmp_path / "trained")]
     # Import takes no time that could be hit, so the process waits where the weights have been written.

@@ -220,6 +220,7 @@ def big_cohort(folder: Path) -> None:
         (folder / f"b{number}.nii.gz").symlink_to(folder / "a.nii.gz")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_ends_it_and_leaves_nothing(tmp_path: Path, number: int, code: int) -> None:
     big_cohort(tmp_path / "cohort")

@@ -24,6 +24,7 @@ def cohort(tmp_path: Path) -> Path:
     return tmp_path / "cohort"
 
 
+@pytest.mark.slow
 def test_a_copied_folder_is_left_aside_and_counted(cohort):
     shutil.copytree(cohort / "a", cohort / "copy")
     assert notices_of(cohort)["copies"].what == "7 DICOM files are copies of another file: left aside."

@@ -189,6 +189,7 @@ def test_dciodvfy_finds_no_new_error(cohort: Path) -> None:
         assert [line for line in dciodvfy_errors(new) if line not in dciodvfy_errors(old)] == []
 
 
+@pytest.mark.slow
 def test_preprocess_makes_the_same_volumes(tmp_path: Path) -> None:
     folder = tmp_path / "cohort"
     write_dicom(folder, 2)
@@ -272,6 +273,7 @@ def voxels(path: Path) -> bytes:
     return np.asarray(image.dataobj).tobytes() + image.affine.tobytes()
 
 
+@pytest.mark.slow
 def test_a_data_set_of_nifti_files(tmp_path: Path) -> None:
     folder = identified_msd(tmp_path / "cohort")
     assert deidentify(folder) == 0

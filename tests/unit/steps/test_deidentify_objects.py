@@ -34,12 +34,14 @@ def new(folder: Path, name: str) -> Path:
     return folder.parent / "out" / way_back(folder)["files"][name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lesions_sr.dcm", "lesion_mask.dcm", "000.dcm"])
 def test_no_new_error(delivered: Path, name: str) -> None:
     before = dciodvfy_errors(delivered / name)
     assert [line for line in dciodvfy_errors(new(delivered, name)) if line not in before] == []
 
 
+@pytest.mark.slow
 def test_a_report_keeps_measurements_and_references(delivered: Path) -> None:
     before, after = (
         highdicom.sr.srread(path) for path in (delivered / "lesions_sr.dcm", new(delivered, "lesions_sr.dcm"))

@@ -283,6 +283,7 @@ def test_text_in_a_nifti_volume_is_seen(tmp_path: Path, turned: bool) -> None:
     assert deidentify(tmp_path / "cohort") == 65
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "cohort"
     for key in "abcdefgh":
@@ -301,6 +302,7 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cohort", "here"]
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     folder = write_identified(tmp_path / "cohort")
     (tmp_path / "here").mkdir()

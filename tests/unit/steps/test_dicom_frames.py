@@ -71,6 +71,7 @@ def test_frames_that_disagree_are_refused_by_check_and_deidentify(
     assert "number of frames" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_segmentation_whose_frames_disagree(tmp_path: Path) -> None:
     datasets = SERIES.datasets()
     mask = np.zeros(SERIES.shape, np.uint8)

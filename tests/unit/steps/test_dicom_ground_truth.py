@@ -171,6 +171,7 @@ def refused(folder: Path, series: CtSeries, seg: Dataset, code: str = "mask-on-a
     return finding
 
 
+@pytest.mark.slow
 def test_mask_with_other_rows(tmp_path: Path) -> None:
     series, larger = CtSeries(shape=SHAPE), CtSeries(shape=(7, 40, 34))
     mask = np.zeros((7, 40, 34), np.uint8)

@@ -30,6 +30,7 @@ ORIENTATIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("syntax", SYNTAXES)
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_values_in_every_transfer_syntax(tmp_path: Path, syntax: str, num_workers: int) -> None:
@@ -59,6 +60,7 @@ def test_voxels_lie_where_simpleitk_puts_them(tmp_path: Path, name: str) -> None
     np.testing.assert_allclose(affine, series.affine_ras(), atol=1e-4)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_neither_names_nor_order_nor_folders_matter(tmp_path: Path, data: st.DataObject) -> None:
@@ -316,6 +318,7 @@ except signals.Terminated as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_decoding_processes_end_with_their_parent(tmp_path: Path, number: int) -> None:
     from medweave_steps.contracts import codec

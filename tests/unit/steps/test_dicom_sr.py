@@ -35,6 +35,7 @@ def test_each_lesion_has_the_figures_of_the_table(run):
     assert len({group.tracking_uid for group in groups}) == 2
 
 
+@pytest.mark.slow
 def test_each_lesion_names_segmentation_images_and_place(run):
     import highdicom
 

@@ -87,6 +87,7 @@ def test_a_depth_that_does_not_fit_is_told(options: dict[str, Any], told: str) -
         DistMisUnet(**options)
 
 
+@pytest.mark.slow
 def test_normalisation_along_the_depth_makes_each_slice_standard() -> None:
     image = torch.randn(2, 3, 4, 5, 8) * torch.arange(1, 9) + torch.arange(8)
     seen = AlongDepth(torch.nn.BatchNorm3d(8))(image)
@@ -98,6 +99,7 @@ def loss(**options: Any) -> Any:
     return dice_cross_entropy(dice_weight=1.0, cross_entropy_weight=0.0, over_batch=False, **options)
 
 
+@pytest.mark.slow
 def test_the_dice_loss_is_monais_and_the_papers() -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(3, 1, 6, 5, 4, generator=generator, dtype=torch.float64)
@@ -186,6 +188,7 @@ def test_options_that_are_not_used_leave_earlier_checkpoints_valid() -> None:
     assert config(amsgrad=True, norm="group").identity().items() >= {"amsgrad": True, "norm": "group"}.items()
 
 
+@pytest.mark.slow
 def test_a_trial_of_the_grid_is_trained_and_its_model_opens_again(tmp_path: Path) -> None:
     training_set(tmp_path / "data")
     trial = (
@@ -205,6 +208,7 @@ def test_a_trial_of_the_grid_is_trained_and_its_model_opens_again(tmp_path: Path
     assert any("batch size 2 × 1 = 2, learning rate 0.0005 × 1 = 0.0005" in str(notice) for notice in said)
 
 
+@pytest.mark.slow
 def test_the_published_network_computes_the_same_when_it_is_exported(tmp_path: Path) -> None:
     training_set(tmp_path / "data")
     words = ["train", "--training-set", str(tmp_path / "data"), "--output", str(tmp_path / "m"), *TINY]

@@ -158,6 +158,7 @@ def test_empty_masks_are_counted_apart(tmp_path: Path) -> None:
     assert evaluation.hd95_mm_median is None
 
 
+@pytest.mark.slow
 def test_equal_runs_write_equal_bytes_whatever_the_threads(tmp_path: Path) -> None:
     specs = [spec(f"case-{i}", cube((2, 6 + i)), cube((3, 7))) for i in range(4)]
     made = write_run(tmp_path, specs, num_batches=2)
@@ -288,6 +289,7 @@ def test_prepared_volumes_of_another_grid_are_an_error(tmp_path: Path, capsys: p
     assert "the prepared volume of case-a was made from another source" in text
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     made = write_run(tmp_path, [spec("case-a", cube((2, 6)), cube((2, 6)))])
     output = tmp_path / "evaluation"

@@ -47,6 +47,7 @@ def torch_logits(folder: Path, image: np.ndarray) -> np.ndarray:
         return network(torch.from_numpy(image)).numpy()
 
 
+@pytest.mark.slow
 def test_onnx_computes_what_torch_computes(exported: Path, image: np.ndarray) -> None:
     import onnxruntime
 
@@ -55,6 +56,7 @@ def test_onnx_computes_what_torch_computes(exported: Path, image: np.ndarray) ->
     np.testing.assert_allclose(seen, torch_logits(exported / "trained", image), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_openvino_computes_what_torch_computes(exported: Path, image: np.ndarray) -> None:
     seen = np.concatenate([openvino_logits(exported / "exported/models/float32.xml", one[None]) for one in image])
     np.testing.assert_allclose(seen, torch_logits(exported / "trained", image), atol=1e-5)
@@ -74,6 +76,7 @@ def test_weights_are_kept_in_float32_and_batch_norms_are_folded(exported: Path) 
     assert not [op for op in model.get_ops() if "BatchNorm" in op.get_type_name()]
 
 
+@pytest.mark.slow
 def test_the_same_weights_give_the_same_files(exported: Path) -> None:
     assert export(exported, output="again") == 0
     first, second = (read_card(exported / name) for name in ("exported", "again"))
@@ -97,6 +100,7 @@ def test_the_report_says_how_far_the_backends_are_from_torch(exported: Path) -> 
     assert results["bytes"]["float32.bin"] == (exported / "exported/models/float32.bin").stat().st_size
 
 
+@pytest.mark.slow
 def test_a_network_with_two_channels_is_exported_as_their_difference(tmp_path: Path, image: np.ndarray) -> None:
     import torch
 
@@ -142,6 +146,7 @@ def test_logits_that_are_not_numbers_are_refused() -> None:
     assert "not finite" in caught.value.seen
 
 
+@pytest.mark.slow
 def test_a_parity_outside_the_tolerance_writes_nothing(
     exported: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -226,6 +231,7 @@ def test_options_that_cannot_be_used_are_refused(exported: Path) -> None:
     assert export(exported) == 2  # the output exists
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_and_leaves_nothing(exported: Path, tmp_path: Path) -> None:
     sizes = {path.name: path.stat().st_size for path in (exported / "exported/models").iterdir()}
     # The limit falls between the files that Python writes and OpenVINO's, whose writer knows no reason.
@@ -241,6 +247,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(exported: Path, tmp_path: Path) 
     assert names_below(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_nothing(exported: Path, tmp_path: Path) -> None:
     process = started(
         ["export", "--trained-model", str(exported / "trained"), "--output", str(tmp_path / "exported"),

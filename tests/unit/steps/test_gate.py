@@ -186,6 +186,7 @@ def test_a_network_that_gives_no_numbers_is_refused_not_raised(tmp_path: Path) -
     assert read_card(tmp_path / "accepted").notes["gate"]["candidate_sha256"] == good["card_sha256"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hu", "float32_dice", "int8_dice"),
     [
@@ -324,6 +325,7 @@ def test_an_output_that_exists_is_not_overwritten(accepted: Path) -> None:
     assert (accepted / "accepted.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_an_interrupt_and_a_full_disk_leave_nothing(accepted: Path, tmp_path: Path) -> None:
     words = ["gate", "--exported-model", str(accepted / "exported"), "--candidates", str(accepted / "int8")]
     words += ["--training-set", str(accepted / "data"), "--output", str(tmp_path / "accepted")]

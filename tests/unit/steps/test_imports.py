@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TAKEN = ("matplotlib", "sklearn", "ignite", "nibabel")
 
 
@@ -13,6 +15,7 @@ def run(program: str) -> str:
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 def test_networks_come_without_what_monai_could_also_use_and_others_can_still_use_it() -> None:
     program = f"""
 import sys
@@ -25,6 +28,7 @@ import scipy.ndimage, matplotlib, nibabel
     assert run(program).split("\n")[0] == "UNet []"
 
 
+@pytest.mark.slow
 def test_quantization_comes_without_torch_and_leaves_what_is_loaded() -> None:
     program = """
 import sys
@@ -45,6 +49,7 @@ print(sys.modules["scipy"] is scipy)
     assert run(program).split() == ["False", "hidden", "True"]
 
 
+@pytest.mark.slow
 def test_who_compiles_nothing_trains_without_torchs_compiler_and_who_asks_for_it_has_it(tmp_path: Path) -> None:
     program = f"""
 import sys

@@ -528,6 +528,7 @@ def test_a_delivered_mask_with_several_labels_is_not_compared(tmp_path: Path) ->
             read_mask(tmp_path / "cohort", tmp_path, case, label)
 
 
+@pytest.mark.slow
 def test_the_report_takes_title_and_window_from_the_label_and_shows_findings(tmp_path: Path) -> None:
     _, options = evaluated(tmp_path)
     finding = {

@@ -78,6 +78,7 @@ def test_the_crop_is_the_lungs_box_and_not_the_body():
     assert size[2] * 4 == pytest.approx(240, abs=16), "slices that show the trachea only are left out"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spacing", [(2.0, 2.0, 2.0), (1.5, 1.5, 3.0), (1.0, 1.0, 1.0)])
 def test_finer_grids_give_the_same_lungs(spacing):
     shape = tuple(int(n * 4 / s) for n, s in zip((110, 90, 40), spacing, strict=True))

@@ -137,6 +137,7 @@ def longest_diameter(inside: np.ndarray, affine: np.ndarray, axis: int) -> float
     return longest + float(np.linalg.norm(steps, axis=0).mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spacing_mm", "orientation"),
     [((2.5, 0.9, 0.9), AXIAL), ((1.25, 1.4, 0.8), rotated((1, 1, 0.2), 17)), ((3.0, 1.0, 1.0), FEET_FIRST_PRONE)],
@@ -178,6 +179,7 @@ def test_nifti_measures_come_from_source_values(tmp_path, sphere_model, dtype):
     assert np.load(result.prepared / "source_hu.npy").dtype == dtype
 
 
+@pytest.mark.slow
 def test_padding_does_not_enter_the_mean(tmp_path, sphere_model):
     """Padding inside of the largest lesion: its voxels count for the volume, not for the mean HU."""
     hu = np.rint(spheres((2.5, 1.0, 1.0)))
@@ -198,6 +200,7 @@ def test_slopes_that_are_no_whole_numbers_keep_their_values(tmp_path, sphere_mod
     assert np.load(result.prepared / "source_hu.npy").dtype == np.float32
 
 
+@pytest.mark.slow
 def test_a_batch_without_source_hu_has_no_mean_hu_and_a_notice(tmp_path, sphere_model, capsys):
     """As a batch of an earlier version: mean HU is left out of table and SR, everything else is measured."""
     hu = np.rint(spheres((2.5, 1.0, 1.0)))
@@ -221,6 +224,7 @@ def test_a_batch_without_source_hu_has_no_mean_hu_and_a_notice(tmp_path, sphere_
     assert "Long axis" in str(report)
 
 
+@pytest.mark.slow
 def test_a_damaged_source_hu_is_a_data_error(tmp_path, sphere_model, capsys):
     hu = np.rint(spheres((2.5, 1.0, 1.0)))
     series = CtSeries(shape=hu.shape, spacing_mm=(2.5, 1.0, 1.0), stored=hu.astype(int) + 1024)

@@ -109,6 +109,7 @@ def test_a_batch_of_undecodable_cases_is_refused(tmp_path: Path, model_without_a
     assert "cannot be decoded" in ends.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keyword", "vr", "value"),
     [

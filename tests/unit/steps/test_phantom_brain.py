@@ -71,6 +71,7 @@ def test_some_tumours_do_not_enhance_and_all_are_of_a_size_that_occurs() -> None
         assert 5 < (phantom.label_IJK > 0).sum() * phantom.spacing_mm**3 / 1000 < 600, "mL"
 
 
+@pytest.mark.slow
 def test_the_folder_is_task01(tmp_path: Path) -> None:
     words = ["phantom", "brain", "--cases", "2", "--held-out-cases", "1", "--grid", "demo"]
     assert main([*words, "--output", str(tmp_path / "c"), "--run-report", str(tmp_path / "r.json")]) == 0

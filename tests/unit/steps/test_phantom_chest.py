@@ -39,6 +39,7 @@ def hu_at(phantom: ChestPhantom, x_mm: float, y_mm: float, z_mm: float, half_wid
 # --- repeatability
 
 
+@pytest.mark.slow
 def test_same_seed_same_bits() -> None:
     first, second = generate_chest(THUMBNAIL), generate_chest(THUMBNAIL)
     assert np.array_equal(first.hu_KJI, second.hu_KJI)
@@ -46,11 +47,13 @@ def test_same_seed_same_bits() -> None:
     assert first.nodules == second.nodules
 
 
+@pytest.mark.slow
 def test_other_seed_other_patient() -> None:
     first, second = generate_chest(THUMBNAIL), generate_chest(replace(THUMBNAIL, seed=4))
     assert first.nodules != second.nodules
 
 
+@pytest.mark.slow
 def test_another_grid_shows_the_same_patient() -> None:
     coarse = generate_chest(THUMBNAIL)
     finer = generate_chest(
@@ -67,6 +70,7 @@ def test_another_grid_shows_the_same_patient() -> None:
 # --- labels and the nodule list
 
 
+@pytest.mark.slow
 def test_every_nodule_is_one_component(demo_cases: list[ChestPhantom]) -> None:
     for phantom in demo_cases:
         parts, count = ndimage.label(phantom.label_KJI, TOUCHING)
@@ -78,6 +82,7 @@ def test_every_nodule_is_one_component(demo_cases: list[ChestPhantom]) -> None:
             assert nodule.volume_mm3 == pytest.approx(nodule.num_voxels * np.prod(phantom.spacing_mm))
 
 
+@pytest.mark.slow
 def test_diameter_is_what_a_reader_measures(demo_cases: list[ChestPhantom]) -> None:
     errors_in_pixels = []
     for phantom in demo_cases:
@@ -95,6 +100,7 @@ def test_diameter_is_what_a_reader_measures(demo_cases: list[ChestPhantom]) -> N
     assert np.abs(errors_in_pixels).mean() < 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slice_mm", [1.0, 2.5, 5.0])
 def test_smallest_nodules_cover_a_voxel_on_every_grid(slice_mm: float) -> None:
     spec = replace(THUMBNAIL, slice_spacing_mm=(slice_mm, slice_mm), num_nodules=(6, 6), diameter_mm=(4.0, 4.0))
@@ -104,6 +110,7 @@ def test_smallest_nodules_cover_a_voxel_on_every_grid(slice_mm: float) -> None:
     assert ndimage.label(phantom.label_KJI, TOUCHING)[1] == 6
 
 
+@pytest.mark.slow
 def test_nodules_outside_a_short_scan_are_not_listed() -> None:
     phantom = generate_chest(replace(THUMBNAIL, num_slices=8))
     assert phantom.hu_KJI.shape[0] == 8
@@ -125,6 +132,7 @@ def test_diameters_lean_to_the_small() -> None:
     assert shares == pytest.approx([0.12, 0.43, 0.30, 0.15], abs=0.01)
 
 
+@pytest.mark.slow
 def test_cohort_holds_enough_lesions() -> None:
     counts, large = [], 0
     for seed in range(6):
@@ -161,6 +169,7 @@ def test_lungs_are_two_and_of_adult_size(demo_cases: list[ChestPhantom]) -> None
         assert 2.5 < inside < 7.5  # litres, both lungs; total lung capacity of adults
 
 
+@pytest.mark.slow
 def test_a_threshold_does_not_solve_it(demo_cases: list[ChestPhantom]) -> None:
     for phantom in demo_cases:
         dice, false_positives = threshold_baseline(phantom)
@@ -184,6 +193,7 @@ def threshold_baseline(phantom: ChestPhantom) -> tuple[float, int]:
     return dice, int(kept.sum()) - len(np.unique(candidates[predicted & truth]))
 
 
+@pytest.mark.slow
 def test_padding_fills_the_outside_of_the_circle_only() -> None:
     plain, padded = generate_chest(THUMBNAIL), generate_chest(replace(THUMBNAIL, padding_value=-2000))
     assert (padded.hu_KJI[:, 0, 0] == -2000).all()

@@ -49,6 +49,7 @@ def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return phantom(tmp_path_factory.mktemp("phantom") / "cohort", *words)
 
 
+@pytest.mark.slow
 def test_the_series_read_back_as_the_generated_volume(cohort: Path) -> None:
     index = check(cohort / "dicom")
     assert index.synthetic
@@ -74,6 +75,7 @@ def test_the_series_read_back_as_the_generated_volume(cohort: Path) -> None:
     assert entry.grid.spacing_mm == pytest.approx(tuple(reversed(chest.spacing_mm)))
 
 
+@pytest.mark.slow
 def test_dicom_and_msd_hold_the_same_patients(cohort: Path) -> None:
     dicom, msd = check(cohort / "dicom"), check(cohort / "Task06_Lung")
     assert (dicom.layout, msd.layout) == ("dicom", "msd")
@@ -94,6 +96,7 @@ def test_dicom_and_msd_hold_the_same_patients(cohort: Path) -> None:
     assert [abs(value) for value in ours.values()] == pytest.approx([abs(theirs[key]) for key in ours], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_an_independent_reader_sees_the_same_geometry(cohort: Path) -> None:
     folder = cohort / "dicom" / "series-0001"
     reader = sitk.ImageSeriesReader()
@@ -111,6 +114,7 @@ def test_what_is_written_is_valid_dicom(cohort: Path) -> None:
     assert dciodvfy_errors(cohort / "dicom" / "ground-truth" / "series-0001.dcm") == []
 
 
+@pytest.mark.slow
 def test_every_third_scanner_pads_outside_its_circle(tmp_path: Path) -> None:
     folder = phantom(tmp_path / "padded", "--cases", "3", "--seed", "3")
     image = pydicom.dcmread(sorted((folder / "series-0003").iterdir())[0])
@@ -120,6 +124,7 @@ def test_every_third_scanner_pads_outside_its_circle(tmp_path: Path) -> None:
     assert open_source(folder, entry).volume().min() >= -1024
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("syntax", ["rle", "jpeg2000"])
 def test_lossless_encodings_hold_the_same_voxels(tmp_path: Path, syntax: str) -> None:
     plain = phantom(tmp_path / "explicit", "--cases", "1", "--seed", "3")
@@ -132,6 +137,7 @@ def test_lossless_encodings_hold_the_same_voxels(tmp_path: Path, syntax: str) ->
     np.testing.assert_array_equal(open_source(plain, one).volume(), open_source(packed, other).volume())
 
 
+@pytest.mark.slow
 def test_the_same_seed_writes_the_same_bytes_and_another_seed_other_patients(tmp_path: Path) -> None:
     folders = [
         phantom(tmp_path / name, "--cases", "1", "--seed", seed) for name, seed in (("a", "3"), ("b", "3"), ("c", "5"))
@@ -164,6 +170,7 @@ def test_numbers_that_cannot_be_used_are_usage_errors(tmp_path: Path, words: tup
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_held_out_patients_keep_their_number_of_nodules(tmp_path: Path) -> None:
     words = ("--cases", "1", "--held-out-cases", "1", "--seed", "3", "--held-out-seed", "4", "--nodules", "8", "8")
     phantom(tmp_path / "rich", *words)

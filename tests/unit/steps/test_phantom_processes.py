@@ -78,6 +78,7 @@ def report_of(folder: Path) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 3])
 def test_any_number_of_processes_writes_the_same_bytes(written: Mapping[int, Path], processes: int) -> None:
     names = names_below(written[1] / "cohort")
@@ -89,6 +90,7 @@ def test_any_number_of_processes_writes_the_same_bytes(written: Mapping[int, Pat
     assert changed == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 3])
 def test_any_number_of_processes_reports_the_same(written: Mapping[int, Path], processes: int) -> None:
     alone, together = report_of(written[1]), report_of(written[processes])
@@ -99,6 +101,7 @@ def test_any_number_of_processes_reports_the_same(written: Mapping[int, Path], p
     assert together["peak_memory_children_mib"] > 100 > alone["peak_memory_children_mib"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cohort_format", ["dicom", "msd"])
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_full_disk_is_told_the_same(tmp_path: Path, cohort_format: str, processes: int) -> None:
@@ -111,6 +114,7 @@ def test_a_full_disk_is_told_the_same(tmp_path: Path, cohort_format: str, proces
     assert names_below(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "whole_group"), [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, False)]
 )

@@ -84,6 +84,7 @@ def msd(tmp_path_factory) -> tuple[Path, CohortIndex, Path]:
     return folder / "cohort", index, folder / "prepared"
 
 
+@pytest.mark.slow
 def test_every_case_is_prepared_once_and_patients_do_not_leak(msd):
     _, index, output = msd
     training, *batches = folders_of(output)
@@ -94,6 +95,7 @@ def test_every_case_is_prepared_once_and_patients_do_not_leak(msd):
     assert [case.case.split for batch in batches for case in batch.cases()] == ["test"]
 
 
+@pytest.mark.slow
 def test_volumes_lie_where_they_were_in_the_patient(msd):
     cohort, index, output = msd
     prepared = all_cases(output)
@@ -150,12 +152,14 @@ def test_the_report_holds_figures_and_no_paths(msd, tmp_path):
     assert str(cohort.parent) not in json.dumps(report)
 
 
+@pytest.mark.slow
 def test_one_process_writes_the_same_bytes(msd, tmp_path):
     cohort, _, output = msd
     assert preprocess(cohort, tmp_path / "prepared", threads=1) == 0
     assert digests_below(tmp_path / "prepared") == digests_below(output)
 
 
+@pytest.mark.slow
 def test_inference_puts_every_case_into_even_batches(msd, tmp_path):
     cohort, index, _ = msd
     assert preprocess(cohort, tmp_path / "out", "--purpose", "inference", "--cases-per-batch", "3") == 0
@@ -171,6 +175,7 @@ def test_inference_puts_every_case_into_even_batches(msd, tmp_path):
     assert {case.case.split for case in cases} == {"test"}
 
 
+@pytest.mark.slow
 def test_a_fixed_test_split_is_kept(tmp_path):
     write_msd(tmp_path / "cohort", 5, splits={"test": ["lung_001", "lung_004"]})
     assert preprocess(tmp_path / "cohort", tmp_path / "out", "--split-seed", "3") == 0
@@ -179,6 +184,7 @@ def test_a_fixed_test_split_is_kept(tmp_path):
     assert set(splits.values()) == {"train", "validation", "test"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("orientation", ["axial", "feet-first"])
 def test_dicom_series_with_segmentations(tmp_path, orientation):
     index = (
@@ -207,6 +213,7 @@ def test_dicom_series_with_segmentations(tmp_path, orientation):
             assert frame == 0
 
 
+@pytest.mark.slow
 def test_one_case_alone_needs_no_process(tmp_path):
     write_dicom(tmp_path / "cohort", 1, syntax="jpeg2000")
     assert preprocess(tmp_path / "cohort", tmp_path / "out", "--purpose", "inference", "--crop", "none") == 0
@@ -216,6 +223,7 @@ def test_one_case_alone_needs_no_process(tmp_path):
     assert 0.1 < case.lung_IJK().mean() < 0.4
 
 
+@pytest.mark.slow
 def test_a_model_sets_spacing_window_and_crop(msd, tmp_path):
     wanted = InputContract(
         spacing_mm=(6.0, 5.0, 7.0), window_hu=(-900.0, 100.0), crop="none", patch_shape=(8, 8, 8), patch_multiple=2
@@ -242,6 +250,7 @@ def with_lesion_below_the_lungs(cohort: Path) -> None:
     write_index(cohort)
 
 
+@pytest.mark.slow
 def test_a_lesion_outside_the_lungs_widens_the_crop_in_training_only(tmp_path):
     """Elsewhere the ground truth must not help: at inference nobody knows about the lesion."""
     with_lesion_below_the_lungs(tmp_path / "cohort")
@@ -259,6 +268,7 @@ def test_a_lesion_outside_the_lungs_widens_the_crop_in_training_only(tmp_path):
     assert sum("1 lesion of the ground truth outside the crop" in text for text in report["notices"]) == 2
 
 
+@pytest.mark.slow
 def test_a_margin_or_no_crop_keeps_it(tmp_path):
     with_lesion_below_the_lungs(tmp_path / "cohort")
     for number, words in enumerate((("--margin-mm", "60"), ("--crop", "none"))):

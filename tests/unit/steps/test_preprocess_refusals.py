@@ -156,6 +156,7 @@ def test_another_volume_under_the_same_name(source, tmp_path, capsys):
     assert "run check again" in text
 
 
+@pytest.mark.slow
 def test_a_removed_slice(tmp_path, capsys):
     write_dicom(tmp_path / "cohort", 1)
     index_of(tmp_path / "cohort").rename(index_of(tmp_path))
@@ -174,6 +175,7 @@ def test_a_slice_cut_off_after_the_check(tmp_path, capsys):
     assert "cut off" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dicom", "jpeg2000", "nifti"])
 def test_other_voxels_under_the_same_names(tmp_path, capsys, kind):
     """Same geometry, other content: what was checked (and what the model card will name) is not what is here."""
@@ -291,6 +293,7 @@ def test_a_full_device_is_told_by_its_errno():
     assert caught.value.errno == errno.ENOSPC
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_disk_that_takes_no_more(source, tmp_path, threads):
     """The limit on file size stands for the full disk: the same writes fail in the same way."""
@@ -352,6 +355,7 @@ def gone(group: int) -> bool:
     return not processes_of_group(group)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "whole_group", "threads"),
     [(signal.SIGINT, True, 1), (signal.SIGINT, True, 2), (signal.SIGINT, False, 2), (signal.SIGTERM, False, 2)],
@@ -369,6 +373,7 @@ def test_interrupted(source, tmp_path, number, whole_group, threads):
     assert [path for path in tmp_path.iterdir() if path != index_of(tmp_path)] == []
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_parent_that_was_killed(source, tmp_path):
     child = started(source, tmp_path, threads=2)
     child.kill()
@@ -377,6 +382,7 @@ def test_workers_end_with_a_parent_that_was_killed(source, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_killed_is_a_passing_fault(source, tmp_path):
     """As the kernel does when memory runs out."""
     child = started(source, tmp_path, threads=2)

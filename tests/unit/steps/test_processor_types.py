@@ -55,6 +55,7 @@ def on(kind: str, *words: str) -> bytes:
     return ended.stdout
 
 
+@pytest.mark.slow
 def test_masks_agree_across_types_of_processors(tmp_path: Path, model: Path) -> None:
     logits = {kind: np.frombuffer(on(kind, "-c", LOGITS, str(model)), np.float32) for kind in TYPES}
     difference = np.abs(logits["own"] - logits["without AVX"]).max()

@@ -47,6 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_candidate_computes_nearly_the_same_in_int8(made: Path) -> None:
     import openvino
 
@@ -77,6 +78,7 @@ def int8_layers(xml: Path) -> list[bool]:
     ]
 
 
+@pytest.mark.slow
 def test_the_layer_that_sees_hu_stays_in_float32(made: Path) -> None:
     layers = int8_layers(made / "int8/models/int8.xml")
     # The residual unit of the first level has two convolutions on the image.
@@ -164,6 +166,7 @@ def test_cases_without_lesions_and_volumes_below_the_patch_are_used(tmp_path: Pa
     assert [bool(inside[i].any()) for i in range(8)] == [False] + [True] * 5 + [False] * 2
 
 
+@pytest.mark.slow
 def test_the_libraries_print_nothing_and_write_nothing_at_home(made: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -250,6 +253,7 @@ def test_options_that_cannot_be_used_are_refused(made: Path) -> None:
     assert quantize(made) == 2  # the output exists
 
 
+@pytest.mark.slow
 def test_an_interrupt_and_a_full_disk_leave_nothing(made: Path, tmp_path: Path) -> None:
     def start(windows: int, largest_file: int | None = None) -> subprocess.Popen[str]:
         return started(

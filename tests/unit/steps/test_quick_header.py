@@ -134,6 +134,7 @@ def test_files_that_come_with_pydicom():
         assert by_either(path) == by_pydicom(path), path.name
 
 
+@pytest.mark.slow
 def test_a_header_cut_off_anywhere(tmp_path):
     whole = one_slice(tmp_path / "whole").read_bytes()
     pixels = whole.index(struct.pack("<HH2sHL", 0x7FE0, 0x0010, b"OW", 0, 36 * 34 * 2))
@@ -144,6 +145,7 @@ def test_a_header_cut_off_anywhere(tmp_path):
         assert by_either(path) == by_pydicom(path)
 
 
+@pytest.mark.slow
 @given(places=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=4))
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damage_never_raises(tmp_path, places):

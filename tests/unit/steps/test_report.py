@@ -24,6 +24,7 @@ def report(root: Path, options: list[str], *more: str, name: str = "report") -> 
     return (root / name / "fragment.html").read_text(), codec.from_json(ReportSummary, summary, where="summary.json")
 
 
+@pytest.mark.slow
 def test_fragment_stands_alone_and_says_what_was_measured(tmp_path: Path) -> None:
     _, options = evaluated(tmp_path)
     html, summary = report(tmp_path, options)
@@ -65,6 +66,7 @@ def test_fragment_stands_alone_and_says_what_was_measured(tmp_path: Path) -> Non
     assert "<html" not in inside
 
 
+@pytest.mark.slow
 def test_a_model_that_was_trained_further_is_told_with_its_last_figures(tmp_path: Path) -> None:
     _, options = evaluated(tmp_path)
     further = {
@@ -86,6 +88,7 @@ def test_a_model_that_was_trained_further_is_told_with_its_last_figures(tmp_path
     assert "400, best weights at step 350" in page.text
 
 
+@pytest.mark.slow
 def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
     _, options = evaluated(tmp_path)
     first, _ = report(tmp_path, options)
@@ -93,6 +96,7 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
     assert first == second
 
 
+@pytest.mark.slow
 def test_nothing_in_the_fragment_depends_on_where_the_files_lie(tmp_path: Path) -> None:
     made = []
     for name in ("one", "two"):
@@ -108,6 +112,7 @@ def path_points(path: str) -> np.ndarray:
     return np.array([[float(v) for v in pair.split()] for pair in re.findall(r"-?[\d.]+ -?[\d.]+", path)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source_format", ["nifti", "dicom"])
 def test_outlines_lie_on_their_lesions_with_patient_right_on_the_left(tmp_path: Path, source_format: str) -> None:
     # A lesion near the patient's left, front and top: on the right, at the top, at the top.
@@ -131,6 +136,7 @@ def test_outlines_lie_on_their_lesions_with_patient_right_on_the_left(tmp_path: 
     np.testing.assert_allclose(span, 8, atol=2.5)
 
 
+@pytest.mark.slow
 def test_a_missed_lesion_gets_a_picture_of_its_own(tmp_path: Path) -> None:
     _, options = evaluated(tmp_path)
     html, _ = report(tmp_path, options)
@@ -162,6 +168,7 @@ def test_best_median_and_worst_are_always_among_the_cases_shown(tmp_path: Path) 
     assert len(shown_cases(evaluation, 20)) == 7
 
 
+@pytest.mark.slow
 def test_names_are_text_and_never_markup(tmp_path: Path) -> None:
     _, options = evaluated(tmp_path)
     html, _ = report(tmp_path, options, "--title", "<script>alert(1)</script> & co")
@@ -169,6 +176,7 @@ def test_names_are_text_and_never_markup(tmp_path: Path) -> None:
     assert page.headings[0] == (1, "<script>alert(1)</script> & co")
 
 
+@pytest.mark.slow
 def test_without_gate_and_curves_of_validation_the_rest_is_there(tmp_path: Path) -> None:
     _, options = evaluated(tmp_path)
     gate = str(tmp_path / "reports" / "gate" / "run_report.json")
@@ -208,6 +216,7 @@ def test_inputs_that_are_not_what_the_steps_write_are_refused(
     assert expected in text
 
 
+@pytest.mark.slow
 def test_a_gate_report_of_another_version_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, options = evaluated(tmp_path)
     results = codec.to_json(gate_decision()) | {"unheard": 1}
@@ -217,6 +226,7 @@ def test_a_gate_report_of_another_version_is_refused(tmp_path: Path, capsys: pyt
     assert "unheard" in text
 
 
+@pytest.mark.slow
 def test_folders_of_different_runs_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made, options = evaluated(tmp_path)
     (made.segmentations[0] / "case-00000001" / "lesion_mask.nii.gz").unlink()
@@ -225,6 +235,7 @@ def test_folders_of_different_runs_are_refused(tmp_path: Path, capsys: pytest.Ca
     assert "case-00000001 was evaluated, but" in text
 
 
+@pytest.mark.slow
 def test_a_mask_of_another_shape_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made, options = evaluated(tmp_path)
     grid = CaseSpec(case_id="x", reference=np.zeros((4, 4, 4), bool), predicted=None).grid()
@@ -241,6 +252,7 @@ def test_no_overlay_at_all_is_wrong_usage(tmp_path: Path, capsys: pytest.Capture
     assert "1 or more" in text
 
 
+@pytest.mark.slow
 def test_a_missing_library_is_named_with_its_extra(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -248,6 +248,7 @@ def test_a_signal_ends_a_verb_within_two_seconds_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_second_signal_adds_nothing_to_the_first(tmp_path: Path) -> None:
     # As a run that is cancelled in pods: INT comes twice, and the second came while the interpreter waited for a thread.
     work = "[__import__('threading').Thread(target=time.sleep, args=[1]).start(), time.sleep(60)]"
@@ -271,6 +272,7 @@ def test_durations_read_well(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
+@pytest.mark.slow
 def test_the_peak_of_memory_is_the_programs_own() -> None:
     """The kernel's rusage begins with the memory of the process that started the program, here this one."""
     ballast = b"x" * 400_000_000
@@ -280,6 +282,7 @@ def test_the_peak_of_memory_is_the_programs_own() -> None:
     assert 5 < float(printed) < 200
 
 
+@pytest.mark.slow
 def test_a_signal_to_a_forked_child_does_not_end_its_parent() -> None:
     # As the processes that cut patches: one that was asked to end had the training's own watchdog end the training.
     code = (

@@ -164,6 +164,7 @@ def test_another_threshold_gives_other_outlines_and_is_told(tmp_path, model, run
     assert 0 < volumes[1] < volumes[0]
 
 
+@pytest.mark.slow
 def test_a_worker_needs_neither_torch_nor_monai(tmp_path, model):
     batch = prepare(tmp_path / "batch", [scan_of(series_with())])
     words = ["segment", "--segmentation-model", model, "--case-batch", batch, "--output", tmp_path / "out"]

@@ -198,6 +198,7 @@ def command(tmp_path, model, batch):
     ]
 
 
+@pytest.mark.slow
 def test_a_write_that_fails_half_way(tmp_path, model, batch):
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))  # the SEG is larger, the table smaller
@@ -214,6 +215,7 @@ def test_a_write_that_fails_half_way(tmp_path, model, batch):
     assert left_behind(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_ends_it_in_the_middle_of_a_case(tmp_path, number, exit_code):
     # Windows of 64³ voxels with a kernel of 9³: a case takes seconds, so the signal comes while the network runs.

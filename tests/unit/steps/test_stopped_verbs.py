@@ -20,6 +20,7 @@ from support.reported import evaluated, three_cases
 PHANTOM = ("phantom", "lung", "--grid", "demo", "--output", "cohort")
 
 
+@pytest.mark.slow
 def test_an_interrupted_phantom_leaves_nothing(tmp_path: Path) -> None:
     process = started([*PHANTOM, "--cases", "500"], folder=tmp_path)
     wait_for_line(process, "patient 1/500")
@@ -62,6 +63,7 @@ def words_of(verb: str, folder: Path) -> list[str]:
     return ["report", *evaluated(folder / "run")[1], "--output", "report"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verb", "largest_file"), [("phantom", 50_000), ("check", 500), ("evaluate", 500), ("report", 5_000)]
 )

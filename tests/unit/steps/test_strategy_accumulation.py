@@ -24,6 +24,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return training_set(tmp_path_factory.mktemp("data"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["single", "local-sgd"])
 def test_parts_give_the_step_of_the_whole(data: Path, strategy: str) -> None:
     for kind, tolerance in (("accumulated", 1e-6), ("float64", 1e-12)):

@@ -33,6 +33,8 @@ from support.strategy_work import Case, by_two_ranks, largest_difference, option
 from support.training_set import training_set
 from support.weights import weights
 
+pytestmark = pytest.mark.slow  # each starts training processes, or waits for a fixture that does
+
 # Half a MiB with its label, so that two cases fit into one MiB.
 SHAPE = (32, 32, 64)
 ONE_MIB: dict[str, Any] = {"strategy": "local-sgd", "chunk_mib": 1}

@@ -25,6 +25,8 @@ from support.continued import folder_to_continue
 from support.strategy_work import KINDS, VOLUMES, by_two_ranks, case_of, largest_difference, options, with_changes
 from support.training_set import training_set
 
+pytestmark = pytest.mark.slow  # each starts training processes, or waits for a fixture that does
+
 DDP = {"strategy": "ddp", "ranks": 2}
 
 

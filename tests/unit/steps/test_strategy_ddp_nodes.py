@@ -21,6 +21,8 @@ from support.processes import wait_for_line
 from support.training_set import TINY, training_set
 from support.weights import assert_equal_weights
 
+pytestmark = pytest.mark.slow  # each starts training processes, or waits for a fixture that does
+
 
 def words(folder: Path, *options: str, name: str = "model", data: Path | None = None) -> list[str]:
     given = ["train", "--training-set", str(data or folder / "data"), "--output", str(folder / name)]

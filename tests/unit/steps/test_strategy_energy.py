@@ -112,6 +112,7 @@ def test_a_gpu_is_read_by_its_uuid_in_millijoules() -> None:
     assert gpu_counters("ab", Nvml()) == ([], "NVML (Not Supported)")
 
 
+@pytest.mark.slow
 def test_a_counter_that_begins_again_often_is_read_often_enough(tmp_path: Path) -> None:
     folder = zone(tmp_path, "intel-rapl:0", "package-0", energy_uj=90_000_000, range_uj=100_000_000)
     counters, _ = package_counters(tmp_path)
@@ -163,6 +164,7 @@ def job_of(data: Path, folder: Path, **changes: Any) -> TrainJob:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_each_epoch_has_its_energy_which_two_ranks_of_a_machine_count_once(
     data: Path, package: Path, tmp_path: Path, ranks: int

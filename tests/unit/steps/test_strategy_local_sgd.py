@@ -28,6 +28,8 @@ from support.rank_work import run_to_its_end
 from support.strategy_work import KINDS, Case, by_two_ranks, case_of, largest_difference, options
 from support.training_set import training_set
 
+pytestmark = pytest.mark.slow  # each starts training processes, or waits for a fixture that does
+
 LOCAL: dict[str, Any] = {"strategy": "local-sgd", "ranks": 2}
 BY_EPOCH, EVERY_FIVE, EVERY_TWO = LOCAL, LOCAL | {"sync_interval": 5}, LOCAL | {"sync_interval": 2}
 

@@ -33,6 +33,7 @@ def weights(data: Path, **changes: Any) -> dict[str, Any]:
     return trained(Case(config=options(data, **given), recipe=True), Alone())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "network",
     [
@@ -51,6 +52,7 @@ def test_what_is_computed_again_trains_the_same_weights_bit_for_bit(data: Path, 
         np.testing.assert_array_equal(again[name], value, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "channels"), [("unet", 1), ("distmis-as-described", 4)])
 def test_what_is_computed_again_is_not_kept(name: str, channels: int) -> None:
     shape = (32, 32, 32)
@@ -83,6 +85,7 @@ def test_processes_that_cut_patches_change_no_weight(data: Path) -> None:
         np.testing.assert_array_equal(by_processes[name], value, err_msg=name)
 
 
+@pytest.mark.slow
 def test_the_time_that_a_training_waits_for_its_patches_is_counted(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = PatchSampler.batch
 

@@ -29,6 +29,7 @@ def run(work: Any, job: Any, *, num: int = 2) -> Any:
     return run_ranks(work, job, num_here=num, num_threads=1, device="cpu", gang=Gang())
 
 
+@pytest.mark.slow
 def test_ranks_hear_each_other_and_sum_in_their_order() -> None:
     job, world_size, mean, heard = run(rank_work.talk, "a job", num=3)
     assert (job, world_size) == ("a job", 3)
@@ -39,6 +40,7 @@ def test_ranks_hear_each_other_and_sum_in_their_order() -> None:
     assert mean == (total / 3).tolist()
 
 
+@pytest.mark.slow
 def test_a_port_that_another_training_has_taken_meanwhile_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -54,6 +56,7 @@ def test_one_process_is_a_group_of_its_own() -> None:
     assert alone.mean(np.array([1.5])).tolist() == [1.5]
 
 
+@pytest.mark.slow
 def test_the_error_of_one_rank_is_the_error_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(UserInputError, match=r"rank 1 on .*: the mask is missing\.") as caught:
@@ -62,6 +65,7 @@ def test_the_error_of_one_rank_is_the_error_of_all(tmp_path: Path, monkeypatch: 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_ends_all() -> None:
     started = time.monotonic()
     with pytest.raises(TryAgainError, match=r"rank 1 on .* ended before its work was done") as caught:
@@ -70,6 +74,7 @@ def test_a_rank_that_is_killed_ends_all() -> None:
     assert time.monotonic() - started < 60
 
 
+@pytest.mark.slow
 def test_ranks_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from support import rank_work\n"
@@ -166,6 +171,7 @@ def watched(store: Any, told: list[failures.Failure]) -> watch.Watch:
     return watch.Watch(place, who="rank 0 on here", on_failure=told.append)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("beats", "told"), [(True, "for 0 s"), (False, "for 1 s")])
 def test_a_rank_that_falls_silent_or_never_comes_is_told(
     monkeypatch: pytest.MonkeyPatch, store: Any, beats: bool, told: str
@@ -225,6 +231,7 @@ def test_the_first_failure_stands_and_reaches_a_rank_that_waits_for_nothing(
     assert isinstance(seen[0].error(), UserInputError)
 
 
+@pytest.mark.slow
 def test_a_node_that_meets_nobody_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("medweave_steps.training.launch.ARRIVAL_S", 1.0)
     with socket.socket() as free:

@@ -20,6 +20,8 @@ from support import fake_pycompss
 from support.continued import folder_to_continue, words
 from support.weights import assert_equal_weights, weights
 
+pytestmark = pytest.mark.slow  # each starts training processes, or waits for a fixture that does
+
 
 @pytest.fixture(scope="module")
 def continued(tmp_path_factory: pytest.TempPathFactory) -> Path:

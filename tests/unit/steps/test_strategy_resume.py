@@ -33,6 +33,8 @@ from support.strategy_work import VOLUMES, Case, Stop, by_two_ranks, case_of, la
 from support.training_set import TINY, training_set
 from support.weights import assert_equal_weights
 
+pytestmark = pytest.mark.slow  # each starts training processes, or waits for a fixture that does
+
 DDP: dict[str, Any] = {"strategy": "ddp", "ranks": 2}
 LOCAL: dict[str, Any] = {"strategy": "local-sgd", "ranks": 2, "sync_interval": 1}
 KINDS = ("uneven", "float64", "volumes")

@@ -20,6 +20,8 @@ from support.processes import KILLED_AT, interrupted, names_below, started, wait
 from support.training_set import TINY
 from support.weights import assert_equal_weights
 
+pytestmark = pytest.mark.slow  # each starts training processes, or waits for a fixture that does
+
 ROUNDS, APPLIED = 4, 4
 """Rounds of a training here, and changes of the weights in each: two replicas, two steps."""
 

@@ -28,6 +28,8 @@ from support.processes import interrupted, started
 from support.searches import TINY, parent_of_the_training_with, table_in, write_grid
 from support.training_set import training_set
 
+pytestmark = pytest.mark.slow  # each starts training processes, or waits for a fixture that does
+
 METRIC = "validation_dice"
 
 

@@ -113,6 +113,7 @@ def options(folder: Path, **changes: Any) -> TrainConfig:
     return TrainConfig(**values | changes)
 
 
+@pytest.mark.slow
 def test_two_ranks_compute_the_gradients_of_one(tmp_path: Path) -> None:
     # Three patches for one rank and two for the other; no normalisation over patches, so nothing else may differ.
     data = training_set(tmp_path)
@@ -124,6 +125,7 @@ def test_two_ranks_compute_the_gradients_of_one(tmp_path: Path) -> None:
         np.testing.assert_allclose(shared[name], gradient, atol=1e-5 * largest, err_msg=name)
 
 
+@pytest.mark.slow
 def test_batch_norm_takes_a_ranks_own_patches_and_the_running_statistics_are_averaged(tmp_path: Path) -> None:
     # The same in one process: each rank's patches by themselves, then the mean.
     data = training_set(tmp_path)

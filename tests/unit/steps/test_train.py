@@ -96,6 +96,7 @@ def test_the_events_file_does_not_name_the_machine(trained: Path) -> None:
     assert names == ["curves.json", "events.out.tfevents.0.medweave"]
 
 
+@pytest.mark.slow
 def test_monai_reads_the_model_folder_as_a_bundle(trained: Path) -> None:
     import torch
     from monai.bundle import ConfigParser
@@ -342,6 +343,7 @@ def started(folder: Path, *options: str, data: Path, limit_file_size: int | None
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_leaves_a_checkpoint_that_continues_exactly_and_the_curves_so_far(
     tmp_path: Path, number: int, code: int
@@ -366,6 +368,7 @@ def test_a_signal_leaves_a_checkpoint_that_continues_exactly_and_the_curves_so_f
     assert content["schedule"]["last_epoch"] == content["state"]["step"]
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_with_its_own_exit_code_and_leaves_only_events(tmp_path: Path) -> None:
     # A limit on the size of files fails a write as a full disk does, on every file system: the weights are larger.
     data = training_set(tmp_path / "data")

@@ -87,6 +87,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
     assert read_checkpoint(tmp_path)["step"] == 1
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_announces_its_time_limit_gets_a_checkpoint_and_ends_nothing(tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     long = ("--steps", "100000", "--epoch-steps", "5", "--validation-interval", "1000")
@@ -103,6 +104,7 @@ def test_a_scheduler_that_announces_its_time_limit_gets_a_checkpoint_and_ends_no
     process.communicate()
 
 
+@pytest.mark.slow
 def test_the_announcement_ends_no_step_that_has_nothing_to_save(tmp_path: Path) -> None:
     process = started(["phantom", "lung", "--grid", "demo", "--output", "cohort", "--cases", "500"], folder=tmp_path)
     wait_for_line(process, "patient 1/500")

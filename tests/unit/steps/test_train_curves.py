@@ -45,6 +45,7 @@ def failing_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stepper, "loss_of", wrong)
 
 
+@pytest.mark.slow
 def test_events_can_be_read_while_the_training_goes_on_and_after_it_was_killed(tmp_path: Path) -> None:
     training_set(tmp_path / "data")
     process = subprocess.Popen(

@@ -156,6 +156,7 @@ def test_intensity_changes_stay_within_a_scanners_calibration() -> None:
     assert (image == 0.5).all()
 
 
+@pytest.mark.slow
 def test_the_loss_is_dice_over_the_batch_plus_cross_entropy() -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(2, 1, 4, 4, 4, generator=generator)

@@ -23,6 +23,7 @@ ARCHITECTURE = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_values_and_gradients_are_those_of_the_plain_network() -> None:
     torch.manual_seed(3)
     plain = build_network(ARCHITECTURE).double()
