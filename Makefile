@@ -1,8 +1,8 @@
 # One environment, .venv/, at the root; every target makes it if it is missing.
 #   make demo            phantom CT series -> nodules as DICOM SEG and one HTML report, on this machine
-#   make quick           formatting, lint, types and the unit tests below two seconds each: two minutes
+#   make quick           formatting, lint, types and the quick unit tests: two minutes
 #   make test            everything CI runs without real sites (includes `make check`)
-#   make check           formatting, lint, types, import streets, `medweave validate`
+#   make check           formatting, lint, types, import contracts, `medweave validate --cwltool`
 #   make validate-seeded  mistakes in a copy of the repository, one after the other: `medweave validate` must tell each once
 #   make cases           the inputs of real-world bug reports that failed once; results in build/cases/summary.json
 #   make leaks           fifty identifiers and secrets in what real runs are given, looked for in all that they write
