@@ -259,15 +259,23 @@ def _step(name: str, step: Mapping[str, Any], *, role: str, path: Path, workflow
     )
 
 
-def _image_below(path: Path, step: Mapping[str, Any], tool: Mapping[str, Any]) -> str | None:
-    """Return the image that a step of the nested workflow `tool` requires; None without one."""
+def _image_below(
+    path: Path, step: Mapping[str, Any], tool: Mapping[str, Any], outer: frozenset[Path] = frozenset()
+) -> str | None:
+    """Return the image that a step of the nested workflow `tool` asks for; None where there is none.
+
+    Args:
+        outer: files of the workflows around it: one that runs itself is refused elsewhere.
+    """
     if tool.get("class") != "Workflow":
         return None
     run = step.get("run")
     file = path.parent / path_of_reference(run) if isinstance(run, str) else path
+    if isinstance(run, str) and file.resolve() in {path.resolve(), *outer}:
+        return None
     for name, inner in _named(tool.get("steps") or {}).items():
         document = _tool(file, name, inner)
-        image = image_of(inner, document) or _image_below(file, inner, document)
+        image = image_of(inner, document) or _image_below(file, inner, document, outer | {path.resolve()})
         if image is not None:
             return image
     return None

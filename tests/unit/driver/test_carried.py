@@ -76,6 +76,15 @@ def test_only_inputs_without_a_source_and_with_a_default_file_belong_to_the_defi
     assert held(ports) == ["identified"], "the definition restricts no place"
 
 
+@pytest.mark.parametrize("inner", ["flow.cwl", "other.cwl"])
+def test_a_workflow_that_runs_itself_is_read_once(tmp_path: Path, inner: str) -> None:
+    for name, run in (("flow.cwl", inner), ("other.cwl", "flow.cwl")):
+        step = f"{{run: {run}, in: {{}}, out: []}}"
+        (tmp_path / name).write_text(f"class: Workflow\ninputs: {{}}\noutputs: {{}}\nsteps: {{again: {step}}}\n")
+    (tmp_path / "roles.yml").write_text("flow.cwl: {/again: check}\n")
+    assert [step.path for step in read_pipeline(tmp_path / "flow.cwl").steps] == ["/again"]
+
+
 @pytest.mark.parametrize(("cohort", "found"), [("identified", "identified"), ("de-identified", "de-identified")])
 def test_classes_follow_the_edges(pipeline: Pipeline, cohort: str, found: str) -> None:
     said = Said(
