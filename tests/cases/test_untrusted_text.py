@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.record import registry
 from medweave_connectors.record.output import JobOutput
 from medweave_connectors.record.run import RunRecord
 from medweave_connectors.slurm import watch as slurm_watch
@@ -22,6 +20,7 @@ from medweave_connectors.slurm.script import JobFiles
 from medweave_connectors.slurm.watch import Pace, Watch, WatchedJob
 from medweave_steps.contracts.errors import StorageError
 from medweave_steps.contracts.progress import JSON_PREFIX
+from support.job_record import events_of, run_with_job
 
 HUGE, DEEP = "9" * 5000, "[" * 20000
 ODD_VALUES = ("Infinity", "-Infinity", "NaN", "1e999", "-1", HUGE, "null", "true", '"x"', "{}", "[]", DEEP)
@@ -32,15 +31,7 @@ Seen = Callable[[object], None]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
-    record = RunRecord(tmp_path / "runs", "lung")
-    monkeypatch.setattr(registry, "_runs", {"": record})
-    record.begin()
-    record.job_scheduled("/a/0", deployment="hpc", service=None, location="login")
-    return record
-
-
-def events(run: RunRecord) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run.folder / "events.jsonl").read_text().splitlines()]
+    return run_with_job(tmp_path, monkeypatch, job="/a/0")
 
 
 def watched(on_text: Callable[[bytes], None], line: str) -> list[Any]:
@@ -156,7 +147,7 @@ def test_a_progress_line_with_odd_values_is_in_bounds_or_ordinary(run: RunRecord
             (JSON_PREFIX + "{" + ",".join(f'"{name}":{value}' for name, value in figures.items()) + "}\n").encode()
         )
     output.stderr(b"after them\n")
-    progress = [event["data"] for event in events(run) if event["type"] == "job.progress"]
+    progress = [event["data"] for event in events_of(run) if event["type"] == "job.progress"]
     seen(f"{len(progress)} of {len(ODD_VALUES)} recorded")
     assert output.stderr_tail[-1] == "after them"
     assert all(math.isfinite(data["seconds_left"]) and data["done"] >= 0 and data["total"] >= 0 for data in progress)

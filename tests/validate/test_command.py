@@ -108,6 +108,16 @@ def test_cwltool_is_asked_only_on_request_and_its_refusal_is_a_finding(
     assert str(folder) not in shown
 
 
+def test_workflows_that_run_each_other_are_validated_once(folder: Path) -> None:
+    (folder / "roles.yml").write_text("one.cwl: {/again: check}\n")
+    for name, run in (("one.cwl", "two.cwl"), ("two.cwl", "one.cwl")):
+        step = f"{{run: {run}, in: {{}}, out: []}}"
+        requirement = "requirements: {SubworkflowFeatureRequirement: {}}"
+        head = f"cwlVersion: v1.2\nclass: Workflow\n{requirement}\n"
+        (folder / name).write_text(f"{head}inputs: {{}}\noutputs: {{}}\nsteps: {{again: {step}}}\n")
+    assert main(["validate"]) in (0, 1, 65)
+
+
 def test_a_path_that_is_not_there_is_wrong_usage(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", "nowhere"]) == 2
     assert "nowhere" in capsys.readouterr().err

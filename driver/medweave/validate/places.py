@@ -128,8 +128,12 @@ def _local(text: str, folder: Path) -> Path | None:
     return (folder / text).resolve()
 
 
-def tools_of(workflow: Source, repository: Repository) -> dict[str, Source]:
-    """The tools that a workflow's steps run, by path of the step; those in nested workflows too."""
+def tools_of(workflow: Source, repository: Repository, outer: frozenset[Path] = frozenset()) -> dict[str, Source]:
+    """Return the tools that a workflow's steps run, by path of the step; those in nested workflows too.
+
+    Args:
+        outer: files of the workflows around it, which are not entered again.
+    """
     from medweave.validate.cwl import path_of_run
     from medweave_connectors.cwl_types import named
 
@@ -140,6 +144,7 @@ def tools_of(workflow: Source, repository: Repository) -> dict[str, Source]:
         if tool is None:
             continue
         found[f"/{name}"] = tool
-        if tool.data.get("class") == "Workflow" and tool.path != workflow.path:
-            found.update({f"/{name}{inner}": each for inner, each in tools_of(tool, repository).items()})
+        if tool.data.get("class") == "Workflow" and tool.path not in {workflow.path, *outer}:
+            nested = tools_of(tool, repository, outer | {workflow.path})
+            found.update({f"/{name}{inner}": source for inner, source in nested.items()})
     return found

@@ -7,21 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.record import live, registry
+from medweave_connectors.record import live
 from medweave_connectors.record.output import LINE_BYTES, JobOutput
 from medweave_connectors.record.run import RunRecord
 from medweave_connectors.remote import shell_line, step_variables
+from support.job_record import run_with_job
 
 FIGURES = 'medweave-progress {"unit":"case","done":1,"total":2,"seconds_left":3.5,"detail":"x"}\n'
 
 
 @pytest.fixture
 def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
-    run = RunRecord(tmp_path / "runs", "lung")
-    monkeypatch.setattr(registry, "_runs", {"": run})
-    run.begin()
-    run.job_scheduled("/train/0", deployment="hpc", service=None, location="login")
-    return run
+    return run_with_job(tmp_path, monkeypatch)
 
 
 def test_bytes_in_pieces_become_progress_notices_and_a_tail(

@@ -30,7 +30,7 @@ from medweave_connectors.pods.cluster import Refused, chosen, read_pod
 from medweave_connectors.pods.pod import Event
 from medweave_connectors.pods.states import judge
 from medweave_connectors.pods.words import tell_pods
-from medweave_connectors.record import live, registry
+from medweave_connectors.record import live
 from medweave_connectors.record.output import MOST_NOTICES, JobOutput
 from medweave_connectors.record.run import RunRecord
 from medweave_connectors.slurm import answers, left_commands, site_look
@@ -43,6 +43,7 @@ from medweave_connectors.transfer.direct import commands as direct
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.progress import JSON_PREFIX, duration
 from medweave_steps.contracts.untrusted_text import load_json, number, plain, plain_line, plain_value, whole_number
+from support.job_record import events_of, run_with_job
 
 HUGE = "9" * 5000
 DEEP = "[" * 20000
@@ -80,15 +81,7 @@ FAST = settings(
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
-    record = RunRecord(tmp_path / "runs", "lung")
-    monkeypatch.setattr(registry, "_runs", {"": record})
-    record.begin()
-    record.job_scheduled("/train/0", deployment="hpc", service=None, location="login")
-    return record
-
-
-def events(run: RunRecord) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run.folder / "events.jsonl").read_text().splitlines()]
+    return run_with_job(tmp_path, monkeypatch)
 
 
 @FAST
@@ -120,7 +113,7 @@ def test_a_hundred_megabytes_without_a_line_feed_are_cut(run: RunRecord) -> None
 def test_a_flood_of_lines_is_not_a_flood_of_events(run: RunRecord, capsys: pytest.CaptureFixture[str]) -> None:
     output = JobOutput("/train/0")
     output.stderr(b'medweave-progress {"unit":"x","done":1,"total":2,"seconds_left":1}\ntrain: note: again\n' * 5000)
-    kinds = [event["type"] for event in events(run)]
+    kinds = [event["type"] for event in events_of(run)]
     assert kinds.count("notice") == MOST_NOTICES
     assert kinds.count("job.progress") < 500
     assert len(capsys.readouterr().err.splitlines()) < 1000
