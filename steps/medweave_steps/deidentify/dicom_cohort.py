@@ -18,7 +18,7 @@ from medweave_steps.io.dicom_header import (
     HeaderDefect,
     read_file,
 )
-from medweave_steps.io.findings import refuse
+from medweave_steps.io.findings import first_of, refuse
 from medweave_steps.io.patients import issuers_by_patient_id, joined_issuer, without_absent_issuers
 
 _IMAGES = frozenset(
@@ -203,7 +203,7 @@ def _mixed(ordinal: int) -> Finding:
 
 
 def _unreadable(numbers: Sequence[int], total: int, reason: str) -> Finding:
-    shown = ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
+    shown = first_of(numbers)
     return refuse(
         "unreadable-file",
         f"{len(numbers)} of {total} files cannot be read as DICOM.",

@@ -11,6 +11,7 @@ from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import UsageError, UserInputError
 from medweave_steps.contracts.labels import only_label
 from medweave_steps.contracts.volume import modality_of
+from medweave_steps.io.findings import first_of
 from medweave_steps.io.prepared import CaseFolder, open_prepared, read_index
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
@@ -150,7 +151,7 @@ def _prepared_cases(config: EvaluateConfig) -> dict[str, CaseFolder]:
 
 def _refuse(case_ids: list[str], seen: str, expected: str) -> None:
     if case_ids:
-        shown = ", ".join(case_ids[:5]) + (f" and {len(case_ids) - 5} more" if len(case_ids) > 5 else "")
+        shown = first_of(case_ids, 5)
         raise UserInputError(
             "cohort, case batches and segmentations do not belong together.",
             seen=f"{shown}: {seen}",

@@ -24,7 +24,7 @@ from medweave_steps.io.dicom_header import (
 )
 from medweave_steps.io.dicom_series import SeriesName
 from medweave_steps.io.dicom_uids import ImageUids
-from medweave_steps.io.findings import notice, refuse
+from medweave_steps.io.findings import first_of, notice, refuse
 from medweave_steps.io.patients import Issuers, issuers_by_patient_id, without_absent_issuers
 
 _DICOM_SUFFIXES = (".dcm", ".dicom", ".ima")
@@ -235,7 +235,7 @@ def _without_same_uids(
 
 def _conflict(series_uid: str, numbers: list[int]) -> Finding:
     case_id = case_id_of_series(series_uid)
-    shown = ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
+    shown = first_of(numbers)
     return refuse(
         "same-uid",
         f"{case_id}: two files are the same slice under one SOPInstanceUID, with different contents.",
@@ -302,7 +302,7 @@ def _notice_shared_instances(all_series: list[FoundSeries]) -> list[Finding]:
         notice(
             "shared-instance-uid",
             f"{len(shared)} SOPInstanceUIDs (0008,0018) name images of several series; references to them are ambiguous.",
-            seen=", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else ""),
+            seen=first_of(names, 6),
             do="give each image its own SOPInstanceUID, or keep one of the series",
         )
     ]
@@ -381,7 +381,7 @@ def _judge_others(found: FoundDicom, others: list[DicomFile], ct_studies: set[st
 
 
 def _unreadable(numbers: list[int], total: int, reason: str) -> Finding:
-    shown = ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
+    shown = first_of(numbers)
     return refuse(
         "unreadable-file",
         f"{len(numbers)} of {total} files {'is' if len(numbers) == 1 else 'are'} not readable as DICOM.",

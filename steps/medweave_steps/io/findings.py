@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from medweave_steps.contracts.cohort import Finding
 from medweave_steps.contracts.errors import UserInputError
 
@@ -24,3 +26,8 @@ def refuse(code: str, what: str, *, seen: str, expected: str, do: str, case_id: 
 def notice(code: str, what: str, *, seen: str = "", do: str = "", case_id: str | None = None) -> Finding:
     """Something worth saying that stops nothing."""
     return Finding(severity="notice", code=code, what=what, seen=seen, do=do, case_id=case_id)
+
+
+def first_of(values: Sequence[object], most: int = 8) -> str:
+    """Return the first values as text, and how many more there are: `1, 2 and 3 more`."""
+    return ", ".join(map(str, values[:most])) + (f" and {len(values) - most} more" if len(values) > most else "")

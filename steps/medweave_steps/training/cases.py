@@ -8,6 +8,7 @@ from typing import Any
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.labels import only_label
 from medweave_steps.contracts.volume import Triple
+from medweave_steps.io.findings import first_of
 from medweave_steps.io.prepared import CaseFolder, PreparedFolder
 from medweave_steps.training.data import PatchSampler, open_training_case
 from medweave_steps.training.recipe import Recipe
@@ -34,7 +35,7 @@ def usable_cases(prepared: PreparedFolder) -> tuple[list[CaseFolder], list[CaseF
             )
     missing = [c.case.case_id for cases in splits.values() for c in cases if not c.case.has_label]
     if missing:
-        shown = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+        shown = first_of(missing)
         raise UserInputError(
             "training cases lack a ground truth.",
             seen=f"no label for {shown}",
