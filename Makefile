@@ -73,7 +73,7 @@ leaks: $(INSTALLED)
 # begins with the files of many tests and ends with the slowest.
 SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 STARTED := $(shell date +%s)
-TIMINGS = --timings build/tests/$@.json --timings-since $(STARTED)
+TIMINGS = --timings=build/tests/$@.json --timings-since=$(STARTED)
 quick: $(INSTALLED)
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check

@@ -358,6 +358,6 @@ def test_no_command_line_and_no_file_has_a_key(
     assert run.transfers[0]["route"] == "direct"
     assert len(keys) == 4
     texts = [each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()]
-    assert any(b"command -v python3" in each for each in texts), "the program was seen"
+    assert any(b"python3\0-I\0-S\0-c\0" in each for each in texts), "the program was seen"
     assert not any(key.encode() in text for key in keys for text in texts)
     assert not any(key in each for key in keys for each in at.server.commands)
