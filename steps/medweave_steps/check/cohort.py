@@ -150,7 +150,8 @@ def _examine(
     for series in found.series:
         examined.append(examine_dicom(cohort, series, rules, num_threads=context.num_threads))
         progress.step(_line(examined[-1]))
-    labels, differing = segment_labels(found.series)
+    usable = [series for series, one in zip(found.series, examined, strict=True) if one.entry]
+    labels, differing = segment_labels(usable)
     findings = found.findings if declared else [*found.findings, *differing]
     return "dicom", examined, findings, declared or labels, rules
 

@@ -186,6 +186,7 @@ def _frame_places(dataset: Any, slices: Sequence[Plane], grid: Grid, name: Serie
     by_image = {key: index if counts[key] == 1 else None for index, key in enumerate(keys)}
     places = []
     groups = dataset.get("PerFrameFunctionalGroupsSequence") or []
+    described = {int(segment.SegmentNumber) for segment in dataset.get("SegmentSequence") or ()}
     _check_orientation(shared, groups, grid, name)
     for group in groups:
         position = _item(group, shared, "PlanePositionSequence")
@@ -204,6 +205,9 @@ def _frame_places(dataset: Any, slices: Sequence[Plane], grid: Grid, name: Serie
             )
         segment = _item(group, shared, "SegmentIdentificationSequence")
         number = 0 if segment is None else int(segment.ReferencedSegmentNumber)
+        if segment is not None and described and number not in described:
+            numbers = ", ".join(map(str, sorted(described)))
+            raise _damaged(name, f"a frame of segment {number}; the SegmentSequence describes only {numbers}")
         if number > 255:
             raise _too_many_labels(name, number)
         places.append(_Place(index, number))

@@ -250,6 +250,22 @@ def test_segmentation_that_is_cut_off(tmp_path: Path) -> None:
     assert only_error(tmp_path).code == "unreadable-mask"
 
 
+def test_frames_of_a_segment_that_is_not_described_fail_that_case_only(tmp_path: Path) -> None:
+    for key in ("good", "odd"):
+        series = CtSeries(shape=SHAPE, key=key, patient=key)
+        seg = segmentation(series.datasets(), two_lesions())
+        if key == "odd":
+            seg.SegmentSequence[0].SegmentNumber = 2
+            seg.SOPInstanceUID = seg.file_meta.MediaStorageSOPInstanceUID = "2.25.3"
+        write(tmp_path / key, series, seg)
+    error = only_error(tmp_path)
+    assert error.code == "unreadable-mask"
+    assert error.seen == "a frame of segment 1; the SegmentSequence describes only 2"
+    index = check(tmp_path, skip=True).index
+    assert [label.value for label in index.labels] == [1]
+    assert len(index.cases) == 1
+
+
 def test_labels_that_the_cohort_card_does_not_declare(tmp_path: Path) -> None:
     mask = two_lesions()
     mask[5] *= 2
