@@ -40,12 +40,13 @@ TESTBED := deployments/testbed/testbed.py
 help:
 	@sed -n '2,29p' Makefile | cut -c3-
 
+# Where no byte code may be written (a read-only folder, the processes that tests start), each start would compile the packages again.
+COMPILE := $(BIN)/python -m compileall -q steps/medweave_steps connectors/medweave_connectors driver/medweave
 env: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt deployments/environment/make-environment
 	@deployments/environment/make-environment "$(PYTHON)" "$(TORCH)"
-	@# Else an editable package is compiled at each start, where nothing may be written beside it.
-	@$(BIN)/python -m compileall -q steps/medweave_steps connectors/medweave_connectors driver/medweave
+	@$(COMPILE)
 	@touch $@
 
 demo: $(INSTALLED)
@@ -67,20 +68,22 @@ cases: $(INSTALLED)
 leaks: $(INSTALLED)
 	$(BIN)/python tests/leaks/leaks.py
 
-# Four processes for two cores, for many tests wait. Side by side on a slow machine a test may miss a deadline: what fails is run again, one
+# Six processes for two cores, for many tests wait. Side by side on a slow machine a test may miss a deadline: what fails is run again, one
 # after the other. A test process that dies ends the run: with another in its place, pytest-xdist 3.8 waits for ever; what has not passed by
 # then is run once more. In the order in which they are collected, the slow files come first (tests/conftest.py): pytest-xdist's own order
 # begins with the files of many tests and ends with the slowest.
-SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+SIDE_BY_SIDE := -n 6 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 STARTED := $(shell date +%s)
 TIMINGS = --timings=build/tests/$@.json --timings-since=$(STARTED)
 quick: $(INSTALLED)
+	@$(COMPILE)
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m 'not slow' $(TIMINGS) tests/unit
 
 test: check
+	@$(COMPILE)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(TIMINGS) || case $$? in \
 	  1) $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(TIMINGS);; \
 	  3) $(BIN)/python -m pytest $(SIDE_BY_SIDE) --unfinished $(TIMINGS);; \
@@ -106,12 +109,13 @@ hybrid: testbed
 
 AT_SITES = -n 3 --max-worker-restart 0 $(if $(LONG),,-m 'not long') --ignore tests/hybrid/alone tests/hybrid
 test-hybrid: $(INSTALLED)
+	@$(COMPILE)
 ifdef TESTS
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest $(TIMINGS) $(TESTS)
 else
-	$(BIN)/python -m pytest $(AT_SITES) || case $$? in \
-	  1) $(BIN)/python -m pytest --last-failed --last-failed-no-failures none --ignore tests/hybrid/alone tests/hybrid;; \
-	  3) $(BIN)/python -m pytest $(AT_SITES) --unfinished;; \
+	$(BIN)/python -m pytest $(AT_SITES) $(TIMINGS) || case $$? in \
+	  1) $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(TIMINGS) --ignore tests/hybrid/alone tests/hybrid;; \
+	  3) $(BIN)/python -m pytest $(AT_SITES) --unfinished $(TIMINGS);; \
 	  *) exit 1;; \
 	esac
 endif
