@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,8 @@ class ApiServer:
     Attributes:
         pods: name to document; tests change it.
         events: documents of events.
-        lists_of_events: how often somebody has asked for them.
+        lists_of_events, lists_of_pods: how often somebody has asked for them.
+        refusals: how often each entry of `refuse` was an answer.
         objects: path to document, for everything else that is applied.
         on_apply, on_delete: called with each document that is applied, or deleted.
         refuse: (method, part of the path) to (status, message).
@@ -82,7 +84,8 @@ class ApiServer:
     def __init__(self) -> None:
         self.pods: dict[str, dict[str, Any]] = {}
         self.events: list[dict[str, Any]] = []
-        self.lists_of_events = 0
+        self.lists_of_events = self.lists_of_pods = 0
+        self.refusals: Counter[tuple[str, str]] = Counter()
         self.objects: dict[str, dict[str, Any]] = {}
         self.on_apply: Callable[[dict[str, Any]], None] = lambda document: None
         self.on_delete: Callable[[dict[str, Any]], None] = lambda document: None
@@ -157,11 +160,22 @@ class ApiServer:
 
     def _serve(self, ready: threading.Event) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._start())
+        runner = self._loop.run_until_complete(self._start())
         ready.set()
         self._loop.run_forever()
+        self._loop.run_until_complete(self._close(runner))
+        self._loop.close()
 
-    async def _start(self) -> None:
+    async def _close(self, runner: web.AppRunner) -> None:
+        """Closes all sockets: a test process starts hundreds of servers, and some programs cannot use a number above 1023."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await runner.cleanup()
+        await asyncio.sleep(0.02)  # transports close in the next rounds
+
+    async def _start(self) -> web.AppRunner:
         application = web.Application()
         core = f"/api/v1/namespaces/{NAMESPACE}"
         application.router.add_get(f"{core}/pods", self._list_pods)
@@ -174,11 +188,12 @@ class ApiServer:
         application.router.add_get("/apis/apps/v1", self._kinds)
         self._add_routes(application)
         application.router.add_route("*", "/{path:.*}", self._object)
-        runner = web.AppRunner(application)
+        runner = web.AppRunner(application, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         self._port.set_result(site._server.sockets[0].getsockname()[1])  # type: ignore[union-attr]
+        return runner
 
     def _add_routes(self, application: web.Application) -> None:
         """For servers that can do more."""
@@ -186,10 +201,12 @@ class ApiServer:
     def _refused(self, request: web.Request) -> web.Response | None:
         for (method, part), (status, message) in self.refuse.items():
             if method == request.method and part in request.path:
+                self.refusals[method, part] += 1
                 return web.json_response({"kind": "Status", "message": message}, status=status)
         return None
 
     async def _list_pods(self, request: web.Request) -> web.StreamResponse:
+        self.lists_of_pods += 1
         if refused := self._refused(request):
             return refused
         items = [pod for pod in self.pods.values() if is_selected(pod, request.query.get("labelSelector", ""))]

@@ -132,12 +132,12 @@ def test_ctrl_c_ends_what_runs_in_the_pod(tmp_path: Path, server: ApiServer) -> 
 def test_ctrl_c_ends_what_is_just_being_started(tmp_path: Path, server: ApiServer) -> None:
     # A kubelet starts it, whoever has hung up meanwhile.
     write(tmp_path, {"sleeper": f"echo $$ > {tmp_path}/pid; while :; do sleep 0.1; done"})
-    server.start_s = 2
+    server.start_s = 1
     going = start(tmp_path)
     wait_until(lambda: any("medweave-pod pid" in words[-1] for each in server.commands.values() for words in each), 60)
     going.signal(signal.SIGINT)
     ended = going.wait()
-    time.sleep(2.5)
+    wait_until((tmp_path / "pid").exists)
     assert gone(tmp_path / "pid")
     assert ended.of_type("job.ended")[0]["data"]["state"] == "cancelled"
 
@@ -167,7 +167,7 @@ def test_without_the_hint_the_command_runs_once(tmp_path: Path, server: ApiServe
 @pytest.mark.slow
 def test_one_node_lost_ends_all_with_its_error(tmp_path: Path, server: ApiServer) -> None:
     script = f"""
-    if [ "$MEDWEAVE_NODE_RANK" = 1 ]; then sleep 1; echo 'medweave-step train: case 7 is broken.' >&2; exit 65; fi
+    if [ "$MEDWEAVE_NODE_RANK" = 1 ]; then sleep 0.5; echo 'medweave-step train: case 7 is broken.' >&2; exit 65; fi
     echo $$ > {tmp_path}/pid; trap '' TERM; while :; do sleep 0.1; done
     """
     write(tmp_path, {"train": (script, GANG)}, target=", locations: 2")
