@@ -21,7 +21,6 @@ from support.ssh_server import SSHServer, ssh_server
 
 FAKES = Path(__file__).parents[1] / "fakes" / "slurm"
 GOOD = "echo done > result.txt"
-HANG_S = 4.0
 
 
 @pytest.fixture

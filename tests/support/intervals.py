@@ -27,11 +27,13 @@ SHORT: Mapping[str, Mapping[str, Any]] = {
     "slurm.takeover": {"PAUSE_S": 0.5},
     "slurm.watch": {"SHORTEST_S": 0.2, "LONGEST_FOLLOW_S": 0.4, "WAIT_NOTICE_S": 1.0, "PER_SECOND": 4.0},
     "reactions.attempts": {"LOOK_PAUSE_S": 0.5},
+    "ssh.connector": {"CUT_PAUSES_S": (0.1, 0.4, 1.0), "GRACE_S": 1.0},
+    "transfer.copies": {"CUT_PAUSES_S": (0.1, 0.4, 1.0)},
+    "transfer.going_on": {"PAUSES_S": (0.1, 0.2, 0.5, 1.0, 2.0)},
     # Between TERM and KILL, where a test's processes take no hints.
     "local.process": {"GRACE_S": 1.0},
     "local.streams": {"GRACE_S": 1.0},
     "pods.group": {"GRACE_S": 1.0, "WATCH_S": 0.3, "BACK_PAUSE_S": 0.2, "HEARD_PAUSE_S": 0.1, "OWN_WORDS_S": 3.0},
-    "ssh.connector": {"GRACE_S": 1.0},
 }
 
 

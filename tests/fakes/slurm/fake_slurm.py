@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/env -S python3 -IS
 """A stand-in for Slurm's programs, for faults that a real cluster shows rarely. It starts jobs, one process each.
 
 Which program it is, its name says. $FAKE_SLURM is its folder: jobs/ID/{word,comment,reason,exit}; `submitted`, the words of each
@@ -26,8 +26,6 @@ and files that a test makes:
 """
 
 import os
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -119,8 +117,11 @@ def sbatch(words: list[str]) -> int:
     with (FOLDER / "alive").open("a") as file:
         file.write(f"{sum(word_of(each) not in ENDED for each in known())}\n")
     if not knob("pending"):
+        import subprocess  # a test starts dozens of these programs, of which few start a job
+
         words = [
             sys.executable,
+            "-IS",
             str(Path(__file__).resolve()),
             "run",
             str(job),
@@ -144,6 +145,9 @@ def sbatch(words: list[str]) -> int:
 
 
 def run(words: list[str]) -> int:
+    import signal
+    import subprocess
+
     job, script, output, error = map(Path, words)
     mode = (job / "open-mode").read_text()
     with output.open(mode) as stdout, error.open(mode) as stderr:
