@@ -77,7 +77,8 @@ class ApiServer:
         releases: what the fake helm installed, by name.
         make_pod: makes the pod of a release, from its workload and its number; tests replace it to make one that is not ready.
         environment: variables of every pod.
-        commands: what was executed, by pod.
+        commands: what was asked to be executed, by pod.
+        started: the commands that were started.
         start_s: so long it takes to start a step's command, s.
     """
 
@@ -94,6 +95,7 @@ class ApiServer:
         self.make_pod: Callable[[dict[str, Any], int], dict[str, Any]] = pod_of
         self.environment: dict[str, str] = {}
         self.commands: dict[str, list[list[str]]] = {}
+        self.started: list[list[str]] = []
         self.start_s = 0.0
         self._processes: dict[str, list[asyncio.subprocess.Process]] = {}
         self._sockets: dict[str, list[web.WebSocketResponse]] = {}
@@ -168,6 +170,11 @@ class ApiServer:
 
     async def _close(self, runner: web.AppRunner) -> None:
         """Closes all sockets: a test process starts hundreds of servers, and some programs cannot use a number above 1023."""
+        for process in (each for found in self._processes.values() for each in found):
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            process._transport.close()  # type: ignore[attr-defined]  # what has left the group may hold a pipe
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -295,6 +302,7 @@ class ApiServer:
             env={"PATH": os.environ["PATH"], "POD_NAME": name} | self.environment,
         )
         self._processes.setdefault(name, []).append(process)
+        self.started.append(command)
         assert process.stdout is not None
         assert process.stderr is not None
         listener = asyncio.create_task(self._feed(socket, process, request.query.get("stdin") == "True"))

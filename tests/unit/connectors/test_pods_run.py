@@ -17,6 +17,7 @@ import yaml
 
 from support.api_server import NAMESPACE, ApiServer
 from support.engine import run, start, wait_until
+from support.processes import processes_with
 from support.small_cluster import DEPLOYMENT, PROGRESS, applied, failure, small_cluster, write
 
 GOOD = "echo {} > run_report.json; echo $POD_NAME > result.txt"
@@ -131,14 +132,23 @@ def test_ctrl_c_ends_what_runs_in_the_pod(tmp_path: Path, server: ApiServer) -> 
 @pytest.mark.slow
 def test_ctrl_c_ends_what_is_just_being_started(tmp_path: Path, server: ApiServer) -> None:
     # A kubelet starts it, whoever has hung up meanwhile.
-    write(tmp_path, {"sleeper": f"echo $$ > {tmp_path}/pid; while :; do sleep 0.1; done"})
+    write(tmp_path, {"sleeper": "while :; do sleep 0.1; done"})
     server.start_s = 1
+
+    def is_step(words: list[str]) -> bool:
+        return "medweave-pod pid" in words[-1]
+
+    def processes() -> list[str]:
+        return processes_with(str(tmp_path / "sleeper.sh"), "NONE")
+
     going = start(tmp_path)
-    wait_until(lambda: any("medweave-pod pid" in words[-1] for each in server.commands.values() for words in each), 60)
+    wait_until(lambda: any(is_step(words) for each in server.commands.values() for words in each), 60)
     going.signal(signal.SIGINT)
     ended = going.wait()
-    wait_until((tmp_path / "pid").exists)
-    assert gone(tmp_path / "pid")
+    wait_until(lambda: any(map(is_step, server.started)))
+    assert any(map(is_step, server.started))
+    wait_until(lambda: not processes())
+    assert processes() == []
     assert ended.of_type("job.ended")[0]["data"]["state"] == "cancelled"
 
 
