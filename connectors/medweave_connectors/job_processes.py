@@ -59,15 +59,25 @@ def end_line(group: ProcessGroup | None, key: str, *, signal: str, grace_s: floa
         )
         leader = f'[ ! -e /proc/{group.number} ] || [ "${start_time(str(group.number))}" = {group.started} ]'
         lines = [f"if {leader}; then {kill}; fi" if group.started else kill]
-    strays = kill_lines(f"-x {shlex.quote(f'{KEY}={key}')}")
+    strays = kill_lines(f"{KEY}={key}", is_whole=True)
     return f"{{ {'; '.join((*lines, strays))}; }} 2>/dev/null; :"
 
 
-def kill_lines(pattern: str) -> str:
-    """A part of a line for a POSIX shell that kills all processes with such a variable; `pattern` are words for grep."""
+def kill_lines(text: str, *, is_whole: bool = False) -> str:
+    """Return a part of a line for a POSIX shell that kills all processes with a variable that contains a text.
+
+    One search through the variables of all processes comes first: to look at each of a login node's thousands takes two further
+    processes each, and mostly nothing is left. busybox cannot search a file with NUL bytes, hence `tr`.
+
+    Args:
+        text: a variable's name, `=` and value, or a part of that.
+        is_whole: the text is the whole variable.
+    """
+    pattern = shlex.quote(text)
     return (
-        "for each in /proc/[0-9]*; do "
-        f'if tr "\\0" "\\n" < "$each/environ" | grep -q {pattern}; then kill -s KILL "${{each#/proc/}}"; fi; done'
+        f'if cat /proc/[0-9]*/environ | tr "\\0" "\\n" | grep -qF {pattern}; then for each in /proc/[0-9]*; do '
+        f'if tr "\\0" "\\n" < "$each/environ" | grep -qF{"x" if is_whole else ""} {pattern}; '
+        'then kill -s KILL "${each#/proc/}"; fi; done; fi'
     )
 
 

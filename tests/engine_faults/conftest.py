@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from support import engine
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--stock-only", action="store_true", help="show the engine's faults only, medweave is not needed")
@@ -15,6 +17,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def stock_only(request: pytest.FixtureRequest) -> bool:
     """True where a test returns after its stock side."""
     return bool(request.config.getoption("--stock-only", default=False))
+
+
+@pytest.fixture(autouse=True)
+def short_intervals(stock_only: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In runs with medweave, its connectors look more often than at real sites."""
+    monkeypatch.setattr(engine, "SHORT_INTERVALS", not stock_only)
 
 
 @pytest.fixture

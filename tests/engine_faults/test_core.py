@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import signal
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from support.engine import FILE, run, start, write_workflow
-from support.engine_faults import end, pid_in, run_stock, shown, start_stock, still_going, stock_file
+from support.engine_faults import end, going_meanwhile, pid_in, run_stock, shown, start_stock, stock_file
 from support.processes import alive
 
 GOOD = "echo done > result.txt"
-HANG_S = 4.0  # these runs take about two seconds, with the start of the engine: after that, a wait has no end
+HANG_S = 2.5  # a step that waits is refused, or placed, in the moment in which another one begins: after that, a wait has no end
 SLOW = "echo $$ > {folder}/pid; sleep 60"
 HUGE = {"requirements": {"ResourceRequirement": {"coresMin": 4096, "ramMin": 128}}}
 # A connector that nobody can build, under a name that both engines know; the engine's own jobs have one of this type too.
@@ -33,10 +35,13 @@ def test_c1_an_error_in_a_constructor_reaches_every_step(stock: Path, ours: Path
     tools = {"first": GOOD, "second": GOOD}
     write_workflow(stock, tools, file=stock_file(stock))
     going = start_stock(stock, preload=BROKEN)
-    hangs = still_going(going, HANG_S, after=lambda: "no such key file" in going.stderr)
-    shown("no such key file" in going.stderr and hangs, going.stderr)
-    if stock_only:
-        return
+    with going_meanwhile(going, HANG_S, after=lambda: "no such key file" in going.stderr) as hangs:
+        if not stock_only:
+            c1_with_medweave(ours, tools)
+    shown("no such key file" in going.stderr and hangs.result(), going.stderr)
+
+
+def c1_with_medweave(ours: Path, tools: dict[str, str]) -> None:
     # With retries too: the run does not end at the first failure then.
     retries = "failureManager: {type: rollback, config: {max_retries: 2, retry_delay: 0}}\n"
     for name, more in (("plain", ""), ("retries", retries)):
@@ -49,8 +54,12 @@ def test_c1_an_error_in_a_constructor_reaches_every_step(stock: Path, ours: Path
         assert "no such key file" in ended.stderr
 
 
-def waits(stock: Path, tool: object, *, target: str = "{deployment: here}", preload: str = "") -> None:
-    """Asserts that a step of the stock engine waits in silence while another one, elsewhere, has long ended."""
+@contextmanager
+def waits(stock: Path, tool: object, *, target: str = "{deployment: here}", preload: str = "") -> Iterator[None]:
+    """Asserts that a step of the stock engine waits in silence while another one, elsewhere, has long ended.
+
+    The block runs meanwhile.
+    """
     tools = {"waits": tool, "mark": f"touch {stock}/mark; " + GOOD}
     file = stock_file(stock).replace(
         "{step: /, target: {deployment: here}}",
@@ -59,8 +68,9 @@ def waits(stock: Path, tool: object, *, target: str = "{deployment: here}", prel
     there = f'there: {{type: local, workdir: "{stock}/there", config: {{}}}}, here'
     write_workflow(stock, tools, file=file.replace("deployments: {here", "deployments: {" + there))
     going = start_stock(stock, preload=preload)
-    hangs = still_going(going, HANG_S, after=lambda: (stock / "mark").exists())
-    shown((stock / "mark").exists() and hangs and not going.stderr.strip(), going.stderr)
+    with going_meanwhile(going, HANG_S, after=lambda: (stock / "mark").exists()) as hangs:
+        yield
+    shown((stock / "mark").exists() and hangs.result() and not going.stderr.strip(), going.stderr)
 
 
 # A deployment whose places come late: never, or after some seconds.
@@ -81,65 +91,67 @@ connector_classes["local"] = Late
 
 
 def test_c2_a_request_that_no_location_can_meet_is_refused(stock: Path, ours: Path, stock_only: bool) -> None:
-    waits(stock, (GOOD, HUGE))
-    if stock_only:
-        return
-    write_workflow(ours, {"huge": (GOOD, HUGE)})
-    ended = run(ours)
-    assert ended.exit_code == 1
-    assert "/huge/0 asks for 4096 cores and 128 MiB of memory" in ended.stderr
+    with waits(stock, (GOOD, HUGE)):
+        if stock_only:
+            return
+        write_workflow(ours, {"huge": (GOOD, HUGE)})
+        ended = run(ours)
+        assert ended.exit_code == 1
+        assert "/huge/0 asks for 4096 cores and 128 MiB of memory" in ended.stderr
 
 
 def test_c2_a_request_that_no_disk_can_hold_is_refused(stock: Path, ours: Path, stock_only: bool) -> None:
     huge = {"requirements": {"ResourceRequirement": {"coresMin": 1, "ramMin": 128, "tmpdirMin": 10**9}}}
-    waits(stock, (GOOD, huge))
-    if stock_only:
-        return
-    write_workflow(ours, {"huge": (GOOD, huge)})
-    ended = run(ours)
-    assert ended.exit_code == 1
-    assert "/huge/0 asks for 1000001024 MiB of disk (tmpdirMin and outdirMin)" in ended.stderr
+    with waits(stock, (GOOD, huge)):
+        if stock_only:
+            return
+        write_workflow(ours, {"huge": (GOOD, huge)})
+        ended = run(ours)
+        assert ended.exit_code == 1
+        assert "/huge/0 asks for 1000001024 MiB of disk (tmpdirMin and outdirMin)" in ended.stderr
 
 
 def test_c2_more_locations_than_there_are_is_refused(stock: Path, ours: Path, stock_only: bool) -> None:
     target = "{deployment: here, locations: 2}"
-    waits(stock, GOOD, target=target)
-    if stock_only:
-        return
-    write_workflow(ours, {"wide": GOOD}, file=FILE.replace("{deployment: here}", target))
-    ended = run(ours)
-    assert ended.exit_code == 1
-    assert "seen:     locations: 2, and here has 1" in ended.stderr
+    with waits(stock, GOOD, target=target):
+        if stock_only:
+            return
+        write_workflow(ours, {"wide": GOOD}, file=FILE.replace("{deployment: here}", target))
+        ended = run(ours)
+        assert ended.exit_code == 1
+        assert "seen:     locations: 2, and here has 1" in ended.stderr
 
 
 def test_c2_a_location_that_does_not_come_ends_the_wait(stock: Path, ours: Path, stock_only: bool) -> None:
     never = LATE.format(seconds=10**6)
-    waits(stock, GOOD, preload=never)
-    if stock_only:
-        return
-    write_workflow(ours, {"waits": GOOD}, file=FILE.replace("type: medweave.local", "type: local, workdir: /tmp"))
-    (ours / "late.py").write_text(
-        never + "import medweave_connectors.placement.scheduler as s\ns.LOOK_S, s.LOCATION_DEADLINE_S = 0.2, 1.0\n"
-    )
-    ended = start(ours, preload=ours / "late.py").wait(30)
-    assert ended.exit_code == 1
-    assert "medweave: /waits/0 waits: here has 0 of 1 locations" in ended.stderr
-    assert "/waits/0 waited 1 s for a place that did not come." in ended.stderr
+    with waits(stock, GOOD, preload=never):
+        if stock_only:
+            return
+        write_workflow(ours, {"waits": GOOD}, file=FILE.replace("type: medweave.local", "type: local, workdir: /tmp"))
+        (ours / "late.py").write_text(
+            never + "import medweave_connectors.placement.scheduler as s\ns.LOOK_S, s.LOCATION_DEADLINE_S = 0.2, 1.0\n"
+        )
+        ended = start(ours, preload=ours / "late.py").wait(30)
+        assert ended.exit_code == 1
+        assert "medweave: /waits/0 waits: here has 0 of 1 locations" in ended.stderr
+        assert "/waits/0 waited 1 s for a place that did not come." in ended.stderr
 
 
 def test_k1_a_location_that_comes_late_is_seen(stock: Path, ours: Path, stock_only: bool) -> None:
     # As a pod that is ready some seconds after its release.
-    late = LATE.format(seconds=1)
-    waits(stock, GOOD, preload=late)
-    if stock_only:
-        return
-    file = FILE.replace("type: medweave.local", f"type: local, workdir: {ours}/work")
-    # Without the engine's own second look: ours tells it.
-    file = file.replace("type: medweave.scheduler, config: {}", "type: medweave.scheduler, config: {retry_delay: 0}")
-    write_workflow(ours, {"waits": GOOD}, file=file)
-    (ours / "late.py").write_text(late + "import medweave_connectors.placement.scheduler as s\ns.LOOK_S = 0.5\n")
-    ended = start(ours, preload=ours / "late.py").wait(30)
-    assert ended.exit_code == 0, ended.stderr
+    late = LATE.format(seconds=0.5)
+    with waits(stock, GOOD, preload=late):
+        if stock_only:
+            return
+        file = FILE.replace("type: medweave.local", f"type: local, workdir: {ours}/work")
+        # Without the engine's own second look: ours tells it.
+        file = file.replace(
+            "type: medweave.scheduler, config: {}", "type: medweave.scheduler, config: {retry_delay: 0}"
+        )
+        write_workflow(ours, {"waits": GOOD}, file=file)
+        (ours / "late.py").write_text(late + "import medweave_connectors.placement.scheduler as s\ns.LOOK_S = 0.5\n")
+        ended = start(ours, preload=ours / "late.py").wait(30)
+        assert ended.exit_code == 0, ended.stderr
 
 
 def test_c5_a_killed_driver_leaves_its_rows(stock: Path, ours: Path, stock_only: bool) -> None:

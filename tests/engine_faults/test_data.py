@@ -19,7 +19,7 @@ from support.engine_faults import end, outcome, shown
 
 HERE = ExecutionLocation(name="__LOCAL__", deployment="laptop", local=True)
 THERE = ExecutionLocation(name="there", deployment="site")
-HANG_S = 3.0  # what is waited for takes milliseconds
+HANG_S, ENDS_S = 1.0, 20.0  # what is waited for takes milliseconds: so long the engine is watched, and ours may take
 ERRORS_BYTES = 2**20  # a pipe holds 64 KiB
 DYING = """#!/bin/sh
 case "$1" in x*) exec {tar} "$@" ;; esac
@@ -83,7 +83,7 @@ class Breaking(LocalConnector):  # type: ignore[misc]
 def test_d2_who_waits_for_a_copy_that_breaks_does_not_wait_for_ever(tmp_path: Path, stock_only: bool) -> None:
     (tmp_path / "scan").write_text("half")
 
-    async def act(kind: type[DefaultDataManager], target: Path) -> list[Any]:
+    async def act(kind: type[DefaultDataManager], target: Path, within_s: float) -> list[Any]:
         target.mkdir()
         connectors: dict[str, Any] = {"laptop": LocalConnector("laptop", "/"), "site": Breaking("site", "/")}
         context: Any = SimpleNamespace(
@@ -97,23 +97,23 @@ def test_d2_who_waits_for_a_copy_that_breaks_does_not_wait_for_ever(tmp_path: Pa
             manager.transfer_data(HERE, str(tmp_path / "scan"), [THERE], str(target / name))
             for name in ("one", "two", "one")
         ]
-        first = asyncio.create_task(outcome(asyncio.wait_for(sent[0], HANG_S)))
+        first = asyncio.create_task(outcome(asyncio.wait_for(sent[0], ENDS_S)))
         while not connectors["site"].broken:  # else the second one may be first on a busy machine
             await asyncio.sleep(0.01)
-        together = await asyncio.gather(first, outcome(asyncio.wait_for(sent[1], HANG_S)))
-        told = [*together, await outcome(asyncio.wait_for(sent[2], HANG_S))]
+        together = await asyncio.gather(first, outcome(asyncio.wait_for(sent[1], within_s)))
+        told = [*together, await outcome(asyncio.wait_for(sent[2], within_s))]
         for connector in connectors.values():
             await connector.undeploy(False)
         return told
 
-    first, second, again = asyncio.run(act(DefaultDataManager, tmp_path / "stock"))
+    first, second, again = asyncio.run(act(DefaultDataManager, tmp_path / "stock", HANG_S))
     shown(isinstance(first, OSError) and isinstance(again, TimeoutError), (first, second, again))
     if stock_only:
         return
     from medweave_connectors.errors import TransferFailed
     from medweave_connectors.transfer.manager import MedweaveDataManager
 
-    first, second, again = asyncio.run(act(MedweaveDataManager, tmp_path / "ours"))
+    first, second, again = asyncio.run(act(MedweaveDataManager, tmp_path / "ours", ENDS_S))
     assert isinstance(first, TransferFailed)
     assert (second, again) == (None, None)
     assert {each.name: each.read_text() for each in (tmp_path / "ours").iterdir()} == {"one": "half", "two": "half"}
@@ -123,11 +123,11 @@ def test_d7_many_errors_of_a_program_hold_no_stream_up(tmp_path: Path, stock_onl
     script = tmp_path / "talks.py"
     script.write_text(f"import sys; sys.stderr.write('x' * {ERRORS_BYTES}); print('content')")
 
-    async def read(connector: Any) -> bytes:
+    async def read(connector: Any, within_s: float) -> bytes:
         context = await connector.get_stream_reader([sys.executable, str(script)], THERE)
         stream = await context.__aenter__()
         try:
-            content = bytes(await asyncio.wait_for(stream.read(100), HANG_S))
+            content = bytes(await asyncio.wait_for(stream.read(100), within_s))
         except TimeoutError:
             end_of(script)
             context.proc._transport.close()
@@ -135,13 +135,13 @@ def test_d7_many_errors_of_a_program_hold_no_stream_up(tmp_path: Path, stock_onl
         await context.__aexit__(None, None, None)
         return content
 
-    told = asyncio.run(outcome(read(streams(LocalConnector))))
+    told = asyncio.run(outcome(read(streams(LocalConnector), HANG_S)))
     shown(isinstance(told, TimeoutError), told)
     if stock_only:
         return
     from medweave_connectors.local.connector import MedweaveLocalConnector
 
-    assert asyncio.run(read(MedweaveLocalConnector("site", "/"))) in (b"content", b"content\n")
+    assert asyncio.run(read(MedweaveLocalConnector("site", "/"), ENDS_S)) in (b"content", b"content\n")
 
 
 def end_of(script: Path) -> None:

@@ -65,7 +65,7 @@ def test_q2_a_queue_that_does_not_answer_ends_no_job(stock: Path, ours: Path, st
     shown(ended.exit_code == 0 and result(ended) == "half", ended.stderr)
     if stock_only:
         return
-    write_workflow(ours, {"first": script.format(3)}, file=OURS)
+    write_workflow(ours, {"first": script.format(2)}, file=OURS)
     ended = run(ours, environment=fakes(ours, squeue_fails="3"))
     assert ended.exit_code == 0, ended.stderr
     assert result(ended) == "whole"

@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -68,21 +69,24 @@ class ApiServer:
     Attributes:
         pods: name to document; tests change it.
         events: documents of events.
-        lists_of_events: how often somebody has asked for them.
+        lists_of_events, lists_of_pods: how often somebody has asked for them.
+        refusals: how often each entry of `refuse` was an answer.
         objects: path to document, for everything else that is applied.
         on_apply, on_delete: called with each document that is applied, or deleted.
         refuse: (method, part of the path) to (status, message).
         releases: what the fake helm installed, by name.
         make_pod: makes the pod of a release, from its workload and its number; tests replace it to make one that is not ready.
         environment: variables of every pod.
-        commands: what was executed, by pod.
+        commands: what was asked to be executed, by pod.
+        started: the commands that were started.
         start_s: so long it takes to start a step's command, s.
     """
 
     def __init__(self) -> None:
         self.pods: dict[str, dict[str, Any]] = {}
         self.events: list[dict[str, Any]] = []
-        self.lists_of_events = 0
+        self.lists_of_events = self.lists_of_pods = 0
+        self.refusals: Counter[tuple[str, str]] = Counter()
         self.objects: dict[str, dict[str, Any]] = {}
         self.on_apply: Callable[[dict[str, Any]], None] = lambda document: None
         self.on_delete: Callable[[dict[str, Any]], None] = lambda document: None
@@ -91,6 +95,7 @@ class ApiServer:
         self.make_pod: Callable[[dict[str, Any], int], dict[str, Any]] = pod_of
         self.environment: dict[str, str] = {}
         self.commands: dict[str, list[list[str]]] = {}
+        self.started: list[list[str]] = []
         self.start_s = 0.0
         self._processes: dict[str, list[asyncio.subprocess.Process]] = {}
         self._sockets: dict[str, list[web.WebSocketResponse]] = {}
@@ -157,11 +162,27 @@ class ApiServer:
 
     def _serve(self, ready: threading.Event) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._start())
+        runner = self._loop.run_until_complete(self._start())
         ready.set()
         self._loop.run_forever()
+        self._loop.run_until_complete(self._close(runner))
+        self._loop.close()
 
-    async def _start(self) -> None:
+    async def _close(self, runner: web.AppRunner) -> None:
+        """Closes all sockets: a test process starts hundreds of servers, and some programs cannot use a number above 1023."""
+        for process in (each for found in self._processes.values() for each in found):
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            process._transport.close()  # type: ignore[attr-defined]  # what has left the group may hold a pipe
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await runner.cleanup()
+        await asyncio.sleep(0.02)  # transports close in the next rounds
+
+    async def _start(self) -> web.AppRunner:
         application = web.Application()
         core = f"/api/v1/namespaces/{NAMESPACE}"
         application.router.add_get(f"{core}/pods", self._list_pods)
@@ -174,11 +195,12 @@ class ApiServer:
         application.router.add_get("/apis/apps/v1", self._kinds)
         self._add_routes(application)
         application.router.add_route("*", "/{path:.*}", self._object)
-        runner = web.AppRunner(application)
+        runner = web.AppRunner(application, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         self._port.set_result(site._server.sockets[0].getsockname()[1])  # type: ignore[union-attr]
+        return runner
 
     def _add_routes(self, application: web.Application) -> None:
         """For servers that can do more."""
@@ -186,10 +208,12 @@ class ApiServer:
     def _refused(self, request: web.Request) -> web.Response | None:
         for (method, part), (status, message) in self.refuse.items():
             if method == request.method and part in request.path:
+                self.refusals[method, part] += 1
                 return web.json_response({"kind": "Status", "message": message}, status=status)
         return None
 
     async def _list_pods(self, request: web.Request) -> web.StreamResponse:
+        self.lists_of_pods += 1
         if refused := self._refused(request):
             return refused
         items = [pod for pod in self.pods.values() if is_selected(pod, request.query.get("labelSelector", ""))]
@@ -278,6 +302,7 @@ class ApiServer:
             env={"PATH": os.environ["PATH"], "POD_NAME": name} | self.environment,
         )
         self._processes.setdefault(name, []).append(process)
+        self.started.append(command)
         assert process.stdout is not None
         assert process.stderr is not None
         listener = asyncio.create_task(self._feed(socket, process, request.query.get("stdin") == "True"))

@@ -38,7 +38,7 @@ from support.reuse_contract import ReuseContract
 VALUE = "a $HOME $(touch harm) `touch harm` \"b\" 'c' \\ d\nsecond line;"
 JOBS = (JOB, "/train/1", "/train/2", "/train/3")
 COPY_ERRORS = (WorkflowExecutionException, OSError)
-MUCH_LINES, MUCH_BYTES, MOST_MIB = 200_000, 20_000_000, 8.0  # so many lines, kept one by one, would be 11 MiB
+MUCH_LINES, MUCH_BYTES, MOST_MIB = 150_000, 15_000_000, 8.0  # so many lines, kept one by one, would be 8.3 MiB more
 NO_QUEUE = {"test_a_job_in_a_queue_outlives_the_connection": "its jobs end with the connection"}
 ENDS_BY_ITSELF = {
     "test_a_job_whose_connection_is_lost_is_ended_and_not_taken_for_done": "the cluster keeps it, whoever looks"

@@ -18,8 +18,10 @@ from typing import Any
 import jsonschema
 
 from medweave_steps.contracts.schema import schema_of
+from support import intervals
 from support.engine_file import LOCAL, engine_file
 
+SHORT_INTERVALS = False  # in the runs that this process starts: tests over stand-ins set it
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["streamflow.main", "medweave_connectors.plugin"])
 
@@ -98,7 +100,8 @@ def start(
         preload: a Python file that runs in the process first, to listen to the engine or to break it.
     """
     (folder / "stderr.txt").touch()
-    process = _context.Process(target=_main, args=(folder, arguments, dict(environment or {}), preload))
+    arguments_of_main = (folder, arguments, dict(environment or {}), preload, SHORT_INTERVALS)
+    process = _context.Process(target=_main, args=arguments_of_main)
     process.start()
     return Run(folder, process)
 
@@ -136,7 +139,9 @@ def write_workflow(
     (folder / "streamflow.yml").write_text(file, encoding="utf-8")
 
 
-def _main(folder: Path, arguments: Sequence[str], environment: dict[str, str], preload: Path | None) -> None:
+def _main(
+    folder: Path, arguments: Sequence[str], environment: dict[str, str], preload: Path | None, short_intervals: bool
+) -> None:
     for name in ("MEDWEAVE_RUN_ID", "MEDWEAVE_RUN_TOKEN", "MEDWEAVE_RUNS_DIR", "MEDWEAVE_KEEP_WORK"):
         os.environ.pop(name, None)
     os.environ |= {"MEDWEAVE_REUSE": "0"} | environment  # most tests look at commands that run
@@ -150,6 +155,8 @@ def _main(folder: Path, arguments: Sequence[str], environment: dict[str, str], p
     from streamflow.main import main
 
     defaultStreamHandler.setStream(sys.stderr)
+    if short_intervals:
+        intervals.shorten()
     if preload is not None:
         runpy.run_path(str(preload))
     code = 1

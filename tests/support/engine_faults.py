@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,13 @@ def still_going(run: Run, for_s: float, *, after: Callable[[], bool] = lambda: T
         run.signal(signal.SIGKILL)
         run.process.join(20)
     return going
+
+
+@contextmanager
+def going_meanwhile(run: Run, for_s: float, *, after: Callable[[], bool] = lambda: True) -> Iterator[Future[bool]]:
+    """`still_going`, while the block runs; the answer is there when the block has ended."""
+    with ThreadPoolExecutor(1) as watching:
+        yield watching.submit(still_going, run, for_s, after=after)
 
 
 def pid_in(file: Path) -> int:

@@ -86,7 +86,7 @@ class SSHServer:
         for task in tasks:
             task.cancel()
         self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        self._loop.run_until_complete(asyncio.sleep(0.1))  # transports close in the next rounds
+        self._loop.run_until_complete(asyncio.sleep(0.02))  # transports close in the next rounds
         self._loop.close()
 
     async def _listen(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -101,8 +100,7 @@ def end_commands(folder: str) -> str:
 
     Their variables (HOME, TMPDIR) name folders in it. A driver that is killed leaves commands of `exec` behind.
     """
-    mine = shlex.quote(f"={folder}/")
-    return f"{kill_lines(f'-F {mine}')} 2> /dev/null; :"
+    return f"{{ {kill_lines(f'={folder}/')}; }} 2> /dev/null; :"
 
 
 async def pods_with(cluster: Cluster, selectors: Sequence[str]) -> list[Pod]:

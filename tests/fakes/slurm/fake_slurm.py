@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/env -S python3 -IS
 """A stand-in for Slurm's programs, for faults that a real cluster shows rarely. It starts jobs, one process each.
 
 Which program it is, its name says. $FAKE_SLURM is its folder: jobs/ID/{word,comment,reason,exit}; `submitted`, the words of each
@@ -15,8 +15,9 @@ and files that a test makes:
   sinfo-sleeps        sinfo does not come to its end
   sbatch-timeout      number of times that sbatch takes the job and then gets no answer
   sbatch-refuses      number of times that sbatch refuses the job
-  sbatch-sleeps       sbatch takes the job and sleeps before it answers
-  requeue             the first job that may is killed after 2 s, and started again 2 s later; the file goes with that
+  sbatch-sleeps       sbatch takes the job and sleeps for so long before it answers, s
+  requeue             the first job that may is killed when squeue has listed it as running, and started again when squeue has
+                      listed it as waiting; the file goes with that
   pending             the reason for which jobs wait for ever
   trial               what sbatch --test-only says; it submits nothing
   accounts, qos       what sacctmgr lists
@@ -25,8 +26,6 @@ and files that a test makes:
 """
 
 import os
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -76,6 +75,12 @@ def word_of(job: Path) -> str:
     return (job / "word").read_text()
 
 
+def listed(job: Path) -> str:
+    """The state with which squeue has listed a job last; empty where it has not."""
+    path = job / "listed"
+    return path.read_text() if path.exists() else ""
+
+
 def known() -> list[Path]:
     jobs = sorted(JOBS.glob("*"), key=lambda job: int(job.name)) if JOBS.exists() else []
     return [job for job in jobs if not (knob("forget") == "all" or (knob("forget") and word_of(job) in ENDED))]
@@ -112,8 +117,11 @@ def sbatch(words: list[str]) -> int:
     with (FOLDER / "alive").open("a") as file:
         file.write(f"{sum(word_of(each) not in ENDED for each in known())}\n")
     if not knob("pending"):
+        import subprocess  # a test starts dozens of these programs, of which few start a job
+
         words = [
             sys.executable,
+            "-IS",
             str(Path(__file__).resolve()),
             "run",
             str(job),
@@ -128,8 +136,7 @@ def sbatch(words: list[str]) -> int:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-    if knob("sbatch-sleeps"):
-        time.sleep(3)
+    time.sleep(float(knob("sbatch-sleeps") or 0))
     if countdown("sbatch-timeout"):
         print("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", file=sys.stderr)
         return 1
@@ -138,6 +145,9 @@ def sbatch(words: list[str]) -> int:
 
 
 def run(words: list[str]) -> int:
+    import signal
+    import subprocess
+
     job, script, output, error = map(Path, words)
     mode = (job / "open-mode").read_text()
     with output.open(mode) as stdout, error.open(mode) as stderr:
@@ -159,12 +169,14 @@ def run(words: list[str]) -> int:
                 told = "TIMEOUT"
             if word_of(job) == "CANCELLED" or told:
                 os.killpg(process.pid, signal.SIGKILL)
-            if knob("requeue") and (job / "may-requeue").read_text() and elapsed_s > 2:
+            may_requeue = knob("requeue") and (job / "may-requeue").read_text()
+            if may_requeue and elapsed_s > 0.5 and listed(job) == "RUNNING":
                 (FOLDER / "requeue").unlink()
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
                 note(job, "word", "PENDING")
-                time.sleep(2)
+                while listed(job) != "PENDING":
+                    time.sleep(0.05)
                 note(job, "word", "RUNNING")
                 return run(words)
             time.sleep(0.05)
@@ -180,11 +192,13 @@ def squeue(words: list[str]) -> int:
     if unreached("squeue"):
         return 1
     for job in known():
-        if "--states=all" not in words and word_of(job) in ENDED:
+        word = word_of(job)
+        if "--states=all" not in words and word in ENDED:
             continue
         print(
-            f"job {job.name}|{word_of(job)}|{knob('pending') or 'None'}|{knob('start') or 'N/A'}|{(job / 'comment').read_text()}"
+            f"job {job.name}|{word}|{knob('pending') or 'None'}|{knob('start') or 'N/A'}|{(job / 'comment').read_text()}"
         )
+        note(job, "listed", word)
     return 0
 
 

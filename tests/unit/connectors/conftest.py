@@ -1,4 +1,4 @@
-"""What tests of copies share: two sites that are reached by ssh, and this machine."""
+"""What tests of connectors share: short intervals, and for copies two sites that are reached by ssh, and this machine."""
 
 from __future__ import annotations
 
@@ -7,8 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from support import engine, intervals
 from support.direct_ends import PATH, Recorded, recorded
 from support.transfers import Places, places
+
+STAND_INS = frozenset(("at", "cluster", "jobs", "server", "site"))  # fixtures that start one
+
+
+@pytest.fixture(autouse=True)
+def short_intervals(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a stand-in, connectors look more often than at a real site, in this process and in the runs that it starts."""
+    if STAND_INS.intersection(request.fixturenames):
+        intervals.shorten(monkeypatch.setattr)
+        monkeypatch.setattr(engine, "SHORT_INTERVALS", True)
 
 
 @pytest.fixture

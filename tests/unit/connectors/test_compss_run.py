@@ -53,7 +53,7 @@ def as_step(tmp_path: Path) -> None:
 
 # The runtime's Java process has left the group of runcompss and its environment, and takes seconds to end after it: until then the
 # exec stream is open, and the API server sends no exit code.
-JAVA = f"setsid env -u {KEY} sh -c 'while kill -0 '$$'; do sleep 0.1; done 2>&1; sleep 3' &\n"
+JAVA = f"setsid env -u {KEY} sh -c 'while kill -0 '$$'; do sleep 0.1; done 2>&1; sleep 1' &\n"
 WAITS = "while :; do sleep 0.1; done"
 
 RUNCOMPSS = r"""

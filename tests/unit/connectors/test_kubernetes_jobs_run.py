@@ -97,7 +97,9 @@ def test_a_pod_that_somebody_deletes(tmp_path: Path, server: JobServer) -> None:
 
 @pytest.mark.slow
 def test_an_evicted_pod_is_replaced_and_finds_a_clean_folder(tmp_path: Path, server: JobServer) -> None:
-    script = f"ls > {tmp_path}/seen; touch half; [ -e {tmp_path}/again ] && {{ sleep 2; {GOOD}; exit; }}; exec sleep 60"
+    script = (
+        f"ls > {tmp_path}/seen; touch half; [ -e {tmp_path}/again ] && {{ sleep 0.5; {GOOD}; exit; }}; exec sleep 60"
+    )
     going = begin(tmp_path, script)
     (pod,) = server.pods_of_jobs()
     (tmp_path / "again").touch()
@@ -122,11 +124,11 @@ def test_an_exit_code_of_the_steps_own_is_not_tried_again(tmp_path: Path, server
 
 @pytest.mark.slow
 def test_a_deadline(tmp_path: Path, server: JobServer) -> None:
-    limit = {"requirements": {"ToolTimeLimit": {"timelimit": 2}}}
+    limit = {"requirements": {"ToolTimeLimit": {"timelimit": 1}}}
     write(tmp_path, {"sleeper": ("sleep 60", limit)}, config=MODE)
     ended = run(tmp_path)
     assert failure(ended)["site"]["failure"] == "Timeout"
-    assert "the time limit of 2 s was reached" in ended.stderr
+    assert "the time limit of 1 s was reached" in ended.stderr
     assert clean(server)
 
 
@@ -142,15 +144,15 @@ def test_a_job_that_somebody_deletes(tmp_path: Path, server: JobServer) -> None:
 @pytest.mark.slow
 def test_a_pod_without_room_is_told_and_refused_at_pending_timeout(tmp_path: Path, server: JobServer) -> None:
     server.held = {"conditions": [NO_ROOM], "containerStatuses": []}
-    write(tmp_path, {"first": GOOD}, config=f"{MODE}, pendingTimeout: 4")
+    write(tmp_path, {"first": GOOD}, config=f"{MODE}, pendingTimeout: 2")
     ended = run(tmp_path)
     assert ended.exit_code == 1
     assert (
-        "deployments.pods.config.pendingTimeout: its pod could not start within 4 s (/first/0, Job first-0-"
+        "deployments.pods.config.pendingTimeout: its pod could not start within 2 s (/first/0, Job first-0-"
         in ended.stderr
     )
     notices = [event["data"]["text"] for event in ended.of_type("notice")]
-    assert [text for text in notices if "waits" in text] == ["waits for up to 4 s: Unschedulable: 3 Insufficient cpu."]
+    assert [text for text in notices if "waits" in text] == ["waits for up to 2 s: Unschedulable: 3 Insufficient cpu."]
     assert failure(ended)["site"]["failure"] == "SubmitRejected"
     assert clean(server)
 
@@ -158,7 +160,7 @@ def test_a_pod_without_room_is_told_and_refused_at_pending_timeout(tmp_path: Pat
 @pytest.mark.slow
 def test_the_end_of_a_wait_is_told(tmp_path: Path, server: JobServer) -> None:
     server.held = {"conditions": [NO_ROOM], "containerStatuses": []}
-    write(tmp_path, {"first": f"sleep 2; {GOOD}"}, config=f"{MODE}, pendingTimeout: 30")
+    write(tmp_path, {"first": f"sleep 1; {GOOD}"}, config=f"{MODE}, pendingTimeout: 30")
     going = start(tmp_path)
     going.wait_for_line("waits for up to 30 s: Unschedulable")
     server.held = None
@@ -171,11 +173,12 @@ def test_the_end_of_a_wait_is_told(tmp_path: Path, server: JobServer) -> None:
 @pytest.mark.slow
 def test_jobs_that_wait_ask_for_events_together(tmp_path: Path, server: JobServer) -> None:
     server.held = {"conditions": [NO_ROOM], "containerStatuses": []}
-    write(tmp_path, dict.fromkeys(("a", "b", "c", "d"), GOOD), config=f"{MODE}, pendingTimeout: 5")
+    write(tmp_path, dict.fromkeys(("a", "b", "c", "d"), GOOD), config=f"{MODE}, pendingTimeout: 3")
     ended = run(tmp_path)
     assert ended.exit_code == 1
-    assert ended.stderr.count("waits for up to 5 s: Unschedulable: 3 Insufficient cpu.") == 4
-    assert server.lists_of_events <= 5, "one in two seconds, for all four"
+    assert ended.stderr.count("waits for up to 3 s: Unschedulable: 3 Insufficient cpu.") == 4
+    # Each job looks ten times a second, and so would ask 30 times.
+    assert server.lists_of_events <= 15, "one in 0.4 s, for all four"
 
 
 @pytest.mark.slow
@@ -273,7 +276,7 @@ def test_a_key_without_its_mode_is_not_ignored(tmp_path: Path, server: JobServer
 
 @pytest.mark.slow
 def test_so_many_jobs_at_a_time(tmp_path: Path, server: JobServer) -> None:
-    script = f"echo + >> {tmp_path}/log; sleep 1; echo - >> {tmp_path}/log; {GOOD}"
+    script = f"echo + >> {tmp_path}/log; sleep 0.5; echo - >> {tmp_path}/log; {GOOD}"
     write(tmp_path, dict.fromkeys(("a", "b", "c", "d"), script), config=f"{MODE}, maxConcurrentJobs: 2")
     assert run(tmp_path).exit_code == 0
     most = at_once = 0

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.api_server import NODE_MISSED, ApiServer
-from support.engine import Run, start
+from support.engine import Run, start, wait_until
 from support.fake_cluster import NEVER_AGAIN
 from support.job_server import JobServer, job_cluster
 from support.small_cluster import PROGRESS, failure, small_cluster, write
@@ -20,9 +20,9 @@ SOON = """
 from medweave_connectors.kubernetes import job
 from medweave_connectors.pods import attempts, group, places
 group.BACK_S = 1.0
-attempts.NODE_S = group.NODE_S = 6.0
-places.LOOK_S = 1.0
-job.LOST_NODE_S = 3.0
+attempts.NODE_S = group.NODE_S = {node_s}
+places.LOOK_S = 0.5
+job.LOST_NODE_S = {lost_node_s}
 """
 
 
@@ -38,13 +38,22 @@ def jobs(tmp_path: Path) -> Iterator[JobServer]:
         yield serving
 
 
-def begin(folder: Path, script: str, **config: Any) -> Run:
-    """A run whose step works already, and whose driver waits for shorter than usual."""
+def begin(folder: Path, script: str, *, node_s: float = 20.0, lost_node_s: float = 1.5, **config: Any) -> Run:
+    """A run whose step works already, and whose driver waits for shorter than usual.
+
+    Args:
+        node_s: longest wait for what the cluster reports of a pod that is not reached, s.
+        lost_node_s: the node of a Job is lost after so long, s.
+    """
     write(folder, {"works": PROGRESS + script}, **config)
-    (folder / "soon.py").write_text(SOON)
-    going = start(folder, preload=folder / "soon.py")
+    going = start_soon(folder, node_s=node_s, lost_node_s=lost_node_s)
     going.wait_for_line("case 1/2")
     return going
+
+
+def start_soon(folder: Path, *, node_s: float = 20.0, lost_node_s: float = 1.5) -> Run:
+    (folder / "soon.py").write_text(SOON.format(node_s=node_s, lost_node_s=lost_node_s))
+    return start(folder, preload=folder / "soon.py")
 
 
 def miss(server: ApiServer) -> None:
@@ -64,7 +73,7 @@ def lose(server: ApiServer) -> None:
 def test_a_broken_connection_and_a_missed_node_are_one_cause(tmp_path: Path, server: ApiServer) -> None:
     going = begin(tmp_path, "exec sleep 60")
     lose(server)
-    going.wait_for_line("is not reached; waits for up to 6 s for what the cluster says of it")
+    going.wait_for_line("is not reached; waits for up to 20 s for what the cluster says of it")
     miss(server)
     ended = going.wait()
     assert ended.exit_code == 1
@@ -77,7 +86,7 @@ def test_a_broken_connection_and_a_missed_node_are_one_cause(tmp_path: Path, ser
 
 @pytest.mark.slow
 def test_a_node_that_nobody_misses_is_not_called_lost(tmp_path: Path, server: ApiServer) -> None:
-    going = begin(tmp_path, "exec sleep 60")
+    going = begin(tmp_path, "exec sleep 60", node_s=1.5)
     lose(server)
     ended = going.wait()
     assert failure(ended)["site"]["failure"] == "Unknown"
@@ -104,8 +113,7 @@ def test_a_command_of_the_engine_does_not_wait_for_a_missed_node(tmp_path: Path,
     hangs.chmod(0o755)
     server.environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
     write(tmp_path, {"works": "true"})
-    (tmp_path / "soon.py").write_text(SOON)
-    going = start(tmp_path, preload=tmp_path / "soon.py")
+    going = start_soon(tmp_path)
     deadline = time.monotonic() + 30
     while not (tmp_path / "hangs").exists():
         assert time.monotonic() < deadline, going.stderr
@@ -132,11 +140,16 @@ def test_a_job_whose_node_is_missed_for_long_has_failed(tmp_path: Path, jobs: Jo
 
 @pytest.mark.slow
 def test_a_job_whose_node_comes_back_goes_on(tmp_path: Path, jobs: JobServer) -> None:
-    going = begin(tmp_path, "sleep 6; echo x > result.txt", config="selector: app=w, mode: job")
+    lost_node_s = 3.0
+    script = f"while [ ! -e {tmp_path}/go ]; do sleep 0.1; done; echo x > result.txt"
+    going = begin(tmp_path, script, lost_node_s=lost_node_s, config="selector: app=w, mode: job")
     (pod,) = jobs.pods_of_jobs()
+    before = jobs.lists_of_pods
     jobs.pods[pod]["status"]["conditions"] = NODE_MISSED
-    time.sleep(2)
+    wait_until(lambda: jobs.lists_of_pods >= before + 3)  # the driver has seen it
     jobs.pods[pod]["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    time.sleep(lost_node_s)
+    (tmp_path / "go").touch()
     ended = going.wait()
     assert ended.exit_code == 0, ended.stderr
     assert len(jobs.made) == 1

@@ -15,7 +15,7 @@ import pytest
 from medweave_connectors.remote import only_looks
 from medweave_connectors.transfer import looking
 from support.api_server import ApiServer
-from support.engine import start
+from support.engine import start, wait_until
 from support.small_cluster import DEPLOYMENT, PROGRESS, applied, failure, small_cluster, write
 
 GOOD = "echo {} > run_report.json; echo $POD_NAME > result.txt"
@@ -78,7 +78,7 @@ def test_a_container_that_is_killed_tells_why_a_moment_later(tmp_path: Path, ser
     going.wait_for_line("case 1/2")
     server.refuse[("GET", "/exec")] = (500, "container not found")
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-    time.sleep(2)
+    time.sleep(1)
     for pod in server.pods.values():
         pod["status"] |= {
             "phase": "Failed",
@@ -107,10 +107,15 @@ def test_an_evicted_pod_whose_container_ended_well_is_told_by_its_event(tmp_path
     assert 'Evicted: Usage of EmptyDir volume "work" exceeds the limit "10Mi".' in ended.stderr
 
 
-def away_for(server: ApiServer, seconds: float, *requests: tuple[str, str], status: int = 503) -> None:
-    """The server answers such requests with 503 or 403, as one that is started again does."""
+def away(server: ApiServer, *requests: tuple[str, str], status: int = 503) -> None:
+    """The server answers some such requests with 503 or 403, as one that is started again does."""
     server.refuse |= dict.fromkeys(requests, (status, "the server is not ready"))
-    threading.Timer(seconds, server.refuse.clear).start()
+
+    def come_back() -> None:
+        wait_until(lambda: sum(server.refusals.values()) >= 4, 30)
+        server.refuse.clear()
+
+    threading.Thread(target=come_back, daemon=True).start()
 
 
 @pytest.mark.slow
@@ -119,7 +124,7 @@ def test_a_command_is_ended_when_the_api_server_is_back(tmp_path: Path, server: 
     write(tmp_path, {"sleeper": f"echo $$ > {tmp_path}/pid; " + PROGRESS + "while :; do sleep 0.1; done"})
     going = start(tmp_path)
     going.wait_for_line("case 1/2")
-    away_for(server, 3.0, ("GET", "/pods"))
+    away(server, ("GET", "/pods"))
     for name in ("w-0", "w-1"):
         server.drop(name)
     ended = going.wait()
@@ -131,10 +136,10 @@ def test_a_command_is_ended_when_the_api_server_is_back(tmp_path: Path, server: 
 @pytest.mark.parametrize("status", [503, 403])
 def test_outputs_come_home_when_the_api_server_is_back(tmp_path: Path, server: ApiServer, status: int) -> None:
     # Found by the fault campaign: the copy was repeated at once, when the server was still away, or knew nobody's rights yet.
-    write(tmp_path, {"first": PROGRESS + "sleep 1; " + GOOD})
+    write(tmp_path, {"first": PROGRESS + "sleep 0.5; " + GOOD})
     going = start(tmp_path)
     going.wait_for_line("case 1/2")
-    away_for(server, 5.0, ("GET", "/exec"), ("GET", "/pods"), status=status)
+    away(server, ("GET", "/exec"), ("GET", "/pods"), status=status)
     ended = going.wait()
     assert ended.exit_code == 0, ended.stderr
     assert (tmp_path / "results" / "result.txt").read_text() in ("w-0\n", "w-1\n")
@@ -165,10 +170,10 @@ def test_only_what_looks_is_sent_again(command: list[str], looks: bool) -> None:
 def test_manifests_are_deleted_when_the_api_server_is_back(tmp_path: Path, server: ApiServer, status: int) -> None:
     (tmp_path / "segment.yaml").write_text(DEPLOYMENT)
     applied(server)
-    write(tmp_path, {"first": PROGRESS + "sleep 1; " + GOOD}, config="files: [segment.yaml]")
+    write(tmp_path, {"first": PROGRESS + "sleep 0.5; " + GOOD}, config="files: [segment.yaml]")
     going = start(tmp_path)
     going.wait_for_line("case 1/2")
-    away_for(server, 6.0, ("DELETE", "deployments"), status=status)
+    away(server, ("DELETE", "deployments"), status=status)
     ended = going.wait()
     assert ended.exit_code == 0, ended.stderr
     assert not server.objects

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from medweave_connectors.pods import patience, readiness
 from medweave_connectors.pods.cluster import Refused
 from medweave_connectors.pods.pod import Pod, parse_pod
 from medweave_connectors.pods.readiness import Readiness
@@ -27,6 +28,7 @@ NO_ROOM = {
 }
 PENDING: dict[str, Any] = {"phase": "Pending", "conditions": [NO_ROOM], "containerStatuses": []}
 READY: dict[str, Any] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+SCHEDULER = "type: medweave.scheduler, config: {}"
 RUNS = [{"name": "worker", "restartCount": 0, "state": {"running": {}}}]
 
 
@@ -50,24 +52,24 @@ def event(reason: str, text: str) -> dict[str, Any]:
 @pytest.mark.slow
 def test_a_pod_without_room_is_told_at_once_and_refused_at_pending_timeout(tmp_path: Path, server: ApiServer) -> None:
     applied(server, **PENDING)
-    write(tmp_path, {"first": GOOD}, config="files: [segment.yaml], pendingTimeout: 5")
+    write(tmp_path, {"first": GOOD}, config="files: [segment.yaml], pendingTimeout: 2")
     ended = run(tmp_path)
     assert ended.exit_code == 1
-    assert "deployments.pods.config.pendingTimeout: its pods could not start within 5 s." in ended.stderr
+    assert "deployments.pods.config.pendingTimeout: its pods could not start within 2 s." in ended.stderr
     assert "3 Insufficient nvidia.com/gpu" in ended.stderr
-    assert ended.stderr.count("waits for up to 5 s") == 1
+    assert ended.stderr.count("waits for up to 2 s") == 1
     why = "segment-1: Unschedulable: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
-    assert notices(ended) == [("pods", f"0 of 1 pods ready; waits for up to 5 s: {why}")]
+    assert notices(ended) == [("pods", f"0 of 1 pods ready; waits for up to 2 s: {why}")]
     assert not server.objects
 
 
 @pytest.mark.slow
 def test_a_pod_that_gets_its_room_in_time_is_no_failure(tmp_path: Path, server: ApiServer) -> None:
     applied(server, **PENDING)
-    write(tmp_path, {"first": GOOD}, config="files: [segment.yaml], timeout: 4, pendingTimeout: 60")
+    write(tmp_path, {"first": GOOD}, config="files: [segment.yaml], timeout: 2, pendingTimeout: 60")
     going = start(tmp_path)
     going.wait_for_line("Insufficient nvidia.com/gpu")
-    time.sleep(5)  # longer than `timeout`, which leaves such a time out
+    time.sleep(2.5)  # longer than `timeout`, which leaves such a time out
     pod = server.pods["segment-1"]
     crash = {"terminated": {"reason": "Error", "exitCode": 1, "message": "the model is not there yet"}}
     waits = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
@@ -87,15 +89,15 @@ def test_a_pod_that_gets_its_room_in_time_is_no_failure(tmp_path: Path, server: 
 def test_a_node_that_is_coming_gives_the_time_again(tmp_path: Path, server: ApiServer) -> None:
     applied(server, **PENDING)
     server.events.append(event("NotTriggerScaleUp", "pod didn't trigger scale-up: 1 max node group size reached"))
-    write(tmp_path, {"first": GOOD}, config="files: [segment.yaml], pendingTimeout: 6")
+    write(tmp_path, {"first": GOOD}, config="files: [segment.yaml], pendingTimeout: 4")
     going = start(tmp_path)
     going.wait_for_line("Insufficient nvidia.com/gpu")
-    time.sleep(3)
+    time.sleep(1)
     appended = time.monotonic()
     server.events.append(event("TriggeredScaleUp", "pod triggered scale-up: [{gpus 0->1 (max: 4)}]"))
     ended = going.wait()
-    assert time.monotonic() - appended >= 6
-    assert "its pods could not start within 6 s after the last scale-up." in ended.stderr
+    assert time.monotonic() - appended >= 4
+    assert "its pods could not start within 4 s after the last scale-up." in ended.stderr
     assert "TriggeredScaleUp: pod triggered scale-up: [{gpus 0->1 (max: 4)}]" in ended.stderr
     assert "max node group size reached" in ended.stderr
 
@@ -104,12 +106,15 @@ def test_a_node_that_is_coming_gives_the_time_again(tmp_path: Path, server: ApiS
 def test_pods_of_others_that_wait_are_told_too(tmp_path: Path, server: ApiServer) -> None:
     for pod in server.pods.values():
         pod["status"] |= PENDING
-    write(tmp_path, {"first": GOOD}, config="selector: app=w, pendingTimeout: 5")
+    write(tmp_path, {"first": GOOD}, config="selector: app=w, pendingTimeout: 2")
+    file = tmp_path / "streamflow.yml"
+    assert SCHEDULER in file.read_text()
+    file.write_text(file.read_text().replace(SCHEDULER, "type: medweave.scheduler, config: {retry_delay: 1}"))
     ended = run(tmp_path)
     assert ended.exit_code == 1
-    assert "deployments.pods.config.pendingTimeout: it has had no ready pod for 5 s." in ended.stderr
+    assert "deployments.pods.config.pendingTimeout: it has had no ready pod for 2 s." in ended.stderr
     why = "w-0, w-1: Unschedulable: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
-    assert notices(ended) == [("pods", f"no pod is ready; waits for up to 5 s: {why}")]
+    assert notices(ended) == [("pods", f"no pod is ready; waits for up to 2 s: {why}")]
 
 
 @pytest.mark.slow
@@ -153,7 +158,10 @@ class OneWrongAnswer:
 
 
 @pytest.mark.slow
-def test_one_wrong_answer_takes_nothing_away() -> None:
+def test_one_wrong_answer_takes_nothing_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "POLL_S", 0.05)
+    monkeypatch.setattr(readiness, "GONE_S", 0.2)
+    monkeypatch.setattr(patience, "NEVER_S", 0.3)
     wanted = Workload(kind="Deployment", name="segment", replicas=1, selector="app=segment", containers=("worker",))
     cluster: Any = OneWrongAnswer()
     waits = Readiness("pods", cluster, [wanted], timeout_s=60, pending_timeout_s=60, key_of=lambda image: "files")

@@ -39,11 +39,11 @@ TWICE = (
     "echo x >> {folder}/starts; [ ! -e half ] || exit 65; touch half; "
     "[ $(wc -l < {folder}/starts) = 2 ] || {{ {end}; }}; echo done > result.txt"
 )
-# It counts to 12, two a second, and saves when it is told to.
+# It counts to 35, ten a second, and saves when it is told to.
 COUNTS = """
 at=0; [ -z "$MEDWEAVE_RESUME_FROM" ] || at=$(cat "$MEDWEAVE_RESUME_FROM/at"); echo from $at >> {folder}/said
 trap 'mkdir -p saved; echo $at > saved/at' USR1
-while [ $at -lt 12 ]; do sleep 0.5; at=$((at+1)); done; echo $at > result.txt
+while [ $at -lt 35 ]; do sleep 0.1; at=$((at+1)); done; echo $at > result.txt
 """
 
 
@@ -130,7 +130,7 @@ def test_a_pod_that_was_pushed_out_is_tried_again(tmp_path: Path, server: JobSer
 @pytest.mark.slow
 @pytest.mark.parametrize("config", [JOB, STANDS])
 def test_a_step_goes_on_past_its_time_limit(tmp_path: Path, server: JobServer, config: str) -> None:
-    limit = {"requirements": {"ToolTimeLimit": {"timelimit": 5}}, **SAVES}
+    limit = {"requirements": {"ToolTimeLimit": {"timelimit": 3}}, **SAVES}
     prepare(tmp_path, COUNTS, config=config, keys=limit)
     ended = run(tmp_path)
     assert ended.exit_code == 0, ended.stderr
@@ -140,7 +140,7 @@ def test_a_step_goes_on_past_its_time_limit(tmp_path: Path, server: JobServer, c
     assert [(each["failure"], each["from_checkpoint"]) for each in reactions(ended)] == [("Timeout", True)] * (
         len(starts) - 1
     )
-    assert (tmp_path / "results" / "result.txt").read_text() == "12\n"
+    assert (tmp_path / "results" / "result.txt").read_text() == "35\n"
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ import yaml
 
 from support.api_server import NAMESPACE, ApiServer
 from support.engine import run, start, wait_until
+from support.processes import processes_with
 from support.small_cluster import DEPLOYMENT, PROGRESS, applied, failure, small_cluster, write
 
 GOOD = "echo {} > run_report.json; echo $POD_NAME > result.txt"
@@ -131,14 +132,23 @@ def test_ctrl_c_ends_what_runs_in_the_pod(tmp_path: Path, server: ApiServer) -> 
 @pytest.mark.slow
 def test_ctrl_c_ends_what_is_just_being_started(tmp_path: Path, server: ApiServer) -> None:
     # A kubelet starts it, whoever has hung up meanwhile.
-    write(tmp_path, {"sleeper": f"echo $$ > {tmp_path}/pid; while :; do sleep 0.1; done"})
-    server.start_s = 2
+    write(tmp_path, {"sleeper": "while :; do sleep 0.1; done"})
+    server.start_s = 1
+
+    def is_step(words: list[str]) -> bool:
+        return "medweave-pod pid" in words[-1]
+
+    def processes() -> list[str]:
+        return processes_with(str(tmp_path / "sleeper.sh"), "NONE")
+
     going = start(tmp_path)
-    wait_until(lambda: any("medweave-pod pid" in words[-1] for each in server.commands.values() for words in each), 60)
+    wait_until(lambda: any(is_step(words) for each in server.commands.values() for words in each), 60)
     going.signal(signal.SIGINT)
     ended = going.wait()
-    time.sleep(2.5)
-    assert gone(tmp_path / "pid")
+    wait_until(lambda: any(map(is_step, server.started)))
+    assert any(map(is_step, server.started))
+    wait_until(lambda: not processes())
+    assert processes() == []
     assert ended.of_type("job.ended")[0]["data"]["state"] == "cancelled"
 
 
@@ -167,7 +177,7 @@ def test_without_the_hint_the_command_runs_once(tmp_path: Path, server: ApiServe
 @pytest.mark.slow
 def test_one_node_lost_ends_all_with_its_error(tmp_path: Path, server: ApiServer) -> None:
     script = f"""
-    if [ "$MEDWEAVE_NODE_RANK" = 1 ]; then sleep 1; echo 'medweave-step train: case 7 is broken.' >&2; exit 65; fi
+    if [ "$MEDWEAVE_NODE_RANK" = 1 ]; then sleep 0.5; echo 'medweave-step train: case 7 is broken.' >&2; exit 65; fi
     echo $$ > {tmp_path}/pid; trap '' TERM; while :; do sleep 0.1; done
     """
     write(tmp_path, {"train": (script, GANG)}, target=", locations: 2")
@@ -228,9 +238,10 @@ def test_a_cluster_that_never_answers_is_told_with_how_long_it_was_waited_for(
         document["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{silent.getsockname()[1]}"
         (tmp_path / "kubeconfig").write_text(yaml.safe_dump(document))
         write(tmp_path, {"first": GOOD})
-        ended = run(tmp_path)
+        (tmp_path / "soon.py").write_text("from medweave_connectors.pods import access\naccess.FIRST_ANSWER_S = 2.0\n")
+        ended = run(tmp_path, preload=tmp_path / "soon.py")
     assert "deployments.pods.config.kubeconfig" in ended.stderr
-    assert "no answer within 7 s" in ended.stderr
+    assert "no answer within 2 s" in ended.stderr
 
 
 @pytest.mark.slow

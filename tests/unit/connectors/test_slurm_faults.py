@@ -20,7 +20,7 @@ from support.fake_cluster import NEVER_AGAIN, Cluster, fake_cluster, interrupted
 FIGURES = '{"unit":"case","done":1,"total":2,"seconds_left":3.5,"detail":"x"}'
 PROGRESS = f"echo 'medweave-progress {FIGURES}' >&2\n"
 GOOD = PROGRESS + "echo {} > run_report.json; echo done > result.txt"
-BAD = "sleep 3; echo 'medweave-step v: no.' >&2; exit 65"
+BAD = "sleep 1; echo 'medweave-step v: no.' >&2; exit 65"
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_a_job_that_slurm_has_forgotten_is_judged_by_its_own_exit_file(
 def test_a_job_that_nobody_knows_is_lost_and_no_success(cluster: Cluster) -> None:
     going = cluster.begin(
         {"first": PROGRESS + "echo half > result.txt; sleep 600"},
-        "import medweave_connectors.slurm.job as job; job.END_KNOWN_S = 2.0",
+        "import medweave_connectors.slurm.job as job; job.END_KNOWN_S = 1.0",
     )
     going.wait_for_line("case 1/2")
     cluster.knob("forget", "all")
@@ -170,7 +170,7 @@ def test_a_job_that_slurm_stops_for_a_while_has_not_ended(cluster: Cluster, word
 @pytest.mark.slow
 def test_a_link_that_is_cut_when_the_job_is_taken_makes_no_second_job(cluster: Cluster) -> None:
     # Fault Q4 of the engine: its fall-back runs sbatch again.
-    cluster.knob("sbatch-sleeps")
+    cluster.knob("sbatch-sleeps", 1.5)
     going = cluster.begin({"first": GOOD})
     wait_until(lambda: bool(cluster.submitted), 30)
     cluster.server.cut()
@@ -202,7 +202,7 @@ def test_a_cut_link_during_a_job_is_no_end_of_it(cluster: Cluster) -> None:
 
 @pytest.mark.slow
 def test_the_end_of_the_run_cancels_a_job_whose_id_is_not_known_yet(cluster: Cluster) -> None:
-    cluster.knob("sbatch-sleeps")
+    cluster.knob("sbatch-sleeps", 1.5)
     going = cluster.begin({"first": "sleep 600"})
     wait_until(lambda: bool(cluster.submitted), 30)
     ended = interrupted(going, within_s=20)
@@ -273,7 +273,7 @@ def test_what_slurm_writes_does_not_enter_a_folder_of_outputs(cluster: Cluster) 
 @pytest.mark.slow
 def test_many_jobs_share_one_query(cluster: Cluster) -> None:
     keys = {"inputs": {"n": {"type": "int"}}, "outputs": {}}
-    tool = {"class": "CommandLineTool", "baseCommand": ["sleep", "1"], **keys}
+    tool = {"class": "CommandLineTool", "baseCommand": ["sleep", "0.5"], **keys}
     step = {"run": tool, "in": {"n": "n"}, "scatter": "n", "out": []}
     document = {
         "cwlVersion": "v1.2",
@@ -312,7 +312,7 @@ def test_an_exit_code_that_sacct_has_cut_is_told_whole(cluster: Cluster) -> None
 def test_the_success_of_another_job_with_the_same_id_is_not_ours(cluster: Cluster) -> None:
     # Found by the fault campaign: a controller that was killed before it had saved its state gives the ids again.
     half = "echo half > result.txt; echo {} > run_report.json; " + PROGRESS + "sleep 100"
-    going = cluster.begin({"first": half}, preload="from medweave_connectors.slurm import job\njob.END_KNOWN_S = 2.0\n")
+    going = cluster.begin({"first": half}, preload="from medweave_connectors.slurm import job\njob.END_KNOWN_S = 1.0\n")
     going.wait_for_line("case 1/2")
     job = cluster.folder / "slurm" / "jobs" / "100"
     (job / "folder").write_text("/elsewhere/another.slurm-0a1b2c3d")

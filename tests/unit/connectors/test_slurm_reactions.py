@@ -106,7 +106,7 @@ def test_a_job_that_somebody_cancelled_is_not_tried_again(cluster: Cluster) -> N
 def test_a_job_that_is_lost_is_not_submitted_again(cluster: Cluster) -> None:
     going = cluster.begin(
         {"first": 'echo \'medweave-progress {"unit":"case","done":1,"total":2}\' >&2; sleep 30'},
-        "import medweave_connectors.slurm.job as job; job.END_KNOWN_S = 2.0",
+        "import medweave_connectors.slurm.job as job; job.END_KNOWN_S = 1.0",
     )
     going.wait_for_line("case 1/2")
     cluster.knob("forget", "all")
@@ -119,12 +119,12 @@ def test_a_job_that_is_lost_is_not_submitted_again(cluster: Cluster) -> None:
 
 @pytest.mark.slow
 def test_a_training_goes_on_past_its_time_limit(cluster: Cluster) -> None:
-    # It counts to 18, two a second, and saves when it is told to; each job has 8 s, and is told after half of them.
-    cluster.knob("time-limit", "8")
+    # It counts to 45, ten a second, and saves when it is told to; each job has 4 s, and is told after half of them.
+    cluster.knob("time-limit", "4")
     step = (
         'at=0; [ -z "$MEDWEAVE_RESUME_FROM" ] || at=$(cat "$MEDWEAVE_RESUME_FROM/at"); echo from $at >> {folder}/said; '
         "trap 'mkdir -p saved; echo $at > saved/part; mv saved/part saved/at' USR1; "
-        "while [ $at -lt 18 ]; do sleep 0.5 & wait $!; at=$((at+1)); done; echo $at > result.txt"
+        "while [ $at -lt 45 ]; do sleep 0.1 & wait $!; at=$((at+1)); done; echo $at > result.txt"
     )
     ended = cluster.go({"first": (script(cluster, step), SAVES)})
     assert ended.exit_code == 0, ended.stderr
@@ -134,7 +134,7 @@ def test_a_training_goes_on_past_its_time_limit(cluster: Cluster) -> None:
     assert starts == sorted(set(starts)), "each attempt goes on where the one before had saved"
     assert all(each["from_checkpoint"] for each in reactions(ended))
     assert "Timeout: attempt 2 from its newest checkpoint" in ended.stderr
-    assert (cluster.folder / "results" / "result.txt").read_text() == "18\n"
+    assert (cluster.folder / "results" / "result.txt").read_text() == "45\n"
     assert all("--signal=B:USR1@" in words for words in cluster.submitted)
 
 

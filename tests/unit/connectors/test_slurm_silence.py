@@ -17,8 +17,8 @@ from support.fake_cluster import Cluster, fake_cluster, interrupted
 
 GOOD = "echo {} > run_report.json; echo done > result.txt"
 FOREVER = "always"
-QUICK = "from medweave_connectors.slurm import job, patience\npatience.SHORTEST_PAUSE_S = 0.2\n"
-NOTICED = QUICK + "patience.SILENCE_NOTICE_S = 1.0\n"
+QUICK = "from medweave_connectors.slurm import job, patience\npatience.SHORTEST_PAUSE_S = 0.05\n"
+NOTICED = QUICK + "patience.SILENCE_NOTICE_S = 0.5\n"
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_ctrl_c_while_the_first_look_waits_ends_at_once(cluster: Cluster) -> Non
 @pytest.mark.slow
 def test_half_an_hour_of_silence_at_the_first_look_is_the_end_of_it(cluster: Cluster) -> None:
     cluster.knob("sinfo-fails", FOREVER)
-    ended = cluster.go({"first": GOOD}, QUICK + "patience.SILENCE_END_S = 2.0\n")
+    ended = cluster.go({"first": GOOD}, QUICK + "patience.SILENCE_END_S = 1.0\n")
     assert ended.exit_code == 1
     assert "deployments.hpc: no Slurm that answers on 127.0.0.1" in ended.stderr
     assert "seen:     no answer for half an hour: sinfo: error: Unable to contact slurm controller" in ended.stderr
@@ -129,7 +129,7 @@ def test_half_an_hour_of_silence_at_the_submission_is_the_end_of_it(cluster: Clu
     cluster.knob("sbatch-fails", FOREVER)
     cluster.knob("squeue-fails", FOREVER)
     cluster.config = {}
-    ended = cluster.go({"first": GOOD}, QUICK + "patience.SILENCE_END_S = 2.0\n")
+    ended = cluster.go({"first": GOOD}, QUICK + "patience.SILENCE_END_S = 1.0\n")
     assert ended.exit_code == 1
     assert "Slurm has not answered for half an hour; nothing was submitted of /first/0: " in ended.stderr
     assert "Unable to contact slurm controller" in ended.stderr
@@ -153,7 +153,7 @@ def test_a_controller_that_is_away_after_the_end_is_waited_for(cluster: Cluster)
 def test_half_an_hour_of_silence_after_the_end_is_told_as_such(cluster: Cluster) -> None:
     cluster.knob("no-accounting")
     cluster.knob("scontrol-fails", FOREVER)
-    ended = cluster.go({"first": GOOD}, QUICK + "patience.SILENCE_END_S = 2.0\n")
+    ended = cluster.go({"first": GOOD}, QUICK + "patience.SILENCE_END_S = 1.0\n")
     assert ended.exit_code == 1
     assert "Slurm has not answered for half an hour; job 100 may still run: " in ended.stderr
 

@@ -155,7 +155,7 @@ def test_a_driver_that_is_killed_three_times_has_one_job(cluster: Cluster) -> No
 
 @pytest.mark.slow
 def test_a_driver_that_is_killed_before_sbatch_answers(cluster: Cluster) -> None:
-    cluster.knob("sbatch-sleeps")
+    cluster.knob("sbatch-sleeps", 2.5)
     killed(cluster, tool(cluster))
     (cluster.folder / "go").touch()
     assert result(cluster, cluster.go(tool(cluster))) == "seen"

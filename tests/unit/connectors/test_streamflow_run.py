@@ -321,7 +321,7 @@ def test_two_runs_at_once_do_not_lock_each_other_out(tmp_path: Path) -> None:
 def test_with_retries_each_attempt_is_an_event(tmp_path: Path) -> None:
     file = FILE + "failureManager: {type: rollback, config: {max_retries: 2, retry_delay: 0}}\n"
     tried = tmp_path / "tried"
-    script = f"if [ -e {tried} ]; then {GOOD}; else touch {tried}; echo 'medweave-step v: later.' >&2; exit 75; fi"
+    script = f"if [ -e {tried} ]; then {GOOD}; else touch {tried}; echo 'medweave-step v: later.' >&2; exit 70; fi"
     write_workflow(tmp_path, {"flaky": script}, file=file)
     ended = run(tmp_path)
     assert ended.exit_code == 0, ended.stderr

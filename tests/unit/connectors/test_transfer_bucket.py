@@ -19,14 +19,21 @@ import pytest
 from medweave_connectors.errors import NoRoom, SiteConfigError
 from medweave_connectors.transfer.bucket import commands, depot
 from medweave_connectors.transfer.bucket import far_end as bucket_end
+from medweave_connectors.transfer.direct import carry
 from medweave_connectors.transfer.manager import MedweaveDataManager
 from support.bucket import ACCOUNT, Gateway, gateway
 from support.direct_ends import PATH, Recorded, recorded
 from support.transfers import Places, places
 
 PATIENT = "Mustermann_Erika_1970"
-PIECE = bucket_end.PIECE
+PIECE = 2 * 2**20
 SIZE = 3 * PIECE + 17
+MIDDLE = 2 * PIECE + PIECE // 3
+# What is sent to the ends has smaller pieces, and shorter pauses before another try.
+PROGRAM = {
+    b"\nPIECE = 8 * 2**20\n": b"\nPIECE = %d\n" % PIECE,
+    b"\nPAUSES_S = (0.5, 2.0, 8.0)": b"\nPAUSES_S = (0.1, 0.3, 0.6)",
+}
 FIRST, SECOND = "/0", "/1"  # ends of keys
 OFF = "direct copies are switched off in dataManager.config"
 
@@ -44,10 +51,26 @@ def at(tmp_path: Path, server: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iter
     for name, value in ACCOUNT.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(depot, "REACH_S", 20.0)
+    monkeypatch.setattr(depot, "LATE_S", (0.3, 0.7))
+    monkeypatch.setattr(carry, "OTHER_S", 2.0)
+    program = small_program()
+    monkeypatch.setattr(commands, "program", lambda: program)
     with places(tmp_path) as made:
         made.server.environment["PATH"] = f"{made.programs}:{PATH}"
         made.settings |= {"direct": False, "bucket": server.settings()}
         yield made
+
+
+usual_program = commands.program
+
+
+def small_program() -> bytes:
+    """The program of both ends, with a small piece."""
+    text = usual_program().partition(b"\n")[2]
+    for usual, small in PROGRAM.items():
+        assert text.count(usual) == 1
+        text = text.replace(usual, small)
+    return b"%d\n" % len(text) + text
 
 
 @pytest.fixture
@@ -204,16 +227,18 @@ def test_many_at_once(at: Places, run: Recorded, server: Gateway) -> None:
 def test_the_bucket_holds_but_some_pieces_at_a_time(
     at: Places, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Small pieces would be fetched more quickly than one is removed.
     monkeypatch.setattr(depot, "ROOM", 2)
-    most = 0
+    monkeypatch.setattr(commands, "program", usual_program)
+    most, num_pieces = 0, 5
 
     def look(_: str) -> None:
         nonlocal most
         most = max(most, len(server.objects()))
 
-    for n in range(6):
+    for n in range(num_pieces):
         signing(monkeypatch, "GET", f"/{n}", look)
-    cohort(at, size=6 * PIECE)
+    cohort(at, size=num_pieces * bucket_end.PIECE)
     sent(at, "cohort")
     assert run.transfers[0]["route"] == "bucket", run.transfers[0]["reason"]
     assert 1 <= most <= 3, "two, and one that is being removed"
@@ -267,6 +292,7 @@ def test_an_end_that_does_not_reach_it(
 def test_an_endpoint_that_does_not_answer(
     at: Places, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(depot, "REMOVE_S", 1.0)
     monkeypatch.setattr(depot, "REACH_S", 2.0)  # the far end's own time is longer
     with socket.create_server(("127.0.0.1", 0)) as silent:
         at.settings["bucket"] = server.settings(endpoint=f"https://127.0.0.1:{silent.getsockname()[1]}")
@@ -342,7 +368,7 @@ def test_a_source_that_dies_in_the_middle_leaves_nothing(
     once = f'if mkdir "{tmp_path}/once" 2>/dev/null; then'
     at.replace(
         "tar",
-        f'case "$1" in c*) {once} "$real" "$@" | head -c 20000000; kill -9 $PPID; sleep 1; exit 1; fi;; esac; exec "$real" "$@"',
+        f'case "$1" in c*) {once} "$real" "$@" | head -c {MIDDLE}; kill -9 $PPID; sleep 1; exit 1; fi;; esac; exec "$real" "$@"',
     )
     folder = cohort(at)
     sent(at, "cohort")
@@ -352,7 +378,7 @@ def test_a_source_that_dies_in_the_middle_leaves_nothing(
 @pytest.mark.slow
 def test_a_tar_that_dies_is_told(at: Places, run: Recorded, server: Gateway, tmp_path: Path) -> None:
     once = f'if mkdir "{tmp_path}/once" 2>/dev/null; then'
-    at.replace("tar", f'case "$1" in c*) {once} "$real" "$@" | head -c 20000000; exit 3; fi;; esac; exec "$real" "$@"')
+    at.replace("tar", f'case "$1" in c*) {once} "$real" "$@" | head -c {MIDDLE}; exit 3; fi;; esac; exec "$real" "$@"')
     folder = cohort(at)
     sent(at, "cohort")
     fell_back(at, run, server, folder, "a copy by the bucket broke off: tar failed where the files are")
@@ -397,7 +423,7 @@ def cancelled_on_its_way(at: Places, tmp_path: Path) -> None:
     """A copy that is cancelled while its source's tar has more to write."""
     at.replace(
         "tar",
-        f'case "$1" in c*) head -c 20000000 /dev/zero; touch {tmp_path}/begun; exec sleep 60;; esac; exec "$real" "$@"',
+        f'case "$1" in c*) head -c {MIDDLE} /dev/zero; touch {tmp_path}/begun; exec sleep 60;; esac; exec "$real" "$@"',
     )
     cohort(at)
 

@@ -25,7 +25,7 @@ from support.old_python import assert_is_python
 from support.transfers import Places, places
 
 TOKEN = "0123456789abcdef"
-NUM_FILES = 600  # more than one process reads
+NUM_FILES = 300  # more than one process reads
 NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
     lambda name: name not in {".", ".."}
 )

@@ -16,8 +16,8 @@ from support.transfers import Places, places, replaced, with_pods
 
 MIB = 2**20
 MOST_MIB = 64  # of a transfer: issue 6
-LARGE_MIB = 192
-WAITS = 'case "$1" in x*) sleep 3;; esac; exec "$real" "$@"'  # time enough to send all of it, if somebody held it
+LARGE_MIB = 160
+WAITS = 'case "$1" in x*) sleep 2;; esac; exec "$real" "$@"'  # time enough to send all of it, if somebody held it
 
 
 @pytest.fixture
