@@ -1,4 +1,4 @@
-"""Schedules of tiny workflows, fired by the real command."""
+"""Schedules of tiny workflows, and the commands that fire them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from medweave.schedule.memory import Memory, read_memory
+from support.driver_calls import call
 from support.engine_file import LOCAL, OURS
 
 PROGRAM = Path(sys.executable).parent / "medweave"
@@ -86,6 +87,11 @@ def ended(*words: str | Path, cwd: Path, **variables: str) -> tuple[int, str, st
     process = start(*words, cwd=cwd, **variables)
     out, err = process.communicate(timeout=120)
     return process.returncode, out, err
+
+
+def call_schedule(*words: str | Path, cwd: Path, **variables: str) -> tuple[int, str, str]:
+    """The same in the test's process."""
+    return call("schedule", *words, cwd=cwd, XDG_STATE_HOME=str(cwd / "state"), **variables)
 
 
 def memory(folder: Path) -> Memory:

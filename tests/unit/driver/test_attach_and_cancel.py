@@ -18,34 +18,36 @@ from medweave.cancel import holds
 from medweave.follow.printed import Printed
 from medweave.history import read_run
 from medweave_steps.contracts.errors import UserInputError
-from support.engine import wait_until, write_workflow
+from support import engine
+from support.driver_calls import call
+from support.engine import Run, wait_until, write_workflow
 from support.recorded import Recorder
 
-PROGRAMS = Path(sys.executable).parent
+PROGRAM = Path(sys.executable).parent / "medweave"
 SLOW = "echo $$ > {folder}/pid; while :; do sleep 0.1; done"
 STUBBORN = f"trap '' INT TERM; {SLOW}"
 
 
-def start(folder: Path, program: str, *words: str) -> subprocess.Popen[str]:
+def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     own = {name: value for name, value in os.environ.items() if not name.startswith("MEDWEAVE_")}
     return subprocess.Popen(
-        [PROGRAMS / program, *words], cwd=folder, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [PROGRAM, *words], cwd=folder, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
 @contextlib.contextmanager
-def going(folder: Path, command: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def going(folder: Path, command: str) -> Iterator[tuple[Run, int]]:
     """A run of plain `streamflow run`, and the process of its one job."""
     write_workflow(folder, {"slow": command.format(folder=folder)})
-    driver, pid = start(folder, "streamflow", "run", "--quiet", "streamflow.yml"), folder / "pid"
+    driver, pid = engine.start(folder), folder / "pid"
     try:
         wait_until(lambda: pid.exists() and pid.read_text(encoding="utf-8").strip() != "", 60)
         yield driver, int(pid.read_text(encoding="utf-8"))
     finally:
-        driver.kill()
+        driver.process.kill()
         with contextlib.suppress(OSError, ValueError):
             os.kill(int(pid.read_text(encoding="utf-8")), signal.SIGKILL)
-        driver.communicate()
+        driver.wait()
 
 
 def run_of(folder: Path) -> Path:
@@ -60,10 +62,9 @@ def is_gone(pid: int) -> bool:
 @pytest.mark.slow
 def test_cancel_ends_the_run_and_tells_its_end(tmp_path: Path) -> None:
     with going(tmp_path, SLOW) as (driver, job):
-        cancelled = start(tmp_path, "medweave", "cancel")
-        out, err = cancelled.communicate(timeout=60)
-        assert (cancelled.returncode, out) == (0, ""), err
-        assert driver.wait(20) == -signal.SIGTERM, "its own end, as of any TERM"
+        code, out, err = call("cancel", cwd=tmp_path)
+        assert (code, out) == (0, ""), err
+        assert driver.wait(20).exit_code == -signal.SIGTERM, "its own end, as of any TERM"
         wait_until(lambda: is_gone(job))
     assert read_run(run_of(tmp_path)).state == "cancelled"
     assert "is being cancelled and cleaned up" in err
@@ -75,13 +76,12 @@ def test_cancel_ends_the_run_and_tells_its_end(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_does_not_end_is_killed_and_a_second_cancel_does_no_harm(tmp_path: Path) -> None:
     with going(tmp_path, STUBBORN) as (driver, job):
-        first = start(tmp_path, "medweave", "cancel", run_of(tmp_path).name)
+        first = start(tmp_path, "cancel", run_of(tmp_path).name)
         assert first.stderr is not None
         assert "is being cancelled" in first.stderr.readline()
-        second = start(tmp_path, "medweave", "cancel", str(run_of(tmp_path)))
-        _, err = second.communicate(timeout=60)
-        assert second.returncode == 0 or "seen:     state cancelled" in err, "it may come too late"
-        assert (first.wait(20), driver.wait(20)) == (0, -signal.SIGTERM)
+        code, _, err = call("cancel", run_of(tmp_path), cwd=tmp_path)
+        assert code == 0 or "seen:     state cancelled" in err, "it may come too late"
+        assert (first.wait(20), driver.wait(20).exit_code) == (0, -signal.SIGTERM)
         wait_until(lambda: is_gone(job))
         first.communicate()
 
@@ -89,7 +89,7 @@ def test_what_does_not_end_is_killed_and_a_second_cancel_does_no_harm(tmp_path: 
 @pytest.mark.slow
 def test_attach_shows_all_of_a_run_and_leaves_it_alone(tmp_path: Path) -> None:
     with going(tmp_path, SLOW) as (driver, job):
-        lines = start(tmp_path, "medweave", "attach")
+        lines = start(tmp_path, "attach")
         assert lines.stderr is not None
         assert lines.stderr.readline().startswith("medweave: run "), "from the beginning"
         assert "started on" in lines.stderr.readline()
@@ -97,14 +97,14 @@ def test_attach_shows_all_of_a_run_and_leaves_it_alone(tmp_path: Path) -> None:
         _, err = lines.communicate(timeout=20)
         assert lines.returncode == 130
         assert f"medweave attach {run_of(tmp_path).name}" in err
-        assert driver.poll() is None
+        assert driver.process.exitcode is None
         assert not is_gone(job)
 
-        events = start(tmp_path, "medweave", "attach", "--json")
+        events = start(tmp_path, "attach", "--json")
         assert events.stdout is not None
         assert events.stderr is not None
         first = events.stdout.readline()
-        assert start(tmp_path, "medweave", "cancel").wait(60) == 0
+        assert call("cancel", cwd=tmp_path)[0] == 0
         out, err = events.stdout.read(), events.stderr.read()
         assert first + out == (run_of(tmp_path) / "events.jsonl").read_text(encoding="utf-8")
         assert events.wait(20) == 1, err
@@ -115,7 +115,7 @@ def test_attach_shows_all_of_a_run_and_leaves_it_alone(tmp_path: Path) -> None:
 def test_logs_follows_a_job_until_its_end(tmp_path: Path) -> None:
     talks = "echo $$ > {folder}/pid; echo one >&2; while [ ! -e {folder}/go ]; do sleep 0.1; done; echo two >&2; echo > result.txt"
     with going(tmp_path, talks):
-        logs = start(tmp_path, "medweave", "logs", "slow", "--follow")
+        logs = start(tmp_path, "logs", "slow", "--follow")
         assert logs.stdout is not None
         assert logs.stdout.readline() == "one\n"
         assert logs.poll() is None

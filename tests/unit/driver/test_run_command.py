@@ -1,4 +1,4 @@
-"""`medweave run`: real runs of the real engine, started and shown by the real command."""
+"""`medweave run`: real runs of the real engine, started and shown by the real command, mostly in the test's process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from medweave.run import check_resumable
 from medweave_connectors.record.event_log import driver_lives
 from medweave_steps.contracts.errors import UsageError, UserInputError
 from medweave_steps.contracts.schema import schema_of
+from support import engine
 from support.cluster_way import write_kubeconfig
+from support.driver_calls import call
 from support.engine import valid_events, wait_until, write_workflow
 from support.engine_file import engine_file
 
@@ -42,6 +44,11 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
         [PROGRAM, "run", "--outdir", "results", *words],
         cwd=folder, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
+
+
+def ended(folder: Path, *words: str) -> tuple[int, str, str]:
+    """The same in the test's process: exit code, standard output, standard error."""
+    return call("run", "--outdir", "results", *words, cwd=folder)
 
 
 def on_a_terminal(folder: Path) -> tuple[int, int]:
@@ -98,9 +105,8 @@ def test_a_good_run_in_lines(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_failing_step_as_events(tmp_path: Path) -> None:
     write_workflow(tmp_path, {"bad": BAD})
-    process = start(tmp_path, "--json")
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 1, "as of `streamflow run`"
+    code, out, err = ended(tmp_path, "--json")
+    assert code == 1, "as of `streamflow run`"
     assert out == (record(tmp_path) / "events.jsonl").read_text(encoding="utf-8"), "the log, and nothing else"
     last = json.loads(out.splitlines()[-1])
     assert (last["type"], last["data"]["state"]) == ("run.ended", "failed")
@@ -168,9 +174,8 @@ def test_ctrl_c_twice_leaves_at_once(tmp_path: Path) -> None:
 def test_a_run_goes_on_from_one_that_failed(tmp_path: Path) -> None:
     after_first = f"until grep -q job.ended.*/first {tmp_path}/runs/*/events.jsonl; do sleep 0.1; done"
     write_workflow(tmp_path, {"first": GOOD, "second": f"{after_first}; [ -e {tmp_path}/there ] || exit 65; {GOOD}"})
-    first = start(tmp_path)
-    _, err = first.communicate(timeout=60)
-    assert first.returncode == 1
+    code, _, err = ended(tmp_path)
+    assert code == 1
     failed = record(tmp_path)
     command = next(line for line in err.splitlines() if "goes on; what is done" in line).split("   goes on")[0].split()
     (failed / "streamflow.yml").write_text((tmp_path / "streamflow.yml").read_text(encoding="utf-8").replace(
@@ -178,32 +183,28 @@ def test_a_run_goes_on_from_one_that_failed(tmp_path: Path) -> None:
     (tmp_path / "streamflow.yml").unlink()
     (tmp_path / "there").touch()
     assert command[:4] == ["medweave", "run", "--resume", f"runs/{failed.name}"]
-    process = start(tmp_path, *command[2:])
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
+    code, _, err = ended(tmp_path, *command[2:])
+    assert code == 0, err
     assert f"medweave: goes on from run {failed.name}" in err
     assert err.count(f"not done again: run {failed.name} did it") == 1
     (done,) = {log.parent for log in (tmp_path / "runs").glob("*/events.jsonl")} - {failed}
     assert (done / "streamflow.yml").exists(), "medweave clean finds it there"
-    again = start(tmp_path, "--resume", f"runs/{done.name}")
-    _, err = again.communicate(timeout=60)
-    assert again.returncode == UserInputError.exit_code
+    code, _, err = ended(tmp_path, "--resume", f"runs/{done.name}")
+    assert code == UserInputError.exit_code
     assert f"run {done.name} is none to go on from" in err
     assert "state completed" in err
 
 
 @pytest.mark.slow
 def test_a_run_that_goes_on_or_is_of_another_workflow_is_not_resumed(tmp_path: Path) -> None:
-    write_workflow(tmp_path, {"slow": SLOW.format(folder=tmp_path)})
-    process = start(tmp_path)
+    write_workflow(tmp_path, {"slow": f"echo $$ > {tmp_path}/pid; exec sleep 120"})
+    going = engine.start(tmp_path)
     pid_of(tmp_path)
-    run = read_run(record(tmp_path))
     with pytest.raises(UserInputError, match="lives"):
-        check_resumable(run, "tiny", "streamflow.yml")
-    process.send_signal(signal.SIGKILL)
-    process.wait(60)
-    os.kill(run.facts["pid"], signal.SIGTERM)
-    wait_until(lambda: not driver_lives(record(tmp_path) / "events.jsonl"), 30)
+        check_resumable(read_run(record(tmp_path)), "tiny", "streamflow.yml")
+    going.signal(signal.SIGTERM)
+    going.wait()
+    assert not driver_lives(record(tmp_path) / "events.jsonl")
     check_resumable(read_run(record(tmp_path)), "tiny", "streamflow.yml")
     with pytest.raises(UserInputError, match=r"workflow 'tiny', and 'lung' in other\.yml"):
         check_resumable(read_run(record(tmp_path)), "lung", "other.yml")
@@ -219,9 +220,8 @@ def test_a_run_that_cannot_begin_leaves_nothing_and_tells_the_engines_error(tmp_
         "requirements": {"NoRequirement": {}},
     }  # the checks know those of v1.2 alone
     (tmp_path / "tiny.cwl").write_text(json.dumps(older), encoding="utf-8")
-    process = start(tmp_path, "--json")
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == UserInputError.exit_code, "the engine has 1 for this and for a step that failed"
+    code, out, err = ended(tmp_path, "--json")
+    assert code == UserInputError.exit_code, "the engine has 1 for this and for a step that failed"
     assert "is not valid" in err
     assert "before the run began" in err
     (line,) = out.splitlines()
@@ -237,10 +237,9 @@ def test_a_site_that_is_refused_at_its_start_ends_it_as_a_wrong_file_does(tmp_pa
     write_kubeconfig(tmp_path / "kubeconfig", {"server": "https://127.0.0.1:1"})
     pods = {"type": "medweave.kubernetes", "workdir": "/scratch/me", "config": config}
     write_workflow(tmp_path, {"first": GOOD}, file=engine_file({"pods": pods}))
-    process = start(tmp_path, "--json")
-    out, err = process.communicate(timeout=60)
+    code, out, err = ended(tmp_path, "--json")
     assert "the kubeconfig has no context 'radiologie'" in err
-    assert process.returncode == UserInputError.exit_code, err
+    assert code == UserInputError.exit_code, err
     assert json.loads(out.splitlines()[-1])["data"]["refused"] is True
 
 

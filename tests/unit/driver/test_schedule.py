@@ -1,4 +1,4 @@
-"""`medweave schedule run`: real firings of the real command."""
+"""`medweave schedule run`: real firings of the real command; test_schedule_machine.py starts it as a program."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from medweave.schedule.document import read_schedule, schema
 from medweave.schedule.memory import alone
 from medweave_steps.contracts.errors import StepError, UserInputError
 from support.engine import wait_until
-from support.schedules import ended, memory, results, start, write_schedule
+from support.schedules import call_schedule, memory, results, start, write_schedule
 
 GOOD = 'cat "$0"/* > result.txt'
 SLOW = "echo $$ > {folder}/pid; sleep 30 & wait; echo late > result.txt"
 
 
 def fire(file: Path) -> tuple[int, str]:
-    code, _, err = ended("run", file.name, cwd=file.parent)
+    code, _, err = call_schedule("run", file.name, cwd=file.parent)
     assert "Traceback" not in err
     return code, err
 
@@ -205,12 +205,12 @@ def test_times_that_cron_refuses_are_refused(text: str) -> None:
 
 @pytest.mark.slow
 def test_a_word_without_its_file_and_a_file_that_is_none_are_told(tmp_path: Path) -> None:
-    code, _, err = ended("pause", cwd=tmp_path)
+    code, _, err = call_schedule("pause", cwd=tmp_path)
     assert (code, "no schedule is named" in err) == (2, True)
-    code, _, err = ended("pause", "nightly", cwd=tmp_path)
+    code, _, err = call_schedule("pause", "nightly", cwd=tmp_path)
     assert (code, "there is no schedule 'nightly'" in err) == (2, True)
     file = write_schedule(tmp_path / "x", GOOD)
-    code, _, err = ended("create", file, cwd=tmp_path)
+    code, _, err = call_schedule("create", file, cwd=tmp_path)
     assert (code, "the key 'place' is missing" in err) == (65, True)
     assert issubclass(UserInputError, StepError)
     assert yaml.safe_load(file.read_text())["name"] == "nightly"

@@ -21,7 +21,7 @@ from medweave_connectors.lines import Where
 from medweave_steps.contracts.errors import TryAgainError, UserInputError
 from support.dicom_builder import CtSeries, uid, write_datasets
 from support.orthanc import PASSWORD, USER, Orthanc, free_port, orthanc
-from support.schedules import ended, results, start, write_schedule
+from support.schedules import call_schedule, results, start, write_schedule
 
 COUNT = "find -L \"$0\" -name '*.dcm' | wc -l > result.txt"
 NUM_SLICES = 3
@@ -51,7 +51,7 @@ def watching(above: Path, **watch: Any) -> Path:
 
 
 def fire(file: Path) -> str:
-    code, _, said = ended("run", file.name, cwd=file.parent, NODE_PASSWORD=PASSWORD)
+    code, _, said = call_schedule("run", file.name, cwd=file.parent, NODE_PASSWORD=PASSWORD)
     assert code == 0, said
     return said
 
@@ -88,9 +88,9 @@ def test_new_studies_of_a_node_are_run_once_by_dicomweb(tmp_path: Path, node: Or
 def test_a_node_that_refuses_or_is_not_there_is_told_without_a_uid(tmp_path: Path, node: Orthanc) -> None:
     settings = {"url": node.dicomweb, "user": USER, "password": "${NODE_PASSWORD}", "lastDays": 7}
     file = watching(tmp_path, dicomweb=settings)
-    code, _, said = ended("run", file.name, cwd=file.parent, NODE_PASSWORD="wrong")
+    code, _, said = call_schedule("run", file.name, cwd=file.parent, NODE_PASSWORD="wrong")
     assert (code, "HTTP 401" in said, "wrong" in said) == (75, True, False)
-    code, _, said = ended("run", file.name, cwd=file.parent)
+    code, _, said = call_schedule("run", file.name, cwd=file.parent)
     assert (code, "the variable NODE_PASSWORD has no value" in said) == (2, True)
     away = DicomWeb(
         {"url": f"http://127.0.0.1:{free_port()}/dicom-web", "lastDays": 7}, where=Where(Path("schedule.yml"))

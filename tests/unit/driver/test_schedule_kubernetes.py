@@ -23,7 +23,7 @@ from medweave_steps.contracts.errors import UserInputError
 from support.api_server import ApiServer
 from support.charts import schema
 from support.cwl_files import ROOT
-from support.schedules import ended, write_schedule
+from support.schedules import call_schedule, write_schedule
 
 RUNNER = ROOT / "helm" / "runner"
 FAKES = ROOT / "tests" / "fakes" / "bin"
@@ -165,7 +165,7 @@ def test_a_cluster_that_does_not_answer_is_told_and_the_others_are_listed(tmp_pa
     for name in ("nightly", "gone"):
         note = tmp_path / f"state/medweave/schedules/{name}.json"
         note.write_text(f'{{"file": "{file if name == "nightly" else tmp_path / "gone.yml"}"}}')
-    code, out, err = ended("list", cwd=tmp_path, KUBECONFIG=str(tmp_path / "none"))
+    code, out, err = call_schedule("list", cwd=tmp_path, KUBECONFIG=str(tmp_path / "none"))
     assert (code, err) == (0, "")
     assert "there is no such file of a schedule" in out
     assert "schedule nightly: the cluster cannot be asked" in out

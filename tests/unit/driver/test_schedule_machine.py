@@ -16,7 +16,7 @@ from medweave.schedule import crontab, units
 from medweave.schedule.calendar import on_calendar
 from support.cwl_files import ROOT
 from support.engine import wait_until
-from support.schedules import ended, memory, results, write_schedule
+from support.schedules import call_schedule, memory, results, write_schedule
 from support.user_systemd import user_systemd
 
 FAKES = ROOT / "tests" / "fakes" / "bin"
@@ -100,13 +100,13 @@ def placed(folder: Path, place: str, **keys: Any) -> tuple[Path, dict[str, str]]
 
 
 def do(word: str, file: Path | str, folder: Path, variables: dict[str, str]) -> str:
-    code, out, err = ended(word, file, cwd=folder, **variables)
+    code, out, err = call_schedule(word, file, cwd=folder, **variables)
     assert code == 0, err
     return out
 
 
 def listed(folder: Path, variables: dict[str, str]) -> dict[str, Any]:
-    code, out, err = ended("list", "--json", cwd=folder, **variables)
+    code, out, err = call_schedule("list", "--json", cwd=folder, **variables)
     assert code == 0, err
     (row,) = json.loads(out)
     return dict(row)
@@ -128,7 +128,7 @@ def test_a_schedule_is_made_paused_resumed_listed_and_removed(tmp_path: Path, pl
     assert [each.read_text() for each in results(file.parent)] == ["1"]
     assert listed(tmp_path, variables)["last"]["outcome"] == "completed"
     do("remove", "nightly", tmp_path, variables)
-    code, out, _ = ended("list", cwd=tmp_path, **variables)
+    code, out, _ = call_schedule("list", cwd=tmp_path, **variables)
     assert (code, "no schedule was made from this account" in out) == (0, True)
     assert not list((tmp_path / "config").rglob("medweave*"))
     assert len(results(file.parent)) == 1, "results stay"
@@ -194,7 +194,7 @@ def test_what_listens_for_a_dicom_node_is_a_service_beside_the_timer(tmp_path: P
 )
 def test_what_the_place_cannot_do_is_refused(tmp_path: Path, place: str, keys: dict[str, str], said: str) -> None:
     file, variables = placed(tmp_path, place, **keys)
-    code, _, err = ended("create", file, cwd=tmp_path, **variables)
+    code, _, err = call_schedule("create", file, cwd=tmp_path, **variables)
     assert (code, said in err) == (65, True)
 
 
@@ -207,11 +207,11 @@ def units_in(folder: Path) -> dict[str, str]:
 def test_what_systemd_refuses_leaves_no_units(tmp_path: Path, word: str) -> None:
     file, variables = placed(tmp_path, "systemd", watch={"receive": {"callers": ["PACS"]}})
     (tmp_path / "made/refuses").write_text(word)
-    code, _, err = ended("create", file, cwd=tmp_path, **variables)
+    code, _, err = call_schedule("create", file, cwd=tmp_path, **variables)
     assert (code, "systemd refuses" in err, "Failed to connect to bus" in err) == (65, True, True)
     assert units_in(tmp_path) == {}
     assert not list((tmp_path / "made").glob("medweave*")), "nothing is enabled"
-    assert "no schedule was made from this account" in ended("list", cwd=tmp_path, **variables)[1]
+    assert "no schedule was made from this account" in call_schedule("list", cwd=tmp_path, **variables)[1]
 
 
 @pytest.mark.slow
@@ -222,13 +222,13 @@ def test_what_systemd_refuses_leaves_the_units_of_before(tmp_path: Path) -> None
     assert "02:00:00" in before["medweave-nightly.timer"]
     file.write_text(file.read_text().replace("0 2 * * *", "0 4 * * *"))
     (tmp_path / "made/refuses").write_text("restart")
-    assert ended("create", file, cwd=tmp_path, **variables)[0] == 65
+    assert call_schedule("create", file, cwd=tmp_path, **variables)[0] == 65
     assert units_in(tmp_path) == before
 
 
 @pytest.mark.slow
 def test_a_machine_without_either_is_told(tmp_path: Path) -> None:
     file, variables = placed(tmp_path, "systemd")
-    code, _, err = ended("create", file, cwd=tmp_path, **variables | {"PATH": str(tmp_path)})
+    code, _, err = call_schedule("create", file, cwd=tmp_path, **variables | {"PATH": str(tmp_path)})
     assert (code, "systemctl is not installed" in err) == (69, True)
     assert units_in(tmp_path) == {}

@@ -12,7 +12,7 @@ import yaml
 
 from medweave.schedule.memory import read_memory
 from medweave.schedule.studies import MOST_TRIES, Study, after, find
-from support.schedules import ended, results, write_schedule
+from support.schedules import call_schedule, results, write_schedule
 
 SECRET = b"x" * 32
 # What came, by content, in one line, and the names that the step has seen.
@@ -75,7 +75,7 @@ def watching(folder: Path, script: str = COPY, **watch: Any) -> tuple[Path, Path
 
 
 def fire(file: Path) -> tuple[int, str]:
-    code, _, err = ended("run", file.name, cwd=file.parent)
+    code, _, err = call_schedule("run", file.name, cwd=file.parent)
     return code, err
 
 
