@@ -56,16 +56,18 @@ def make_wheel(
     return path
 
 
-def own_wheel(folder: Path, version: str) -> Path:
-    """A medweave whose `medweave-step` needs the package of its extra `segment`."""
+NEEDS = (
+    'medweave[dicom]; extra == "segment"',
+    'small-helper>=1; extra == "dicom"',
+    'never-there; python_version < "3" and extra == "segment"',
+    'small-trainer; extra == "train"',
+)
+
+
+def own_wheel(folder: Path, version: str, requires: Sequence[str] = NEEDS) -> Path:
+    """A medweave whose `medweave-step` needs the package of its extra `segment`; each round of packages is one call of pip."""
     return make_wheel(
-        folder, "medweave", version,
-        requires=[
-            'medweave[dicom]; extra == "segment"',
-            'small-helper>=1; extra == "dicom"',
-            'never-there; python_version < "3" and extra == "segment"',
-            'small-trainer; extra == "train"',
-        ],
+        folder, "medweave", version, requires=requires,
         modules={"small_step.py": STEP.format(version=version)}, scripts={"medweave-step": "small_step:main"},
     )  # fmt: skip
 

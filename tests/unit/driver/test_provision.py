@@ -25,6 +25,7 @@ from medweave.sites import read_site
 from medweave.wheels import Python, pinned_blocks, read_wheel, requirement_of
 from medweave.workers import workers_of
 from medweave_steps.contracts.errors import InternalError, StorageError, TryAgainError, UserInputError
+from support.driver_calls import use_forked_programs
 from support.engine import wait_until
 from support.small_wheels import constraints_of, index_of, make_wheel, own_wheel
 from support.sshd import USER, make_key, sshd
@@ -81,6 +82,12 @@ class There:
 
 
 @pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that speaks to the site is forked from one that has imported the engine."""
+    use_forked_programs(monkeypatch)
+
+
+@pytest.fixture
 def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[There]:
     key = make_key(tmp_path / "key")
     index = index_of(tmp_path / "index")
@@ -98,14 +105,37 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[There]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_an_environment_is_made_once_and_a_new_version_beside_it(
-    there: There, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    there: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = own_wheel(tmp_path, "1.0")
+
+    # An interrupted call leaves nothing half; the wheel that came whole is not sent again.
+    sent = []
+
+    def stopped(self: SiteSession, path: Path, target: str, on_progress: object) -> None:
+        if sent:
+            (Path(target).with_name(f".{Path(target).name}.part")).write_text("half")
+            raise KeyboardInterrupt
+        sent.append(path)
+        send(self, path, target, lambda _: None)
+
+    send = SiteSession.send
+    with monkeypatch.context() as patch:
+        patch.setattr(SiteSession, "send", stopped)
+        assert there.go(first) == 130
+    told = capsys.readouterr()
+    assert "removing what is not complete" in told.err
+    assert "sending 1 of 4: medweave-1.0-py3-none-any.whl (0.0 MB)" in told.err
+    wheels = there.link.with_name("worker.provisioned") / "wheels"
+    assert [path.name for path in wheels.iterdir()] == ["medweave-1.0-py3-none-any.whl"]
+    assert not there.link.is_symlink()
+    assert there.environments == []
     assert there.go(first) == 0, capsys.readouterr().err
     told = capsys.readouterr()
-    assert "4 wheels were sent" in told.out
-    assert "sending 1 of 4: medweave-1.0-py3-none-any.whl (0.0 MB)" in told.err
+    assert "3 wheels were sent" in told.out
+    assert "sending 1 of 3: " in told.err
     assert there.says("--version") == "medweave-step 1.0\n"
     assert there.says() == "medweave-step helped\n"
     assert "small_trainer" not in told.err, "nobody trains there"
@@ -138,40 +168,14 @@ def test_an_environment_is_made_once_and_a_new_version_beside_it(
 
 
 @pytest.mark.slow
-def test_an_interrupted_call_leaves_nothing_half(
-    there: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sent = []
-
-    def stopped(self: SiteSession, path: Path, target: str, on_progress: object) -> None:
-        if sent:
-            (Path(target).with_name(f".{Path(target).name}.part")).write_text("half")
-            raise KeyboardInterrupt
-        sent.append(path)
-        send(self, path, target, lambda _: None)
-
-    send = SiteSession.send
-    monkeypatch.setattr(SiteSession, "send", stopped)
-    assert there.go(own_wheel(tmp_path, "1.0")) == 130
-    assert "removing what is not complete" in capsys.readouterr().err
-    wheels = there.link.with_name("worker.provisioned") / "wheels"
-    assert [path.name for path in wheels.iterdir()] == ["medweave-1.0-py3-none-any.whl"]
-    assert not there.link.is_symlink()
-    monkeypatch.undo()
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
-    assert there.go(own_wheel(tmp_path, "1.0")) == 0
-    assert "3 wheels were sent" in capsys.readouterr().out, "the one that came whole is not sent again"
-
-
-@pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_what_cannot_be_made_is_told_and_leaves_nothing(
     there: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = own_wheel(tmp_path, "1.0")
+    own = own_wheel(tmp_path, "1.0", ['small-quick; extra == "segment"'])
     where = "site.yml: deployments.hpc.config.services.gpu.environment"
     monkeypatch.chdir(tmp_path)
-    text = (tmp_path / "constraints.txt").read_text()
+    (tmp_path / "unpinned").mkdir()
 
     (tmp_path / "index" / "small_quick-0.1-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl").unlink()
     make_wheel(tmp_path / "index", "small-quick", "0.1", tag="cp311-cp311-win_amd64")
@@ -180,9 +184,9 @@ def test_what_cannot_be_made_is_told_and_leaves_nothing(
     assert "No matching distribution found for small-quick==0.1" in capsys.readouterr().err
     assert there.environments == []
 
-    (tmp_path / "constraints.txt").write_text(text.replace("small-deeper==2.0", "small-other==2.0"))
-    assert there.go(own) == 65
-    assert "the package 'small-deeper' is not pinned." in capsys.readouterr().err
+    unpinned = own_wheel(tmp_path / "unpinned", "1.0", ['small-other; extra == "segment"'])
+    assert there.go(unpinned) == 65
+    assert "the package 'small-other' is not pinned." in capsys.readouterr().err
 
     there.link.mkdir()
     assert there.go(own) == 65
@@ -205,12 +209,13 @@ def test_what_cannot_be_made_is_told_and_leaves_nothing(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_a_full_disk_is_told_as_such(
     there: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     full = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
     monkeypatch.setattr(SiteSession, "work", lambda self, script, folder: (1, full))
-    assert there.go(own_wheel(tmp_path, "1.0")) == StorageError.exit_code
+    assert there.go(own_wheel(tmp_path, "1.0", ())) == StorageError.exit_code
     told = capsys.readouterr().err
     assert "No space left on device" in told
     assert "MiB were free before" in told
@@ -218,6 +223,7 @@ def test_a_full_disk_is_told_as_such(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_a_site_that_does_not_answer_may_do_so_later(there: There, tmp_path: Path) -> None:
     there.login |= {"nodes": ["127.0.0.1:1"], "connectTimeout": 1}
     there.write()
