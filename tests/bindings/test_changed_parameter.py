@@ -12,7 +12,7 @@ from medweave.plan.past import read_past
 from support.chest_cohort import write_dicom
 from support.cwl_files import WORKFLOWS
 from support.engine import run
-from support.exported import exported_model
+from support.openvino_models import InputContract, write_tiny_model
 from support.reuse_runs import ON
 
 INFER = WORKFLOWS / "lung-nodule-segmentation" / "infer.cwl"
@@ -41,8 +41,11 @@ def planned(folder: Path) -> dict[str, str]:
 
 
 def test_nothing_is_run_again_but_what_a_changed_parameter_of_segment_changes(tmp_path: Path) -> None:
-    write_dicom(tmp_path / "cohort", 2)
-    exported_model(tmp_path)
+    write_dicom(tmp_path / "cohort", 2, coarse=True)
+    contract = InputContract(
+        spacing_mm=(10.0, 10.0, 10.0), window_hu=(-1000.0, 400.0), patch_shape=(16, 16, 16), patch_multiple=4
+    )
+    write_tiny_model(tmp_path / "exported", input=contract)
     give(tmp_path)
     assert set(planned(tmp_path).values()) == {"runs"}
     first = ran(tmp_path)

@@ -138,9 +138,26 @@ def exported(run: engine.Run, crate: Path, *words: str) -> dict[str, Any]:
     return graph_of(crate)
 
 
-def test_the_crate_of_a_run_is_accepted(done: engine.Run, tmp_path: Path) -> None:
-    assert main(["export", str(done.record), "--crate", str(tmp_path / "crate.zip")]) == 0
-    assert crate_issues(tmp_path / "crate.zip") == []
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> engine.Run:
+    folder = tmp_path_factory.mktemp("failed")
+    write(folder, sizes=[1, 10])
+    ended = engine.run(folder, environment={"MEDWEAVE_REUSE": "1"})
+    assert ended.exit_code == 1
+    return ended
+
+
+def test_every_crate_is_accepted(done: engine.Run, failed: engine.Run, at_a_site: Path, tmp_path: Path) -> None:
+    crates = {
+        "crate.zip": (done.record,),
+        "with-outputs": (done.record, "--include-outputs", str(done.folder / "results")),
+        "of-pods": (at_a_site,),
+        "with-hosts": (at_a_site, "--with-hosts"),
+        "failed": (failed.record,),
+    }
+    for name, (record, *words) in crates.items():
+        assert main(["export", str(record), "--crate", str(tmp_path / name), *words]) == 0
+    assert crate_issues(*(tmp_path / name for name in crates)) == []
 
 
 def test_the_validator_refuses_a_crate_that_lacks_a_step(done: engine.Run, tmp_path: Path) -> None:
@@ -231,7 +248,6 @@ def test_hosts_and_registries_are_told_where_that_is_asked_for(at_a_site: Path, 
     assert (NODE in text, REGISTRY in text) == (tells, tells)
     (job,) = (each for each in graph.values() if each.get("name") == "count on ward" and "object" in each)
     assert named(graph, job["location"])[0].get("address") == (NODE if tells else None)
-    assert crate_issues(tmp_path / "crate") == []
 
 
 def test_only_aggregates_and_models_are_included(
@@ -248,7 +264,6 @@ def test_only_aggregates_and_models_are_included(
     (card,) = named(graph, graph["outputs/model/model/"]["subjectOf"])
     assert (card["@id"], card["name"]) == ("outputs/model/model/model_card.json", "model card")
     assert (tmp_path / "crate" / "outputs" / "model" / "model" / "weights.bin").read_text() == "weights\n"
-    assert crate_issues(tmp_path / "crate") == []
 
 
 def test_what_was_changed_after_the_run_is_not_included(
@@ -262,16 +277,12 @@ def test_what_was_changed_after_the_run_is_not_included(
     assert {"output": "table", "why": "it is not in the folder, or not as the run has written it"} in told["left_out"]
 
 
-def test_a_failed_run_has_a_crate_too(tmp_path: Path) -> None:
-    write(tmp_path, sizes=[1, 10])
-    ended = engine.run(tmp_path, environment={"MEDWEAVE_REUSE": "1"})
-    assert ended.exit_code == 1
-    graph = exported(ended, tmp_path / "crate")
+def test_a_failed_run_has_a_crate_too(failed: engine.Run, tmp_path: Path) -> None:
+    graph = exported(failed, tmp_path / "crate")
     assert graph["#run"]["actionStatus"] == "http://schema.org/FailedActionStatus"
     assert graph["#run"]["error"] == "failed; failed: each.1"
     assert graph["#job/each.1-1"]["error"] == "failed"
     assert "result" not in graph["#job/each.1-1"]
-    assert crate_issues(tmp_path / "crate") == []
 
 
 def test_another_workflow_than_that_of_the_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Runs roc-validator, in an environment of its own: its pins are not medweave's. `validate.py CRATE` prints what it found as JSON.
+"""Run roc-validator, in an environment of its own: its pins are not medweave's. `validate.py CRATE…` prints a JSON line for each.
 
 The shapes of the profiles are in its package. What it would fetch, the JSON-LD context of RO-Crate 1.1, comes from the package of
 ro-crate-py 0.14, which has a copy: nothing is asked of a network.
@@ -22,17 +22,22 @@ CONTEXT = json.loads(files("rocrate").joinpath("data", "ro-crate.jsonld").read_t
 
 
 def main() -> int:
-    """0 where the crate conforms to what the profile requires."""
+    """0 where all crates conform to what the profile requires."""
     assert CONTEXT["@id"] == ADDRESS
     jsonld.source_to_json = _to_json
     HttpRequester.get = _get  # type: ignore[method-assign]
+    conform = [_conforms(crate) for crate in sys.argv[1:]]
+    return 0 if all(conform) else 1
+
+
+def _conforms(crate: str) -> bool:
     settings = services.ValidationSettings(
-        rocrate_uri=sys.argv[1], profile_identifier=PROFILE, requirement_severity=models.Severity.REQUIRED
+        rocrate_uri=crate, profile_identifier=PROFILE, requirement_severity=models.Severity.REQUIRED
     )
     result = services.validate(settings)
     found = [{"check": issue.check.identifier, "says": issue.message} for issue in result.get_issues()]
-    print(json.dumps({"profile": PROFILE, "passed": result.passed(), "issues": found}))
-    return 0 if result.passed() and not found else 1
+    print(json.dumps({"crate": crate, "profile": PROFILE, "passed": result.passed(), "issues": found}))
+    return result.passed() and not found
 
 
 def _to_json(source: Any, *_: Any, **__: Any) -> tuple[Any, Any]:

@@ -17,6 +17,9 @@ inputs:
     doc: key of an earlier run, for the same pseudonyms
     type: File?
     format: edam:format_2333  # binary
+  cases_per_batch:
+    doc: most cases that one job segments
+    type: int
   spacing_mm:
     doc: voxel size along I, J, K that the network was trained on, mm
     type: float[]?
@@ -71,5 +74,6 @@ steps:
     in:
       cohort: cohort
       pseudonym_key: pseudonym_key
+      cases_per_batch: cases_per_batch
       segmentation_model: export/exported_model
     out: [segmentations]

@@ -6,37 +6,62 @@ import json
 import os
 import signal
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from medweave_steps.contracts.search import SearchTable
 from support.both_engines import begin
 from support.cwl_files import WORKFLOWS
-from support.searches import TINY, parent_of_the_training_with, same_for_all_ways, table_in, write_grid
+from support.searches import TINY, TWO_AND_A_WRONG_ONE, parent_of_the_training_with, same_for_all_ways, table_in
 from support.training_set import training_set
 
 SLOTS = 2
 OTHERS = (("scatter", "cwltool"), ("search", "streamflow"), ("search", "cwltool"))
 PARTIAL = 3  # exit code of a run that delivered a part
+ENDLESS = {"learning-rate": 0.001, "steps": 123456}
+"""The trial of the first run whose whole job is killed."""
 
 
-def table_of(own: Path, process: subprocess.Popen[str]) -> SearchTable:
-    """Waits for the engine's end; the table of the search."""
-    _, told = process.communicate(timeout=600)
-    assert process.returncode == 0, told
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A search that has ended.
+
+    Attributes:
+        exit_code: of the engine.
+        log: standard error of the engine.
+    """
+
+    exit_code: int
+    log: str
+    table: SearchTable
+
+
+def outcome_of(own: Path, process: subprocess.Popen[str]) -> Outcome:
+    """Wait for the engine's end; return what it left."""
+    _, log = process.communicate(timeout=600)
+    assert process.returncode in (0, PARTIAL), log
     assert (own / "out" / "best_model" / "model_card.json").is_file()
-    return table_in(own / "out" / "search")
+    return Outcome(exit_code=process.returncode, log=log, table=table_in(own / "out" / "search"))
 
 
-def start(folder: Path, workflow: str, engine: str) -> tuple[Path, subprocess.Popen[str]]:
-    """The engine's command and the folder where it runs."""
+def start(folder: Path, workflow: str, engine: str, *, more: list[dict[str, Any]] | None = None) -> Any:
+    """Start the engine's command; return the folder where it runs, and its process.
+
+    Args:
+        more: trials in addition to the common ones.
+    """
     own = folder / f"{workflow}-{engine}"
     own.mkdir()
     cwl = WORKFLOWS / "search" / f"{workflow}.cwl"
+    trials = [{"learning-rate": rate, "steps": TINY["steps"]} for rate in TWO_AND_A_WRONG_ONE]
+    options = {name: value for name, value in TINY.items() if name != "steps"}
+    (own / "grid.json").write_text(json.dumps({"options": options, "trials": [*trials, *(more or [])]}))
     job = {
         "training_set": {"class": "Directory", "path": str(folder / "data")},
-        "grid": {"class": "File", "path": str(folder / "grid.json"), "format": "http://edamontology.org/format_3464"},
+        "grid": {"class": "File", "path": str(own / "grid.json"), "format": "http://edamontology.org/format_3464"},
         "memory_mib": 1024,
     }
     (own / "job.json").write_text(json.dumps(job | ({"slots": SLOTS} if workflow == "search" else {})))
@@ -47,53 +72,52 @@ def start(folder: Path, workflow: str, engine: str) -> tuple[Path, subprocess.Po
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("search")
     training_set(folder / "data")
-    write_grid(folder / "grid.json")
     return folder
 
 
 @pytest.fixture(scope="module")
-def scattered(folder: Path) -> SearchTable:
-    return table_of(*start(folder, "scatter", "streamflow"))
+def scattered(folder: Path) -> Outcome:
+    """The search by StreamFlow, a job for each trial; the job of the last trial is killed."""
+    own, process = start(folder, "scatter", "streamflow", more=[ENDLESS])
+    os.kill(parent_of_the_training_with(f"--steps={ENDLESS['steps']}", process), signal.SIGKILL)
+    return outcome_of(own, process)
 
 
 @pytest.fixture(scope="module")
-def others(folder: Path, scattered: SearchTable) -> dict[tuple[str, str], SearchTable]:
+def others(folder: Path, scattered: Outcome) -> dict[tuple[str, str], Outcome]:
     """All at once: each waits much."""
     started = {way: start(folder, *way) for way in OTHERS}
-    return {way: table_of(*each) for way, each in started.items()}
+    return {way: outcome_of(*each) for way, each in started.items()}
 
 
-def test_scattered_trials_overlap_in_time_and_a_failed_one_is_a_row(scattered: SearchTable) -> None:
-    assert [row.state for row in scattered.rows] == ["completed", "completed", "failed"]
-    assert scattered.rows[2].cause.startswith("--learning-rate cannot be used. seen: -1.0")
-    assert scattered.most_at_once == SLOTS
-    first, second = scattered.rows[:2]
+def test_scattered_trials_overlap_in_time_and_a_failed_one_is_a_row(scattered: Outcome) -> None:
+    table = scattered.table
+    assert [row.state for row in table.rows[:3]] == ["completed", "completed", "failed"]
+    assert table.rows[2].cause.startswith("--learning-rate cannot be used. seen: -1.0")
+    assert table.most_at_once == SLOTS
+    first, second = table.rows[:2]
     assert max(first.started_at, second.started_at) < min(first.ended_at, second.ended_at)
-    assert scattered.best in {row.trial_id for row in scattered.rows[:2]}
+    assert table.best in {row.trial_id for row in table.rows[:2]}
 
 
 @pytest.mark.parametrize("way", OTHERS, ids="-".join)
 def test_every_way_gives_the_same_trial_by_trial(
-    scattered: SearchTable, others: dict[tuple[str, str], SearchTable], way: tuple[str, str]
+    scattered: Outcome, others: dict[tuple[str, str], Outcome], way: tuple[str, str]
 ) -> None:
-    found = others[way]
-    assert same_for_all_ways(found) == same_for_all_ways(scattered)
-    assert found.best == scattered.best
+    assert others[way].exit_code == 0, others[way].log
+    found, expected = others[way].table, same_for_all_ways(scattered.table)
+    del expected[scattered.table.rows[3].trial_id]
+    assert same_for_all_ways(found) == expected
+    assert found.best == scattered.table.best
     assert all(row.weights_sha256 for row in found.rows if row.state == "completed")
     assert found.most_at_once == (SLOTS if way[0] == "search" else 1)  # cwltool does one job after the other
 
 
-def test_a_trial_whose_whole_job_is_lost_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:
-    training_set(tmp_path / "data")
-    trials = [{"steps": 60}, {"steps": 123456}]
-    grid = {"options": {name: value for name, value in TINY.items() if name != "steps"}, "trials": trials}
-    (tmp_path / "grid.json").write_text(json.dumps(grid))
-    own, process = start(tmp_path, "scatter", "streamflow")
-    os.kill(parent_of_the_training_with("--steps=123456", process), signal.SIGKILL)
-    _, told = process.communicate(timeout=600)
-    assert process.returncode == PARTIAL, told
-    assert "not in its outputs: trial.1" in told
-    table = table_in(own / "out" / "search")
-    assert [row.state for row in table.rows] == ["completed", "failed"]
-    assert table.rows[1].cause.startswith("no result: the job that trained it failed")
-    assert table.best == table.rows[0].trial_id
+def test_a_trial_whose_whole_job_is_lost_is_a_row_and_the_others_go_on(scattered: Outcome) -> None:
+    assert scattered.exit_code == PARTIAL, scattered.log
+    (line,) = (each for each in scattered.log.splitlines() if "not in its outputs: " in each)
+    assert line.endswith(": trial.3"), "the job of the trial that failed has left a row"
+    assert len(scattered.table.rows) == 4
+    lost = scattered.table.rows[3]
+    assert lost.state == "failed"
+    assert lost.cause.startswith("no result: the job that trained it failed")

@@ -60,16 +60,16 @@ def test_a_rank_that_is_lost_is_replaced_and_the_run_goes_on(tmp_path: Path) -> 
     train = WORKFLOWS / "tools" / "train.cwl"
     with (tmp_path / "whole.log").open("w") as log:
         whole = begin(tmp_path, train, "cwltool", "job.yml", "whole", log=log)
-    assert whole.wait(300) == 0, (tmp_path / "whole.log").read_text()
-
     with (tmp_path / "cut.log").open("w") as log:
         going = begin(tmp_path, train, "streamflow", "job.yml", "cut", log=log, laptop=AT_ONCE)
     told = (tmp_path / "cut.log").read_text
     try:
-        lose_a_rank(going, tmp_path, told)
+        lose_a_rank(going, tmp_path / "runs", told)
         assert going.wait(300) == 0, told()
+        assert whole.wait(300) == 0, (tmp_path / "whole.log").read_text()
     finally:
         going.kill()
+        whole.kill()
     (log_of_run,) = (tmp_path / "runs").glob("*/events.jsonl")
     events = valid_events(log_of_run)
     again = [event["data"]["again"] for event in events if event["type"] == "job.reaction"]

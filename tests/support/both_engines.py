@@ -69,8 +69,10 @@ def begin(
         (folder / "streamflow.yml").write_text(text, encoding="utf-8")
         words = ["streamflow", "run", "--quiet", "--outdir", outputs, "streamflow.yml"]
     else:
-        # cwltool gives a step no variable that it is not told to: the steps would be others than those of this process.
-        kept = ["--preserve-environment", "PYTHONPATH"] if "PYTHONPATH" in os.environ else []
+        # cwltool passes only named variables to a step. Without these its steps would run other code than this process, on a GPU,
+        # or with OpenMP threads that spin (tests/conftest.py).
+        names = [name for name in ("PYTHONPATH", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES") if name in os.environ]
+        kept = [word for name in names for word in ("--preserve-environment", name)]
         words = ["cwltool", *kept, "--outdir", outputs, str(cwl), job]
     path = os.pathsep.join([*([str(first)] if first else []), str(BESIDE), os.environ["PATH"]])
     return subprocess.Popen(
@@ -91,6 +93,12 @@ def run_jobs(folder: Path, cwl: Path, jobs: Mapping[str, str], *, first: Path | 
             started[name] = begin(folder, cwl, name, job, f"by-{name}", log=log, first=first)
     for name, process in started.items():
         assert process.wait(600) == 0, (folder / f"{name}.log").read_text()
+
+
+def pseudonym_key(folder: Path) -> dict[str, str]:
+    """Write a pseudonym key; return it as an input: with keys of their own, two runs draw other patients into their splits."""
+    (folder / "some.key").write_bytes(bytes(range(32)))
+    return {"class": "File", "path": "some.key", "format": "http://edamontology.org/format_2333"}
 
 
 def digests(folder: Path) -> dict[str, str]:

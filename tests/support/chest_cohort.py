@@ -77,11 +77,19 @@ def write_msd(
     return write_index(folder)
 
 
-def write_dicom(folder: Path, number: int, *, orientation=AXIAL, syntax: str = "explicit") -> CohortIndex:
-    """DICOM series of the same chests with DICOM SEG; one series per patient."""
-    shape, spacing = (50, 64, 80), (5.0, 5.0, 5.0)
+def write_dicom(
+    folder: Path, number: int, *, orientation=AXIAL, syntax: str = "explicit", coarse: bool = False
+) -> CohortIndex:
+    """DICOM series of the same chests with DICOM SEG; one series per patient.
+
+    Args:
+        coarse: with voxels of 10 mm: half as many slices, an eighth of the voxels.
+    """
+    factor = 2 if coarse else 1
+    grid, spacing = tuple(n // factor for n in SHAPE), tuple(s * factor for s in SPACING)
+    shape = grid[::-1]
     for case in range(number):
-        volume, label = simple_chest(case)
+        volume, label = simple_chest(case, shape=grid, spacing=spacing)
         # Axial: slices to the head, rows to the back, columns to the left.
         stored = volume[::-1, ::-1].transpose(2, 1, 0).astype(np.int32) + 1024
         mask = label[::-1, ::-1].transpose(2, 1, 0)

@@ -18,8 +18,8 @@ from support.cwl_files import ROOT
 CRATE_VALIDATOR = ("roc-validator==0.13.0", "rocrate==0.14.2")
 
 
-def crate_issues(crate: Path) -> list[dict[str, Any]]:
-    """What `roc-validator` finds in a crate, folder or .zip, that the Provenance Run Crate profile forbids."""
+def crate_issues(*crates: Path) -> list[dict[str, Any]]:
+    """What `roc-validator` finds in crates, each a folder or .zip, that the Provenance Run Crate profile forbids."""
     environment = ROOT / "build" / "roc-validator"
     python = environment / "bin" / "python"
     with alone(environment.with_suffix(".lock")):
@@ -27,14 +27,14 @@ def crate_issues(crate: Path) -> list[dict[str, Any]]:
             subprocess.run([sys.executable, "-m", "venv", "--clear", environment], check=True)
             subprocess.run([python, "-m", "pip", "install", "--quiet", *CRATE_VALIDATOR], check=True)
             (environment / "complete").touch()
-    words = [python, ROOT / "tests" / "crate" / "validate.py", crate]
+    words = [python, ROOT / "tests" / "crate" / "validate.py", *crates]
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
-    lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
-    assert lines, ended.stdout + ended.stderr
-    said = json.loads(lines[0])
-    assert said["profile"] == "provenance-run-crate"
-    assert said["passed"] == (not said["issues"])
-    return list(said["issues"])
+    answers = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
+    assert [answer["crate"] for answer in answers] == list(map(str, crates)), ended.stdout + ended.stderr
+    for answer in answers:
+        assert answer["profile"] == "provenance-run-crate"
+        assert answer["passed"] == (not answer["issues"])
+    return [issue for answer in answers for issue in answer["issues"]]
 
 
 def dciodvfy_errors(path: Path) -> list[str]:

@@ -171,7 +171,7 @@ def of_trial(*, in_gang: bool) -> dict[str, str]:
 
 
 def keep_ray_at_home(token: str) -> None:
-    """Makes Ray, before it is imported, talk to this machine alone and to those who know the token, and send no usage data."""
+    """Configure Ray, before its import: this machine only, a token for each connection, no usage data, trials at this priority."""
     os.environ |= {
         "RAY_USAGE_STATS_ENABLED": "0",
         # Its name tells what it was made for; without a cluster Ray listens on the loopback interface only.
@@ -180,6 +180,8 @@ def keep_ray_at_home(token: str) -> None:
         "RAY_AUTH_TOKEN": token,
         "RAY_CHDIR_TO_TRIAL_DIR": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        # Ray starts its workers at nice 15: on a busy machine the trials would get almost no processor time.
+        "RAY_worker_niceness": "0",
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
         "TUNE_DISABLE_SIGINT_HANDLER": "1",
         "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",

@@ -214,7 +214,9 @@ def test_asha_stops_what_others_are_better_than_and_a_lost_process_is_a_row(data
     assert table.most_at_once == 1
 
 
-def test_ray_is_heard_on_this_machine_only_and_ctrl_c_leaves_nothing(data: Path, tmp_path: Path) -> None:
+def test_ray_is_heard_on_this_machine_only_keeps_the_priority_and_ctrl_c_leaves_nothing(
+    data: Path, tmp_path: Path
+) -> None:
     grid = write_grid(tmp_path / "grid.json", rates=[0.001, 0.002], steps=4000)
     words = ["search", "--grid", str(grid), "--training-set", str(data), "--output", "o", "--slots", "2"]
     homes = set(Path("/tmp").glob("mw-*"))
@@ -226,6 +228,8 @@ def test_ray_is_heard_on_this_machine_only_and_ctrl_c_leaves_nothing(data: Path,
         time.sleep(0.1)
     family = below(process.pid)
     heard = listening(family)
+    worker = parent_of_the_training_with("--learning-rate=0.001", process)
+    assert os.getpriority(os.PRIO_PROCESS, worker) == os.getpriority(os.PRIO_PROCESS, 0)
     code, told = interrupted(process)
     assert code == 130, told
     assert "interrupted; partial outputs were removed" in told
