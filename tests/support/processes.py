@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import pytest
 
 _RUN = "import sys; from medweave_steps.cli import main; sys.exit(main(sys.argv[1:]))"
 
@@ -50,6 +55,27 @@ def started(
         [sys.executable, "-c", f"{limit}{before}\n{_RUN}", *words, "--num-threads", "1"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=folder,
     )  # fmt: skip
+
+
+@contextlib.contextmanager
+def nearly_full_disk(folder: Path, largest_file: int) -> Iterator[io.StringIO]:
+    """Run a verb in this process, with its workers, as on a disk that is nearly full.
+
+    Args:
+        folder: the working directory in the block, and the place of temporary files.
+        largest_file: size in bytes beyond which no file can grow: a write that exceeds the limit fails (EFBIG).
+    Yields:
+        standard error, which pytest would write into a file.
+    """
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(io.StringIO()) as output:
+        patch.chdir(folder)
+        patch.setattr("tempfile.tempdir", str(folder))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, limits[1]))
+        try:
+            yield output
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def wait_for_line(process: subprocess.Popen[str], part: str) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +40,6 @@ def refuse(job: int, group: Any) -> None:
     """One rank refuses its data while the others wait for it."""
     if group.rank == job:
         raise UserInputError("the mask is missing.", seen="none", expected="one", do="add it")
-    group.gather(None)
-
-
-def die(job: int, group: Any) -> None:
-    """One rank is killed while the others wait for it."""
-    if group.rank == job:
-        os.kill(os.getpid(), signal.SIGKILL)
     group.gather(None)
 
 
@@ -102,15 +94,23 @@ def run_to_its_end(trainer: Trainer, points: Sequence[dict[str, Any]] = ()) -> H
     return history
 
 
-def one_step(job: tuple[TrainConfig, str], group: Any) -> tuple[float, dict[str, Any], dict[str, Any]]:
-    """One step of a training: its loss, the gradients, and the running statistics after it.
+Step = tuple[float, dict[str, Any], dict[str, Any]]
+"""The loss of a step, the gradients, and the running statistics after it."""
+
+
+def one_step(config: TrainConfig, norm: str, group: Any) -> Step:
+    """Take one step of a training.
 
     Args:
-        job: the options, and the kind of normalisation (`BATCH` is the verb's).
+        norm: the kind of normalisation (`BATCH` is the verb's).
     """
-    config, norm = job
     network = seeded(config, norm)
     history = run_to_its_end(trainer_for(config, network, group))
     gradients = {name: tensor.grad.numpy() for name, tensor in network.named_parameters()}
     statistics = {name: tensor.numpy() for name, tensor in network.named_buffers() if "running" in name}
     return history.points[0]["loss"], gradients, statistics
+
+
+def steps(job: Mapping[str, TrainConfig], group: Any) -> dict[str, Step]:
+    """Take one step with each kind of normalisation."""
+    return {norm: one_step(config, norm, group) for norm, config in job.items()}

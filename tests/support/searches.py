@@ -49,7 +49,7 @@ def parent_of_the_training_with(word: str, engine: subprocess.Popen[str]) -> int
     while engine.poll() is None:
         for file in Path("/proc").glob("[0-9]*/cmdline"):
             try:
-                words = file.read_bytes().decode().split("\0")
+                words = file.read_bytes().decode(errors="replace").split("\0")
             except OSError:
                 continue
             if word in words and "medweave_steps.search.process" in words:

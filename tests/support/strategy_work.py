@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from medweave_steps.contracts.errors import UserInputError
+from medweave_steps.contracts.errors import StepError
 from medweave_steps.runtime.environment import Gang
 from medweave_steps.runtime.signals import deferred
 from medweave_steps.train.command import TrainJob, train_on_rank
@@ -208,12 +208,12 @@ def refusals(jobs: Mapping[str, Sequence[TrainConfig]], group: Any) -> dict[str,
 
 
 def trained_and_refused(
-    job: tuple[Mapping[str, Case], Mapping[str, Sequence[TrainConfig]], TrainJob], group: Any
+    job: tuple[Mapping[str, Case], Mapping[str, Sequence[TrainConfig]], Sequence[TrainJob]], group: Any
 ) -> Any:
-    """What `all_trained` and `refusals` give, by the same ranks; then what the verb's whole work reports of each rank."""
+    """What `all_trained` and `refusals` give, by the same ranks; then the results and the ranks of each of the verb's trainings."""
     trained, said = all_trained(job[0], group), refusals(job[1], group)
-    outcome = train_on_rank(job[2], group)
-    return None if outcome is None else (trained, said, outcome[1].ranks)
+    outcomes = [outcome for outcome in (train_on_rank(each, group) for each in job[2]) if outcome is not None]
+    return trained, said, [(results, context.ranks) for results, context in outcomes]
 
 
 def trained_and_drawn(job: tuple[Mapping[str, Case], Mapping[str, Case]], group: Any) -> Any:
@@ -232,7 +232,7 @@ def _refusal(config: TrainConfig, group: Any) -> dict[str, str] | None:
     folder = config.training_set
     try:
         train_on_rank(TrainJob(config=config, num_threads=1, folder=folder, log_folder=folder), group)
-    except UserInputError as error:
+    except StepError as error:
         return {part: getattr(error, part) for part in ("what", "seen", "expected", "do")}
     return None
 

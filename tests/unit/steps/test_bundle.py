@@ -15,7 +15,7 @@ from medweave_steps.io.model_folder import read_card
 from support.exported import export, openvino_logits
 from support.model_folders import trained_model
 from support.monai_bundle import PREPROCESSING, UNET, monai_network, write_bundle
-from support.processes import interrupted, names_below, started, wait_for_line
+from support.processes import interrupted, names_below, nearly_full_disk, started, wait_for_line
 
 
 def take(folder: Path, *options: str, output: str = "trained") -> int:
@@ -255,7 +255,7 @@ def test_options_that_cannot_be_used_are_refused(taken: Path, options: tuple[str
 
 
 @pytest.mark.slow
-def test_an_interrupt_and_a_full_disk_leave_nothing(taken: Path, tmp_path: Path) -> None:
+def test_an_interrupt_leaves_nothing(taken: Path, tmp_path: Path) -> None:
     words = ["bundle", "--bundle", str(taken / "bundle"), "--output", str(tmp_path / "trained")]
     # Import takes no time that could be hit, so the process waits where the weights have been written.
     waiting = """
@@ -271,7 +271,9 @@ files.write_bundle_configs = wait
     assert any("model.safetensors" in name for name in names_below(tmp_path))
     assert interrupted(process)[0] == 130
     assert names_below(tmp_path) == []
-    process = started(words, folder=tmp_path, largest_file=1000)
-    _, told = process.communicate(timeout=120)
-    assert process.returncode == 74, told
-    assert names_below(tmp_path) == []
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(taken: Path, tmp_path: Path) -> None:
+    with nearly_full_disk(tmp_path, 1000) as output:
+        code = main(["bundle", "--bundle", str(taken / "bundle"), "--output", "trained", "--num-threads", "1"])
+    assert (code, names_below(tmp_path)) == (74, []), output.getvalue()

@@ -30,7 +30,7 @@ from support.identified import (
     words_of,
     write_identified,
 )
-from support.processes import interrupted, names_below, started, wait_for_line
+from support.processes import interrupted, names_below, nearly_full_disk, started, wait_for_line
 
 Change = Callable[[list[Dataset]], None]
 
@@ -302,13 +302,13 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cohort", "here"]
 
 
-@pytest.mark.slow
 def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     folder = write_identified(tmp_path / "cohort")
     (tmp_path / "here").mkdir()
-    process = started(words_of(folder)[:-2], folder=tmp_path / "here", largest_file=2000)
-    _, told = process.communicate(timeout=120)
-    assert process.returncode == 74, told
+    with nearly_full_disk(tmp_path / "here", 2000) as output:
+        code = main(words_of(folder))
+    told = output.getvalue()
+    assert code == 74, told
     assert names_nobody(told, folder)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cohort", "here"]
 

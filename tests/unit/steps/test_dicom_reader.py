@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,8 @@ from medweave_steps.io.headers import frame_order, read_headers, write_headers
 from medweave_steps.io.source import open_source
 from support.checked import cases_of, check, notices_of, open_only
 from support.dicom_builder import AXIAL, FEET_FIRST_PRONE, SYNTAXES, CtSeries, rotated, write_datasets
+from support.engine import wait_until
+from support.processes import alive
 
 ORIENTATIONS = {
     "head first": AXIAL,
@@ -332,7 +333,5 @@ def test_decoding_processes_end_with_their_parent(tmp_path: Path, number: int) -
     assert len(children) == 2
     os.kill(parent.pid, number)
     assert parent.wait(timeout=10) == (130 if number == signal.SIGINT else -signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while any(Path(f"/proc/{child}").exists() for child in children):
-        assert time.monotonic() < deadline, "a decoding process outlived its parent"
-        time.sleep(0.05)
+    wait_until(lambda: not any(alive(int(child)) for child in children))
+    assert not any(alive(int(child)) for child in children), "a decoding process outlived its parent"

@@ -17,7 +17,7 @@ from medweave_steps.cli import main
 from medweave_steps.contracts.schema import schema_of
 from medweave_steps.io.model_folder import card_sha256, read_card, write_card
 from support.candidates import candidate_of, exported_model
-from support.processes import interrupted, names_below, started, wait_for_line
+from support.processes import interrupted, names_below, nearly_full_disk, started, wait_for_line
 from support.training_set import training_set
 
 SPLITS = ("train", "validation", "validation", "validation", "validation")
@@ -325,15 +325,21 @@ def test_an_output_that_exists_is_not_overwritten(accepted: Path) -> None:
     assert (accepted / "accepted.json").read_bytes() == before
 
 
-@pytest.mark.slow
-def test_an_interrupt_and_a_full_disk_leave_nothing(accepted: Path, tmp_path: Path) -> None:
+def words_of(accepted: Path, pairs: int) -> list[str]:
+    """A decision whose output is `accepted` in the working directory."""
     words = ["gate", "--exported-model", str(accepted / "exported"), "--candidates", str(accepted / "int8")]
-    words += ["--training-set", str(accepted / "data"), "--output", str(tmp_path / "accepted")]
-    process = started([*words, "--pairs", "1000000"], folder=tmp_path)
+    return [*words, "--training-set", str(accepted / "data"), "--output", "accepted", "--pairs", str(pairs)]
+
+
+@pytest.mark.slow
+def test_an_interrupt_leaves_nothing(accepted: Path, tmp_path: Path) -> None:
+    process = started(words_of(accepted, 1000000), folder=tmp_path)
     wait_for_line(process, "volume 5/")
     assert interrupted(process)[0] == 130
     assert names_below(tmp_path) == []
-    process = started([*words, "--pairs", "1"], folder=tmp_path, largest_file=1000)
-    _, told = process.communicate(timeout=120)
-    assert process.returncode == 74, told
-    assert names_below(tmp_path) == []
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(accepted: Path, tmp_path: Path) -> None:
+    with nearly_full_disk(tmp_path, 1000) as output:
+        code = main([*words_of(accepted, 1), "--num-threads", "1"])
+    assert (code, names_below(tmp_path)) == (74, []), output.getvalue()

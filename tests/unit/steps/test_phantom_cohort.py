@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import SimpleITK as sitk
 
 from medweave_steps import cli
-from medweave_steps.contracts.cohort import CohortIndex
+from medweave_steps.contracts.cohort import CaseEntry, CohortIndex
 from medweave_steps.io.prepared import read_index
 from medweave_steps.io.source import open_source
 from medweave_steps.phantom.chest import ChestSpec, generate_chest
@@ -20,6 +21,7 @@ from support.checked import read_truth
 from support.validators import dciodvfy_errors
 
 SMALL = ("--grid", "demo")
+EIGHT = ("--nodules", "8", "8")
 
 
 def phantom(folder: Path, *words: str) -> Path:
@@ -28,6 +30,7 @@ def phantom(folder: Path, *words: str) -> Path:
     return folder
 
 
+@functools.cache
 def check(cohort: Path) -> CohortIndex:
     index = cohort.parent / f"{cohort.name}_index.json"
     words = [
@@ -43,9 +46,16 @@ def check(cohort: Path) -> CohortIndex:
     return read_index(index)
 
 
+def entry_of(cohort: Path, series: str) -> CaseEntry:
+    """Return the case whose images lie in a folder of this name."""
+    (entry,) = (case for case in check(cohort).cases if case.files[0].startswith(f"{series}/"))
+    return entry
+
+
 @pytest.fixture(scope="module")
 def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    words = ("--cases", "2", "--held-out-cases", "1", "--seed", "3", "--held-out-seed", "4", "--format", "both")
+    """Three patients with eight nodules each and a held-out one, in both formats."""
+    words = ("--cases", "3", "--held-out-cases", "1", "--seed", "3", "--held-out-seed", "4", *EIGHT, "--format", "both")
     return phantom(tmp_path_factory.mktemp("phantom") / "cohort", *words)
 
 
@@ -63,6 +73,7 @@ def test_the_series_read_back_as_the_generated_volume(cohort: Path) -> None:
             in_plane_spacing_mm=(1.4, 1.6),
             slice_spacing_mm=(2.0, 2.5),
             noise_hu=(10.0, 25.0),
+            num_nodules=(8, 8),
         )
     )
     from medweave_steps.io.discovery import case_id_of_series
@@ -79,7 +90,7 @@ def test_the_series_read_back_as_the_generated_volume(cohort: Path) -> None:
 def test_dicom_and_msd_hold_the_same_patients(cohort: Path) -> None:
     dicom, msd = check(cohort / "dicom"), check(cohort / "Task06_Lung")
     assert (dicom.layout, msd.layout) == ("dicom", "msd")
-    assert len(dicom.cases) == len(msd.cases) == 3
+    assert len(dicom.cases) == len(msd.cases) == 4
     assert [case.fixed_split for case in msd.cases if case.case_id.startswith("heldout")] == ["test"]
     assert sum(case.fixed_split == "test" for case in dicom.cases) == 1
 
@@ -115,35 +126,35 @@ def test_what_is_written_is_valid_dicom(cohort: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_third_scanner_pads_outside_its_circle(tmp_path: Path) -> None:
-    folder = phantom(tmp_path / "padded", "--cases", "3", "--seed", "3")
+def test_every_third_scanner_pads_outside_its_circle(cohort: Path) -> None:
+    folder = cohort / "dicom"
     image = pydicom.dcmread(sorted((folder / "series-0003").iterdir())[0])
     padding = image.PixelPaddingValue
     assert int(image.pixel_array[0, 0]) == padding < 0
-    entry = max(check(folder).cases, key=lambda case: "series-0003" in case.files[0])
+    entry = entry_of(folder, "series-0003")
     assert open_source(folder, entry).volume().min() >= -1024
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("syntax", ["rle", "jpeg2000"])
-def test_lossless_encodings_hold_the_same_voxels(tmp_path: Path, syntax: str) -> None:
-    plain = phantom(tmp_path / "explicit", "--cases", "1", "--seed", "3")
-    packed = phantom(tmp_path / syntax, "--cases", "1", "--seed", "3", "--transfer-syntax", syntax)
-    one, other = check(plain).cases[0], check(packed).cases[0]
-    size = sum(path.stat().st_size for path in packed.rglob("IM*")) / sum(
-        path.stat().st_size for path in plain.rglob("IM*")
-    )
-    assert size < 0.9
+def test_lossless_encodings_hold_the_same_voxels(cohort: Path, tmp_path: Path, syntax: str) -> None:
+    plain = cohort / "dicom"
+    packed = phantom(tmp_path / syntax, "--cases", "1", "--seed", "3", *EIGHT, "--transfer-syntax", syntax)
+    one, other = (entry_of(folder, "series-0001") for folder in (plain, packed))
+    sizes = [sum(path.stat().st_size for path in (folder / "series-0001").iterdir()) for folder in (packed, plain)]
+    assert sizes[0] / sizes[1] < 0.9
     np.testing.assert_array_equal(open_source(plain, one).volume(), open_source(packed, other).volume())
 
 
 @pytest.mark.slow
-def test_the_same_seed_writes_the_same_bytes_and_another_seed_other_patients(tmp_path: Path) -> None:
-    folders = [
-        phantom(tmp_path / name, "--cases", "1", "--seed", seed) for name, seed in (("a", "3"), ("b", "3"), ("c", "5"))
+def test_the_same_seed_writes_the_same_bytes_and_another_seed_other_patients(cohort: Path, tmp_path: Path) -> None:
+    # Of the first patient; test_phantom_processes.py compares whole cohorts.
+    again, other = (phantom(tmp_path / seed, "--cases", "1", "--seed", seed, *EIGHT) for seed in ("3", "5"))
+    contents = [
+        {p.relative_to(f): p.read_bytes() for p in f.rglob("*") if "series-0001" in str(p) and p.is_file()}
+        for f in (cohort / "dicom", again, other)
     ]
-    contents = [{p.relative_to(f): p.read_bytes() for p in f.rglob("*") if p.is_file()} for f in folders]
-    assert contents[0] == contents[1]
+    assert contents[0] == contents[1] != {}
     assert contents[0] != contents[2]
     assert len({Patient(seed=s, ordinal=o, held_out=False).chest_seed for s in (3, 5) for o in range(50)}) == 100
 
@@ -171,13 +182,11 @@ def test_numbers_that_cannot_be_used_are_usage_errors(tmp_path: Path, words: tup
 
 
 @pytest.mark.slow
-def test_held_out_patients_keep_their_number_of_nodules(tmp_path: Path) -> None:
-    words = ("--cases", "1", "--held-out-cases", "1", "--seed", "3", "--held-out-seed", "4", "--nodules", "8", "8")
-    phantom(tmp_path / "rich", *words)
-    cases = json.loads((tmp_path / "rich_report.json").read_text())["cases"]
-    counts = {case["held_out"]: case["num_nodules"] for case in cases}
-    assert counts[False] == 8
-    assert 2 <= counts[True] <= 6
+def test_held_out_patients_keep_their_number_of_nodules(cohort: Path) -> None:
+    cases = json.loads((cohort.parent / "cohort_report.json").read_text())["cases"]
+    assert [case["num_nodules"] for case in cases if not case["held_out"]] == [8, 8, 8]
+    (held_out,) = (case["num_nodules"] for case in cases if case["held_out"])
+    assert 2 <= held_out <= 6
 
 
 def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:

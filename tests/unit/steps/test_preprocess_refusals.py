@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
+import multiprocessing
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -24,6 +24,7 @@ from medweave_steps.io.model_folder import CARD_FILE, write_card
 from medweave_steps.preprocess.write import save_array
 from support.chest_cohort import index_of, save_index, write_dicom, write_msd
 from support.model_folders import tiny_card
+from support.processes import names_below, nearly_full_disk
 
 CHILD_ENDS_S = (
     10  # far more than the two seconds that people are promised, so that a busy machine does not fail the test
@@ -298,18 +299,16 @@ def test_a_full_device_is_told_by_its_errno():
 def test_a_disk_that_takes_no_more(source, tmp_path, threads):
     """The limit on file size stands for the full disk: the same writes fail in the same way."""
     cohort = changed(source, tmp_path)
+    (tmp_path / "here").mkdir()
     words = words_for(cohort, tmp_path, "--spacing-mm", "3", "3", "3", "--num-threads", str(threads))
-    run = subprocess.run(
-        [sys.executable, "-m", "medweave_steps", *words],
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 74, run.stderr
-    assert "could not be read or written" in run.stderr
-    assert "Traceback" not in run.stderr
-    assert list(tmp_path.iterdir()) == []
+    with nearly_full_disk(tmp_path / "here", 200_000) as output:
+        code = main(words)
+    told = output.getvalue()
+    assert code == 74, told
+    assert "could not be read or written" in told
+    assert "Traceback" not in told
+    assert multiprocessing.active_children() == []
+    assert names_below(tmp_path) == []
 
 
 # Ctrl-C, SIGTERM, and worse.

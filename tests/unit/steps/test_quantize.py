@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from medweave_steps.io.prepared import open_prepared
 from medweave_steps.quantize.windows import calibration_sha256, choose_windows
 from support.exported import export, openvino_logits
 from support.model_folders import TINY_UNET, trained_model
-from support.processes import interrupted, names_below, started, wait_for_line
+from support.processes import interrupted, names_below, nearly_full_disk, started, wait_for_line
 from support.training_set import training_set
 
 CONTRACT = InputContract(
@@ -170,11 +169,7 @@ def test_cases_without_lesions_and_volumes_below_the_patch_are_used(tmp_path: Pa
 def test_the_libraries_print_nothing_and_write_nothing_at_home(made: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    process = started(
-        ["quantize", "--exported-model", str(made / "exported"), "--training-set", str(made / "data"),
-         "--output", str(tmp_path / "int8"), "--windows", "2"],
-        folder=tmp_path, before=f"import os; os.environ['HOME'] = {str(home)!r}",
-    )  # fmt: skip
+    process = started(words_of(made, 2), folder=tmp_path, before=f"import os; os.environ['HOME'] = {str(home)!r}")
     out, told = process.communicate(timeout=120)
     assert process.returncode == 0, told
     assert list(home.iterdir()) == []
@@ -253,22 +248,24 @@ def test_options_that_cannot_be_used_are_refused(made: Path) -> None:
     assert quantize(made) == 2  # the output exists
 
 
-@pytest.mark.slow
-def test_an_interrupt_and_a_full_disk_leave_nothing(made: Path, tmp_path: Path) -> None:
-    def start(windows: int, largest_file: int | None = None) -> subprocess.Popen[str]:
-        return started(
-            ["quantize", "--exported-model", str(made / "exported"), "--training-set", str(made / "data"),
-             "--output", str(tmp_path / "int8"), "--windows", str(windows)],
-            folder=tmp_path, largest_file=largest_file,
-        )  # fmt: skip
+def words_of(made: Path, windows: int) -> list[str]:
+    """A calibration whose output is `int8` in the working directory."""
+    inputs = ["--exported-model", str(made / "exported"), "--training-set", str(made / "data")]
+    return ["quantize", *inputs, "--output", "int8", "--windows", str(windows)]
 
-    process = start(20000)
+
+@pytest.mark.slow
+def test_an_interrupt_leaves_nothing(made: Path, tmp_path: Path) -> None:
+    # A line for each window: more than fit into the pipe, so the process cannot end before the signal.
+    process = started(words_of(made, 2500), folder=tmp_path)
     wait_for_line(process, "window 3/")
     assert list(tmp_path.iterdir())
     assert interrupted(process)[0] == 130
     assert names_below(tmp_path) == []
-    process = start(2, largest_file=2000)
-    _, told = process.communicate(timeout=120)
-    assert process.returncode == 74, told
-    assert "free space on the disk" in told
-    assert names_below(tmp_path) == []
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(made: Path, tmp_path: Path) -> None:
+    with nearly_full_disk(tmp_path, 2000) as output:
+        code = main([*words_of(made, 2), "--num-threads", "1"])
+    assert (code, names_below(tmp_path)) == (74, [])
+    assert "free space on the disk" in output.getvalue()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
-import resource
 import shutil
 import signal
 import subprocess
@@ -20,6 +19,7 @@ import medweave_steps
 from medweave_steps.contracts.model import Postprocessing
 from support.openvino_models import tiny_card, write_tiny_model
 from support.prepared_builder import Scan, prepare
+from support.processes import nearly_full_disk
 from support.segmented import CASE, scan_of, segment, series_with
 
 ENVIRONMENT = {"PYTHONPATH": str(Path(medweave_steps.__file__).parents[1]), "PATH": "", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -198,20 +198,11 @@ def command(tmp_path, model, batch):
     ]
 
 
-@pytest.mark.slow
 def test_a_write_that_fails_half_way(tmp_path, model, batch):
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))  # the SEG is larger, the table smaller
-
-    ended = subprocess.run(
-        command(tmp_path, model, batch),
-        env=ENVIRONMENT,
-        preexec_fn=limit,
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == 74, ended.stderr
-    assert "could not be read or written" in ended.stderr
+    with nearly_full_disk(tmp_path, 8_000) as output:  # the SEG is larger, the table smaller
+        run = segment(tmp_path, model, batch)
+    assert run.exit_code == 74, output.getvalue()
+    assert "could not be read or written" in output.getvalue()
     assert left_behind(tmp_path) == []
 
 

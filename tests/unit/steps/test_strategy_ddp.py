@@ -6,6 +6,7 @@ import dataclasses
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,19 @@ import numpy as np
 import pytest
 
 from medweave_steps.contracts import codec
+from medweave_steps.contracts.energy import CountedEnergy
 from medweave_steps.contracts.errors import UserInputError
 from medweave_steps.contracts.report import RankFacts
+from medweave_steps.io.model_folder import read_card
 from medweave_steps.io.prepared import open_prepared
+from medweave_steps.runtime.energy import PACKAGE
 from medweave_steps.train.command import TrainJob
 from medweave_steps.training import agreement
 from medweave_steps.training.agreement import check_agreement
 from medweave_steps.training.group import Alone
 from support import strategy_work
 from support.continued import folder_to_continue
+from support.powercap import consuming, zone
 from support.strategy_work import KINDS, VOLUMES, by_two_ranks, case_of, largest_difference, options, with_changes
 from support.training_set import training_set
 
@@ -72,12 +77,30 @@ def volumes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return training_set(tmp_path_factory.mktemp("volumes"), ("train", "train", "train", "validation"))
 
 
-ByRanks = tuple[dict[str, Any], dict[str, Any], list[RankFacts]]
+@dataclass(frozen=True, kw_only=True)
+class ByRanks:
+    """What two ranks did and said.
+
+    Attributes:
+        trained: the weights of each kind of training.
+        said: the error of each rank where they were given other things.
+        not_a_number: the error of each rank of a training whose first loss is not a number.
+        facts: what the report of a training has of each rank.
+        energy: what a training of two epochs told of a counter of the machine, and its folder.
+        added_j: by how much the counter rose.
+    """
+
+    trained: dict[str, Any]
+    said: dict[str, Any]
+    not_a_number: list[dict[str, str]]
+    facts: list[RankFacts]
+    energy: tuple[CountedEnergy, Path]
+    added_j: float
 
 
 @pytest.fixture(scope="module")
 def by_ranks(data: Path, volumes: Path, tmp_path_factory: pytest.TempPathFactory) -> ByRanks:
-    """Each kind, trained by two ranks; what these said when they were given other things; and what a training reported of each."""
+    """All that two ranks do for the tests: to start these takes longer than to train."""
     config = options(data, **DDP)
     mr = as_mr(training_set(tmp_path_factory.mktemp("mr")))
     others = {
@@ -89,19 +112,35 @@ def by_ranks(data: Path, volumes: Path, tmp_path_factory: pytest.TempPathFactory
         shutil.copytree(mr if "MR" in name else data, folder)
         change(folder / "cases", like)
         others[name] = with_changes(options(mr if "MR" in name else data, **DDP), training_set=folder)
+    unfit = training_set(tmp_path_factory.mktemp("unfit"))
+    volume = np.load(unfit / "cases/case-0/volume.npy")
+    np.save(unfit / "cases/case-0/volume.npy", np.full_like(volume, np.nan))
+    others["not a number"] = [options(unfit, **DDP, batch_size=8)] * 2
     cases = {kind: case_of(data, kind, **DDP) for kind in KINDS}
     cases["volumes"] = case_of(volumes, "instance", **DDP, **VOLUMES)
     verb, folder = options(volumes, **DDP, **VOLUMES), tmp_path_factory.mktemp("model")
     job = TrainJob(config=verb, num_threads=1, folder=folder, log_folder=volumes / "log")
-    by_two: ByRanks = by_two_ranks(strategy_work.trained_and_refused, (cases, others, job))
-    return by_two
+    counted = tmp_path_factory.mktemp("counted")
+    package = zone(tmp_path_factory.mktemp("powercap"), "intel-rapl:0", "package-0", energy_uj=0)
+    two_epochs = options(data, **DDP, steps=8, epoch_steps=4, validation_interval=1)
+    measured = dataclasses.replace(
+        job, config=two_epochs, folder=counted, log_folder=counted / "log", powercap=package.parent
+    )
+    with consuming(package, each_uj=50_000, range_uj=262_143_328_850) as added:
+        work = (cases, others, [job, measured])
+        trained, said, ((_, facts), (results, _)) = by_two_ranks(strategy_work.trained_and_refused, work)
+    energy = codec.from_json(CountedEnergy, results["training"]["energy"], where="energy")
+    return ByRanks(
+        trained=trained, not_a_number=said.pop("not a number"), said=said, facts=facts, energy=(energy, counted),
+        added_j=added[0] / 1e6,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_ranks_train_what_one_process_trains_with_the_doubled_batch(
     data: Path, by_ranks: ByRanks, kind: str
 ) -> None:
-    shared, _, _ = by_ranks
+    shared = by_ranks.trained
     alone = strategy_work.trained(case_of(data, kind, accumulate=1), Alone())
     tolerance = 1e-12 if kind == "float64" else 1e-6
     start = strategy_work.start(case_of(data, kind))
@@ -112,7 +151,7 @@ def test_two_ranks_train_what_one_process_trains_with_the_doubled_batch(
 
 
 def test_a_rank_that_has_no_case_at_the_end_of_an_epoch_changes_nothing(volumes: Path, by_ranks: ByRanks) -> None:
-    shared, _, _ = by_ranks
+    shared = by_ranks.trained
     case = case_of(volumes, "instance", **VOLUMES)
     alone = strategy_work.trained(case, Alone())
     assert largest_difference(alone, strategy_work.start(case)) > 0.01
@@ -122,13 +161,13 @@ def test_a_rank_that_has_no_case_at_the_end_of_an_epoch_changes_nothing(volumes:
 
 def test_the_report_has_the_padding_of_each_rank_beside_its_samples(by_ranks: ByRanks) -> None:
     # Ten epochs of three cases, two at a time: the second rank has none in the second step of each.
-    assert [(facts.rank, facts.samples, facts.padding) for facts in by_ranks[2]] == [(0, 20, 0), (1, 10, 10)]
+    assert [(facts.rank, facts.samples, facts.padding) for facts in by_ranks.facts] == [(0, 20, 0), (1, 10, 10)]
 
 
 def test_ranks_that_were_given_other_things_say_so_before_the_first_step(
     by_ranks: ByRanks,
 ) -> None:
-    _, said, _ = by_ranks
+    said = by_ranks.said
     for told in said.values():
         assert told[0] == told[1], "every rank ends with the same words"
         assert told[0]["what"] == "the ranks were not given the same training."
@@ -138,6 +177,26 @@ def test_ranks_that_were_given_other_things_say_so_before_the_first_step(
         seen = said[name][0]["seen"]
         assert re.fullmatch(rf'rank 1 has digest of the arrays of {case_id} = "\w{{16}}"', seen), f"{name}: {seen}"
     assert said["checkpoints"][0]["seen"] == "rank 1 has --checkpoint-folder = true"
+
+
+def test_a_loss_that_is_not_a_number_names_the_cases_of_all_ranks(by_ranks: ByRanks) -> None:
+    first, second = by_ranks.not_a_number
+    assert first == second, "every rank ends with the same words"
+    assert "the loss is not a number at step 1." in first["what"]
+    assert re.search(
+        r"on patches of case-0 \(\d of 8 patches\); the volume of case-0 holds values that are not finite",
+        first["seen"],
+    ), first["seen"]
+
+
+def test_each_epoch_has_its_energy_which_two_ranks_of_a_machine_count_once(by_ranks: ByRanks) -> None:
+    counted, folder = by_ranks.energy
+    assert (counted.counters, counted.missing) == ({PACKAGE: 1}, ())
+    assert len(counted.known_wh) == 2
+    assert min(counted.known_wh) > 0
+    assert counted.whole_wh is not None
+    assert counted.whole_wh <= by_ranks.added_j / 3600
+    assert read_card(folder).energy_wh == counted.whole_wh
 
 
 class Scripted(Alone):
@@ -162,7 +221,6 @@ def test_a_checkpoint_that_one_rank_lacks_is_told() -> None:
 
 
 def test_replicas_that_were_given_another_model_say_so(tmp_path: Path) -> None:
-    from medweave_steps.io.model_folder import read_card
     from medweave_steps.train_distributed.command import DistributedJob, continue_on_rank
     from medweave_steps.train_distributed.config import DistributedConfig
 

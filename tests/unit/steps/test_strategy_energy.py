@@ -28,7 +28,7 @@ from medweave_steps.training.checkpoint import read_checkpoint
 from medweave_steps.training.group import Alone
 from support.continued import folder_to_continue
 from support.powercap import consuming, set_energy, zone
-from support.strategy_work import by_two_ranks, options
+from support.strategy_work import options
 from support.training_set import training_set
 
 RANGE_UJ = 5_000_000
@@ -164,16 +164,13 @@ def job_of(data: Path, folder: Path, **changes: Any) -> TrainJob:
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_each_epoch_has_its_energy_which_two_ranks_of_a_machine_count_once(
-    data: Path, package: Path, tmp_path: Path, ranks: int
-) -> None:
+def test_each_epoch_has_its_energy(data: Path, package: Path, tmp_path: Path) -> None:
+    # test_strategy_ddp.py has that of two ranks.
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    job = job_of(data, tmp_path, **({"strategy": "ddp", "ranks": 2} if ranks == 2 else {}))
     with consuming(package, each_uj=50_000, range_uj=RANGE_UJ) as added:
-        outcome = train_on_rank(job, Alone()) if ranks == 1 else by_two_ranks(train_on_rank, job)
+        outcome = train_on_rank(job_of(data, tmp_path), Alone())
+    assert outcome is not None
     counted = codec.from_json(CountedEnergy, outcome[0]["training"]["energy"], where="energy")
     assert counted.counters == {PACKAGE: 1}
     assert counted.missing == ()

@@ -45,17 +45,50 @@ WHOLE: dict[str, Any] = VOLUMES | {"epochs": 6, "steps": 18, "epoch_steps": 3}
 """Five whole cases, two at a time: of two ranks, one has none in the last step of each epoch, which comes right after step 14."""
 
 
+STEPS_BETWEEN = {"ddp": 4, "local-sgd": 3}
+"""Two checkpoints; two averages, for TERM is obeyed at the next one."""
+
+
+Stopped = tuple[dict[str, tuple[Stop, BaseException, int]], dict[str, Case]]
 Resumed = tuple[dict[str, dict[str, Any]], dict[str, list[tuple[list[float], list[float]]]], Path]
 
 
 @pytest.fixture(scope="module")
-def resumed(tmp_path_factory: pytest.TempPathFactory) -> Resumed:
+def patches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return training_set(tmp_path_factory.mktemp("patches"))
+
+
+@pytest.fixture(scope="module")
+def stopped(patches: Path, tmp_path_factory: pytest.TempPathFactory) -> Stopped:
+    """Of each strategy, what stopped it, how it ended and at which step its checkpoint is; and trainings to compare.
+
+    These are the whole one, and one from the checkpoint.
+    """
+    folder, stops, cases = tmp_path_factory.mktemp("stopped"), {}, {}
+    more = {"ddp": DDP, "local-sgd": LOCAL | {"sync_interval": STEPS_BETWEEN["local-sgd"]}}
+    for name, number in (("ddp", signal.SIGKILL), ("local-sgd", signal.SIGTERM)):
+        whole = Case(config=options(patches, **more[name]), recipe=True)
+        saves = dataclasses.replace(whole.config, checkpoint_folder=folder / name, checkpoint_interval=4)
+        case = dataclasses.replace(whole, config=saves)
+        stop = Stop(case=case, rank=random.randrange(2), step=random.randint(5, 20), number=number)
+        with pytest.raises((TryAgainError, Terminated)) as caught:
+            by_two_ranks(strategy_work.stopped, stop)
+        assert not multiprocessing.active_children(), "all ranks have ended"
+        saved = newest_whole(folder / name)
+        assert saved is not None, str(stop)
+        stops[name] = stop, caught.value, read_checkpoint(saved)["state"]["step"]
+        cases |= {name: whole, f"{name}, resumed": dataclasses.replace(whole, resume=saved)}
+    return stops, cases
+
+
+@pytest.fixture(scope="module")
+def resumed(stopped: Stopped, patches: Path, tmp_path_factory: pytest.TempPathFactory) -> Resumed:
     """Trainings of two ranks, one, two again and one again, each from a checkpoint of that before; and the folder of these.
 
-    Between them, what each rank of a strategy drew after a checkpoint was written, and again after it was read.
+    After them, those of `stopped`, and what each rank of a strategy drew after a checkpoint was written, and again after it was
+    read. All by the same two processes: to start these takes longer than to train.
     """
     folder = tmp_path_factory.mktemp("resumed")
-    patches = training_set(folder / "patches")
     volumes = training_set(folder / "volumes", (*["train"] * 5, "validation"))
     cases = {}
 
@@ -76,7 +109,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Resumed:
         name: case_of(patches, "instance", strategy=name, ranks=2, checkpoint_folder=folder / f"random-{name}")
         for name in ("ddp", "local-sgd")
     }
-    trained, drawn = by_two_ranks(strategy_work.trained_and_drawn, (cases, draws))
+    trained, drawn = by_two_ranks(strategy_work.trained_and_drawn, (cases | stopped[1], draws))
     return trained, drawn, folder
 
 
@@ -227,48 +260,24 @@ def test_a_training_that_is_killed_at_any_step_goes_on_to_the_same_weights(
     assert curves[0] == curves[1]
 
 
-STEPS_BETWEEN = {"ddp": 4, "local-sgd": 3}
-"""Two checkpoints; two averages, for TERM is obeyed at the next one."""
-
-
-@pytest.fixture(scope="module")
-def by_stopped_ranks(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[dict[str, tuple[Stop, BaseException, int]], dict[str, dict[str, Any]]]:
-    """Of each strategy, what stopped it, how it ended and at which step its checkpoint is; and what was trained from there."""
-    folder = tmp_path_factory.mktemp("stopped")
-    data, stops, cases = training_set(folder / "data"), {}, {}
-    more = {"ddp": DDP, "local-sgd": LOCAL | {"sync_interval": STEPS_BETWEEN["local-sgd"]}}
-    for name, number in (("ddp", signal.SIGKILL), ("local-sgd", signal.SIGTERM)):
-        whole = Case(config=options(data, **more[name]), recipe=True)
-        saves = dataclasses.replace(whole.config, checkpoint_folder=folder / name, checkpoint_interval=4)
-        case = dataclasses.replace(whole, config=saves)
-        stop = Stop(case=case, rank=random.randrange(2), step=random.randint(5, 20), number=number)
-        with pytest.raises((TryAgainError, Terminated)) as caught:
-            by_two_ranks(strategy_work.stopped, stop)
-        assert not multiprocessing.active_children(), "all ranks have ended"
-        saved = newest_whole(folder / name)
-        assert saved is not None, str(stop)
-        stops[name] = stop, caught.value, read_checkpoint(saved)["state"]["step"]
-        cases |= {name: whole, f"{name}, resumed": dataclasses.replace(whole, resume=saved)}
-    return stops, by_two_ranks(strategy_work.all_trained, cases)
-
-
 @pytest.mark.parametrize("strategy", ["ddp", "local-sgd"])
-def test_ranks_that_a_signal_stops_in_any_step_go_on_to_the_same_bits(by_stopped_ranks: Any, strategy: str) -> None:
-    stops, results = by_stopped_ranks
-    stop, error, done = stops[strategy]
+def test_ranks_that_a_signal_stops_in_any_step_go_on_to_the_same_bits(
+    stopped: Stopped, resumed: Resumed, strategy: str
+) -> None:
+    stop, error, done = stopped[0][strategy]
     told = str(stop)
     between = STEPS_BETWEEN[strategy]
     if stop.number == signal.SIGKILL:
-        assert str(error).startswith(f"rank {stop.rank} on "), told
+        assert isinstance(error, TryAgainError), told
+        assert re.match(rf"rank {stop.rank} on .* ended before its work was done", str(error)), told
         assert "killed by signal 9" in error.seen, told
         assert done == (stop.step - 1) // between * between, told
     else:
+        assert isinstance(error, Terminated), told
         assert error.exit_code == 143, told
         averages = {*range(between, 20, between), 10, 20}  # an epoch has ten steps
         # What a rank has to tell goes out with the step after; the last step's checkpoint is due anyway.
         assert done == min((step for step in averages if step > stop.step), default=20), told
-    resumed, whole = results[f"{strategy}, resumed"], results[strategy]
-    assert largest_difference(resumed, whole) == 0, told
-    assert (resumed["loss"], resumed["bytes"]) == (whole["loss"], whole["bytes"]), told
+    further, whole = resumed[0][f"{strategy}, resumed"], resumed[0][strategy]
+    assert largest_difference(further, whole) == 0, told
+    assert (further["loss"], further["bytes"]) == (whole["loss"], whole["bytes"]), told

@@ -38,6 +38,25 @@ def saving(folder: Path, saved: Path, *options: str, data: Path, name: str = "mo
     return words(folder, "--rounds", str(ROUNDS), "--checkpoint-folder", str(saved), *options, name=name, data=data)
 
 
+@pytest.fixture(scope="module")
+def killed(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """By engine, what rounds have kept that were killed anywhere after the first; copy it to write into it."""
+    kept = {}
+    with pytest.MonkeyPatch.context() as patch:
+        fake_pycompss.install(patch)
+        for engine in ("in-order", "compss"):
+            folder, at = tmp_path_factory.mktemp(engine), random.randint(APPLIED + 1, ROUNDS * APPLIED)
+            command = saving(folder, folder / "saved", "--engine", engine, data=whole, name="killed")
+            process = started(command, folder=folder, before=KILLED_AT.format(step=at))
+            _, told = process.communicate(timeout=180)
+            assert process.returncode == -signal.SIGKILL, told
+            done = len(read_checkpoint(folder / "saved")["state"]["rounds"])
+            assert done == (at - 1) // APPLIED, f"killed at the {at}th change of the weights"
+            assert not (folder / "killed").exists()
+            kept[engine] = folder / "saved"
+    return kept
+
+
 def assert_the_same(folder: Path, whole: Path) -> None:
     assert_equal_weights(folder / "model", whole / "model")
     curves = [(each / "model_log" / "curves.json").read_text() for each in (folder, whole)]
@@ -51,40 +70,31 @@ def assert_the_same(folder: Path, whole: Path) -> None:
 
 @pytest.mark.parametrize(("engine", "then"), [("in-order", "compss"), ("compss", "in-order"), ("compss", "compss")])
 def test_rounds_that_are_killed_anywhere_go_on_to_the_same_weights(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, then: str
+    whole: Path, killed: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, then: str
 ) -> None:
     fake_pycompss.install(monkeypatch)
-    saved, at = tmp_path / "saved", random.randint(APPLIED + 1, ROUNDS * APPLIED)
-    command = saving(tmp_path, saved, "--engine", engine, data=whole, name="killed")
-    process = started(command, folder=tmp_path, before=KILLED_AT.format(step=at))
-    _, told = process.communicate(timeout=180)
-    assert process.returncode == -signal.SIGKILL, told
-    done = len(read_checkpoint(saved)["state"]["rounds"])
-    assert done == (at - 1) // APPLIED, f"killed at the {at}th change of the weights"
-    assert not (tmp_path / "killed").exists()
+    saved = tmp_path / "saved"
+    shutil.copytree(killed[engine], saved)
     monkeypatch.setenv("MEDWEAVE_RESUME_FROM", str(saved))
     assert main(saving(tmp_path, saved, "--engine", then, data=whole)) == 0
     assert_the_same(tmp_path, whole)
 
 
 def test_a_rank_per_replica_goes_on_from_what_one_process_has_kept(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Path, killed: dict[str, Path], tmp_path: Path
 ) -> None:
-    assert main(words(tmp_path, "--rounds", str(ROUNDS), data=whole)) == 0  # and checkpoints change nothing
-    assert_equal_weights(tmp_path / "model", whole / "model")
-    saved = tmp_path / "saved"
-    command = saving(tmp_path, saved, data=whole, name="killed")
-    process = started(command, folder=tmp_path, before=KILLED_AT.format(step=3 * APPLIED))
-    process.communicate(timeout=180)
-    ranks = tmp_path / "ranks"
-    ranks.mkdir()
-    given = ("--resume-from", str(saved), "--engine", "ddp", "--threads-per-replica", "1")
-    assert main(saving(ranks, ranks / "saved", *given, data=whole)) == 0
-    assert_the_same(ranks, whole)
-    kept, before = read_checkpoint(ranks / "saved")["state"], read_checkpoint(whole / "saved")["state"]
+    given = ("--resume-from", str(killed["in-order"]), "--engine", "ddp", "--threads-per-replica", "1")
+    assert main(saving(tmp_path, tmp_path / "saved", *given, data=whole)) == 0
+    assert_the_same(tmp_path, whole)
+    kept, before = read_checkpoint(tmp_path / "saved")["state"], read_checkpoint(whole / "saved")["state"]
     for own, other in zip(kept["memories"], before["memories"], strict=True):
         for name, tensor in own["optimiser"]["state"][0].items():
             assert torch.equal(tensor, other["optimiser"]["state"][0][name]), name
+
+
+def test_checkpoints_change_no_weight(whole: Path, tmp_path: Path) -> None:
+    assert main(words(tmp_path, "--rounds", str(ROUNDS), data=whole)) == 0
+    assert_equal_weights(tmp_path / "model", whole / "model")
 
 
 def test_the_round_before_the_newest_is_kept(whole: Path) -> None:

@@ -20,7 +20,8 @@ from medweave_steps.cli import main
 from medweave_steps.contracts import codec
 from medweave_steps.contracts.errors import BackendMissingError, UserInputError
 from medweave_steps.contracts.search import SearchGrid, Trial
-from medweave_steps.search.grid import trials_of
+from medweave_steps.io.model_folder import WEIGHTS_FILE, read_card
+from medweave_steps.search.grid import trials_of, words_of
 from medweave_steps.search.side_by_side import LOST, Spread, run_side_by_side
 from medweave_steps.search.trial import Settings, Training, train_to_its_end
 from support.engine import wait_until
@@ -31,6 +32,7 @@ from support.training_set import training_set
 pytestmark = pytest.mark.slow  # each starts training processes, or waits for a fixture that does
 
 METRIC = "validation_dice"
+SHORT_EPOCHS = {"steps": 4, "epoch-steps": 2}
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +89,7 @@ def listening(processes: set[int]) -> set[str]:
 
 
 def test_a_killed_training_is_a_failed_row_and_leaves_no_half_model(data: Path, tmp_path: Path) -> None:
-    training = Training(trial(steps=4000), settings(data), tmp_path / "t")
+    training = Training(trial(**SHORT_EPOCHS | {"steps": 4000}), settings(data), tmp_path / "t")
     assert training.next_point() is not None
     os.kill(training._process.pid, signal.SIGKILL)
     while training.next_point() is not None:
@@ -99,45 +101,38 @@ def test_a_killed_training_is_a_failed_row_and_leaves_no_half_model(data: Path, 
 
 
 def test_a_trial_on_two_nodes_has_the_weights_of_one_and_one_node_tells_of_it(data: Path, tmp_path: Path) -> None:
+    on_two = trial(**SHORT_EPOCHS | {"strategy": "ddp", "ranks": 2})
+    # The same on one node, where each rank has one of two threads, too.
+    alone = ["train", *words_of(on_two.options), "--training-set", str(data), "--output", str(tmp_path / "alone")]
+    alone += ["--training-log", str(tmp_path / "log"), "--run-report", str(tmp_path / "r.json"), "--num-threads", "2"]
+    assert main(alone) == 0
     planned = tmp_path / "trial.json"
-    planned.write_text(codec.dumps(trial(**{"strategy": "ddp", "ranks": 2, "steps": 4, "epoch-steps": 2})))
-    words = [
-        "search",
-        "--part",
-        "trial",
-        "--trial",
-        str(planned),
-        "--training-set",
-        str(data),
-        "--threads-per-trial",
-        "2",
-    ]
-    (tmp_path / "alone").mkdir()
+    planned.write_text(codec.dumps(on_two))
+    words = ["search", "--part", "trial", "--trial", str(planned), "--training-set", str(data), "--output", "found"]
     (tmp_path / "gang").mkdir()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         meet = f"127.0.0.1:{probe.getsockname()[1]}"
-    gang = {"MEDWEAVE_NUM_NODES": "2", "MEDWEAVE_RENDEZVOUS": meet}
-    places = [("alone", {}), *(("gang", gang | {"MEDWEAVE_NODE_RANK": str(rank)}) for rank in range(2))]
+    gang = {"MEDWEAVE_NUM_NODES": "2", "MEDWEAVE_RENDEZVOUS": meet, "PYTHONPATH": os.pathsep.join(sys.path)}
     nodes = [
         subprocess.Popen(
-            [sys.executable, "-m", "medweave_steps", *words, "--output", "found"], cwd=tmp_path / folder,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | place, stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-m", "medweave_steps", *words, "--threads-per-trial", "2"], cwd=tmp_path / "gang",
+            env=os.environ | gang | {"MEDWEAVE_NODE_RANK": str(rank)}, stderr=subprocess.PIPE, text=True,
         )
-        for folder, place in places
+        for rank in range(2)
     ]  # fmt: skip
     told = [node.communicate(timeout=240)[1] for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0, 0], told
-    (alone,), (together,) = (table_in(tmp_path / folder / "found").rows for folder in ("alone", "gang"))
-    assert (alone.state, together.state, together.ranks) == ("completed", "completed", 2), (alone.cause, together.cause)
-    assert together.weights_sha256 == alone.weights_sha256 != ""
+    assert [node.returncode for node in nodes] == [0, 0], told
+    (row,) = table_in(tmp_path / "gang" / "found").rows
+    assert (row.state, row.ranks) == ("completed", 2), row.cause
+    assert row.weights_sha256 == read_card(tmp_path / "alone").files[WEIGHTS_FILE] != ""
     assert sorted(path.name for path in (tmp_path / "gang").iterdir()) == ["found", "run_report.json"]
     report = json.loads(next((tmp_path / "gang").glob("found/trials/*/run_report.json")).read_text())
     assert len(report["ranks"]) == 2
 
 
 def test_a_trial_without_the_metric_has_failed_and_says_which_there_are(data: Path, tmp_path: Path) -> None:
-    row = train_to_its_end(trial(), settings(data, metric="validation_nsd"), tmp_path / "t")
+    row = train_to_its_end(trial(**SHORT_EPOCHS), settings(data, metric="validation_nsd"), tmp_path / "t")
     assert row.state == "failed"
     assert row.cause.startswith("no metric validation_nsd; it has ")
     assert METRIC in row.cause
@@ -219,13 +214,13 @@ def test_ray_is_heard_on_this_machine_only_keeps_the_priority_and_ctrl_c_leaves_
 ) -> None:
     grid = write_grid(tmp_path / "grid.json", rates=[0.001, 0.002], steps=4000)
     words = ["search", "--grid", str(grid), "--training-set", str(data), "--output", "o", "--slots", "2"]
-    homes = set(Path("/tmp").glob("mw-*"))
     process = started(words, folder=tmp_path)
     deadline = time.monotonic() + 200
     while len(list(tmp_path.glob(".o.partial-*/trials/*"))) < 2:
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.1)
+    (session,) = Path("/tmp").glob(f"mw-*/session_*_{process.pid}")
     family = below(process.pid)
     heard = listening(family)
     worker = parent_of_the_training_with("--learning-rate=0.001", process)
@@ -238,7 +233,7 @@ def test_ray_is_heard_on_this_machine_only_keeps_the_priority_and_ctrl_c_leaves_
     wait_until(lambda: not any(map(lives, family)), timeout_s=30)  # who is killed takes a moment to go
     assert [each for each in family if lives(each)] == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["grid.json"]
-    assert set(Path("/tmp").glob("mw-*")) <= homes
+    assert not session.parent.exists()
 
 
 def plain(address: str) -> str:

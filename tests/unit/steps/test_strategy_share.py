@@ -113,12 +113,25 @@ def options(folder: Path, **changes: Any) -> TrainConfig:
     return TrainConfig(**values | changes)
 
 
+@pytest.fixture(scope="module")
+def steps(data: Path) -> dict[str, tuple[TrainConfig, rank_work.Step]]:
+    """Of each kind of normalisation, the options, and the step that two ranks take together."""
+    configs = {
+        # Three patches for one rank and two for the other.
+        "INSTANCE": options(data, strategy="ddp", ranks=2),
+        "BATCH": options(data, batch_size=4, strategy="ddp", ranks=2, dice_weight=1.0),
+    }
+    shared = run(rank_work.steps, configs)
+    return {norm: (config, shared[norm]) for norm, config in configs.items()}
+
+
 @pytest.mark.slow
-def test_two_ranks_compute_the_gradients_of_one(tmp_path: Path) -> None:
-    # Three patches for one rank and two for the other; no normalisation over patches, so nothing else may differ.
-    data = training_set(tmp_path)
-    loss, gradients, _ = rank_work.one_step((options(data), "INSTANCE"), Alone())
-    shared_loss, shared, _ = run(rank_work.one_step, (options(data, strategy="ddp", ranks=2), "INSTANCE"))
+def test_two_ranks_compute_the_gradients_of_one(
+    data: Path, steps: dict[str, tuple[TrainConfig, rank_work.Step]]
+) -> None:
+    # No normalisation over patches, so nothing else may differ.
+    loss, gradients, _ = rank_work.one_step(options(data), "INSTANCE", Alone())
+    _, (shared_loss, shared, _) = steps["INSTANCE"]
     assert shared_loss == pytest.approx(loss, rel=1e-5)
     largest = max(np.abs(gradient).max() for gradient in gradients.values())
     for name, gradient in gradients.items():
@@ -126,13 +139,12 @@ def test_two_ranks_compute_the_gradients_of_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_batch_norm_takes_a_ranks_own_patches_and_the_running_statistics_are_averaged(tmp_path: Path) -> None:
+def test_batch_norm_takes_a_ranks_own_patches_and_the_running_statistics_are_averaged(
+    steps: dict[str, tuple[TrainConfig, rank_work.Step]],
+) -> None:
     # The same in one process: each rank's patches by themselves, then the mean.
-    data = training_set(tmp_path)
-    config = options(data, batch_size=4, strategy="ddp", ranks=2, dice_weight=1.0)
-    _, shared, statistics = run(rank_work.one_step, (config, "BATCH"))
-
-    expected = [rank_work.one_step((config, "BATCH"), rank_work.OneOfTwo(rank)) for rank in range(2)]
+    config, (_, shared, statistics) = steps["BATCH"]
+    expected = [rank_work.one_step(config, "BATCH", rank_work.OneOfTwo(rank)) for rank in range(2)]
     largest = max(np.abs(gradient).max() for gradient in expected[0][1].values())
     for name in shared:
         mean = (expected[0][1][name] + expected[1][1][name]) / 2

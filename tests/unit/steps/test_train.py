@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,15 +21,21 @@ from medweave_steps.cli import main
 from medweave_steps.io.model_folder import read_card
 from medweave_steps.io.network import load_network
 from support.damaged import with_a_flipped_bit
+from support.processes import interrupted, nearly_full_disk, started, wait_for_line
 from support.training_set import TINY, training_set
 from support.weights import assert_equal_weights, weights
 
 
+def words(folder: Path, *options: str, data: Path | None = None, name: str = "model") -> list[str]:
+    """Return the command line of a tiny training."""
+    files = ["--training-set", str(data or folder / "data"), "--output", str(folder / name)]
+    files += ["--training-log", str(folder / f"{name}_log"), "--run-report", str(folder / f"{name}_report.json")]
+    return ["train", *files, *TINY, *options]
+
+
 def train(folder: Path, *options: str, data: Path | None = None, name: str = "model") -> int:
     """Runs the verb in this process."""
-    words = ["train", "--training-set", str(data or folder / "data"), "--output", str(folder / name)]
-    words += ["--training-log", str(folder / f"{name}_log"), "--run-report", str(folder / f"{name}_report.json")]
-    return main([*words, *TINY, "--num-threads", "1", *options])
+    return main([*words(folder, *options, data=data, name=name), "--num-threads", "1"])
 
 
 @pytest.fixture(scope="module")
@@ -329,37 +334,18 @@ def test_training_stops_when_patience_runs_out(trained: Path, tmp_path: Path) ->
     assert (training["steps_done"], training["best_step"], training["stopped_early"]) == (4, 2, True)
 
 
-def started(folder: Path, *options: str, data: Path, limit_file_size: int | None = None) -> subprocess.Popen[str]:
-    """The verb in a process of its own, its standard error piped."""
-    words = ["train", "--training-set", str(data), "--output", str(folder / "model")]
-    words += ["--training-log", str(folder / "log"), "--run-report", str(folder / "report.json"), *TINY]
-    code = "import sys; from medweave_steps.cli import main; sys.exit(main(sys.argv[1:]))"
-    if limit_file_size:
-        code = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit_file_size},) * 2); {code}"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *words, "--num-threads", "1", *options],
-        stderr=subprocess.PIPE, text=True, env=environment,
-    )  # fmt: skip
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_leaves_a_checkpoint_that_continues_exactly_and_the_curves_so_far(
-    tmp_path: Path, number: int, code: int
+    tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     data = training_set(tmp_path / "data")
     long = ("--steps", "100000", "--epoch-steps", "5", "--validation-interval", "1000")
-    process = started(tmp_path, *long, "--checkpoint-folder", str(tmp_path / "saved"), data=data)
-    assert process.stderr is not None
-    while "epoch 2/" not in (line := process.stderr.readline()):
-        assert line, "the training ended before its second epoch"
-    process.send_signal(number)
-    sent = time.monotonic()
-    assert process.wait(timeout=60) == code
-    assert time.monotonic() - sent < 30, "a loaded machine is slow, but the watchdog ends a step that hangs"
-    process.stderr.close()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "log", "saved"], "the curves so far stay"
+    saves = ("--checkpoint-folder", str(tmp_path / "saved"))
+    process = started(words(tmp_path, *long, *saves, data=data), folder=tmp_path)
+    wait_for_line(process, "epoch 2/")
+    assert interrupted(process, number)[0] == code
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "model_log", "saved"], "the curves so far stay"
     assert [path.name for path in (tmp_path / "saved").iterdir()] == ["checkpoint.pt"]
     from medweave_steps.training.checkpoint import read_checkpoint
 
@@ -368,15 +354,15 @@ def test_a_signal_leaves_a_checkpoint_that_continues_exactly_and_the_curves_so_f
     assert content["schedule"]["last_epoch"] == content["state"]["step"]
 
 
-@pytest.mark.slow
 def test_a_full_disk_ends_with_its_own_exit_code_and_leaves_only_events(tmp_path: Path) -> None:
     # A limit on the size of files fails a write as a full disk does, on every file system: the weights are larger.
-    data = training_set(tmp_path / "data")
-    process = started(tmp_path, "--channels", "16", "32", data=data, limit_file_size=30_000)
-    _, told = process.communicate(timeout=120)
-    assert process.returncode == 74, told
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "log"]
-    assert [path.name for path in (tmp_path / "log").iterdir()] == ["events.out.tfevents.0.medweave"], "no whole log"
+    training_set(tmp_path / "data")
+    with nearly_full_disk(tmp_path, 30_000) as output:
+        code = train(tmp_path, "--channels", "16", "32")
+    assert code == 74, output.getvalue()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "model_log"]
+    events = [path.name for path in (tmp_path / "model_log").iterdir()]
+    assert events == ["events.out.tfevents.0.medweave"], "no whole log"
 
 
 def test_help_needs_no_torch() -> None:

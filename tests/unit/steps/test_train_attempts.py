@@ -102,13 +102,3 @@ def test_a_scheduler_that_announces_its_time_limit_gets_a_checkpoint_and_ends_no
         wait_for_line(process, "epoch ")
     process.kill()
     process.communicate()
-
-
-@pytest.mark.slow
-def test_the_announcement_ends_no_step_that_has_nothing_to_save(tmp_path: Path) -> None:
-    process = started(["phantom", "lung", "--grid", "demo", "--output", "cohort", "--cases", "500"], folder=tmp_path)
-    wait_for_line(process, "patient 1/500")
-    process.send_signal(signal.SIGUSR1)
-    wait_for_line(process, "patient 2/500")
-    process.kill()
-    process.communicate()
