@@ -25,8 +25,6 @@ pytest.register_assert_rewrite("support.connector_contract", "support.reuse_cont
 # Tests of a full disk run verbs under a limit on file size; Python (seen with 3.11) would keep byte code that the limit cut
 # short, in the environment's own folders, and every later import of it would fail.
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-# pytest itself keeps the test files that it has compiled: six processes would compile them at each run.
-sys.dont_write_bytecode = False
 # Threads of OpenMP that wait for work spin: tests side by side take each other's cores so, and are 5 to 20 times slower.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Trainings go where a GPU is: there they promise no bits, and two ranks would need two of them.
