@@ -71,6 +71,7 @@ def nearly_full_disk(folder: Path, largest_file: int) -> Iterator[io.StringIO]:
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(io.StringIO()) as output:
         patch.chdir(folder)
         patch.setattr("tempfile.tempdir", str(folder))
+        patch.setattr(sys, "dont_write_bytecode", True)  # Python would keep byte code that the limit cuts short
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, limits[1]))
         try:
             yield output
