@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,7 +64,8 @@ def write(
 
 
 def with_helm(**more: str) -> dict[str, str]:
-    return {"PATH": f"{FAKES}:{os.environ['PATH']}"} | more
+    # The stand-in needs a python3 with PyYAML, and one that begins at once.
+    return {"PATH": f"{FAKES}:{Path(sys.executable).parent}:{os.environ['PATH']}"} | more
 
 
 def go(tmp_path: Path, **environment: str) -> Run:

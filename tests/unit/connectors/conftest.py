@@ -11,7 +11,13 @@ from support import engine, intervals
 from support.direct_ends import PATH, Recorded, recorded
 from support.transfers import Places, places
 
-STAND_INS = frozenset(("at", "cluster", "jobs", "server", "site"))  # fixtures that start one
+STAND_INS = frozenset(("at", "cluster", "config", "jobs", "port", "server", "site"))  # fixtures that start one
+
+
+@pytest.fixture(autouse=True)
+def quick_python3(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sites that have this machine's programs start this Python, not a script of some version manager."""
+    monkeypatch.setenv("PATH", PATH)
 
 
 @pytest.fixture(autouse=True)

@@ -24,6 +24,9 @@ from support.engine import run, write_workflow
 from support.engine_file import LOCAL, engine_file, ssh_site
 from support.ssh_server import SSHServer, ssh_server
 
+# Of the derivation of a key from a passphrase: the usual number takes a second.
+FEW_ROUNDS: dict[str, Any] = {"rounds": 16, "ignore_few_rounds": True}
+
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[SSHServer]:
@@ -98,7 +101,7 @@ def test_threads_that_a_profile_asks_for_are_not_its_cores(server: SSHServer, mo
 
 def strange_key(folder: Path, passphrase: str | None = None) -> str:
     path = folder / "strange"
-    asyncssh.generate_private_key("ssh-ed25519").write_private_key(str(path), passphrase=passphrase)
+    asyncssh.generate_private_key("ssh-ed25519").write_private_key(str(path), passphrase=passphrase, **FEW_ROUNDS)
     return str(path)
 
 
@@ -142,7 +145,7 @@ def test_a_host_key_is_always_checked(server: SSHServer, tmp_path: Path) -> None
 @pytest.mark.slow
 def test_a_passphrase_file_opens_the_key(server: SSHServer, tmp_path: Path) -> None:
     locked = tmp_path / "locked"
-    asyncssh.read_private_key(str(server.key)).write_private_key(str(locked), passphrase="open up")
+    asyncssh.read_private_key(str(server.key)).write_private_key(str(locked), passphrase="open up", **FEW_ROUNDS)
     (tmp_path / "passphrase").write_text("open up\n")
 
     async def act(connector: MedweaveSSHConnector, place: ExecutionLocation) -> Any:

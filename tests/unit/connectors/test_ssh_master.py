@@ -176,7 +176,7 @@ def test_a_slow_reader_gets_all_that_was_said() -> None:
         started.run("head -c 190000 /dev/zero")
         process = started.process
         errors = asyncio.create_task(_read_all(process.stderr))
-        await asyncio.sleep(3)  # `ssh` has ended long ago; the pipe is full, and asyncio has stopped reading it
+        await asyncio.sleep(2)  # `ssh` has ended long ago; the pipe is full, and asyncio has stopped reading it
         data = await process.stdout.read(-1)
         await errors
         assert process.exit_status == 0

@@ -90,6 +90,7 @@ def test_a_folder_arrives_as_it_is(at: Places, route: Route) -> None:
     assert tree(at.target / "its other name") == tree(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("name", ["-dash", "two\nlines", "$(touch harm)"])
 def test_a_file_arrives_under_its_own_name_and_another(at: Places, route: Route, name: str) -> None:

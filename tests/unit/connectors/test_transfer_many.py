@@ -49,7 +49,7 @@ def test_what_is_sent_to_a_site_is_python_of_its_version() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     files=st.dictionaries(NAMES, st.tuples(st.binary(max_size=20), st.booleans()), min_size=1, max_size=4),
     folders=st.sets(NAMES, max_size=2),

@@ -191,6 +191,7 @@ def test_many_new_files_take_several_commands(runs: Runs) -> None:
     assert runs.send("cohort")[0] == 0
 
 
+@pytest.mark.slow
 def test_two_copies_of_the_same_at_once(runs: Runs) -> None:
     folder = cohort(runs.at)
     shutil.copytree(folder, runs.at.source / "again")

@@ -121,6 +121,7 @@ def test_without_room_the_store_gives_way(runs: Runs) -> None:
         subprocess.run(["umount", runs.workdir], check=True)
 
 
+@pytest.mark.slow
 def test_what_nobody_has_used_for_so_long_goes_with_the_old_runs(runs: Runs) -> None:
     for name in ("old", "used"):
         (runs.at.source / name).write_bytes(name.encode())

@@ -185,6 +185,7 @@ def test_what_is_cut_goes_on(
     assert told["wire_bytes"] < 0.8 * (told["num_bytes"] + told["again_bytes"])
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_is_told_by_tars_own_words(at: Places) -> None:
     at.replace(
         "tar",
