@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medweave_connectors.left_jobs.journal import SLURM, Journal, Submission, left_behind, read, taken_over
@@ -231,6 +231,7 @@ def test_a_claim_that_is_taken_stops_a_submission_that_is_late(tmp_path: Path) -
     assert not (tmp_path / "submitted").exists()
 
 
+@settings(deadline=None)  # a shell may wait for its turn
 @given(st.integers(0, 3))
 def test_the_output_folder_is_moved_once_however_often_it_is_tried(
     tmp_path_factory: pytest.TempPathFactory, at: int

@@ -119,6 +119,7 @@ def test_an_independent_reader_sees_the_same_geometry(cohort: Path) -> None:
     np.testing.assert_array_equal(sitk.GetArrayFromImage(image), sitk.GetArrayFromImage(nifti))
 
 
+@pytest.mark.slow
 def test_what_is_written_is_valid_dicom(cohort: Path) -> None:
     image = sorted((cohort / "dicom" / "series-0001").iterdir())[0]
     assert dciodvfy_errors(image) == []
@@ -159,6 +160,7 @@ def test_the_same_seed_writes_the_same_bytes_and_another_seed_other_patients(coh
     assert len({Patient(seed=s, ordinal=o, held_out=False).chest_seed for s in (3, 5) for o in range(50)}) == 100
 
 
+@pytest.mark.slow
 def test_the_report_counts_nodules_without_naming_patients(cohort: Path) -> None:
     text = (cohort.parent / "cohort_report.json").read_text()
     report = json.loads(text)
