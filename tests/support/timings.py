@@ -60,7 +60,8 @@ class Timings:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         test = self._tests.setdefault(report.nodeid, {"seconds": 0.0, "cpu_s": 0.0})
         test["seconds"] += report.duration
-        test["cpu_s"] += [value for name, value in report.user_properties if name == _CPU_S][-1]
+        # The report of a test whose process has died has none.
+        test["cpu_s"] += [0.0, *(value for name, value in report.user_properties if name == _CPU_S)][-1]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         slow = [(name, test["seconds"]) for name, test in self._by_seconds() if test["seconds"] > SLOW_S]
