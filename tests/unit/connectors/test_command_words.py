@@ -53,6 +53,13 @@ def inputs(draw: Any, depth: int = 2) -> tuple[dict[str, Any], Any]:
     return {"type": kind} | ({} if binding is None else {"inputBinding": binding}), value
 
 
+def is_array_of_named(kind: Any) -> bool:
+    """Whether cwltool refuses the type in a union: it defines an enum or a record twice ("the name is already in use")."""
+    if isinstance(kind, dict) and kind["type"] == "array":
+        return '"enum"' in json.dumps(kind) or '"record"' in json.dumps(kind)
+    return False
+
+
 @st.composite
 def types(draw: Any, depth: int) -> tuple[Any, Any]:
     name = draw(st.sampled_from([*VALUES, "enum", *(("array", "record", "optional") if depth else ())]))
@@ -60,11 +67,9 @@ def types(draw: Any, depth: int) -> tuple[Any, Any]:
         return {"type": "enum", "symbols": ["red", "yes"]}, draw(st.sampled_from(["red", "yes"]))
     if name == "optional":
         kind, value = draw(types(depth - 1))
-        return (
-            (kind, value)
-            if kind == "Any" or isinstance(kind, list)
-            else (["null", kind], draw(st.sampled_from([None, value])))
-        )
+        if kind == "Any" or isinstance(kind, list) or is_array_of_named(kind):
+            return kind, value
+        return ["null", kind], draw(st.sampled_from([None, value]))
     if name == "record":
         members = {each: draw(inputs(depth - 1)) for each in ("fb", "fa")}
         fields = [{"name": each, **field} for each, (field, _) in members.items()]
