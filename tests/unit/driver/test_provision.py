@@ -25,7 +25,6 @@ from medweave.sites import read_site
 from medweave.wheels import Python, pinned_blocks, read_wheel, requirement_of
 from medweave.workers import workers_of
 from medweave_steps.contracts.errors import InternalError, StorageError, TryAgainError, UserInputError
-from support.driver_calls import use_forked_programs
 from support.engine import wait_until
 from support.small_wheels import constraints_of, index_of, make_wheel, own_wheel
 from support.sshd import USER, make_key, sshd
@@ -82,12 +81,6 @@ class There:
 
 
 @pytest.fixture
-def forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process that speaks to the site is forked from one that has imported the engine."""
-    use_forked_programs(monkeypatch)
-
-
-@pytest.fixture
 def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[There]:
     key = make_key(tmp_path / "key")
     index = index_of(tmp_path / "index")
@@ -105,7 +98,6 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[There]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("forked")
 def test_an_environment_is_made_once_and_a_new_version_beside_it(
     there: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,7 +160,6 @@ def test_an_environment_is_made_once_and_a_new_version_beside_it(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("forked")
 def test_what_cannot_be_made_is_told_and_leaves_nothing(
     there: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,7 +200,6 @@ def test_what_cannot_be_made_is_told_and_leaves_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("forked")
 def test_a_full_disk_is_told_as_such(
     there: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -223,7 +213,6 @@ def test_a_full_disk_is_told_as_such(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("forked")
 def test_a_site_that_does_not_answer_may_do_so_later(there: There, tmp_path: Path) -> None:
     there.login |= {"nodes": ["127.0.0.1:1"], "connectTimeout": 1}
     there.write()
