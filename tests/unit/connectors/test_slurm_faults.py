@@ -104,7 +104,7 @@ def test_a_job_that_slurm_has_forgotten_is_judged_by_its_own_exit_file(
 @pytest.mark.slow
 def test_a_job_that_nobody_knows_is_lost_and_no_success(cluster: Cluster) -> None:
     going = cluster.begin(
-        {"first": PROGRESS + "echo half > result.txt; sleep 600"},
+        {"first": PROGRESS + "echo half > result.txt; sleep 120"},
         "import medweave_connectors.slurm.job as job; job.END_KNOWN_S = 1.0",
     )
     going.wait_for_line("case 1/2")
