@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from medweave_steps.cli import main
@@ -148,6 +150,22 @@ def test_a_node_that_is_killed_ends_the_other_within_a_minute_with_its_error(tra
     assert "medweave-step train: rank 0 on " in told
     assert "lost the other ranks" in told
     assert [path.name for path in tmp_path.iterdir()] == ["model_log"], "the curves so far"
+
+
+def test_a_loss_that_is_not_a_number_ends_all_ranks_and_leaves_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    training_set(tmp_path / "data")
+    volume = np.load(tmp_path / "data/cases/case-0/volume.npy")
+    volume[:] = np.nan
+    np.save(tmp_path / "data/cases/case-0/volume.npy", volume)
+    assert main(words(tmp_path, "--batch-size", "8", "--strategy", "ddp", "--ranks", "2")) == 70
+    message = capfd.readouterr().err
+    assert "the loss is not a number at step 1." in message
+    assert re.search(
+        r"on patches of case-0 \(\d of 8 patches\); the volume of case-0 holds values that are not finite", message
+    ), message
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
 
 
 @pytest.mark.parametrize(
