@@ -38,7 +38,7 @@ def _words(process: psutil.Process) -> list[str]:
 
 def lose_a_rank(going: subprocess.Popen[str], folder: Path, told: Callable[[], str]) -> None:
     """Kills a rank once there is a checkpoint."""
-    wait_until(lambda: "epoch 2/" in told() or going.poll() is not None, 120)
+    wait_until(lambda: "epoch 2/" in told() or going.poll() is not None, 300)
     rank = last_rank_of(going.pid)
     assert rank is not None, told()
     rank.send_signal(signal.SIGUSR1)
@@ -65,8 +65,8 @@ def test_a_rank_that_is_lost_is_replaced_and_the_run_goes_on(tmp_path: Path) -> 
     told = (tmp_path / "cut.log").read_text
     try:
         lose_a_rank(going, tmp_path / "runs", told)
-        assert going.wait(300) == 0, told()
-        assert whole.wait(300) == 0, (tmp_path / "whole.log").read_text()
+        assert going.wait(600) == 0, told()
+        assert whole.wait(600) == 0, (tmp_path / "whole.log").read_text()
     finally:
         going.kill()
         whole.kill()
