@@ -68,11 +68,12 @@ cases: $(INSTALLED)
 leaks: $(INSTALLED)
 	$(BIN)/python tests/leaks/leaks.py
 
-# Six processes for two cores, for many tests wait. Side by side on a slow machine a test may miss a deadline: what fails is run again, one
-# after the other. A test process that dies ends the run: with another in its place, pytest-xdist 3.8 waits for ever; what has not passed by
-# then is run once more. In the order in which they are collected, the slow files come first (tests/conftest.py): pytest-xdist's own order
-# begins with the files of many tests and ends with the slowest.
-SIDE_BY_SIDE := -n 6 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# Six processes for two cores, because many tests wait; two for the quick tests, which do not. Side by side on a slow machine a test may
+# miss a deadline: what fails is run again, one after the other. A test process that dies ends the run: with another in its place,
+# pytest-xdist 3.8 waits for ever; what has not passed by then is run once more. In the order in which they are collected, the slow files
+# come first (tests/conftest.py): pytest-xdist's own order begins with the files of many tests and ends with the slowest.
+LOADFILE := --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+SIDE_BY_SIDE := -n 6 $(LOADFILE)
 STARTED := $(shell date +%s)
 TIMINGS = --timings=build/tests/$@.json --timings-since=$(STARTED)
 quick: $(INSTALLED)
@@ -80,7 +81,7 @@ quick: $(INSTALLED)
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m 'not slow' $(TIMINGS) tests/unit
+	$(BIN)/python -m pytest -q -n 2 $(LOADFILE) -m 'not slow' $(TIMINGS) tests/unit
 
 test: check
 	@$(COMPILE)
