@@ -78,7 +78,7 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
     def _translate_command_line_tool(self, *, name_prefix: str, **keywords: Any) -> None:
         self._tools.add(name_prefix)
         hints = requests.read_hints(self._inherited[-1], where=name_prefix)
-        codes = tuple(keywords["cwl_element"].successCodes or ())
+        codes = tuple(getattr(keywords["cwl_element"], "successCodes", None) or ())  # an ExpressionTool has none
         requests.note_step(name_prefix, dataclasses.replace(hints, success_codes=codes))
         symbols.note(name_prefix, keywords["cwl_element"].inputs or ())
         check_placement(name_prefix, self.workflow_config)

@@ -46,6 +46,38 @@ def gone(pid: int) -> bool:
 
 
 @pytest.mark.slow
+def test_an_expression_tool_in_a_subworkflow_feeds_a_command(tmp_path: Path) -> None:
+    write_workflow(tmp_path, {"first": GOOD})
+    text = {"text": "string"}
+    # A reference without JavaScript, for which the engine needs node.
+    expression = {
+        "class": "ExpressionTool", "requirements": {"InlineJavascriptRequirement": {}}, "inputs": text, "outputs": text,
+        "expression": "$(inputs)",
+    }  # fmt: skip
+    inner = {
+        "class": "Workflow", "inputs": text, "outputs": {"text": {"type": "string", "outputSource": "same/text"}},
+        "steps": {"same": {"run": expression, "in": {"text": "text"}, "out": ["text"]}},
+    }  # fmt: skip
+    echo = {
+        "class": "CommandLineTool", "baseCommand": "echo", "inputs": {"text": {"type": "string", "inputBinding": {}}},
+        "stdout": "result.txt", "outputs": {"result": "stdout"},
+    }  # fmt: skip
+    document = {
+        "cwlVersion": "v1.2", "class": "Workflow", "requirements": {"SubworkflowFeatureRequirement": {}},
+        "inputs": text, "outputs": {"result": {"type": "File", "outputSource": "echo/result"}},
+        "steps": {
+            "inner": {"run": inner, "in": {"text": "text"}, "out": ["text"]},
+            "echo": {"run": echo, "in": {"text": "inner/text"}, "out": ["result"]},
+        },
+    }  # fmt: skip
+    (tmp_path / "tiny.cwl").write_text(json.dumps(document), encoding="utf-8")
+    (tmp_path / "job.yml").write_text(json.dumps({"text": "a b"}), encoding="utf-8")
+    ended = run(tmp_path)
+    assert ended.exit_code == 0, ended.stderr
+    assert (tmp_path / "results" / "result.txt").read_text(encoding="utf-8") == "a b\n"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [None, "nearest"])
 def test_cwls_own_command_runs_it_too(tmp_path: Path, policy: str | None) -> None:
     # `cwl-runner` puts policies into the place of their names before a scheduler is made; `streamflow run` does so after it.
