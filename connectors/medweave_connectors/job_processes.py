@@ -66,8 +66,9 @@ def end_line(group: ProcessGroup | None, key: str, *, signal: str, grace_s: floa
 def kill_lines(text: str, *, is_whole: bool = False) -> str:
     """Return a part of a line for a POSIX shell that kills all processes with a variable that contains a text.
 
-    One search through the variables of all processes comes first: to look at each of a login node's thousands takes two further
-    processes each, and mostly nothing is left. busybox cannot search a file with NUL bytes, hence `tr`.
+    One search through the variables of all processes comes first: a search per process starts two programs for each process of a
+    login node, and mostly no process of the job is left. The first search looks for a part of a line, because variables that a
+    process has overwritten may lack the last NUL. busybox cannot search a file with NUL bytes, hence `tr`.
 
     Args:
         text: a variable's name, `=` and value, or a part of that.

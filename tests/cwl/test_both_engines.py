@@ -91,9 +91,8 @@ def test_distributed_training_takes_the_place_of_the_first_one(tmp_path: Path, f
 @pytest.mark.pipeline
 def test_inference_with_a_bundle_gives_bit_identical_masks_by_what_the_job_says(tmp_path: Path) -> None:
     """The Bundle describes neither preprocessing nor windows; the model card takes both from the job."""
-    require(
-        "monai.bundle", extra="export"
-    )  # as the verbs import it: MONAI alone would import matplotlib and pandas, too
+    # As the verbs import it: MONAI alone would import matplotlib and pandas, too.
+    require("monai.bundle", extra="export")
     write_bundle(tmp_path / "bundle", preprocessing=[], inferer={"_target_": "SimpleInferer"})
     write_dicom(tmp_path / "cohort", 2, coarse=True)
     shutil.rmtree(tmp_path / "cohort" / "ground-truth")

@@ -17,7 +17,6 @@ from support.processes import alive
 GOOD = "echo done > result.txt"
 HANG_S = 2.5  # a step that waits is refused, or placed, in the moment in which another one begins: after that, a wait has no end
 SLOW = "echo $$ > {folder}/pid; sleep 60"
-HUGE = {"requirements": {"ResourceRequirement": {"coresMin": 4096, "ramMin": 128}}}
 # A connector that nobody can build, under a name that both engines know; the engine's own jobs have one of this type too.
 BROKEN = """
 from streamflow.deployment.connector import connector_classes
@@ -90,25 +89,26 @@ connector_classes["local"] = Late
 """
 
 
-def test_c2_a_request_that_no_location_can_meet_is_refused(stock: Path, ours: Path, stock_only: bool) -> None:
-    with waits(stock, (GOOD, HUGE)):
-        if stock_only:
-            return
-        write_workflow(ours, {"huge": (GOOD, HUGE)})
-        ended = run(ours)
-        assert ended.exit_code == 1
-        assert "/huge/0 asks for 4096 cores and 128 MiB of memory" in ended.stderr
-
-
-def test_c2_a_request_that_no_disk_can_hold_is_refused(stock: Path, ours: Path, stock_only: bool) -> None:
-    huge = {"requirements": {"ResourceRequirement": {"coresMin": 1, "ramMin": 128, "tmpdirMin": 10**9}}}
+@pytest.mark.parametrize(
+    ("resources", "message"),
+    [
+        pytest.param({"coresMin": 4096}, "4096 cores and 128 MiB of memory", id="cores"),
+        pytest.param(
+            {"coresMin": 1, "tmpdirMin": 10**9}, "1000001024 MiB of disk (tmpdirMin and outdirMin)", id="disk"
+        ),
+    ],
+)
+def test_c2_a_request_that_no_location_can_meet_is_refused(
+    stock: Path, ours: Path, stock_only: bool, resources: dict[str, int], message: str
+) -> None:
+    huge = {"requirements": {"ResourceRequirement": {"ramMin": 128} | resources}}
     with waits(stock, (GOOD, huge)):
         if stock_only:
             return
         write_workflow(ours, {"huge": (GOOD, huge)})
         ended = run(ours)
         assert ended.exit_code == 1
-        assert "/huge/0 asks for 1000001024 MiB of disk (tmpdirMin and outdirMin)" in ended.stderr
+        assert f"/huge/0 asks for {message}" in ended.stderr
 
 
 def test_c2_more_locations_than_there_are_is_refused(stock: Path, ours: Path, stock_only: bool) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import shlex
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -198,10 +197,7 @@ def running(site: Site) -> list[str]:
 
 
 def gone(site: Site) -> bool:
-    """Whether all of it ends in time."""
-    deadline = time.monotonic() + site.gone_s
-    while left := running(site):
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.1)  # each look reads the environments of all processes of this machine
-    return not left
+    """Return whether all processes of the site's jobs end in time."""
+    # Each look reads the environments of all processes of this machine.
+    wait_until(lambda: not running(site), site.gone_s, pause_s=0.1)
+    return not running(site)

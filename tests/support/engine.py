@@ -85,10 +85,11 @@ def valid_events(path: Path) -> list[dict[str, Any]]:
     return events
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 10, *, pause_s: float = 0.02) -> None:
+    """Wait until a condition holds, or until the time is over."""
     deadline = time.monotonic() + timeout_s
     while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
+        time.sleep(pause_s)
 
 
 def start(

@@ -90,7 +90,7 @@ def ended(*words: str | Path, cwd: Path, **variables: str) -> tuple[int, str, st
 
 
 def call_schedule(*words: str | Path, cwd: Path, **variables: str) -> tuple[int, str, str]:
-    """The same in the test's process."""
+    """Run `medweave schedule` in the test's process; return its exit code, standard output and standard error."""
     return call("schedule", *words, cwd=cwd, XDG_STATE_HOME=str(cwd / "state"), **variables)
 
 

@@ -194,11 +194,13 @@ def _describe(
         return DicomFile(**common, planes=planes, defect=defect, body_part=_body_part(values))
     common["defect"] = _frame_defect(values)
     if sop_class in SEGMENTATION:
-        segments = tuple(
-            (int(s.SegmentNumber), str(s.get("SegmentLabel", ""))) for s in dataset.get("SegmentSequence") or ()
-        )
-        return DicomFile(**common, segments=segments, **_references(dataset))
+        return DicomFile(**common, segments=described_segments(dataset), **_references(dataset))
     return DicomFile(**common)
+
+
+def described_segments(dataset: Any) -> tuple[tuple[int, str], ...]:
+    """Return number and label of each segment that the SegmentSequence of a segmentation describes."""
+    return tuple((int(s.SegmentNumber), str(s.get("SegmentLabel", ""))) for s in dataset.get("SegmentSequence") or ())
 
 
 def _body_part(values: HeaderValues) -> str | None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from medweave_steps.contracts.labels import LabelMerge
 from medweave_steps.contracts.volume import Grid
-from medweave_steps.io.dicom_header import NATIVE, Plane, load_pydicom
+from medweave_steps.io.dicom_header import NATIVE, Plane, described_segments, load_pydicom
 from medweave_steps.io.dicom_series import SIDEWAYS_TOLERANCE, SeriesName
 from medweave_steps.io.dicom_values import has_other_cause
 from medweave_steps.io.findings import FindingError
@@ -186,7 +186,7 @@ def _frame_places(dataset: Any, slices: Sequence[Plane], grid: Grid, name: Serie
     by_image = {key: index if counts[key] == 1 else None for index, key in enumerate(keys)}
     places = []
     groups = dataset.get("PerFrameFunctionalGroupsSequence") or []
-    described = {int(segment.SegmentNumber) for segment in dataset.get("SegmentSequence") or ()}
+    described = {number for number, _ in described_segments(dataset)}
     _check_orientation(shared, groups, grid, name)
     for group in groups:
         position = _item(group, shared, "PlanePositionSequence")
@@ -328,7 +328,7 @@ def _damaged(name: SeriesName, seen: str) -> FindingError:
 
 
 def _overlapping(name: SeriesName, overlaps: dict[tuple[int, int], int], dataset: Any) -> FindingError:
-    names = {int(s.SegmentNumber): str(s.get("SegmentLabel", "")) for s in dataset.get("SegmentSequence") or ()}
+    names = dict(described_segments(dataset))
     pairs = [
         f"segments {first} ({names.get(first, 'without a label')}) and {second} ({names.get(second, 'without a label')}) "
         f"in {count} voxels"

@@ -51,8 +51,8 @@ def as_step(tmp_path: Path) -> None:
     (tmp_path / "tiny.cwl").write_text(json.dumps(document))
 
 
-# The runtime's Java process has left the group of runcompss and its environment, and takes seconds to end after it: until then the
-# exec stream is open, and the API server sends no exit code.
+# The runtime's Java process has left the group of runcompss and its environment, and takes seconds to end after it (here one: the
+# connectors' own times are shorter, too). Until then the exec stream is open, and the API server sends no exit code.
 JAVA = f"setsid env -u {KEY} sh -c 'while kill -0 '$$'; do sleep 0.1; done 2>&1; sleep 1' &\n"
 WAITS = "while :; do sleep 0.1; done"
 

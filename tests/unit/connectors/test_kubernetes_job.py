@@ -225,9 +225,8 @@ def test_a_further_job_of_the_step_finds_a_clean_folder_and_the_checkpoints(tmp_
 def test_a_step_with_checkpoints_is_told_before_its_time_limit(
     tmp_path: Path, checkpoint_folder: str, code: int
 ) -> None:
-    waits = 'trap "exit 4" USR1; n=0; while [ $n -lt {loops} ]; do sleep 0.1; n=$((n+1)); done'
     loops = 600 if checkpoint_folder else 25
-    waits = waits.replace("{loops}", str(loops))
+    waits = f'trap "exit 4" USR1; n=0; while [ $n -lt {loops} ]; do sleep 0.1; n=$((n+1)); done'
     told, files = script(tmp_path, waits, checkpoint_folder=checkpoint_folder, limit_s=2)
     assert subprocess.run(["sh", "-c", told], check=False).returncode == code
     assert end_of(files) == code

@@ -23,7 +23,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.mark.slow
-def test_of_hundreds_of_jobs_a_few_are_there_at_once_and_one_question_is_for_all(cluster: Cluster) -> None:
+def test_of_many_jobs_a_few_are_there_at_once_and_one_question_is_for_all(cluster: Cluster) -> None:
     cluster.config = {"reactions": NEVER_AGAIN, "maxConcurrentJobs": AT_ONCE}
     tool = {"class": "CommandLineTool", "baseCommand": "true", "inputs": {"n": {"type": "int"}}, "outputs": {}}
     document = {

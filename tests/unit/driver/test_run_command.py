@@ -47,7 +47,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def ended(folder: Path, *words: str) -> tuple[int, str, str]:
-    """The same in the test's process: exit code, standard output, standard error."""
+    """Run `medweave run` in the test's process; return its exit code, standard output and standard error."""
     return call("run", "--outdir", "results", *words, cwd=folder)
 
 
