@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -124,7 +124,8 @@ def read_dicom_segmentation(
             seen=f"a mask of {dataset.get('Rows')} x {dataset.get('Columns')} pixels",
             expected=f"{grid.shape[1]} x {grid.shape[2]} pixels, as the series has",
         )
-    places = _frame_places(dataset, slices, grid, name)
+    described = {number for number, _ in described_segments(dataset)}
+    places = _frame_places(dataset, slices, grid, name, described)
     labels, values = np.zeros(grid.shape, dtype=np.uint8), value_table(merges)
     overlaps: dict[tuple[int, int], int] = {}
     kind = str(dataset.get("SegmentationType", "BINARY"))
@@ -136,6 +137,8 @@ def read_dicom_segmentation(
         if kind == "LABELMAP":
             if frame.max() > 255:
                 raise _too_many_labels(name, int(frame.max()))
+            for number in np.unique(frame[frame > 0]).tolist():
+                _check_described(number, described, name)
             _paint(plane, values[frame.astype(np.uint8)], overlaps)
         else:
             inside = frame >= FRACTION * highest if kind == "FRACTIONAL" else frame > 0
@@ -177,7 +180,9 @@ def _read(path: Path, name: SeriesName) -> Any:
     return dataset
 
 
-def _frame_places(dataset: Any, slices: Sequence[Plane], grid: Grid, name: SeriesName) -> list[_Place]:
+def _frame_places(
+    dataset: Any, slices: Sequence[Plane], grid: Grid, name: SeriesName, described: Collection[int]
+) -> list[_Place]:
     shared = (dataset.get("SharedFunctionalGroupsSequence") or [None])[0]
     to_index = np.linalg.inv(lps_to_ras(np.asarray(grid.affine)))  # LPS <-> RAS is its own inverse
     keys = [(s.sop_instance_uid, s.frame if s.num_frames > 1 else 0) for s in slices]
@@ -186,7 +191,6 @@ def _frame_places(dataset: Any, slices: Sequence[Plane], grid: Grid, name: Serie
     by_image = {key: index if counts[key] == 1 else None for index, key in enumerate(keys)}
     places = []
     groups = dataset.get("PerFrameFunctionalGroupsSequence") or []
-    described = {number for number, _ in described_segments(dataset)}
     _check_orientation(shared, groups, grid, name)
     for group in groups:
         position = _item(group, shared, "PlanePositionSequence")
@@ -205,13 +209,19 @@ def _frame_places(dataset: Any, slices: Sequence[Plane], grid: Grid, name: Serie
             )
         segment = _item(group, shared, "SegmentIdentificationSequence")
         number = 0 if segment is None else int(segment.ReferencedSegmentNumber)
-        if segment is not None and described and number not in described:
-            numbers = ", ".join(map(str, sorted(described)))
-            raise _damaged(name, f"a frame of segment {number}; the SegmentSequence describes only {numbers}")
+        if segment is not None:
+            _check_described(number, described, name)
         if number > 255:
             raise _too_many_labels(name, number)
         places.append(_Place(index, number))
     return places
+
+
+def _check_described(number: int, described: Collection[int], name: SeriesName) -> None:
+    """Refuse a segment that the pixels or frames of a file use and its SegmentSequence does not describe."""
+    if described and number not in described:
+        numbers = ", ".join(str(one) for one in sorted(described) if one > 0) or "the background"
+        raise _damaged(name, f"segment {number} is used; the SegmentSequence describes only {numbers}")
 
 
 def _item(group: Any, shared: Any, keyword: str) -> Any:

@@ -250,17 +250,18 @@ def test_segmentation_that_is_cut_off(tmp_path: Path) -> None:
     assert only_error(tmp_path).code == "unreadable-mask"
 
 
-def test_frames_of_a_segment_that_is_not_described_fail_that_case_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["BINARY", "FRACTIONAL", "LABELMAP"])
+def test_an_undescribed_segment_fails_that_case_only(tmp_path: Path, kind: str) -> None:
     for key in ("good", "odd"):
         series = CtSeries(shape=SHAPE, key=key, patient=key)
-        seg = segmentation(series.datasets(), two_lesions())
+        seg = segmentation(series.datasets(), two_lesions(), kind=kind)
         if key == "odd":
-            seg.SegmentSequence[0].SegmentNumber = 2
+            seg.SegmentSequence[-1].SegmentNumber = 2
             seg.SOPInstanceUID = seg.file_meta.MediaStorageSOPInstanceUID = "2.25.3"
         write(tmp_path / key, series, seg)
     error = only_error(tmp_path)
     assert error.code == "unreadable-mask"
-    assert error.seen == "a frame of segment 1; the SegmentSequence describes only 2"
+    assert error.seen == "segment 1 is used; the SegmentSequence describes only 2"
     index = check(tmp_path, skip=True).index
     assert [label.value for label in index.labels] == [1]
     assert len(index.cases) == 1
