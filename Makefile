@@ -41,7 +41,7 @@ help:
 	@sed -n '2,29p' Makefile | cut -c3-
 
 # Where no byte code may be written (a read-only folder, the processes that tests start), each start would compile the packages again.
-COMPILE := $(BIN)/python -m compileall -q steps/medweave_steps connectors/medweave_connectors driver/medweave
+COMPILE := $(BIN)/python -m compileall -q core/medweave_core steps/medweave_steps connectors/medweave_connectors driver/medweave
 env: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt deployments/environment/make-environment

@@ -16,26 +16,26 @@ from typing import Any
 
 import yaml
 
-from medweave import deployments, sites
-from medweave.bind import fit
-from medweave.cli import COMMANDS, build_parser
-from medweave.job_schema import job_schema
+from medweave.cli.main_command import COMMANDS, build_parser
+from medweave.cli.schema import text_of
+from medweave.placement.bind import fit
 from medweave.plan import document
-from medweave.plan.make import make_plan
-from medweave.plan.past import Past
+from medweave.plan.past_runs import Past
 from medweave.plan.picture import picture_of
+from medweave.plan.planner import make_plan
+from medweave.project import deployments, sites
+from medweave.project.job_schema import job_schema
 from medweave.schedule.document import schema as schedule_schema
-from medweave.schema import text_of
 from medweave.validate.findings import RULES
+from medweave_core.contracts.model import RESEARCH_USE_ONLY
+from medweave_core.contracts.schema import PUBLISHED, schema_for, schema_of
 from medweave_steps import cli
-from medweave_steps.contracts.model import RESEARCH_USE_ONLY
-from medweave_steps.contracts.schema import PUBLISHED, schema_for, schema_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from states_page import reference_of_states, table
 
 ROOT = Path(__file__).resolve().parents[1]
-SCHEMAS = Path("steps/medweave_steps/contracts/schemas")
+SCHEMAS = Path("core/medweave_core/contracts/schemas")
 REFERENCE, IMAGES = Path("docs/reference"), Path("docs/images")
 CONFORMANCE, REASONS = REFERENCE / "conformance.json", Path("tests/conformance/reasons.yml")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from medweave_connectors.kubernetes.job_states import judge_job
-from medweave_connectors.pods import states as pod_states
-from medweave_connectors.pods.patience import hope
-from medweave_connectors.pods.pod import Pod, parse_pod
-from medweave_connectors.slurm import states as slurm_states
+from medweave_connectors.sites.kubernetes.job_states import judge_job
+from medweave_connectors.sites.pods.startup import states as pod_states
+from medweave_connectors.sites.pods.startup.deadlines import hope
+from medweave_connectors.sites.pods.startup.pod import Pod, parse_pod
+from medweave_connectors.sites.slurm import states as slurm_states
 
 
 def reference_of_states() -> str:

@@ -6,31 +6,28 @@ import gc
 
 from streamflow.ext.plugin import StreamFlowPlugin
 
-from medweave_connectors import quoting
-from medweave_connectors.compss.connector import MedweaveCompssConnector
-from medweave_connectors.helm.connector import MedweaveHelmConnector
-from medweave_connectors.ingest import listings
-from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
-from medweave_connectors.local.connector import MedweaveLocalConnector
-from medweave_connectors.persistence.database import MedweaveDatabase
-from medweave_connectors.placement import (
-    deployments,
+from medweave_connectors.engine import command_lines, listings, partial_failures
+from medweave_connectors.engine.data import origin, remote_path, transfer_step
+from medweave_connectors.engine.data.manager import MedweaveDataManager
+from medweave_connectors.engine.database.database import MedweaveDatabase
+from medweave_connectors.engine.loading import (
+    cwl_parser,
     document_loading,
-    quick_cwl,
-    structure,
-    tools_once,
+    file_schema,
+    tool_checks,
     translator,
     work_dir,
 )
-from medweave_connectors.placement.filter import MedweaveFilter
-from medweave_connectors.placement.policy import MedweavePolicy
-from medweave_connectors.placement.scheduler import MedweaveScheduler
-from medweave_connectors.reactions import partial
-from medweave_connectors.slurm.connector import MedweaveSlurmConnector
-from medweave_connectors.ssh.connector import MedweaveSSHConnector
-from medweave_connectors.transfer import origin, remote_path
-from medweave_connectors.transfer import step as transfer_step
-from medweave_connectors.transfer.manager import MedweaveDataManager
+from medweave_connectors.engine.scheduling import deployments
+from medweave_connectors.engine.scheduling.filter import MedweaveFilter
+from medweave_connectors.engine.scheduling.policy import MedweavePolicy
+from medweave_connectors.engine.scheduling.scheduler import MedweaveScheduler
+from medweave_connectors.sites.compss.connector import MedweaveCompssConnector
+from medweave_connectors.sites.helm.connector import MedweaveHelmConnector
+from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesConnector
+from medweave_connectors.sites.local.connector import MedweaveLocalConnector
+from medweave_connectors.sites.slurm.connector import MedweaveSlurmConnector
+from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
 
 
 class MedweavePlugin(StreamFlowPlugin):  # type: ignore[misc]
@@ -49,10 +46,10 @@ class MedweavePlugin(StreamFlowPlugin):  # type: ignore[misc]
         self.register_scheduler("medweave.scheduler", MedweaveScheduler)
         self.register_data_manager("medweave.transfer", MedweaveDataManager)
         self.register_database("medweave.database", MedweaveDatabase)
-        structure.install()
+        file_schema.install()
         translator.install()
-        tools_once.install()
-        quick_cwl.install()
+        tool_checks.install()
+        cwl_parser.install()
         document_loading.install()
         work_dir.install()
         deployments.install()
@@ -60,8 +57,8 @@ class MedweavePlugin(StreamFlowPlugin):  # type: ignore[misc]
         origin.install()
         listings.install()
         remote_path.install()
-        quoting.install()
-        partial.install()
+        command_lines.install()
+        partial_failures.install()
         # The engine's 2,000 modules stay to the end. That each search for garbage went through them took a sixth of a run which
         # finds all its steps done.
         gc.freeze()

@@ -7,9 +7,9 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from medweave_core.contracts.model import RESEARCH_USE_ONLY
+from medweave_core.errors import UsageError
 from medweave_steps import __version__
-from medweave_steps.contracts.errors import UsageError
-from medweave_steps.contracts.model import RESEARCH_USE_ONLY
 from medweave_steps.runtime.verb import Verb, add_verb_options, execute
 
 # Name -> one line of help. The verb's module is imported only when it is asked for.

@@ -24,11 +24,11 @@ sys.path.insert(0, str(harness.ROOT / "tests"))
 
 from training_loop import name_of, steps_after, trainer_of
 
-from medweave_steps.io.prepared import open_prepared
+from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.train.config import TrainConfig
-from medweave_steps.training.cases import open_sampler, usable_cases
-from medweave_steps.training.data import PatchSampler
-from medweave_steps.training.group import Alone, choose_device
+from medweave_steps.training.data.cases import open_sampler, usable_cases
+from medweave_steps.training.data.patches import PatchSampler
+from medweave_steps.training.distributed.group import Alone, choose_device
 from support.training_set import training_set
 
 SHAPE = (240, 240, 152)

@@ -18,7 +18,7 @@ import harness
 
 sys.path.insert(0, str(harness.ROOT / "tests"))
 
-from medweave_steps.training.group import Alone
+from medweave_steps.training.distributed.group import Alone
 from support.rank_work import run_to_its_end, seeded, trainer_for
 from support.strategy_work import by_two_ranks, largest_difference, options
 from support.training_set import training_set

@@ -41,7 +41,7 @@ def step(verb: str, *words: str | Path) -> None:
 
 def both_precisions(model: Path) -> tuple[dict[str, Path], str]:
     """A model folder for each precision, and which of them the given model's card pins."""
-    from medweave_steps.io.model_folder import copy_files, read_card, write_card
+    from medweave_steps.io.model.folder import copy_files, read_card, write_card
 
     card = read_card(model)
     folders = {"float32": DATA / "float32", "int8": model}

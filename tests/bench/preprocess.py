@@ -25,8 +25,8 @@ from harness import ROOT, machine, run_measuring_memory, run_pairs, say, single_
 sys.path.insert(0, str(ROOT / "tests"))
 
 from medweave_steps.cli import main as medweave_step
-from medweave_steps.io.prepared import read_index
-from medweave_steps.io.source import open_source
+from medweave_steps.io.cohort.prepared import read_index
+from medweave_steps.io.cohort.source import open_source
 from medweave_steps.phantom.chest import ChestSpec, generate_chest
 from medweave_steps.preprocess.case import CaseJob, prepare_case
 from medweave_steps.preprocess.config import Settings

@@ -36,8 +36,8 @@ class Reference:
         import torch
         from monai.inferers import SlidingWindowInferer
 
-        from medweave_steps.io.model_folder import read_card
-        from medweave_steps.io.network import load_network
+        from medweave_steps.io.model.folder import read_card
+        from medweave_steps.io.model.network import load_network
 
         torch.set_num_threads(num_threads)
         self.card = read_card(model)
@@ -176,8 +176,8 @@ def versions() -> str:
 
 def main() -> None:
     """Answers one request per line: {"series", "info", "output"} -> the seconds per stage."""
-    from medweave_steps.contracts.volume import VolumeInfo
-    from medweave_steps.io.prepared import read_contract
+    from medweave_core.contracts.volume import VolumeInfo
+    from medweave_steps.io.cohort.prepared import read_contract
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=Path, required=True)

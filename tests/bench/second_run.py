@@ -22,7 +22,7 @@ from typing import Any
 import harness
 from ruamel.yaml import YAML
 
-from medweave.history import read_runs
+from medweave_core.runlog.history import read_runs
 
 BAR_S = 5.0
 FOLDER = harness.RESULTS / "second_run"

@@ -77,8 +77,8 @@ def step(*words: str | Path) -> None:
 
 def make_series(num_cases: int, syntax: str) -> Path:
     """A cohort of phantoms of 512 x 512 x 300 voxels, 0.7 x 0.7 x 1.0 mm; made once."""
-    from medweave_steps.contracts import codec
-    from medweave_steps.contracts.labels import PRESETS
+    from medweave_core.contracts import codec
+    from medweave_core.contracts.labels import PRESETS
 
     cohort = DATA / f"scans-{syntax}-{num_cases}"
     if not cohort.is_dir():
@@ -157,7 +157,7 @@ class Ours:
         import scipy.ndimage  # noqa: F401
 
         from medweave_steps.inference.engine import open_engine
-        from medweave_steps.io.model_folder import card_sha256, read_card
+        from medweave_steps.io.model.folder import card_sha256, read_card
         from medweave_steps.runtime import environment
 
         environment.limit_threads(num_threads)
@@ -168,8 +168,8 @@ class Ours:
 
     def run(self, cohort: Path, case_id: str, output: Path) -> dict[str, float]:
         """Segments a series; returns the seconds of each stage."""
-        from medweave_steps.contracts.cohort import PreparedCase
-        from medweave_steps.io.prepared import CaseFolder, read_index
+        from medweave_core.contracts.cohort import PreparedCase
+        from medweave_steps.io.cohort.prepared import CaseFolder, read_index
         from medweave_steps.preprocess.case import CaseJob, prepare_case
         from medweave_steps.preprocess.config import Settings
         from medweave_steps.runtime.write import atomic_directory
@@ -222,8 +222,8 @@ class Ours:
 
     def decode(self, cohort: Path, case_id: str) -> dict[str, float]:
         """Seconds to read and decode all slices and do nothing with them, and how many of them the network's grid needs."""
-        from medweave_steps.io.prepared import read_index
-        from medweave_steps.io.source import open_source
+        from medweave_steps.io.cohort.prepared import read_index
+        from medweave_steps.io.cohort.source import open_source
         from medweave_steps.preprocess.resample import needed_planes, plan_resampling
 
         entry = next(one for one in read_index(cohort.with_suffix(".json")).cases if one.case_id == case_id)
@@ -274,7 +274,7 @@ def compare(ours: Path, reference: Path) -> dict[str, Any]:
 
 def run_syntax(syntax: str, cohort: Path, ours: Worker, reference: Worker, pairs: int) -> dict[str, Any]:
     """Measures the pairs of one transfer syntax, each on the next series of the cohort."""
-    from medweave_steps.io.prepared import read_index
+    from medweave_steps.io.cohort.prepared import read_index
 
     index = read_index(cohort.with_suffix(".json"))
     series = {case.case_id: cohort / Path(case.files[0]).parent for case in index.cases}

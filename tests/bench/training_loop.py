@@ -27,18 +27,18 @@ import harness
 
 sys.path.insert(0, str(harness.ROOT / "tests"))
 
-from medweave_steps.io.prepared import open_prepared
+from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.runtime.environment import Place, available_cpus
 from medweave_steps.runtime.signals import Deferred
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.loop import Trainer
 from medweave_steps.train.network import seeded_network
 from medweave_steps.train.strategies import strategy_class
-from medweave_steps.training.cases import open_sampler, open_validator, usable_cases
-from medweave_steps.training.data import Batch
-from medweave_steps.training.energy import RanksEnergy
-from medweave_steps.training.group import Alone, Group, RankGroup, choose_device
-from medweave_steps.training.stepper import uses_bfloat16
+from medweave_steps.training.data.cases import open_sampler, open_validator, usable_cases
+from medweave_steps.training.data.patches import Batch
+from medweave_steps.training.distributed.group import Alone, Group, RankGroup, choose_device
+from medweave_steps.training.loop.energy import RanksEnergy
+from medweave_steps.training.loop.stepper import uses_bfloat16
 from support.rank_work import run_to_its_end
 from support.training_set import training_set
 

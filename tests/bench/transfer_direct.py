@@ -80,13 +80,13 @@ class Copies:
 
     async def managed(self, manager: Any, route: str) -> float:
         """Seconds of a copy by the data manager."""
-        from medweave_connectors.transfer import manager as module
-        from medweave_connectors.transfer.direct import way
-        from medweave_connectors.transfer.sending import Digests
+        from medweave_connectors.engine.data import manager as module
+        from medweave_connectors.transfer.routes import selection
+        from medweave_connectors.transfer.sender import Digests
         from support.direct_ends import Recorded
 
         recorded = Recorded()
-        for each in (module, way):
+        for each in (module, selection):
             each.current = lambda: recorded  # type: ignore[attr-defined]
         manager._digests = Digests()  # it reads the source again
         manager.path_mapper = type(manager.path_mapper)(manager.context)
@@ -100,7 +100,7 @@ class Copies:
 
     async def bare(self) -> float:
         """Seconds of the bare stream."""
-        from medweave_connectors.transfer.direct.identity import make_identity
+        from medweave_connectors.transfer.routes.direct.certificates import make_identity
 
         await self.shell(self.target, f"rm -rf {self.to}; sync")
         own, other = make_identity(), make_identity()

@@ -79,9 +79,9 @@ class Site:
         asyncio.run(self._sent(run_id, port or self.port))
 
     async def _sent(self, run_id: str, port: int) -> None:
-        from medweave_connectors.local.connector import MedweaveLocalConnector
-        from medweave_connectors.ssh.connector import MedweaveSSHConnector
-        from medweave_connectors.transfer import manager
+        from medweave_connectors.engine.data import manager
+        from medweave_connectors.sites.local.connector import MedweaveLocalConnector
+        from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
 
         told = {"transfer_ended": lambda **facts: self.told.update(facts), "transfer_progress": lambda **_: None}
         run = SimpleNamespace(run_id=run_id, **told)

@@ -32,7 +32,7 @@ class Copies:
     def __init__(self, tenant: Any, name: str, blob: Path) -> None:
         from streamflow.deployment.connector.kubernetes import KubernetesConnector
 
-        from medweave_connectors.local.connector import MedweaveLocalConnector
+        from medweave_connectors.sites.local.connector import MedweaveLocalConnector
         from support.pod_runs import WORKDIR
         from support.testbed_ends import pod_place, pods_connector
 
@@ -82,7 +82,7 @@ def measured(copies: Copies, pairs: int, mib: int) -> None:
 
     from streamflow.data.manager import DefaultDataManager
 
-    from medweave_connectors.transfer.sending import Digests
+    from medweave_connectors.transfer.sender import Digests
     from support.testbed_ends import managed
 
     with asyncio.Runner() as runner, ExitStack() as stack:

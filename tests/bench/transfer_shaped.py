@@ -72,26 +72,27 @@ class Copies:
 
     def send(self, *, encoded: bool) -> float:
         """Seconds from the connection to the end of both programs."""
-        from medweave_connectors.transfer.direct import encoding
+        from medweave_connectors.transfer.agent import program_text
 
         shutil.rmtree(self.target, ignore_errors=True)
         self.target.mkdir()
         subprocess.run(["sync"], check=True)
-        text, before = encoding.for_far_end(), sent_bytes()
-        real = encoding.for_far_end
-        encoding.for_far_end = lambda: text + ("" if encoded else WITHOUT)
+        text, before = program_text.of("encoding"), sent_bytes()
+        real = program_text.of
+        program_text.of = lambda name: text + ("" if encoded else WITHOUT)
         try:
             seconds = asyncio.run(self._carried())
         finally:
-            encoding.for_far_end = real
+            program_text.of = real
         self.num_bytes[encoded].append(sent_bytes() - before)
         return seconds
 
     async def _carried(self) -> float:
-        from medweave_connectors.transfer import archive, commands
-        from medweave_connectors.transfer.direct.carry import Half, Listener, carry
-        from medweave_connectors.transfer.direct.commands import PORTS
-        from medweave_connectors.transfer.direct.ends import End
+        from medweave_connectors.transfer import shell_commands
+        from medweave_connectors.transfer.agent import archive
+        from medweave_connectors.transfer.routes.direct.carry import Half, Listener, carry
+        from medweave_connectors.transfer.routes.direct.commands import PORTS
+        from medweave_connectors.transfer.routes.direct.endpoints import End
         from support.direct_ends import LocalEnd
 
         loop, ends = asyncio.get_running_loop(), []
@@ -104,8 +105,8 @@ class Copies:
             ends.append(End(name, [address], address, start))
         began = [0.0]
         root = self.source.name
-        source = Half(ends[0], commands.pack(str(self.source)))
-        target = Half(ends[1], commands.unpack_files(str(self.target)), archive.for_far_end(root))
+        source = Half(ends[0], shell_commands.pack(str(self.source)))
+        target = Half(ends[1], shell_commands.unpack_files(str(self.target)), archive.for_far_end(root))
         await carry(source, target, Listener.TARGET, ports=PORTS, connected=lambda: began.__setitem__(0, loop.time()))
         return loop.time() - began[0]
 

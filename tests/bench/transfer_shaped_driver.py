@@ -54,7 +54,7 @@ class DriverCopies(Copies):
         return self.runner.run(self._sent(encoded=encoded))
 
     async def _sent(self, *, encoded: bool) -> float:
-        from medweave_connectors.transfer.sending import Digests
+        from medweave_connectors.transfer.sender import Digests
         from medweave_connectors.transfer.wire import Sites
         from support.transfers import LAPTOP
 
@@ -90,8 +90,8 @@ def main() -> int:
         sys.exit("this benchmark shapes a link of its own: it needs root, and ip and tc of iproute2")
     from streamflow.core.deployment import ExecutionLocation
 
-    from medweave_connectors.local.connector import MedweaveLocalConnector
-    from medweave_connectors.ssh.connector import MedweaveSSHConnector
+    from medweave_connectors.sites.local.connector import MedweaveLocalConnector
+    from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
     from support.sshd import USER, make_key, sshd
     from support.testbed_ends import managed
 

@@ -35,7 +35,7 @@ class Copies:
     """
 
     def __init__(self, folder: Path, servers: dict[str, Any], key: Path) -> None:
-        from medweave_connectors.ssh.connector import MedweaveSSHConnector
+        from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
 
         self._known_hosts = folder / "known_hosts"
         self._known_hosts.write_text("".join(each.known_host for each in servers.values()))
@@ -66,9 +66,9 @@ class Copies:
         """Seconds of a copy by the data manager."""
         from streamflow.core.deployment import ExecutionLocation
 
-        from medweave_connectors.transfer import manager as module
-        from medweave_connectors.transfer.direct import way
-        from medweave_connectors.transfer.sending import Digests
+        from medweave_connectors.engine.data import manager as module
+        from medweave_connectors.transfer.routes import selection as way
+        from medweave_connectors.transfer.sender import Digests
         from support.direct_ends import Recorded
 
         recorded = Recorded()

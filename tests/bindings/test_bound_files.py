@@ -9,11 +9,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from medweave.bind import bind
-from medweave.cli import build_parser
-from medweave.sites import read_site, schema
+from medweave.cli.main_command import build_parser
+from medweave.placement.bind import bind
+from medweave.project.sites import read_site, schema
+from medweave_core.errors import UsageError
 from medweave_steps.cli import VERBS
-from medweave_steps.contracts.errors import UsageError
 from support.cwl_files import PIPELINES, ROOT, load, step_paths
 
 SITES = sorted(ROOT.glob("deployments/sites/*.yml"))

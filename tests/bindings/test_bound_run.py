@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from medweave.cli import main
+from medweave.cli.main_command import main
 
 WORKFLOW = """\
 cwlVersion: v1.2

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from medweave.bind import bind, fit
-from medweave.history import Run, read_runs
-from medweave.plan.make import make_plan
-from medweave.plan.past import read_past
+from medweave.placement.bind import bind, fit
+from medweave.plan.past_runs import read_past
+from medweave.plan.planner import make_plan
+from medweave_core.runlog.history import Run, read_runs
 from support.chest_cohort import write_dicom
 from support.cwl_files import WORKFLOWS
 from support.engine import run

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave.cli import main
+from medweave.cli.main_command import main
 from support.cwl_files import ROOT, load
 
 GUIDE = ROOT / "docs" / "how-to" / "describe-your-site.md"

@@ -11,7 +11,7 @@ import pytest
 from streamflow.config.validator import SfValidator
 from streamflow.ext.utils import load_extensions
 
-from medweave.deployments import connector_schemas
+from medweave.project.deployments import connector_schemas
 from support.cwl_files import ROOT, load, step_paths, strings
 
 FILES = sorted([*ROOT.glob("streamflow*.yml"), *ROOT.glob("deployments/bindings/*.yml")])

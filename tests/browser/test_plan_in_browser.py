@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave.cli import main
+from medweave.cli.main_command import main
 from support.browser import Browser, browser
 from support.cwl_files import ROOT
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave.cli import main
+from medweave.cli.main_command import main
 from medweave_steps.cli import main as step_main
 from support.browser import Browser, browser
 from support.recorded import completed_run, failed_run

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from medweave.follow.state import State, fold
-from medweave.follow.summary import Started, summary
-from medweave.history import read_log
-from medweave.ps import described
+from medweave.runs.follow.summary import Started, summary
+from medweave.runs.ps import described
+from medweave_core.runlog.history import read_log
+from medweave_core.runlog.run_state import State, fold
 from support.engine import Run, run, write_workflow
 
 Seen = Callable[[object], None]
@@ -63,7 +63,7 @@ def test_the_engines_error_is_the_cause(
 
 FULL_LOG = """
 import errno, os
-from medweave_connectors.record import whole_lines
+from medweave_connectors.runlog import whole_lines
 class Full:
     fstat, ftruncate, fsync = os.fstat, os.ftruncate, os.fsync
     lines = 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave.cli import main
+from medweave.cli.main_command import main
 from support.engine import FILE, run, write_workflow
 from support.engine_file import LOCAL, engine_file
 

@@ -11,7 +11,7 @@ import pytest
 from pydicom.dataset import Dataset
 
 from cases.chest import chest_hu, ct_series, enhanced_ct, save_series
-from medweave_steps.contracts.cohort import Finding
+from medweave_core.contracts.cohort import Finding
 from support.checked import errors_of, open_only
 from support.odd_headers import Ends, run_verbs
 from support.openvino_models import NODULE_ANYWHERE, write_tiny_model

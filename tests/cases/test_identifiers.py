@@ -11,8 +11,8 @@ import pytest
 from pydicom.dataset import Dataset
 
 from cases.chest import chest_hu, ct_series, save_series
+from medweave_core.contracts.model import InputContract
 from medweave_steps.cli import main
-from medweave_steps.contracts.model import InputContract
 from support.checked import check
 from support.identified import deidentify, uids_of
 from support.openvino_models import WINDOW_HU, write_tiny_model

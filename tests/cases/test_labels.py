@@ -11,9 +11,9 @@ import pydicom
 import pytest
 
 from cases.chest import chest_hu, chest_RAS, ct_series, nodule_mask, save_nifti, save_series
+from medweave_core.contracts import codec
+from medweave_core.contracts.model import Postprocessing
 from medweave_steps.cli import main
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.model import Postprocessing
 from support.dicom_builder import segmentation
 from support.openvino_models import write_tiny_model
 

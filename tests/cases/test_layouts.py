@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from cases.chest import chest_hu, chest_RAS, ct_series, save_nifti, save_series
+from medweave_core.contracts.cohort import CohortIndex
 from medweave_steps.cli import main
-from medweave_steps.contracts.cohort import CohortIndex
-from medweave_steps.io.prepared import read_index
+from medweave_steps.io.cohort.prepared import read_index
 
 Seen = Callable[[object], None]
 SHAPE = (48, 48, 12)

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.command_size import MAX_WORD_BYTES, checked, measure
-from medweave_connectors.kubernetes import job_script
-from medweave_connectors.local import utility
-from medweave_connectors.local.process import Command
-from medweave_connectors.pods.commands import start
-from medweave_connectors.remote import shell_line
-from medweave_connectors.slurm import commands
-from medweave_connectors.slurm.script import JobFiles
-from medweave_connectors.stdin_script import WORDS, encode
-from medweave_connectors.worker import NOTHING, WorkerEnvironment
+from medweave_connectors.host.command_size import MAX_WORD_BYTES, checked, measure
+from medweave_connectors.host.stdin_script import WORDS, encode
+from medweave_connectors.jobs.remote_environment import shell_line
+from medweave_connectors.jobs.worker_environment import NOTHING, WorkerEnvironment
+from medweave_connectors.sites.kubernetes import job_script
+from medweave_connectors.sites.local import utility
+from medweave_connectors.sites.local.process import Command
+from medweave_connectors.sites.pods.exec.commands import start
+from medweave_connectors.sites.slurm import commands
+from medweave_connectors.sites.slurm.script import JobFiles
 from support.engine import run
 from support.small_cluster import small_cluster, write
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from cases.chest import chest_hu, ct_series, save_series
+from medweave_core.contracts.model import InputContract
 from medweave_steps.cli import main
-from medweave_steps.contracts.model import InputContract
 from support.openvino_models import WINDOW_HU, write_tiny_model
 
 PIXEL_MM, SLICE_MM = 3.2, 4.0

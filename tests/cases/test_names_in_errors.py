@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from streamflow.core.exception import WorkflowExecutionException
 
-from medweave_connectors.engine_log import ShortFailures
-from medweave_connectors.errors import CommandFailed, StreamBroke
-from medweave_connectors.job_errors import event_message, note_job_error
-from medweave_connectors.local.streams import Reader
-from medweave_connectors.reactions.partial import not_collected
-from medweave_connectors.record import registry
-from medweave_connectors.record.run import RunRecord
+from medweave_connectors.engine.job_errors import event_message, note_job_error
+from medweave_connectors.engine.log_filter import ShortFailures
+from medweave_connectors.engine.partial_failures import not_collected
+from medweave_connectors.host.errors import CommandFailed, StreamBroke
+from medweave_connectors.host.streams import Reader
+from medweave_connectors.runlog import current_run
+from medweave_connectors.runlog.run import RunRecord
 
 NAME = "Mustermann_Max_1970.dcm"
 CP = f"cp: cannot open '/scratch/a1/d/{NAME}' for reading: Permission denied"
@@ -55,7 +55,7 @@ def test_the_engines_words_lose_their_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: Seen, text: str
 ) -> None:
     run = RunRecord(tmp_path / "runs", "lung")
-    monkeypatch.setattr(registry, "_runs", {"": run})
+    monkeypatch.setattr(current_run, "_runs", {"": run})
     run.begin()
     run.job_scheduled("/a/0", deployment="here", service=None, location="here")
     error = WorkflowExecutionException(text)

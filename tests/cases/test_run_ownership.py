@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave.cli import main
+from medweave.cli.main_command import main
 from support.engine import FILE, run, write_workflow
 
 GOOD = "echo done > result.txt"

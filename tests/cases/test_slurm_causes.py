@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from medweave.follow.state import State, fold
-from medweave.follow.summary import Started, summary
-from medweave.history import read_log
+from medweave.runs.follow.summary import Started, summary
+from medweave_core.runlog.history import read_log
+from medweave_core.runlog.run_state import State, fold
 from support.engine import Run, start, write_workflow
 from support.engine_file import engine_file, ssh_site
 from support.fake_cluster import Cluster, fake_cluster

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from medweave.doctor.way import Closed, Login, connected
-from medweave_connectors.ssh import sessions
-from medweave_connectors.ssh.offers import read_offers, without_common
-from medweave_connectors.ssh.sessions import NotReached, Sessions
-from medweave_connectors.ssh.way import Target
-from medweave_steps.contracts.errors import UsageError
+from medweave.doctor.connection import Closed, Login, connected
+from medweave_connectors.sites.ssh import sessions
+from medweave_connectors.sites.ssh.algorithms import read_offers, without_common
+from medweave_connectors.sites.ssh.connect import Target
+from medweave_connectors.sites.ssh.sessions import NotReached, Sessions
+from medweave_core.errors import UsageError
 from support.sshd import Sshd, make_key, sshd
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from streamflow.core.deployment import ExecutionLocation
 
+from medweave.doctor.connection import Login
 from medweave.doctor.hop import Health, Hop
 from medweave.doctor.machine import Machine
-from medweave.doctor.way import Login
-from medweave_connectors.errors import SiteConfigError, SiteUnreachable
-from medweave_connectors.ssh.connector import MedweaveSSHConnector
-from medweave_connectors.ssh.way import Target
+from medweave_connectors.host.errors import SiteConfigError, SiteUnreachable
+from medweave_connectors.sites.ssh.connect import Target
+from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
 from support.sshd import Account, Sshd, make_key, sshd
 
 PRINTS = "echo Welcome to the cluster; echo $PATH; printf 'no end of line'\n"
@@ -178,7 +178,7 @@ def test_a_slow_login(site: Site) -> None:
 def test_an_account_that_runs_no_commands_is_told(
     site: Site, account: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("medweave_connectors.ssh.sessions.PAUSES_S", (0.0,))
+    monkeypatch.setattr("medweave_connectors.sites.ssh.sessions.PAUSES_S", (0.0,))
     with pytest.raises(SiteUnreachable, match="the login runs no commands") as caught:
         using(site, account, lambda *_: None)
     assert words in str(caught.value)
@@ -249,7 +249,7 @@ def test_doctor_reports_what_a_login_prints(site: Site, seen: Callable[[object],
 def test_doctor_reports_an_account_that_cannot_be_used(
     site: Site, account: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("medweave_connectors.ssh.sessions.PAUSES_S", (0.0,))
+    monkeypatch.setattr("medweave_connectors.sites.ssh.sessions.PAUSES_S", (0.0,))
     *_, hop = doctor(site, account).values()
     assert hop.health is Health.FAULT
     assert words in f"{hop.seen} {hop.do}"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.reuse import memo
-from medweave_connectors.reuse.shelf import MEMO, Shelf
+from medweave_connectors.cache import database
+from medweave_connectors.cache.store import MEMO, Shelf
 
 KEY, OTHER = 64 * "a", 64 * "b"
 DAY_S = 86_400
@@ -69,7 +69,7 @@ def unreadable(root: Path, why: str) -> Iterator[None]:
 def test_an_unreadable_database_removes_nothing(
     root: Path, why: str, seen: Callable[[object], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memo, "LOCK_S", 0.1)
+    monkeypatch.setattr(database, "LOCK_S", 0.1)
     entry = root / KEY / "model.bin"
     with unreadable(root, why):
         cache = Shelf(root, limit_gib=50, keep_days=14)

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.record.output import JobOutput
-from medweave_connectors.record.run import RunRecord
-from medweave_connectors.slurm import watch as slurm_watch
-from medweave_connectors.slurm.commands import EndOf
-from medweave_connectors.slurm.ends import Ends
-from medweave_connectors.slurm.script import JobFiles
-from medweave_connectors.slurm.watch import Pace, Watch, WatchedJob
-from medweave_steps.contracts.errors import StorageError
-from medweave_steps.contracts.progress import JSON_PREFIX
+from medweave_connectors.runlog.job_output import JobOutput
+from medweave_connectors.runlog.run import RunRecord
+from medweave_connectors.sites.slurm import watch as slurm_watch
+from medweave_connectors.sites.slurm.commands import EndOf
+from medweave_connectors.sites.slurm.final_state import Ends
+from medweave_connectors.sites.slurm.script import JobFiles
+from medweave_connectors.sites.slurm.watch import Pace, Watch, WatchedJob
+from medweave_core.contracts.progress import JSON_PREFIX
+from medweave_core.errors import StorageError
 from support.job_record import events_of, run_with_job
 
 HUGE, DEEP = "9" * 5000, "[" * 20000

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from medweave import cli
-from medweave_steps.contracts.errors import UserInputError
+from medweave.cli import main_command
+from medweave_core.errors import UserInputError
 from support.engine import run, write_workflow
 
 PROJECT = "hash#1 per%41cent +x?"
@@ -173,7 +173,7 @@ def test_a_location_is_a_uri(
     project: Path, seen: Callable[[object], None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project)
-    code = cli.main(["validate", "."])
+    code = main_command.main(["validate", "."])
     seen((printed(project, "read_location"), code))
     assert (printed(project, "read_location"), code) == ("right\n", 0), capsys.readouterr().out
 
@@ -201,7 +201,7 @@ def test_a_project_may_have_any_path(
         ["bind", workflow, "--site", "laptop", "-o", "streamflow.yml"],
         ["run", workflow, "--site", "laptop", "--outdir", "results"],
     )
-    codes = {words[0]: cli.main(words) for words in commands}
+    codes = {words[0]: main_command.main(words) for words in commands}
     seen(codes)
     assert codes == dict.fromkeys(codes, 0)
     assert len(list((project / "results").glob("*.json"))) == 2
@@ -218,9 +218,9 @@ def test_a_missing_secondary_file_is_refused(
     (tmp_path / "job.yml").write_text("f: {class: File, path: x.dat}\n", encoding="utf-8")
     (tmp_path / "x.dat").write_text("d", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["validate", "."]) != 0
+    assert main_command.main(["validate", "."]) != 0
     found = capsys.readouterr().out
-    code = cli.main(["run", "--file", "streamflow.yml"])
+    code = main_command.main(["run", "--file", "streamflow.yml"])
     error = capsys.readouterr().err
     seen((code, error.splitlines()[0]))
     assert code == UserInputError.exit_code

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from medweave.cli import main
+from medweave.cli.main_command import main
 from medweave.crate.hosts import Hosts, Image, read_image
 from support import engine
 from support.engine_file import LOCAL, OURS

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.progress import duration
-from medweave_steps.contracts.search import SearchGrid, SearchTable
+from medweave_core.contracts import codec
+from medweave_core.contracts.progress import duration
+from medweave_core.contracts.search import SearchGrid, SearchTable
 from medweave_steps.search.grid import trials_of
 from medweave_steps.train.config import TrainConfig
 from support.both_engines import begin

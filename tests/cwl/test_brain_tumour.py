@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from medweave_steps.contracts.labels import Label
-from medweave_steps.io.model_folder import read_card
+from medweave_core.contracts.labels import Label
+from medweave_steps.io.model.folder import read_card
 from support.both_engines import digests, only, run_both, run_jobs
 from support.brain_cohort import training_job
 from support.cwl_files import WORKFLOWS, load

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from medweave_core.contracts.codec import hints_of
 from medweave_steps.cli import VERBS, load_verb
-from medweave_steps.contracts.codec import hints_of
 from support.cwl_files import DOCUMENTS, PIPELINES, TOOLS, load, name, references, step_paths, strings, validate
 
 OWN_HINTS = "urn:medweave:cwl#"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from medweave_steps.contracts.search import SearchTable
+from medweave_core.contracts.search import SearchTable
 from support.both_engines import begin
 from support.cwl_files import WORKFLOWS
 from support.searches import TINY, TWO_AND_A_WRONG_ONE, parent_of_the_training_with, same_for_all_ways, table_in

@@ -14,7 +14,7 @@ import pytest
 
 import medweave_steps
 from medweave_steps.cli import main
-from medweave_steps.io.model_folder import read_card
+from medweave_steps.io.model.folder import read_card
 from support import continued, fake_pycompss
 from support.both_engines import digests, only, run_both
 from support.cwl_files import WORKFLOWS

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from medweave_steps.io.model_folder import read_card
+from medweave_steps.io.model.folder import read_card
 from support.both_engines import begin, digests, only
 from support.cwl_files import WORKFLOWS
 from support.engine import valid_events, wait_until

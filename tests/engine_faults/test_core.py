@@ -129,7 +129,8 @@ def test_c2_a_location_that_does_not_come_ends_the_wait(stock: Path, ours: Path,
             return
         write_workflow(ours, {"waits": GOOD}, file=FILE.replace("type: medweave.local", "type: local, workdir: /tmp"))
         (ours / "late.py").write_text(
-            never + "import medweave_connectors.placement.scheduler as s\ns.LOOK_S, s.LOCATION_DEADLINE_S = 0.2, 1.0\n"
+            never
+            + "import medweave_connectors.engine.scheduling.scheduler as s\ns.LOOK_S, s.LOCATION_DEADLINE_S = 0.2, 1.0\n"
         )
         ended = start(ours, preload=ours / "late.py").wait(30)
         assert ended.exit_code == 1
@@ -149,7 +150,9 @@ def test_k1_a_location_that_comes_late_is_seen(stock: Path, ours: Path, stock_on
             "type: medweave.scheduler, config: {}", "type: medweave.scheduler, config: {retry_delay: 0}"
         )
         write_workflow(ours, {"waits": GOOD}, file=file)
-        (ours / "late.py").write_text(late + "import medweave_connectors.placement.scheduler as s\ns.LOOK_S = 0.5\n")
+        (ours / "late.py").write_text(
+            late + "import medweave_connectors.engine.scheduling.scheduler as s\ns.LOOK_S = 0.5\n"
+        )
         ended = start(ours, preload=ours / "late.py").wait(30)
         assert ended.exit_code == 0, ended.stderr
 

@@ -59,7 +59,7 @@ def stock_ssh(server: SSHServer) -> Any:
 
 
 def our_ssh(server: SSHServer) -> Any:
-    from medweave_connectors.ssh.connector import MedweaveSSHConnector
+    from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
 
     nodes, known = [f"127.0.0.1:{server.port}"], str(server.known_hosts)
     return MedweaveSSHConnector("login", "/", nodes=nodes, username="me", sshKey=str(server.key), knownHosts=known)
@@ -127,7 +127,7 @@ def test_c10_output_that_nobody_wants_goes_nowhere(tmp_path: Path, stock_only: b
     shown(told == ("hello/dev/null", 0), told)
     if stock_only:
         return
-    from medweave_connectors.local.connector import MedweaveLocalConnector
+    from medweave_connectors.sites.local.connector import MedweaveLocalConnector
 
     assert using(MedweaveLocalConnector("here", str(tmp_path)), unwanted) == ("", 0)
 
@@ -238,7 +238,7 @@ def test_c13_the_report_needs_no_further_package(stock: Path, ours: Path, stock_
     shown(told.returncode == 1 and "No module named" in told.stderr, told.stderr + told.stdout)
     if stock_only:
         return
-    from medweave.cli import main
+    from medweave.cli.main_command import main
 
     write_workflow(ours, {"first": GOOD})
     assert main(["report", str(run(ours).record), "--output", str(ours / "report.html")]) == 0

@@ -53,9 +53,9 @@ def test_d1_a_tar_that_dies_is_an_error(tmp_path: Path, monkeypatch: pytest.Monk
     shown(told is None and count == 2, (told, count))
     if stock_only:
         return
-    from medweave_connectors.errors import StreamBroke
-    from medweave_connectors.local.connector import MedweaveLocalConnector
-    from medweave_connectors.transfer.copies import TarCopies
+    from medweave_connectors.host.errors import StreamBroke
+    from medweave_connectors.sites.local.connector import MedweaveLocalConnector
+    from medweave_connectors.transfer.routes.via_driver import TarCopies
 
     class Away(TarCopies, MedweaveLocalConnector):
         pass
@@ -110,8 +110,8 @@ def test_d2_who_waits_for_a_copy_that_breaks_does_not_wait_for_ever(tmp_path: Pa
     shown(isinstance(first, OSError) and isinstance(again, TimeoutError), (first, second, again))
     if stock_only:
         return
-    from medweave_connectors.errors import TransferFailed
-    from medweave_connectors.transfer.manager import MedweaveDataManager
+    from medweave_connectors.engine.data.manager import MedweaveDataManager
+    from medweave_connectors.host.errors import TransferFailed
 
     first, second, again = asyncio.run(act(MedweaveDataManager, tmp_path / "ours", ENDS_S))
     assert isinstance(first, TransferFailed)
@@ -139,7 +139,7 @@ def test_d7_many_errors_of_a_program_hold_no_stream_up(tmp_path: Path, stock_onl
     shown(isinstance(told, TimeoutError), told)
     if stock_only:
         return
-    from medweave_connectors.local.connector import MedweaveLocalConnector
+    from medweave_connectors.sites.local.connector import MedweaveLocalConnector
 
     assert asyncio.run(read(MedweaveLocalConnector("site", "/"), ENDS_S)) in (b"content", b"content\n")
 

@@ -166,7 +166,7 @@ def test_d4_a_walk_goes_down_and_ends(tmp_path: Path, remote: Remote, stock_only
     shown(len(told) == ENDLESS, told)
     if stock_only:
         return
-    from medweave_connectors.transfer.remote_path import MedweaveRemotePath
+    from medweave_connectors.engine.data.remote_path import MedweaveRemotePath
 
     (tmp_path / "one" / "a\nb").mkdir()
     (tmp_path / "link").symlink_to("one")
@@ -443,7 +443,7 @@ def test_d9_a_link_leads_to_what_was_asked_for(tmp_path: Path, stock_only: bool)
     (tmp_path / "old" / "new").unlink()  # the link that went into the old folder
     if stock_only:
         return
-    from medweave_connectors.local.connector import MedweaveLocalConnector
+    from medweave_connectors.sites.local.connector import MedweaveLocalConnector
 
     ours = MedweaveLocalConnector("here", "/")
     assert [linked(ours, "ours", folder=False), linked(ours, "our folder", folder=True)] == ["new", "new"]

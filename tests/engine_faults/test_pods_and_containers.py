@@ -34,7 +34,7 @@ def stock_kubernetes(**keys: Any) -> Any:
 
 
 def words_of_install() -> list[str]:
-    from medweave_connectors.helm import commands
+    from medweave_connectors.sites.helm import commands
 
     access = commands.Access(namespace="tenant-a", kubeconfig=None, context=None)
     chart = commands.Chart(reference="/c")
@@ -60,8 +60,8 @@ def stock_destinations(mounts: list[tuple[str, str]] | None, path: str) -> int:
 
 
 def our_destinations(mounts: list[tuple[str, str]], volumes: list[dict[str, Any]], path: str) -> int:
-    from medweave_connectors.pods.pod import parse_pod
-    from medweave_connectors.pods.volumes import distinct
+    from medweave_connectors.sites.pods.startup.pod import parse_pod
+    from medweave_connectors.sites.pods.startup.volumes import distinct
 
     container = {"name": "worker", "volumeMounts": [{"name": name, "mountPath": at} for name, at in mounts]}
     pods = [
@@ -159,7 +159,7 @@ def test_k5_a_binding_may_leave_the_only_container_unnamed(stock_only: bool) -> 
     shown(isinstance(told, TypeError), told)
     if stock_only:
         return
-    from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
+    from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesConnector
 
     ours = MedweaveKubernetesConnector("pods", "/site", files=["/site/pods.yaml"])
     assert ours.container_of(None, ["worker"]) == "worker"
@@ -187,7 +187,7 @@ def test_k6_statefulsets_and_daemonsets(stock_only: bool) -> None:
         shown("update_trategy" in str(told), told)
     if stock_only:
         return
-    from medweave_connectors.pods.workloads import workloads
+    from medweave_connectors.sites.pods.startup.workloads import workloads
 
     labels = {"app": "w"}
     found = workloads(
@@ -222,7 +222,7 @@ def test_k7_pods_of_strangers_are_not_used(stock_only: bool) -> None:
     shown("label_selector" not in asked, asked)
     if stock_only:
         return
-    from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
+    from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesConnector
 
     ours = MedweaveKubernetesConnector("pods", "/site", files=["/site/pods.yaml"])
     assert ours.selectors() == [], "without a deployment no pod is anybody's"
@@ -246,7 +246,7 @@ def test_k9_charts_of_registries_keep_their_address(stock_only: bool) -> None:
     shown(told != address, told)
     if stock_only:
         return
-    from medweave_connectors.helm.connector import MedweaveHelmConnector
+    from medweave_connectors.sites.helm.connector import MedweaveHelmConnector
 
     assert MedweaveHelmConnector("pods", "/site", chart=address).chart.reference == address
 
@@ -256,7 +256,7 @@ def test_k10_an_installation_has_minutes_and_not_hours(stock_only: bool) -> None
     shown(told == "1000m", told)
     if stock_only:
         return
-    from medweave_connectors.helm.connector import MedweaveHelmConnector
+    from medweave_connectors.sites.helm.connector import MedweaveHelmConnector
 
     assert json.loads(MedweaveHelmConnector.get_schema())["properties"]["timeout"]["default"] <= 600
 
@@ -269,7 +269,7 @@ def test_k12_the_buffer_of_streams_is_the_documented_one(stock_only: bool) -> No
     shown(lazy.transferBufferSize == 2**16 != stock_helm().transferBufferSize, lazy.transferBufferSize)
     if stock_only:
         return
-    from medweave_connectors.helm.connector import MedweaveHelmConnector
+    from medweave_connectors.sites.helm.connector import MedweaveHelmConnector
 
     documented = json.loads(MedweaveHelmConnector.get_schema())["properties"]["transferBufferSize"]["default"]
     assert MedweaveHelmConnector("pods", "/site", chart="/c").transferBufferSize == documented
@@ -290,7 +290,7 @@ def test_k13_helm_3_and_4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stock
     shown("not compatible with Helm4Connector" in str(told), told)
     if stock_only:
         return
-    from medweave_connectors.helm import commands
+    from medweave_connectors.sites.helm import commands
 
     assert commands.parse_version("v3.18.0") == (3, 18)
     assert commands.parse_version("v4.0.0") == (4, 0)

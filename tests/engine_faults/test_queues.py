@@ -116,7 +116,7 @@ def test_q4_a_shell_that_is_lost_runs_no_command_twice(tmp_path: Path, stock_onl
         shown(told == 2, f"run {told} times")
         if stock_only:
             return
-        from medweave_connectors.ssh.connector import MedweaveSSHConnector
+        from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
 
         known = str(server.known_hosts)
         assert asyncio.run(times(MedweaveSSHConnector("login", "/", knownHosts=known, **usual), tmp_path / "ours")) == 1

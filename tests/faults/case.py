@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.verdict import Facts, Said, read_said
-from medweave_connectors.reactions.table import FailureKind
+from medweave_connectors.jobs.retries.policy import FailureKind
 from support.engine import Run, start
 from support.processes import processes_with
 

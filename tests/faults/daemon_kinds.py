@@ -11,7 +11,7 @@ from faults.pod_site import Story
 from faults.slurm_kinds import prepare
 from faults.slurm_site import restarted
 from faults.stage import Stage
-from medweave_connectors.reactions.table import FailureKind
+from medweave_connectors.jobs.retries.policy import FailureKind
 
 WORK_S = 15
 EVENT_S = 30.0

@@ -8,7 +8,7 @@ from faults.case import CannotPlay, Case, Kind
 from faults.pod_kinds import EVICTION, WAIT
 from faults.pod_site import Story
 from faults.stage import Stage, each
-from medweave_connectors.reactions.table import FailureKind
+from medweave_connectors.jobs.retries.policy import FailureKind
 from support.fake_cluster import NEVER_AGAIN
 from support.pod_runs import write
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from faults.case import CannotPlay, Case, Kind
 from faults.pod_site import Story
 from faults.stage import Stage, each
-from medweave_connectors.reactions.table import FailureKind
+from medweave_connectors.jobs.retries.policy import FailureKind
 
 WAIT = "sleep 900"
 EVICTED, EVICTION = "event Evicted: ", "EvictionByEvictionAPI"

@@ -10,7 +10,7 @@ from typing import Any
 from faults.case import CannotPlay, Case, Kind
 from faults.slurm_site import PARTITION, Row
 from faults.stage import Stage, each
-from medweave_connectors.reactions.table import FailureKind
+from medweave_connectors.jobs.retries.policy import FailureKind
 from support.slurm_runs import resources, write
 
 STEADY, FRAGILE = "n1", "n2"  # the second node is the one that other jobs are pushed out of, and that goes down

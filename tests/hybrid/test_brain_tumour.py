@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave.bind import bind
+from medweave.placement.bind import bind
 from medweave_steps.cli import main
 from support.brain_cohort import PREPARED_SHAPE, SPACING_MM, training_job
 from support.cwl_files import WORKFLOWS

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from medweave.cli import main
-from medweave.new import files_of
+from medweave.cli.main_command import main
+from medweave.project.new import files_of
 from support import images
 from support.charts import CHARTS, chart_name, ci_values, pod_of
 from support.cwl_files import ROOT

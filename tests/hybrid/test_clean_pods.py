@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from medweave.cli import main
-from medweave_connectors.pods import owner
+from medweave.cli.main_command import main
+from medweave_connectors.sites.pods import owner
 from support.engine import Run
 from support.helm_release import Tenant, until
 from support.pod_runs import PROGRESS, begin, environment, pods_of, pods_on_claim, write

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.compss.connector import MedweaveCompssConnector
-from medweave_connectors.helm.connector import MedweaveHelmConnector
-from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
-from medweave_connectors.slurm.connector import MedweaveSlurmConnector
-from medweave_connectors.ssh.connector import MedweaveSSHConnector
+from medweave_connectors.sites.compss.connector import MedweaveCompssConnector
+from medweave_connectors.sites.helm.connector import MedweaveHelmConnector
+from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesConnector
+from medweave_connectors.sites.slurm.connector import MedweaveSlurmConnector
+from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
 from support.connections import cut
 from support.connector_contract import ENDS_BY_ITSELF, NO_QUEUE, ConnectorContract
 from support.connector_runs import Site, text_of

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from streamflow.core.deployment import ExecutionLocation
 
-from medweave_connectors.transfer import copies
+from medweave_connectors.transfer.routes import via_driver
 from support.direct_ends import Recorded, recorded
 from support.helm_release import Tenant
 from support.pod_runs import WORKDIR, pods_of
@@ -42,13 +42,13 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Recorded:
 @pytest.fixture
 def pumped(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What went through this machine."""
-    real, seen = copies.pump, []
+    real, seen = via_driver.pump, []
 
     async def pump(*arguments: Any) -> None:
         seen.append(arguments)
         await real(*arguments)
 
-    monkeypatch.setattr(copies, "pump", pump)
+    monkeypatch.setattr(via_driver, "pump", pump)
     return seen
 
 

@@ -12,8 +12,8 @@ import pytest
 from streamflow.core.deployment import ExecutionLocation
 from streamflow.core.exception import WorkflowExecutionException
 
-from medweave_connectors.errors import StreamBroke
-from medweave_connectors.local.connector import MedweaveLocalConnector
+from medweave_connectors.host.errors import StreamBroke
+from medweave_connectors.sites.local.connector import MedweaveLocalConnector
 from support.direct_ends import Recorded, recorded
 from support.helm_release import Tenant, until
 from support.pod_runs import WORKDIR, pods_of

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave.cli import main
+from medweave.cli.main_command import main
 from support.compss_cluster import (
     AT_ONCE,
     CHART,

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from medweave_connectors.pods.channels import STDERR, STDOUT, WebsocketChannels
-from medweave_connectors.pods.errors import PodLost
-from medweave_connectors.pods.execution import execute
-from medweave_connectors.pods.spdy import SpdyChannels
+from medweave_connectors.sites.pods.api.channels import STDERR, STDOUT, WebsocketChannels
+from medweave_connectors.sites.pods.api.spdy import SpdyChannels
+from medweave_connectors.sites.pods.errors import PodLost
+from medweave_connectors.sites.pods.exec.execution import execute
 from support.helm_release import Tenant
 from support.pod_runs import pods_of
 from support.testbed import unique
@@ -61,7 +61,9 @@ def test_much_goes_both_ways_by_spdy(tenant: Tenant) -> None:
 
 def test_where_spdy_is_not_let_through_a_websocket_does(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     # A version of the protocol that nobody has, as behind a proxy that knows websockets only.
-    monkeypatch.setattr("medweave_connectors.pods.way.UPGRADE", {"Connection": "Upgrade", "Upgrade": "none/1"})
+    monkeypatch.setattr(
+        "medweave_connectors.sites.pods.api.api_client.UPGRADE", {"Connection": "Upgrade", "Upgrade": "none/1"}
+    )
     name = unique("spdy")
     with standing(tenant, pods_of(name, kind="StatefulSet", replicas=1)):
         kind, told, code = asyncio.run(done(tenant, name, pod_place(name).name, ["cat"], b"by websocket"))

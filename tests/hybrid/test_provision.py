@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from medweave.cli import main
-from medweave.wheels import build, checkout
+from medweave.cli.main_command import main
+from medweave.provision.wheels import build, checkout
 from support.slurm_runs import GANG, go, site_of, write
 from support.testbed import Sites
 

@@ -12,7 +12,7 @@ import pydicom
 import pytest
 import yaml
 
-from medweave.bind import bind
+from medweave.placement.bind import bind
 from support import images
 from support.chest_cohort import write_dicom, write_msd
 from support.cwl_files import WORKFLOWS

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from medweave.history import read_run
+from medweave_core.runlog.history import read_run
 from support.chest_cohort import write_dicom
 from support.cwl_files import ROOT
 from support.exported import exported_model

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from medweave_core.contracts.search import SearchTable
 from medweave_steps.cli import main
-from medweave_steps.contracts.search import SearchTable
 from support.cwl_files import WORKFLOWS
 from support.searches import same_for_all_ways, table_in, write_grid
 from support.slurm_runs import go, write

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave.bind import bind
+from medweave.placement.bind import bind
 from support import engine
 from support.cwl_files import ROOT
 from support.testbed import Sites

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import pytest
 from streamflow.core.deployment import ExecutionLocation
 
-from medweave_connectors.errors import (
+from medweave_connectors.host.errors import (
     NoRoom,
     SourceChanged,
     SourceRefused,
@@ -26,7 +26,7 @@ from medweave_connectors.errors import (
     TargetRefused,
     TransferFailed,
 )
-from medweave_connectors.local.connector import MedweaveLocalConnector
+from medweave_connectors.sites.local.connector import MedweaveLocalConnector
 from support.direct_ends import Recorded, recorded
 from support.helm_release import Tenant, until
 from support.pod_runs import WORKDIR, pods_of

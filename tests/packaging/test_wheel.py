@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from medweave.cli import COMMANDS
-from medweave.schema import schemas
+from medweave.cli.main_command import COMMANDS
+from medweave.cli.schema import schemas
 from support.scripts import module_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,10 +127,10 @@ def segment_worker(wheel: Path, bare_environment: Bare, tmp_path_factory: pytest
 def test_the_wheel_holds_the_three_packages_and_their_data(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
-    assert tops == {"medweave", "medweave_connectors", "medweave_steps"}
+    assert tops == {"medweave", "medweave_connectors", "medweave_core", "medweave_steps"}
     source = {
         path.relative_to(room).as_posix()
-        for room in (ROOT / "steps", ROOT / "connectors", ROOT / "driver")
+        for room in (ROOT / "core", ROOT / "steps", ROOT / "connectors", ROOT / "driver")
         for path in room.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave.history import LOG_FILE
+from medweave_core.runlog.history import LOG_FILE
 from resume.verdict import UNCOUNTED
 from support.engine import wait_until
 from support.processes import alive

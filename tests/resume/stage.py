@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from medweave.bind import bind
+from medweave.placement.bind import bind
 from resume.pods_seen import PodsSeen
 from support import images
 from support.chest_cohort import write_dicom

@@ -14,8 +14,8 @@ from typing import Any
 
 import psutil
 
-from medweave_connectors.helm.connector import MedweaveHelmConnector
-from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
+from medweave_connectors.sites.helm.connector import MedweaveHelmConnector
+from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesConnector
 from support.connector_runs import Site
 from support.engine import Run, start
 from support.engine_faults import start_stock
@@ -40,13 +40,13 @@ STOCK_LISTED = LISTED.format(
     module="streamflow.deployment.connector.kubernetes", name="HelmConnector", method="_get_running_pods"
 )
 OUR_LISTED = LISTED.format(
-    module="medweave_connectors.pods.connector", name="PodsConnector", method="get_available_locations"
+    module="medweave_connectors.sites.pods.connector", name="PodsConnector", method="get_available_locations"
 )
 # Leaves in a file `used` what a run's own step has for its deployment, when it is placed.
 USED = """
 import json
 from pathlib import Path
-from medweave_connectors.placement.scheduler import MedweaveScheduler
+from medweave_connectors.engine.scheduling.scheduler import MedweaveScheduler
 schedule = MedweaveScheduler.schedule
 async def noted(self, job, binding, asked):
     await schedule(self, job, binding, asked)

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from medweave_connectors.slurm.connector import MedweaveSlurmConnector
-from medweave_connectors.ssh.connector import MedweaveSSHConnector
+from medweave_connectors.sites.slurm.connector import MedweaveSlurmConnector
+from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
 from support import slurm_runs
 from support.connector_runs import Site
 from support.engine import Run

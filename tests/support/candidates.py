@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from medweave_steps.contracts.model import InputContract, ModelCard
-from medweave_steps.io.model_folder import card_sha256, read_card, write_card
+from medweave_core.contracts.model import InputContract, ModelCard
+from medweave_steps.io.model.folder import card_sha256, read_card, write_card
 from support.openvino_models import write_openvino, write_tiny_model
 
 CONTRACT = InputContract(

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
+from medweave_core.contracts.cohort import CaseEntry, Finding
+from medweave_core.contracts.labels import Label
 from medweave_steps.check.cohort import Checked, check_cohort
 from medweave_steps.check.labels import LabelOptions
-from medweave_steps.contracts.cohort import CaseEntry, Finding
-from medweave_steps.contracts.labels import Label
-from medweave_steps.io.labels import parse_merges
-from medweave_steps.io.source import VolumeSource, open_source, read_ground_truth
+from medweave_steps.io.cohort.labels import parse_merges
+from medweave_steps.io.cohort.source import VolumeSource, open_source, read_ground_truth
 from medweave_steps.runtime.verb import StepContext
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import nibabel
 import numpy as np
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.cohort import CohortIndex
+from medweave_core.contracts import codec
+from medweave_core.contracts.cohort import CohortIndex
 from support.checked import check
 from support.dicom_builder import AXIAL, CtSeries, segmentation, write_datasets
 

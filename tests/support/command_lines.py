@@ -19,9 +19,9 @@ from cwltool.workflow import default_make_tool
 from schema_salad.utils import yaml_no_ts
 from streamflow.cwl import utils
 
-from medweave_connectors import quoting
-from medweave_connectors.command_words import decimal_text
-from medweave_connectors.placement import document_loading
+from medweave_connectors.engine import command_lines
+from medweave_connectors.engine.command_words import decimal_text
+from medweave_connectors.engine.loading import document_loading
 
 OUTPUT_FOLDER = "/out"
 _stock_text = cwltool.builder.Builder.tostr
@@ -52,7 +52,7 @@ def by_engine(folder: Path, tool: Mapping[str, Any], job: str) -> list[str]:
     path.write_text(json.dumps(tool), encoding="utf-8")
     parsed = cwl_utils.parser.load_document_by_uri(path.as_uri())
     required = {each.class_: each for each in parsed.requirements}
-    command = quoting._create(
+    command = command_lines._create(
         cwl_element=parsed, cwl_name_prefix="/", schema_def_types={}, step=None,
         context={"requirements": required, "hints": {}},
     )  # fmt: skip

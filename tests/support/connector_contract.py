@@ -17,8 +17,8 @@ import pytest
 from streamflow.core.deployment import ExecutionLocation
 from streamflow.core.exception import WorkflowExecutionException
 
-from medweave_connectors.errors import JobEndedBySite, SiteUnreachable, TimeLimitExceeded
-from medweave_connectors.record.run import RunRecord
+from medweave_connectors.host.errors import JobEndedBySite, SiteUnreachable, TimeLimitExceeded
+from medweave_connectors.runlog.run import RunRecord
 from support.connector_runs import (
     FIGURES,
     JOB,

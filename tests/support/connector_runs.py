@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from streamflow.core.deployment import ExecutionLocation
 
-from medweave_connectors import requests
-from medweave_connectors.record import registry
-from medweave_connectors.record.run import RunRecord
+from medweave_connectors.jobs import job_requests
+from medweave_connectors.runlog import current_run
+from medweave_connectors.runlog.run import RunRecord
 from support.engine import wait_until
 from support.processes import processes_with
 
@@ -130,7 +130,7 @@ def say(script: str) -> list[str]:
 def begin_record(folder: Path, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
     """The record of a run that goes on, for this process."""
     record = RunRecord(folder / "runs", "lung")
-    monkeypatch.setattr(registry, "_runs", {"": record})
+    monkeypatch.setattr(current_run, "_runs", {"": record})
     record.begin()
     return record
 
@@ -139,7 +139,7 @@ def schedule(record: RunRecord, monkeypatch: pytest.MonkeyPatch, *jobs: str) -> 
     """Places jobs as the scheduler does: what they ask for is known."""
     for job in jobs:
         record.job_scheduled(job, deployment="there", service=None, location="here")
-        monkeypatch.setitem(requests._jobs, job, requests.JobRequest(cores=1, memory_mib=256))
+        monkeypatch.setitem(job_requests._jobs, job, job_requests.JobRequest(cores=1, memory_mib=256))
 
 
 async def run_job(

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.transfer import going_on, manager
-from medweave_connectors.transfer.direct import way
-from medweave_connectors.transfer.direct.ends import End
+from medweave_connectors.engine.data import manager
+from medweave_connectors.transfer import resume
+from medweave_connectors.transfer.routes import selection
+from medweave_connectors.transfer.routes.direct.endpoints import End
 
 # A python3 that is a script of some version manager takes half a second to begin.
 PATH = f"{Path(sys.executable).resolve().parent}:{os.environ['PATH']}"
@@ -128,6 +129,6 @@ class Recorded:
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     """What a run's record is told by data managers, from now on."""
     made = Recorded()
-    for module in (manager, way, going_on):
+    for module in (manager, selection, resume):
         monkeypatch.setattr(module, "current", lambda: made)
     return made

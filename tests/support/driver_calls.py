@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave import cli
+from medweave.cli import main_command
 
 
 def call(*words: str | Path, cwd: Path, **variables: str) -> tuple[int, str, str]:
@@ -21,5 +21,5 @@ def call(*words: str | Path, cwd: Path, **variables: str) -> tuple[int, str, str
         for name, value in variables.items():
             patch.setenv(name, value)
         patch.chdir(cwd)
-        code = cli.main([str(word) for word in words])
+        code = main_command.main([str(word) for word in words])
     return code, out.getvalue(), err.getvalue()

@@ -15,7 +15,7 @@ from typing import Any
 
 from streamflow.core.deployment import ExecutionLocation
 
-from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
+from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesConnector
 from support.transfers import Places
 
 KIB, MIB = 2**10, 2**20

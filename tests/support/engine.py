@@ -17,7 +17,7 @@ from typing import Any
 
 import jsonschema
 
-from medweave_steps.contracts.schema import schema_of
+from medweave_core.contracts.schema import schema_of
 from support import intervals
 from support.engine_file import LOCAL, engine_file
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.cohort import CaseEntry, CohortIndex, PreparedCase, PreparedCohort
-from medweave_steps.contracts.labels import PRESETS
-from medweave_steps.contracts.volume import Grid, VolumeInfo
+from medweave_core.contracts import codec
+from medweave_core.contracts.cohort import CaseEntry, CohortIndex, PreparedCase, PreparedCohort
+from medweave_core.contracts.labels import PRESETS
+from medweave_core.contracts.volume import Grid, VolumeInfo
 from medweave_steps.io import geometry
 
 AIR_HU, LUNG_HU, TISSUE_HU = -1000.0, -850.0, 40.0

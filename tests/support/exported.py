@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from medweave_core.contracts.model import Postprocessing
 from medweave_steps.cli import main
-from medweave_steps.contracts.model import Postprocessing
 from support.model_folders import trained_model
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from medweave.bind import bind
+from medweave.placement.bind import bind
 from support.cwl_files import ROOT
 from support.engine import Run, start
 from support.processes import processes_with

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.record import registry
-from medweave_connectors.record.run import RunRecord
+from medweave_connectors.runlog import current_run
+from medweave_connectors.runlog.run import RunRecord
 
 
 def run_with_job(folder: Path, monkeypatch: pytest.MonkeyPatch, job: str = "/train/0") -> RunRecord:
     """Begin a run below a folder, make it the current one, and schedule a job of it."""
     record = RunRecord(folder / "runs", "lung")
-    monkeypatch.setattr(registry, "_runs", {"": record})
+    monkeypatch.setattr(current_run, "_runs", {"": record})
     record.begin()
     record.job_scheduled(job, deployment="hpc", service=None, location="login")
     return record

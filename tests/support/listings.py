@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from medweave_connectors.transfer import manifest
+from medweave_connectors.transfer.manifest import manifest
 
 
 def told(words: list[str]) -> str:

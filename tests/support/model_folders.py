@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave_steps.contracts.labels import PRESETS
-from medweave_steps.contracts.model import InputContract, ModelCard, Postprocessing
-from medweave_steps.io.model_folder import write_card
-from medweave_steps.io.network import build_network, save_weights
+from medweave_core.contracts.labels import PRESETS
+from medweave_core.contracts.model import InputContract, ModelCard, Postprocessing
+from medweave_steps.io.model.folder import write_card
+from medweave_steps.io.model.network import build_network, save_weights
 
 TINY_UNET: Mapping[str, Any] = {
     "class": "monai.networks.nets.UNet",

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from medweave_steps.contracts.labels import LUNG_NODULE, PRESETS
-from medweave_steps.contracts.model import InputContract, ModelCard, Postprocessing
-from medweave_steps.io.model_folder import write_card
+from medweave_core.contracts.labels import LUNG_NODULE, PRESETS
+from medweave_core.contracts.model import InputContract, ModelCard, Postprocessing
+from medweave_steps.io.model.folder import write_card
 
 WINDOW_HU = (-1000.0, 400.0)
 NODULE_ANYWHERE = dataclasses.replace(LUNG_NODULE, anatomy=None)  # for volumes without lungs

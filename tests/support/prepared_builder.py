@@ -11,10 +11,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.cohort import PreparedCase, PreparedCohort
-from medweave_steps.contracts.labels import PRESETS
-from medweave_steps.contracts.volume import Grid, VolumeInfo
+from medweave_core.contracts import codec
+from medweave_core.contracts.cohort import PreparedCase, PreparedCohort
+from medweave_core.contracts.labels import PRESETS
+from medweave_core.contracts.volume import Grid, VolumeInfo
+from medweave_steps.io.cohort.source_hu import SourceHu, SourceHuCollector, source_box
+from medweave_steps.io.dicom.source_headers import write_headers
 from medweave_steps.io.geometry import (
     affine_rows,
     interpolate_axis,
@@ -24,8 +26,6 @@ from medweave_steps.io.geometry import (
     resampled_shape,
     to_ras_order,
 )
-from medweave_steps.io.headers import write_headers
-from medweave_steps.io.source_hu import SourceHu, SourceHuCollector, source_box
 
 SPACING_MM = (2.0, 2.0, 2.0)
 WINDOW_HU = (-1000.0, 400.0)

@@ -25,7 +25,7 @@ _STOPPED_S = 30
 
 KILLED_AT = """
 import os, signal
-from medweave_steps.training.stepper import Stepper
+from medweave_steps.training.loop.stepper import Stepper
 apply, begun = Stepper.apply, []
 def apply_or_die(self, *given, **named):
     begun.append(given)

@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.io.network import build_network
-from medweave_steps.io.prepared import open_prepared
+from medweave_core.errors import UserInputError
+from medweave_steps.io.cohort.prepared import open_prepared
+from medweave_steps.io.model.network import build_network
 from medweave_steps.runtime.progress import Progress
 from medweave_steps.runtime.signals import Deferred
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.loop import Trainer
 from medweave_steps.train.network import architecture
 from medweave_steps.train.strategies import Strategy, strategy_class
-from medweave_steps.training.cases import open_sampler, open_validator, usable_cases
-from medweave_steps.training.energy import RanksEnergy
-from medweave_steps.training.group import Alone, RankGroup, choose_device
-from medweave_steps.training.history import History
+from medweave_steps.training.data.cases import open_sampler, open_validator, usable_cases
+from medweave_steps.training.distributed.group import Alone, RankGroup, choose_device
+from medweave_steps.training.loop.energy import RanksEnergy
+from medweave_steps.training.loop.history import History
 
 SUMMANDS = ((1.0, 1e16), (1.0, 1.0), (-1.0, -1e16))
 """By rank; the sum of the second column depends on its order: 1.0 from the left, 0.0 if the last two meet first."""

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from medweave_steps.cli import main
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.gate import (
+from medweave_core.contracts import codec
+from medweave_core.contracts.gate import (
     GateCandidate,
     GateCase,
     GateComparison,
@@ -20,7 +19,8 @@ from medweave_steps.contracts.gate import (
     GateSpeed,
     GateTolerances,
 )
-from medweave_steps.contracts.report import RunReport
+from medweave_core.contracts.report import RunReport
+from medweave_steps.cli import main
 from support.evaluated import CaseSpec, MadeRun, write_run
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from streamflow.core.deployment import ExecutionLocation
 
-from medweave_connectors.record.run import RunRecord
-from medweave_connectors.reuse import session
-from medweave_connectors.reuse.here import WorkHere
-from medweave_connectors.reuse.session import Reuse
-from medweave_connectors.reuse.there import At, WorkThere
-from medweave_connectors.transfer.held import Held
-from medweave_connectors.transfer.store import store_at
+from medweave_connectors.cache import session
+from medweave_connectors.cache.local import WorkHere
+from medweave_connectors.cache.remote import At, WorkThere
+from medweave_connectors.cache.session import Reuse
+from medweave_connectors.runlog.run import RunRecord
+from medweave_connectors.transfer.manifest.site_inventory import Held
+from medweave_connectors.transfer.store.blob_store import store_at
 from support.connector_runs import JOB, Site, run_job, using
 
 

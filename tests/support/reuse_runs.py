@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from medweave.cli import main
+from medweave.cli.main_command import main
 
 ON = {"MEDWEAVE_REUSE": "1"}
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from medweave.bind import bind
+from medweave.placement.bind import bind
 from medweave.schedule.kubernetes import LABEL
 from support.cwl_files import ROOT, WORKFLOWS
 from support.helm_release import ADMIN, TESTBED, Tenant

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from medweave.schedule.memory import Memory, read_memory
+from medweave.schedule.state import Memory, read_memory
 from support.driver_calls import call
 from support.engine_file import LOCAL, OURS
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.search import SearchTable
+from medweave_core.contracts import codec
+from medweave_core.contracts.search import SearchTable
 
 TINY: dict[str, Any] = {
     "steps": 60, "batch-size": 2, "patch-shape": [8, 8, 8], "channels": [4, 8], "strides": [2], "epoch-steps": 30,

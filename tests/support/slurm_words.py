@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from medweave_connectors.slurm.service import Allocation
-from medweave_connectors.slurm.states import Told
+from medweave_connectors.sites.slurm.service import Allocation
+from medweave_connectors.sites.slurm.states import Told
 
 ASKED = Allocation(num_nodes=1, cores=4, memory_mib=3072, gpus=0, minutes=None)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from medweave_connectors.lines import FieldPath
+from medweave_core.documents.line_numbers import FieldPath
 
 TOOL, WORKFLOW, ROLES = "workflows/tools/measure.cwl", "workflows/scan/measure.cwl", "workflows/scan/roles.yml"
 JOB = "workflows/scan/jobs/demo-measure.yml"

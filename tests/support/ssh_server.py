@@ -13,7 +13,7 @@ from typing import Any
 
 import asyncssh
 
-from medweave_connectors.ssh.login import COMMAND
+from medweave_connectors.sites.ssh.login import COMMAND
 
 
 class _Server(asyncssh.SSHServer):

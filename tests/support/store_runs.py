@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.placement.folder_commands import STORE
-from medweave_connectors.transfer import manager
+from medweave_connectors.engine.data import manager
+from medweave_connectors.transfer.store.folder_commands import STORE
 from support.transfers import Places, Route
 
 

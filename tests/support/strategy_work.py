@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from medweave_steps.contracts.errors import StepError
+from medweave_core.errors import StepError
 from medweave_steps.runtime.environment import Gang
 from medweave_steps.runtime.signals import deferred
 from medweave_steps.train.command import TrainJob, train_on_rank
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.loop import Trainer
 from medweave_steps.train.network import seeded_network
-from medweave_steps.training.checkpoint import read_checkpoint
-from medweave_steps.training.group import Alone
-from medweave_steps.training.history import History
-from medweave_steps.training.launch import run_ranks
-from medweave_steps.training.stepper import Stepper
+from medweave_steps.training.distributed.group import Alone
+from medweave_steps.training.distributed.launch import run_ranks
+from medweave_steps.training.loop.checkpoint import read_checkpoint
+from medweave_steps.training.loop.history import History
+from medweave_steps.training.loop.stepper import Stepper
 from support.rank_work import run_to_its_end, seeded, trainer_for
 
 LEARNING_RATE = 0.1

@@ -11,10 +11,10 @@ from typing import Any
 
 from streamflow.core.deployment import ExecutionLocation
 
-from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
-from medweave_connectors.slurm.connector import MedweaveSlurmConnector
-from medweave_connectors.ssh.connector import MedweaveSSHConnector
-from medweave_connectors.transfer.manager import MedweaveDataManager
+from medweave_connectors.engine.data.manager import MedweaveDataManager
+from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesConnector
+from medweave_connectors.sites.slurm.connector import MedweaveSlurmConnector
+from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
 from support.helm_release import Tenant, until
 from support.hybrid_runs import laptop
 from support.testbed import Sites

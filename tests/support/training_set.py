@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.cohort import PreparedCase, PreparedCohort
-from medweave_steps.contracts.labels import PRESETS
-from medweave_steps.contracts.volume import Grid, VolumeInfo
+from medweave_core.contracts import codec
+from medweave_core.contracts.cohort import PreparedCase, PreparedCohort
+from medweave_core.contracts.labels import PRESETS
+from medweave_core.contracts.volume import Grid, VolumeInfo
 from medweave_steps.io.geometry import affine_rows
 
 SHAPE = (24, 20, 16)

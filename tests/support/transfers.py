@@ -16,10 +16,10 @@ from typing import Any, Literal
 from streamflow.core.deployment import ExecutionLocation
 from streamflow.data.manager import DefaultDataManager
 
-from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
-from medweave_connectors.local.connector import MedweaveLocalConnector
-from medweave_connectors.ssh.connector import MedweaveSSHConnector
-from medweave_connectors.transfer.manager import MedweaveDataManager
+from medweave_connectors.engine.data.manager import MedweaveDataManager
+from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesConnector
+from medweave_connectors.sites.local.connector import MedweaveLocalConnector
+from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
 from support.api_server import ApiServer, pod_document
 from support.ssh_server import SSHServer, ssh_server
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from medweave_steps.io.model_folder import read_card
-from medweave_steps.io.network import load_network
+from medweave_steps.io.model.folder import read_card
+from medweave_steps.io.model.network import load_network
 
 
 def weights(folder: Path) -> dict[str, np.ndarray]:

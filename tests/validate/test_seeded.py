@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from medweave.cli import main
+from medweave.cli.main_command import main
 from medweave.validate import validate
 from medweave.validate.findings import RULES
 from support.cwl_files import ROOT

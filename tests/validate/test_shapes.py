@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave.cli import main
+from medweave.cli.main_command import main
 from medweave.validate import validate
 from support.small_repository import (
     BOUND,

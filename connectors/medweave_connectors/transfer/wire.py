@@ -6,26 +6,24 @@ A block is encoded and decoded in a thread, one ahead of the link: the event loo
 from __future__ import annotations
 
 import asyncio
-import functools
 import re
 import shlex
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any, TypeVar
 
 from streamflow.core.deployment import ExecutionLocation
 
-from medweave_connectors.errors import StreamCut, StreamRefused
-from medweave_connectors.given import Words
-from medweave_connectors.transfer.archive import ArchiveRefused, Exactly, Guard
-from medweave_connectors.transfer.direct import encoding
-from medweave_connectors.transfer.direct.encoding import BLOCK, HEAD, RAW, Decoder, Encoder, NotDecoded
-from medweave_connectors.transfer.direct.ends import end_of
-from medweave_connectors.transfer.far_stream import COUNT, CUT
-from medweave_connectors.transfer.flow import current
-from medweave_connectors.transfer.manifest import LOOK
+from medweave_connectors.host.errors import StreamCut, StreamRefused
+from medweave_connectors.host.stdin_command import Words
+from medweave_connectors.transfer.agent import encoding, program_text
+from medweave_connectors.transfer.agent.archive import ArchiveRefused, Exactly, Guard
+from medweave_connectors.transfer.agent.encoding import BLOCK, HEAD, RAW, Decoder, Encoder, NotDecoded
+from medweave_connectors.transfer.agent.stream_peer import COUNT, CUT
+from medweave_connectors.transfer.manifest.manifest import LOOK
+from medweave_connectors.transfer.progress import current
+from medweave_connectors.transfer.routes.direct.endpoints import end_of
 
 _BOOT = "import sys; b = sys.stdin.buffer; exec(b.read(int(b.readline())))"
 _MARK = "medweave-codecs "
@@ -37,31 +35,14 @@ Item = TypeVar("Item")
 # ---- what is run at a site
 
 
-@functools.cache
-def program() -> bytes:
-    """The far end's program, with what it imports of ours within it."""
-    text = encoding.with_module(_text("far_stream.py"), "tree_stream", tree_program(), __package__)
-    return encoding.with_module(text, "encoding", encoding.for_far_end()).encode()
-
-
-@functools.cache
-def tree_program() -> str:
-    """The program of both ends of `tree_stream`, with what it imports of ours within it."""
-    return encoding.with_module(_text("tree_stream.py"), "far_files", _text("far_files.py"), __package__)
-
-
-def _text(name: str) -> str:
-    return files(__package__).joinpath(name).read_text("utf-8")
-
-
 def words(verb: str, *given: str) -> Words:
     """Words that run it, see `far_stream.main`. It comes by its input: a command line has names, and a pod's is part of a URL."""
-    return Words(["python3", "-S", "-I", "-c", _BOOT, verb, *given], b"%d\n%b" % (len(program()), program()))
+    return Words(["python3", "-S", "-I", "-c", _BOOT, verb, *given], program_text.framed("stream_peer"))
 
 
 def ask() -> list[str]:
     """Words that say what a place can encode; `read_told` reads it."""
-    text = encoding.for_far_end() + f"print({_MARK!r} + ','.join(map(str, codecs())) + '.')\n"
+    text = program_text.of("encoding") + f"print({_MARK!r} + ','.join(map(str, codecs())) + '.')\n"
     tell = shlex.join(["python3", "-S", "-I", "-c", text])
     return [f"{LOOK}command -v python3 >/dev/null && {tell} 2>/dev/null"]
 

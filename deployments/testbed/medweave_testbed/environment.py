@@ -27,6 +27,7 @@ def dependencies_fingerprint(python_version: str, torch: str) -> str:
 def package_files() -> Iterable[Path]:
     """Everything that goes into medweave's own wheel."""
     folders = (
+        ROOT / "core" / "medweave_core",
         ROOT / "steps" / "medweave_steps",
         ROOT / "connectors" / "medweave_connectors",
         ROOT / "driver" / "medweave",

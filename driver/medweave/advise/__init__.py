@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from medweave_steps.contracts.errors import UsageError
+from medweave_core.errors import UsageError
 
 DESCRIPTION = (
     "Tells from a few measured steps or runs which training strategy on how many GPUs finishes soonest, at what efficiency and\n"
@@ -37,13 +37,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(namespace: argparse.Namespace) -> int:
     """Prints the advice."""
-    from medweave_connectors.documents import not_installed
+    from medweave_core.documents.yaml_documents import not_installed
 
     try:
         from medweave.advise.judge import advise
         from medweave.advise.read import Asked, read_measured
         from medweave.advise.text import text_of
-        from medweave_steps.contracts.codec import dumps
+        from medweave_core.contracts.codec import dumps
 
         gpus = tuple(namespace.gpus) if namespace.gpus else None
         measured = read_measured(namespace.files, Asked(gpus=gpus, num_trials=namespace.num_trials))

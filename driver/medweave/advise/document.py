@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from medweave_steps.contracts.schema import schema_for
+from medweave_core.contracts.schema import schema_for
 
 MEASURED, ADVICE = "measured-steps", "advice"
 StrategyName = Literal["single", "ddp", "local-sgd", "compss", "search"]

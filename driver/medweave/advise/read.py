@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from medweave.advise.document import MEASURED, STRATEGIES, Measured, MeasuredRow, StrategyName, schema
-from medweave_connectors.documents import read_mapping
-from medweave_connectors.field_faults import check
-from medweave_connectors.lines import FieldPath, Where, shown
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.report import RunReport
-from medweave_steps.contracts.search import SearchTable
+from medweave_core.contracts import codec
+from medweave_core.contracts.report import RunReport
+from medweave_core.contracts.search import SearchTable
+from medweave_core.documents.field_errors import check
+from medweave_core.documents.line_numbers import FieldPath, Where, shown
+from medweave_core.documents.yaml_documents import read_mapping
+from medweave_core.errors import UserInputError
 
 DEFAULT_GPUS = (1, 2, 4, 8, 16, 32)
 REPORTS = ("train", "search")

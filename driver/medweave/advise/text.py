@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from medweave.advise.document import Advice, Option
-from medweave_steps.contracts.progress import duration
+from medweave_core.contracts.progress import duration
 
 WIDTH = 110
 

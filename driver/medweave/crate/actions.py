@@ -8,11 +8,11 @@ from typing import Any
 
 from medweave.crate.classes import Classes
 from medweave.crate.data import Data
-from medweave.crate.described import Described
+from medweave.crate.description import Described
 from medweave.crate.entities import Entities, fragment
 from medweave.crate.hosts import HERE, Hosts, images_of
 from medweave.crate.workflow import Port, Step
-from medweave.history import UNFINISHED, Job, Run
+from medweave_core.runlog.history import UNFINISHED, Job, Run
 
 DONE, FAILED = (f"http://schema.org/{word}ActionStatus" for word in ("Completed", "Failed"))
 IMAGE = "https://w3id.org/ro/terms/workflow-run#DockerImage"

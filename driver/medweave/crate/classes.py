@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from medweave.carried import Ports, carried
-from medweave.data_rules import said_of
-from medweave.history import Run
-from medweave.pipelines import ROLES_FILE, read_pipeline
+from medweave.placement.data_rules import said_of
+from medweave.placement.declared_classes import Ports, carried
+from medweave.project.workflows import ROLES_FILE, read_pipeline
+from medweave_core.runlog.history import Run
 
 UNKNOWN = "not known"
 SHARED = frozenset(("aggregate", "model"))  # what a crate may hold

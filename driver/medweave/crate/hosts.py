@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from medweave.history import Run
+from medweave_core.runlog.history import Run
 
 HIDDEN = "[a host]"
 SHOWN_OF_DIGEST = 19  # sha256: and twelve digits, as Docker shows it

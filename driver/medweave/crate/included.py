@@ -10,9 +10,9 @@ from pathlib import Path
 from medweave.crate.classes import SHARED, Classes
 from medweave.crate.hosts import Hosts
 from medweave.crate.workflow import Definition
-from medweave.history import Run
 from medweave.validate.secrets import check_text
-from medweave_connectors.provenance.items import folder_digest
+from medweave_connectors.runlog.values import folder_digest
+from medweave_core.runlog.history import Run
 
 FOLDER = "outputs"  # in the crate
 

@@ -14,16 +14,16 @@ from typing import Any
 from medweave.crate.actions import Actions
 from medweave.crate.classes import classes_of
 from medweave.crate.data import Data
-from medweave.crate.described import Described
+from medweave.crate.description import Described
 from medweave.crate.entities import Entities
 from medweave.crate.hosts import hosts_of
 from medweave.crate.included import Included, include
 from medweave.crate.workflow import Definition, read_definition
-from medweave.history import Run
 from medweave.validate.secrets import check_text
-from medweave_connectors.lines import shown
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.model import RESEARCH_USE_ONLY
+from medweave_core.contracts.model import RESEARCH_USE_ONLY
+from medweave_core.documents.line_numbers import shown
+from medweave_core.errors import UserInputError
+from medweave_core.runlog.history import Run
 
 PROFILES = (
     ("https://w3id.org/ro/wfrun/process/0.5", "Process Run Crate", "0.5"),

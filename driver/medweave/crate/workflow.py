@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from medweave_connectors.documents import read_mapping
-from medweave_connectors.file_locations import path_of_reference
-from medweave_connectors.lines import shown
-from medweave_steps.contracts.errors import UserInputError
+from medweave_core.documents.file_locations import path_of_reference
+from medweave_core.documents.line_numbers import shown
+from medweave_core.documents.yaml_documents import read_mapping
+from medweave_core.errors import UserInputError
 
 # The words of the profile for types of CWL; of all others, text.
 KINDS = {

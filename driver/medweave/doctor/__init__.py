@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medweave.sites import find_site, read_site
-from medweave_connectors.closest import closest
-from medweave_connectors.documents import not_installed
-from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave.project.sites import find_site, read_site
+from medweave_core.documents.closest_match import closest
+from medweave_core.documents.yaml_documents import not_installed
+from medweave_core.errors import UsageError, UserInputError
 
 if TYPE_CHECKING:
     from medweave.doctor.hop import Hop
@@ -50,9 +50,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(namespace: argparse.Namespace) -> int:
     """Prints the table; returns the exit code."""
     try:
+        from medweave.doctor.checks import look_at
         from medweave.doctor.hop import Health
-        from medweave.doctor.look import look_at
-        from medweave.doctor.text import as_json, line, table
+        from medweave.doctor.summary import as_json, line, table
     except ImportError as error:
         raise not_installed(error) from error
     site = read_site(find_site(namespace.site, Path.cwd()))

@@ -20,14 +20,14 @@ from websocket import WebSocketException  # comes with kubernetes
 
 from medweave import __version__
 from medweave.doctor import quota
+from medweave.doctor.connection import Closed
 from medweave.doctor.hop import Check, Health, Hop, skew
 from medweave.doctor.pod_program import Program
 from medweave.doctor.pod_speed import NotMeasured, measured
 from medweave.doctor.rights import FILES, HELM, JOBS, PODS, Right, of_kinds
 from medweave.doctor.storage import Storage
-from medweave.doctor.trial import new_name, pod_of, templates, trial, with_claim
-from medweave.doctor.way import Closed
-from medweave_connectors.pods.way import kubeconfig_path
+from medweave.doctor.trial_pods import new_name, pod_of, templates, trial, with_claim
+from medweave_connectors.sites.pods.api.api_client import kubeconfig_path
 
 HOOK = "helm.sh/hook"
 ASK_PAUSE_S = 0.5

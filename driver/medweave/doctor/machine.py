@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from medweave import __version__
+from medweave.doctor.connection import Closed, Login, Reached, connected
+from medweave.doctor.disk_space import hop_of, look, read
 from medweave.doctor.hop import Check, Health, Hop, skew
-from medweave.doctor.room import hop_of, look, read
-from medweave.doctor.way import Closed, Login, Reached, connected
-from medweave_connectors.shells import ShellLost
-from medweave_connectors.slurm.service import Service
-from medweave_connectors.slurm.site_look import look as site_look
-from medweave_connectors.slurm.site_look import read_look, refuse_what_is_not_there
-from medweave_connectors.ssh.sessions import Sessions, shells_of
-from medweave_connectors.worker import read_environment
-from medweave_steps.contracts.errors import UsageError
+from medweave_connectors.host.shells import ShellLost
+from medweave_connectors.jobs.worker_environment import read_environment
+from medweave_connectors.sites.slurm.service import Service
+from medweave_connectors.sites.slurm.site_survey import look as site_look
+from medweave_connectors.sites.slurm.site_survey import read_look, refuse_what_is_not_there
+from medweave_connectors.sites.ssh.sessions import Sessions, shells_of
+from medweave_core.errors import UsageError
 
 PROBE_BYTES = 8 * 2**20
 NEEDED = ("tar", "gzip", "base64", "sha256sum", "find", "stat", "sort", "awk", "xargs")

@@ -15,7 +15,7 @@ from kubernetes import client
 from kubernetes.stream import stream
 from websocket import ABNF, WebSocketException  # comes with kubernetes
 
-from medweave_connectors.pods.channels import STATUS, STDIN, STDOUT
+from medweave_connectors.sites.pods.api.channels import STATUS, STDIN, STDOUT
 
 _PAUSE_S = 0.002
 _KEEPING = ("sh", "-c", '"$@"; exit $?', "sh")

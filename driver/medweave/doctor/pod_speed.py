@@ -14,8 +14,8 @@ import aiohttp
 from kubernetes_asyncio.client import Configuration, CoreV1Api
 from kubernetes_asyncio.config import load_incluster_config
 
-from medweave_connectors.pods.channels import PROTOCOL, STATUS, STDOUT, Channels
-from medweave_connectors.pods.way import clients_of, configuration_of
+from medweave_connectors.sites.pods.api.api_client import clients_of, configuration_of
+from medweave_connectors.sites.pods.api.channels import PROTOCOL, STATUS, STDOUT, Channels
 
 NUM_BYTES = 8 * 2**20
 _HEARTBEAT_S = 20.0
@@ -99,7 +99,7 @@ async def _back(api: Any, where: dict[str, str], limit_s: float) -> float:
 async def _opened(
     api: Any, where: dict[str, str], command: Sequence[str], *, takes_input: bool
 ) -> AsyncIterator[tuple[Channels, bool]]:
-    """A command's channels, and whether they go by SPDY: as `medweave_connectors.pods.execution` opens them for much data."""
+    """A command's channels, and whether they go by SPDY: as `sites.pods.exec.execution` opens them for much data."""
     words = {**where, "command": list(command), "stdin": takes_input, "stdout": True, "stderr": True, "tty": False}
     words["_preload_content"] = False
     channels: Channels

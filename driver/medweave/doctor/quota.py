@@ -10,7 +10,7 @@ from kubernetes.utils.quantity import parse_quantity
 from medweave.doctor.hop import Health, Hop
 from medweave.doctor.rights import of_kinds
 from medweave.doctor.storage import classes_of
-from medweave.doctor.trial import templates
+from medweave.doctor.trial_pods import templates
 
 NAME = "quota"
 NEAR = 0.9

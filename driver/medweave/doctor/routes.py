@@ -11,15 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from medweave.doctor.grounds import Ground, Opened, Pods
+from medweave.doctor.connection import Closed
 from medweave.doctor.hop import Health, Hop
-from medweave.doctor.way import Closed
-from medweave_connectors.transfer.bucket.depot import Depot
-from medweave_connectors.transfer.bucket.settings import Bucket, read_bucket
-from medweave_connectors.transfer.direct.carry import Broke, Half, Listener, Unreached, carry
-from medweave_connectors.transfer.direct.commands import PORTS
-from medweave_connectors.transfer.direct.ends import End
-from medweave_steps.contracts.errors import UsageError
+from medweave.doctor.probe_host import Ground, Opened, Pods
+from medweave_connectors.transfer.routes.bucket.depot import Depot
+from medweave_connectors.transfer.routes.bucket.settings import Bucket, read_bucket
+from medweave_connectors.transfer.routes.direct.carry import Broke, Half, Listener, Unreached, carry
+from medweave_connectors.transfer.routes.direct.commands import PORTS
+from medweave_connectors.transfer.routes.direct.endpoints import End
+from medweave_core.errors import UsageError
 
 NAME, BUCKET = "route", "bucket"
 NUM_BYTES = 8 * 2**20

@@ -9,7 +9,7 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from medweave.doctor.hop import Health, Hop
-from medweave.doctor.trial import templates
+from medweave.doctor.trial_pods import templates
 
 _KIND = "PersistentVolumeClaim"
 _DEFAULT = "storageclass.kubernetes.io/is-default-class"

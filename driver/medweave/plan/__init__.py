@@ -6,11 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from medweave.bind import add_place_options, fit
-from medweave.files import write_atomically
-from medweave_connectors.documents import not_installed
-from medweave_connectors.lines import shown
-from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave.placement.bind import add_place_options, fit
+from medweave.project.files import write_atomically
+from medweave_core.documents.line_numbers import shown
+from medweave_core.documents.yaml_documents import not_installed
+from medweave_core.errors import UsageError, UserInputError
 
 FORMATS = ("text", "json", "svg")
 RUNS = Path("runs")
@@ -40,11 +40,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(namespace: argparse.Namespace) -> int:
     """Prints the plan; returns the exit code."""
     try:
-        from medweave.plan.make import make_plan
-        from medweave.plan.past import read_past
+        from medweave.plan.past_runs import read_past
         from medweave.plan.picture import picture_of
+        from medweave.plan.planner import make_plan
         from medweave.plan.text import text_of
-        from medweave_steps.contracts.codec import dumps
+        from medweave_core.contracts.codec import dumps
     except ImportError as error:
         raise not_installed(error) from error
     fitted = fit(namespace.workflow, namespace.site, namespace.job, namespace.role)

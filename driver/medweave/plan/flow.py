@@ -6,12 +6,12 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from medweave.carried import runs
-from medweave.pipelines import Pipeline, Step
+from medweave.placement.declared_classes import runs
 from medweave.plan.document import Way
-from medweave_connectors.lines import shown
-from medweave_connectors.transfer.direct.commands import PORTS
-from medweave_steps.contracts.errors import UserInputError
+from medweave.project.workflows import Pipeline, Step
+from medweave_connectors.transfer.routes.direct.commands import PORTS
+from medweave_core.documents.line_numbers import shown
+from medweave_core.errors import UserInputError
 
 RESULTS = "results"
 HERE = None  # the machine that drives the run

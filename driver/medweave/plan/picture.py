@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from html import escape
 
 from medweave import DRIVER_TYPE
-from medweave.arrows import PORT, TRACK, Box, Route, cut, drawn, routes, spread
 from medweave.plan.document import Input, Item, Move, Plan, PlannedStep
 from medweave.plan.flow import HERE, RESULTS
 from medweave.plan.text import figures_text, nearest, place_name, reuse_text, size
-from medweave.timeline import short_duration
+from medweave.report.arrows import PORT, TRACK, Box, Route, cut, drawn, routes, spread
+from medweave.report.timeline import short_duration
 
 WIDTH, HEIGHT, ROW = 190.0, 44.0, 62.0  # of a box; from one row to the next
 MARGIN, BEHIND = 18.0, 5.0  # around all; from a box to one behind it

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from medweave.pipelines import Step
 from medweave.plan.flow import Flow
+from medweave.project.workflows import Step
 from medweave.validate.edges import sources_of
-from medweave_connectors.cwl_types import named
+from medweave_core.documents.cwl_types import named
 
 _SAME = "$(self)"
 _BESIDE = ("secondaryFiles", "loadContents", "loadListing", "streamable")

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from medweave.plan.document import Asked, Problem
-from medweave.sites import Place
+from medweave.project.sites import Place
 from medweave.validate.caps import asks, caps
 from medweave.validate.source import Source
-from medweave_connectors.cwl_types import required
-from medweave_connectors.requests import full_name, read_hints
-from medweave_connectors.slurm.service import minutes_of
+from medweave_connectors.jobs.job_requests import full_name, read_hints
+from medweave_connectors.sites.slurm.service import minutes_of
+from medweave_core.documents.cwl_types import required
 
 _UNITS: Mapping[str, Literal["cores", "MiB", "GPUs"]] = {"cores": "cores", "memory": "MiB", "GPUs": "GPUs"}
 

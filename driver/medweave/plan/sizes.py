@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medweave.near_files import gone
-from medweave_connectors.file_locations import path_of, place_key
-from medweave_connectors.lines import FieldPath
+from medweave.project.near_files import gone
+from medweave_core.documents.file_locations import path_of, place_key
+from medweave_core.documents.line_numbers import FieldPath
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
 from medweave import DRIVER_TYPE
-from medweave.cost import amount_text
-from medweave.energy import Model
 from medweave.plan.document import Asked, Figures, Holding, Input, Item, Move, Plan, PlannedStep, Reuse
-from medweave.timeline import short_duration
-from medweave_steps.contracts.energy import spelled
+from medweave.report.cost import amount_text
+from medweave.report.energy import Model
+from medweave.report.timeline import short_duration
+from medweave_core.contracts.energy import spelled
 
 WIDTH = 110
 HERE = "this machine"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from medweave_connectors.documents import not_installed
+from medweave_core.documents.yaml_documents import not_installed
 
 ACTIONS = ("create", "list", "pause", "resume", "remove", "run", "receive")
 DESCRIPTION = (

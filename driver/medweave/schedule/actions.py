@@ -6,14 +6,14 @@ import argparse
 import json
 from pathlib import Path
 
-from medweave.schedule import kept
+from medweave.schedule import registry
 from medweave.schedule.document import Schedule, read_schedule
-from medweave.schedule.firing import fire, say
-from medweave.schedule.memory import secret_of
-from medweave.schedule.places import Place, place_of
+from medweave.schedule.hosts import Place, place_of
+from medweave.schedule.state import secret_of
+from medweave.schedule.tick import fire, say
 from medweave.schedule.watching import received_in
-from medweave_connectors.field_faults import fault_at
-from medweave_steps.contracts.errors import UsageError
+from medweave_core.documents.field_errors import fault_at
+from medweave_core.errors import UsageError
 
 
 def do(namespace: argparse.Namespace) -> int:
@@ -43,15 +43,15 @@ def do(namespace: argparse.Namespace) -> int:
 
 
 def _change(action: str, named: Path) -> int:
-    file = named if action == "create" else kept.file_of(str(named))
+    file = named if action == "create" else registry.file_of(str(named))
     schedule = read_schedule(file)
     place: Place = place_of(schedule)
     if action == "create":
         told = place.create()
-        kept.keep(schedule)
+        registry.keep(schedule)
     elif action == "remove":
         told = place.remove()
-        kept.forget(schedule.name)
+        registry.forget(schedule.name)
     else:
         place.pause(paused=action == "pause")
         told = "is paused; a run that goes on is not touched" if action == "pause" else "goes on"
@@ -78,10 +78,10 @@ def _receive(schedule: Schedule, folder: Path) -> int:
 
 
 def _list(*, as_json: bool) -> int:
-    rows = [kept.row(name, file) for name, file in kept.all_of_them().items()]
+    rows = [registry.row(name, file) for name, file in registry.all_of_them().items()]
     if as_json:
         print(json.dumps(rows, indent=2))
     else:
-        for line in kept.table(rows):
+        for line in registry.table(rows):
             print(line)
     return 0

@@ -10,8 +10,8 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from medweave_connectors.lines import shown
-from medweave_steps.contracts.errors import UserInputError
+from medweave_core.documents.line_numbers import shown
+from medweave_core.errors import UserInputError
 
 MOST_BYTES = 700_000  # in base64 below what a ConfigMap takes, 1 MiB, and what Helm's own record of the release does
 

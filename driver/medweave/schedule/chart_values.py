@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from medweave.schedule.document import Schedule
-from medweave_connectors.field_faults import fault_at
+from medweave_core.documents.field_errors import fault_at
 
 POLICIES = {"forbid": "Forbid", "replace": "Replace", "allow": "Allow"}
 LEAST_DEADLINE_S = 10  # the CronJob controller looks every 10 s

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave.deployments import connector_schemas
-from medweave_connectors.documents import read_mapping
-from medweave_connectors.file_locations import path_of_reference
-from medweave_connectors.placement.bindings import our_deployments
+from medweave.project.deployments import connector_schemas
+from medweave_core.documents.file_locations import path_of_reference
+from medweave_core.documents.streamflow_bindings import our_deployments
+from medweave_core.documents.yaml_documents import read_mapping
 
 NAMED_IN_CWL = ("run", "$import", "$include", "$mixin")
 OF_THE_MACHINE = ("kubeconfig", "sshKey", "sshKeyPassphraseFile", "knownHosts")  # keys stay where they are

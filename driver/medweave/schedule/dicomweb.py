@@ -12,9 +12,9 @@ import requests
 from dicomweb_client import DICOMwebClient
 
 from medweave.schedule.studies import Study
-from medweave_connectors.lines import Where
-from medweave_connectors.placement.paths import expand
-from medweave_steps.contracts.errors import TryAgainError
+from medweave_core.documents.line_numbers import Where
+from medweave_core.documents.streamflow_paths import expand
+from medweave_core.errors import TryAgainError
 
 STUDY_UID, NUM_INSTANCES = "0020000D", "00201208"
 AS_STORED = (("application/dicom", "*"),)

@@ -11,12 +11,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from medweave.near_files import near
+from medweave.project.near_files import near
 from medweave.schedule.calendar import fault_of_times
-from medweave_connectors.closest import closest
-from medweave_connectors.documents import read_mapping
-from medweave_connectors.field_faults import FieldFault, fault_at, faults
-from medweave_connectors.lines import shown
+from medweave_core.documents.closest_match import closest
+from medweave_core.documents.field_errors import FieldFault, fault_at, faults
+from medweave_core.documents.line_numbers import shown
+from medweave_core.documents.yaml_documents import read_mapping
 
 WHAT = "file of a schedule"
 SOURCES = ("folder", "dicomweb", "receive")

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from medweave.schedule.definition import definition_files, job_file
-from medweave_connectors.documents import read_mapping
-from medweave_connectors.file_locations import path_of, place_key
-from medweave_connectors.reuse.content import Contents
-from medweave_connectors.reuse.key import described, key_of
+from medweave_connectors.cache.content import Contents
+from medweave_connectors.cache.key import described, key_of
+from medweave_core.documents.file_locations import path_of, place_key
+from medweave_core.documents.yaml_documents import read_mapping
 
 DEFINITION, INPUT = "definition", "input "
 

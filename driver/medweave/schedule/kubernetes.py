@@ -22,11 +22,11 @@ from medweave.schedule.definition import definition_files
 from medweave.schedule.document import WHAT, Schedule
 from medweave.schedule.in_pod import lines_of
 from medweave.schedule.rights import rights_of, rules_of
-from medweave_connectors.documents import read_mapping
-from medweave_connectors.field_faults import fault_at
-from medweave_connectors.helm.commands import Access, Chart, failure, install, listed, uninstall
-from medweave_connectors.lines import shown
-from medweave_steps.contracts.errors import BackendMissingError, UserInputError
+from medweave_connectors.sites.helm.commands import Access, Chart, failure, install, listed, uninstall
+from medweave_core.documents.field_errors import fault_at
+from medweave_core.documents.line_numbers import shown
+from medweave_core.documents.yaml_documents import read_mapping
+from medweave_core.errors import BackendMissingError, UserInputError
 
 CHART = Path("helm/runner")
 TIMEOUT_S = 120

@@ -17,7 +17,7 @@ from pynetdicom.presentation import PresentationContext
 from pynetdicom.sop_class import Verification
 
 from medweave.schedule.studies import NAME_CHARACTERS
-from medweave_steps.contracts.errors import UserInputError
+from medweave_core.errors import UserInputError
 
 SUCCESS, OUT_OF_RESOURCES, NOT_UNDERSTOOD = 0x0000, 0xA700, 0xC000
 SYNTAXES = [

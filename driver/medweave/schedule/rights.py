@@ -10,10 +10,10 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]  # comes with StreamFlow
 
 from medweave.doctor.rights import FILES, HELM, JOBS, PODS, Right, of_kinds
-from medweave_connectors.documents import read_mapping
-from medweave_connectors.field_faults import fault_at
-from medweave_connectors.lines import shown
-from medweave_connectors.placement.bindings import our_deployments
+from medweave_core.documents.field_errors import fault_at
+from medweave_core.documents.line_numbers import shown
+from medweave_core.documents.streamflow_bindings import our_deployments
+from medweave_core.documents.yaml_documents import read_mapping
 
 _KIND = re.compile(r"^apiVersion: (\S+)\s+kind: (\w+)", re.MULTILINE)
 

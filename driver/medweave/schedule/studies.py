@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from medweave_connectors.reuse.content import Contents, tree
-from medweave_connectors.reuse.key import key_of
+from medweave_connectors.cache.content import Contents, tree
+from medweave_connectors.cache.key import key_of
 
 NAME_CHARACTERS = 16
 SUFFIXES = (".dcm", ".nii", ".nii.gz")

@@ -9,11 +9,11 @@ from typing import Any
 from medweave.schedule.definition import job_file
 from medweave.schedule.document import Schedule
 from medweave.schedule.studies import Found, ReceivedFolder, Source, Study, WatchedFolder, find, take_in
-from medweave_connectors.documents import read_mapping
-from medweave_connectors.field_faults import fault_at
-from medweave_connectors.file_locations import path_of
-from medweave_connectors.lines import Where, shown
-from medweave_connectors.reuse.content import Contents
+from medweave_connectors.cache.content import Contents
+from medweave_core.documents.field_errors import fault_at
+from medweave_core.documents.file_locations import path_of
+from medweave_core.documents.line_numbers import Where, shown
+from medweave_core.documents.yaml_documents import read_mapping
 
 
 class Watching:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from medweave_connectors.documents import not_installed
+from medweave_core.documents.yaml_documents import not_installed
 
 DESCRIPTION = (
     "Looks for mistakes in CWL workflows, StreamFlow files, site files, roles, job files, charts and images, and for secrets and\n"
@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(namespace: argparse.Namespace) -> int:
     """Prints what is wrong; returns the exit code."""
-    from medweave.files import write_atomically
+    from medweave.project.files import write_atomically
     from medweave.validate.formats import render
 
     try:

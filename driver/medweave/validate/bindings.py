@@ -8,24 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medweave.bind import bind
-from medweave.deployments import part_schemas
-from medweave.near_files import expected_path, near
-from medweave.schema import streamflow_schema
-from medweave.sites import SITES
+from medweave.cli.schema import streamflow_schema
+from medweave.placement.bind import bind
+from medweave.project.deployments import part_schemas
+from medweave.project.near_files import expected_path, near
+from medweave.project.sites import SITES
 from medweave.validate.findings import Finding, one_of
 from medweave.validate.images import check_containers
 from medweave.validate.places import check_deployments, services_of, told, tools_of
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source
-from medweave_connectors.closest import closest
-from medweave_connectors.cwl_types import named
-from medweave_connectors.field_faults import FieldFault, faults
-from medweave_connectors.file_locations import document_of
-from medweave_connectors.lines import FieldPath
-from medweave_connectors.placement.bindings import OUR_TYPES, our_deployments, targets
-from medweave_connectors.placement.data_rules import too_sensitive
-from medweave_steps.contracts.errors import StepError
+from medweave_connectors.policy.data_rules import too_sensitive
+from medweave_core.documents.closest_match import closest
+from medweave_core.documents.cwl_types import named
+from medweave_core.documents.field_errors import FieldFault, faults
+from medweave_core.documents.file_locations import document_of
+from medweave_core.documents.line_numbers import FieldPath
+from medweave_core.documents.streamflow_bindings import OUR_TYPES, our_deployments, targets
+from medweave_core.errors import StepError
 
 HEADER = "#   medweave bind "
 FOLDER = ", in the folder "

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from medweave.pipelines import Pipeline
+from medweave.project.workflows import Pipeline
 from medweave.validate.findings import Finding
 from medweave.validate.places import tools_of
 from medweave.validate.quantities import quantity
 from medweave.validate.repository import Repository
 from medweave.validate.site_files import has_roles
 from medweave.validate.source import Source
-from medweave_connectors.cwl_types import required
-from medweave_connectors.lines import FieldPath, shown, spelled
-from medweave_connectors.requests import NAMESPACE, full_name
+from medweave_connectors.jobs.job_requests import NAMESPACE, full_name
+from medweave_core.documents.cwl_types import required
+from medweave_core.documents.line_numbers import FieldPath, shown, spelled
 
 GPUS = f"{NAMESPACE}GPURequest"
 MIB = 2**20

@@ -15,9 +15,9 @@ from medweave.validate.places import chart_of, told
 from medweave.validate.quantities import above_limits
 from medweave.validate.repository import CHART_FILE, Repository
 from medweave.validate.source import Source, no_json
-from medweave_connectors.field_faults import faults
-from medweave_connectors.lines import FieldPath
-from medweave_steps.contracts.errors import BackendMissingError
+from medweave_core.documents.field_errors import faults
+from medweave_core.documents.line_numbers import FieldPath
+from medweave_core.errors import BackendMissingError
 
 SCHEMA_FILE, VALUES_FILE = "values.schema.json", "values.yaml"
 NEEDED = ("apiVersion", "name", "version")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from medweave.pipelines import ROLES_FILE
+from medweave.project.workflows import ROLES_FILE
 from medweave.schedule.document import faults_of_schedule
 from medweave.validate.bindings import check_bindings, check_current, check_structure, generated, origin_of
 from medweave.validate.caps import Excesses
@@ -38,7 +38,7 @@ from medweave.validate.site_files import (
 )
 from medweave.validate.source import Source, read
 from medweave.validate.verbs import check_verb
-from medweave_connectors.cwl_types import named
+from medweave_core.documents.cwl_types import named
 
 
 class Found:

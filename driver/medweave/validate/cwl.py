@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from medweave.cwl_shape import CWL_SHAPE
 from medweave.validate.expressions import (
     check_ends,
     check_fields,
@@ -21,12 +20,13 @@ from medweave.validate.findings import Finding, of_fault, one_of
 from medweave.validate.repository import CWL_CLASSES
 from medweave.validate.source import Source
 from medweave.validate.tools import check_hints, check_outputs, check_positions
-from medweave_connectors.closest import closest
-from medweave_connectors.cwl_types import BadType, named, of_value, parse, required, spelled_type, type_of
-from medweave_connectors.field_faults import faults
-from medweave_connectors.file_locations import path_of_reference
-from medweave_connectors.lines import FieldPath
-from medweave_connectors.quick_yaml import commented
+from medweave_core.documents.closest_match import closest
+from medweave_core.documents.cwl_shape import CWL_SHAPE
+from medweave_core.documents.cwl_types import BadType, named, of_value, parse, required, spelled_type, type_of
+from medweave_core.documents.fast_yaml import commented
+from medweave_core.documents.field_errors import faults
+from medweave_core.documents.file_locations import path_of_reference
+from medweave_core.documents.line_numbers import FieldPath
 
 REQUIREMENTS = (
     "InlineJavascriptRequirement", "SchemaDefRequirement", "LoadListingRequirement", "DockerRequirement", "SoftwareRequirement",

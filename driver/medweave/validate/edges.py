@@ -12,9 +12,19 @@ from medweave.validate.findings import Finding, one_of
 from medweave.validate.merges import NULL, joined
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source
-from medweave_connectors.closest import closest
-from medweave_connectors.cwl_types import Array, Type, fits, may_fit, named, of_value, required, spelled_type, type_of
-from medweave_connectors.lines import FieldPath
+from medweave_core.documents.closest_match import closest
+from medweave_core.documents.cwl_types import (
+    Array,
+    Type,
+    fits,
+    may_fit,
+    named,
+    of_value,
+    required,
+    spelled_type,
+    type_of,
+)
+from medweave_core.documents.line_numbers import FieldPath
 
 FEATURES = {
     "scatter": "ScatterFeatureRequirement",

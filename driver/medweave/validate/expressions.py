@@ -8,9 +8,9 @@ from typing import Any
 
 from medweave.validate.findings import Finding, one_of
 from medweave.validate.source import Source
-from medweave_connectors.closest import closest
-from medweave_connectors.cwl_types import Type
-from medweave_connectors.lines import FieldPath
+from medweave_core.documents.closest_match import closest
+from medweave_core.documents.cwl_types import Type
+from medweave_core.documents.line_numbers import FieldPath
 
 _READ = re.compile(r"\binputs\.(\w+)|\binputs\[[\"'](\w+)[\"']\]")
 _ROOT = re.compile(r"(?<!\\)\$\(\s*([A-Za-z_]\w*)(?=\s*[.\[)])")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-from medweave_connectors.field_faults import FieldFault
-from medweave_connectors.lines import FieldPath, shown, spelled
+from medweave_core.documents.field_errors import FieldFault
+from medweave_core.documents.line_numbers import FieldPath, shown, spelled
 
 
 class Severity(IntEnum):

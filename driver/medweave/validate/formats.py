@@ -10,7 +10,7 @@ from typing import Any
 
 from medweave import __version__
 from medweave.validate.findings import ERROR, RULES, Finding
-from medweave_connectors.lines import shown
+from medweave_core.documents.line_numbers import shown
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 

@@ -11,9 +11,9 @@ from typing import Any
 from medweave import __version__
 from medweave.validate.findings import Finding
 from medweave.validate.source import Source
-from medweave_connectors.cwl_types import named, required
-from medweave_connectors.lines import FieldPath
-from medweave_connectors.placement.containers import DOCKER_REQUIREMENT, image_of, refusal
+from medweave_core.documents.cwl_types import named, required
+from medweave_core.documents.docker_requirement import DOCKER_REQUIREMENT, image_of, refusal
+from medweave_core.documents.line_numbers import FieldPath
 
 MOVING = (
     "latest",

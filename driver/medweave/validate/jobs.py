@@ -9,20 +9,20 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave.bound_file import EDITOR_LINE
-from medweave.near_files import gone, near
+from medweave.placement.bound_file import EDITOR_LINE
+from medweave.project.near_files import gone, near
 from medweave.validate.bindings import JOBS, generated, origin_of
 from medweave.validate.cwl import formats_of
 from medweave.validate.findings import Finding, one_of
 from medweave.validate.repository import Repository, ignored
 from medweave.validate.secrets import MOST_BYTES
 from medweave.validate.source import Source, no_json
-from medweave_connectors.closest import closest
-from medweave_connectors.cwl_types import named
-from medweave_connectors.file_locations import path_of, place_key
-from medweave_connectors.job_values import missing_inputs, mistyped_inputs, unknown_inputs
-from medweave_connectors.lines import FieldPath
-from medweave_connectors.secondary_files import missing_secondary_files
+from medweave_core.documents.closest_match import closest
+from medweave_core.documents.cwl_types import named
+from medweave_core.documents.file_locations import path_of, place_key
+from medweave_core.documents.job_values import missing_inputs, mistyped_inputs, unknown_inputs
+from medweave_core.documents.line_numbers import FieldPath
+from medweave_core.documents.secondary_files import missing_secondary_files
 
 PLACES = ("path", "location", "contents", "listing")  # one of these says what a file or a folder is
 FILE_KEYS = {

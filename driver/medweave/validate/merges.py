@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from medweave_connectors.cwl_types import Array, Type
+from medweave_core.documents.cwl_types import Array, Type
 
 NULL: Type = frozenset(["null"])
 

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave.bound_file import PATH_FORMAT
-from medweave.deployments import connector_schemas, faults_of_deployments
-from medweave.near_files import expected_path, near
+from medweave.placement.bound_file import PATH_FORMAT
+from medweave.project.deployments import connector_schemas, faults_of_deployments
+from medweave.project.near_files import expected_path, near
 from medweave.validate.findings import Finding, of_fault, one_of
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source, read
-from medweave_connectors.closest import closest
-from medweave_connectors.field_faults import FieldFault
-from medweave_connectors.lines import FieldPath
+from medweave_core.documents.closest_match import closest
+from medweave_core.documents.field_errors import FieldFault
+from medweave_core.documents.line_numbers import FieldPath
 
 STOCK = (
     "docker", "docker-compose", "flux", "helm", "helm3", "helm4", "kubernetes", "local", "pbs", "singularity", "slurm", "ssh",
@@ -135,7 +135,7 @@ def tools_of(workflow: Source, repository: Repository, outer: frozenset[Path] = 
         outer: files of the workflows around it, which are not entered again.
     """
     from medweave.validate.cwl import path_of_run
-    from medweave_connectors.cwl_types import named
+    from medweave_core.documents.cwl_types import named
 
     found: dict[str, Source] = {}
     for name, step in named(workflow.data.get("steps")).items():

@@ -12,7 +12,7 @@ from medweave.validate.cwl import path_of_run
 from medweave.validate.findings import Finding
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source
-from medweave_connectors.cwl_types import named
+from medweave_core.documents.cwl_types import named
 
 RULE = "cwltool"
 _PLACED = re.compile(r"(?P<file>\S.*?\.cwl):(?P<line>\d+):(?P<column>\d+):\s*(?P<text>.*)")

@@ -11,16 +11,16 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any
 
-from medweave.near_files import near
-from medweave.pipelines import ROLES_FILE
+from medweave.cli.schema import streamflow_schema
+from medweave.project.near_files import near
+from medweave.project.sites import schema as site_schema
+from medweave.project.workflows import ROLES_FILE
 from medweave.schedule.document import schema as schedule_schema
-from medweave.schema import streamflow_schema
-from medweave.sites import schema as site_schema
 from medweave.validate.findings import Finding
 from medweave.validate.source import Source, read
-from medweave_connectors.documents import remember
-from medweave_connectors.lines import shown
-from medweave_steps.contracts.errors import UsageError
+from medweave_core.documents.line_numbers import shown
+from medweave_core.documents.yaml_documents import remember
+from medweave_core.errors import UsageError
 
 IGNORE_FILE = ".medweave-ignore"
 CWL_CLASSES = ("Workflow", "CommandLineTool", "ExpressionTool", "Operation")

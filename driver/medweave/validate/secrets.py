@@ -10,7 +10,7 @@ from typing import Any
 from medweave.validate.findings import Finding
 from medweave.validate.images import RECIPES
 from medweave.validate.source import Source
-from medweave_connectors.lines import FieldPath
+from medweave_core.documents.line_numbers import FieldPath
 
 MOST_BYTES = 1 << 20
 EXPECTED = "a variable (${NAME}), a file that is not kept here, or a Secret of the cluster"

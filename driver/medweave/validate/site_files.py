@@ -7,17 +7,17 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave.data_rules import held_at
-from medweave.pipelines import ROLES_SHAPE, Pipeline, read_pipeline
-from medweave.sites import OF_GATE, faults_of_site, read_site, role_names
+from medweave.placement.data_rules import held_at
+from medweave.project.sites import OF_GATE, faults_of_site, read_site, role_names
+from medweave.project.workflows import ROLES_SHAPE, Pipeline, read_pipeline
 from medweave.validate.findings import Finding, one_of
 from medweave.validate.places import check_types_and_files, services_of, told
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source
-from medweave_connectors.closest import closest
-from medweave_connectors.cwl_types import named
-from medweave_connectors.field_faults import FieldFault, faults
-from medweave_steps.contracts.errors import StepError
+from medweave_core.documents.closest_match import closest
+from medweave_core.documents.cwl_types import named
+from medweave_core.documents.field_errors import FieldFault, faults
+from medweave_core.errors import StepError
 
 
 def check_site(source: Source) -> list[Finding]:

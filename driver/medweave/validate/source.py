@@ -11,9 +11,9 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from medweave.validate.findings import Finding
-from medweave_connectors.documents import with_whole_characters
-from medweave_connectors.lines import FieldPath, below, position
-from medweave_connectors.quick_yaml import Loader, scalar
+from medweave_core.documents.fast_yaml import Loader, scalar
+from medweave_core.documents.line_numbers import FieldPath, below, position
+from medweave_core.documents.yaml_documents import with_whole_characters
 
 _LINE = 80  # characters of a line that are shown
 

@@ -8,11 +8,11 @@ from typing import Any
 from medweave.validate.expressions import is_expression
 from medweave.validate.findings import Finding, one_of
 from medweave.validate.source import Source
-from medweave_connectors.closest import closest
-from medweave_connectors.cwl_types import named, required, type_of
-from medweave_connectors.lines import FieldPath
-from medweave_connectors.requests import HINT_KEYS, NAMESPACE, full_name, read_hints
-from medweave_steps.contracts.errors import UsageError
+from medweave_connectors.jobs.job_requests import HINT_KEYS, NAMESPACE, full_name, read_hints
+from medweave_core.documents.closest_match import closest
+from medweave_core.documents.cwl_types import named, required, type_of
+from medweave_core.documents.line_numbers import FieldPath
+from medweave_core.errors import UsageError
 
 STREAMS = ("stdout", "stderr")
 BY_ITSELF = "cwl.output.json"  # in which a program may say by itself where its outputs are

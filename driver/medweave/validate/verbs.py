@@ -7,9 +7,9 @@ from typing import Any
 
 from medweave.validate.findings import Finding, one_of
 from medweave.validate.source import Source
-from medweave_connectors.closest import closest
-from medweave_connectors.cwl_types import named
-from medweave_connectors.lines import FieldPath
+from medweave_core.documents.closest_match import closest
+from medweave_core.documents.cwl_types import named
+from medweave_core.documents.line_numbers import FieldPath
 from medweave_steps.cli import VERBS, build_parser, load_verb
 
 PROGRAM = "medweave-step"

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from medweave_core.contracts.labels import Label, only_label
+from medweave_core.contracts.model import InputContract, ModelCard, Postprocessing
+from medweave_core.contracts.volume import Triple, Triple_mm
+from medweave_core.errors import UsageError, UserInputError
 from medweave_steps import __version__
 from medweave_steps.bundle.contract import BundleContract, read_contract_of
-from medweave_steps.contracts.errors import UsageError, UserInputError
-from medweave_steps.contracts.labels import Label, only_label
-from medweave_steps.contracts.model import InputContract, ModelCard, Postprocessing
-from medweave_steps.contracts.volume import Triple, Triple_mm
+from medweave_steps.io.cohort.labels import parse_labels, read_labels
 from medweave_steps.io.hashing import sha256_of_file
-from medweave_steps.io.labels import parse_labels, read_labels
-from medweave_steps.io.model_folder import BUNDLE_WEIGHTS_FILE, card_sha256, write_card
+from medweave_steps.io.model.folder import BUNDLE_WEIGHTS_FILE, card_sha256, write_card
 from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
@@ -69,8 +69,8 @@ def run(config: BundleConfig, context: StepContext) -> Mapping[str, Any]:
     """Reads the Bundle's documents as data, tries its network, and writes a model folder."""
     from medweave_steps.bundle.documents import open_bundle, read_architecture
     from medweave_steps.bundle.probe import probe
-    from medweave_steps.io.bundle_files import write_bundle_configs
-    from medweave_steps.io.network import build_network, check_weights, save_weights
+    from medweave_steps.io.model.bundle_files import write_bundle_configs
+    from medweave_steps.io.model.network import build_network, check_weights, save_weights
 
     require("torch", extra="export").set_num_threads(context.num_threads)
     documents = open_bundle(config.bundle)

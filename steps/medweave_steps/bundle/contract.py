@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from medweave_core.errors import UserInputError
 from medweave_steps.bundle.documents import BundleDocuments, NotPlainError, short_name
-from medweave_steps.contracts.errors import UserInputError
 
 # Transforms that change neither the values nor the grid that the network sees.
 _HARMLESS = frozenset({

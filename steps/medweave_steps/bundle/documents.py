@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.io.model_folder import METADATA_FILE
+from medweave_core.errors import UserInputError
+from medweave_steps.io.model.folder import METADATA_FILE
 from medweave_steps.runtime.imports import require
 
 _CONFIG_FILES = tuple(f"configs/inference.{suffix}" for suffix in ("json", "yaml", "yml"))

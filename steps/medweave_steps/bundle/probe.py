@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.volume import Triple
+from medweave_core.contracts.volume import Triple
+from medweave_core.errors import UserInputError
 from medweave_steps.runtime.imports import require
 
 _MULTIPLES = (1, 2, 4, 8, 16, 32)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from medweave_steps.io.dicom_planes import ACQUISITION_ATTRIBUTES, Plane
-from medweave_steps.io.dicom_series import SeriesName
+from medweave_steps.io.dicom.planes import ACQUISITION_ATTRIBUTES, Plane
+from medweave_steps.io.dicom.series import SeriesName
 
 # One volume has one value of these: blocks are separate volumes, too.
 _CONSTANT = {

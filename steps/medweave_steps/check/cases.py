@@ -9,23 +9,23 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from medweave_core.contracts.cohort import CaseEntry, Finding
+from medweave_core.contracts.labels import Label, LabelMerge, shown
+from medweave_core.contracts.volume import CT_CHANNELS
 from medweave_steps.check.acquisitions import check_one_acquisition
 from medweave_steps.check.hounsfield import check_hounsfield, check_range
-from medweave_steps.contracts.cohort import CaseEntry, Finding
-from medweave_steps.contracts.labels import Label, LabelMerge, shown
-from medweave_steps.contracts.volume import CT_CHANNELS
-from medweave_steps.io import dicom_pixels
-from medweave_steps.io.dicom_header import Plane
-from medweave_steps.io.dicom_series import DicomVolume, SeriesName, assemble, is_stack
-from medweave_steps.io.dicom_uids import reference_problem
+from medweave_steps.io.cohort.discovery import FoundSeries, is_reformat, patient_key_of
+from medweave_steps.io.cohort.findings import FindingError, notice
+from medweave_steps.io.cohort.ground_truth import read_dicom_segmentation, read_nifti_mask
+from medweave_steps.io.cohort.patients import joined_issuer
+from medweave_steps.io.cohort.source import pixel_refusal
+from medweave_steps.io.dicom import pixels
+from medweave_steps.io.dicom.header import Plane
+from medweave_steps.io.dicom.series import DicomVolume, SeriesName, assemble, is_stack
+from medweave_steps.io.dicom.uids import reference_problem
 from medweave_steps.io.digest import digest_of_series, read_content
-from medweave_steps.io.discovery import FoundSeries, is_reformat, patient_key_of
-from medweave_steps.io.findings import FindingError, notice
 from medweave_steps.io.geometry import FloatArray
-from medweave_steps.io.ground_truth import read_dicom_segmentation, read_nifti_mask
-from medweave_steps.io.nifti import open_nifti
-from medweave_steps.io.patients import joined_issuer
-from medweave_steps.io.source import pixel_refusal
+from medweave_steps.io.nifti.volume import open_nifti
 from medweave_steps.metrics.components import connected_components
 
 NO_AIR_HU = (
@@ -243,11 +243,11 @@ def _check_pixels(
     middle = planes[len(planes) // 2]
     try:
         for layout in {plane.layout for plane in planes}:
-            dicom_pixels.check_decodable(layout)
-        ranges = dicom_pixels.locate(cohort, planes)
+            pixels.check_decodable(layout)
+        ranges = pixels.locate(cohort, planes)
         content = digest_of_series(cohort, planes, ranges, volume.grid, num_threads=num_threads)
-        _check_air(next(dicom_pixels.iterate(cohort, [middle], num_workers=1)), result)
-    except dicom_pixels.PixelError as error:
+        _check_air(next(pixels.iterate(cohort, [middle], num_workers=1)), result)
+    except pixels.PixelError as error:
         raise pixel_refusal(name, error) from error
     except EOFError as error:
         raise name.refuse(

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+from medweave_core.contracts.cohort import CohortIndex, Finding
+from medweave_core.contracts.labels import Label
+from medweave_core.contracts.volume import CT_CHANNELS
+from medweave_core.errors import UserInputError
 from medweave_steps.check.cases import Examined, MaskRules, NiftiCase, examine_dicom, examine_nifti
 from medweave_steps.check.labels import (
     NO_LABEL_OPTIONS,
@@ -20,11 +24,8 @@ from medweave_steps.check.labels import (
     segment_labels,
 )
 from medweave_steps.check.splits import find_leaks, join_same_scans, read_splits
-from medweave_steps.contracts.cohort import CohortIndex, Finding
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.labels import Label
-from medweave_steps.contracts.volume import CT_CHANNELS
-from medweave_steps.io.cohort_files import (
+from medweave_steps.io.cohort.discovery import FoundDicom, case_id_of_path, discover_dicom, walk
+from medweave_steps.io.cohort.files import (
     CARD_FILE,
     DATASET_FILE,
     DEIDENTIFIED,
@@ -33,14 +34,13 @@ from medweave_steps.io.cohort_files import (
     declared_channels,
     listed_volumes,
 )
-from medweave_steps.io.dicom_series import SeriesName
-from medweave_steps.io.discovery import FoundDicom, case_id_of_path, discover_dicom, walk
-from medweave_steps.io.findings import FindingError, notice, refuse
-from medweave_steps.io.foreign_layouts import dataset_as_msd, find_unread_files, refuse_foreign_layout
-from medweave_steps.io.labels import parse_labels
-from medweave_steps.io.nifti import is_nifti
-from medweave_steps.io.pairing import pair_masks
-from medweave_steps.io.prepared import INDEX_FILE
+from medweave_steps.io.cohort.findings import FindingError, notice, refuse
+from medweave_steps.io.cohort.foreign_layouts import dataset_as_msd, find_unread_files, refuse_foreign_layout
+from medweave_steps.io.cohort.labels import parse_labels
+from medweave_steps.io.cohort.prepared import INDEX_FILE
+from medweave_steps.io.dicom.series import SeriesName
+from medweave_steps.io.nifti.pairing import pair_masks
+from medweave_steps.io.nifti.volume import is_nifti
 from medweave_steps.runtime.verb import REPORT_NAME, StepContext
 
 Layout = Literal["dicom", "nifti", "msd"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.errors import UsageError
+from medweave_core.contracts import codec
+from medweave_core.errors import UsageError
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
 
@@ -50,7 +50,7 @@ def run(config: CheckConfig, context: StepContext) -> Mapping[str, Any]:
     from medweave_steps.check.cohort import check_cohort
     from medweave_steps.check.labels import LabelOptions
     from medweave_steps.check.summary import figures, print_summary, refusal
-    from medweave_steps.io.labels import parse_merges, read_labels
+    from medweave_steps.io.cohort.labels import parse_merges, read_labels
     from medweave_steps.runtime.write import write_text
 
     if not config.cohort.is_dir():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from medweave_steps.contracts.cohort import Finding
-from medweave_steps.io.dicom_header import Plane
-from medweave_steps.io.dicom_series import SeriesName
-from medweave_steps.io.findings import FindingError, notice
+from medweave_core.contracts.cohort import Finding
+from medweave_steps.io.cohort.findings import FindingError, notice
+from medweave_steps.io.dicom.header import Plane
+from medweave_steps.io.dicom.series import SeriesName
 from medweave_steps.io.geometry import FloatArray
 
 _HOUNSFIELD_TYPES = {"", "HU", "HOUNSFIELD", "HOUNSFIELD UNIT", "HOUNSFIELD UNITS"}

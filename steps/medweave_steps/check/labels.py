@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from medweave_core.contracts.body_parts import contradiction
+from medweave_core.contracts.cohort import CaseEntry, Finding
+from medweave_core.contracts.labels import Label, LabelMerge, merge_advice
 from medweave_steps.check.cases import Examined, MaskRules
-from medweave_steps.contracts.body_parts import contradiction
-from medweave_steps.contracts.cohort import CaseEntry, Finding
-from medweave_steps.contracts.labels import Label, LabelMerge, merge_advice
-from medweave_steps.io.discovery import FoundSeries
-from medweave_steps.io.findings import notice, refuse
-from medweave_steps.io.labels import merged_labels, renamed
+from medweave_steps.io.cohort.discovery import FoundSeries
+from medweave_steps.io.cohort.findings import notice, refuse
+from medweave_steps.io.cohort.labels import merged_labels, renamed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from medweave_steps.contracts.cohort import CaseEntry, Finding, Split
-from medweave_steps.io.cohort_files import SPLITS_FILE
-from medweave_steps.io.findings import notice, refuse
+from medweave_core.contracts.cohort import CaseEntry, Finding, Split
+from medweave_steps.io.cohort.files import SPLITS_FILE
+from medweave_steps.io.cohort.findings import notice, refuse
 
 
 def read_splits(cohort: Path, known: Iterable[str]) -> tuple[dict[str, Split], list[Finding]]:

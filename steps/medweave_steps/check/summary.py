@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from medweave_core.contracts import codec
+from medweave_core.contracts.cohort import Finding
+from medweave_core.contracts.labels import Label
+from medweave_core.contracts.volume import modality_of
+from medweave_core.errors import UserInputError
 from medweave_steps.check.cohort import Checked
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.cohort import Finding
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.labels import Label
-from medweave_steps.contracts.volume import modality_of
 from medweave_steps.runtime.verb import StepContext
 
 _MOST_PAIRS = 10

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from medweave_steps.contracts.cohort import Finding
-from medweave_steps.contracts.deidentification import PatientAtHome
+from medweave_core.contracts.cohort import Finding
+from medweave_core.contracts.deidentification import PatientAtHome
 from medweave_steps.deidentify.describe import (
     bad_description,
     read_channels,
@@ -22,20 +22,14 @@ from medweave_steps.deidentify.dicom_case import SeriesDone, SeriesJob, deidenti
 from medweave_steps.deidentify.dicom_cohort import FoundSeries, find_series
 from medweave_steps.deidentify.nifti_case import NiftiJob, deidentify_nifti
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
-from medweave_steps.io.cohort_files import (
-    CARD_FILE,
-    DATASET_FILE,
-    SPLITS_FILE,
-    case_id_of_stem,
-    listed_volumes,
-)
-from medweave_steps.io.dicom_series import SeriesName
-from medweave_steps.io.discovery import case_id_of_path, case_id_of_series, walk
-from medweave_steps.io.findings import FindingError
-from medweave_steps.io.foreign_layouts import dataset_as_msd, refuse_foreign_layout
-from medweave_steps.io.nifti import is_nifti
-from medweave_steps.io.pairing import Pairing, pair_masks
-from medweave_steps.io.prepared import INDEX_FILE
+from medweave_steps.io.cohort.discovery import case_id_of_path, case_id_of_series, walk
+from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, SPLITS_FILE, case_id_of_stem, listed_volumes
+from medweave_steps.io.cohort.findings import FindingError
+from medweave_steps.io.cohort.foreign_layouts import dataset_as_msd, refuse_foreign_layout
+from medweave_steps.io.cohort.prepared import INDEX_FILE
+from medweave_steps.io.dicom.series import SeriesName
+from medweave_steps.io.nifti.pairing import Pairing, pair_masks
+from medweave_steps.io.nifti.volume import is_nifti
 from medweave_steps.runtime.pool import finished_cases
 from medweave_steps.runtime.verb import REPORT_NAME, StepContext
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave_core.contracts import codec
+from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
 
@@ -124,7 +124,7 @@ def _given_key(config: DeidentifyConfig, context: StepContext) -> bytes | None:
 
 
 def _way_back(done: Deidentified) -> Any:
-    from medweave_steps.contracts.deidentification import WayBack
+    from medweave_core.contracts.deidentification import WayBack
 
     return WayBack(patients=tuple(done.patients), uids=dict(sorted(done.uids.items())), files=done.files)
 
@@ -140,7 +140,7 @@ def _nothing(done: Deidentified) -> UserInputError:
 
 
 def _told(config: DeidentifyConfig, context: StepContext, done: Deidentified, codes: Counter[str]) -> Mapping[str, Any]:
-    from medweave_steps.contracts.deidentification import Deidentification
+    from medweave_core.contracts.deidentification import Deidentification
     from medweave_steps.deidentify.dicom_case import options_of
     from medweave_steps.deidentify.profile import PROFILE
 

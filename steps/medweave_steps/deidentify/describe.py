@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.labels import CodedTerm, Label
+from medweave_core.contracts import codec
+from medweave_core.contracts.labels import CodedTerm, Label
+from medweave_core.errors import UserInputError
 from medweave_steps.deidentify.codes import PUBLIC_SCHEMES
-from medweave_steps.io.cohort_files import CARD_FILE, DATASET_FILE, DEIDENTIFIED, SPLITS_FILE, declared_channels
-from medweave_steps.io.findings import FindingError, refuse
-from medweave_steps.io.labels import parse_labels
+from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, DEIDENTIFIED, SPLITS_FILE, declared_channels
+from medweave_steps.io.cohort.findings import FindingError, refuse
+from medweave_steps.io.cohort.labels import parse_labels
 
 _LONGEST_LABEL = 64
 

@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from medweave_core.contracts.cohort import Finding
 from medweave_steps import __version__
-from medweave_steps.contracts.cohort import Finding
 from medweave_steps.deidentify.burned_in import TextSearch
 from medweave_steps.deidentify.header import HeaderCleaner
 from medweave_steps.deidentify.identifiers import identifiers_of
 from medweave_steps.deidentify.pixels import UnreadablePixelsError, planes_of, strip_pixel_data
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
-from medweave_steps.io.dicom_header import SEGMENTATION, load_pydicom
-from medweave_steps.io.dicom_uids import fill_from_file_meta
-from medweave_steps.io.dicom_values import has_other_cause
-from medweave_steps.io.findings import FindingError, refuse
+from medweave_steps.io.cohort.findings import FindingError, refuse
+from medweave_steps.io.dicom.header import SEGMENTATION, load_pydicom
+from medweave_steps.io.dicom.uids import fill_from_file_meta
+from medweave_steps.io.dicom.values import has_other_cause
 from medweave_steps.runtime.imports import require
 
 IMPLICIT, EXPLICIT = "1.2.840.10008.1.2", "1.2.840.10008.1.2.1"

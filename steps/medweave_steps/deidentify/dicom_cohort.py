@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from medweave_steps.contracts.cohort import Finding
-from medweave_steps.io.copies import find_same_uids
-from medweave_steps.io.dicom_header import (
+from medweave_core.contracts.cohort import Finding
+from medweave_steps.io.cohort.findings import first_of, refuse
+from medweave_steps.io.cohort.patients import issuers_by_patient_id, joined_issuer, without_absent_issuers
+from medweave_steps.io.dicom.duplicates import find_same_uids
+from medweave_steps.io.dicom.header import (
     CT_IMAGE,
     ENHANCED_CT,
     SECONDARY_CAPTURE,
@@ -18,8 +20,6 @@ from medweave_steps.io.dicom_header import (
     HeaderDefect,
     read_file,
 )
-from medweave_steps.io.findings import first_of, refuse
-from medweave_steps.io.patients import issuers_by_patient_id, joined_issuer, without_absent_issuers
 
 _IMAGES = frozenset(
     (

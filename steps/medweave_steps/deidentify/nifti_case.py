@@ -11,12 +11,12 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from medweave_steps.contracts.cohort import Finding
-from medweave_steps.contracts.volume import CT_CHANNELS
+from medweave_core.contracts.cohort import Finding
+from medweave_core.contracts.volume import CT_CHANNELS
 from medweave_steps.deidentify.burned_in import TextSearch
-from medweave_steps.io.dicom_series import SeriesName
-from medweave_steps.io.findings import FindingError
-from medweave_steps.io.nifti import NiftiVolume, open_nifti
+from medweave_steps.io.cohort.findings import FindingError
+from medweave_steps.io.dicom.series import SeriesName
+from medweave_steps.io.nifti.volume import NiftiVolume, open_nifti
 
 # Of its nine levels: three times as fast as the usual sixth, and CT becomes a few percent larger.
 _GZIP_LEVEL = 2

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_steps.deidentify.code_streams import CodeStreamError, strip_jpeg, strip_jpeg_2000, strip_rle
-from medweave_steps.io import decode_worker
-from medweave_steps.io.dicom_header import EXPLICIT_BIG_ENDIAN, NATIVE
+from medweave_steps.io.dicom import decode_worker
+from medweave_steps.io.dicom.header import EXPLICIT_BIG_ENDIAN, NATIVE
 
 _ALLOCATED = (8, 16, 32)
 _LONGEST_WITH_TABLE = 1 << 32  # bytes that the 32-bit offsets of a basic offset table reach

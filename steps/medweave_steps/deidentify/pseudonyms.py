@@ -9,7 +9,7 @@ import secrets
 import stat
 from pathlib import Path
 
-from medweave_steps.contracts.errors import UserInputError
+from medweave_core.errors import UserInputError
 
 KEY_BYTES = 32
 LARGEST_KEY_BYTES = 4096  # a larger file was surely not meant

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.volume import VolumeInfo
+from medweave_core.contracts.volume import VolumeInfo
 from medweave_steps.io import geometry
 from medweave_steps.metrics.components import connected_components
 

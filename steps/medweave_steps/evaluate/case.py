@@ -8,16 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from medweave_steps.contracts.cohort import CaseEntry
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.evaluation import CaseFigures
-from medweave_steps.contracts.labels import Label, LabelMerge
-from medweave_steps.contracts.volume import Grid
+from medweave_core.contracts.cohort import CaseEntry
+from medweave_core.contracts.evaluation import CaseFigures
+from medweave_core.contracts.labels import Label, LabelMerge
+from medweave_core.contracts.volume import Grid
+from medweave_core.errors import UserInputError
 from medweave_steps.evaluate import delivered
 from medweave_steps.evaluate.baseline import BoolArray, threshold_mask, to_source_grid
+from medweave_steps.io.cohort.prepared import CaseFolder
+from medweave_steps.io.cohort.source import read_ground_truth
 from medweave_steps.io.geometry import ras_axes
-from medweave_steps.io.prepared import CaseFolder
-from medweave_steps.io.source import read_ground_truth
 from medweave_steps.metrics.lesions import LesionMatch, match_lesions
 from medweave_steps.metrics.overlap import dice
 from medweave_steps.metrics.surface import surface_distances

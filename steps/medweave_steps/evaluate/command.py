@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.errors import UsageError, UserInputError
-from medweave_steps.contracts.labels import only_label
-from medweave_steps.contracts.volume import modality_of
-from medweave_steps.io.findings import first_of
-from medweave_steps.io.prepared import CaseFolder, open_prepared, read_index
+from medweave_core.contracts import codec
+from medweave_core.contracts.labels import only_label
+from medweave_core.contracts.volume import modality_of
+from medweave_core.errors import UsageError, UserInputError
+from medweave_steps.io.cohort.findings import first_of
+from medweave_steps.io.cohort.prepared import CaseFolder, open_prepared, read_index
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
 
 if TYPE_CHECKING:
-    from medweave_steps.contracts.cohort import CohortIndex
-    from medweave_steps.contracts.evaluation import Evaluation
+    from medweave_core.contracts.cohort import CohortIndex
+    from medweave_core.contracts.evaluation import Evaluation
     from medweave_steps.evaluate.case import CaseResult, CaseTask
 
 

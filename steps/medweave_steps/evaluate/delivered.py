@@ -9,14 +9,14 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.cohort import CaseEntry
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.labels import Label
-from medweave_steps.contracts.volume import Grid
-from medweave_steps.io.findings import FindingError
+from medweave_core.contracts.cohort import CaseEntry
+from medweave_core.contracts.labels import Label
+from medweave_core.contracts.volume import Grid
+from medweave_core.errors import UserInputError
+from medweave_steps.io.cohort.findings import FindingError
+from medweave_steps.io.cohort.ground_truth import read_dicom_segmentation, read_nifti_mask
+from medweave_steps.io.cohort.source import DicomSource, name_of, open_source
 from medweave_steps.io.geometry import affine_rows
-from medweave_steps.io.ground_truth import read_dicom_segmentation, read_nifti_mask
-from medweave_steps.io.source import DicomSource, name_of, open_source
 
 MaskFormat = Literal["dicom-seg", "nifti"]
 BoolArray = npt.NDArray[np.bool_]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.evaluation import BaselineFigures, Evaluation, Interval
+from medweave_core.contracts.evaluation import BaselineFigures, Evaluation, Interval
 from medweave_steps.evaluate.case import BaselineRule, CaseResult, number
 from medweave_steps.metrics import bootstrap
 from medweave_steps.metrics.lesions import LesionMatch

@@ -7,8 +7,8 @@ import dataclasses
 import io
 from collections.abc import Iterable, Sequence
 
-from medweave_steps.contracts.cohort import CaseEntry
-from medweave_steps.contracts.evaluation import CaseFigures
+from medweave_core.contracts.cohort import CaseEntry
+from medweave_core.contracts.evaluation import CaseFigures
 from medweave_steps.evaluate.case import CaseResult, plane_axis_of
 
 LESION_COLUMNS = ("case_id", "lesion", "diameter_mm", "volume_mm3", "plane", "hit", "baseline_hit")

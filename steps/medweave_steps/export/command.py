@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medweave_steps.contracts.errors import UsageError
-from medweave_steps.contracts.model import ModelCard
-from medweave_steps.io.model_folder import (
+from medweave_core.contracts.model import ModelCard
+from medweave_core.errors import UsageError
+from medweave_steps.io.model.folder import (
     AS_TRAINED,
     ONNX_FILE,
     card_sha256,
@@ -52,7 +52,7 @@ def run(config: ExportConfig, context: StepContext) -> Mapping[str, Any]:
     """Loads the weights, writes both formats beside them, and refuses them if they compute something else."""
     from medweave_steps.export.graphs import reference_logits, write_onnx, write_openvino
     from medweave_steps.export.parity import parity_windows
-    from medweave_steps.io.network import load_network
+    from medweave_steps.io.model.network import load_network
 
     card = read_card(config.trained_model)
     check_float32(card, "be exported", expected=AS_TRAINED, do="give that folder as --trained-model")

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.volume import Triple
-from medweave_steps.io.openvino_ir import save_ir
+from medweave_core.contracts.volume import Triple
+from medweave_core.errors import UserInputError
+from medweave_steps.io.model.openvino_ir import save_ir
 from medweave_steps.runtime.imports import require
 
 FloatArray = npt.NDArray[np.float32]

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.errors import InternalError
-from medweave_steps.contracts.volume import Triple
+from medweave_core.contracts.volume import Triple
+from medweave_core.errors import InternalError
 from medweave_steps.runtime.imports import require
 
 FloatArray = npt.NDArray[np.float32]

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.errors import UsageError, UserInputError
-from medweave_steps.contracts.gate import GateCandidate, GateCase, GateDecision, GateTolerances
-from medweave_steps.contracts.model import ModelCard
+from medweave_core.contracts import codec
+from medweave_core.contracts.gate import GateCandidate, GateCase, GateDecision, GateTolerances
+from medweave_core.contracts.model import ModelCard
+from medweave_core.errors import UsageError, UserInputError
+from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
 from medweave_steps.io.hashing import sha256_of_file
-from medweave_steps.io.model_folder import (
+from medweave_steps.io.model.folder import (
     CARD_FILE,
     card_sha256,
     check_cohort_fits,
@@ -27,7 +28,6 @@ from medweave_steps.io.model_folder import (
     read_card,
     write_card,
 )
-from medweave_steps.io.prepared import CaseFolder, PreparedFolder, open_prepared
 from medweave_steps.runtime.environment import cpu_model, library_versions
 from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.options import option

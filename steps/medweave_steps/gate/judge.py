@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.gate import (
+from medweave_core.contracts.gate import (
     GateCandidate,
     GateCase,
     GateComparison,
@@ -16,7 +16,7 @@ from medweave_steps.contracts.gate import (
     GateSpeed,
     GateTolerances,
 )
-from medweave_steps.contracts.model import Precision
+from medweave_core.contracts.model import Precision
 from medweave_steps.gate.measure import figures
 from medweave_steps.gate.words import decimals_beside, decimals_for, signed
 from medweave_steps.metrics.bootstrap import confidence_interval, mean

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.errors import InternalError
-from medweave_steps.contracts.gate import GateCase, GateFigures
-from medweave_steps.contracts.model import ModelCard
+from medweave_core.contracts.gate import GateCase, GateFigures
+from medweave_core.contracts.model import ModelCard
+from medweave_core.errors import InternalError
 from medweave_steps.inference.components import lesion_components
 from medweave_steps.inference.engine import Engine, open_engine
 from medweave_steps.inference.windows import predict_probability
-from medweave_steps.io.prepared import CaseFolder
+from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.metrics.lesions import match_lesions
 from medweave_steps.metrics.overlap import dice
 

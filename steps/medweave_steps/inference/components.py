@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.model import Postprocessing
-from medweave_steps.contracts.volume import Triple_mm
+from medweave_core.contracts.model import Postprocessing
+from medweave_core.contracts.volume import Triple_mm
 from medweave_steps.runtime.imports import require
 
 FloatArray = npt.NDArray[np.float32]

@@ -11,10 +11,10 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.model import ModelCard
+from medweave_core.contracts.model import ModelCard
+from medweave_core.errors import UserInputError
 from medweave_steps.inference.graph import widen_logits
-from medweave_steps.io.model_folder import ONNX_FILE, check_float32, listed_file, openvino_file
+from medweave_steps.io.model.folder import ONNX_FILE, check_float32, listed_file, openvino_file
 from medweave_steps.runtime.imports import require
 
 FloatArray = npt.NDArray[np.float32]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.volume import VolumeInfo
+from medweave_core.contracts.volume import VolumeInfo
 from medweave_steps.inference.components import Box
 from medweave_steps.io.geometry import interpolate_between, interpolation, ras_grid, resampled_shape, source_positions
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.errors import InternalError
-from medweave_steps.contracts.model import InputContract, ModelCard
-from medweave_steps.contracts.volume import Triple
+from medweave_core.contracts.model import InputContract, ModelCard
+from medweave_core.contracts.volume import Triple
+from medweave_core.errors import InternalError
 from medweave_steps.inference.engine import Engine
 
 FloatArray = npt.NDArray[np.float32]

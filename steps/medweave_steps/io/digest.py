@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.volume import Grid
-from medweave_steps.io.dicom_header import Plane
-from medweave_steps.io.dicom_pixels import Ranges, stored_bytes
+from medweave_core.contracts.volume import Grid
+from medweave_steps.io.dicom.header import Plane
+from medweave_steps.io.dicom.pixels import Ranges, stored_bytes
 from medweave_steps.io.geometry import FloatArray
-from medweave_steps.io.nifti import NiftiVolume
+from medweave_steps.io.nifti.volume import NiftiVolume
 
 MOST_LABELS = 32  # a CT volume has hundreds of distinct values
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.volume import AffineRows, Grid, Triple, Triple_mm, VolumeInfo
+from medweave_core.contracts.volume import AffineRows, Grid, Triple, Triple_mm, VolumeInfo
 
 FloatArray = npt.NDArray[np.float32]
 AnyArray = npt.NDArray[Any]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.volume import Triple_mm
+from medweave_core.contracts.volume import Triple_mm
 from medweave_steps.metrics.components import Components, connected_components
 from medweave_steps.metrics.masks import BoolArray, FloatArray, IndexArray, check_pair, ends, foreground
 

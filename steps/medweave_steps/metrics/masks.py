@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.volume import Triple_mm
+from medweave_core.contracts.volume import Triple_mm
+from medweave_core.errors import UserInputError
 
 BoolArray = npt.NDArray[np.bool_]
 IndexArray = npt.NDArray[np.intp]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from medweave_steps.contracts.volume import Triple_mm
+from medweave_core.contracts.volume import Triple_mm
 from medweave_steps.metrics.masks import BoolArray, FloatArray, IndexArray, check_pair, ends, foreground, positions_mm
 
 

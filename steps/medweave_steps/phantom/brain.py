@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from medweave_steps.contracts.errors import UsageError
+from medweave_core.errors import UsageError
 
 Float = NDArray[np.float32]
 

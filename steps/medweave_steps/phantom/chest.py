@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from medweave_steps.contracts.errors import UsageError
+from medweave_core.errors import UsageError
 from medweave_steps.phantom.anatomy import Anatomy, Fields, build_fields, draw_anatomy, trachea
 from medweave_steps.phantom.fields import CtGrid, Float
 from medweave_steps.phantom.nodules import (

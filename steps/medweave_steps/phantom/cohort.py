@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.labels import PRESETS
-from medweave_steps.io.discovery import case_id_of_series
+from medweave_core.contracts import codec
+from medweave_core.contracts.labels import PRESETS
+from medweave_steps.io.cohort.discovery import case_id_of_series
 from medweave_steps.phantom import dicom_writer, msd_writer
 from medweave_steps.phantom.chest import ChestSpec, Nodule, generate_chest
 from medweave_steps.phantom.patient import Patient

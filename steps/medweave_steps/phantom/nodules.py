@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from scipy.spatial import cKDTree
 
-from medweave_steps.contracts.errors import InternalError
+from medweave_core.errors import InternalError
 from medweave_steps.phantom.anatomy import Fields
 from medweave_steps.phantom.fields import CtGrid, Float
 from medweave_steps.phantom.tubes import Tubes

@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.cohort import CaseEntry
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.labels import Label, LabelMerge
-from medweave_steps.contracts.volume import Triple, VolumeInfo
-from medweave_steps.io.findings import FindingError
+from medweave_core.contracts import codec
+from medweave_core.contracts.cohort import CaseEntry
+from medweave_core.contracts.labels import Label, LabelMerge
+from medweave_core.contracts.volume import Triple, VolumeInfo
+from medweave_core.errors import UserInputError
+from medweave_steps.io.cohort.findings import FindingError
+from medweave_steps.io.cohort.source import AIR_HU, DicomSource, VolumeSource, open_source, read_ground_truth
+from medweave_steps.io.cohort.source_hu import SOURCE_HU_FILE, SourceHuCollector, source_box
+from medweave_steps.io.dicom.source_headers import copy_headers
 from medweave_steps.io.geometry import FloatArray, resampled_grid
-from medweave_steps.io.headers import copy_headers
-from medweave_steps.io.source import AIR_HU, DicomSource, VolumeSource, open_source, read_ground_truth
-from medweave_steps.io.source_hu import SOURCE_HU_FILE, SourceHuCollector, source_box
 from medweave_steps.preprocess.config import Settings
 from medweave_steps.preprocess.contrasts import box_of_multiples, resample_channels, standardised
 from medweave_steps.preprocess.labels import Lesion, paint, resample_lesions

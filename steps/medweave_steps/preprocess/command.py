@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from medweave_steps.contracts.cohort import CaseEntry, CohortIndex, Split
-from medweave_steps.contracts.errors import UsageError, UserInputError
-from medweave_steps.contracts.labels import only_label
+from medweave_core.contracts.cohort import CaseEntry, CohortIndex, Split
+from medweave_core.contracts.labels import only_label
+from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.preprocess.config import DEFAULT_FRACTIONS, PreprocessConfig, Settings, settings_of
 from medweave_steps.runtime.verb import StepContext, Verb
 
@@ -125,8 +125,8 @@ def _load_libraries(entries: Sequence[CaseEntry]) -> None:
 
 
 def _inputs(config: PreprocessConfig) -> tuple[CohortIndex, Settings]:
-    from medweave_steps.io.model_folder import read_card
-    from medweave_steps.io.prepared import read_index
+    from medweave_steps.io.cohort.prepared import read_index
+    from medweave_steps.io.model.folder import read_card
 
     if not config.cohort.is_dir():
         raise UsageError(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from medweave_steps.contracts.errors import UsageError, UserInputError
-from medweave_steps.contracts.model import ModelCard
-from medweave_steps.contracts.volume import CT_CHANNELS, Crop, Triple_mm, modality_of
+from medweave_core.contracts.model import ModelCard
+from medweave_core.contracts.volume import CT_CHANNELS, Crop, Triple_mm, modality_of
+from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.runtime.options import option
 
 Fractions = tuple[float, float, float]

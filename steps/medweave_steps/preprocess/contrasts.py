@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.volume import Triple
-from medweave_steps.io.findings import refuse
+from medweave_core.contracts.volume import Triple
+from medweave_steps.io.cohort.findings import refuse
 from medweave_steps.io.geometry import FloatArray
 from medweave_steps.preprocess.lungs import Box
 from medweave_steps.preprocess.resample import Resampling, needed_planes, resample_planes

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.volume import Triple
+from medweave_core.contracts.volume import Triple
 from medweave_steps.io.geometry import interpolate_axis, to_ras_order
 from medweave_steps.preprocess.resample import Resampling
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.cohort import CaseEntry, CohortIndex, PreparedCase, PreparedCohort, Split
+from medweave_core.contracts import codec
+from medweave_core.contracts.cohort import CaseEntry, CohortIndex, PreparedCase, PreparedCohort, Split
+from medweave_steps.io.cohort.prepared import COHORT_FILE
 from medweave_steps.io.hashing import sha256_of_text
-from medweave_steps.io.prepared import COHORT_FILE
 from medweave_steps.preprocess.case import CaseDone
 from medweave_steps.preprocess.config import Settings
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.volume import Triple, Triple_mm
+from medweave_core.contracts.volume import Triple, Triple_mm
 from medweave_steps.io.geometry import interpolate_axis
 
 BoolArray = npt.NDArray[np.bool_]

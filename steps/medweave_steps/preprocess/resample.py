@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.volume import Grid, Triple, Triple_mm
+from medweave_core.contracts.volume import Grid, Triple, Triple_mm
 from medweave_steps.io.geometry import (
     FloatArray,
     interpolate_between,

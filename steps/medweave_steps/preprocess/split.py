@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from medweave_steps.contracts.cohort import CaseEntry, Split
-from medweave_steps.contracts.errors import UserInputError
+from medweave_core.contracts.cohort import CaseEntry, Split
+from medweave_core.errors import UserInputError
 
 SPLITS: tuple[Split, Split, Split] = ("train", "validation", "test")
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from medweave_steps.contracts.errors import UsageError
-from medweave_steps.io.model_folder import (
+from medweave_core.errors import UsageError
+from medweave_steps.io.cohort.prepared import open_prepared
+from medweave_steps.io.model.folder import (
     card_sha256,
     check_cohort_fits,
     check_float32,
@@ -21,7 +22,6 @@ from medweave_steps.io.model_folder import (
     read_card,
     write_card,
 )
-from medweave_steps.io.prepared import open_prepared
 from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.errors import InternalError
-from medweave_steps.io.openvino_ir import save_ir
+from medweave_core.errors import InternalError
+from medweave_steps.io.model.openvino_ir import save_ir
 from medweave_steps.runtime.environment import on_cpus
 from medweave_steps.runtime.imports import require, without
 

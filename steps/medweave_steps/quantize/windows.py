@@ -10,12 +10,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.model import InputContract
-from medweave_steps.contracts.volume import Triple
+from medweave_core.contracts.model import InputContract
+from medweave_core.contracts.volume import Triple
+from medweave_core.errors import UserInputError
 from medweave_steps.inference.windows import scale_hu
+from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.io.hashing import sha256_of_text
-from medweave_steps.io.prepared import CaseFolder
 
 FloatArray = npt.NDArray[np.float32]
 AnyMask = npt.NDArray[np.bool_] | npt.NDArray[np.uint8]

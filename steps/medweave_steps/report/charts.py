@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from medweave_steps.contracts.evaluation import Evaluation
+from medweave_core.contracts.evaluation import Evaluation
 from medweave_steps.report.gather import Curves, LesionRow
 from medweave_steps.runtime.imports import require
 

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.body_parts import scans_of
-from medweave_steps.contracts.errors import UsageError, UserInputError
-from medweave_steps.contracts.labels import Label, only_label, upper_first
-from medweave_steps.contracts.volume import modality_of
+from medweave_core.contracts import codec
+from medweave_core.contracts.body_parts import scans_of
+from medweave_core.contracts.labels import Label, only_label, upper_first
+from medweave_core.contracts.volume import modality_of
+from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
 
 if TYPE_CHECKING:
-    from medweave_steps.contracts.cohort import PreparedCohort
-    from medweave_steps.contracts.report_fragment import ReportSummary
-    from medweave_steps.io.prepared import CaseFolder
+    from medweave_core.contracts.cohort import PreparedCohort
+    from medweave_core.contracts.report_fragment import ReportSummary
+    from medweave_steps.io.cohort.prepared import CaseFolder
     from medweave_steps.report.gather import Material
     from medweave_steps.report.overlay import Display, Focus, Picture
 
@@ -45,7 +45,7 @@ class ReportConfig:
 
 def run(config: ReportConfig, context: StepContext) -> Mapping[str, Any]:
     """See the description of the verb."""
-    from medweave_steps.contracts.report_fragment import FRAGMENT_FILE, SUMMARY_FILE
+    from medweave_core.contracts.report_fragment import FRAGMENT_FILE, SUMMARY_FILE
     from medweave_steps.report import gather
     from medweave_steps.report.overlay import display_of
     from medweave_steps.runtime.write import atomic_directory, write_text
@@ -124,7 +124,7 @@ def _drawn(job: tuple[CaseFolder, Path, Display]) -> tuple[str, list[Picture], F
 
 
 def _summary(material: Material, title: str) -> ReportSummary:
-    from medweave_steps.contracts.report_fragment import ReportSummary
+    from medweave_core.contracts.report_fragment import ReportSummary
     from medweave_steps.report import sections
 
     evaluation = material.evaluation
@@ -142,7 +142,7 @@ def _summary(material: Material, title: str) -> ReportSummary:
 
 
 def _fragment(material: Material, summary: ReportSummary, overlays: list[dict[str, Any]]) -> str:
-    from medweave_steps.contracts.report_fragment import SECTIONS_BEGIN, SECTIONS_END, stylesheet
+    from medweave_core.contracts.report_fragment import SECTIONS_BEGIN, SECTIONS_END, stylesheet
     from medweave_steps.report import charts, scaling, sections, trials
     from medweave_steps.runtime.imports import require
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.cohort import PreparedCohort
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.evaluation import Evaluation
-from medweave_steps.contracts.gate import GateDecision
-from medweave_steps.contracts.labels import Label, LabelMerge
-from medweave_steps.contracts.report import RunReport
-from medweave_steps.io.prepared import CaseFolder, open_prepared, read_contract
+from medweave_core.contracts import codec
+from medweave_core.contracts.cohort import PreparedCohort
+from medweave_core.contracts.evaluation import Evaluation
+from medweave_core.contracts.gate import GateDecision
+from medweave_core.contracts.labels import Label, LabelMerge
+from medweave_core.contracts.report import RunReport
+from medweave_core.errors import UserInputError
+from medweave_steps.io.cohort.prepared import CaseFolder, open_prepared, read_contract
 from medweave_steps.report.overlay import Display
 
 NIFTI_MASK = "lesion_mask.nii.gz"

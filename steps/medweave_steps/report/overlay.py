@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.body_parts import is_in_lungs
-from medweave_steps.contracts.cohort import PreparedCohort
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.labels import Label
-from medweave_steps.contracts.volume import Triple, VolumeInfo
+from medweave_core.contracts.body_parts import is_in_lungs
+from medweave_core.contracts.cohort import PreparedCohort
+from medweave_core.contracts.labels import Label
+from medweave_core.contracts.volume import Triple, VolumeInfo
+from medweave_core.errors import UserInputError
 from medweave_steps.io import geometry
-from medweave_steps.io.prepared import CaseFolder
+from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.metrics.components import connected_components
 from medweave_steps.metrics.lesions import match_lesions
 from medweave_steps.report.words import minus

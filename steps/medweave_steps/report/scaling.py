@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from medweave_steps.contracts.progress import duration
-from medweave_steps.contracts.report import RunReport
+from medweave_core.contracts.progress import duration
+from medweave_core.contracts.report import RunReport
 from medweave_steps.report.words import plural
 
 NUM_TRIALS = 32

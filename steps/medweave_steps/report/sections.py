@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.energy import CountedEnergy
-from medweave_steps.contracts.evaluation import CaseFigures, Evaluation
-from medweave_steps.contracts.gate import GateComparison, GateDecision, GateFigures, GateSpeed
-from medweave_steps.contracts.labels import Label, upper_first
-from medweave_steps.contracts.progress import duration
-from medweave_steps.contracts.report_fragment import HeadlineFigure
-from medweave_steps.contracts.volume import CT_CHANNELS
+from medweave_core.contracts import codec
+from medweave_core.contracts.energy import CountedEnergy
+from medweave_core.contracts.evaluation import CaseFigures, Evaluation
+from medweave_core.contracts.gate import GateComparison, GateDecision, GateFigures, GateSpeed
+from medweave_core.contracts.labels import Label, upper_first
+from medweave_core.contracts.progress import duration
+from medweave_core.contracts.report_fragment import HeadlineFigure
+from medweave_core.contracts.volume import CT_CHANNELS
 from medweave_steps.report import scaling, trials
 from medweave_steps.report.gather import Material
 from medweave_steps.report.words import NO_INTERVAL, NOT_DEFINED, figure, interval, mib, minus, plural, signed, triple

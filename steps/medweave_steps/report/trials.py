@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.progress import duration
-from medweave_steps.contracts.report import RunReport
-from medweave_steps.contracts.search import SearchTable, TrialRow
+from medweave_core.contracts import codec
+from medweave_core.contracts.progress import duration
+from medweave_core.contracts.report import RunReport
+from medweave_core.contracts.search import SearchTable, TrialRow
 from medweave_steps.report.words import figure, plural
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from medweave_steps.contracts.errors import UsageError
+from medweave_core.errors import UsageError
 
 _REPORTED = (
     "numpy", "scipy", "pydicom", "highdicom", "nibabel", "torch", "monai", "openvino", "nncf", "onnx",

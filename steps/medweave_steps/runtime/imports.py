@@ -9,7 +9,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from medweave_steps.contracts.errors import BackendMissingError
+from medweave_core.errors import BackendMissingError
 
 # What these libraries import at once when it is there, though none of it serves what we call of them; both work without. It takes
 # 3.3 of MONAI's 4 s and 2 of NNCF's 3 s (and 490 MB), in each process that makes a network.

@@ -9,7 +9,7 @@ import typing
 from pathlib import Path
 from typing import Any, TypeVar
 
-from medweave_steps.contracts.codec import hints_of
+from medweave_core.contracts.codec import hints_of
 
 C = TypeVar("C")
 

@@ -11,8 +11,8 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.process import BaseProcess
 from typing import TypeVar
 
-from medweave_steps.contracts import errors
-from medweave_steps.contracts.errors import InternalError, StepError, TryAgainError
+from medweave_core import errors
+from medweave_core.errors import InternalError, StepError, TryAgainError
 from medweave_steps.runtime import child
 
 J = TypeVar("J")

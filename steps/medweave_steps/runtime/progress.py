@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from medweave_steps.contracts.progress import JSON_PREFIX, duration, sentence
+from medweave_core.contracts.progress import JSON_PREFIX, duration, sentence
 from medweave_steps.runtime.environment import wants_json_progress
 
 __all__ = ["JSON_PREFIX", "Progress", "duration"]

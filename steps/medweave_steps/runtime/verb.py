@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from medweave_core.contracts import codec
+from medweave_core.contracts.report import RankFacts, RunReport
+from medweave_core.errors import InternalError, StepError, StorageError, TryAgainError
 from medweave_steps import __version__
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.errors import InternalError, StepError, StorageError, TryAgainError
-from medweave_steps.contracts.report import RankFacts, RunReport
 from medweave_steps.runtime import environment, options, partials, signals
 from medweave_steps.runtime.progress import Progress
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from medweave_steps.contracts.errors import UsageError
+from medweave_core.errors import UsageError
 from medweave_steps.runtime import partials
 
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.search import SearchGrid, SearchTable, Trial, TrialRow
+from medweave_core.contracts import codec
+from medweave_core.contracts.search import SearchGrid, SearchTable, Trial, TrialRow
+from medweave_core.errors import UserInputError
 from medweave_steps.runtime import environment
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.runtime.write import atomic_directory

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from medweave_steps.contracts.errors import UsageError
+from medweave_core.errors import UsageError
 from medweave_steps.runtime.options import option
 
 PARTS = ("all", "plan", "trial", "collect")

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.search import SearchGrid, Trial
+from medweave_core.contracts.search import SearchGrid, Trial
+from medweave_core.errors import UserInputError
 
 GIVEN = ("training-set", "output", "training-log", "run-report", "num-threads", "checkpoint-folder", "resume-from")
 """What the search itself tells each trial."""

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.search import Trial, TrialRow
+from medweave_core.contracts import codec
+from medweave_core.contracts.search import Trial, TrialRow
 from medweave_steps.runtime import environment, partials
 from medweave_steps.runtime.child import all_ended
 from medweave_steps.runtime.imports import require

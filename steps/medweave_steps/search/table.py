@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.search import SearchTable, Trial, TrialRow
+from medweave_core.contracts import codec
+from medweave_core.contracts.search import SearchTable, Trial, TrialRow
+from medweave_core.errors import UserInputError
 
 TABLE, SHEET, TRIALS = "search.json", "trials.csv", "trials"
 NO_RESULT = "no result: the job that trained it failed, as the report of the run tells"

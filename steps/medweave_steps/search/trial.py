@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.progress import JSON_PREFIX
-from medweave_steps.contracts.report import RunReport
-from medweave_steps.contracts.search import Trial, TrialRow, TrialState
-from medweave_steps.io.model_folder import WEIGHTS_FILE, read_card
+from medweave_core.contracts import codec
+from medweave_core.contracts.progress import JSON_PREFIX
+from medweave_core.contracts.report import RunReport
+from medweave_core.contracts.search import Trial, TrialRow, TrialState
+from medweave_steps.io.model.folder import WEIGHTS_FILE, read_card
 from medweave_steps.runtime import environment
 from medweave_steps.search.grid import words_of
 

@@ -12,18 +12,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.errors import UsageError, UserInputError
-from medweave_steps.contracts.model import ModelCard
-from medweave_steps.contracts.segmentations import Segmentations, SegmentedCase
-from medweave_steps.contracts.volume import VolumeInfo
+from medweave_core.contracts import codec
+from medweave_core.contracts.model import ModelCard
+from medweave_core.contracts.segmentations import Segmentations, SegmentedCase
+from medweave_core.contracts.volume import VolumeInfo
+from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.inference.components import lesion_components
 from medweave_steps.inference.engine import Engine, open_engine
 from medweave_steps.inference.restore import restore_mask
 from medweave_steps.inference.windows import predict_probability
-from medweave_steps.io.model_folder import card_sha256, read_card
-from medweave_steps.io.prepared import CaseFolder, open_prepared
-from medweave_steps.io.source_hu import open_source_hu
+from medweave_steps.io.cohort.prepared import CaseFolder, open_prepared
+from medweave_steps.io.cohort.source_hu import open_source_hu
+from medweave_steps.io.model.folder import card_sha256, read_card
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.runtime.write import atomic_directory
 from medweave_steps.segment.config import SegmentConfig

@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from medweave_core.contracts.body_parts import contradiction
+from medweave_core.contracts.cohort import Finding
+from medweave_core.contracts.model import ModelCard
+from medweave_core.contracts.segmentations import SegmentedCase
+from medweave_core.contracts.volume import VolumeInfo
+from medweave_core.errors import UserInputError
 from medweave_steps import __version__
-from medweave_steps.contracts.body_parts import contradiction
-from medweave_steps.contracts.cohort import Finding
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.model import ModelCard
-from medweave_steps.contracts.segmentations import SegmentedCase
-from medweave_steps.contracts.volume import VolumeInfo
-from medweave_steps.io.dicom_uids import ImageUids, reference_problem
-from medweave_steps.io.dicom_values import has_other_cause
+from medweave_steps.io.cohort.prepared import CaseFolder
+from medweave_steps.io.cohort.source_hu import SourceHu
+from medweave_steps.io.dicom.source_headers import read_headers
+from medweave_steps.io.dicom.uids import ImageUids, reference_problem
+from medweave_steps.io.dicom.values import has_other_cause
 from medweave_steps.io.hashing import sha256_of_file
-from medweave_steps.io.headers import read_headers
-from medweave_steps.io.prepared import CaseFolder
-from medweave_steps.io.source_hu import SourceHu
 from medweave_steps.segment.dicom_common import Source, read_source, values_as_they_are
 from medweave_steps.segment.dicom_seg import draft_segmentation, fill_segmentation
 from medweave_steps.segment.dicom_sr import build_report

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.labels import CodedTerm, Label, upper_first
-from medweave_steps.contracts.volume import VolumeInfo
-from medweave_steps.io.dicom_frames import is_multi_frame as has_frames
-from medweave_steps.io.dicom_series import SIDEWAYS_TOLERANCE
-from medweave_steps.io.dicom_values import HeaderValues
-from medweave_steps.io.headers import frame_order, slice_position_lps
+from medweave_core.contracts.labels import CodedTerm, Label, upper_first
+from medweave_core.contracts.volume import VolumeInfo
+from medweave_core.errors import UserInputError
+from medweave_steps.io.dicom.frames import is_multi_frame as has_frames
+from medweave_steps.io.dicom.series import SIDEWAYS_TOLERANCE
+from medweave_steps.io.dicom.source_headers import frame_order, slice_position_lps
+from medweave_steps.io.dicom.values import HeaderValues
 from medweave_steps.runtime.imports import require
 from medweave_steps.segment.source_header import drop_unusable, keep_slices, make_text_readable, set_value
 

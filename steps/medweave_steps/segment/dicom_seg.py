@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from medweave_core.contracts.labels import upper_first
+from medweave_core.contracts.model import ModelCard
+from medweave_core.contracts.volume import Triple
 from medweave_steps import __version__
-from medweave_steps.contracts.labels import upper_first
-from medweave_steps.contracts.model import ModelCard
-from medweave_steps.contracts.volume import Triple
 from medweave_steps.runtime.imports import require
 from medweave_steps.segment.dicom_common import (
     CONTENT_DESCRIPTION,

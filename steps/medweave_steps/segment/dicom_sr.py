@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from medweave_core.contracts.body_parts import procedure_of
+from medweave_core.contracts.labels import Label, upper_first
+from medweave_core.contracts.model import ModelCard
 from medweave_steps import __version__
-from medweave_steps.contracts.body_parts import procedure_of
-from medweave_steps.contracts.labels import Label, upper_first
-from medweave_steps.contracts.model import ModelCard
 from medweave_steps.runtime.imports import require
 from medweave_steps.segment.dicom_common import (
     MANUFACTURER,

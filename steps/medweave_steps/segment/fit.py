@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from medweave_steps.contracts.cohort import PreparedCohort
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.labels import only_label
-from medweave_steps.contracts.model import ModelCard
-from medweave_steps.contracts.volume import VolumeInfo
+from medweave_core.contracts.cohort import PreparedCohort
+from medweave_core.contracts.labels import only_label
+from medweave_core.contracts.model import ModelCard
+from medweave_core.contracts.volume import VolumeInfo
+from medweave_core.errors import UserInputError
 from medweave_steps.io.geometry import ras_axes
 
 _SAME_MM = 1e-4

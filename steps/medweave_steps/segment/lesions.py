@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.volume import VolumeInfo
-from medweave_steps.io.source_hu import SourceHu
+from medweave_core.contracts.volume import VolumeInfo
+from medweave_steps.io.cohort.source_hu import SourceHu
 from medweave_steps.metrics.components import connected_components
 from medweave_steps.metrics.lesions import longest_diameters_mm
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from medweave_steps.contracts.volume import VolumeInfo
+from medweave_core.contracts.volume import VolumeInfo
 from medweave_steps.runtime.imports import require
 
 _DESCRIPTION = b"medweave lesion mask. Research use only, not a medical device."

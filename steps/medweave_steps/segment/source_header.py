@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from medweave_steps.io.dicom_frames import Frame, frames_of
-from medweave_steps.io.dicom_values import HeaderValues
+from medweave_steps.io.dicom.frames import Frame, frames_of
+from medweave_steps.io.dicom.values import HeaderValues
 from medweave_steps.runtime.imports import require
 
 _FUNCTIONAL_GROUPS = (0x52009229, 0x52009230)  # rebuilt by `keep_slices`

@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from medweave_core.contracts import codec
+from medweave_core.contracts.body_parts import scans_of
+from medweave_core.contracts.energy import CountedEnergy
+from medweave_core.contracts.labels import model_name, only_label
+from medweave_core.contracts.model import InputContract, ModelCard, Postprocessing
+from medweave_core.contracts.report import RankFacts
+from medweave_core.contracts.volume import modality_of
 from medweave_steps import __version__
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.body_parts import scans_of
-from medweave_steps.contracts.energy import CountedEnergy
-from medweave_steps.contracts.labels import model_name, only_label
-from medweave_steps.contracts.model import InputContract, ModelCard, Postprocessing
-from medweave_steps.contracts.report import RankFacts
-from medweave_steps.contracts.volume import modality_of
-from medweave_steps.io.prepared import CaseFolder, PreparedFolder, open_prepared
+from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
 from medweave_steps.runtime.energy import POWERCAP
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.train.config import TrainConfig
-from medweave_steps.training.cases import open_sampler, open_validator, usable_cases
-from medweave_steps.training.group import Group
+from medweave_steps.training.data.cases import open_sampler, open_validator, usable_cases
+from medweave_steps.training.distributed.group import Group
 
 
 def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
@@ -31,10 +31,10 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     from medweave_steps.runtime import environment
     from medweave_steps.runtime.imports import require
     from medweave_steps.train.strategies import strategy_class
-    from medweave_steps.training.checkpoint import left_before
-    from medweave_steps.training.group import Alone
-    from medweave_steps.training.launch import ranks_here, run_ranks
-    from medweave_steps.training.outputs import open_outputs
+    from medweave_steps.training.distributed.group import Alone
+    from medweave_steps.training.distributed.launch import ranks_here, run_ranks
+    from medweave_steps.training.loop.checkpoint import left_before
+    from medweave_steps.training.loop.outputs import open_outputs
 
     if config.resume_from is None:
         config = dataclasses.replace(config, resume_from=left_before(context))
@@ -99,7 +99,7 @@ class TrainJob:
 def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepContext] | None:
     """The training as one rank sees it; rank 0 writes the model and returns its results and what it said."""
     from medweave_steps.runtime import environment
-    from medweave_steps.training import deliver
+    from medweave_steps.training.loop import deliver
 
     started, config = time.monotonic(), job.config
     context = StepContext(verb="train", num_threads=job.num_threads, quiet=group.rank != 0)
@@ -128,12 +128,12 @@ def _train(
     from medweave_steps.train.loop import Trainer
     from medweave_steps.train.network import seeded_network
     from medweave_steps.train.strategies import strategy_class
-    from medweave_steps.training.agreement import check_agreement, check_arrays
-    from medweave_steps.training.checkpoint import read_checkpoint, spread_before
-    from medweave_steps.training.energy import RanksEnergy
-    from medweave_steps.training.group import choose_device
-    from medweave_steps.training.history import History
-    from medweave_steps.training.stepper import uses_bfloat16
+    from medweave_steps.training.distributed.agreement import check_agreement, check_arrays
+    from medweave_steps.training.distributed.group import choose_device
+    from medweave_steps.training.loop.checkpoint import read_checkpoint, spread_before
+    from medweave_steps.training.loop.energy import RanksEnergy
+    from medweave_steps.training.loop.history import History
+    from medweave_steps.training.loop.stepper import uses_bfloat16
 
     config = job.config
     content = read_checkpoint(config.resume_from) if config.resume_from else None
@@ -202,7 +202,7 @@ def _card(
 ) -> ModelCard:  # fmt: skip
     from medweave_steps.runtime.environment import cpu_model
     from medweave_steps.train.network import architecture
-    from medweave_steps.training.deliver import metrics_of
+    from medweave_steps.training.loop.deliver import metrics_of
 
     cohort, state = prepared.cohort, trainer.state
     label, modality = only_label(cohort.labels, "the training set"), modality_of(cohort.channels)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from medweave_steps.contracts.errors import UserInputError
+from medweave_core.errors import UserInputError
 from medweave_steps.networks import GROUPS, POOLINGS
 from medweave_steps.runtime.options import option
 from medweave_steps.train.strategies import STRATEGIES, strategy_class
-from medweave_steps.training.chunks import MIB, cases_that_fit, sample_bytes
+from medweave_steps.training.data.chunks import MIB, cases_that_fit, sample_bytes
+from medweave_steps.training.data.volumes import steps_of_epoch
 from medweave_steps.training.recipe import Recipe, check_option, options_of
-from medweave_steps.training.volumes import steps_of_epoch
 
 _NOT_NUMERIC = (
     "training_set",

@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from medweave_steps.contracts.model import Postprocessing
+from medweave_core.contracts.model import Postprocessing
 from medweave_steps.runtime.progress import Progress
 from medweave_steps.runtime.signals import Deferred
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.strategies import Strategy
-from medweave_steps.training import checkpoint, memory, validate
-from medweave_steps.training.batches import Batches
-from medweave_steps.training.data import Batch, PatchSampler
-from medweave_steps.training.energy import RanksEnergy, wh_of
-from medweave_steps.training.history import History
-from medweave_steps.training.recompute import recompute_activations
-from medweave_steps.training.stepper import Stepper
+from medweave_steps.training.data.batches import Batches
+from medweave_steps.training.data.patches import Batch, PatchSampler
+from medweave_steps.training.loop import checkpoint, memory, validate
+from medweave_steps.training.loop.energy import RanksEnergy, wh_of
+from medweave_steps.training.loop.history import History
+from medweave_steps.training.loop.recompute import recompute_activations
+from medweave_steps.training.loop.stepper import Stepper
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from medweave_steps.io.network import build_network
+from medweave_steps.io.model.network import build_network
 from medweave_steps.runtime.imports import require
 from medweave_steps.train.config import TrainConfig
 

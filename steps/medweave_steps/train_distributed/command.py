@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from medweave_core.contracts import codec
+from medweave_core.contracts.energy import CountedEnergy
+from medweave_core.contracts.model import ModelCard, Postprocessing
 from medweave_steps import __version__
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.energy import CountedEnergy
-from medweave_steps.contracts.model import ModelCard, Postprocessing
-from medweave_steps.io.model_folder import AS_TRAINED, card_sha256, check_cohort_fits, check_float32, read_card
-from medweave_steps.io.prepared import PreparedFolder, open_prepared
+from medweave_steps.io.cohort.prepared import PreparedFolder, open_prepared
+from medweave_steps.io.model.folder import AS_TRAINED, card_sha256, check_cohort_fits, check_float32, read_card
 from medweave_steps.runtime.energy import POWERCAP
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.train_distributed.config import DistributedConfig
-from medweave_steps.training.cases import usable_cases
-from medweave_steps.training.group import Alone, Group
+from medweave_steps.training.data.cases import usable_cases
+from medweave_steps.training.distributed.group import Alone, Group
 from medweave_steps.training.recipe import check_option
 
 WORKERS = "COMPSs' workers compute, and their counters are not read"
@@ -31,10 +31,10 @@ def run(config: DistributedConfig, context: StepContext) -> Mapping[str, Any]:
     """Checks model and cases, runs the rounds, chooses the postprocessing on the validation split and writes the model."""
     from medweave_steps.runtime import environment
     from medweave_steps.train_distributed.engines import engine_named
-    from medweave_steps.training.checkpoint import left_before
-    from medweave_steps.training.history import read_points
-    from medweave_steps.training.launch import ranks_here, run_ranks
-    from medweave_steps.training.outputs import open_outputs
+    from medweave_steps.training.distributed.launch import ranks_here, run_ranks
+    from medweave_steps.training.loop.checkpoint import left_before
+    from medweave_steps.training.loop.history import read_points
+    from medweave_steps.training.loop.outputs import open_outputs
 
     if config.resume_from is None:
         config = dataclasses.replace(config, resume_from=left_before(context))
@@ -112,17 +112,17 @@ class DistributedJob:
 
 def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, Any], StepContext] | None:
     """All rounds as one rank sees them; the first one writes the model and returns its results and what it said."""
-    from medweave_steps.io.network import load_plain
+    from medweave_steps.io.model.network import load_plain
     from medweave_steps.runtime import environment
     from medweave_steps.train_distributed.rounds import facts_of, pace_of, run_rounds
-    from medweave_steps.training import deliver
-    from medweave_steps.training.agreement import check_agreement, check_arrays
-    from medweave_steps.training.average import packed
-    from medweave_steps.training.checkpoint import read_checkpoint
-    from medweave_steps.training.energy import RanksEnergy
-    from medweave_steps.training.group import choose_device
-    from medweave_steps.training.history import History
-    from medweave_steps.training.validate import all_choices, interleaved
+    from medweave_steps.training.distributed.agreement import check_agreement, check_arrays
+    from medweave_steps.training.distributed.average import packed
+    from medweave_steps.training.distributed.group import choose_device
+    from medweave_steps.training.loop import deliver
+    from medweave_steps.training.loop.checkpoint import read_checkpoint
+    from medweave_steps.training.loop.energy import RanksEnergy
+    from medweave_steps.training.loop.history import History
+    from medweave_steps.training.loop.validate import all_choices, interleaved
 
     started, config = time.monotonic(), job.config
     context = StepContext(verb="train-distributed", num_threads=job.num_threads, quiet=group.rank != 0)
@@ -252,7 +252,7 @@ def child_card(
 ) -> ModelCard:  # fmt: skip
     """The parent's card with what has changed."""
     from medweave_steps.runtime.environment import cpu_model
-    from medweave_steps.training.deliver import metrics_of
+    from medweave_steps.training.loop.deliver import metrics_of
 
     config, parent, cohort = job.config, job.card, prepared.cohort
     first_step = int(parent.training.get("steps_done", 0))

@@ -11,8 +11,8 @@ from typing import Any
 
 from medweave_steps.runtime.signals import deferred
 from medweave_steps.train_distributed.replica import Ability, Share
-from medweave_steps.training import checkpoint, validate
-from medweave_steps.training.average import packed, unpacked
+from medweave_steps.training.distributed.average import packed, unpacked
+from medweave_steps.training.loop import checkpoint, validate
 
 _KEPT = ("weights", "best_score", "best_round", "best_weights", "rounds", "each_wh")
 

@@ -16,23 +16,23 @@ from typing import Any
 
 import numpy as np
 
-from medweave_steps.contracts.errors import TryAgainError
-from medweave_steps.contracts.model import Postprocessing
-from medweave_steps.contracts.volume import Triple
-from medweave_steps.io.network import build_network, one_logit
-from medweave_steps.io.prepared import open_prepared
+from medweave_core.contracts.model import Postprocessing
+from medweave_core.contracts.volume import Triple
+from medweave_core.errors import TryAgainError
+from medweave_steps.io.cohort.prepared import open_prepared
+from medweave_steps.io.model.network import build_network, one_logit
 from medweave_steps.runtime import environment
 from medweave_steps.runtime.imports import require
 from medweave_steps.train_distributed.config import DistributedConfig
-from medweave_steps.training import memory
-from medweave_steps.training.average import packed, unpacked
-from medweave_steps.training.batches import Batches
-from medweave_steps.training.cases import open_sampler, open_validator, usable_cases
-from medweave_steps.training.convolutions import on_device
-from medweave_steps.training.data import Batch, PatchSampler
-from medweave_steps.training.group import choose_device
-from medweave_steps.training.stepper import Stepper, not_a_number, uses_bfloat16
-from medweave_steps.training.validate import Tally, Validator
+from medweave_steps.training.data.batches import Batches
+from medweave_steps.training.data.cases import open_sampler, open_validator, usable_cases
+from medweave_steps.training.data.patches import Batch, PatchSampler
+from medweave_steps.training.distributed.average import packed, unpacked
+from medweave_steps.training.distributed.group import choose_device
+from medweave_steps.training.loop import memory
+from medweave_steps.training.loop.convolutions import on_device
+from medweave_steps.training.loop.stepper import Stepper, not_a_number, uses_bfloat16
+from medweave_steps.training.loop.validate import Tally, Validator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

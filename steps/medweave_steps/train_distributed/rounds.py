@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from medweave_steps.contracts.report import RankFacts
+from medweave_core.contracts.report import RankFacts
 from medweave_steps.runtime.progress import Progress
 from medweave_steps.train_distributed.course import Course, Saves
 from medweave_steps.train_distributed.engines import Engine
 from medweave_steps.train_distributed.replica import ReplicaJob
-from medweave_steps.training import validate
-from medweave_steps.training.average import averaged, num_bytes_of, packed, unpacked
-from medweave_steps.training.energy import RanksEnergy, wh_of
-from medweave_steps.training.history import History
+from medweave_steps.training.distributed.average import averaged, num_bytes_of, packed, unpacked
+from medweave_steps.training.loop import validate
+from medweave_steps.training.loop.energy import RanksEnergy, wh_of
+from medweave_steps.training.loop.history import History
 
 
 def run_rounds(

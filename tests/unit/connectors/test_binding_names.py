@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.field_faults import FieldFault
-from medweave_connectors.placement.names import check_paths, check_targets
+from medweave_core.documents.binding_names import check_paths, check_targets
+from medweave_core.documents.field_errors import FieldFault
 
 STEPS = {"/train", "/infer/segment", "/infer/evaluate"}
 PORTS = {"/series", "/train/model", "/infer/segment/mask"}

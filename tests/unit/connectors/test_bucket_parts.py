@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from medweave_connectors.transfer.bucket import commands
-from medweave_connectors.transfer.bucket.far_end import Sealing
-from medweave_connectors.transfer.bucket.settings import read_bucket
-from medweave_connectors.transfer.bucket.signing import Credentials, presigned
-from medweave_connectors.transfer.direct.far_end import Failed
-from medweave_steps.contracts.errors import UsageError
+from medweave_connectors.transfer.agent import program_text
+from medweave_connectors.transfer.agent.bucket_peer import Sealing
+from medweave_connectors.transfer.agent.direct_peer import Failed
+from medweave_connectors.transfer.routes.bucket.settings import read_bucket
+from medweave_connectors.transfer.routes.bucket.signing import Credentials, presigned
+from medweave_core.errors import UsageError
 from support.old_python import assert_is_python
 
 GIVEN = {"endpoint": "https://s3.example.org/", "bucket": "between"}
@@ -73,9 +73,9 @@ def test_a_piece_that_is_another_is_not_opened(change: str) -> None:
 
 
 def test_what_is_sent_to_a_far_end_is_python_of_its_version() -> None:
-    text = commands.program().partition(b"\n")[2].decode()
+    text = program_text.of("bucket_peer")
     assert_is_python(text)
-    assert "import medweave" not in text.replace("from medweave_connectors.transfer.direct import far_end\\n", "")
+    assert "import medweave" not in text
 
 
 # ---- where the account comes from

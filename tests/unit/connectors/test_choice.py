@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medweave_connectors.placement.choice import Candidate, Input, bytes_at, in_order, to_measure
-from medweave_connectors.placement.data_rules import CLASSES, DataRules, able, too_sensitive
+from medweave_connectors.engine.scheduling.choice import Candidate, Input, bytes_at, in_order, to_measure
+from medweave_connectors.policy.data_rules import CLASSES, DataRules, able, too_sensitive
 
 GPUS = st.one_of(st.none(), st.sampled_from([0, 1, 2, float("inf")]))
 CANDIDATES = st.lists(

@@ -16,8 +16,8 @@ from schema_salad.utils import yaml_no_ts
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.workflow import CommandTokenProcessor
 
-from medweave_connectors.command_words import command_words, decimal_text
-from medweave_connectors.quoting import CommandWords
+from medweave_connectors.engine.command_lines import CommandWords
+from medweave_connectors.engine.command_words import command_words, decimal_text
 from support.command_lines import by_cwltool, by_engine, tool_document
 
 INTS = st.integers(-(2**31), 2**31 - 1)

@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from medweave_connectors.compss import commands, xml
-from medweave_connectors.compss.commands import Facts
+from medweave_connectors.sites.compss import commands, xml
+from medweave_connectors.sites.compss.commands import Facts
 
 WORKERS = ["r-worker-0.r-pods", "r-worker-1.r-pods"]
 FACTS = Facts(

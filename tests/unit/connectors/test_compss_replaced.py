@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from streamflow.core.deployment import ExecutionLocation
 
-from medweave_connectors.compss import replaced
-from medweave_connectors.compss.replaced import give, give_what_is_missing
-from medweave_connectors.local.streams import Reader, Writer
-from medweave_connectors.pods.cluster import Refused
-from medweave_connectors.pods.errors import PodLost
-from medweave_connectors.pods.pod import Pod, parse_pod
+from medweave_connectors.host.streams import Reader, Writer
+from medweave_connectors.sites.compss import replacement_pods
+from medweave_connectors.sites.compss.replacement_pods import give, give_what_is_missing
+from medweave_connectors.sites.pods.api.cluster import Refused
+from medweave_connectors.sites.pods.errors import PodLost
+from medweave_connectors.sites.pods.startup.pod import Pod, parse_pod
 from support.api_server import pod_document
 
 ROOT = "/pod-work"
@@ -150,11 +150,13 @@ class Answers:
 def test_what_is_waited_for_before_another_attempt_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(replaced, "POLL_S", 0.0)
-    monkeypatch.setattr(replaced, "TOLD_S", -1.0)
+    monkeypatch.setattr(replacement_pods, "POLL_S", 0.0)
+    monkeypatch.setattr(replacement_pods, "TOLD_S", -1.0)
     cluster: Any = Answers()
     before = [pod("w-0"), pod("w-1")]
-    found = asyncio.run(replaced.ready_again(cluster, before, within_s=60, deployment="cluster", closing=lambda: False))
+    found = asyncio.run(
+        replacement_pods.ready_again(cluster, before, within_s=60, deployment="cluster", closing=lambda: False)
+    )
     assert [each.name for each in found] == ["w-0", "w-1"]
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(" s: ")[2] for line in lines] == ["w-1: gone", "w-1: no answer", "w-1: starting, Pending"]

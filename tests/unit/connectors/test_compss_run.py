@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.job_processes import KEY
+from medweave_connectors.host.job_processes import KEY
 from support.api_server import ApiServer
 from support.engine import start
 from support.helm_runs import FAKES, GANG, GOOD, PROGRESS, WORKLOAD, go, two_workers, with_helm, write

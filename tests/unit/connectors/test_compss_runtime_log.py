@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from medweave_connectors.compss.runtime_log import SHUTDOWN_S, RuntimeLog
-from medweave_connectors.reactions.table import CLUSTER, FailureKind
+from medweave_connectors.jobs.retries.policy import CLUSTER, FailureKind
+from medweave_connectors.sites.compss.runtime_log import SHUTDOWN_S, RuntimeLog
 
 WORKERS = ("r-worker-0.r-pods", "r-worker-1.r-pods")
 SHUTS_DOWN = "[ERRMGR]  -  Error detected. Shutting down COMPSs"

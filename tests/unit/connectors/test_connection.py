@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.persistence.connection import FILE, CommittingConnection
-from medweave_connectors.record.run import RunRecord
+from medweave_connectors.engine.database.connection import FILE, CommittingConnection
+from medweave_connectors.runlog.run import RunRecord
 
 INSERT = "INSERT INTO workflow(name) VALUES(?)"
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
-from medweave_connectors.local.connector import MedweaveLocalConnector
-from medweave_connectors.slurm.connector import MedweaveSlurmConnector
-from medweave_connectors.ssh.connector import MedweaveSSHConnector
+from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesConnector
+from medweave_connectors.sites.local.connector import MedweaveLocalConnector
+from medweave_connectors.sites.slurm.connector import MedweaveSlurmConnector
+from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
 from support.api_server import ApiServer, pod_document
 from support.connections import cut
 from support.connector_contract import ENDS_BY_ITSELF, NO_QUEUE, ConnectorContract

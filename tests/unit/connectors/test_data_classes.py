@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from streamflow.core.deployment import ExecutionLocation
 
-from medweave_connectors.errors import TransferForbidden
-from medweave_connectors.placement.data_rules import CLASSES
-from medweave_connectors.transfer.classes import Known, Port, Rules, port_of, wraps_of
-from medweave_connectors.transfer.guard import Guard, carrying
+from medweave_connectors.host.errors import TransferForbidden
+from medweave_connectors.policy.data_classes import Known, Port, Rules, port_of, wraps_of
+from medweave_connectors.policy.data_rules import CLASSES
+from medweave_connectors.policy.transfer_rules import Guard, carrying
 
 HERE = ExecutionLocation(name="__LOCAL__", deployment="__LOCAL__", local=True)
 LOGIN = ExecutionLocation(name="node", deployment="login")

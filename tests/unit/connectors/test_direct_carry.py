@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.transfer import archive
-from medweave_connectors.transfer.direct import carry as carry_module
-from medweave_connectors.transfer.direct import commands, dialogue, encoding, far_end
-from medweave_connectors.transfer.direct.carry import Broke, Half, Listener, Unreached, carry
-from medweave_connectors.transfer.direct.identity import make_identity
+from medweave_connectors.transfer.agent import archive, direct_peer, program_text
+from medweave_connectors.transfer.routes.direct import carry as carry_module
+from medweave_connectors.transfer.routes.direct import commands, dialogue
+from medweave_connectors.transfer.routes.direct.carry import Broke, Half, Listener, Unreached, carry
+from medweave_connectors.transfer.routes.direct.certificates import make_identity
 from support.direct_ends import LocalEnd, between
 from support.old_python import assert_is_python
 
@@ -94,8 +94,8 @@ def test_an_archive_is_looked_through_before_it_is_unpacked(blob: Path) -> None:
 
 
 def test_what_is_sent_to_a_far_end_is_python_of_its_version() -> None:
-    text = commands.program().partition(b"\n")[2].decode()
-    for each in (text, archive.for_far_end("blob")["program"], encoding.for_far_end()):
+    text = program_text.of("direct_peer")
+    for each in (text, archive.for_far_end("blob")["program"], program_text.of("encoding")):
         assert_is_python(each)
 
 
@@ -275,7 +275,7 @@ def test_a_stream_that_is_changed_or_cut_on_the_wire(blob: Path, monkeypatch: py
             carried(blob)
 
 
-@pytest.mark.parametrize("word", [far_end.CUT, dialogue.LOST])
+@pytest.mark.parametrize("word", [direct_peer.CUT, dialogue.LOST])
 @pytest.mark.parametrize("first", ["word", "why"])
 def test_of_two_failures_that_is_told_which_says_why(word: str, first: str) -> None:
     async def failing(why: str, *, at_once: bool) -> int:
@@ -298,7 +298,7 @@ async def _waiting(end: LocalEnd) -> Any:
     own, peer = make_identity(), make_identity()
     shell = await end.end.open(commands.start())
     settings = commands.to_listen(bind="127.0.0.1", own=own, peer=peer)
-    await shell.write(commands.program() + commands.line({**settings, "words": ["cat"]}, sends=True))
+    await shell.write(program_text.framed("direct_peer") + commands.line({**settings, "words": ["cat"]}, sends=True))
     told = commands.read(await shell.read())
     assert told is not None
     assert "listening" in told

@@ -19,9 +19,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medweave_connectors.transfer.direct import commands, dialogue, encoding
-from medweave_connectors.transfer.direct.carry import Broke, Carried, Half, Listener, carry
-from medweave_connectors.transfer.direct.encoding import (
+from medweave_connectors.transfer.agent import encoding, program_text
+from medweave_connectors.transfer.agent.encoding import (
     AHEAD,
     BLOCK,
     HEAD,
@@ -33,7 +32,9 @@ from medweave_connectors.transfer.direct.encoding import (
     Encoder,
     NotDecoded,
 )
-from medweave_connectors.transfer.direct.pace import FILL, FIRST, FIRST_TRY, PROBE, REST, TRY, WINDOW, Pace
+from medweave_connectors.transfer.agent.pace import FILL, FIRST, FIRST_TRY, PROBE, REST, TRY, WINDOW, Pace
+from medweave_connectors.transfer.routes.direct import commands, dialogue
+from medweave_connectors.transfer.routes.direct.carry import Broke, Carried, Half, Listener, carry
 from support.direct_ends import LocalEnd
 
 CODECS = encoding.codecs()
@@ -387,8 +388,8 @@ def carried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, sender: str = ""
 
     def line(told: Any, *, sends: bool) -> bytes:
         with monkeypatch.context() as patch:
-            text = encoding.for_far_end() + (sender if sends else receiver)
-            patch.setattr(encoding, "for_far_end", lambda: text)
+            text = program_text.of("encoding") + (sender if sends else receiver)
+            patch.setattr(program_text, "of", lambda name: text)
             return real(told, sends=sends)
 
     monkeypatch.setattr(dialogue.commands, "line", line)

@@ -11,11 +11,17 @@ import cwl_utils.parser.utils
 import pytest
 from streamflow.cwl.translator import _inject_value
 
-from medweave_connectors.documents import parse_mapping, with_whole_characters
-from medweave_connectors.file_locations import document_of, location_of, path_of, path_of_reference, with_quoted_paths
-from medweave_connectors.placement import document_loading, work_dir
-from medweave_connectors.placement.document_loading import uri_of
-from medweave_connectors.secondary_files import missing_secondary_files
+from medweave_connectors.engine.loading import document_loading, work_dir
+from medweave_connectors.engine.loading.document_loading import uri_of
+from medweave_core.documents.file_locations import (
+    document_of,
+    location_of,
+    path_of,
+    path_of_reference,
+    with_quoted_paths,
+)
+from medweave_core.documents.secondary_files import missing_secondary_files
+from medweave_core.documents.yaml_documents import parse_mapping, with_whole_characters
 
 NAMES = ("50%41.txt", "a b.txt", "whale#1.txt", "what?.txt", "a+b.txt", "c:d.txt", "~x", "é😀.txt", "'q\".txt")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.record.event_log import EventLog
-from medweave_steps.contracts.errors import StorageError, UsageError
+from medweave_connectors.runlog.event_log import EventLog
+from medweave_core.errors import StorageError, UsageError
 from support.engine import valid_events
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from medweave_connectors.helm import commands
-from medweave_connectors.helm.commands import Access, Chart
-from medweave_connectors.helm.releases import parse
-from medweave_connectors.pods.workloads import container_names, documents, selectors, workloads
+from medweave_connectors.sites.helm import commands
+from medweave_connectors.sites.helm.commands import Access, Chart
+from medweave_connectors.sites.helm.releases import parse
+from medweave_connectors.sites.pods.startup.workloads import container_names, documents, selectors, workloads
 
 ACCESS = Access(namespace="tenant-a", kubeconfig="/home/me/kube config", context=None)
 MANIFEST = """

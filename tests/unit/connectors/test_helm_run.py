@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from medweave_connectors.pods import owner
+from medweave_connectors.sites.pods import owner
 from support.api_server import ApiServer, pod_of
 from support.engine import start
 from support.engine_file import LOCAL, OURS

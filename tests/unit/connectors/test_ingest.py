@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from medweave_connectors.ingest.home import Home
-from medweave_connectors.ingest.pseudonyms import pseudonym, stem_and_kind
-from medweave_connectors.ingest.values import behind_links
-from medweave_steps.contracts.errors import UsageError
+from medweave_connectors.policy.input_values import behind_links
+from medweave_connectors.policy.pseudonym_home import Home
+from medweave_connectors.policy.pseudonyms import pseudonym, stem_and_kind
+from medweave_core.errors import UsageError
 from support import engine
 from support.engine_file import LOCAL, OURS, ssh_site
 from support.ssh_server import SSHServer, ssh_server

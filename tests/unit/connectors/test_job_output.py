@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.record import live
-from medweave_connectors.record.output import LINE_BYTES, JobOutput
-from medweave_connectors.record.run import RunRecord
-from medweave_connectors.remote import shell_line, step_variables
+from medweave_connectors.jobs.remote_environment import shell_line, step_variables
+from medweave_connectors.runlog import job_output_files
+from medweave_connectors.runlog.job_output import LINE_BYTES, JobOutput
+from medweave_connectors.runlog.run import RunRecord
 from support.job_record import run_with_job
 
 FIGURES = 'medweave-progress {"unit":"case","done":1,"total":2,"seconds_left":3.5,"detail":"x"}\n'
@@ -38,7 +38,7 @@ def test_bytes_in_pieces_become_progress_notices_and_a_tail(
 
 
 def test_what_a_running_job_prints_can_be_followed(record: RunRecord, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "FULL_BYTES", 64)
+    monkeypatch.setattr(job_output_files, "FULL_BYTES", 64)
     output, file = JobOutput("/train/0"), record.work / "stderr" / "train"
     output.stderr((FIGURES + "train: note: one case has no mask\nepoch 1\nhalf").encode())
     assert file.read_text() == "epoch 1\n"

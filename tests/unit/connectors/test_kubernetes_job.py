@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.kubernetes.job_object import SUBMISSION, build_job, job_name
-from medweave_connectors.kubernetes.job_script import JobFiles, follow, job_script, read_end, show_end
-from medweave_connectors.kubernetes.job_states import JobState, Told, judge_job
-from medweave_connectors.pods.pod import Pod, parse_pod
-from medweave_connectors.pods.step import Step
-from medweave_connectors.reactions.table import FailureKind
-from medweave_connectors.requests import JobRequest, StepHints
+from medweave_connectors.jobs.job_requests import JobRequest, StepHints
+from medweave_connectors.jobs.retries.policy import FailureKind
+from medweave_connectors.sites.kubernetes.job_object import SUBMISSION, build_job, job_name
+from medweave_connectors.sites.kubernetes.job_script import JobFiles, follow, job_script, read_end, show_end
+from medweave_connectors.sites.kubernetes.job_states import JobState, Told, judge_job
+from medweave_connectors.sites.pods.exec.step import Step
+from medweave_connectors.sites.pods.startup.pod import Pod, parse_pod
 from support.api_server import pod_document
 from support.engine import wait_until
 from support.job_server import standing_pod

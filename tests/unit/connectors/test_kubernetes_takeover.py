@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.cleaning import clean
-from medweave_connectors.pods import owner
-from medweave_connectors.record.ownership import owner_of
+from medweave_connectors.cleanup import clean
+from medweave_connectors.runlog.run_ownership import owner_of
+from medweave_connectors.sites.pods import owner
 from support.api_server import NAMESPACE
 from support.engine import Run, start, wait_until
 from support.job_server import JobServer, job_cluster, standing_pod
@@ -218,7 +218,7 @@ def test_a_driver_that_is_killed_when_it_makes_a_job(tmp_path: Path, server: Job
     before, after = ("os.kill(os.getpid(), 9)", "") if moment == "before" else ("", "os.kill(os.getpid(), 9)")
     preload = f"""
 import os
-from medweave_connectors.kubernetes.job_cluster import JobCluster
+from medweave_connectors.sites.kubernetes.job_client import JobCluster
 usual = JobCluster.make
 async def make(*arguments):
     {before or "pass"}
@@ -239,7 +239,7 @@ def test_a_driver_that_is_killed_while_it_takes_a_job_over(tmp_path: Path, serve
     killed(tmp_path)
     preload = """
 import os
-from medweave_connectors.kubernetes.job_cluster import JobCluster
+from medweave_connectors.sites.kubernetes.job_client import JobCluster
 async def adopt(*arguments, **keys):
     os.kill(os.getpid(), 9)
 JobCluster.adopt = adopt
@@ -257,7 +257,7 @@ def test_an_api_server_that_is_silent_is_asked_until_it_answers(tmp_path: Path, 
     killed(tmp_path)
     silent = "PATCH", "/jobs/"
     server.refuse[silent] = 503, "etcdserver: request timed out"
-    preload = "from medweave_connectors.kubernetes import job_cluster\njob_cluster.MAKE_S = 0.1\n"
+    preload = "from medweave_connectors.sites.kubernetes import job_cluster\njob_cluster.MAKE_S = 0.1\n"
     again = begin(tmp_path, preload=preload)
     again.wait_for_line("medweave: run ")
     wait_until(

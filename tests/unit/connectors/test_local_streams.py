@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.errors import StreamBroke
-from medweave_connectors.local import streams
-from medweave_connectors.local.streams import Reader
-from medweave_connectors.transfer.direct.encoding import filled
+from medweave_connectors.host import streams
+from medweave_connectors.host.errors import StreamBroke
+from medweave_connectors.host.streams import Reader
+from medweave_connectors.transfer.agent.encoding import filled
 
 
 def open_files() -> int:

@@ -17,8 +17,8 @@ from support.job_server import JobServer, job_cluster
 from support.small_cluster import PROGRESS, failure, small_cluster, write
 
 SOON = """
-from medweave_connectors.kubernetes import job
-from medweave_connectors.pods import attempts, group, places
+from medweave_connectors.sites.kubernetes import job
+from medweave_connectors.sites.pods import attempts, group, places
 group.BACK_S = 1.0
 attempts.NODE_S = group.NODE_S = {node_s}
 places.LOOK_S = 0.5

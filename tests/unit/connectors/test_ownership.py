@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.job_processes import KEY, key_of, kill_of_runs
-from medweave_connectors.record import ownership
-from medweave_connectors.record.ownership import (
+from medweave_connectors.host.job_processes import KEY, key_of, kill_of_runs
+from medweave_connectors.runlog import run_ownership
+from medweave_connectors.runlog.run import RunRecord
+from medweave_connectors.runlog.run_ownership import (
     RECORD_MARK,
     RunOwner,
     check_run_id,
@@ -22,8 +23,7 @@ from medweave_connectors.record.ownership import (
     owner_of,
     recorded_owner,
 )
-from medweave_connectors.record.run import RunRecord
-from medweave_steps.contracts.errors import UsageError
+from medweave_core.errors import UsageError
 
 
 @pytest.mark.parametrize("workflow", ["lung", "lung nodules", "../x", "-rf", ".hidden", "é" * 10, "w" * 300, "", "."])
@@ -64,10 +64,10 @@ def test_the_engine_adopts_the_folder_of_medweave_run_and_no_other(
 ) -> None:
     owner = claim_folder(tmp_path / "mine")
     for token in ("", "0000000000000000"):
-        monkeypatch.setenv(ownership.TOKEN_VARIABLE, token)
+        monkeypatch.setenv(run_ownership.TOKEN_VARIABLE, token)
         with pytest.raises(UsageError):
             claim_or_adopt(tmp_path / "mine")
-    monkeypatch.setenv(ownership.TOKEN_VARIABLE, owner.token)
+    monkeypatch.setenv(run_ownership.TOKEN_VARIABLE, owner.token)
     assert claim_or_adopt(tmp_path / "mine") == owner
     assert claim_or_adopt(tmp_path / "other").token != owner.token
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from medweave.energy import Model
-from medweave.history import read_run
-from medweave.report import render
+from medweave.report.command import render
+from medweave.report.energy import Model
+from medweave_core.runlog.history import read_run
 from support.engine import FILE, Run, run, write_workflow
 
 PARTIAL = {"urn:medweave:cwl#Partial": {}}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.placement.paths import resolve, resolve_paths
-from medweave_steps.contracts.errors import UsageError
+from medweave_core.documents.streamflow_paths import resolve, resolve_paths
+from medweave_core.errors import UsageError
 
 
 def config(tmp_path: Path, workdir: str | None, **more: Any) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import yaml
 from streamflow.core.deployment import DeploymentConfig, Target
 from streamflow.core.workflow import Job
 
-from medweave_connectors.errors import PlacementForbidden
-from medweave_connectors.placement.filter import MedweaveFilter
+from medweave_connectors.engine.scheduling.filter import MedweaveFilter
+from medweave_connectors.host.errors import PlacementForbidden
 from support.engine import run, write_workflow
 from support.engine_file import LOCAL, STOCK
 from support.fake_cluster import fake_cluster
@@ -23,8 +23,8 @@ GPUS = {"hints": {"urn:medweave:cwl#GPURequest": {"gpusMin": 1}}}
 FILTER = {"near": {"type": "medweave.filter", "config": {}}}
 # Site b has a GPU, as connectors of real sites tell it: they are up when the first job is placed.
 ONE_GPU = """
-from medweave_connectors.local.connector import MedweaveLocalConnector
-from medweave_connectors.requests import Size
+from medweave_connectors.sites.local.connector import MedweaveLocalConnector
+from medweave_connectors.jobs.job_requests import Size
 async def sizes(self, service):
     return {"__LOCAL__": Size(gpus=1 if self.deployment_name == "b" else 0)}
 MedweaveLocalConnector.sizes, MedweaveLocalConnector.CHECKED_AT_START = sizes, True
@@ -32,7 +32,7 @@ MedweaveLocalConnector.sizes, MedweaveLocalConnector.CHECKED_AT_START = sizes, T
 # One deployment of two places with four slots each, which are told apart by nothing but what lies there and runs there.
 TWO_PLACES = """
 from streamflow.core.scheduling import AvailableLocation
-from medweave_connectors.local.connector import MedweaveLocalConnector
+from medweave_connectors.sites.local.connector import MedweaveLocalConnector
 async def places(self, service=None):
     return {
         name: AvailableLocation(

@@ -14,7 +14,7 @@ from streamflow.ext.plugin import extension_points
 from streamflow.ext.utils import load_extensions
 from streamflow.log_handler import logger
 
-from medweave_connectors.engine_log import ShortFailures
+from medweave_connectors.engine.log_filter import ShortFailures
 from medweave_connectors.plugin import MedweavePlugin
 
 OURS = MedweavePlugin()

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.job_processes import KEY, ProcessGroup, end_line, start_time
-from medweave_connectors.pods.commands import Counters, parse_counters, start, verdict
-from medweave_connectors.remote import shell_line
+from medweave_connectors.host.job_processes import KEY, ProcessGroup, end_line, start_time
+from medweave_connectors.jobs.remote_environment import shell_line
+from medweave_connectors.sites.pods.exec.commands import Counters, parse_counters, start, verdict
 from support.engine import wait_until
 
 V1 = [

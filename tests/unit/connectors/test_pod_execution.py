@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from medweave_connectors.pods.commands import telling_its_end
-from medweave_connectors.pods.execution import OwnEnd
+from medweave_connectors.sites.pods.exec.commands import telling_its_end
+from medweave_connectors.sites.pods.exec.execution import OwnEnd
 
 MARK = b"medweave-pod end 0a1b "
 

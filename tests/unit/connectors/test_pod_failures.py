@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.pods.commands import Counters
-from medweave_connectors.pods.group import Member, outcome_of
-from medweave_connectors.pods.pod import Pod, parse_pod
-from medweave_connectors.pods.states import describe, loss, loss_kind
-from medweave_connectors.reactions.table import FailureKind
-from medweave_connectors.record.output import JobOutput
+from medweave_connectors.jobs.retries.policy import FailureKind
+from medweave_connectors.runlog.job_output import JobOutput
+from medweave_connectors.sites.pods.exec.commands import Counters
+from medweave_connectors.sites.pods.exec.group import Member, outcome_of
+from medweave_connectors.sites.pods.startup.pod import Pod, parse_pod
+from medweave_connectors.sites.pods.startup.states import describe, loss, loss_kind
 from support.api_server import NODE_MISSED, pod_document
 
 

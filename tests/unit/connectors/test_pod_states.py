@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.pods.pod import Event, Pod, parse_pod, quantity
-from medweave_connectors.pods.states import PodState, describe, judge, loss
-from medweave_connectors.pods.volumes import distinct, kept_at
-from medweave_connectors.pods.words import tell_events, tell_pods
+from medweave_connectors.sites.pods.startup.messages import tell_events, tell_pods
+from medweave_connectors.sites.pods.startup.pod import Event, Pod, parse_pod, quantity
+from medweave_connectors.sites.pods.startup.states import PodState, describe, judge, loss
+from medweave_connectors.sites.pods.startup.volumes import distinct, kept_at
 from support.api_server import NODE_MISSED
 
 RUNNING: dict[str, Any] = {

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from kubernetes_asyncio.client import CoreV1Api
 
-from medweave_connectors.pods import credentials
-from medweave_connectors.pods.access import connect
-from medweave_connectors.pods.cluster import Cluster, Refused
-from medweave_connectors.pods.credentials import read_credential
-from medweave_connectors.pods.errors import DeploymentRefused
-from medweave_connectors.pods.execution import execute
-from medweave_connectors.pods.masking import without_secrets
+from medweave_connectors.sites.pods.api import credentials
+from medweave_connectors.sites.pods.api.access import connect
+from medweave_connectors.sites.pods.api.cluster import Cluster, Refused
+from medweave_connectors.sites.pods.api.credentials import read_credential
+from medweave_connectors.sites.pods.api.masking import without_secrets
+from medweave_connectors.sites.pods.errors import DeploymentRefused
+from medweave_connectors.sites.pods.exec.execution import execute
 from support.api_server import NAMESPACE, ApiServer, pod_document
 from support.cluster_way import HOST, GuardedServer, Relay, certificate, tls, write_kubeconfig
 from support.engine import run

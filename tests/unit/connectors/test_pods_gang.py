@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from streamflow.core.deployment import ExecutionLocation
 
-from medweave_connectors.pods.attempts import PodAttempts
-from medweave_connectors.pods.errors import PodLost
-from medweave_connectors.pods.step import Step
-from medweave_connectors.reactions.table import STANDING, Checkpoint
+from medweave_connectors.jobs.retries.policy import STANDING, Checkpoint
+from medweave_connectors.sites.pods.attempts import PodAttempts
+from medweave_connectors.sites.pods.errors import PodLost
+from medweave_connectors.sites.pods.exec.step import Step
 
 PLACES = [f"w-{number}:worker" for number in range(4)]
 

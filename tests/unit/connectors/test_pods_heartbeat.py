@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from kubernetes_asyncio.client import CoreV1Api
 
-from medweave_connectors.pods.errors import PodLost
-from medweave_connectors.pods.execution import execute
-from medweave_connectors.pods.way import clients_of, configuration_of
+from medweave_connectors.sites.pods.api.api_client import clients_of, configuration_of
+from medweave_connectors.sites.pods.errors import PodLost
+from medweave_connectors.sites.pods.exec.execution import execute
 from support.api_server import NAMESPACE, ApiServer, pod_document
 
 NUM_BYTES = 3 * 2**22
@@ -71,7 +71,7 @@ def test_a_driver_that_is_busy_keeps_its_connection(server: ApiServer, tmp_path:
 def test_a_far_end_that_does_not_answer_is_given_up(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("medweave_connectors.pods.channels.UNRESPONSIVE_S", 0.5)
+    monkeypatch.setattr("medweave_connectors.sites.pods.api.channels.UNRESPONSIVE_S", 0.5)
 
     async def act(client: Any) -> None:
         execution = await execute(client, NAMESPACE, "w-0:worker", ["sleep", "30"])

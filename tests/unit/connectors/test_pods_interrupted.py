@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.remote import only_looks
-from medweave_connectors.transfer import looking
+from medweave_connectors.jobs.remote_environment import only_looks
+from medweave_connectors.transfer.manifest import remote_scan
 from support.api_server import ApiServer
 from support.engine import start, wait_until
 from support.small_cluster import DEPLOYMENT, PROGRESS, applied, failure, small_cluster, write
@@ -151,7 +151,7 @@ def test_outputs_come_home_when_the_api_server_is_back(tmp_path: Path, server: A
     [
         (["test", "-e", "'a b'", "&&", "readlink", "-f", "'a b'"], True),
         (["set", "--", "/x/*.txt", ";", "test", "-e", '"$1"', "&&", "printf", "'%s\\n'", '"$@"', ";", ":"], True),
-        (looking.matching("/x", "*.txt"), True),
+        (remote_scan.matching("/x", "*.txt"), True),
         (["find -L \"/x\" -type f -exec ls -ln {} \\+ | awk '{sum+=$5}'; "], True),
         (["test -e /x"], True),
         (["test", "-d", "/x", "||", "mkdir", "/x"], False),

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from medweave_connectors.pods.owner import DRIVER, RUN, TOKEN, is_of, labels, owner
-from medweave_connectors.record.ownership import RunOwner
+from medweave_connectors.runlog.run_ownership import RunOwner
+from medweave_connectors.sites.pods.owner import DRIVER, RUN, TOKEN, is_of, labels, owner
 from support.engine import wait_until
 
 TELLS = """
 import json, signal
-from medweave_connectors.pods.owner import labels
+from medweave_connectors.sites.pods.owner import labels
 print(json.dumps(labels()), flush=True)
 signal.pause()
 """

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.pods.patience import NEVER_S, End, Hope, Waited, hope, hope_of_missing
-from medweave_connectors.pods.pod import Event, Pod, parse_pod
-from medweave_connectors.pods.words import tell_waiting
+from medweave_connectors.sites.pods.startup.deadlines import NEVER_S, End, Hope, Waited, hope, hope_of_missing
+from medweave_connectors.sites.pods.startup.messages import tell_waiting
+from medweave_connectors.sites.pods.startup.pod import Event, Pod, parse_pod
 from support.api_server import pod_document
 
 IMAGE = "registry.hospital.test/segment:9"

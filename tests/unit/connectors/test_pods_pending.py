@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.pods import patience, readiness
-from medweave_connectors.pods.cluster import Refused
-from medweave_connectors.pods.pod import Pod, parse_pod
-from medweave_connectors.pods.readiness import Readiness
-from medweave_connectors.pods.workloads import Workload
+from medweave_connectors.sites.pods.api.cluster import Refused
+from medweave_connectors.sites.pods.startup import deadlines, readiness
+from medweave_connectors.sites.pods.startup.pod import Pod, parse_pod
+from medweave_connectors.sites.pods.startup.readiness import Readiness
+from medweave_connectors.sites.pods.startup.workloads import Workload
 from support.api_server import ApiServer, pod_document
 from support.engine import Run, run, start
 from support.small_cluster import DEPLOYMENT, applied, small_cluster, write
@@ -161,7 +161,7 @@ class OneWrongAnswer:
 def test_one_wrong_answer_takes_nothing_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "POLL_S", 0.05)
     monkeypatch.setattr(readiness, "GONE_S", 0.2)
-    monkeypatch.setattr(patience, "NEVER_S", 0.3)
+    monkeypatch.setattr(deadlines, "NEVER_S", 0.3)
     wanted = Workload(kind="Deployment", name="segment", replicas=1, selector="app=segment", containers=("worker",))
     cluster: Any = OneWrongAnswer()
     waits = Readiness("pods", cluster, [wanted], timeout_s=60, pending_timeout_s=60, key_of=lambda image: "files")

@@ -10,11 +10,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from medweave_connectors.compss.connector import MedweaveCompssConnector
-from medweave_connectors.helm.connector import MedweaveHelmConnector
-from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
-from medweave_connectors.reactions.attempt_script import SIGNAL_LEAD_S
-from medweave_connectors.reactions.table import (
+from medweave_connectors.jobs.retries.attempt_script import SIGNAL_LEAD_S
+from medweave_connectors.jobs.retries.policy import (
     CLUSTER,
     DEFAULTS,
     STANDING,
@@ -26,6 +23,9 @@ from medweave_connectors.reactions.table import (
     decide,
     read_table,
 )
+from medweave_connectors.sites.compss.connector import MedweaveCompssConnector
+from medweave_connectors.sites.helm.connector import MedweaveHelmConnector
+from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesConnector
 from support.engine import Run, run, start, wait_until
 from support.job_server import JobServer, job_cluster
 from support.small_cluster import write

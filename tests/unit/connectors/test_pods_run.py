@@ -238,7 +238,9 @@ def test_a_cluster_that_never_answers_is_told_with_how_long_it_was_waited_for(
         document["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{silent.getsockname()[1]}"
         (tmp_path / "kubeconfig").write_text(yaml.safe_dump(document))
         write(tmp_path, {"first": GOOD})
-        (tmp_path / "soon.py").write_text("from medweave_connectors.pods import access\naccess.FIRST_ANSWER_S = 2.0\n")
+        (tmp_path / "soon.py").write_text(
+            "from medweave_connectors.sites.pods import access\naccess.FIRST_ANSWER_S = 2.0\n"
+        )
         ended = run(tmp_path, preload=tmp_path / "soon.py")
     assert "deployments.pods.config.kubeconfig" in ended.stderr
     assert "no answer within 2 s" in ended.stderr
@@ -375,7 +377,7 @@ def test_objects_of_others_are_left_alone(
 
 @pytest.mark.slow
 def test_what_a_killed_run_left_is_replaced(tmp_path: Path, server: ApiServer) -> None:
-    from medweave_connectors.pods import owner
+    from medweave_connectors.sites.pods import owner
 
     (tmp_path / "segment.yaml").write_text(DEPLOYMENT)
     path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/segment"

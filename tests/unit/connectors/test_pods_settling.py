@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.pods.pod import Pod, parse_pod
-from medweave_connectors.pods.readiness import Readiness
-from medweave_connectors.pods.settling import SETTLE_AGAIN_S, SETTLE_S, Doubts
-from medweave_connectors.pods.states import PodState, judge
-from medweave_connectors.pods.workloads import Workload
+from medweave_connectors.sites.pods.startup.pod import Pod, parse_pod
+from medweave_connectors.sites.pods.startup.readiness import Readiness
+from medweave_connectors.sites.pods.startup.settling import SETTLE_AGAIN_S, SETTLE_S, Doubts
+from medweave_connectors.sites.pods.startup.states import PodState, judge
+from medweave_connectors.sites.pods.startup.workloads import Workload
 from support.api_server import pod_document
 
 FIRST, SECOND = "2026-11-23T20:00:00Z", "2026-11-23T20:00:11Z"

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.kubernetes.connector import MedweaveKubernetesConnector
-from medweave_connectors.placement.deployments import MedweaveFutureConnector
-from medweave_connectors.pods.pod import parse_pod, size_of
-from medweave_connectors.requests import Size
+from medweave_connectors.engine.scheduling.deployments import MedweaveFutureConnector
+from medweave_connectors.jobs.job_requests import Size
+from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesConnector
+from medweave_connectors.sites.pods.startup.pod import parse_pod, size_of
 from support.api_server import ApiServer, pod_document
 from support.engine import Run, run
 from support.small_cluster import write

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medweave_connectors.pods import spdy
-from medweave_connectors.pods.channels import STATUS, STDERR, STDOUT
-from medweave_connectors.pods.spdy import Frames, SpdyChannels, opening
+from medweave_connectors.sites.pods.api import spdy
+from medweave_connectors.sites.pods.api.channels import STATUS, STDERR, STDOUT
+from medweave_connectors.sites.pods.api.spdy import Frames, SpdyChannels, opening
 
 STREAM_OF = {STATUS: 1, STDOUT: 5, STDERR: 7}
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from kubernetes_asyncio.client import CoreV1Api
 
-from medweave_connectors.pods.access import connect
-from medweave_connectors.pods.errors import DeploymentRefused
-from medweave_connectors.pods.execution import execute
-from medweave_connectors.pods.way import proxy_of
+from medweave_connectors.sites.pods.api.access import connect
+from medweave_connectors.sites.pods.api.api_client import proxy_of
+from medweave_connectors.sites.pods.errors import DeploymentRefused
+from medweave_connectors.sites.pods.exec.execution import execute
 from support.api_server import NAMESPACE, ApiServer, pod_document
 from support.cluster_way import HOST, Relay, certificate, tls, write_kubeconfig
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.local import process
-from medweave_connectors.local.process import Command, Ended
-from medweave_connectors.record.output import LINE_BYTES
+from medweave_connectors.runlog.job_output import LINE_BYTES
+from medweave_connectors.sites.local import process
+from medweave_connectors.sites.local.process import Command, Ended
 from support.engine import wait_until
 from support.processes import alive
 

@@ -15,9 +15,9 @@ from schema_salad.exceptions import ValidationException
 from schema_salad.utils import yaml_no_ts
 from streamflow.cwl.command import _get_value_repr
 
-from medweave_connectors import quick_yaml
-from medweave_connectors.documents import parse_mapping
-from medweave_connectors.placement import quick_cwl
+from medweave_connectors.engine.loading import cwl_parser
+from medweave_core.documents import fast_yaml
+from medweave_core.documents.yaml_documents import parse_mapping
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCUMENTS = sorted((ROOT / "workflows").rglob("*.cwl"))
@@ -77,7 +77,7 @@ def lines(value: Any) -> list[Any]:
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_a_document_of_ours_is_the_same_with_the_same_lines(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    expected, found = yaml_no_ts().load(text), quick_yaml.load(text)
+    expected, found = yaml_no_ts().load(text), fast_yaml.load(text)
     assert plain(found) == plain(expected)
     assert lines(found) == lines(expected)
 
@@ -86,8 +86,8 @@ def test_a_document_of_ours_is_the_same_with_the_same_lines(path: Path) -> None:
 def test_what_is_read_at_all_is_read_alike(value: Any, width: int, flow: bool) -> None:
     text = yaml.safe_dump(value, width=width, default_flow_style=flow, allow_unicode=True)
     try:
-        found = quick_yaml.load(text)
-    except quick_yaml.Unusual:
+        found = fast_yaml.load(text)
+    except fast_yaml.Unusual:
         return
     if isinstance(value, dict | list):  # the stock reader keeps no bare scalar
         assert repr(plain(found)) == repr(plain(yaml_no_ts().load(text)))
@@ -101,10 +101,10 @@ def test_every_reader_takes_a_word_for_the_same_value(word: str) -> None:
     except (YAMLError, ValueError):  # such as `+_`
         return
     try:
-        document = plain(quick_yaml.load(text)["a"])
-    except quick_yaml.Unusual:
+        document = plain(fast_yaml.load(text)["a"])
+    except fast_yaml.Unusual:
         document = expected
-    of_driver = quick_yaml.scalar(yaml.compose(text, quick_yaml.Loader).value[0][1])
+    of_driver = fast_yaml.scalar(yaml.compose(text, fast_yaml.Loader).value[0][1])
     of_site_files = parse_mapping(text, Path("x.yml"), "file")["a"]
     assert {repr(value) for value in (document, of_driver, of_site_files)} == {repr(_number(expected))}
 
@@ -129,7 +129,7 @@ def written(number: Any) -> str:
 )
 def test_a_number_comes_into_a_command_as_the_stock_reader_has_it(text: str) -> None:
     # StreamFlow writes a number with decimals only if it knows how it was written.
-    expected, found = (read(f"a: {text}\n")["a"] for read in (yaml_no_ts().load, quick_yaml.load))
+    expected, found = (read(f"a: {text}\n")["a"] for read in (yaml_no_ts().load, fast_yaml.load))
     assert found == expected
     assert written(found) == written(expected)
 
@@ -148,13 +148,13 @@ def test_a_number_comes_into_a_command_as_the_stock_reader_has_it(text: str) -> 
     ],
 )
 def test_what_is_unusual_is_left_to_the_stock_reader(text: str) -> None:
-    with pytest.raises(quick_yaml.Unusual):
-        quick_yaml.load(text)
+    with pytest.raises(fast_yaml.Unusual):
+        fast_yaml.load(text)
 
 
 def test_errors_are_the_stock_ones(tmp_path: Path) -> None:
     told = []
-    for number, load in enumerate((quick_cwl._stock, quick_cwl._load)):
+    for number, load in enumerate((cwl_parser._stock, cwl_parser._load)):
         for text in (
             "cwlVersion: v1.2\nclass: CommandLineTool\ninputs: {a: strng}\noutputs: {}\n",
             "a: [",
@@ -167,9 +167,9 @@ def test_errors_are_the_stock_ones(tmp_path: Path) -> None:
 
 
 def test_the_engine_reads_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cwl_utils.parser, "load_document_by_string", quick_cwl._stock)
-    quick_cwl.install()
+    monkeypatch.setattr(cwl_utils.parser, "load_document_by_string", cwl_parser._stock)
+    cwl_parser.install()
     read: list[str] = []
-    monkeypatch.setattr(quick_yaml, "load", lambda text: read.append(text) or yaml_no_ts().load(text))
+    monkeypatch.setattr(fast_yaml, "load", lambda text: read.append(text) or yaml_no_ts().load(text))
     cwl_utils.parser.load_document_by_uri(str(DOCUMENTS[0]))
     assert len(read) == 1

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from medweave_connectors.reactions.attempt_script import clean_start, with_process_id, with_signal
-from medweave_connectors.reactions.table import (
+from medweave_connectors.jobs.retries.attempt_script import clean_start, with_process_id, with_signal
+from medweave_connectors.jobs.retries.policy import (
     DEFAULTS,
     LONGEST_WAIT_S,
     MOST_ATTEMPTS,
@@ -29,8 +29,8 @@ from medweave_connectors.reactions.table import (
     read_table,
     sentence,
 )
-from medweave_connectors.slurm.connector import MedweaveSlurmConnector
-from medweave_connectors.slurm.states import Told, failure_kind
+from medweave_connectors.sites.slurm.connector import MedweaveSlurmConnector
+from medweave_connectors.sites.slurm.states import Told, failure_kind
 from support.engine import wait_until
 
 SCHEMA = json.loads(MedweaveSlurmConnector.get_schema())["properties"]["reactions"]

@@ -22,8 +22,8 @@ from streamflow.core.deployment import ExecutionLocation
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.data.manager import DefaultDataManager
 
-from medweave_connectors.transfer.looking import NotTold, answer
-from medweave_connectors.transfer.remote_path import MedweaveRemotePath
+from medweave_connectors.engine.data.remote_path import MedweaveRemotePath
+from medweave_connectors.transfer.manifest.remote_scan import NotTold, answer
 
 # All that a file system takes: what is no UTF-8 comes as `os.fsdecode` has it.
 NAMES = st.binary(min_size=1, max_size=30).map(lambda name: os.fsdecode(name.replace(b"/", b"%").replace(b"\0", b"*")))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors import gang, requests
-from medweave_connectors.requests import StepHints, full_name, read_hints
-from medweave_steps.contracts.errors import UsageError
+from medweave_connectors.jobs import job_requests, node_group
+from medweave_connectors.jobs.job_requests import StepHints, full_name, read_hints
+from medweave_core.errors import UsageError
 from support.engine import run, write_workflow
 
 GANG, GPUS = "urn:medweave:cwl#Gang", "urn:medweave:cwl#GPURequest"
@@ -92,18 +92,18 @@ def test_the_gpus_of_a_job_are_dealt_to_its_nodes(inputs: dict[str, Any], num_no
 
 
 def test_unknown_jobs_have_no_request() -> None:
-    assert requests.request_of("/nothing/0") is None
-    assert requests.hints_of("/nothing/0.1") == StepHints()
+    assert job_requests.request_of("/nothing/0") is None
+    assert job_requests.hints_of("/nothing/0.1") == StepHints()
 
 
 SHOW = """
-from medweave_connectors import requests
-from medweave_connectors.local.connector import MedweaveLocalConnector
+from medweave_connectors.jobs import job_requests
+from medweave_connectors.sites.local.connector import MedweaveLocalConnector
 stock = MedweaveLocalConnector.run
 async def run(self, *arguments, **keywords):
     if keywords.get("job_name"):
         with open("{folder}/requests.txt", "a") as file:
-            print(keywords["job_name"], requests.request_of(keywords["job_name"]), file=file)
+            print(keywords["job_name"], job_requests.request_of(keywords["job_name"]), file=file)
     return await stock(self, *arguments, **keywords)
 MedweaveLocalConnector.run = run
 """
@@ -166,17 +166,17 @@ def test_a_wrong_hint_is_found_by_validation(tmp_path: Path) -> None:
 
 def test_a_job_that_nobody_said_anything_of_is_told_with_its_deployment() -> None:
     with pytest.raises(UsageError) as told:
-        requests.must_know("/unknown/0", where="deployments.hpc")
+        job_requests.must_know("/unknown/0", where="deployments.hpc")
     assert "deployments.hpc: nobody said what /unknown/0 asks for." in str(told.value)
     assert "medweave.scheduler" in told.value.expected
 
 
 def test_the_environment_of_a_gang() -> None:
-    assert gang.node_environment(node_rank=1, num_nodes=2, rendezvous="n1:29400") == {
+    assert node_group.node_environment(node_rank=1, num_nodes=2, rendezvous="n1:29400") == {
         "MEDWEAVE_NODE_RANK": "1",
         "MEDWEAVE_NUM_NODES": "2",
         "MEDWEAVE_RENDEZVOUS": "n1:29400",
     }
     for wrong in ({"node_rank": 2}, {"rendezvous": "n1"}, {"rendezvous": ":1"}):
         with pytest.raises(AssertionError):
-            gang.node_environment(**({"node_rank": 0, "num_nodes": 2, "rendezvous": "n1:1"} | wrong))  # type: ignore[arg-type]
+            node_group.node_environment(**({"node_rank": 0, "num_nodes": 2, "rendezvous": "n1:1"} | wrong))  # type: ignore[arg-type]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.reuse import far_outputs, far_programs
-from medweave_connectors.transfer import manifest
-from medweave_connectors.transfer.held import Held, below, digest_of
-from medweave_connectors.worker import NOTHING, WorkerEnvironment
+from medweave_connectors.cache import remote_outputs, remote_software
+from medweave_connectors.jobs.worker_environment import NOTHING, WorkerEnvironment
+from medweave_connectors.transfer.manifest import manifest
+from medweave_connectors.transfer.manifest.site_inventory import Held, below, digest_of
 
 SITE = ("login", "host")
 BIN = Path(sys.executable).parent
@@ -21,11 +21,11 @@ BIN = Path(sys.executable).parent
 def told(
     word: str, path: str = "/usr/bin:/bin", *, worker: WorkerEnvironment = NOTHING, computes: bool = True
 ) -> str | None:
-    words = far_programs.look(
+    words = remote_software.look(
         [word, "--x"], {"PATH": path}, worker, where="environment", folder="/tmp", computes=computes
     )
     ended = subprocess.run(["sh", "-c", words[0]], capture_output=True, text=True, check=False)
-    return far_programs.read(ended.stdout)
+    return remote_software.read(ended.stdout)
 
 
 def test_a_program_is_known_by_its_content(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_the_steps_are_known_by_all_that_is_installed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [1, 3, 40])
 def test_short_commands_go_together(count: int) -> None:
     line = "printf %s " + "x" * 4_000
-    commands = list(far_outputs.together(*[[line]] * count))
+    commands = list(remote_outputs.together(*[[line]] * count))
     assert len(commands) == -(-count // 14)
     printed = [subprocess.run(["sh", "-c", *words], capture_output=True, check=True).stdout for words in commands]
     assert sum(map(len, printed)) == 4_000 * count

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.reuse import content
-from medweave_connectors.reuse.content import FOLDER_SIGN, Contents
-from medweave_connectors.reuse.key import described, key_of, parts_of
-from medweave_connectors.reuse.memo import Memo
-from medweave_connectors.reuse.shelf import Shelf
-from medweave_connectors.reuse.software import _program, processor, software_of
+from medweave_connectors.cache import content
+from medweave_connectors.cache.content import FOLDER_SIGN, Contents
+from medweave_connectors.cache.database import Memo
+from medweave_connectors.cache.key import described, key_of, parts_of
+from medweave_connectors.cache.local_software import _program, processor, software_of
+from medweave_connectors.cache.store import Shelf
 
 SECRET = b"secret"
 KEY = "ab" + 62 * "0"

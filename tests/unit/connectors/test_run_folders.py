@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.placement.folder_commands import (
+from medweave_connectors.runlog.run_ownership import RunOwner
+from medweave_connectors.transfer.store.blob_store import Store, evict
+from medweave_connectors.transfer.store.folder_commands import (
     MARK,
     NOT_OURS,
     STORE,
@@ -20,8 +22,6 @@ from medweave_connectors.placement.folder_commands import (
     remove,
     remove_traces,
 )
-from medweave_connectors.record.ownership import RunOwner
-from medweave_connectors.transfer.store import Store, evict
 from support.engine import FILE, run, start, wait_until, write_workflow
 from support.fake_cluster import Cluster, fake_cluster
 

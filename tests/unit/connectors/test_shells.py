@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors import deadlines, shells
-from medweave_connectors.shells import Shells
-from medweave_connectors.ssh.sessions import NotReached, Places
+from medweave_connectors.host import deadlines, shells
+from medweave_connectors.host.shells import Shells
+from medweave_connectors.sites.ssh.sessions import NotReached, Places
 
 LIMIT_S = 10.0
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from medweave_connectors.slurm import answers
-from medweave_connectors.slurm.commands import END
-from medweave_connectors.slurm.states import JobState, Told, held_to_limit, judge, shell_exit_code, state_of
+from medweave_connectors.sites.slurm import answers
+from medweave_connectors.sites.slurm.commands import END
+from medweave_connectors.sites.slurm.states import JobState, Told, held_to_limit, judge, shell_exit_code, state_of
 from support.slurm_words import told
 
 SACCT_TIMEOUT = """\

@@ -9,13 +9,19 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.record.ownership import RunOwner
-from medweave_connectors.requests import JobRequest, StepHints
-from medweave_connectors.slurm import answers, commands
-from medweave_connectors.slurm.commands import END
-from medweave_connectors.slurm.script import JobFiles, StepCommand, gang_script, node_script, single_script
-from medweave_connectors.slurm.service import Allocation, Service, allocation, minutes_of, refuse_if_too_large
-from medweave_steps.contracts.errors import UsageError
+from medweave_connectors.jobs.job_requests import JobRequest, StepHints
+from medweave_connectors.runlog.run_ownership import RunOwner
+from medweave_connectors.sites.slurm import answers, commands
+from medweave_connectors.sites.slurm.commands import END
+from medweave_connectors.sites.slurm.script import JobFiles, StepCommand, gang_script, node_script, single_script
+from medweave_connectors.sites.slurm.service import (
+    Allocation,
+    Service,
+    allocation,
+    minutes_of,
+    refuse_if_too_large,
+)
+from medweave_core.errors import UsageError
 from support.fake_cluster import FAKES
 from support.slurm_words import ASKED
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.slurm import commands
-from medweave_connectors.slurm.answers import EndWords, read_end, sections
-from medweave_connectors.slurm.commands import END, EndOf
-from medweave_connectors.slurm.ends import AT_ONCE, Ends
-from medweave_connectors.slurm.script import JobFiles
-from medweave_connectors.slurm.watch import BURST, Pace
+from medweave_connectors.sites.slurm import commands
+from medweave_connectors.sites.slurm.answers import EndWords, read_end, sections
+from medweave_connectors.sites.slurm.commands import END, EndOf
+from medweave_connectors.sites.slurm.final_state import AT_ONCE, Ends
+from medweave_connectors.sites.slurm.script import JobFiles
+from medweave_connectors.sites.slurm.watch import BURST, Pace
 
 ROW = "{0}|{1}|0:0|2|2026-11-21T10:00:00|2026-11-21T10:00:03|00:01.500||n1|01:00:00|None|{2}"
 
@@ -118,7 +118,7 @@ def test_a_line_that_fails_says_nothing_about_any_of_its_jobs() -> None:
 @pytest.mark.slow
 def test_the_questions_are_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     site, pace = Site(), Pace()
-    monkeypatch.setattr("medweave_connectors.slurm.ends.SHORTEST_S", 0.01)
+    monkeypatch.setattr("medweave_connectors.sites.slurm.final_state.SHORTEST_S", 0.01)
     now = time.monotonic()
     assert all(pace.take(now) for _ in range(BURST))
     asked_together(site, pace, 1)

@@ -105,7 +105,7 @@ def test_a_job_that_slurm_has_forgotten_is_judged_by_its_own_exit_file(
 def test_a_job_that_nobody_knows_is_lost_and_no_success(cluster: Cluster) -> None:
     going = cluster.begin(
         {"first": PROGRESS + "echo half > result.txt; sleep 120"},
-        "import medweave_connectors.slurm.job as job; job.END_KNOWN_S = 1.0",
+        "import medweave_connectors.sites.slurm.job as job; job.END_KNOWN_S = 1.0",
     )
     going.wait_for_line("case 1/2")
     cluster.knob("forget", "all")
@@ -312,7 +312,9 @@ def test_an_exit_code_that_sacct_has_cut_is_told_whole(cluster: Cluster) -> None
 def test_the_success_of_another_job_with_the_same_id_is_not_ours(cluster: Cluster) -> None:
     # Found by the fault campaign: a controller that was killed before it had saved its state gives the ids again.
     half = "echo half > result.txt; echo {} > run_report.json; " + PROGRESS + "sleep 100"
-    going = cluster.begin({"first": half}, preload="from medweave_connectors.slurm import job\njob.END_KNOWN_S = 1.0\n")
+    going = cluster.begin(
+        {"first": half}, preload="from medweave_connectors.sites.slurm import job\njob.END_KNOWN_S = 1.0\n"
+    )
     going.wait_for_line("case 1/2")
     job = cluster.folder / "slurm" / "jobs" / "100"
     (job / "folder").write_text("/elsewhere/another.slurm-0a1b2c3d")

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medweave_connectors.left_jobs.journal import SLURM, Journal, Submission, left_behind, read, taken_over
-from medweave_connectors.record.event_log import EventLog
-from medweave_connectors.slurm import left_commands
-from medweave_connectors.slurm.script import JobFiles, StepCommand
-from medweave_connectors.slurm.service import Allocation
-from medweave_connectors.slurm.takeover import fingerprint, inputs_of
-from medweave_steps.contracts.errors import StorageError
+from medweave_connectors.jobs.reattach.journal import SLURM, Journal, Submission, left_behind, read, taken_over
+from medweave_connectors.runlog.event_log import EventLog
+from medweave_connectors.sites.slurm import reattach_commands
+from medweave_connectors.sites.slurm.reattach import fingerprint, inputs_of
+from medweave_connectors.sites.slurm.script import JobFiles, StepCommand
+from medweave_connectors.sites.slurm.service import Allocation
+from medweave_core.errors import StorageError
 
 ONE, OTHER = "1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed", "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d"
 ASKED = Allocation(num_nodes=1, cores=2, memory_mib=512, gpus=0, minutes=5)
@@ -103,8 +103,8 @@ def test_a_driver_that_is_killed_lets_go_and_leaves_whole_lines(tmp_path: Path) 
     script = f"""
 import os, signal
 from pathlib import Path
-from medweave_connectors.record.event_log import EventLog
-from medweave_connectors.left_jobs.journal import SLURM, Journal, Submission
+from medweave_connectors.runlog.event_log import EventLog
+from medweave_connectors.jobs.reattach.journal import SLURM, Journal, Submission
 runs = Path({str(tmp_path)!r})
 log = EventLog(runs / "one" / "events.jsonl", "one")
 (runs / "one" / "work").mkdir()
@@ -198,15 +198,15 @@ def site(tmp_path: Path) -> tuple[Submission, Submission]:
 
 
 def test_a_job_over_the_same_inputs_is_found_with_its_id(site: tuple[Submission, Submission], tmp_path: Path) -> None:
-    seen = left_commands.read_left(shell(left_commands.look(*site)))
+    seen = reattach_commands.read_left(shell(reattach_commands.look(*site)))
     assert (seen.is_same, seen.is_claimed, seen.code, seen.job_id) == (True, False, "", "")
     (tmp_path / "job" / "claimed").mkdir()
     (tmp_path / "job" / "answer").write_text("77;cluster\n")
     (tmp_path / "job" / "code").write_text("0\n")
-    seen = left_commands.read_left(shell(left_commands.look(*site)))
+    seen = reattach_commands.read_left(shell(reattach_commands.look(*site)))
     assert (seen.is_same, seen.is_claimed, seen.code, seen.job_id) == (True, True, "0", "77")
     (tmp_path / "job" / "code").write_text("1\n")
-    assert left_commands.read_left(shell(left_commands.look(*site))).job_id == ""
+    assert reattach_commands.read_left(shell(reattach_commands.look(*site))).job_id == ""
 
 
 @pytest.mark.parametrize("change", ["content", "more", "less", "staged", "gone"])
@@ -219,14 +219,14 @@ def test_other_inputs_are_another_job(site: tuple[Submission, Submission], tmp_p
         "staged": lambda: (tmp_path / "new" / "input").touch(),
         "gone": lambda: (tmp_path / "out").rmdir(),
     }[change]()
-    assert not left_commands.read_left(shell(left_commands.look(*site))).is_same
+    assert not reattach_commands.read_left(shell(reattach_commands.look(*site))).is_same
 
 
 def test_a_claim_that_is_taken_stops_a_submission_that_is_late(tmp_path: Path) -> None:
-    from medweave_connectors.slurm import commands
+    from medweave_connectors.sites.slurm import commands
 
     files = JobFiles(str(tmp_path / "job"))
-    shell(left_commands.claim(files))
+    shell(reattach_commands.claim(files))
     shell(commands.submit(["touch", str(tmp_path / "submitted")], files, {files.script: "x"}))
     assert not (tmp_path / "submitted").exists()
 
@@ -242,5 +242,5 @@ def test_the_output_folder_is_moved_once_however_often_it_is_tried(
         path.mkdir()
     (paths[at] / "result").write_text("done")
     for _ in range(2):
-        assert left_commands.read_move(shell(left_commands.move(tuple(map(str, paths)))))
+        assert reattach_commands.read_move(shell(reattach_commands.move(tuple(map(str, paths)))))
         assert (paths[-1] / "result").read_text() == "done"

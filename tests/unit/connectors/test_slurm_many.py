@@ -13,7 +13,7 @@ from support.fake_cluster import NEVER_AGAIN, Cluster, fake_cluster
 
 AT_ONCE, JOBS = 8, 48
 # Without their pace, questions would come as quickly as they are answered.
-OFTEN = "from medweave_connectors.slurm import watch\nwatch.SHORTEST_S, watch.PER_SECOND = 0.1, 2 / 3\n"
+OFTEN = "from medweave_connectors.sites.slurm import watch\nwatch.SHORTEST_S, watch.PER_SECOND = 0.1, 2 / 3\n"
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from medweave.history import read_run
+from medweave_core.runlog.history import read_run
 from support.engine import Run, wait_until
 from support.fake_cluster import Cluster, fake_cluster, interrupted
 
@@ -106,7 +106,7 @@ def test_a_job_that_somebody_cancelled_is_not_tried_again(cluster: Cluster) -> N
 def test_a_job_that_is_lost_is_not_submitted_again(cluster: Cluster) -> None:
     going = cluster.begin(
         {"first": 'echo \'medweave-progress {"unit":"case","done":1,"total":2}\' >&2; sleep 30'},
-        "import medweave_connectors.slurm.job as job; job.END_KNOWN_S = 1.0",
+        "import medweave_connectors.sites.slurm.job as job; job.END_KNOWN_S = 1.0",
     )
     going.wait_for_line("case 1/2")
     cluster.knob("forget", "all")
@@ -144,7 +144,7 @@ def test_a_time_limit_without_a_new_checkpoint_is_the_end(cluster: Cluster, keys
     cluster.knob("time-limit", "1")
     ended = cluster.begin(
         {"first": ("trap : USR1; echo half > result.txt; while :; do sleep 0.1; done", keys)},
-        "import medweave_connectors.reactions.attempts as attempts; attempts.LOOK_PAUSE_S = 0.1",
+        "import medweave_connectors.jobs.retries.attempts as attempts; attempts.LOOK_PAUSE_S = 0.1",
     ).wait(90)
     assert ended.exit_code == 1
     assert len(cluster.submitted) == 1

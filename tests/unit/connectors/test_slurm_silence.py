@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.slurm import patience, submission, words
-from medweave_connectors.slurm.commands import END
-from medweave_connectors.slurm.patience import Patience, SiteSilent, until_answered
-from medweave_connectors.slurm.script import JobFiles
+from medweave_connectors.sites.slurm import deadlines, messages, submission
+from medweave_connectors.sites.slurm.commands import END
+from medweave_connectors.sites.slurm.deadlines import Patience, SiteSilent, until_answered
+from medweave_connectors.sites.slurm.script import JobFiles
 from support.engine import Run, wait_until
 from support.fake_cluster import Cluster, fake_cluster, interrupted
 
 GOOD = "echo {} > run_report.json; echo done > result.txt"
 FOREVER = "always"
-QUICK = "from medweave_connectors.slurm import job, patience\npatience.SHORTEST_PAUSE_S = 0.05\n"
+QUICK = "from medweave_connectors.sites.slurm import job, patience\npatience.SHORTEST_PAUSE_S = 0.05\n"
 NOTICED = QUICK + "patience.SILENCE_NOTICE_S = 0.5\n"
 
 
@@ -178,12 +178,12 @@ def test_accounting_alone_knows_the_end(cluster: Cluster) -> None:
 def test_where_the_controller_was_not_reached_there_is_no_job(
     refusal: str, unanswered: bool, never_heard: bool
 ) -> None:
-    assert (words.unanswered(refusal), words.never_heard(refusal)) == (unanswered, never_heard)
+    assert (messages.unanswered(refusal), messages.never_heard(refusal)) == (unanswered, never_heard)
 
 
 def test_questions_become_rare_in_a_long_silence_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     now, told = [1000.0], list[str]()
-    monkeypatch.setattr(patience.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(deadlines.time, "monotonic", lambda: now[0])
     waiting, pauses = Patience(told.append), []
 
     def ask_on() -> None:
@@ -203,7 +203,7 @@ def test_questions_become_rare_in_a_long_silence_and_end(monkeypatch: pytest.Mon
 
 
 def test_a_question_is_asked_until_it_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "SHORTEST_PAUSE_S", 0.001)
+    monkeypatch.setattr(deadlines, "SHORTEST_PAUSE_S", 0.001)
     tries = []
 
     async def ask() -> str:
@@ -230,7 +230,7 @@ def test_what_is_no_silence_is_raised() -> None:
 
 def test_a_submission_whose_files_cannot_be_written_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     # The login node answers, Slurm too, and there is no job: an output folder that only root may make, say.
-    monkeypatch.setattr(patience, "SHORTEST_PAUSE_S", 0.001)
+    monkeypatch.setattr(deadlines, "SHORTEST_PAUSE_S", 0.001)
     monkeypatch.setattr(submission, "LOOK_PAUSE_S", 0.001)
 
     async def ask(line: str) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.slurm.commands import END
-from medweave_connectors.slurm.service import Service
-from medweave_connectors.slurm.site_look import Look, look, read_look, refuse_what_is_not_there
-from medweave_steps.contracts.errors import UsageError
+from medweave_connectors.sites.slurm.commands import END
+from medweave_connectors.sites.slurm.service import Service
+from medweave_connectors.sites.slurm.site_survey import Look, look, read_look, refuse_what_is_not_there
+from medweave_core.errors import UsageError
 from support.engine import start, write_workflow
 from support.fake_cluster import NEVER_AGAIN, Cluster, fake_cluster
 

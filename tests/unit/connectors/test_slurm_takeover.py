@@ -102,7 +102,7 @@ def test_a_site_that_is_silent_about_a_job_that_was_left_is_asked_until_it_answe
     cluster.knob("scontrol-fails", 8)
     going = cluster.begin(
         tool(cluster, "[ -e again ] || exit 3;"),
-        "from medweave_connectors.slurm import patience\npatience.SHORTEST_PAUSE_S, patience.SILENCE_NOTICE_S = 0.2, 0.5\n",
+        "from medweave_connectors.sites.slurm import patience\npatience.SHORTEST_PAUSE_S, patience.SILENCE_NOTICE_S = 0.2, 0.5\n",
     )
     ended = going.wait(60)
     assert (ended.exit_code, FOUND in ended.stderr) == (1, False), ended.stderr
@@ -118,7 +118,7 @@ def test_a_job_that_slurm_may_start_again_is_not_over_before_the_controller_says
     word.write_text("PREEMPTED")
     cluster.knob("scontrol-fails", 3)
     going = cluster.begin(
-        tool(cluster), "from medweave_connectors.slurm import patience\npatience.SHORTEST_PAUSE_S = 0.5\n"
+        tool(cluster), "from medweave_connectors.sites.slurm import patience\npatience.SHORTEST_PAUSE_S = 0.5\n"
     )
     wait_until(lambda: (cluster.folder / "slurm" / "scontrol-fails").read_text() == "0", 60)
     word.write_text("RUNNING")
@@ -168,7 +168,7 @@ def test_a_driver_that_is_killed_at_the_submission(cluster: Cluster, moment: str
     before, after = ("os.kill(os.getpid(), 9)", "") if moment == "before" else ("", "os.kill(os.getpid(), 9)")
     preload = f"""
 import os
-from medweave_connectors.slurm import submission
+from medweave_connectors.sites.slurm import submission
 usual = submission.submit
 async def submit(*arguments, **keys):
     {before or "pass"}

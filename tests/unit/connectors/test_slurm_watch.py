@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from medweave_connectors.slurm.answers import Queued
-from medweave_connectors.slurm.script import JobFiles
-from medweave_connectors.slurm.watch import Pace, Watch, WatchedJob
+from medweave_connectors.sites.slurm.answers import Queued
+from medweave_connectors.sites.slurm.script import JobFiles
+from medweave_connectors.sites.slurm.watch import Pace, Watch, WatchedJob
 
 
 def heard(*looks: tuple[float, Queued]) -> list[str]:

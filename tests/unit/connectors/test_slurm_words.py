@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medweave.deployments import faults_of_deployments
-from medweave_connectors.slurm import words
-from medweave_connectors.slurm.connector import MedweaveSlurmConnector
-from medweave_connectors.slurm.service import Allocation, check_service
-from medweave_connectors.slurm.states import Told
-from medweave_connectors.slurm.watch import Pace, interval_s
-from medweave_steps.contracts.errors import UsageError
+from medweave.project.deployments import faults_of_deployments
+from medweave_connectors.sites.slurm import messages
+from medweave_connectors.sites.slurm.connector import MedweaveSlurmConnector
+from medweave_connectors.sites.slurm.service import Allocation, check_service
+from medweave_connectors.sites.slurm.states import Told
+from medweave_connectors.sites.slurm.watch import Pace, interval_s
+from medweave_core.errors import UsageError
 from support.slurm_words import ASKED, told
 
-PLACE = words.Place(name="hpc/gpu4", setting="deployments.hpc.config.services.gpu4")
+PLACE = messages.Place(name="hpc/gpu4", setting="deployments.hpc.config.services.gpu4")
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ PLACE = words.Place(name="hpc/gpu4", setting="deployments.hpc.config.services.gp
 def test_what_is_told_about_a_failure(word: str, what: str, do: str) -> None:
     asked = Allocation(num_nodes=1, cores=4, memory_mib=3072, gpus=0, minutes=720)
     seen = Told(source="sacct", word=word, signal_number=15, seconds=43219.0, time_limit="12:00:00", nodes="n1")
-    lines = words.site_word("17", seen, asked, PLACE, out_of_memory=False).splitlines()
+    lines = messages.site_word("17", seen, asked, PLACE, out_of_memory=False).splitlines()
     assert lines[0].startswith("hpc/gpu4: Slurm job 17 ")
     assert what in lines[0]
     assert lines[1].startswith(f"  seen:     sacct State={word} ExitCode=0:15, 43219 s")
@@ -44,7 +44,7 @@ def test_what_is_told_about_a_failure(word: str, what: str, do: str) -> None:
 
 
 def test_a_success_has_no_words() -> None:
-    assert words.site_word("17", told("sacct", "COMPLETED"), ASKED, PLACE, out_of_memory=False) == ""
+    assert messages.site_word("17", told("sacct", "COMPLETED"), ASKED, PLACE, out_of_memory=False) == ""
 
 
 KILLED = ["slurmstepd: error: StepId=11.batch exceeded memory limit (376328192 > 104857600), being killed"]
@@ -61,7 +61,7 @@ KILLED = ["slurmstepd: error: StepId=11.batch exceeded memory limit (376328192 >
     ],
 )
 def test_out_of_memory_needs_evidence(seen: Told, stderr: Sequence[str], expected: bool) -> None:
-    assert words.looks_out_of_memory(seen, stderr) is expected
+    assert messages.looks_out_of_memory(seen, stderr) is expected
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_out_of_memory_needs_evidence(seen: Told, stderr: Sequence[str], expecte
     ],
 )
 def test_a_refusal_names_its_setting(text: str, setting: str) -> None:
-    assert words.refused_setting(text)[0] == setting
-    assert not words.unanswered(text)
+    assert messages.refused_setting(text)[0] == setting
+    assert not messages.unanswered(text)
 
 
 @pytest.mark.parametrize(
@@ -90,17 +90,17 @@ def test_a_refusal_names_its_setting(text: str, setting: str) -> None:
     ],
 )  # fmt: skip
 def test_a_reason_that_does_not_go_away_names_its_setting(reason: str, setting: str) -> None:
-    assert words.hopeless_setting(reason)[0] == setting
+    assert messages.hopeless_setting(reason)[0] == setting
 
 
 def test_a_refusal_without_a_controller_is_no_refusal() -> None:
-    assert words.unanswered("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation")
-    assert words.unanswered("sbatch: error: Unable to contact slurm controller (connect failure)")
+    assert messages.unanswered("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation")
+    assert messages.unanswered("sbatch: error: Unable to contact slurm controller (connect failure)")
 
 
 def test_the_rank_that_failed_first_is_found() -> None:
-    assert words.lost_rank({0: (143, 120, "n1"), 1: (70, 105, "n2"), 2: (0, 90, "n3")}) == 1
-    assert words.lost_rank({0: (0, 1, "n1")}) is None
+    assert messages.lost_rank({0: (143, 120, "n1"), 1: (70, 105, "n2"), 2: (0, 90, "n3")}) == 1
+    assert messages.lost_rank({0: (0, 1, "n1")}) is None
 
 
 def test_queries_are_dense_while_something_happens_and_rare_in_quiet() -> None:

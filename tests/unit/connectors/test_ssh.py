@@ -14,10 +14,10 @@ import psutil
 import pytest
 from streamflow.core.deployment import ExecutionLocation
 
-from medweave_connectors.errors import SiteConfigError, SiteUnreachable
-from medweave_connectors.ssh import sessions
-from medweave_connectors.ssh.connector import MedweaveSSHConnector
-from medweave_connectors.ssh.login import start
+from medweave_connectors.host.errors import SiteConfigError, SiteUnreachable
+from medweave_connectors.sites.ssh import sessions
+from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
+from medweave_connectors.sites.ssh.login import start
 from support.connector_contract import NO_QUEUE, ConnectorContract
 from support.connector_runs import SLEEPER, Site, gone, run_job, running, text_of, using
 from support.engine import run, write_workflow

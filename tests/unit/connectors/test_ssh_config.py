@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from streamflow.core.deployment import ExecutionLocation
 
-from medweave_connectors.errors import SiteConfigError, SiteUnreachable
-from medweave_connectors.ssh import openssh, way
-from medweave_connectors.ssh.command_line import ssh_words
-from medweave_connectors.ssh.connector import MedweaveSSHConnector
-from medweave_steps.contracts.errors import UsageError
+from medweave_connectors.host.errors import SiteConfigError, SiteUnreachable
+from medweave_connectors.sites.ssh import connect, openssh_config
+from medweave_connectors.sites.ssh.command_line import ssh_words
+from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
+from medweave_core.errors import UsageError
 from support.sshd import USER, Sshd, agent, make_key, sshd
 
 
@@ -323,7 +323,7 @@ def test_the_usual_keys_are_not_offered_where_the_configuration_names_others(sit
 
 @pytest.mark.slow
 def test_a_match_that_hangs_is_given_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openssh, "ANSWER_S", 1.0)
+    monkeypatch.setattr(openssh_config, "ANSWER_S", 1.0)
     site.write(WITH_JUMP.replace('other exec "false it\'s"', 'hpc exec "sleep 30"'))
     before = time.monotonic()
     assert "no answer within" in refused()
@@ -334,10 +334,10 @@ def test_nobody_to_log_in_as(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody() -> str:
         raise KeyError("getpwuid(): uid not found: 4242")
 
-    monkeypatch.setattr(openssh.getpass, "getuser", nobody)
-    monkeypatch.setattr(openssh, "_can_ask", lambda: False)
+    monkeypatch.setattr(openssh_config.getpass, "getuser", nobody)
+    monkeypatch.setattr(openssh_config, "_can_ask", lambda: False)
     with pytest.raises(UsageError, match="as whom to log in"):
-        asyncio.run(openssh.look_up("somewhere", "", None, where="deployments.login.config.username"))
+        asyncio.run(openssh_config.look_up("somewhere", "", None, where="deployments.login.config.username"))
 
 
 def test_what_comes_is_acknowledged_at_once() -> None:
@@ -350,7 +350,7 @@ def test_what_comes_is_acknowledged_at_once() -> None:
             connection = SimpleNamespace(
                 get_extra_info=lambda _: client, data_received=lambda data, _: heard.append(data)
             )
-            way._acknowledged(connection)
+            connect._acknowledged(connection)
             connection.data_received(b"said")
             assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
     connection.data_received(b"the last of it")
@@ -362,17 +362,17 @@ def test_a_way_through_another_program_is_left_as_it_is() -> None:
     with one, other:
         for sock in (None, one):
             connection = SimpleNamespace(get_extra_info=lambda _, sock=sock: sock, data_received=print)
-            way._acknowledged(connection)
+            connect._acknowledged(connection)
             assert connection.data_received is print
 
 
 @pytest.mark.parametrize("fills", [False, True])
 def test_no_packet_is_sent_to_fill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fills: bool) -> None:
     """asyncssh sends an empty one before each, for ciphers that are never used here."""
-    assert not [each for each in way.CIPHERS if "cbc" in each]
+    assert not [each for each in connect.CIPHERS if "cbc" in each]
     monkeypatch.setenv("HOME", str(tmp_path))  # a configuration of nobody
     if fills:  # as it is without us: the server's log tells of them
-        monkeypatch.setattr(way, "_without_fillers", lambda connection: connection)
+        monkeypatch.setattr(connect, "_without_fillers", lambda connection: connection)
     key = make_key(tmp_path / "key")
     with sshd(tmp_path / "server", [key], "LogLevel DEBUG3") as server:
         (tmp_path / "known").write_text(server.known_host)

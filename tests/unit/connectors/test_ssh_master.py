@@ -14,11 +14,11 @@ import psutil
 import pytest
 from streamflow.core.deployment import ExecutionLocation
 
-from medweave_connectors.errors import SiteConfigError, SiteUnreachable
-from medweave_connectors.record.run import RunRecord
-from medweave_connectors.ssh.connector import MedweaveSSHConnector
-from medweave_connectors.ssh.login import COMMAND, start
-from medweave_connectors.ssh.master import Errors, MasterConnection
+from medweave_connectors.host.errors import SiteConfigError, SiteUnreachable
+from medweave_connectors.runlog.run import RunRecord
+from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
+from medweave_connectors.sites.ssh.control_master import Errors, MasterConnection
+from medweave_connectors.sites.ssh.login import COMMAND, start
 from support.connector_contract import NO_QUEUE, ConnectorContract
 from support.connector_runs import Site, job, text_of, until, using
 from support.sshd import USER, close_master, control_master, make_key, sshd

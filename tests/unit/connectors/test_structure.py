@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.lines import ThisRun, placed
+from medweave_core.documents.line_numbers import ThisRun, placed
 from support.engine import FILE, run, write_workflow
 from support.engine_file import engine_file
 

@@ -9,7 +9,7 @@ import cwl_utils.parser
 import cwl_utils.parser.utils
 import pytest
 
-from medweave_connectors.placement import tools_once
+from medweave_connectors.engine.loading import tool_checks
 
 WORKFLOWS = Path(__file__).parents[3] / "workflows" / "lung-nodule-segmentation"
 
@@ -23,10 +23,10 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(step.run)
         return stock(step)
 
-    stock = tools_once._read
-    monkeypatch.setattr(tools_once, "_read", read)
-    monkeypatch.setattr(tools_once, "_tools", {})
-    monkeypatch.setattr(cwl_utils.parser.utils, "load_step", tools_once._load)
+    stock = tool_checks._read
+    monkeypatch.setattr(tool_checks, "_read", read)
+    monkeypatch.setattr(tool_checks, "_tools", {})
+    monkeypatch.setattr(cwl_utils.parser.utils, "load_step", tool_checks._load)
     return found
 
 

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medweave_connectors.errors import SourceRefused
-from medweave_connectors.transfer import commands
-from medweave_connectors.transfer.archive import ArchiveRefused, Guard, Refused, expecting
+from medweave_connectors.host.errors import SourceRefused
+from medweave_connectors.transfer import shell_commands
+from medweave_connectors.transfer.agent.archive import ArchiveRefused, Guard, Refused, expecting
 from support.transfers import Places, Route, places
 
 PATIENT = "Mustermann_Erika_1970"
@@ -166,7 +166,7 @@ def made_by(tool: str, folder: Path, *arguments: str) -> bytes:
     program = shutil.which("busybox" if tool == "busybox" else "tar")
     if program is None:
         pytest.skip(f"no {tool} here")
-    _, letters, out, *others = commands.pack(str(folder))
+    _, letters, out, *others = shell_commands.pack(str(folder))
     words = [program, *(["tar"] if tool == "busybox" else []), letters, out, *arguments, *others]
     return subprocess.run(words, check=True, capture_output=True).stdout
 
@@ -229,7 +229,7 @@ def test_a_mutation_passes_only_where_it_stays_inside(data: st.DataObject) -> No
     with tempfile.TemporaryDirectory() as name:
         inside = Path(name, "part")
         inside.mkdir()
-        done = subprocess.run(commands.unpack_files(str(inside)), input=passed, capture_output=True, check=False)
+        done = subprocess.run(shell_commands.unpack_files(str(inside)), input=passed, capture_output=True, check=False)
         assert done.returncode in (0, 2)
         assert [each.name for each in Path(name).iterdir()] == ["part"]
         assert {each.name for each in inside.iterdir()} <= {"cohort"}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.errors import NoRoom, SourceUnreadable, TargetRefused, TransferFailed
+from medweave_connectors.host.errors import NoRoom, SourceUnreadable, TargetRefused, TransferFailed
 from support.engine import run, start, wait_until, write_workflow
 from support.engine_file import LOCAL, OURS, engine_file, ssh_site
 from support.ssh_server import ssh_server

@@ -16,11 +16,12 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from medweave_connectors.errors import NoRoom, SiteConfigError
-from medweave_connectors.transfer.bucket import commands, depot
-from medweave_connectors.transfer.bucket import far_end as bucket_end
-from medweave_connectors.transfer.direct import carry
-from medweave_connectors.transfer.manager import MedweaveDataManager
+from medweave_connectors.engine.data.manager import MedweaveDataManager
+from medweave_connectors.host.errors import NoRoom, SiteConfigError
+from medweave_connectors.transfer.agent import bucket_peer as bucket_end
+from medweave_connectors.transfer.agent import program_text
+from medweave_connectors.transfer.routes.bucket import depot
+from medweave_connectors.transfer.routes.direct import carry
 from support.bucket import ACCOUNT, Gateway, gateway
 from support.direct_ends import PATH, Recorded, recorded
 from support.transfers import Places, places
@@ -54,19 +55,19 @@ def at(tmp_path: Path, server: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setattr(depot, "LATE_S", (0.3, 0.7))
     monkeypatch.setattr(carry, "OTHER_S", 2.0)
     program = small_program()
-    monkeypatch.setattr(commands, "program", lambda: program)
+    monkeypatch.setattr(program_text, "framed", lambda name: program if name == "bucket_peer" else usual_program(name))
     with places(tmp_path) as made:
         made.server.environment["PATH"] = f"{made.programs}:{PATH}"
         made.settings |= {"direct": False, "bucket": server.settings()}
         yield made
 
 
-usual_program = commands.program
+usual_program = program_text.framed
 
 
 def small_program() -> bytes:
     """The program of both ends, with a small piece."""
-    text = usual_program().partition(b"\n")[2]
+    text = usual_program("bucket_peer").partition(b"\n")[2]
     for usual, small in PROGRAM.items():
         assert text.count(usual) == 1
         text = text.replace(usual, small)
@@ -145,7 +146,7 @@ def test_a_copy_goes_by_the_bucket(at: Places, run: Recorded, server: Gateway, s
 def test_it_is_the_way_where_none_is_straight(
     at: Places, run: Recorded, monkeypatch: pytest.MonkeyPatch, server: Gateway
 ) -> None:
-    from medweave_connectors.transfer.direct import commands as direct
+    from medweave_connectors.transfer.routes.direct import commands as direct
 
     real = direct.line
     with socket.socket() as free:
@@ -229,7 +230,7 @@ def test_the_bucket_holds_but_some_pieces_at_a_time(
 ) -> None:
     # Small pieces would be fetched more quickly than one is removed.
     monkeypatch.setattr(depot, "ROOM", 2)
-    monkeypatch.setattr(commands, "program", usual_program)
+    monkeypatch.setattr(program_text, "framed", usual_program)
     most, num_pieces = 0, 5
 
     def look(_: str) -> None:
@@ -305,7 +306,7 @@ def test_an_endpoint_that_does_not_answer(
 def test_an_endpoint_with_a_certificate_of_somebody_else(
     at: Places, run: Recorded, server: Gateway, tmp_path: Path
 ) -> None:
-    from medweave_connectors.transfer.direct.identity import make_identity
+    from medweave_connectors.transfer.routes.direct.certificates import make_identity
 
     other = tmp_path / "other.pem"
     other.write_text(make_identity().certificate)
@@ -525,7 +526,7 @@ def test_no_command_line_and_no_file_has_a_secret(
     secrets = [each for each in keys if len(each) == 64] + [ACCOUNT["AWS_SECRET_ACCESS_KEY"]]
     assert len(secrets) == 2
     assert not any(each.encode() in text for each in secrets for text in texts)
-    sent_there = commands.program()
+    sent_there = program_text.framed("bucket_peer")
     assert ACCOUNT["AWS_SECRET_ACCESS_KEY"].encode() not in sent_there
 
 

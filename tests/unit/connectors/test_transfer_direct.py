@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.errors import NoRoom
-from medweave_connectors.transfer.direct import carry as carry_module
-from medweave_connectors.transfer.direct import commands
-from medweave_connectors.transfer.manager import MedweaveDataManager
+from medweave_connectors.engine.data.manager import MedweaveDataManager
+from medweave_connectors.host.errors import NoRoom
+from medweave_connectors.transfer.routes.direct import carry as carry_module
+from medweave_connectors.transfer.routes.direct import commands
 from support.direct_ends import Recorded
 from support.transfers import Places, with_pods
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.errors import NoRoom, TransferFailed
-from medweave_connectors.transfer import planting, wire
+from medweave_connectors.host.errors import NoRoom, TransferFailed
+from medweave_connectors.transfer import tree_receiver
+from medweave_connectors.transfer.agent import program_text
 from support.direct_ends import Recorded
 from support.transfers import Places
 
@@ -21,7 +22,7 @@ WRITE = "        self._left_bytes -= len(piece)\n"  # of the receiver
 
 @pytest.fixture(autouse=True)
 def a_mib_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planting, "LARGE_BYTES", 2**20)
+    monkeypatch.setattr(tree_receiver, "LARGE_BYTES", 2**20)
 
 
 @pytest.fixture
@@ -48,11 +49,13 @@ def same(one: Path, other: Path) -> bool:
 
 def patched(monkeypatch: pytest.MonkeyPatch, place: str, does: str) -> None:
     """Both ends' program, with lines of its own before others."""
-    text = wire.tree_program()
+    text = program_text.of("tree_stream")
     assert text.count(place) == 1
     indent = place[: len(place) - len(place.lstrip())]
     lines = "".join(f"{indent}{line}\n" for line in does.splitlines())
-    monkeypatch.setattr(wire, "tree_program", lambda: text.replace(place, lines + place))
+    usual = program_text.of
+    changed = text.replace(place, lines + place)
+    monkeypatch.setattr(program_text, "of", lambda name: changed if name == "tree_stream" else usual(name))
 
 
 @pytest.mark.slow

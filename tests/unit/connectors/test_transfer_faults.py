@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from streamflow.data.manager import DefaultDataManager
 
-from medweave_connectors.errors import (
+from medweave_connectors.engine.data.manager import MedweaveDataManager
+from medweave_connectors.host.errors import (
     NoRoom,
     SiteUnreachable,
     SourceChanged,
@@ -19,7 +20,6 @@ from medweave_connectors.errors import (
     TargetRefused,
     TransferFailed,
 )
-from medweave_connectors.transfer.manager import MedweaveDataManager
 from support.transfers import ROUTES, Places, Route, places, with_pods
 
 ODD = ("-dash", "a blank", "quo'te\"s", "$HOME `id` \\n", "two\nlines", "ümläut", "x" * 255, "\udcff\udcfe", "tail\n")

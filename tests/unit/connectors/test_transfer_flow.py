@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medweave_connectors.errors import SiteConfigError
-from medweave_connectors.record.run import RunRecord
-from medweave_connectors.transfer import flow as flow_module
-from medweave_connectors.transfer.flow import Flow, Progress
-from medweave_connectors.transfer.limit import MIB, Limit
-from medweave_connectors.transfer.manager import MedweaveDataManager
+from medweave_connectors.engine.data.manager import MedweaveDataManager
+from medweave_connectors.host.errors import SiteConfigError
+from medweave_connectors.runlog.run import RunRecord
+from medweave_connectors.transfer import progress as flow_module
+from medweave_connectors.transfer.bandwidth import MIB, Limit
+from medweave_connectors.transfer.progress import Flow, Progress
 from support.direct_ends import Recorded
 from support.transfers import Places, Route
 

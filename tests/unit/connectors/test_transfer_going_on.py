@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.errors import SiteUnreachable, SourceRefused, TransferFailed
-from medweave_connectors.transfer import going_on, planting
+from medweave_connectors.host.errors import SiteUnreachable, SourceRefused, TransferFailed
+from medweave_connectors.transfer import resume, tree_receiver
 from support.direct_ends import Recorded
 from support.transfers import ROUTES, Places, Route, with_pods
 
@@ -34,12 +34,12 @@ PACKS, UNPACKS = "chf*", "xp*"
 @pytest.fixture
 def by_tar(monkeypatch: pytest.MonkeyPatch) -> None:
     """As through the driver, or to it: what is large is no stream of our own, whose program is no tar that a test can replace."""
-    monkeypatch.setattr(planting, "LARGE_BYTES", 2**40)
+    monkeypatch.setattr(tree_receiver, "LARGE_BYTES", 2**40)
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(going_on, "PAUSES_S", (0.1, 0.2, 0.2, 0.2))
+    monkeypatch.setattr(resume, "PAUSES_S", (0.1, 0.2, 0.2, 0.2))
 
 
 def large(at: Places, num_bytes: int = LARGE_BYTES) -> Path:
@@ -136,7 +136,7 @@ def told(run: Recorded, route: str) -> dict[str, Any]:
 def test_a_large_file_whose_connection_is_lost_three_times(
     at: Places, run: Recorded, route: Route, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("medweave_connectors.transfer.manager.PORTS", (1, 1))
+    monkeypatch.setattr("medweave_connectors.engine.data.manager.PORTS", (1, 1))
     file = large(at)
 
     async def act(each: Places) -> None:
@@ -335,7 +335,7 @@ def test_a_byte_that_is_flipped_in_what_had_arrived(at: Places, run: Recorded, a
 @pytest.mark.slow
 @pytest.mark.usefixtures("by_tar")
 def test_a_destination_that_does_not_come_back(at: Places, run: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("medweave_connectors.ssh.sessions.PAUSES_S", (0.1,))
+    monkeypatch.setattr("medweave_connectors.sites.ssh.sessions.PAUSES_S", (0.1,))
     large(at, 16 * MIB)
     hangs(at, UNPACKS, 'head -c 9000000 | "$real" "$@"')
 

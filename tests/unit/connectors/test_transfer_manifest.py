@@ -21,8 +21,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from medweave_connectors.transfer import commands, manifest, seal
-from medweave_connectors.transfer.manifest import ROOT, Entry, Kind, Manifest, Unlisted
+from medweave_connectors.transfer import shell_commands
+from medweave_connectors.transfer.manifest import manifest, tree_digest
+from medweave_connectors.transfer.manifest.manifest import ROOT, Entry, Kind, Manifest, Unlisted
 from support.transfers import replaced
 
 NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=40).filter(
@@ -187,7 +188,7 @@ def test_a_listing_of_no_name_is_refused(real: str) -> None:
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(max_size=60) | st.from_regex(r"medweave-place (new|below) (\d{1,6000}|unknown)\.", fullmatch=True))
 def test_what_a_site_says_of_its_room_never_breaks(text: str) -> None:
-    told = commands.read_prepared(text)
+    told = shell_commands.read_prepared(text)
     assert told is None or told.free_bytes is None or told.free_bytes >= 0
 
 
@@ -214,11 +215,11 @@ def test_large_files_have_the_same_digests_whoever_makes_them(tmp_path: Path, py
     assert (tmp_path / "used").exists() == (python == "")
     for below in (folder, folder / "large\n"):
         shell = subprocess.run(
-            ["/bin/sh", "-c", " ".join(seal.command(str(below)))], capture_output=True, text=True, check=True,
+            ["/bin/sh", "-c", " ".join(tree_digest.command(str(below)))], capture_output=True, text=True, check=True,
             env=os.environ | {"PATH": path},
         )  # fmt: skip
-        wanted = seal.of(listed(below))
-        assert wanted is None or seal.read(shell.stdout) == wanted
+        wanted = tree_digest.of(listed(below))
+        assert wanted is None or tree_digest.read(shell.stdout) == wanted
 
 
 def test_a_name_that_is_no_text(tmp_path: Path) -> None:
@@ -413,12 +414,15 @@ def test_any_folder_is_packed_and_unpacked_as_it_is(
         grow(source, tree)
         part.mkdir(parents=True)
         truth = listed(source)
-        through(commands.pack(str(source)), commands.unpack(name, str(part / "other"), "t"))
+        through(shell_commands.pack(str(source)), shell_commands.unpack(name, str(part / "other"), "t"))
         assert truth.difference(listed(part / "other")) == ""
         files = [each for each in truth.entries if truth.entries[each].kind == Kind.FILE]
         some = files if data is None else [each for each in files if data.draw(st.booleans())]
         if some:
-            through(commands.pack_files(top, [f"{name}/{each}" for each in some]), commands.unpack_files(str(part)))
+            through(
+                shell_commands.pack_files(top, [f"{name}/{each}" for each in some]),
+                shell_commands.unpack_files(str(part)),
+            )
             arrived = listed(part / name).entries
             assert {each for each in arrived if arrived[each].kind == Kind.FILE} == set(some)
             assert all(arrived[each].sha256 == truth.entries[each].sha256 for each in some)
@@ -438,38 +442,38 @@ def test_a_copy_is_put_together_aside_and_renamed(tmp_path: Path, below: bool) -
     destination = tmp_path / "not there yet" / 'it\'s "$HOME"'
     if below:
         destination.mkdir(parents=True)
-    told = commands.read_prepared(done(commands.prepare(str(destination), "t")).stdout)
+    told = shell_commands.read_prepared(done(shell_commands.prepare(str(destination), "t")).stdout)
     assert told is not None
     assert told.below == below
     usage = shutil.disk_usage(tmp_path)
     assert told.free_bytes is not None
     assert abs(told.free_bytes - usage.free) < 2**30
-    place = commands.place_of(str(destination), "name", "t", below=below)
+    place = shell_commands.place_of(str(destination), "name", "t", below=below)
     part = Path(place.part)
     assert (part.parent, part.name) == (destination if below else destination.parent, ".medweave-t.part")
     assert stat.S_IMODE(part.stat().st_mode) == 0o700
     Path(place.inside("real")).mkdir(mode=0o500)
-    assert done(commands.keep(place, "real")).returncode == 0
+    assert done(shell_commands.keep(place, "real")).returncode == 0
     assert Path(place.final) == (destination / "name" if below else destination)
     assert stat.S_IMODE(Path(place.final).stat().st_mode) == 0o500
     assert not part.exists()
-    assert done(commands.keep(place, "real")).returncode == 0, "by a second pod on the same volume"
+    assert done(shell_commands.keep(place, "real")).returncode == 0, "by a second pod on the same volume"
     Path(place.final).rmdir()
-    assert done(commands.keep(place, "real")).returncode == commands.REFUSED
+    assert done(shell_commands.keep(place, "real")).returncode == shell_commands.REFUSED
 
 
 def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()
     (tmp_path / "link").symlink_to("input")
-    place = commands.Place(str(tmp_path / ".part"), str(tmp_path / "link"))
+    place = shell_commands.Place(str(tmp_path / ".part"), str(tmp_path / "link"))
     Path(place.part).mkdir()
     Path(place.inside("x")).write_text("new")
-    assert done(commands.keep(place, "x")).returncode == 0
+    assert done(shell_commands.keep(place, "x")).returncode == 0
     assert (tmp_path / "link").read_text() == "new"
     assert list((tmp_path / "input").iterdir()) == []
 
 
-def before(folder: Path, kind: str) -> commands.Place:
+def before(folder: Path, kind: str) -> shell_commands.Place:
     """A folder or link `data` of an earlier run, and a copy that would replace it."""
     (folder / "old").mkdir()
     (folder / "old" / "precious").touch()
@@ -477,8 +481,8 @@ def before(folder: Path, kind: str) -> commands.Place:
         (folder / "data").symlink_to("old")
     else:
         (folder / "old").rename(folder / "data")
-    done(commands.prepare(str(folder / "new"), "t"))
-    place = commands.Place(str(folder / ".medweave-t.part"), str(folder / "data"))
+    done(shell_commands.prepare(str(folder / "new"), "t"))
+    place = shell_commands.Place(str(folder / ".medweave-t.part"), str(folder / "data"))
     Path(place.inside("x")).mkdir()
     return place
 
@@ -493,7 +497,7 @@ def with_mv(folder: Path, script: str) -> str:
 @pytest.mark.parametrize("kind", ["folder", "link"])
 def test_what_was_there_before_stays_where_the_copy_cannot_take_its_place(tmp_path: Path, kind: str) -> None:
     path = with_mv(tmp_path, '[ "$1" != -f ] || exit 1; exec $real "$@"')
-    assert done(commands.keep(before(tmp_path, kind), "x"), PATH=path).returncode == commands.REFUSED
+    assert done(shell_commands.keep(before(tmp_path, kind), "x"), PATH=path).returncode == shell_commands.REFUSED
     assert (tmp_path / "data" / "precious").exists()
     assert (tmp_path / "data").is_symlink() == (kind == "link")
 
@@ -502,29 +506,29 @@ def test_what_was_there_before_stays_where_the_copy_cannot_take_its_place(tmp_pa
 def test_what_was_there_before_is_put_back_when_the_replacement_was_cut_off(tmp_path: Path, kind: str) -> None:
     place = before(tmp_path, kind)
     path = with_mv(tmp_path, '[ "$1" != -f ] || kill -KILL $PPID; exec $real "$@"')
-    done(commands.keep(place, "x"), PATH=path)
+    done(shell_commands.keep(place, "x"), PATH=path)
     shutil.rmtree(tmp_path / "data", ignore_errors=True)  # the `mv` of a killed shell may still have come to its end
     assert os.path.lexists(Path(place.part, ".medweave-old", "data"))
-    assert done(commands.drop(str(tmp_path / "data"), "t")).returncode == 0
+    assert done(shell_commands.drop(str(tmp_path / "data"), "t")).returncode == 0
     assert (tmp_path / "data" / "precious").exists()
     assert not Path(place.part).exists()
 
 
 def test_a_copy_does_not_go_into_a_folder_that_has_come_meanwhile(tmp_path: Path) -> None:
-    done(commands.prepare(str(tmp_path / "data"), "t"))
-    place = commands.Place(str(tmp_path / ".medweave-t.part"), str(tmp_path / "data"))
+    done(shell_commands.prepare(str(tmp_path / "data"), "t"))
+    place = shell_commands.Place(str(tmp_path / ".medweave-t.part"), str(tmp_path / "data"))
     Path(place.inside("x")).mkdir()
     path = with_mv(tmp_path, f'[ "$1" != -f ] || mkdir -p "{tmp_path}/data/of another"; exec $real "$@"')
-    assert done(commands.keep(place, "x"), PATH=path).returncode == commands.REFUSED
+    assert done(shell_commands.keep(place, "x"), PATH=path).returncode == shell_commands.REFUSED
     assert [each.name for each in (tmp_path / "data").iterdir()] == ["of another"]
 
 
 def test_what_is_not_whole_is_removed_whatever_its_rights(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "to"):
-        done(commands.prepare(str(folder / "to"), "t"))
+        done(shell_commands.prepare(str(folder / "to"), "t"))
         (folder / ".medweave-t.part" / "x" / "y").mkdir(parents=True)
         (folder / ".medweave-t.part" / "x").chmod(0)
-    assert done(commands.drop(str(tmp_path / "to"), "t")).returncode == 0
+    assert done(shell_commands.drop(str(tmp_path / "to"), "t")).returncode == 0
     assert [each.name for each in tmp_path.rglob("*")] == ["to"]
 
 
@@ -541,5 +545,5 @@ def test_what_is_not_whole_is_removed_whatever_its_rights(tmp_path: Path) -> Non
 def test_the_free_bytes_of_a_file_system(tmp_path: Path, line: str, free: int | None) -> None:
     (tmp_path / "df").write_text(f"#!/bin/sh\necho Filesystem 1024-blocks; echo '{line}'\n")
     (tmp_path / "df").chmod(0o755)
-    told = done(commands.prepare(str(tmp_path / "to"), "t"), PATH=f"{tmp_path}:{os.environ['PATH']}").stdout
-    assert commands.read_prepared(told) == commands.Prepared(below=False, free_bytes=free)
+    told = done(shell_commands.prepare(str(tmp_path / "to"), "t"), PATH=f"{tmp_path}:{os.environ['PATH']}").stdout
+    assert shell_commands.read_prepared(told) == shell_commands.Prepared(below=False, free_bytes=free)

@@ -15,10 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medweave_connectors.placement.folder_commands import MARK, STORE, remove_traces
-from medweave_connectors.record.ownership import RunOwner
-from medweave_connectors.transfer import digest, far_files, looked_here, manifest, many, memo, seal, store
-from medweave_connectors.transfer.store import Store
+from medweave_connectors.runlog.run_ownership import RunOwner
+from medweave_connectors.transfer.agent import files as far_files
+from medweave_connectors.transfer.agent import program_text
+from medweave_connectors.transfer.manifest import digest_database, local_scan, manifest, tree_digest
+from medweave_connectors.transfer.store import blob_store, many_files
+from medweave_connectors.transfer.store.blob_store import Store
+from medweave_connectors.transfer.store.folder_commands import MARK, STORE, remove_traces
 from support import store_runs
 from support.engine import wait_until
 from support.old_python import assert_is_python
@@ -41,8 +44,8 @@ def listed(path: Path) -> manifest.Manifest:
 
 
 def test_what_is_sent_to_a_site_is_python_of_its_version() -> None:
-    assert_is_python(digest.program())
-    assert "import medweave" not in digest.program()
+    assert_is_python(program_text.of("files"))
+    assert "import medweave" not in program_text.of("files")
 
 
 # ---- what it reads
@@ -56,7 +59,7 @@ def test_what_is_sent_to_a_site_is_python_of_its_version() -> None:
 )
 def test_it_reads_what_the_shell_reads(files: dict[str, tuple[bytes, bool]], folders: set[str]) -> None:
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(many, "MANY", 1)
+        patch.setattr(many_files, "MANY", 1)
         root = Path(name, "root")
         (root / "sub").mkdir(parents=True)
         for folder in folders - files.keys():
@@ -66,8 +69,10 @@ def test_it_reads_what_the_shell_reads(files: dict[str, tuple[bytes, bool]], fol
             (root / "sub" / file).chmod(0o755 if executable else 0o644)
         found = listed(root)
         assert found == manifest.parse(told(manifest.command(str(root))))
-        assert seal.read(told(many.sealed(str(root)))) == seal.read(told(seal.command(str(root))))
-        note, tree = Path(name, ".medweave-tree"), many.tree_of(found)
+        assert tree_digest.read(told(many_files.sealed(str(root)))) == tree_digest.read(
+            told(tree_digest.command(str(root)))
+        )
+        note, tree = Path(name, ".medweave-tree"), many_files.tree_of(found)
         assert (tree is not None) == note.exists()
         assert tree is None or hashlib.sha256(note.read_bytes()).hexdigest() == tree
 
@@ -94,8 +99,8 @@ def test_where_python3_fails_the_shell_reads(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "python3").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert listed(tmp_path / "data") == wanted
-    answer = told(many.sealed(str(tmp_path / "data"))).splitlines()
-    assert seal.read(answer[-1]) == seal.of(wanted)
+    answer = told(many_files.sealed(str(tmp_path / "data"))).splitlines()
+    assert tree_digest.read(answer[-1]) == tree_digest.of(wanted)
 
 
 # ---- the store
@@ -141,7 +146,7 @@ class Runs:
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(looked_here, "QUIET_S", 0.0)
+    monkeypatch.setattr(local_scan, "QUIET_S", 0.0)
     with places(tmp_path) as at:
         yield Runs(at, tmp_path / "work", monkeypatch)
 
@@ -175,15 +180,17 @@ def test_what_was_read_in_an_earlier_run_is_looked_at_only(runs: Runs) -> None:
 def test_a_wrong_memory_is_put_right_by_what_is_read(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     # As if a disk had changed a file here: what the store has not got is read, and sent as it is.
     runs.send()
-    recall = memo.Memo.recall
+    recall = digest_database.Memo.recall
 
-    def wrong(self: memo.Memo, known_by: manifest.KnownBy, seen: manifest.Manifest) -> manifest.Manifest | None:
+    def wrong(
+        self: digest_database.Memo, known_by: manifest.KnownBy, seen: manifest.Manifest
+    ) -> manifest.Manifest | None:
         found = recall(self, known_by, seen)
         assert found is not None
         found.entries["case 0/0"] = found.entries["case 0/0"]._replace(sha256="0" * 64)
         return replace(found, tree=None)
 
-    monkeypatch.setattr(memo.Memo, "recall", wrong)
+    monkeypatch.setattr(digest_database.Memo, "recall", wrong)
     assert runs.send() == 1
 
 
@@ -293,7 +300,7 @@ def test_a_store_that_was_full_has_it_ready_all_the_same(runs: Runs) -> None:
     runs.at.settings["storeGiB"] = 0.5 / 1024
     runs.send()
     before = runs.ready().stat().st_ino
-    old = runs.workdir / STORE / store.NO_CLASS / "00" / "unused"
+    old = runs.workdir / STORE / blob_store.NO_CLASS / "00" / "unused"
     old.parent.mkdir(exist_ok=True)
     old.write_bytes(bytes(2**20))
     assert runs.send() == 0
@@ -309,7 +316,7 @@ def test_of_two_that_make_a_folder_ready_one_does(runs: Runs) -> None:
     (tree,), spare = runs.trees, runs.ready()
     at = Store(str(runs.workdir / STORE), 1)
     shutil.rmtree(spare)
-    lines = [many.spare(at, tree.parent.name + tree.name) for _ in range(4)]
+    lines = [many_files.spare(at, tree.parent.name + tree.name) for _ in range(4)]
     begun = [subprocess.Popen(["sh", "-c", line]) for line in lines]
     assert [each.wait() for each in begun] == [0] * 4
     assert content_of(spare) == content_of(runs.cohort)
@@ -323,19 +330,19 @@ def test_nothing_is_left_of_a_folder_that_could_not_be_made_ready(runs: Runs) ->
     shutil.rmtree(spare)
     (blob,) = (runs.workdir / STORE).glob(f"*/??/{hashlib.sha256(b'0').hexdigest()[2 : far_files.KEY_CHARACTERS]}")
     blob.unlink()
-    told([many.spare(Store(str(runs.workdir / STORE), 1), tree.parent.name + tree.name)])
+    told([many_files.spare(Store(str(runs.workdir / STORE), 1), tree.parent.name + tree.name)])
     assert [each for each in tree.parent.iterdir() if each.is_dir()] == []
 
 
 @pytest.mark.slow
 def test_a_folder_of_another_file_system_is_not_copied_there(tmp_path: Path) -> None:
     at, tree, elsewhere = Store(str(tmp_path), 1), "0" * 64, Path(tempfile.mkdtemp(dir="/dev/shm"))
-    ready = tmp_path / store.NO_CLASS / "lists" / "00" / ("0" * 62 + ".spare")
+    ready = tmp_path / blob_store.NO_CLASS / "lists" / "00" / ("0" * 62 + ".spare")
     ready.mkdir(parents=True)
     try:
-        assert not many.taken(told(many.move(at, str(elsewhere / "new"), tree)))
+        assert not many_files.taken(told(many_files.move(at, str(elsewhere / "new"), tree)))
         assert ready.exists()
-        assert many.taken(told(many.move(at, str(tmp_path / "new"), tree)))
+        assert many_files.taken(told(many_files.move(at, str(tmp_path / "new"), tree)))
     finally:
         shutil.rmtree(elsewhere)
 
@@ -351,5 +358,5 @@ def test_who_cleans_a_run_removes_the_names_that_came_with_it(runs: Runs) -> Non
 
 
 def test_nothing_of_a_folder_is_left_that_could_not_be_taken(tmp_path: Path) -> None:
-    assert not many.taken(told(many.take(Store(str(tmp_path), 1), str(tmp_path / "new"), "0" * 64)))
+    assert not many_files.taken(told(many_files.take(Store(str(tmp_path), 1), str(tmp_path / "new"), "0" * 64)))
     assert not (tmp_path / "new").exists()

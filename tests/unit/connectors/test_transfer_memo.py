@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medweave_connectors.transfer import known, looked_here, many, memo
-from medweave_connectors.transfer.known import Digests
-from medweave_connectors.transfer.manifest import Kind, Manifest
-from medweave_connectors.transfer.memo import Memo, memo_of
+from medweave_connectors.transfer.manifest import digest_cache, digest_database, local_scan
+from medweave_connectors.transfer.manifest.digest_cache import Digests
+from medweave_connectors.transfer.manifest.digest_database import Memo, memo_of
+from medweave_connectors.transfer.manifest.manifest import Kind, Manifest
+from medweave_connectors.transfer.store import many_files
 
 KEY = ("laptop", "here", "/cohort")
 
@@ -24,8 +25,8 @@ KEY = ("laptop", "here", "/cohort")
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No file has to be old, nor a folder large."""
-    monkeypatch.setattr(looked_here, "QUIET_S", 0.0)
-    monkeypatch.setattr(many, "MANY", 1)
+    monkeypatch.setattr(local_scan, "QUIET_S", 0.0)
+    monkeypatch.setattr(many_files, "MANY", 1)
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def cohort(tmp_path: Path) -> Path:
 
 
 def manifest_of(folder: Path, digit: str = "") -> Manifest:
-    seen = looked_here.look(str(folder))
+    seen = local_scan.look(str(folder))
     assert seen is not None
     read = {
         path: each._replace(sha256=digit * 64 if each.kind is Kind.FILE else "") for path, each in seen.entries.items()
@@ -64,7 +65,7 @@ def test_a_folder_that_nobody_has_touched_is_known(tmp_path: Path, cohort: Path)
     found = recalled(held, cohort)
     assert found == manifest_of(cohort, "a")
     assert found is not None
-    assert many.tree_of(found) == "a" * 64
+    assert many_files.tree_of(found) == "a" * 64
 
 
 def test_what_a_folder_had_the_last_time_is_told_of_one_that_has_changed_too(tmp_path: Path, cohort: Path) -> None:
@@ -79,7 +80,7 @@ def test_what_a_folder_had_the_last_time_is_told_of_one_that_has_changed_too(tmp
 def test_a_store_reads_no_large_folder_for_a_guess(
     tmp_path: Path, cohort: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known, "GUESSED_BYTES", 11)
+    monkeypatch.setattr(digest_cache, "GUESSED_BYTES", 11)
     assert Digests(remembered(tmp_path / "memo", cohort)).expected(str(cohort)) is None
 
 
@@ -130,9 +131,9 @@ def test_one_that_has_been_touched_is_not_known(tmp_path: Path, cohort: Path, ch
 
 
 def test_what_has_changed_just_now_is_not_kept(tmp_path: Path, cohort: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looked_here, "QUIET_S", 3600.0)
+    monkeypatch.setattr(local_scan, "QUIET_S", 3600.0)
     assert manifest_of(cohort).known_by is None
-    monkeypatch.setattr(looked_here, "QUIET_S", 0.0)
+    monkeypatch.setattr(local_scan, "QUIET_S", 0.0)
     before = manifest_of(cohort)
     assert before.known_by is not None
     rewrite(cohort / "3")  # while it was read
@@ -167,7 +168,7 @@ def test_no_name_is_in_it_and_nobody_else_reads_it(tmp_path: Path, cohort: Path)
 
 
 def test_the_oldest_go_first(tmp_path: Path, cohort: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memo, "MOST", 2)
+    monkeypatch.setattr(digest_database, "MOST", 2)
     for number in range(4):
         shutil.copytree(cohort, tmp_path / f"{number}")
         remembered(tmp_path / "memo", tmp_path / f"{number}")
@@ -203,7 +204,7 @@ def test_a_store_is_asked_without_reading_and_what_is_sent_is_read(tmp_path: Pat
 
 
 def test_only_files_of_the_memo_leave_it(tmp_path: Path, cohort: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memo, "MOST", 1)
+    monkeypatch.setattr(digest_database, "MOST", 1)
     at = tmp_path / "memo"
     at.mkdir()
     (at / "notes.txt").write_text("somebody's")

@@ -17,9 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medweave_connectors.transfer import far_files, looked_here, manifest, many, planting, tree_stream, wire
-from medweave_connectors.transfer.planting import Tree
-from medweave_connectors.transfer.tree_stream import END, FILE, FOLDER, HEAD, NotPlanted, Planter
+from medweave_connectors.transfer import tree_receiver
+from medweave_connectors.transfer.agent import files as far_files
+from medweave_connectors.transfer.agent import program_text, tree_stream
+from medweave_connectors.transfer.agent.tree_stream import END, FILE, FOLDER, HEAD, NotPlanted, Planter
+from medweave_connectors.transfer.manifest import local_scan, manifest
+from medweave_connectors.transfer.store import many_files
+from medweave_connectors.transfer.tree_receiver import Tree
 from support.listings import listed, told
 from support.old_python import assert_is_python
 
@@ -67,7 +71,7 @@ def test_this_machine_looks_as_its_programs_do(files: dict[str, tuple[bytes, int
         for number, file in enumerate(files):
             (root / f"link {number}").symlink_to(f"sub/{file}")
         wanted = manifest.parse(told(manifest.command(str(root), digests=False)), digests=False)
-        assert looked_here.look(str(root)) == wanted
+        assert local_scan.look(str(root)) == wanted
 
 
 def dangling(root: Path) -> None:
@@ -86,19 +90,19 @@ def special(root: Path) -> None:
 @pytest.mark.parametrize("make", [dangling, loop, special])
 def test_what_is_unusual_is_left_to_the_programs(tmp_path: Path, make: Callable[[Path], None]) -> None:
     (tmp_path / "file").touch()
-    assert looked_here.look(str(tmp_path)) is not None
+    assert local_scan.look(str(tmp_path)) is not None
     make(tmp_path)
-    assert looked_here.look(str(tmp_path)) is None
-    assert looked_here.look(str(tmp_path / "file")) is None
-    assert looked_here.look(str(tmp_path / "nothing")) is None
+    assert local_scan.look(str(tmp_path)) is None
+    assert local_scan.look(str(tmp_path / "file")) is None
+    assert local_scan.look(str(tmp_path / "nothing")) is None
 
 
 # ---- the stream
 
 
 def test_what_is_sent_to_a_site_is_python_of_its_version() -> None:
-    assert_is_python(wire.program().decode())
-    assert "import medweave" not in wire.program().decode()
+    assert_is_python(program_text.of("stream_peer"))
+    assert "import medweave" not in program_text.of("stream_peer")
 
 
 @pytest.mark.slow
@@ -108,7 +112,7 @@ def test_what_arrives_is_what_lay_there(
     files: dict[str, tuple[bytes, int]], folders: set[str], size: int, keeps: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(many, "MANY", 0)
+        patch.setattr(many_files, "MANY", 0)
         patch.chdir("/")  # whoever writes goes into the folder
         root, target, blobs = Path(name, "root"), Path(name, "target"), Path(name, "blobs")
         written(root, files, folders)
@@ -122,12 +126,12 @@ def test_what_arrives_is_what_lay_there(
             path: (each.mode if each.kind == manifest.Kind.FOLDER else each.mode & kept) & kept
             for path, each in wanted.entries.items()
         }
-        told_by = planting.read(Path(name, "sent").read_bytes(), replace(wanted, entries={
+        told_by = tree_receiver.read(Path(name, "sent").read_bytes(), replace(wanted, entries={
             path: each._replace(sha256="") for path, each in wanted.entries.items()
         }))  # fmt: skip
         assert told_by == wanted
-        assert planting.digest_of(Path(name, "sent").read_bytes()) == many.tree_of(wanted)
-        assert hashlib.sha256(Path(name, "note").read_bytes()).hexdigest() == many.tree_of(wanted)
+        assert tree_receiver.digest_of(Path(name, "sent").read_bytes()) == many_files.tree_of(wanted)
+        assert hashlib.sha256(Path(name, "note").read_bytes()).hexdigest() == many_files.tree_of(wanted)
         if keeps:
             held = {each.read_bytes() for each in blobs.rglob("*") if each.is_file()}
             assert held == {content for content, _ in files.values()}
@@ -150,8 +154,8 @@ def test_a_file_arrives_alone(content: bytes, size: int, mode: int, keeps: bool)
         wanted = listed(root)
         seen = replace(wanted, entries={path: each._replace(sha256="") for path, each in wanted.entries.items()})
         noted = Path(name, "sent").read_bytes()
-        assert planting.read(noted, seen) == wanted
-        assert planting.digest_of(noted) == hashlib.sha256(Path(name, "note").read_bytes()).hexdigest()
+        assert tree_receiver.read(noted, seen) == wanted
+        assert tree_receiver.digest_of(noted) == hashlib.sha256(Path(name, "note").read_bytes()).hexdigest()
         if keeps:
             (held,) = (each for each in blobs.rglob("*") if each.is_file())
             assert held.samefile(target)
@@ -216,14 +220,14 @@ def test_what_another_site_says_it_has_sent_is_only_read(data: st.DataObject) ->
     sender = b"3\n" + far_files.text_of(
         [b"1" * 64 + b"- ./sub/a", b"2" * 64 + b"x ./sub/b"], [b"0755 .", b"0750 ./c", b"0750 ./sub"]
     )
-    assert planting.read(sender, seen) is not None
+    assert tree_receiver.read(sender, seen) is not None
     broken = bytearray(sender)
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(broken) - 1))
         broken[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
-    read = planting.read(bytes(broken), seen)
+    read = tree_receiver.read(bytes(broken), seen)
     assert read is None or read.entries.keys() == seen.entries.keys()
-    assert planting.read(b"", seen) is None
+    assert tree_receiver.read(b"", seen) is None
 
 
 def entry(kind: int, name: bytes, content: bytes = b"", mode: int = 0o755) -> bytes:

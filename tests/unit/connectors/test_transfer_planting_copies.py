@@ -17,11 +17,14 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.errors import SourceUnreadable, TransferFailed
-from medweave_connectors.placement.folder_commands import STORE
-from medweave_connectors.transfer import looked_here, manager, manifest, planting, tree_stream, wire
-from medweave_connectors.transfer.direct import routes
-from medweave_connectors.transfer.planting import Tree
+from medweave_connectors.engine.data import manager
+from medweave_connectors.host.errors import SourceUnreadable, TransferFailed
+from medweave_connectors.transfer import tree_receiver, wire
+from medweave_connectors.transfer.agent import tree_stream
+from medweave_connectors.transfer.manifest import local_scan, manifest
+from medweave_connectors.transfer.routes import probes
+from medweave_connectors.transfer.store.folder_commands import STORE
+from medweave_connectors.transfer.tree_receiver import Tree
 from support.engine import wait_until
 from support.listings import listed
 from support.transfers import Places, places
@@ -46,7 +49,7 @@ class Cohort:
             deployment_notice=lambda *_: None,
         )
         monkeypatch.setattr(manager, "current", lambda: run)
-        monkeypatch.setattr(routes, "SMALL_BYTES", 0)
+        monkeypatch.setattr(probes, "SMALL_BYTES", 0)
         at.target = workdir / "run-1" / "job"
         at.target.mkdir(parents=True)
         at.replace("tar", "exit 2")
@@ -105,7 +108,7 @@ def test_many_files_arrive_and_are_kept_without_tar(cohort: Cohort) -> None:
 
 @pytest.mark.slow
 def test_the_site_is_asked_while_this_machine_looks(cohort: Cohort, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, look, ask = threading.Event(), looked_here.look, routes.Routes.ask
+    asked, look, ask = threading.Event(), local_scan.look, probes.Routes.ask
 
     def slow(path: str) -> manifest.Manifest | None:
         assert asked.wait(20)
@@ -115,8 +118,8 @@ def test_the_site_is_asked_while_this_machine_looks(cohort: Cohort, monkeypatch:
         asked.set()
         await ask(*given)
 
-    monkeypatch.setattr(looked_here, "look", slow)
-    monkeypatch.setattr(routes.Routes, "ask", heard)
+    monkeypatch.setattr(local_scan, "look", slow)
+    monkeypatch.setattr(probes.Routes, "ask", heard)
     cohort.send()
 
 
@@ -171,7 +174,7 @@ def test_few_bytes_in_many_files_go_by_tar_after_a_larger_copy(cohort: Cohort, m
     async def act(each: Places) -> None:
         each.manager._store_gib = 0  # else it would be linked
         await each.send("from-driver", "cohort")
-        monkeypatch.setattr(routes, "SMALL_BYTES", 2**30)
+        monkeypatch.setattr(probes, "SMALL_BYTES", 2**30)
         await each.send("from-driver", "second")
 
     cohort.at.at_work(act)
@@ -190,7 +193,7 @@ def large(cohort: Cohort) -> Path:
     cohort.folder.mkdir()
     (cohort.folder / "small").write_bytes(b"small")
     file = cohort.folder / "large"
-    file.write_bytes(os.urandom(planting.LARGE_BYTES))
+    file.write_bytes(os.urandom(tree_receiver.LARGE_BYTES))
     return file
 
 

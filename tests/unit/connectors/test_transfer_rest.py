@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medweave_connectors.transfer import commands, manifest, pieces
-from medweave_connectors.transfer.archive import ArchiveRefused, Exactly
-from medweave_connectors.transfer.commands import BLOCK_BYTES, Place
-from medweave_connectors.transfer.manifest import ROOT, Entry, Kind, Manifest
-from medweave_connectors.transfer.rest import WORTH_BYTES, Rest, finishing, removing, rest_of
+from medweave_connectors.transfer import shell_commands, stream_commands
+from medweave_connectors.transfer.agent.archive import ArchiveRefused, Exactly
+from medweave_connectors.transfer.manifest import manifest
+from medweave_connectors.transfer.manifest.manifest import ROOT, Entry, Kind, Manifest
+from medweave_connectors.transfer.missing_parts import WORTH_BYTES, Rest, finishing, removing, rest_of
+from medweave_connectors.transfer.shell_commands import BLOCK_BYTES, Place
 
 NAMES = ("a", "b", "sub/a", "sub/b", "sub/deep/a", "it's $HOME")
 FOLDERS = (ROOT, "sub", "sub/deep", "empty")
@@ -197,25 +198,25 @@ def test_what_was_cut_is_made_whole(run: Run, tmp_path: Path) -> None:
 
     place = Place(str(part), str(tmp_path / "final")).next()
     for _ in range(2):  # places that share a file system do it both
-        run(commands.stand_aside(place, "cohort", keeps=True))
+        run(shell_commands.stand_aside(place, "cohort", keeps=True))
     assert not here.exists()
     copy = Path(place.inside("cohort"))
     sent = listed(source)
     rest = rest_of(sent, [path for path in sent.entries if path != "stored"], [listed(copy)])
     assert rest.ends == {"sub/b": 2 * WORTH_BYTES}
-    for words in commands.each_done(removing(rest, str(copy))):
+    for words in shell_commands.each_done(removing(rest, str(copy))):
         run(words)
     for path, begins in rest.ends.items():
-        end = pieces.end(str(source / path), str(copy / path), begins=begins, size=sent.entries[path].size)
+        end = stream_commands.end(str(source / path), str(copy / path), begins=begins, size=sent.entries[path].size)
         run(list(end.unpacking), run(list(end.packing)))
-    for piece in pieces.files(str(source), rest.files, place.folder):
+    for piece in stream_commands.files(str(source), rest.files, place.folder):
         run(list(piece.unpacking), run(list(piece.packing)))
-    for words in commands.each_done(finishing(sent, rest, str(copy))):
+    for words in shell_commands.each_done(finishing(sent, rest, str(copy))):
         run(words)
     assert content(copy) == content(source) | {"stored": content(copy)["stored"]}
     assert (tmp_path / "store").read_bytes() == (source / "stored").read_bytes()
     (copy / "sub" / "b").unlink()
-    run(commands.stand_aside(place.next(), "cohort", keeps=False))
+    run(shell_commands.stand_aside(place.next(), "cohort", keeps=False))
     assert not copy.exists()
 
 
@@ -223,12 +224,12 @@ def test_no_other_name_of_a_file_is_written_to(run: Run, tmp_path: Path) -> None
     (tmp_path / "store").write_bytes(bytes(2 * WORTH_BYTES))
     (tmp_path / "copy").hardlink_to(tmp_path / "store")
     with pytest.raises(subprocess.CalledProcessError):
-        run(commands.write_from(str(tmp_path / "copy"), WORTH_BYTES), b"other")
+        run(shell_commands.write_from(str(tmp_path / "copy"), WORTH_BYTES), b"other")
     assert (tmp_path / "store").read_bytes() == bytes(2 * WORTH_BYTES)
 
 
 @given(st.lists(st.text("ab'", min_size=1, max_size=9), max_size=30), st.integers(20, 400))
 def test_names_are_sent_in_groups_that_a_command_takes(names: list[str], most_bytes: int) -> None:
-    several = list(pieces.files("/data/cohort", names, "/part", most_bytes=most_bytes))
+    several = list(stream_commands.files("/data/cohort", names, "/part", most_bytes=most_bytes))
     given_names = [name for piece in several for name in piece.packing[piece.packing.index("--") + 1 :]]
     assert given_names == [f"cohort/{name}" for name in names]

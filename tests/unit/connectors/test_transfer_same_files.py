@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.errors import NoRoom
+from medweave_connectors.host.errors import NoRoom
 from support.direct_ends import PATH, Recorded, recorded
 from support.transfers import Places, places, replaced, with_pods
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medweave_connectors.transfer import manifest, seal
+from medweave_connectors.transfer.manifest import manifest, tree_digest
 
 NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
     lambda name: name not in {".", ".."}
@@ -18,14 +18,14 @@ NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"
 
 
 def sealed(path: Path) -> str | None:
-    words = " ".join(seal.command(str(path)))
-    return seal.read(subprocess.run(["sh", "-c", words], capture_output=True, text=True, check=True).stdout)
+    words = " ".join(tree_digest.command(str(path)))
+    return tree_digest.read(subprocess.run(["sh", "-c", words], capture_output=True, text=True, check=True).stdout)
 
 
 def told(path: Path) -> str | None:
     words = " ".join(manifest.command(str(path)))
     listing = subprocess.run(["sh", "-c", words], capture_output=True, text=True, check=True).stdout
-    return seal.of(manifest.parse(listing))
+    return tree_digest.of(manifest.parse(listing))
 
 
 @pytest.mark.slow

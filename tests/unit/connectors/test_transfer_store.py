@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.placement.data_rules import CLASSES
-from medweave_connectors.transfer import many
-from medweave_connectors.transfer.classes import Port
-from medweave_connectors.transfer.guard import carrying
+from medweave_connectors.policy.data_classes import Port
+from medweave_connectors.policy.data_rules import CLASSES
+from medweave_connectors.policy.transfer_rules import carrying
+from medweave_connectors.transfer.store import many_files
 from support.store_runs import Runs
 from support.transfers import Places, Route, places
 
@@ -49,7 +49,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
 def each_kind(request: pytest.FixtureRequest, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> Runs:
     """The same at a site with the tools of GNU, at one with those of busybox, and as if the files were many."""
     if request.param == "many":
-        monkeypatch.setattr(many, "MANY", 1)
+        monkeypatch.setattr(many_files, "MANY", 1)
     if request.param == "busybox":
         busybox = shutil.which("busybox")
         if busybox is None:

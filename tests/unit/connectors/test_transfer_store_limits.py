@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.errors import NoRoom
-from medweave_connectors.placement.folder_commands import MARK, make, remove_traces, without_spares
-from medweave_connectors.record.ownership import RunOwner
-from medweave_connectors.transfer import store
-from medweave_connectors.transfer.store import Store
+from medweave_connectors.host.errors import NoRoom
+from medweave_connectors.runlog.run_ownership import RunOwner
+from medweave_connectors.transfer.store import blob_store
+from medweave_connectors.transfer.store.blob_store import Store
+from medweave_connectors.transfer.store.folder_commands import MARK, make, remove_traces, without_spares
 from support.engine import wait_until
 from support.store_runs import Runs
 from support.transfers import places, replaced
@@ -32,7 +32,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
 
 
 def evict(at: Store, needed_bytes: int = 0) -> None:
-    subprocess.run(["sh", "-c", store.evict(at, needed_bytes=needed_bytes)], check=True)
+    subprocess.run(["sh", "-c", blob_store.evict(at, needed_bytes=needed_bytes)], check=True)
 
 
 def filled(folder: Path) -> Callable[[], list[str]]:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.errors import NoRoom
-from medweave_connectors.transfer import going_on
-from medweave_connectors.transfer.direct.encoding import Encoder
-from medweave_connectors.transfer.limit import Share
-from medweave_connectors.transfer.manager import MedweaveDataManager
+from medweave_connectors.engine.data.manager import MedweaveDataManager
+from medweave_connectors.host.errors import NoRoom
+from medweave_connectors.transfer import resume
+from medweave_connectors.transfer.agent.encoding import Encoder
+from medweave_connectors.transfer.bandwidth import Share
 from support.direct_ends import Recorded
 from support.transfers import LAPTOP, ROUTES, Places, Route, slices, with_pods
 
@@ -159,7 +159,7 @@ def test_a_limit_counts_what_is_on_the_wire(
 def test_what_is_cut_goes_on(
     at: Places, run: Recorded, route: Route, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(going_on, "PAUSES_S", (0.1, 0.2, 0.2, 0.2))
+    monkeypatch.setattr(resume, "PAUSES_S", (0.1, 0.2, 0.2, 0.2))
     file = at.source / name
     if name == "scan":
         file.write_bytes(slices(32 * MIB))
@@ -205,7 +205,7 @@ def test_a_stream_without_its_end_was_cut(
     at: Places, run: Recorded, route: Route, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A site's python3 is killed once, without a word, and a shell in between says that all is well."""
-    monkeypatch.setattr(going_on, "PAUSES_S", (0.1, 0.2, 0.2, 0.2))
+    monkeypatch.setattr(resume, "PAUSES_S", (0.1, 0.2, 0.2, 0.2))
     folder = cohort(at)
     at.replace(
         "python3",

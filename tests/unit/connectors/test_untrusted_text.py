@@ -19,30 +19,30 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from medweave import provision
-from medweave.follow.state import State, fold
-from medweave.history import read_events
-from medweave_connectors.helm import releases
-from medweave_connectors.kubernetes import job_script
-from medweave_connectors.pods import commands as pod_commands
-from medweave_connectors.pods import execution
-from medweave_connectors.pods.cluster import Refused, chosen, read_pod
-from medweave_connectors.pods.pod import Event
-from medweave_connectors.pods.states import judge
-from medweave_connectors.pods.words import tell_pods
-from medweave_connectors.record import live
-from medweave_connectors.record.output import MOST_NOTICES, JobOutput
-from medweave_connectors.record.run import RunRecord
-from medweave_connectors.slurm import answers, left_commands, site_look
-from medweave_connectors.slurm.service import Allocation, Service
-from medweave_connectors.slurm.states import judge as judge_words
-from medweave_connectors.slurm.states import shell_exit_code
-from medweave_connectors.slurm.words import Place, site_word
-from medweave_connectors.ssh.hardware import parse_hardware
-from medweave_connectors.transfer.direct import commands as direct
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.progress import JSON_PREFIX, duration
-from medweave_steps.contracts.untrusted_text import load_json, number, plain, plain_line, plain_value, whole_number
+from medweave.provision import command
+from medweave_connectors.runlog import job_output_files
+from medweave_connectors.runlog.job_output import MOST_NOTICES, JobOutput
+from medweave_connectors.runlog.run import RunRecord
+from medweave_connectors.sites.helm import releases
+from medweave_connectors.sites.kubernetes import job_script
+from medweave_connectors.sites.pods.api.cluster import Refused, chosen, read_pod
+from medweave_connectors.sites.pods.exec import commands as pod_commands
+from medweave_connectors.sites.pods.exec import execution
+from medweave_connectors.sites.pods.startup.messages import tell_pods
+from medweave_connectors.sites.pods.startup.pod import Event
+from medweave_connectors.sites.pods.startup.states import judge
+from medweave_connectors.sites.slurm import answers, reattach_commands, site_survey
+from medweave_connectors.sites.slurm.messages import Place, site_word
+from medweave_connectors.sites.slurm.service import Allocation, Service
+from medweave_connectors.sites.slurm.states import judge as judge_words
+from medweave_connectors.sites.slurm.states import shell_exit_code
+from medweave_connectors.sites.ssh.hardware import parse_hardware
+from medweave_connectors.transfer.routes.direct import commands as direct
+from medweave_core.contracts.progress import JSON_PREFIX, duration
+from medweave_core.errors import UserInputError
+from medweave_core.runlog.history import read_events
+from medweave_core.runlog.run_state import State, fold
+from medweave_core.untrusted_text import load_json, number, plain, plain_line, plain_value, whole_number
 from support.job_record import events_of, run_with_job
 
 HUGE = "9" * 5000
@@ -130,7 +130,7 @@ def test_control_characters_of_a_job_reach_neither_terminal_nor_log(
     run.job_ended("/train/0", "failed")
     printed = capsys.readouterr().err
     logged = (run.folder / "events.jsonl").read_text()
-    followed = (run.work / live.FOLDER / "train").read_text()
+    followed = (run.work / job_output_files.FOLDER / "train").read_text()
     for text in (printed, json.loads(logged.splitlines()[-1])["data"]["message"], followed):
         assert "end" in text
         assert text == plain(text)
@@ -181,9 +181,9 @@ def test_answers_of_a_login_node(text: str) -> None:
             assert job_id == "" or job_id.isascii()
             answers.read_poll(answer)
             answers.read_checkpoint(answer)
-            left_commands.read_left(answer)
-            left_commands.read_move(answer)
-            site_look.read_look(answer, {"gpu": Service(partition="p")})
+            reattach_commands.read_left(answer)
+            reattach_commands.read_move(answer)
+            site_survey.read_look(answer, {"gpu": Service(partition="p")})
             for part in (answer, *answers.sections(answer).values()):
                 end = answers.read_end(part, "1", "token")
                 word = judge_words(end.sacct, end.scontrol, end.exit_file, forgotten=end.forgotten)
@@ -331,5 +331,5 @@ def test_an_event_log_with_odd_data_is_followed_or_called_damaged(value: Any, ki
 
 @pytest.mark.parametrize("text", ["", "{", "[]", DEEP, '{"version": 3}', '{"executable": "x"}', "welcome"])
 def test_a_site_that_prints_no_python_is_no_internal_error(text: str) -> None:
-    assert provision._python_of(text) is None
-    assert provision._last_object(text) in (None, {"version": 3}, {"executable": "x"})
+    assert command._python_of(text) is None
+    assert command._last_object(text) in (None, {"version": 3}, {"executable": "x"})

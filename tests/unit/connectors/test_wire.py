@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medweave_connectors.errors import StreamBroke, StreamCut, StreamRefused
-from medweave_connectors.given import given_to
-from medweave_connectors.pods.commands import telling_its_end
-from medweave_connectors.remote import stream_line
-from medweave_connectors.transfer import pieces, wire
-from medweave_connectors.transfer.archive import Exactly
-from medweave_connectors.transfer.direct import encoding
-from medweave_connectors.transfer.direct.encoding import BLOCK, HEAD
-from medweave_connectors.transfer.flow import Flow, counted_by
+from medweave_connectors.host.errors import StreamBroke, StreamCut, StreamRefused
+from medweave_connectors.host.stdin_command import given_to
+from medweave_connectors.jobs.remote_environment import stream_line
+from medweave_connectors.sites.pods.exec.commands import telling_its_end
+from medweave_connectors.transfer import stream_commands, wire
+from medweave_connectors.transfer.agent import encoding, program_text
+from medweave_connectors.transfer.agent.archive import Exactly
+from medweave_connectors.transfer.agent.encoding import BLOCK, HEAD
+from medweave_connectors.transfer.progress import Flow, counted_by
 from medweave_connectors.transfer.wire import HERE, Leg, Passing
 from support.direct_ends import PATH
 from support.old_python import assert_is_python
@@ -85,9 +85,9 @@ def test_a_far_end_that_gets_something_else_has_failed() -> None:
 
 
 def test_its_program_is_for_an_old_python_and_leaves_room_for_names() -> None:
-    assert_is_python(wire.program().decode())
+    assert_is_python(program_text.of("stream_peer"))
     names = [f"case '{n:06}/" + "ü" * 40 for n in range(5000)]
-    for piece in pieces.files("/data/cohort", names, "/there"):
+    for piece in stream_commands.files("/data/cohort", names, "/there"):
         for words in (FAR.packing(piece.packing), FAR.unpacking(piece.unpacking)):
             assert len(os.fsencode(stream_line(words))) < MOST_WORD_BYTES
             assert max(len(os.fsencode(each)) for each in telling_its_end(words, "mark")) < MOST_WORD_BYTES
@@ -237,7 +237,7 @@ def test_what_fails_ahead_is_told_in_its_turn() -> None:
 @pytest.mark.slow
 def test_streams_that_have_ended_hold_no_memory() -> None:
     script = (
-        "from medweave_connectors.transfer.direct.encoding import *\n"
+        "from medweave_connectors.transfer.agent.encoding import *\n"
         "def rss(): return int(open('/proc/self/statm').read().split()[1]) * 4096\n"
         "def stream(): Decoder().content(*[(how, bytearray(body), size) for (how, _, _), body, size in "
         "[(HEAD.unpack(head), body, size) for head, body, size in [Encoder([ZSTD]).made(bytearray(BLOCK))]]][0])\n"

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.slurm.script import JobFiles, StepCommand, gang_script, node_script, single_script
-from medweave_connectors.worker import WorkerEnvironment, read_environment
-from medweave_steps.contracts.errors import UsageError
+from medweave_connectors.jobs.worker_environment import WorkerEnvironment, read_environment
+from medweave_connectors.sites.slurm.script import JobFiles, StepCommand, gang_script, node_script, single_script
+from medweave_core.errors import UsageError
 from support.engine import run, start, write_workflow
 from support.engine_file import engine_file, ssh_site
 from support.fake_cluster import NEVER_AGAIN, Cluster, fake_cluster
@@ -239,7 +239,7 @@ def test_keys_that_cannot_be_are_refused_with_their_place(keys: dict[str, str], 
 
 def test_both_connectors_have_the_same_keys() -> None:
     def schema(name: str) -> dict[str, object]:
-        text = files("medweave_connectors").joinpath(name, "schema.json").read_text("utf-8")
+        text = files("medweave_connectors").joinpath("sites", name, "schema.json").read_text("utf-8")
         keys: dict[str, object] = json.loads(text)["properties"]
         return keys
 

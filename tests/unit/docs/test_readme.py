@@ -40,5 +40,7 @@ def test_the_command_is_the_one_in_the_header_of_the_file() -> None:
 def test_all_types_of_connectors_are_named() -> None:
     row = next(line for line in README.splitlines() if line.startswith("| `connectors/"))
     named = {f"medweave{suffix}" for suffix in re.findall(r"`(?:medweave)?(\.\w+)`", row)}
-    folders = {path.parent.name for path in (ROOT / "connectors" / "medweave_connectors").glob("*/connector.py")}
+    folders = {
+        path.parent.name for path in (ROOT / "connectors" / "medweave_connectors" / "sites").glob("*/connector.py")
+    }
     assert named == {f"medweave.{name}" for name in folders - {"pods"}}

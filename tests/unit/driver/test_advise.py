@@ -13,11 +13,11 @@ import pytest
 from medweave.advise import document, model
 from medweave.advise.document import Advice, Measured, MeasuredRow
 from medweave.advise.judge import advise, law_of
-from medweave.cli import main
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.errors import UsageError, UserInputError
-from medweave_steps.contracts.report import RankFacts, RunReport
-from medweave_steps.contracts.search import SearchTable, TrialRow
+from medweave.cli.main_command import main
+from medweave_core.contracts import codec
+from medweave_core.contracts.report import RankFacts, RunReport
+from medweave_core.contracts.search import SearchTable, TrialRow
+from medweave_core.errors import UsageError, UserInputError
 from support.cwl_files import ROOT
 
 TABLE = ROOT / "docs/how-to/advise/distmis-table-1.yml"

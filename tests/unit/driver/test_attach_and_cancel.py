@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from medweave import cli
-from medweave.cancel import holds
-from medweave.follow.printed import Printed
-from medweave.history import read_run
-from medweave_steps.contracts.errors import UserInputError
+from medweave.cli import main_command
+from medweave.runs.cancel import holds
+from medweave.runs.follow.printed_output import Printed
+from medweave_core.errors import UserInputError
+from medweave_core.runlog.history import read_run
 from support import engine
 from support.driver_calls import call
 from support.engine import Run, wait_until, write_workflow
@@ -169,7 +169,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_what_cannot_be_cancelled_is_told(
     words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["cancel", *words]) == UserInputError.exit_code
+    assert main_command.main(["cancel", *words]) == UserInputError.exit_code
     assert told in capsys.readouterr().err
 
 
@@ -178,9 +178,9 @@ def test_where_nothing_goes_on_there_is_nothing_to_attach_to(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Recorder(tmp_path / "runs" / "killed")
-    assert cli.main(["attach"]) == UserInputError.exit_code
+    assert main_command.main(["attach"]) == UserInputError.exit_code
     assert "no run goes on" in capsys.readouterr().err
-    assert cli.main(["attach", "killed"]) == UserInputError.exit_code
+    assert main_command.main(["attach", "killed"]) == UserInputError.exit_code
     assert "medweave clean runs/killed" in capsys.readouterr().err
 
 

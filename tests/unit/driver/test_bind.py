@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from medweave.bind import bind
-from medweave.bound_file import Binding, render
-from medweave.cli import main
-from medweave.pipelines import read_pipeline
-from medweave.sites import read_site
-from medweave_steps.contracts.errors import StepError, UsageError, UserInputError
+from medweave.cli.main_command import main
+from medweave.placement.bind import bind
+from medweave.placement.bound_file import Binding, render
+from medweave.project.sites import read_site
+from medweave.project.workflows import read_pipeline
+from medweave_core.errors import StepError, UsageError, UserInputError
 from support.sites import SITE, write_project
 
 BOUND = """\

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from medweave.carried import AS_READ, Said, as_read, carried, held
-from medweave.pipelines import Pipeline, Step, read_pipeline
-from medweave_connectors.placement.data_rules import CLASSES
-from medweave_connectors.transfer.classes import DEFINITION
+from medweave.placement.declared_classes import AS_READ, Said, as_read, carried, held
+from medweave.project.workflows import Pipeline, Step, read_pipeline
+from medweave_connectors.policy.data_classes import DEFINITION
+from medweave_connectors.policy.data_rules import CLASSES
 
 WORKFLOW = """\
 class: Workflow

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from medweave.clean import Place, file_of_run, places_of, remove_scratch
-from medweave.cli import main
-from medweave.history import LOG_FILE, read_run
-from medweave_connectors.record.event_log import EventLog
-from medweave_connectors.record.ownership import RECORD_MARK
-from medweave_steps.contracts.errors import UserInputError
+from medweave.cli.main_command import main
+from medweave.runs.clean import Place, file_of_run, places_of, remove_scratch
+from medweave_connectors.runlog.event_log import EventLog
+from medweave_connectors.runlog.run_ownership import RECORD_MARK
+from medweave_core.errors import UserInputError
+from medweave_core.runlog.history import LOG_FILE, read_run
 from support.engine import Run, wait_until
 from support.fake_cluster import Cluster, fake_cluster
 

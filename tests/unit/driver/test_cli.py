@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from medweave.cli import COMMANDS, build_parser, main
-from medweave_steps.contracts.errors import InternalError, UsageError, UserInputError
+from medweave.cli.main_command import COMMANDS, build_parser, main
+from medweave_core.errors import InternalError, UsageError, UserInputError
 from support.cwl_files import WORKFLOWS
 
 
@@ -215,7 +215,7 @@ def test_a_fault_of_its_own_is_no_traceback_unless_asked_for(
     def fails(_: object) -> None:
         raise ZeroDivisionError("by nought")
 
-    monkeypatch.setattr("medweave.report.read_run", fails)
+    monkeypatch.setattr("medweave.report.command.read_run", fails)
     assert main(["report", "x"]) == InternalError.exit_code
     told = capsys.readouterr().err
     assert "ZeroDivisionError: by nought" in told
@@ -234,7 +234,7 @@ def test_ctrl_c_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("medweave.report.read_run", interrupted)
+    monkeypatch.setattr("medweave.report.command.read_run", interrupted)
     assert main(["report", "x"]) == 130
     assert "interrupted" in capsys.readouterr().err
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from medweave import compare
-from medweave.cli import main
-from medweave.compare import Row
-from medweave.energy import Model
-from medweave.history import Run, read_run
+from medweave.cli.main_command import main
+from medweave.report import compare
+from medweave.report.compare import Row
+from medweave.report.energy import Model
+from medweave_core.runlog.history import Run, read_run
 from support.recorded import Recorder, completed_run
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave import cli
+from medweave.cli import main_command
 
 ASK = """
 source "$0"
@@ -36,7 +36,7 @@ while zpty -r z line; do print -r -- "$line"; done
 
 @pytest.fixture
 def script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    assert cli.main(["completion", "bash"]) == 0
+    assert main_command.main(["completion", "bash"]) == 0
     (tmp_path / "script").write_text(capsys.readouterr().out, encoding="utf-8")
     return tmp_path / "script"
 
@@ -50,7 +50,7 @@ def completed(script: Path, *words: str) -> list[str]:
 
 def test_bash_completes_commands_options_and_files(script: Path) -> None:
     assert completed(script, "re") == ["report"]
-    assert set(completed(script, "")) >= set(cli.COMMANDS)
+    assert set(completed(script, "")) >= set(main_command.COMMANDS)
     assert completed(script, "run", "--res") == ["--resume"]
     assert set(completed(script, "validate", "--format", "")) >= {"text", "json", "github", "sarif"}
     (script.parent / "infer.cwl").touch()
@@ -62,7 +62,7 @@ def functions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     """A folder of zsh's $fpath, with the script in it, as `medweave completion --help` says."""
     if shutil.which("zsh") is None:
         pytest.skip("there is no zsh: apt-get install zsh")
-    assert cli.main(["completion", "zsh"]) == 0
+    assert main_command.main(["completion", "zsh"]) == 0
     (tmp_path / "_medweave").write_text(capsys.readouterr().out, encoding="utf-8")
     return tmp_path
 
@@ -77,7 +77,7 @@ def offered(functions: Path, line: str) -> list[str]:
 @pytest.mark.slow
 def test_zsh_completes_commands_options_and_files(functions: Path) -> None:
     assert offered(functions, "medweave re") == ["report"]
-    assert set(offered(functions, "medweave ")) == set(cli.COMMANDS)
+    assert set(offered(functions, "medweave ")) == set(main_command.COMMANDS)
     assert offered(functions, "medweave run --res") == ["--resume"]
     assert set(offered(functions, "medweave run --")) >= {"--site", "--job", "--role", "--file", "--outdir", "--json"}
     assert offered(functions, "medweave validate --format ") == ["text", "json", "github", "sarif"]
@@ -89,6 +89,6 @@ def test_zsh_completes_commands_options_and_files(functions: Path) -> None:
 
 def test_another_shell_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main(["completion", "tcsh"])
+        main_command.main(["completion", "tcsh"])
     assert ended.value.code == 2
     assert "bash" in capsys.readouterr().err

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from medweave.bind import fit
-from medweave.cli import main
-from medweave.cost import Prices, amount_text, read_prices
-from medweave.history import Job, read_run
-from medweave.plan.make import make_plan
-from medweave.plan.past import read_past
+from medweave.cli.main_command import main
+from medweave.placement.bind import fit
+from medweave.plan.past_runs import read_past
+from medweave.plan.planner import make_plan
 from medweave.plan.text import text_of
-from medweave.sites import read_site
-from medweave_steps.contracts.errors import UserInputError
+from medweave.project.sites import read_site
+from medweave.report.cost import Prices, amount_text, read_prices
+from medweave_core.errors import UserInputError
+from medweave_core.runlog.history import Job, read_run
 from support.cwl_files import ROOT
 from support.recorded import Recorder
 

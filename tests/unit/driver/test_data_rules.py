@@ -12,8 +12,8 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
-from medweave.bind import bind
-from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave.placement.bind import bind
+from medweave_core.errors import UsageError, UserInputError
 from support.sites import ROLES, SITE, write_project
 
 HOLDS = """\
@@ -92,7 +92,9 @@ def test_the_bound_file_says_what_each_input_and_output_carries(project: Path) -
         "mayHold": {"desk": ["identified", "derived", "model"], "cluster": ["de-identified", "derived", "model"]},
         "driver": ["identified", "derived", "model"],
     }
-    jsonschema.validate(config, json.loads(files("medweave_connectors").joinpath("transfer/schema.json").read_text()))
+    jsonschema.validate(
+        config, json.loads(files("medweave_connectors").joinpath("engine/data/schema.json").read_text())
+    )
 
 
 def test_a_result_that_this_machine_may_not_hold_is_refused(project: Path) -> None:

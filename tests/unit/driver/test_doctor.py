@@ -16,19 +16,19 @@ from typing import Any
 import pytest
 
 from medweave import __version__
-from medweave.cli import main
+from medweave.cli.main_command import main
 from medweave.doctor import cluster
-from medweave.doctor.grounds import Place
+from medweave.doctor.checks import _within
+from medweave.doctor.connection import Login
 from medweave.doctor.hop import Check, Health, Hop, quantity, skew
-from medweave.doctor.look import _within
 from medweave.doctor.machine import Machine
+from medweave.doctor.probe_host import Place
 from medweave.doctor.rights import FILES, of_kinds
 from medweave.doctor.routes import between, by_bucket
 from medweave.doctor.storage import claims_of, classes_of
-from medweave.doctor.text import as_json, table
-from medweave.doctor.trial import pod_of, policy_of, with_claim
-from medweave.doctor.way import Login
-from medweave_connectors.ssh.way import Target
+from medweave.doctor.summary import as_json, table
+from medweave.doctor.trial_pods import pod_of, policy_of, with_claim
+from medweave_connectors.sites.ssh.connect import Target
 from support.bucket import ACCOUNT, Gateway, gateway
 from support.sshd import make_key, sshd
 

@@ -18,14 +18,14 @@ import yaml
 from aiohttp import web
 
 from medweave import __version__
-from medweave.cli import main
+from medweave.cli.main_command import main
+from medweave.doctor.checks import _provision, look_at
 from medweave.doctor.cluster import Cluster
-from medweave.doctor.here import ask
 from medweave.doctor.hop import Health, Hop
-from medweave.doctor.look import _provision, look_at
+from medweave.doctor.local_shell import ask
 from medweave.doctor.machine import slurm_checks
 from medweave.doctor.quota import hop_of, needed
-from medweave.sites import read_site
+from medweave.project.sites import read_site
 from support.api_server import NAMESPACE, ApiServer
 from support.cwl_files import ROOT
 from support.engine import wait_until

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from medweave.doctor.disk_space import hop_of, look, read
 from medweave.doctor.hop import Health, Hop
-from medweave.doctor.room import hop_of, look, read
 
 
 def found(path: Path) -> Hop:

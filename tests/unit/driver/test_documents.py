@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.documents import entries, read_mapping
-from medweave_connectors.lines import shown, spelled
-from medweave_steps.contracts.errors import UserInputError
+from medweave_core.documents.line_numbers import shown, spelled
+from medweave_core.documents.yaml_documents import entries, read_mapping
+from medweave_core.errors import UserInputError
 
 TEXT = """\
 a: 1

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from medweave.cli import main
-from medweave.energy import Model
-from medweave.explain import Why, changes, explain
-from medweave.history import read_run
-from medweave.plan.past import read_past
-from medweave.report import render
-from medweave_connectors.record.job import CommandOutcome
-from medweave_connectors.record.run import RunRecord
-from medweave_steps.contracts.errors import UserInputError
+from medweave.cli.main_command import main
+from medweave.plan.past_runs import read_past
+from medweave.report.command import render
+from medweave.report.energy import Model
+from medweave.runs.explain import Why, changes, explain
+from medweave_connectors.runlog.job import CommandOutcome
+from medweave_connectors.runlog.run import RunRecord
+from medweave_core.errors import UserInputError
+from medweave_core.runlog.history import read_run
 from support.recorded import Recorder
 
 PARTS = {"input scan": "a1", "input steps": "b1", "command": "c1", "programs": "d1"}

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from medweave.energy import Model
-from medweave.flow_picture import MUCH, flow_picture, steps_of, told
-from medweave.history import Job, read_run
-from medweave.report import render
+from medweave.report.command import render
+from medweave.report.energy import Model
+from medweave.report.flow_picture import MUCH, flow_picture, steps_of, told
+from medweave_core.runlog.history import Job, read_run
 from support.recorded import Recorder
 
 

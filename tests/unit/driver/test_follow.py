@@ -11,12 +11,12 @@ import pytest
 from rich.console import Console
 from rich.spinner import Spinner
 
-from medweave.follow.live import picture, visible
-from medweave.follow.log import FollowedLog
-from medweave.follow.plain import PAUSE_S, PlainLines
-from medweave.follow.state import State, fold, steps
-from medweave.follow.summary import Started, left, summary
-from medweave_steps.contracts.event import Event
+from medweave.runs.follow.live import picture, visible
+from medweave.runs.follow.plain import PAUSE_S, PlainLines
+from medweave.runs.follow.summary import Started, left, summary
+from medweave_core.runlog.events import Event
+from medweave_core.runlog.log_reader import FollowedLog
+from medweave_core.runlog.run_state import State, fold, steps
 
 BEGAN = datetime.datetime(2026, 11, 23, 20, 0, 0, tzinfo=datetime.UTC)
 

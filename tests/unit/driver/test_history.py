@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from medweave.energy import Model
-from medweave.history import read_events, read_run
-from medweave.report import render
-from medweave_connectors.record.job import CommandOutcome
-from medweave_connectors.record.run import RunRecord
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.errors import UserInputError
+from medweave.report.command import render
+from medweave.report.energy import Model
+from medweave_connectors.runlog.job import CommandOutcome
+from medweave_connectors.runlog.run import RunRecord
+from medweave_core.contracts import codec
+from medweave_core.errors import UserInputError
+from medweave_core.runlog.history import read_events, read_run
 from support.recorded import Recorder, completed_run, failed_run
 from support.reported import run_report
 

@@ -9,7 +9,7 @@ import pytest
 
 from medweave.validate.jobs import check_job
 from medweave.validate.source import read
-from medweave_connectors.cwl_types import misfits, parse
+from medweave_core.documents.cwl_types import misfits, parse
 
 FILE = {"class": "File", "path": "x"}
 PAIR = {"type": "record", "fields": {"name": "string", "slices": "int[]", "note": "string?"}}

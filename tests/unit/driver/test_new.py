@@ -12,9 +12,9 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
-from medweave import cli
-from medweave.sites import role_names
-from medweave_steps.contracts.errors import UsageError
+from medweave.cli import main_command
+from medweave.project.sites import role_names
+from medweave_core.errors import UsageError
 from support.driver_calls import call
 
 PROGRAMS = Path(sys.executable).parent
@@ -32,7 +32,7 @@ def files() -> set[str]:
 
 def validated(capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    code = cli.main(["validate"])
+    code = main_command.main(["validate"])
     assert (code, capsys.readouterr().out.splitlines()[-1].partition(": ")[2]) == (0, "0 errors, 0 warnings")
 
 
@@ -44,7 +44,7 @@ def measurements(folder: Path) -> list[int]:
 def test_a_new_workflow_is_valid_and_runs_under_both_engines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["new", "workflow", "lung-volume"]) == 0
+    assert main_command.main(["new", "workflow", "lung-volume"]) == 0
     told = capsys.readouterr().out.splitlines()
     validated(capsys)
     line = told[-1].split()
@@ -63,17 +63,17 @@ def test_a_new_workflow_is_valid_and_runs_under_both_engines(
 
 @pytest.mark.parametrize("kind", ["laptop", "slurm", "kubernetes"])
 def test_a_new_site_is_valid_and_has_a_place_for_each_role(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["new", "workflow", "lung-volume"]) == 0
-    assert cli.main(["new", "site", "mine", "--kind", kind]) == 0
+    assert main_command.main(["new", "workflow", "lung-volume"]) == 0
+    assert main_command.main(["new", "site", "mine", "--kind", kind]) == 0
     validated(capsys)
     text = Path("deployments/sites/mine.yml").read_text(encoding="utf-8")
     assert all(f"\n  {role}: " in text for role in role_names())
-    assert cli.main(["bind", str(WORKFLOW), "--site", "mine", "-o", "streamflow.yml"]) == 0
+    assert main_command.main(["bind", str(WORKFLOW), "--site", "mine", "-o", "streamflow.yml"]) == 0
     validated(capsys)
 
 
 def test_a_new_step_is_valid_and_refuses_what_it_cannot_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["new", "step", "volume"]) == 0
+    assert main_command.main(["new", "step", "volume"]) == 0
     assert "one of check, deidentify," in capsys.readouterr().out
     validated(capsys)
     (tmp_path / "empty").touch()
@@ -84,8 +84,8 @@ def test_a_new_step_is_valid_and_refuses_what_it_cannot_use(tmp_path: Path, caps
 
 
 def test_a_site_that_is_there_serves_a_new_workflow(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["new", "site", "mine"]) == 0
-    assert cli.main(["new", "workflow", "lung-volume"]) == 0
+    assert main_command.main(["new", "site", "mine"]) == 0
+    assert main_command.main(["new", "workflow", "lung-volume"]) == 0
     assert "--site SITE" in capsys.readouterr().out
     assert files() & {"deployments/sites/laptop.yml", "deployments/sites/mine.yml"} == {"deployments/sites/mine.yml"}
     validated(capsys)
@@ -94,7 +94,7 @@ def test_a_site_that_is_there_serves_a_new_workflow(capsys: pytest.CaptureFixtur
 def test_nothing_is_written_where_a_file_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     WORKFLOW.parent.mkdir(parents=True)
     (WORKFLOW.parent / "roles.yml").write_text("mine", encoding="utf-8")
-    assert cli.main(["new", "workflow", "lung-volume"]) == UsageError.exit_code
+    assert main_command.main(["new", "workflow", "lung-volume"]) == UsageError.exit_code
     assert "seen:     workflows/lung-volume/roles.yml" in capsys.readouterr().err
     assert files() == {"workflows/lung-volume/roles.yml"}
 
@@ -104,18 +104,18 @@ def test_nothing_is_written_where_a_file_is_there(capsys: pytest.CaptureFixture[
     [("workflow", "Lung"), ("step", "../up"), ("site", "a--b"), ("step", "x.cwl"), ("step", "fine", "--kind", "slurm")],
 )
 def test_names_and_options_that_will_not_do(words: tuple[str, ...]) -> None:
-    assert cli.main(["new", *words]) == UsageError.exit_code
+    assert main_command.main(["new", *words]) == UsageError.exit_code
     assert files() == set()
 
 
 def test_a_run_and_a_change_of_the_site_after_it_are_no_fault(capsys: pytest.CaptureFixture[str]) -> None:
     subprocess.run(["git", "init", "--quiet"], check=True)
-    assert cli.main(["new", "workflow", "lung-volume"]) == 0
+    assert main_command.main(["new", "workflow", "lung-volume"]) == 0
     assert Path(".gitignore").read_text(encoding="utf-8") == "runs/\nresults/\n"
     bound = Path("runs/2026-01-01/streamflow.yml")  # as `medweave run` keeps it
     bound.parent.mkdir(parents=True)
     (bound.parent / "events.jsonl").touch()
-    assert cli.main(["bind", str(WORKFLOW), "--site", "laptop", "-o", str(bound)]) == 0
+    assert main_command.main(["bind", str(WORKFLOW), "--site", "laptop", "-o", str(bound)]) == 0
     site = Path("deployments/sites/laptop.yml")
     site.write_text(site.read_text(encoding="utf-8").replace("one machine", "my machine"), encoding="utf-8")
     validated(capsys)
@@ -125,13 +125,13 @@ def test_a_run_and_a_change_of_the_site_after_it_are_no_fault(capsys: pytest.Cap
 
 def test_what_git_leaves_out_is_not_changed() -> None:
     Path(".gitignore").write_text("mine\n", encoding="utf-8")
-    assert cli.main(["new", "workflow", "lung-volume"]) == 0
+    assert main_command.main(["new", "workflow", "lung-volume"]) == 0
     assert Path(".gitignore").read_text(encoding="utf-8") == "mine\n"
 
 
 def test_editors_find_the_schema_of_each_file() -> None:
-    assert cli.main(["new", "workflow", "lung-volume"]) == 0
-    assert cli.main(["bind", str(WORKFLOW), "--site", "laptop", "-o", "streamflow.yml"]) == 0
+    assert main_command.main(["new", "workflow", "lung-volume"]) == 0
+    assert main_command.main(["bind", str(WORKFLOW), "--site", "laptop", "-o", "streamflow.yml"]) == 0
     for name in ("deployments/sites/laptop.yml", "workflows/lung-volume/jobs/demo-lung-volume.yml", "streamflow.yml"):
         file = Path(name)
         first = file.read_text(encoding="utf-8").partition("\n")[0]

@@ -12,19 +12,19 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
-from medweave.bind import fit
-from medweave.cli import main
+from medweave.cli.main_command import main
+from medweave.placement.bind import fit
 from medweave.plan.document import Asked, Figures, Move, Plan, schema
 from medweave.plan.flow import ways
-from medweave.plan.make import make_plan
-from medweave.plan.past import Past, read_past
+from medweave.plan.past_runs import Past, read_past
+from medweave.plan.planner import make_plan
 from medweave.plan.resources import excess
 from medweave.plan.sizes import Size, size_of
 from medweave.plan.text import size, text_of
-from medweave.sites import Place
-from medweave_connectors.transfer.direct.work import BUCKET, DIRECT, SAME, THROUGH, by_driver
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave.project.sites import Place
+from medweave_connectors.transfer.routes.route_work import BUCKET, DIRECT, SAME, THROUGH, by_driver
+from medweave_core.contracts import codec
+from medweave_core.errors import UsageError, UserInputError
 from support.cwl_files import PIPELINES, ROOT, known_as
 from support.recorded import Recorder
 
@@ -144,8 +144,8 @@ def test_a_scatter_is_one_job_for_each_item(plan: Callable[..., Plan]) -> None:
 
 
 def test_steps_that_wait_for_each_other_are_an_error(tmp_path: Path) -> None:
-    from medweave.pipelines import Pipeline, Step
     from medweave.plan.flow import Flow
+    from medweave.project.workflows import Pipeline, Step
 
     a = Step(path="/a", role="train", gang=False, reads={"x": ("b/y",)}, writes=("y",))
     b = Step(path="/b", role="train", gang=False, reads={"x": ("a/y",)}, writes=("y",))

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medweave.arrows import Box, Route, drawn, routes, widths
-from medweave.bind import fit
+from medweave.placement.bind import fit
 from medweave.plan.document import Plan
-from medweave.plan.make import make_plan
-from medweave.plan.past import Past
+from medweave.plan.past_runs import Past
 from medweave.plan.picture import picture_of
+from medweave.plan.planner import make_plan
 from medweave.plan.text import text_of
+from medweave.report.arrows import Box, Route, drawn, routes, widths
 from support.cwl_files import LUNG, PIPELINES, ROOT, known_as
 
 NO_RUNS = Past(runs=(), looked_in=(Path("runs"),))

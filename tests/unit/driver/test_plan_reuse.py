@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from medweave.bind import bind, fit
-from medweave.history import read_runs
+from medweave.placement.bind import bind, fit
 from medweave.plan.document import Plan, Reuse
-from medweave.plan.make import make_plan
-from medweave.plan.past import read_past
+from medweave.plan.past_runs import read_past
 from medweave.plan.picture import picture_of
+from medweave.plan.planner import make_plan
 from medweave.plan.text import text_of
+from medweave_core.runlog.history import read_runs
 from support.engine import run
 from support.engine_file import ssh_site
 from support.reuse_runs import ON

@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 import yaml
 
-from medweave import on_site, provision
-from medweave.cli import main
-from medweave.provision import choose
-from medweave.site_session import SiteSession
-from medweave.sites import read_site
-from medweave.wheels import Python, pinned_blocks, read_wheel, requirement_of
-from medweave.workers import workers_of
-from medweave_steps.contracts.errors import InternalError, StorageError, TryAgainError, UserInputError
+from medweave.cli.main_command import main
+from medweave.project.sites import read_site
+from medweave.provision import command, on_site
+from medweave.provision.command import choose
+from medweave.provision.site_session import SiteSession
+from medweave.provision.wheels import Python, pinned_blocks, read_wheel, requirement_of
+from medweave.provision.workers import workers_of
+from medweave_core.errors import InternalError, StorageError, TryAgainError, UserInputError
 from support.engine import wait_until
 from support.small_wheels import constraints_of, index_of, make_wheel, own_wheel
 from support.sshd import USER, make_key, sshd
@@ -359,7 +359,7 @@ def test_a_site_file_that_does_not_fit_is_refused(there: There, deployments: dic
 
 
 def test_the_probe_finds_this_python() -> None:
-    told = subprocess.run([sys.executable, "-I", "-c", provision.PROBE], capture_output=True, text=True, check=True)
+    told = subprocess.run([sys.executable, "-I", "-c", command.PROBE], capture_output=True, text=True, check=True)
     found = json.loads(told.stdout)
     assert (found["executable"], found["machine"]) == (sys.executable, platform.machine())
     assert found["markers"]["python_full_version"] == platform.python_version()

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from medweave import cli
-from medweave_steps.contracts.errors import UserInputError
+from medweave.cli import main_command
+from medweave_core.errors import UserInputError
 
 FACTS = {"workflow": "lung", "workflow_file": "flow.cwl"}
 DONE = {"state": "completed", "exit_code": 0}
@@ -63,7 +63,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.usefixtures("place")
 def test_ps_tells_who_lives_how_the_others_ended_and_how_far_each_is(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["ps"]) == 0
+    assert main_command.main(["ps"]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == ["run", "workflow", "state", "started", "took", "steps", "jobs"]
     assert [row.split()[0] for row in rows] == ["killed", "going", "old", "bad"], "the latest first"
@@ -77,7 +77,7 @@ def test_ps_tells_who_lives_how_the_others_ended_and_how_far_each_is(capsys: pyt
 
 @pytest.mark.usefixtures("place")
 def test_ps_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["ps", "--json"]) == 0
+    assert main_command.main(["ps", "--json"]) == 0
     found = {each["run"]: each for each in json.loads(capsys.readouterr().out)}
     assert found["going"]["state"] == "running"
     assert (found["going"]["steps_done"], found["going"]["steps"]) == (1, 3)
@@ -88,7 +88,7 @@ def test_ps_without_a_folder_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["ps"]) == UserInputError.exit_code
+    assert main_command.main(["ps"]) == UserInputError.exit_code
     assert "--runs FOLDER" in capsys.readouterr().err
 
 
@@ -99,9 +99,9 @@ def test_logs_prints_what_a_step_printed_in_the_latest_run_or_the_named(
     said(place / "runs" / "killed", "check", "second\n")
     said(place / "runs" / "killed", "check.1", "first\n")  # the file was full once
     said(place / "runs" / "going", "train", "epoch\n")
-    assert cli.main(["logs", "check"]) == 0
+    assert main_command.main(["logs", "check"]) == 0
     assert capsys.readouterr().out == "first\nsecond\n"
-    assert cli.main(["logs", "train", "--run", "going"]) == 0
+    assert main_command.main(["logs", "train", "--run", "going"]) == 0
     assert capsys.readouterr().out == "epoch\n"
 
 
@@ -110,9 +110,9 @@ def test_logs_of_a_scatter_and_of_one_of_its_jobs(tmp_path: Path, capsys: pytest
     folder = write_run(tmp_path, "wide", jobs)
     for number in (0, 1):
         said(folder, f"segment.{number}", f"case {number}\n")
-    assert cli.main(["logs", "segment", "--runs", str(tmp_path)]) == 0
+    assert main_command.main(["logs", "segment", "--runs", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "== segment.0\ncase 0\n== segment.1\ncase 1\n"
-    assert cli.main(["logs", "segment.1", "--runs", str(tmp_path)]) == 0
+    assert main_command.main(["logs", "segment.1", "--runs", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "case 1\n"
 
 
@@ -125,13 +125,15 @@ def test_logs_of_a_run_whose_scratch_is_gone_has_what_the_event_log_keeps(
         ("notice", "/check/0", {"text": "one case has no mask"}), ("job.ended", "/check/0", DONE),
     ]  # fmt: skip
     write_run(tmp_path, "old", events)
-    assert cli.main(["logs", "check", "--runs", str(tmp_path), "--follow"]) == 0, "there is nothing more to come"
+    assert main_command.main(["logs", "check", "--runs", str(tmp_path), "--follow"]) == 0, (
+        "there is nothing more to come"
+    )
     assert capsys.readouterr().out == "case 1/2: x\nnote: one case has no mask\ndone in 3.0 s\n"
 
 
 def test_logs_of_an_unknown_step_names_the_known_ones(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["logs", "chekc", "--run", "killed"]) == UserInputError.exit_code
+    assert main_command.main(["logs", "chekc", "--run", "killed"]) == UserInputError.exit_code
     text = capsys.readouterr().err
     assert "one of check" in text
-    assert cli.main(["logs", "check", "--run", "killd"]) == UserInputError.exit_code
+    assert main_command.main(["logs", "check", "--run", "killd"]) == UserInputError.exit_code
     assert "killed" in capsys.readouterr().err

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from medweave.cli import main
-from medweave.purge import PURGED, without
-from medweave_connectors.ingest.home import Home
+from medweave.cli.main_command import main
+from medweave.runs.purge import PURGED, without
+from medweave_connectors.policy.pseudonym_home import Home
 from support.engine import wait_until, write_workflow
 from support.engine_file import engine_file, ssh_site
 from support.fake_cluster import fake_cluster

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from medweave.cli import main
+from medweave.cli.main_command import main
+from medweave_core.contracts import codec
 from medweave_steps.cli import main as step_main
-from medweave_steps.contracts import codec
 from support.page import check
 from support.recorded import Recorder, completed_run, failed_run
 from support.reported import evaluated, run_report
@@ -203,6 +203,6 @@ def test_the_driver_needs_contracts_and_nothing_else_of_the_steps() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     modules = done.stdout
-    assert "medweave_steps.contracts" in modules
+    assert "medweave_core.contracts" in modules
     for foreign in ("medweave_steps.runtime", "medweave_steps.io", "medweave_connectors", "streamflow", "numpy"):
         assert foreign not in modules

@@ -14,14 +14,14 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from medweave import cli
-from medweave.follow.plain import PlainLines
-from medweave.follow.state import State, fold
-from medweave.history import read_events, read_run
-from medweave.run import check_resumable
-from medweave_connectors.record.event_log import driver_lives
-from medweave_steps.contracts.errors import UsageError, UserInputError
-from medweave_steps.contracts.schema import schema_of
+from medweave.cli import main_command
+from medweave.runs.follow.plain import PlainLines
+from medweave.runs.run import check_resumable
+from medweave_connectors.runlog.event_log import driver_lives
+from medweave_core.contracts.schema import schema_of
+from medweave_core.errors import UsageError, UserInputError
+from medweave_core.runlog.history import read_events, read_run
+from medweave_core.runlog.run_state import State, fold
 from support import engine
 from support.cluster_way import write_kubeconfig
 from support.driver_calls import call
@@ -208,7 +208,7 @@ def test_a_run_that_goes_on_or_is_of_another_workflow_is_not_resumed(tmp_path: P
     check_resumable(read_run(record(tmp_path)), "tiny", "streamflow.yml")
     with pytest.raises(UserInputError, match=r"workflow 'tiny', and 'lung' in other\.yml"):
         check_resumable(read_run(record(tmp_path)), "lung", "other.yml")
-    assert cli.main(["run", "x.cwl", "--resume", str(record(tmp_path))]) == UsageError.exit_code
+    assert main_command.main(["run", "x.cwl", "--resume", str(record(tmp_path))]) == UsageError.exit_code
 
 
 @pytest.mark.slow
@@ -248,7 +248,7 @@ def test_a_file_without_our_log_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("streamflow.yml").write_text("version: v1.0\nworkflows: {tiny: {type: cwl}}\n", encoding="utf-8")
-    assert cli.main(["run"]) == UsageError.exit_code
+    assert main_command.main(["run"]) == UsageError.exit_code
     assert "streamflow run streamflow.yml" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [tmp_path / "streamflow.yml"], "nothing was begun"
 
@@ -257,5 +257,5 @@ def test_a_file_without_our_log_is_refused(
     "words", [["--site", "laptop"], ["x.cwl"], ["x.cwl", "--site", "laptop", "--file", "y"]], ids=" ".join
 )
 def test_a_workflow_and_its_site_belong_together(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["run", *words]) == UsageError.exit_code
+    assert main_command.main(["run", *words]) == UsageError.exit_code
     assert "WORKFLOW" in capsys.readouterr().err

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from medweave.run_file import check_documents, check_file
+from medweave.runs.run_file import check_documents, check_file
 from medweave.validate import validate
-from medweave_connectors.documents import read_mapping
-from medweave_connectors.field_faults import FieldFault
-from medweave_steps.contracts.errors import StepError, UserInputError
+from medweave_core.documents.field_errors import FieldFault
+from medweave_core.documents.yaml_documents import read_mapping
+from medweave_core.errors import StepError, UserInputError
 from support.engine import write_workflow
 
 SCANS = "scans:\n- {class: File, path: one.nii.gz}\n- {class: File, path: two.nii.gz}\n"

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from medweave.history import read_run
 from medweave.schedule.calendar import numbers_of
 from medweave.schedule.document import read_schedule, schema
-from medweave.schedule.memory import alone
-from medweave_steps.contracts.errors import StepError, UserInputError
+from medweave.schedule.state import alone
+from medweave_core.errors import StepError, UserInputError
+from medweave_core.runlog.history import read_run
 from support.engine import wait_until
 from support.schedules import call_schedule, memory, results, start, write_schedule
 

@@ -17,8 +17,8 @@ from pynetdicom.sop_class import CTImageStorage, Verification
 from medweave.schedule.dicomweb import DicomWeb, dates
 from medweave.schedule.document import read_schedule
 from medweave.schedule.studies import Study
-from medweave_connectors.lines import Where
-from medweave_steps.contracts.errors import TryAgainError, UserInputError
+from medweave_core.documents.line_numbers import Where
+from medweave_core.errors import TryAgainError, UserInputError
 from support.dicom_builder import CtSeries, uid, write_datasets
 from support.orthanc import PASSWORD, USER, Orthanc, free_port, orthanc
 from support.schedules import call_schedule, results, start, write_schedule

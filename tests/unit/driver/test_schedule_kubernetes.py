@@ -19,7 +19,7 @@ from medweave.schedule.definition import definition_files
 from medweave.schedule.document import read_schedule
 from medweave.schedule.kubernetes import Kubernetes
 from medweave.schedule.rights import rights_of, rules_of
-from medweave_steps.contracts.errors import UserInputError
+from medweave_core.errors import UserInputError
 from support.api_server import ApiServer
 from support.charts import schema
 from support.cwl_files import ROOT

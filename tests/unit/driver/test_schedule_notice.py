@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from medweave.schedule import firing
+from medweave.schedule import tick
 from medweave.schedule.document import read_schedule
-from medweave.schedule.notice import is_wanted, send
-from medweave_steps.contracts.errors import UserInputError
+from medweave.schedule.notifications import is_wanted, send
+from medweave_core.errors import UserInputError
 from support.listeners import mail_server, webhook
 from support.orthanc import free_port
 from support.schedules import call_schedule, write_schedule
@@ -118,7 +118,7 @@ def test_a_run_that_cannot_begin_is_told(tmp_path: Path) -> None:
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tries of a notice follow each other at once."""
-    monkeypatch.setattr(firing, "send", functools.partial(send, pause_s=0.05))
+    monkeypatch.setattr(tick, "send", functools.partial(send, pause_s=0.05))
 
 
 @pytest.mark.slow

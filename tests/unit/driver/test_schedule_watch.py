@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from medweave.schedule.memory import read_memory
+from medweave.schedule.state import read_memory
 from medweave.schedule.studies import MOST_TRIES, Study, after, find
 from support.schedules import call_schedule, results, write_schedule
 
@@ -128,8 +128,8 @@ def test_a_job_file_that_does_not_name_the_folder_is_told(tmp_path: Path) -> Non
 
 def test_where_no_link_can_be_the_files_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from medweave.schedule.studies import WatchedFolder
-    from medweave_connectors.reuse.content import Contents
-    from medweave_connectors.reuse.memo import Memo
+    from medweave_connectors.cache.content import Contents
+    from medweave_connectors.cache.database import Memo
 
     def refused(*_: object) -> None:
         raise OSError(18, "Invalid cross-device link")
@@ -145,8 +145,8 @@ def test_where_no_link_can_be_the_files_are_copied(tmp_path: Path, monkeypatch: 
 
 def test_a_received_study_to_which_files_have_come_since_stays(tmp_path: Path) -> None:
     from medweave.schedule.studies import ReceivedFolder
-    from medweave_connectors.reuse.content import Contents
-    from medweave_connectors.reuse.memo import Memo
+    from medweave_connectors.cache.content import Contents
+    from medweave_connectors.cache.database import Memo
 
     for name in ("done", "grows"):
         (tmp_path / "received" / name).mkdir(parents=True)

@@ -9,13 +9,13 @@ from typing import Any
 import jsonschema
 import pytest
 
-from medweave.bind import bind
-from medweave.cli import main
-from medweave.job_schema import job_schema, schema_of_inputs
-from medweave.schema import schemas
+from medweave.cli.main_command import main
+from medweave.cli.schema import schemas
+from medweave.placement.bind import bind
+from medweave.project.job_schema import job_schema, schema_of_inputs
 from medweave.validate.jobs import check_job
 from medweave.validate.source import read
-from medweave_steps.contracts.errors import UsageError, UserInputError
+from medweave_core.errors import UsageError, UserInputError
 from support.cwl_files import ROOT, load
 from support.sites import SITE, write_project
 

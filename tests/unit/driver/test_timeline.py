@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from medweave.history import Job
-from medweave.timeline import LABEL_WIDTH, RIGHT, WIDTH, colours, lanes, timeline
+from medweave.report.timeline import LABEL_WIDTH, RIGHT, WIDTH, colours, lanes, timeline
+from medweave_core.runlog.history import Job
 
 
 def job(name: str, begin: float, end: float | None, **changes: Any) -> Job:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from faults.verdict import Facts, Said, judge, read_said, row
-from medweave_connectors.reactions.table import FailureKind
+from medweave_connectors.jobs.retries.policy import FailureKind
 
 FAILED = Said(exit_code=1, state="failed", job="failed", failure="Timeout", job_exit_code=1, at=103.0)
 DONE = Said(exit_code=0, state="completed", job="completed", job_exit_code=0, at=101.5)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydicom.dataset import Dataset
 
-from medweave_steps.io import dicom_header
+from medweave_steps.io.dicom import header
 from support.checked import cases_of, only_error
 from support.dicom_builder import CtSeries, write_datasets
 
@@ -18,7 +18,7 @@ SERIES = CtSeries(shape=(12, 36, 34))
 @pytest.fixture(params=["fast reader", "pydicom"])
 def _reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "pydicom":
-        monkeypatch.setattr(dicom_header, "_read_quickly", lambda *_: None)
+        monkeypatch.setattr(header, "_read_quickly", lambda *_: None)
 
 
 def written(folder: Path, keyword: str, values: Sequence[object]) -> Path:

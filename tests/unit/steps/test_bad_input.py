@@ -16,7 +16,7 @@ import pydicom
 import pytest
 
 from medweave_steps.cli import main
-from medweave_steps.io.discovery import case_id_of_series
+from medweave_steps.io.cohort.discovery import case_id_of_series
 from support.dicom_builder import CtSeries, segmentation, uid, write_datasets
 from support.processes import names_below
 

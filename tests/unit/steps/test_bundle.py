@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from medweave_core.contracts.labels import Label
 from medweave_steps.cli import main
-from medweave_steps.contracts.labels import Label
-from medweave_steps.io.model_folder import read_card
+from medweave_steps.io.model.folder import read_card
 from support.exported import export, openvino_logits
 from support.model_folders import trained_model
 from support.monai_bundle import PREPROCESSING, UNET, monai_network, write_bundle
@@ -84,7 +84,7 @@ def test_a_bundle_in_yaml_with_one_channel_is_taken(tmp_path: Path) -> None:
 
 
 def test_our_own_model_folder_comes_back_through_its_bundle_files(tmp_path: Path) -> None:
-    from medweave_steps.io.bundle_files import write_bundle_configs
+    from medweave_steps.io.model.bundle_files import write_bundle_configs
 
     card = trained_model(tmp_path / "bundle")
     write_bundle_configs(tmp_path / "bundle", card)
@@ -260,7 +260,7 @@ def test_an_interrupt_leaves_nothing(taken: Path, tmp_path: Path) -> None:
     # Import takes no time that could be hit, so the process waits where the weights have been written.
     waiting = """
 import time, sys
-import medweave_steps.io.bundle_files as files
+import medweave_steps.io.model.bundle_files as files
 def wait(folder, card):
     print("weights written", file=sys.stderr, flush=True)
     time.sleep(600)

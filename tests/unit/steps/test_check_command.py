@@ -14,9 +14,9 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from medweave_core.contracts.labels import Label
 from medweave_steps.cli import main
-from medweave_steps.contracts.labels import Label
-from medweave_steps.io.prepared import read_index
+from medweave_steps.io.cohort.prepared import read_index
 from support.dicom_builder import CtSeries, segmentation, write_datasets
 
 

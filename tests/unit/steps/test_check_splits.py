@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from medweave_steps.contracts.cohort import Finding
-from medweave_steps.io.discovery import case_id_of_series
+from medweave_core.contracts.cohort import Finding
+from medweave_steps.io.cohort.discovery import case_id_of_series
 from support.checked import cases_of, check, errors_of, notices_of, only_error
 from support.dicom_builder import CtSeries, uid
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from medweave_steps.contracts.model import Postprocessing
+from medweave_core.contracts.model import Postprocessing
 from medweave_steps.inference.components import label_26, lesion_components
 
 

@@ -8,13 +8,13 @@ import pickle
 import jsonschema
 import pytest
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.errors import InternalError, StepError, UserInputError
-from medweave_steps.contracts.labels import PRESETS
-from medweave_steps.contracts.model import InputContract, ModelCard, Postprocessing
-from medweave_steps.contracts.schema import PUBLISHED, schema_of
-from medweave_steps.contracts.volume import Grid, VolumeInfo
-from medweave_steps.io.findings import refuse
+from medweave_core.contracts import codec
+from medweave_core.contracts.labels import PRESETS
+from medweave_core.contracts.model import InputContract, ModelCard, Postprocessing
+from medweave_core.contracts.schema import PUBLISHED, schema_of
+from medweave_core.contracts.volume import Grid, VolumeInfo
+from medweave_core.errors import InternalError, StepError, UserInputError
+from medweave_steps.io.cohort.findings import refuse
 
 IDENTITY = ((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0), (0.0, 0.0, 0.0, 1.0))
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from pydicom.dataset import Dataset
 
+from medweave_core.errors import UserInputError
 from medweave_steps.check.hounsfield import check_range
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.io import dicom_header
-from medweave_steps.io.dicom_series import SeriesName
+from medweave_steps.io.dicom import header
+from medweave_steps.io.dicom.series import SeriesName
 from support.checked import cases_of, notices_of, only_error
 from support.dicom_builder import CtSeries, write_datasets
 
@@ -22,7 +22,7 @@ SERIES = CtSeries(shape=(4, 36, 34))
 @pytest.fixture(params=["fast reader", "pydicom"])
 def _reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "pydicom":
-        monkeypatch.setattr(dicom_header, "_read_quickly", lambda *_: None)
+        monkeypatch.setattr(header, "_read_quickly", lambda *_: None)
 
 
 def written(folder: Path, change: Callable[[Dataset], None], *, is_enhanced: bool = False) -> Path:

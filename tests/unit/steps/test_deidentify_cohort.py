@@ -12,11 +12,11 @@ import numpy as np
 import pydicom
 import pytest
 
+from medweave_core.contracts import codec
+from medweave_core.contracts.cohort import CohortIndex
+from medweave_core.contracts.deidentification import Deidentification, WayBack
+from medweave_core.contracts.labels import Label
 from medweave_steps.cli import main
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.cohort import CohortIndex
-from medweave_steps.contracts.deidentification import Deidentification, WayBack
-from medweave_steps.contracts.labels import Label
 from support.checked import cases_of, check
 from support.chest_cohort import write_dicom, write_msd
 from support.dicom_builder import CtSeries, write_datasets

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave_steps.contracts.errors import UserInputError
+from medweave_core.errors import UserInputError
 from medweave_steps.deidentify.pseudonyms import Pseudonyms, is_standard_uid, new_key, read_key, write_private
 
 KEY = bytes(range(32))

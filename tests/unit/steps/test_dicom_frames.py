@@ -11,7 +11,7 @@ import pytest
 from pydicom.dataset import Dataset
 
 from medweave_steps.evaluate.delivered import read_mask
-from medweave_steps.io.headers import frame_order
+from medweave_steps.io.dicom.source_headers import frame_order
 from support.checked import check, errors_of, notices_of, only_error, open_only
 from support.dicom_builder import CtSeries, segmentation, write_datasets
 from support.identified import deidentify
@@ -126,8 +126,8 @@ def test_a_file_left_out_of_an_older_index_is_noticed(tmp_path: Path) -> None:
     (case,) = check(tmp_path).index.cases
     drop_last_group(dataset)
     write_datasets([dataset], tmp_path)
-    from medweave_steps.contracts.errors import UserInputError
-    from medweave_steps.io.source import open_source
+    from medweave_core.errors import UserInputError
+    from medweave_steps.io.cohort.source import open_source
 
     with pytest.raises(UserInputError, match="not the one that `check` saw"):
         open_source(tmp_path, case)

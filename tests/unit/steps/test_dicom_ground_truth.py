@@ -10,9 +10,9 @@ import pydicom
 import pytest
 from pydicom.dataset import Dataset
 
+from medweave_core.contracts.cohort import Finding
+from medweave_core.contracts.labels import Label
 from medweave_steps.check.cohort import Checked
-from medweave_steps.contracts.cohort import Finding
-from medweave_steps.contracts.labels import Label
 from support.checked import cases_of, check, errors_of, notices_of, only_error, read_truth
 from support.dicom_builder import AXIAL, FEET_FIRST_PRONE, CtSeries, rotated, segmentation, write_datasets
 

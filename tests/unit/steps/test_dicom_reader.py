@@ -16,8 +16,8 @@ import SimpleITK as sitk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from medweave_steps.io.headers import frame_order, read_headers, write_headers
-from medweave_steps.io.source import open_source
+from medweave_steps.io.cohort.source import open_source
+from medweave_steps.io.dicom.source_headers import frame_order, read_headers, write_headers
 from support.checked import cases_of, check, notices_of, open_only
 from support.dicom_builder import AXIAL, FEET_FIRST_PRONE, SYNTAXES, CtSeries, rotated, write_datasets
 from support.engine import wait_until
@@ -304,8 +304,8 @@ def test_the_index_is_the_same_when_check_runs_again(tmp_path: Path) -> None:
 READER = """
 import sys
 from pathlib import Path
-from medweave_steps.io.prepared import read_index
-from medweave_steps.io.source import open_source
+from medweave_steps.io.cohort.prepared import read_index
+from medweave_steps.io.cohort.source import open_source
 from medweave_steps.runtime import signals
 signals.install()
 cohort = Path(sys.argv[1])
@@ -322,7 +322,7 @@ except signals.Terminated as error:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_decoding_processes_end_with_their_parent(tmp_path: Path, number: int) -> None:
-    from medweave_steps.contracts import codec
+    from medweave_core.contracts import codec
 
     CtSeries(shape=(40, 36, 34)).write(tmp_path, syntax="jpeg2000")
     (tmp_path / "index.json").write_text(codec.dumps(check(tmp_path).index))

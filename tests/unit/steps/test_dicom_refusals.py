@@ -11,10 +11,10 @@ import pydicom
 import pytest
 from pydicom.dataset import Dataset
 
-from medweave_steps.contracts.cohort import Finding
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.io.discovery import case_id_of_series
-from medweave_steps.io.source import open_source
+from medweave_core.contracts.cohort import Finding
+from medweave_core.errors import UserInputError
+from medweave_steps.io.cohort.discovery import case_id_of_series
+from medweave_steps.io.cohort.source import open_source
 from support.checked import check, errors_of, only_error
 from support.dicom_builder import CtSeries, uid, write_datasets
 

@@ -6,7 +6,7 @@ import numpy as np
 import pydicom
 import pytest
 
-from medweave_steps.contracts.model import RESEARCH_USE_ONLY
+from medweave_core.contracts.model import RESEARCH_USE_ONLY
 from support.segmented import TWO_BALLS, segment_series, series_with
 from support.validators import dciodvfy_errors
 

@@ -11,8 +11,8 @@ import pydicom
 import pytest
 from pydicom.dataset import Dataset
 
-from medweave_steps.io.dicom_uids import ImageUids, is_valid_uid, reference_problem
-from medweave_steps.io.headers import read_headers, read_source_header, write_headers
+from medweave_steps.io.dicom.source_headers import read_headers, read_source_header, write_headers
+from medweave_steps.io.dicom.uids import ImageUids, is_valid_uid, reference_problem
 from support.checked import cases_of, errors_of, notices_of
 from support.dicom_builder import CtSeries, segmentation, uid, write_datasets
 from support.identified import deidentify, results, uids_of

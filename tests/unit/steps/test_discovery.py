@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from medweave_steps.io.discovery import case_id_of_path, case_id_of_series, walk
+from medweave_steps.io.cohort.discovery import case_id_of_path, case_id_of_series, walk
 from support.checked import cases_of
 from support.dicom_builder import CtSeries
 

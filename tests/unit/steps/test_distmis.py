@@ -10,15 +10,15 @@ import pytest
 import torch
 from monai.losses import DiceLoss
 
+from medweave_core.errors import UsageError
 from medweave_steps.cli import main
-from medweave_steps.contracts.errors import UsageError
-from medweave_steps.io.model_folder import read_card
-from medweave_steps.io.network import build_network, load_network
+from medweave_steps.io.model.folder import read_card
+from medweave_steps.io.model.network import build_network, load_network
 from medweave_steps.networks.distmis import AlongDepth, DistMisUnet, num_parameters
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.network import architecture, seeded_network
-from medweave_steps.training.loss import dice_cross_entropy
-from medweave_steps.training.stepper import Stepper
+from medweave_steps.training.loop.loss import dice_cross_entropy
+from medweave_steps.training.loop.stepper import Stepper
 from support.training_set import TINY, training_set
 from support.weights import assert_equal_weights
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from medweave_core.contracts import codec
+from medweave_core.contracts.evaluation import Evaluation
 from medweave_steps.cli import main
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.evaluation import Evaluation
 from support.evaluated import CaseSpec, MadeRun, save_nifti, write_run, write_seg, write_series
 
 SHAPE = (24, 24, 24)

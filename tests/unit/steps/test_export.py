@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from medweave_core.contracts.model import InputContract
+from medweave_core.errors import InternalError
 from medweave_steps.cli import main
-from medweave_steps.contracts.errors import InternalError
-from medweave_steps.contracts.model import InputContract
 from medweave_steps.export.parity import compare, judge, parity_windows
-from medweave_steps.io.model_folder import CARD_FILE, WEIGHTS_FILE, card_sha256, read_card, write_card
-from medweave_steps.io.network import load_network
+from medweave_steps.io.model.folder import CARD_FILE, WEIGHTS_FILE, card_sha256, read_card, write_card
+from medweave_steps.io.model.network import load_network
 from support.exported import export, openvino_logits
 from support.model_folders import TINY_UNET, seeded_network, tiny_card, trained_model
 from support.processes import interrupted, names_below, nearly_full_disk, started, wait_for_line

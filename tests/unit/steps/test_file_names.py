@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.deidentification import WayBack
-from medweave_steps.io.discovery import case_id_of_path, case_id_of_series
+from medweave_core.contracts import codec
+from medweave_core.contracts.deidentification import WayBack
+from medweave_steps.io.cohort.discovery import case_id_of_path, case_id_of_series
 from support.checked import only_error
 from support.dicom_builder import CtSeries, write_datasets
 from support.identified import deidentify, way_back

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from medweave_core.contracts.cohort import Finding
+from medweave_core.errors import UserInputError
 from medweave_steps.cli import main
-from medweave_steps.contracts.cohort import Finding
-from medweave_steps.contracts.errors import UserInputError
 from support.checked import cases_of, check, errors_of, notices_of
 from support.dicom_builder import CtSeries, segmentation, write_datasets
 from support.nifti_files import mask, save, volume

@@ -13,9 +13,9 @@ import jsonschema
 import numpy as np
 import pytest
 
+from medweave_core.contracts.schema import schema_of
 from medweave_steps.cli import main
-from medweave_steps.contracts.schema import schema_of
-from medweave_steps.io.model_folder import card_sha256, read_card, write_card
+from medweave_steps.io.model.folder import card_sha256, read_card, write_card
 from support.candidates import candidate_of, exported_model
 from support.processes import interrupted, names_below, nearly_full_disk, started, wait_for_line
 from support.training_set import training_set

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from medweave_steps.contracts.gate import GateCandidate, GateCase, GateSpeed, GateTolerances
+from medweave_core.contracts.gate import GateCandidate, GateCase, GateSpeed, GateTolerances
 from medweave_steps.gate.judge import choose, compare, judge, speed_of
 from medweave_steps.gate.measure import figures
 

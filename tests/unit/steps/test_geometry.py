@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medweave_steps.contracts.volume import Grid, VolumeInfo
+from medweave_core.contracts.volume import Grid, VolumeInfo
 from medweave_steps.io.geometry import (
     affine_rows,
     from_ras_order,

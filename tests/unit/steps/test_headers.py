@@ -13,8 +13,8 @@ from pydicom.uid import (
     ImplicitVRLittleEndian,
 )
 
-from medweave_steps.io.headers import copy_headers, read_headers, write_headers
-from medweave_steps.io.source import DicomSource
+from medweave_steps.io.cohort.source import DicomSource
+from medweave_steps.io.dicom.source_headers import copy_headers, read_headers, write_headers
 from support.checked import open_only
 from support.dicom_builder import CtSeries, write_datasets
 

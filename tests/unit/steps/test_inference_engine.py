@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from medweave_steps.contracts.errors import BackendMissingError, UserInputError
+from medweave_core.errors import BackendMissingError, UserInputError
 from medweave_steps.inference.engine import open_engine
 from support.openvino_models import write_openvino, write_tiny_model
 

@@ -10,17 +10,17 @@ import numpy as np
 import pydicom
 import pytest
 
+from medweave_core.contracts import codec
+from medweave_core.contracts.body_parts import contradiction, known_body_part, procedure_of, regions_of, scans_of
+from medweave_core.contracts.cohort import CohortIndex, PreparedCohort
+from medweave_core.contracts.labels import LUNG_NODULE, CodedTerm, Label, LabelMerge, model_name
+from medweave_core.contracts.model import ModelCard
+from medweave_core.contracts.segmentations import Segmentations
+from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.cli import main
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.body_parts import contradiction, known_body_part, procedure_of, regions_of, scans_of
-from medweave_steps.contracts.cohort import CohortIndex, PreparedCohort
-from medweave_steps.contracts.errors import UsageError, UserInputError
-from medweave_steps.contracts.labels import LUNG_NODULE, CodedTerm, Label, LabelMerge, model_name
-from medweave_steps.contracts.model import ModelCard
-from medweave_steps.contracts.segmentations import Segmentations
 from medweave_steps.deidentify.describe import write_card
 from medweave_steps.evaluate.delivered import read_mask
-from medweave_steps.io.labels import merge_values, merged_labels, parse_labels, parse_merges, read_labels
+from medweave_steps.io.cohort.labels import merge_values, merged_labels, parse_labels, parse_merges, read_labels
 from support.checked import check, errors_of, notices_of, only_error, read_truth
 from support.dicom_builder import CtSeries, segmentation, write_datasets
 from support.openvino_models import tiny_card, write_tiny_model
@@ -372,7 +372,7 @@ def test_a_contradiction_needs_two_known_regions(
 def test_codes_of_the_table_are_those_of_the_standard() -> None:
     from pydicom.sr._concepts_dict import concepts
 
-    from medweave_steps.contracts.body_parts import PARTS_BY_CODE
+    from medweave_core.contracts.body_parts import PARTS_BY_CODE
 
     known = {code: meaning for names in concepts["SCT"].values() for code, (meaning, _) in names.items()}
     absent = {code for code in PARTS_BY_CODE if code not in known}

@@ -14,8 +14,8 @@ import pytest
 import scipy.ndimage
 import scipy.spatial
 
+from medweave_core.contracts.model import InputContract
 from medweave_steps.cli import main
-from medweave_steps.contracts.model import InputContract
 from support.dicom_builder import AXIAL, FEET_FIRST_PRONE, CtSeries, rotated
 from support.openvino_models import NODULE_ANYWHERE, WINDOW_HU, write_tiny_model
 

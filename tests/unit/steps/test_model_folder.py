@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.io.model_folder import (
+from medweave_core.errors import UserInputError
+from medweave_steps.io.model.folder import (
     BUNDLE_WEIGHTS_FILE,
     CARD_FILE,
     WEIGHTS_FILE,
@@ -21,7 +21,7 @@ from medweave_steps.io.model_folder import (
     read_card,
     write_card,
 )
-from medweave_steps.io.network import build_network, load_network
+from medweave_steps.io.model.network import build_network, load_network
 from support.model_folders import TINY_UNET, seeded_network, tiny_card, trained_model
 
 

@@ -11,19 +11,19 @@ import nibabel
 import numpy as np
 import pytest
 
+from medweave_core.contracts.labels import Label
+from medweave_core.contracts.model import InputContract, ModelCard
+from medweave_core.contracts.volume import Triple
+from medweave_core.errors import UserInputError
 from medweave_steps.cli import main
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.labels import Label
-from medweave_steps.contracts.model import InputContract, ModelCard
-from medweave_steps.contracts.volume import Triple
-from medweave_steps.io.bundle_files import inference_config
-from medweave_steps.io.model_folder import write_card
-from medweave_steps.io.prepared import PreparedFolder, open_prepared
+from medweave_steps.io.cohort.prepared import PreparedFolder, open_prepared
+from medweave_steps.io.model.bundle_files import inference_config
+from medweave_steps.io.model.folder import write_card
 from medweave_steps.preprocess.contrasts import box_of_multiples
 from medweave_steps.segment.fit import check_fits
 from medweave_steps.train.config import TrainConfig
-from medweave_steps.training.cases import open_sampler
-from medweave_steps.training.volumes import VolumeSampler
+from medweave_steps.training.data.cases import open_sampler
+from medweave_steps.training.data.volumes import VolumeSampler
 from support.brain_cohort import MATRIX_SIZE, PREPARED_SHAPE, SPACING_MM, write_brains
 from support.model_folders import tiny_card
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 
-from medweave_steps.io.discovery import case_id_of_series
+from medweave_steps.io.cohort.discovery import case_id_of_series
 from support.dicom_builder import segmentation, uid
 from support.odd_headers import Change, changes, run_check, run_verbs, set_raw, small_series, write_changed
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from medweave_steps.contracts.errors import UserInputError
+from medweave_core.errors import UserInputError
 from medweave_steps.metrics.overlap import dice
 
 

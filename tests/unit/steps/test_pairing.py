@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from medweave_steps.cli import main
-from medweave_steps.io.pairing import pair_masks
+from medweave_steps.io.nifti.pairing import pair_masks
 from support.checked import check, errors_of
 from support.nifti_files import mask, save, volume
 
@@ -74,7 +74,7 @@ def test_two_that_fit_are_ambiguous(names):
 
 class _Name:
     def refuse(self, *words, **texts):
-        from medweave_steps.io.findings import refuse
+        from medweave_steps.io.cohort.findings import refuse
 
         return refuse(*words, **texts)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave_steps.io.patients import issuers_by_patient_id, joined_issuer, without_absent_issuers
+from medweave_steps.io.cohort.patients import issuers_by_patient_id, joined_issuer, without_absent_issuers
 from support.checked import check
 from support.dicom_builder import CtSeries, write_datasets
 from support.identified import deidentify, results

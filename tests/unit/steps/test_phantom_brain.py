@@ -9,8 +9,8 @@ import nibabel
 import numpy as np
 import pytest
 
+from medweave_core.errors import UsageError
 from medweave_steps.cli import main
-from medweave_steps.contracts.errors import UsageError
 from medweave_steps.phantom.brain import CONTRASTS, CORE, OEDEMA, RIM, BrainPhantom, BrainSpec, generate_brain
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from medweave_steps.contracts.errors import UsageError
+from medweave_core.errors import UsageError
 from medweave_steps.phantom.chest import ChestPhantom, ChestSpec, generate_chest
 from medweave_steps.phantom.fields import CoarseGrid, CtGrid, interpolated_slices, parts_around
 from medweave_steps.phantom.nodules import diameter_at_mm, longest_in_plane_mm

@@ -11,10 +11,10 @@ import pydicom
 import pytest
 import SimpleITK as sitk
 
+from medweave_core.contracts.cohort import CaseEntry, CohortIndex
 from medweave_steps import cli
-from medweave_steps.contracts.cohort import CaseEntry, CohortIndex
-from medweave_steps.io.prepared import read_index
-from medweave_steps.io.source import open_source
+from medweave_steps.io.cohort.prepared import read_index
+from medweave_steps.io.cohort.source import open_source
 from medweave_steps.phantom.chest import ChestSpec, generate_chest
 from medweave_steps.phantom.patient import Patient
 from support.checked import read_truth
@@ -76,7 +76,7 @@ def test_the_series_read_back_as_the_generated_volume(cohort: Path) -> None:
             num_nodules=(8, 8),
         )
     )
-    from medweave_steps.io.discovery import case_id_of_series
+    from medweave_steps.io.cohort.discovery import case_id_of_series
 
     entry = by_case[case_id_of_series(patient.uid("series"))]
     np.testing.assert_array_equal(open_source(cohort / "dicom", entry).volume(), chest.hu_KJI)

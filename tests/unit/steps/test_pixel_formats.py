@@ -8,7 +8,7 @@ import numpy as np
 import pydicom
 import pytest
 
-from medweave_steps.io import dicom_header
+from medweave_steps.io.dicom import header
 from support.checked import cases_of, only_error, open_only
 from support.dicom_builder import CtSeries, write_datasets
 
@@ -18,7 +18,7 @@ STORED = np.random.default_rng(5).integers(0, 4096, (6, 36, 34))
 @pytest.fixture(params=["fast reader", "pydicom"])
 def _reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "pydicom":
-        monkeypatch.setattr(dicom_header, "_read_quickly", lambda *_: None)
+        monkeypatch.setattr(header, "_read_quickly", lambda *_: None)
 
 
 @pytest.mark.usefixtures("_reader")

@@ -11,16 +11,16 @@ import pytest
 from scipy import ndimage
 from scipy.ndimage import map_coordinates
 
+from medweave_core.contracts.cohort import CaseEntry, CohortIndex
+from medweave_core.contracts.labels import Label
+from medweave_core.contracts.model import InputContract
 from medweave_steps.cli import main
-from medweave_steps.contracts.cohort import CaseEntry, CohortIndex
-from medweave_steps.contracts.labels import Label
-from medweave_steps.contracts.model import InputContract
+from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
+from medweave_steps.io.cohort.source import open_source
+from medweave_steps.io.dicom.source_headers import frame_order, read_headers
 from medweave_steps.io.geometry import ras_axes, source_positions, to_ras_order
 from medweave_steps.io.hashing import digests_below, sha256_of_text
-from medweave_steps.io.headers import frame_order, read_headers
-from medweave_steps.io.model_folder import write_card
-from medweave_steps.io.prepared import CaseFolder, PreparedFolder, open_prepared
-from medweave_steps.io.source import open_source
+from medweave_steps.io.model.folder import write_card
 from support.checked import read_truth
 from support.chest_cohort import index_of, write_dicom, write_index, write_msd
 from support.dicom_builder import FEET_FIRST_PRONE

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import ndimage
 
-from medweave_steps.contracts.volume import Grid
+from medweave_core.contracts.volume import Grid
 from medweave_steps.io.geometry import affine_rows, interpolate_axis, to_ras_order
 from medweave_steps.preprocess.labels import paint, resample_lesions
 from medweave_steps.preprocess.resample import Resampling, plan_resampling

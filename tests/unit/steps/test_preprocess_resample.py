@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import map_coordinates
 
-from medweave_steps.contracts.volume import Grid
+from medweave_core.contracts.volume import Grid
 from medweave_steps.io.geometry import affine_rows, resampled_grid, to_ras_order
 from medweave_steps.preprocess.resample import needed_planes, plan_resampling, resample_planes
 

@@ -15,10 +15,10 @@ import nibabel
 import numpy as np
 import pytest
 
+from medweave_core.contracts.model import Postprocessing
 from medweave_steps.cli import main
-from medweave_steps.contracts.model import Postprocessing
 from medweave_steps.inference.engine import open_engine
-from medweave_steps.io.model_folder import read_card
+from medweave_steps.io.model.folder import read_card
 from medweave_steps.metrics.overlap import dice
 from support.exported import export
 from support.model_folders import tiny_card, trained_model

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from medweave_core.contracts.model import InputContract
 from medweave_steps.cli import main
-from medweave_steps.contracts.model import InputContract
-from medweave_steps.io.model_folder import card_sha256, read_card
-from medweave_steps.io.prepared import open_prepared
+from medweave_steps.io.cohort.prepared import open_prepared
+from medweave_steps.io.model.folder import card_sha256, read_card
 from medweave_steps.quantize.windows import calibration_sha256, choose_windows
 from support.exported import export, openvino_logits
 from support.model_folders import TINY_UNET, trained_model

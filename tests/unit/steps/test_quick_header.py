@@ -14,22 +14,22 @@ from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 from pydicom.sequence import Sequence
 
-from medweave_steps.io import dicom_header
-from medweave_steps.io.quick_header import quick_header
+from medweave_steps.io.dicom import header
+from medweave_steps.io.dicom.fast_header import quick_header
 from support.dicom_builder import FEET_FIRST_PRONE, CtSeries, write_datasets
 
 
 def by_pydicom(path: Path) -> object:
     """What the whole parser makes of a file."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dicom_header, "_read_quickly", lambda *_: None)
+        patch.setattr(header, "_read_quickly", lambda *_: None)
         return by_either(path)
 
 
 def by_either(path: Path) -> object:
     """What steps see: the quick reader first."""
     try:
-        return dicom_header.read_file(path.parent, path.name)
+        return header.read_file(path.parent, path.name)
     except ValueError:
         return "cannot be read"
 

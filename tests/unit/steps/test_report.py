@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from medweave_core.contracts import codec
+from medweave_core.contracts.report_fragment import SECTIONS_BEGIN, SECTIONS_END, ReportSummary
 from medweave_steps.cli import main
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.report_fragment import SECTIONS_BEGIN, SECTIONS_END, ReportSummary
 from support.evaluated import CaseSpec, save_nifti
 from support.page import check
 from support.reported import balls, evaluated, gate_decision, run_report
@@ -150,7 +150,7 @@ def test_a_missed_lesion_gets_a_picture_of_its_own(tmp_path: Path) -> None:
 
 
 def test_best_median_and_worst_are_always_among_the_cases_shown(tmp_path: Path) -> None:
-    from medweave_steps.contracts.evaluation import Evaluation
+    from medweave_core.contracts.evaluation import Evaluation
     from medweave_steps.report.sections import shown_cases, tags
 
     lesion = balls((16, 16, 16), (8, 8, 8), radius=5)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from medweave_steps.contracts.report import RunReport
+from medweave_core.contracts.report import RunReport
 from medweave_steps.report.scaling import Column, Table, makespan, modelled_training, table_of
 
 PRINTED = {  # DistMIS, table I: ranks to speed-ups, data parallel and experiment parallel

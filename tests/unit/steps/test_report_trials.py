@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.report import RunReport
-from medweave_steps.contracts.search import SearchTable, TrialRow
+from medweave_core.contracts import codec
+from medweave_core.contracts.report import RunReport
+from medweave_core.contracts.search import SearchTable, TrialRow
 from medweave_steps.report.trials import trials_of
 
 START, END = "2026-11-25T19:38:07.125+00:00", "2026-11-25T19:40:07.250+00:00"

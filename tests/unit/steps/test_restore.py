@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medweave_steps.contracts.model import Postprocessing
-from medweave_steps.contracts.volume import Grid, VolumeInfo
+from medweave_core.contracts.model import Postprocessing
+from medweave_core.contracts.volume import Grid, VolumeInfo
 from medweave_steps.inference.components import lesion_components
 from medweave_steps.inference.restore import restore_mask
+from medweave_steps.io.cohort.source_hu import source_box
 from medweave_steps.io.geometry import (
     affine_rows,
     interpolate_axis,
@@ -22,7 +23,6 @@ from medweave_steps.io.geometry import (
     resampled_shape,
     to_ras_order,
 )
-from medweave_steps.io.source_hu import source_box
 
 
 def make_info(shape, matrix, *, spacing_mm, crop_start=(0, 0, 0), crop_shape=None):

@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 import pytest
 
+from medweave_core.errors import InternalError, UsageError, UserInputError
 from medweave_steps import cli
-from medweave_steps.contracts.errors import InternalError, UsageError, UserInputError
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.progress import duration
 from medweave_steps.runtime.verb import StepContext, Verb, add_verb_options, execute

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from medweave_core.contracts import codec
+from medweave_core.contracts.search import SearchGrid, Trial, TrialRow
+from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.cli import build_parser, load_verb, main
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.errors import UsageError, UserInputError
-from medweave_steps.contracts.search import SearchGrid, Trial, TrialRow
 from medweave_steps.runtime.options import read_options
 from medweave_steps.search.config import SearchConfig
 from medweave_steps.search.grid import GIVEN, trials_of, words_of

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import medweave_steps
-from medweave_steps.contracts.codec import from_json
-from medweave_steps.contracts.model import RESEARCH_USE_ONLY, Postprocessing
-from medweave_steps.contracts.segmentations import Segmentations
+from medweave_core.contracts.codec import from_json
+from medweave_core.contracts.model import RESEARCH_USE_ONLY, Postprocessing
+from medweave_core.contracts.segmentations import Segmentations
 from medweave_steps.io.hashing import digests_below, sha256_of_file
-from medweave_steps.io.model_folder import card_sha256
+from medweave_steps.io.model.folder import card_sha256
 from medweave_steps.segment.lesions import COLUMNS
 from support.dicom_builder import AXIAL, FEET_FIRST_PRONE, rotated
 from support.openvino_models import write_tiny_model

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import medweave_steps
-from medweave_steps.contracts.model import Postprocessing
+from medweave_core.contracts.model import Postprocessing
 from support.openvino_models import tiny_card, write_tiny_model
 from support.prepared_builder import Scan, prepare
 from support.processes import nearly_full_disk

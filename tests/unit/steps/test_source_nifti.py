@@ -11,9 +11,9 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.labels import Label
-from medweave_steps.io.source import open_source
+from medweave_core.contracts.labels import Label
+from medweave_core.errors import UserInputError
+from medweave_steps.io.cohort.source import open_source
 from support.checked import cases_of, check, errors_of, notices_of, only_error, read_truth
 
 SHAPE = (9, 8, 6)

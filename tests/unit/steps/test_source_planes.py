@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.io.source import VolumeSource, open_source
+from medweave_core.errors import UserInputError
+from medweave_steps.io.cohort.source import VolumeSource, open_source
 from support.checked import cases_of
 from support.chest_cohort import write_msd
 from support.dicom_builder import CtSeries, write_datasets

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medweave_steps.contracts.cohort import CaseEntry
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.volume import Grid
+from medweave_core.contracts.cohort import CaseEntry
+from medweave_core.contracts.volume import Grid
+from medweave_core.errors import UserInputError
 from medweave_steps.preprocess.split import assign_splits
 from support.cwl_files import ROOT
 

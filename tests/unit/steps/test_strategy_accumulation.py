@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from medweave_steps.contracts.errors import UsageError
-from medweave_steps.training.data import Batch
-from medweave_steps.training.group import Alone
+from medweave_core.errors import UsageError
+from medweave_steps.training.data.patches import Batch
+from medweave_steps.training.distributed.group import Alone
 from support import strategy_work
 from support.rank_work import run_to_its_end
 from support.strategy_work import Case, case_of, largest_difference, options

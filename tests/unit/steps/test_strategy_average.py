@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from medweave_steps.train_distributed.rounds import divergence
-from medweave_steps.training.average import averaged, packed, unpacked
+from medweave_steps.training.distributed.average import averaged, packed, unpacked
 
 
 def state(*values: float, batches: int = 4) -> dict[str, torch.Tensor]:

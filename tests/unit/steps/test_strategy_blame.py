@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from medweave_steps.contracts.errors import InternalError
-from medweave_steps.training.data import Batch
-from medweave_steps.training.group import Alone
-from medweave_steps.training.stepper import Stepper, not_a_number
+from medweave_core.errors import InternalError
+from medweave_steps.training.data.patches import Batch
+from medweave_steps.training.distributed.group import Alone
+from medweave_steps.training.loop.stepper import Stepper, not_a_number
 from support.strategy_work import Case, options, trainer_of
 from support.training_set import training_set
 

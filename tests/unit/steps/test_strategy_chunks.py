@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 import torch
 
+from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.cli import main
-from medweave_steps.contracts.errors import UsageError, UserInputError
-from medweave_steps.io.prepared import open_prepared
+from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.train.network import architecture, seeded_network
 from medweave_steps.train_distributed import replica
 from medweave_steps.train_distributed.config import DistributedConfig
 from medweave_steps.train_distributed.engines.compss import CompssEngine
 from medweave_steps.train_distributed.replica import ReplicaJob
-from medweave_steps.training.average import averaged, packed, unpacked
-from medweave_steps.training.batches import Batches
-from medweave_steps.training.cases import open_sampler, usable_cases
-from medweave_steps.training.checkpoint import read_checkpoint
-from medweave_steps.training.chunks import MIB, Chunk, chunk_of, sample_bytes
-from medweave_steps.training.group import Alone
-from medweave_steps.training.volumes import VolumeSampler
+from medweave_steps.training.data.batches import Batches
+from medweave_steps.training.data.cases import open_sampler, usable_cases
+from medweave_steps.training.data.chunks import MIB, Chunk, chunk_of, sample_bytes
+from medweave_steps.training.data.volumes import VolumeSampler
+from medweave_steps.training.distributed.average import averaged, packed, unpacked
+from medweave_steps.training.distributed.group import Alone
+from medweave_steps.training.loop.checkpoint import read_checkpoint
 from support import fake_pycompss, strategy_work
 from support.rank_work import run_to_its_end
 from support.strategy_work import Case, by_two_ranks, largest_difference, options

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.energy import CountedEnergy
-from medweave_steps.contracts.errors import UserInputError
-from medweave_steps.contracts.report import RankFacts
-from medweave_steps.io.model_folder import read_card
-from medweave_steps.io.prepared import open_prepared
+from medweave_core.contracts import codec
+from medweave_core.contracts.energy import CountedEnergy
+from medweave_core.contracts.report import RankFacts
+from medweave_core.errors import UserInputError
+from medweave_steps.io.cohort.prepared import open_prepared
+from medweave_steps.io.model.folder import read_card
 from medweave_steps.runtime.energy import PACKAGE
 from medweave_steps.train.command import TrainJob
-from medweave_steps.training import agreement
-from medweave_steps.training.agreement import check_agreement
-from medweave_steps.training.group import Alone
+from medweave_steps.training.distributed import agreement
+from medweave_steps.training.distributed.agreement import check_agreement
+from medweave_steps.training.distributed.group import Alone
 from support import strategy_work
 from support.continued import folder_to_continue
 from support.powercap import consuming, zone

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from medweave_steps.cli import main
-from medweave_steps.io.model_folder import read_card
+from medweave_steps.io.model.folder import read_card
 from support.processes import wait_for_line
 from support.training_set import TINY, training_set
 from support.weights import assert_equal_weights
@@ -134,7 +134,7 @@ def test_a_signal_to_one_node_ends_both_with_a_checkpoint(trained: Path, tmp_pat
     assert [process.returncode for process in nodes] == [143, 143], told
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model_log", "saved"]
 
-    from medweave_steps.training.checkpoint import read_checkpoint
+    from medweave_steps.training.loop.checkpoint import read_checkpoint
 
     assert read_checkpoint(tmp_path / "saved")["state"]["step"] >= 40
 

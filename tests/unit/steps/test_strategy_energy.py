@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.energy import CountedEnergy
-from medweave_steps.io.model_folder import read_card
+from medweave_core.contracts import codec
+from medweave_core.contracts.energy import CountedEnergy
+from medweave_steps.io.model.folder import read_card
 from medweave_steps.runtime.energy import (
     GPU,
     PACKAGE,
@@ -24,8 +24,8 @@ from medweave_steps.runtime.energy import (
 from medweave_steps.train.command import TrainJob, train_on_rank
 from medweave_steps.train_distributed.command import DistributedJob, continue_on_rank
 from medweave_steps.train_distributed.config import DistributedConfig
-from medweave_steps.training.checkpoint import read_checkpoint
-from medweave_steps.training.group import Alone
+from medweave_steps.training.distributed.group import Alone
+from medweave_steps.training.loop.checkpoint import read_checkpoint
 from support.continued import folder_to_continue
 from support.powercap import consuming, set_energy, zone
 from support.strategy_work import options

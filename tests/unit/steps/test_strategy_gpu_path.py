@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from medweave_steps.io.prepared import open_prepared
+from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.runtime.environment import Place
 from medweave_steps.train.strategies import strategy_class
-from medweave_steps.training.batches import AHEAD, Batches
-from medweave_steps.training.cases import open_sampler, usable_cases
-from medweave_steps.training.checkpoint import read_checkpoint
-from medweave_steps.training.convolutions import on_device
-from medweave_steps.training.group import Alone, RankGroup
-from medweave_steps.training.stepper import Stepper
+from medweave_steps.training.data.batches import AHEAD, Batches
+from medweave_steps.training.data.cases import open_sampler, usable_cases
+from medweave_steps.training.distributed.group import Alone, RankGroup
+from medweave_steps.training.loop.checkpoint import read_checkpoint
+from medweave_steps.training.loop.convolutions import on_device
+from medweave_steps.training.loop.stepper import Stepper
 from support.strategy_work import Case, largest_difference, options, trained
 from support.training_set import training_set
 

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 import torch
 
+from medweave_core.errors import InternalError, UsageError
 from medweave_steps.cli import main
-from medweave_steps.contracts.errors import InternalError, UsageError
-from medweave_steps.io.model_folder import read_card
+from medweave_steps.io.model.folder import read_card
 from medweave_steps.train.command import TrainJob
 from medweave_steps.train.network import architecture, seeded_network
 from medweave_steps.train.strategies import STRATEGIES, Strategy, strategy_class
 from medweave_steps.train_distributed.config import DistributedConfig
 from medweave_steps.train_distributed.engines.in_order import InOrderEngine
 from medweave_steps.train_distributed.replica import ReplicaJob
-from medweave_steps.training.average import averaged, packed, unpacked
-from medweave_steps.training.group import Alone
+from medweave_steps.training.distributed.average import averaged, packed, unpacked
+from medweave_steps.training.distributed.group import Alone
 from support import strategy_work
 from support.rank_work import run_to_its_end
 from support.strategy_work import KINDS, Case, by_two_ranks, case_of, largest_difference, options

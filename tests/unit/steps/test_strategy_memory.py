@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from medweave_steps.contracts.errors import TryAgainError, UsageError
+from medweave_core.errors import TryAgainError, UsageError
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.network import seeded_network
-from medweave_steps.training import memory
-from medweave_steps.training.data import PatchSampler
-from medweave_steps.training.group import Alone
-from medweave_steps.training.recompute import recompute_activations
-from medweave_steps.training.stepper import Stepper
+from medweave_steps.training.data.patches import PatchSampler
+from medweave_steps.training.distributed.group import Alone
+from medweave_steps.training.loop import memory
+from medweave_steps.training.loop.recompute import recompute_activations
+from medweave_steps.training.loop.stepper import Stepper
 from support.rank_work import run_to_its_end
 from support.strategy_work import Case, options, trained, trainer_of
 from support.training_set import training_set

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 import torch
 
-from medweave_steps.contracts.errors import TryAgainError, UsageError, UserInputError
+from medweave_core.errors import TryAgainError, UsageError, UserInputError
 from medweave_steps.runtime import environment
 from medweave_steps.runtime.environment import Gang, Place
-from medweave_steps.training import failures, launch, ranks, watch
-from medweave_steps.training.group import Alone, choose_device
-from medweave_steps.training.launch import ranks_here, run_ranks
+from medweave_steps.training.distributed import failures, launch, ranks, watch
+from medweave_steps.training.distributed.group import Alone, choose_device
+from medweave_steps.training.distributed.launch import ranks_here, run_ranks
 from support import rank_work
 from support.engine import wait_until
 from support.processes import alive
@@ -69,7 +69,7 @@ def test_the_error_of_one_rank_is_the_error_of_all(tmp_path: Path, monkeypatch: 
 def test_a_rank_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from support import rank_work\n"
-        "from medweave_steps.runtime.environment import Gang; from medweave_steps.training.launch import run_ranks\n"
+        "from medweave_steps.runtime.environment import Gang; from medweave_steps.training.distributed.launch import run_ranks\n"
         "if __name__ == '__main__':\n"
         " run_ranks(rank_work.stall, Path(sys.argv[1]), num_here=1, num_threads=1, device='cpu', gang=Gang())"
     )
@@ -221,7 +221,7 @@ def test_the_first_failure_stands_and_reaches_a_rank_that_waits_for_nothing(
 
 @pytest.mark.slow
 def test_a_node_that_meets_nobody_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("medweave_steps.training.launch.ARRIVAL_S", 1.0)
+    monkeypatch.setattr("medweave_steps.training.distributed.launch.ARRIVAL_S", 1.0)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = free.getsockname()

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from medweave_steps.cli import main
-from medweave_steps.io.model_folder import read_card
+from medweave_steps.io.model.folder import read_card
 from medweave_steps.train_distributed import replica
 from medweave_steps.train_distributed.config import DistributedConfig
-from medweave_steps.training.data import Batch, PatchSampler
-from medweave_steps.training.stepper import Stepper
+from medweave_steps.training.data.patches import Batch, PatchSampler
+from medweave_steps.training.loop.stepper import Stepper
 from support import fake_pycompss
 from support.continued import folder_to_continue, words
 from support.weights import assert_equal_weights

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from medweave_core.contracts import codec
 from medweave_steps.cli import main
-from medweave_steps.contracts import codec
-from medweave_steps.io.model_folder import card_sha256, read_card, write_card
+from medweave_steps.io.model.folder import card_sha256, read_card, write_card
 from support import fake_pycompss
 from support.continued import folder_to_continue, words
 from support.weights import assert_equal_weights, weights
@@ -79,7 +79,7 @@ def test_the_optimiser_of_a_replica_goes_on_from_round_to_round(
     continued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # With one replica there is nothing to average: six rounds of a step are one round of six.
-    import medweave_steps.training.validate as validate
+    import medweave_steps.training.loop.validate as validate
 
     rising = iter(range(100))
     monkeypatch.setattr(validate, "score", lambda figures: float(next(rising)))
@@ -202,7 +202,7 @@ def test_compss_that_is_not_installed_is_never_replaced(
 def test_the_model_that_was_given_is_kept_where_no_round_was_better(
     continued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import medweave_steps.training.validate as validate
+    import medweave_steps.training.loop.validate as validate
 
     falling = iter(range(100, 0, -1))
     monkeypatch.setattr(validate, "score", lambda figures: float(next(falling)))
@@ -302,8 +302,8 @@ def test_its_model_is_exported_like_any_other(continued: Path, tmp_path: Path) -
 def test_the_report_fits_its_schema(continued: Path) -> None:
     import jsonschema
 
-    from medweave_steps.contracts.report import RunReport
-    from medweave_steps.contracts.schema import schema_of
+    from medweave_core.contracts.report import RunReport
+    from medweave_core.contracts.schema import schema_of
 
     report = report_of(continued)
     jsonschema.validate(report, schema_of("run-report"))

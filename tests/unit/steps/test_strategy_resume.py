@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import torch
 
+from medweave_core.errors import TryAgainError, UserInputError
 from medweave_steps.cli import main
-from medweave_steps.contracts.errors import TryAgainError, UserInputError
 from medweave_steps.runtime.signals import Terminated
-from medweave_steps.training.average import mean_state
-from medweave_steps.training.checkpoint import (
+from medweave_steps.training.distributed.average import mean_state
+from medweave_steps.training.loop.checkpoint import (
     check_identity,
     newest_whole,
     random_state,

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from medweave_steps.cli import main
-from medweave_steps.training.checkpoint import newest_whole, read_checkpoint
+from medweave_steps.training.loop.checkpoint import newest_whole, read_checkpoint
 from support import fake_pycompss
 from support.continued import folder_to_continue, words
 from support.engine import wait_until
@@ -184,7 +184,7 @@ def test_term_ends_rounds_and_usr1_does_not(whole: Path, tmp_path: Path, monkeyp
 def test_a_network_that_draws_is_trained_alike_under_every_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from medweave_steps.io.model_folder import read_card
+    from medweave_steps.io.model.folder import read_card
     from support.model_folders import TINY_UNET, trained_model
 
     folder = folder_to_continue(tmp_path)

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
+from medweave_core.contracts import codec
+from medweave_core.contracts.search import SearchGrid, Trial
+from medweave_core.errors import BackendMissingError, UserInputError
 from medweave_steps.cli import main
-from medweave_steps.contracts import codec
-from medweave_steps.contracts.errors import BackendMissingError, UserInputError
-from medweave_steps.contracts.search import SearchGrid, Trial
-from medweave_steps.io.model_folder import WEIGHTS_FILE, read_card
+from medweave_steps.io.model.folder import WEIGHTS_FILE, read_card
 from medweave_steps.search.grid import trials_of, words_of
 from medweave_steps.search.side_by_side import LOST, Spread, run_side_by_side
 from medweave_steps.search.trial import Settings, Training, train_to_its_end

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from medweave_steps.contracts.errors import UsageError, UserInputError
-from medweave_steps.io.prepared import open_prepared
+from medweave_core.errors import UsageError, UserInputError
+from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.runtime.environment import Gang
 from medweave_steps.train.config import TrainConfig
-from medweave_steps.training.cases import open_sampler
-from medweave_steps.training.group import Alone
-from medweave_steps.training.launch import run_ranks
-from medweave_steps.training.volumes import VolumeSampler
+from medweave_steps.training.data.cases import open_sampler
+from medweave_steps.training.data.volumes import VolumeSampler
+from medweave_steps.training.distributed.group import Alone
+from medweave_steps.training.distributed.launch import run_ranks
 from support import rank_work
 from support.training_set import SHAPE, training_set
 

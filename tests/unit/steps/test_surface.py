@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from medweave_steps.contracts.errors import UserInputError
+from medweave_core.errors import UserInputError
 from medweave_steps.metrics.surface import hd95_mm, nsd, surface_distances
 
 SPACING_MM = (2.0, 0.7, 0.5)

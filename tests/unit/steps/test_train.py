@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from medweave_steps.cli import main
-from medweave_steps.io.model_folder import read_card
-from medweave_steps.io.network import load_network
+from medweave_steps.io.model.folder import read_card
+from medweave_steps.io.model.network import load_network
 from support.damaged import with_a_flipped_bit
 from support.processes import interrupted, nearly_full_disk, started, wait_for_line
 from support.training_set import TINY, training_set
@@ -137,7 +137,7 @@ def checkpoints(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> list
 
     The one of step 3 lies between the ends of two epochs: losses are under way and Adam has moments.
     """
-    import medweave_steps.training.checkpoint as checkpoint
+    import medweave_steps.training.loop.checkpoint as checkpoint
 
     folder = tmp_path_factory.mktemp("checkpoints")
     kept: list[Path] = []
@@ -324,7 +324,7 @@ def test_an_output_that_exists_is_not_overwritten(trained: Path, capfd: pytest.C
 
 def test_training_stops_when_patience_runs_out(trained: Path, tmp_path: Path) -> None:
     # A learning rate this small changes nothing, but ties count as better; so the score is made to fall.
-    import medweave_steps.training.validate as validate
+    import medweave_steps.training.loop.validate as validate
 
     falling = iter(range(100, 0, -1))
     with pytest.MonkeyPatch.context() as patch:
@@ -347,7 +347,7 @@ def test_a_signal_leaves_a_checkpoint_that_continues_exactly_and_the_curves_so_f
     assert interrupted(process, number)[0] == code
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "model_log", "saved"], "the curves so far stay"
     assert [path.name for path in (tmp_path / "saved").iterdir()] == ["checkpoint.pt"]
-    from medweave_steps.training.checkpoint import read_checkpoint
+    from medweave_steps.training.loop.checkpoint import read_checkpoint
 
     content = read_checkpoint(tmp_path / "saved")
     assert content["state"]["step"] >= 10

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from medweave_steps.cli import main
-from medweave_steps.training.checkpoint import newest_whole, read_checkpoint, write_checkpoint
+from medweave_steps.training.loop.checkpoint import newest_whole, read_checkpoint, write_checkpoint
 from support.damaged import with_a_flipped_bit
 from support.engine import wait_until
 from support.processes import started, wait_for_line

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from medweave_core.errors import InternalError, UsageError
 from medweave_steps.cli import main
-from medweave_steps.contracts.errors import InternalError, UsageError
-from medweave_steps.training.stepper import Stepper
+from medweave_steps.training.loop.stepper import Stepper
 from support.engine import wait_until
 from support.training_set import TINY, training_set
 

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from medweave_steps.contracts.model import Postprocessing
+from medweave_core.contracts.model import Postprocessing
 from medweave_steps.inference.windows import predict_probability as predict_as_segment
-from medweave_steps.io.prepared import open_prepared
+from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.runtime.environment import computes_in_bfloat16
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.network import seeded_network
-from medweave_steps.training import validate
-from medweave_steps.training.augment import augmented, changed_intensity
-from medweave_steps.training.batches import Batches
-from medweave_steps.training.data import PatchSampler, lesion_boxes, open_training_case
-from medweave_steps.training.loss import dice_cross_entropy
+from medweave_steps.training.data.augment import augmented, changed_intensity
+from medweave_steps.training.data.batches import Batches
+from medweave_steps.training.data.patches import PatchSampler, lesion_boxes, open_training_case
+from medweave_steps.training.loop import validate
+from medweave_steps.training.loop.loss import dice_cross_entropy
 from support.model_folders import seeded_network as any_network
 from support.model_folders import tiny_card
 from support.training_set import WINDOW_HU, training_set

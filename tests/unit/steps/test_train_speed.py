@@ -8,9 +8,9 @@ import resource
 import numpy as np
 import pytest
 
-from medweave_steps.io.network import build_network
+from medweave_steps.io.model.network import build_network
 from medweave_steps.runtime.allocator import keep_freed_memory
-from medweave_steps.training.convolutions import compute_quickly
+from medweave_steps.training.loop.convolutions import compute_quickly
 
 torch = pytest.importorskip("torch")
 

@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from medweave_steps.contracts.errors import InternalError
-from medweave_steps.contracts.model import Postprocessing
+from medweave_core.contracts.model import Postprocessing
+from medweave_core.errors import InternalError
 from medweave_steps.inference.windows import (
     gaussian_weights,
     predict_probability,

@@ -15,15 +15,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from medweave_steps.contracts.errors import UsageError
-from medweave_steps.training.average import mean_state
-from medweave_steps.training.convolutions import on_device
-from medweave_steps.training.group import Group
+from medweave_core.errors import UsageError
+from medweave_steps.training.distributed.average import mean_state
+from medweave_steps.training.distributed.group import Group
+from medweave_steps.training.loop.convolutions import on_device
 
 if TYPE_CHECKING:
     from medweave_steps.train.config import TrainConfig
-    from medweave_steps.training.data import Batch
-    from medweave_steps.training.stepper import Stepper
+    from medweave_steps.training.data.patches import Batch
+    from medweave_steps.training.loop.stepper import Stepper
 
 STRATEGIES = tuple(sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__)))
 
@@ -77,7 +77,7 @@ class Strategy:
         Raises:
             InternalError: the loss is not a number; names the step and the cases.
         """
-        from medweave_steps.training.stepper import not_a_number
+        from medweave_steps.training.loop.stepper import not_a_number
 
         *parts, last = batch.parts(self.config.accumulate)
         before = stepper.begin(parts, [self.share(part) for part in parts])

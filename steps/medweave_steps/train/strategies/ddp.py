@@ -7,7 +7,7 @@ from typing import Any
 
 from medweave_steps.runtime.imports import require
 from medweave_steps.train.strategies import Strategy
-from medweave_steps.training.convolutions import on_device
+from medweave_steps.training.loop.convolutions import on_device
 
 
 class DdpStrategy(Strategy):

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from medweave_steps.train.strategies import Meeting, Strategy
-from medweave_steps.training.average import averaged, num_bytes_of, packed, unpacked
-from medweave_steps.training.convolutions import on_device
+from medweave_steps.training.distributed.average import averaged, num_bytes_of, packed, unpacked
+from medweave_steps.training.loop.convolutions import on_device
 
 if TYPE_CHECKING:
-    from medweave_steps.training.chunks import Chunk
-    from medweave_steps.training.data import Batch
-    from medweave_steps.training.stepper import Stepper
+    from medweave_steps.training.data.chunks import Chunk
+    from medweave_steps.training.data.patches import Batch
+    from medweave_steps.training.loop.stepper import Stepper
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class LocalSgdStrategy(Strategy):
 
     def _train(self, stepper: Stepper, batch: Batch, step: int) -> float:
         """Takes a step alone; returns this rank's part of the loss."""
-        from medweave_steps.training.stepper import not_a_number
+        from medweave_steps.training.loop.stepper import not_a_number
 
         if batch.is_padding:
             stepper.skip()

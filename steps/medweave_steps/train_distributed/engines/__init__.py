@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
-from medweave_steps.contracts.errors import UsageError
-from medweave_steps.contracts.model import Postprocessing
+from medweave_core.contracts.model import Postprocessing
+from medweave_core.errors import UsageError
 from medweave_steps.train_distributed.replica import Ability, Share
-from medweave_steps.training.validate import Tally
+from medweave_steps.training.loop.validate import Tally
 
 EngineName = Literal["in-order", "ddp", "compss"]
 ENGINES: tuple[EngineName, ...] = ("in-order", "ddp", "compss")

@@ -10,10 +10,10 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from medweave_steps.contracts.errors import BackendMissingError, StepError
-from medweave_steps.contracts.model import Postprocessing
+from medweave_core.contracts.model import Postprocessing
+from medweave_core.errors import BackendMissingError, StepError
 from medweave_steps.train_distributed.replica import Ability, ReplicaJob, Share
-from medweave_steps.training.validate import Tally
+from medweave_steps.training.loop.validate import Tally
 
 
 def require_pycompss() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from pycompss.api.task import task
 
-from medweave_steps.contracts.errors import StepError
-from medweave_steps.contracts.model import Postprocessing
+from medweave_core.contracts.model import Postprocessing
+from medweave_core.errors import StepError
 from medweave_steps.runtime.verb import as_step_error
 from medweave_steps.train_distributed import replica
 from medweave_steps.train_distributed.replica import ReplicaJob

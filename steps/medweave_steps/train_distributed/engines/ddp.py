@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from medweave_steps.contracts.model import Postprocessing
+from medweave_core.contracts.model import Postprocessing
 from medweave_steps.train_distributed import replica
 from medweave_steps.train_distributed.replica import Ability, ReplicaJob, Share
-from medweave_steps.training.agreement import check_agreement
-from medweave_steps.training.group import Group
-from medweave_steps.training.validate import Tally
+from medweave_steps.training.distributed.agreement import check_agreement
+from medweave_steps.training.distributed.group import Group
+from medweave_steps.training.loop.validate import Tally
 
 
 class DdpEngine:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from medweave_steps.contracts.model import Postprocessing
+from medweave_core.contracts.model import Postprocessing
 from medweave_steps.train_distributed import replica
 from medweave_steps.train_distributed.replica import Ability, ReplicaJob, Share
-from medweave_steps.training.validate import Tally
+from medweave_steps.training.loop.validate import Tally
 
 
 class InOrderEngine:

@@ -1,0 +1,1 @@
+"""StreamFlow subclasses and replacements of StreamFlow names."""

@@ -1,0 +1,1 @@
+"""StreamFlow's data manager, transfer steps and remote paths, extended."""

@@ -1,0 +1,77 @@
+"""Results that are delivered where an earlier run, or a driver that was killed, has delivered before."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from streamflow.core.deployment import ExecutionLocation
+
+from medweave_connectors.policy.transfer_rules import delivers
+from medweave_connectors.runlog import current
+from medweave_connectors.runlog.event_log import driver_lives
+from medweave_connectors.transfer.manifest import manifest
+from medweave_connectors.transfer.manifest.manifest import Unlisted
+from medweave_connectors.transfer.shell_commands import OLD, part_name
+
+Run = Callable[[ExecutionLocation, list[str]], Awaitable[tuple[str, int]]]
+LOGS = "*/events.jsonl"
+
+
+class Delivery:
+    """The results of one run on the driver's machine."""
+
+    def __init__(self, run: Run) -> None:
+        """Args: run: runs words at a location."""
+        self._run = run
+        self._cleared: set[Path] = set()
+
+    async def stands(
+        self, source: ExecutionLocation, path: str, destinations: Sequence[ExecutionLocation], destination: str
+    ) -> bool:
+        """Whether a result of the workflow stands at its destination already: a folder with the same content in all.
+
+        The engine copies a folder into one that has its name, and not over it. What a killed driver was putting together goes.
+        """
+        if not delivers() or not all(each.local for each in destinations):
+            return False
+        self._clear(Path(destination).parent)
+        if not Path(destination).is_dir():
+            return False
+        here = destinations[0]
+        try:
+            there = [manifest.parse((await self._run(*each))[0]) for each in (
+                (here, manifest.command(destination)), (source, manifest.command(path))
+            )]  # fmt: skip
+        except Unlisted:
+            return False
+        return not there[1].difference(there[0])
+
+    def _clear(self, folder: Path) -> None:
+        """Once, before anything is put together there by this run; not while another driver of this folder of runs may do so."""
+        run = current()
+        if run is None or folder in self._cleared:
+            return
+        self._cleared.add(folder)
+        if not any(driver_lives(log) for log in run.folder.parent.glob(LOGS) if log.parent != run.folder):
+            for part in folder.glob(part_name("*")):
+                if _restored(part):
+                    shutil.rmtree(part, ignore_errors=True)
+
+
+def _restored(part: Path) -> bool:
+    """Move earlier results back that a killed driver had moved aside, before the new ones were in their place.
+
+    Returns:
+        False where one could not be moved: it stays in the part.
+    """
+    aside = part / OLD
+    for old in aside.iterdir() if aside.is_dir() else ():
+        place = part.parent / old.name
+        if not (place.exists() or place.is_symlink()):
+            try:
+                old.rename(place)
+            except OSError:
+                return False
+    return True

@@ -1,0 +1,126 @@
+"""StreamFlow's transfer of a step's inputs: those of several jobs at once, and a folder's parts not after the folder itself."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import PurePosixPath
+from typing import Any
+
+import streamflow.cwl.translator
+from streamflow.core.workflow import Status
+from streamflow.cwl.step import CWLTransferStep
+from streamflow.cwl.utils import remap_token_value
+from streamflow.deployment.utils import get_path_processor
+from streamflow.log_handler import logger
+from streamflow.workflow.step import _reduce_statuses
+from streamflow.workflow.utils import check_termination
+
+from medweave_connectors.engine.data.manager import MedweaveDataManager
+from medweave_connectors.host.errors import SiteConfigError
+from medweave_connectors.policy.data_classes import port_of
+from medweave_connectors.policy.transfer_rules import carrying
+from medweave_connectors.policy.web_inputs import scheme_of
+from medweave_core.documents.file_locations import location_of
+
+AT_ONCE = 8  # jobs of a step whose input is on its way; each connector has a limit of its own
+
+
+class MedweaveTransferStep(CWLTransferStep):  # type: ignore[misc]
+    """Sends an input to several jobs of a scatter at once. What lies below a folder that was sent or linked is there.
+
+    The stock step sends to one job after the other: those that wait hold the places where they would run.
+
+    Where a site has a folder already, the stock step links it, does not find its parts registered there, and sends each of them
+    once more through the link: folders end up inside themselves, in the very data that an earlier step was given.
+    """
+
+    async def run(self) -> None:
+        """Sends until there is no more input, or a transfer fails.
+
+        The engine pairs what comes out here with the jobs in their order: inputs are sent at once, and handed on in turn.
+        """
+        self._begun: dict[str, asyncio.Task[Any]] = {}
+        waiting: asyncio.Queue[tuple[Any, Any, str] | None] = asyncio.Queue()
+        taking, status = asyncio.create_task(self._take(waiting)), Status.SKIPPED
+        try:
+            while (each := await waiting.get()) is not None:
+                job, inputs, port_name = each
+                await self._run_transfer(job=job, inputs=inputs, port_name=port_name, token=inputs[port_name])
+            status = await taking
+        except asyncio.CancelledError:
+            await self.terminate(Status.CANCELLED)
+        except Exception as error:
+            logger.exception(error)
+            await self.terminate(Status.FAILED)
+        finally:
+            tasks = [taking, *self._begun.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        await self.terminate(self._get_status(status))
+
+    async def transfer(self, job: Any, token: Any) -> Any:
+        """Sends an input, unless that has begun."""
+        begun = self._begun.pop(job.name, None)
+        with carrying(port_of(self.name)):
+            return await (super().transfer(job, token) if begun is None else begun)
+
+    async def _take(self, waiting: asyncio.Queue[tuple[Any, Any, str] | None]) -> Status:
+        """Begins the transfer of each input, and tells how there came to be no more."""
+        (port_name,) = (name for name in self.get_input_ports() if name != "__job__")
+        ports, places = {port_name: self.get_input_port(port_name)}, asyncio.Semaphore(AT_ONCE)
+
+        async def sent(job: Any, token: Any) -> Any:
+            async with places:
+                with carrying(port_of(self.name)):
+                    return await super(MedweaveTransferStep, self).transfer(job, token)
+
+        try:
+            while True:
+                inputs = await self._get_inputs(ports)
+                job = await self.get_input_port("__job__").get_job(self.name)
+                if check_termination(inputs.values()) or job is None:
+                    return Status(_reduce_statuses([Status.SKIPPED, *(token.value for token in inputs.values())]))
+                self._begun[job.name] = asyncio.create_task(sent(job, inputs[port_name]))
+                waiting.put_nowait((job, inputs, port_name))
+        finally:
+            waiting.put_nowait(None)
+
+    async def _update_file_token(self, job: Any, token_value: Any, dst_path: Any = None) -> Any:
+        if scheme := scheme_of(token_value.get("location")):  # the stock step does not look how a download ends
+            raise SiteConfigError(
+                f"{job.name}: medweave fetches nothing from the web.",
+                seen=f"an input whose location begins with {scheme}://",
+                expected="a file or folder that an earlier step made, or that an input of the workflow names",
+                do="fetch it beforehand, or in a step that holds it against its SHA-256",
+            )
+        manager, places = self.workflow.context.data_manager, self.workflow.context.scheduler.get_locations(job.name)
+        if "path" not in token_value and isinstance(manager, MedweaveDataManager):
+            manager.guard.admit([], places)  # its content is in the token, and is written there by no copy
+        token = await super()._update_file_token(job, token_value, dst_path)
+        # The engine takes `%41` in the name of a file for a letter.
+        return {**token, "location": location_of(token["path"])} if "path" in token else token
+
+    async def _update_listing(
+        self, job: Any, token_value: Any, dst_path: Any = None, src_location: Any = None
+    ) -> list[Any]:
+        if src_location is None:  # the folder was made empty: its parts lie elsewhere
+            return list(await super()._update_listing(job, token_value, dst_path, src_location))
+        below = [part for part in token_value["listing"] if _lies_below(part, token_value["path"])]
+        others = [part for part in token_value["listing"] if part not in below]
+        sent = await super()._update_listing(job, {**token_value, "listing": others}, dst_path, src_location)
+        processor = get_path_processor(self.workflow.context.scheduler.get_locations(job.name)[0])
+        there = [
+            remap_token_value(path_processor=processor, old_dir=token_value["path"], new_dir=str(dst_path), value=part)
+            for part in below
+        ]
+        return sorted([*there, *sent], key=lambda part: part["basename"])
+
+
+def _lies_below(part: Any, folder: str) -> bool:
+    return "path" in part and PurePosixPath(part["path"]).is_relative_to(folder)
+
+
+def install() -> None:
+    """Puts it in the place where StreamFlow's translator looks its step up."""
+    streamflow.cwl.translator.CWLTransferStep = MedweaveTransferStep

@@ -1,0 +1,1 @@
+"""StreamFlow's database: one file per run."""

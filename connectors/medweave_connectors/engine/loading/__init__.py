@@ -1,0 +1,1 @@
+"""Loading of CWL documents and StreamFlow files by the engine."""

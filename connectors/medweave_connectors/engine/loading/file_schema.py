@@ -1,0 +1,73 @@
+"""StreamFlow's check of a file by its schemas, told by line and field: the stock one prints its schemas, the file and a traceback.
+
+A file that names nothing of medweave is checked, and told, as StreamFlow does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import streamflow.main
+from jsonschema.validators import validator_for
+from streamflow.config.validator import SfValidator
+from streamflow.core.exception import WorkflowDefinitionException
+
+from medweave_connectors.engine import log_filter
+from medweave_connectors.host.errors import of_the_file
+from medweave_core.documents.field_errors import FieldFault, fault_at, of_errors
+from medweave_core.documents.line_numbers import ThisRun
+from medweave_core.documents.streamflow_bindings import OUR_TYPES
+from medweave_core.documents.yaml_documents import parse_mapping, read_text
+from medweave_core.errors import StepError
+
+WHAT = "StreamFlow file"
+VERSION = "version"
+
+
+class MedweaveValidator(SfValidator):  # type: ignore[misc]
+    """Reads a StreamFlow file and holds it against the schemas of the engine and of all plug-ins."""
+
+    def validate_file(self, streamflow_file: str) -> MutableMapping[str, Any]:
+        """The document.
+
+        Raises:
+            WorkflowDefinitionException: it cannot be read, or something in it is wrong: all of it is told.
+        """
+        path = Path(streamflow_file)
+        with of_the_file():
+            text = self._text(path)
+            if OUR_TYPES not in text:
+                document: MutableMapping[str, Any] = super().validate_file(streamflow_file)
+                return document
+            log_filter.shorten()
+            ThisRun.file = path.absolute()
+            document = parse_mapping(text, path, WHAT)
+        if found := list(self._faults(document, path)):
+            raise WorkflowDefinitionException("\n".join(map(str, found)))
+        return document
+
+    @staticmethod
+    def _text(path: Path) -> str:
+        try:
+            return read_text(path, WHAT)
+        except StepError:  # nobody's file: told by us, so without the engine's traceback
+            log_filter.shorten()
+            raise
+
+    def _faults(self, document: Mapping[str, Any], path: Path) -> Iterator[FieldFault]:
+        known = list(self.schema.configs)
+        if document.get(VERSION) not in known:
+            yield fault_at(
+                path, (VERSION,), "this is no version of StreamFlow's files.", seen=str(document.get(VERSION, "none")),
+                expected=" or ".join(known), do=f"write {VERSION}: {known[-1]}",
+            )  # fmt: skip
+            return
+        schema = self.schema.get_config(document[VERSION]).contents
+        yield from of_errors(validator_for(schema)(schema, registry=self.schema.registry).iter_errors(document), path)
+
+
+def install() -> None:
+    """Puts it in the place where StreamFlow looks its validator up."""
+    streamflow.main.SfValidator = MedweaveValidator

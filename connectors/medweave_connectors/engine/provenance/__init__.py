@@ -1,0 +1,1 @@
+"""What each job read and wrote, recorded for the event log."""

@@ -1,0 +1,1 @@
+"""StreamFlow's scheduler, binding filter, policy and run folders, extended."""

@@ -1,0 +1,1 @@
+"""Re-attaching to jobs that an earlier driver submitted: the journal, and comparing jobs."""

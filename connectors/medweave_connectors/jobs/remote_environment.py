@@ -1,0 +1,114 @@
+"""What the connectors of other machines share: the step's environment, quoting, and its reports brought home.
+
+No streamflow in here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from medweave_connectors.host.command_size import checked
+from medweave_connectors.runlog import current
+from medweave_connectors.runlog.reports import REPORT_FILE, REPORT_FOLDER
+from medweave_connectors.transfer.manifest import manifest
+
+SHELL_SIGNS = frozenset({"|", ">", "<", "&&", ";"})
+_LOOKS = frozenset(("test", "readlink", "sha1sum", "stat", "find", "ls", "cat", "head", "du", "set", "printf"))
+_CHANGES = frozenset(("rm", "mv", "cp", "ln", "mkdir", "chmod", "tee", "tar", "-delete"))
+
+
+def shell_line(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    workdir: str,
+    stdin: str | None = None,
+    stdout: str | None = None,
+    stderr: str | None = None,
+) -> str:
+    """Shell text that runs a command in its folder, with its environment and files; a command that is too long is refused.
+
+    The words of the command are taken as they are: StreamFlow has quoted them. Everything else is quoted here.
+
+    Args:
+        stdin, stdout, stderr: files, relative to `workdir`.
+    """
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    files = (("<", stdin), (">", stdout), ("2>", stderr))
+    redirections = [f"{sign} {shlex.quote(file)}" for sign, file in files if file is not None]
+    # A tool may name a file in a folder that is not there yet.
+    folders = {
+        posixpath.dirname(file) for file in (stdout, stderr) if file is not None and not file.startswith("/")
+    } - {""}
+    made = [f"mkdir -p -- {shlex.join(sorted(folders))}"] if folders else []
+    line = " && ".join((f"cd {shlex.quote(workdir)}", *made, *exports, " ".join(("exec", *command, *redirections))))
+    return checked(line, command, environment)
+
+
+def utility_line(
+    command: Sequence[str], *, environment: Mapping[str, str], workdir: str | None = None, stdin: str | None = None
+) -> str:
+    """The same for the engine's own commands (`mkdir`, `test`, `sha1sum` …), which may be several with `&&` or pipes."""
+    lines = [] if workdir is None else [f"cd {shlex.quote(workdir)} || exit"]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    words = " ".join(command)
+    lines.append(words if stdin is None else f"{{ {words}\n}} < {shlex.quote(stdin)}")
+    return "; ".join(lines)
+
+
+def stream_line(command: Sequence[str]) -> str:
+    """One line for a POSIX shell: the words of a copy as the engine gives them (`tar xpf - -O | tee /a path > /dev/null`)."""
+    return " ".join(word if word in SHELL_SIGNS else shlex.quote(word) for word in command)
+
+
+def only_looks(command: Sequence[str]) -> bool:
+    """Whether a command of the engine's changes nothing: where its connection is cut it may be sent again."""
+    if manifest.only_looks(command):
+        return True
+    words = " ".join(command).replace("2>/dev/null", "").split()
+    return words[0] in _LOOKS and not _CHANGES.intersection(words) and not any(">" in word for word in words)
+
+
+def file_name(stream: int | str | None) -> str | None:
+    """The file of a stream, None for the engine's constants (`STDOUT`)."""
+    return stream if isinstance(stream, str) else None
+
+
+def step_variables(*layers: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a step elsewhere: the layers; steps report progress as JSON."""
+    environment: dict[str, str] = {}
+    for layer in layers:
+        environment |= layer
+    environment["MEDWEAVE_PROGRESS"] = "json"
+    return environment
+
+
+async def fetch_reports(connector: Any, location: Any, output_directory: str, job_name: str) -> Path | None:
+    """Copies run_report.json and the report folder of a job that ended well into the run's own work folder.
+
+    Args:
+        connector, location: the place where the job ran, as StreamFlow has them.
+
+    Returns:
+        The folder of the copies; None where the step wrote none, or where no medweave run goes on.
+    """
+    run = current()
+    if run is None:
+        return None
+    target = run.work / "reports" / job_name.strip("/").replace("/", ".")
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    for name in (REPORT_FILE, REPORT_FOLDER):
+        source = f"{output_directory}/{name}"
+        told = await connector.run(location, ["test", "-e", shlex.quote(source)], capture_output=True)
+        if told is not None and told[1] == 0:
+            # A report that does not arrive is missed in the summary; it does not make a good job a bad one.
+            with contextlib.suppress(Exception):
+                await connector.copy_remote_to_local(source, str(target / name), location)
+    return target if any(target.iterdir()) else None

@@ -1,1 +1,0 @@
-"""StreamFlow's tables, and the engine's verdict about a run: `medweave.database`."""

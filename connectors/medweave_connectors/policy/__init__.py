@@ -1,0 +1,1 @@
+"""Data classes, residency rules and pseudonyms."""

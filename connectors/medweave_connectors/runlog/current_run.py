@@ -1,0 +1,51 @@
+"""The run of this process. StreamFlow gives connectors no context, and one `streamflow run` is one process and one run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from medweave_connectors.runlog import console
+from medweave_connectors.runlog.run import RunRecord
+from medweave_core.errors import UsageError
+
+_runs: dict[str, RunRecord] = {}
+
+
+def plan(config: Mapping[str, Any]) -> RunRecord:
+    """The record for a context that StreamFlow builds; each manager that asks with the same file gets the same one.
+
+    Args:
+        config: the parsed streamflow.yml, with its absolute path under `path`.
+
+    Raises:
+        SystemExit: the run id is refused; StreamFlow would end with 1 for any error.
+    """
+    path = Path(config["path"]).absolute()
+    record = _runs.get(path.as_posix())
+    if record is None:
+        workflow = next(iter(config.get("workflows") or {}), "run")
+        runs = Path(os.environ.get("MEDWEAVE_RUNS_DIR") or path.parent / "runs").absolute()
+        try:
+            record = _runs[path.as_posix()] = RunRecord(runs, workflow)
+        except UsageError as error:
+            console.say(f"medweave: {error}")
+            raise SystemExit(error.exit_code) from None
+    return record
+
+
+def current() -> RunRecord | None:
+    """The run that goes on, or None where no medweave manager was named in streamflow.yml."""
+    return next((record for record in _runs.values() if record.running), None)
+
+
+def behind(path: str) -> str:
+    """The link by which the run that goes on was given a file or folder of this machine; the path itself where there is none.
+
+    Args:
+        path: absolute, without links.
+    """
+    run = current()
+    return path if run is None else run.home.behind(path)

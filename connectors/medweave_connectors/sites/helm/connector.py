@@ -1,0 +1,351 @@
+"""`medweave.helm`: steps in the pods of a release that lives as long as the run."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]  # comes with StreamFlow
+
+from medweave_connectors.runlog import console, current
+from medweave_connectors.sites.helm import commands, process
+from medweave_connectors.sites.helm.commands import Access, Chart
+from medweave_connectors.sites.helm.process import HelmFailed
+from medweave_connectors.sites.helm.releases import DEPLOYMENT, Release, parse
+from medweave_connectors.sites.pods import owner
+from medweave_connectors.sites.pods.api.cluster import Refused
+from medweave_connectors.sites.pods.api.masking import without_secrets
+from medweave_connectors.sites.pods.cleanup import Cleaned, GoneRun, pods_with, remove_folders, until_gone
+from medweave_connectors.sites.pods.connector import PodsConnector
+from medweave_connectors.sites.pods.errors import DeploymentRefused
+from medweave_connectors.sites.pods.exec.group import Member
+from medweave_connectors.sites.pods.startup.pod import Pod
+from medweave_connectors.sites.pods.startup.readiness import Readiness
+from medweave_connectors.sites.pods.startup.workloads import (
+    Workload,
+    claims,
+    container_names,
+    documents,
+    selectors,
+    workloads,
+)
+
+HELM_S = 120
+GONE_S = 8.0
+_in_use: set[tuple[str, str]] = set()
+
+
+class MedweaveHelmConnector(PodsConnector):
+    """Installs a chart before its first step, and uninstalls it at the end of the run, however that comes."""
+
+    def __init__(
+        self,
+        deployment_name: str,
+        config_dir: str,
+        chart: str = "",
+        chartVersion: str | None = None,
+        repo: str | None = None,
+        releaseName: str | None = None,
+        values: Mapping[str, Any] | None = None,
+        yamlValues: Sequence[str] | None = None,
+        **access: Any,
+    ) -> None:
+        super().__init__(deployment_name, config_dir, **access)
+        self.chart = Chart(reference=self._reference(chart, repo), repository=repo, version=chartVersion)
+        self.configured_name = releaseName
+        self.release = releaseName or commands.release_name(deployment_name, secrets.token_hex(3))
+        self.values: dict[str, Any] = dict(values or {})
+        self.value_files = list(yamlValues or [])
+        self._found_containers: list[str] = []
+        self._installed = False
+        self._claims = frozenset[str]()
+
+    def removed_claims(self) -> frozenset[str] | None:
+        """Return the claims of the release, which is uninstalled at the end of the run; None for one of others."""
+        return self._claims if self._installed else None
+
+    @classmethod
+    def get_schema(cls) -> str:
+        """The closed schema of the deployment's `config`."""
+        return files(__package__).joinpath("schema.json").read_text("utf-8")
+
+    @property
+    def access(self) -> Access:
+        """How helm reaches the cluster."""
+        kubeconfig = None if self.in_cluster else self.kubeconfig
+        return Access(namespace=self.namespace, kubeconfig=kubeconfig, context=self.kube_context)
+
+    async def bring_up(self) -> None:
+        """Installs the chart and waits for its pods.
+
+        Raises:
+            DeploymentRefused: helm or the cluster refuses; nothing of the release is left.
+        """
+        started = time.monotonic()
+        self._check_chart()
+        await self._check_helm()
+        await self._clear_the_way()
+        _in_use.add((self.namespace, self.release))
+        try:
+            self._installed = True
+            atexit.register(self._uninstall_now)
+            await self._install()
+            self.workloads = await self._read_workloads()
+            pods = await Readiness(
+                self.deployment_name,
+                self.cluster,
+                self.workloads,
+                timeout_s=self.timeout_s,
+                pending_timeout_s=self.pending_timeout_s,
+                key_of=lambda image: commands.key_of_image(self.values, image),
+            ).wait()
+            await self.brought_up(pods)
+        except BaseException:
+            # Nothing may interrupt this, neither a second signal nor the engine's closing of its tasks.
+            self._uninstall_now()
+            raise
+        seconds = time.monotonic() - started
+        console.say(
+            f"medweave: {self.deployment_name}: release {self.release}, {len(pods)} pods ready after {seconds:.0f} s"
+        )
+
+    async def brought_up(self, pods: Sequence[Pod]) -> None:
+        """Called once with the pods that are ready."""
+
+    async def find(self) -> None:
+        """Learns the containers of a release that others have made.
+
+        Raises:
+            DeploymentRefused: the release is not named, or has no pods.
+        """
+        if self.configured_name is None:
+            raise DeploymentRefused(
+                f"deployments.{self.deployment_name}.config.releaseName: an external release needs its name.",
+                seen="external: true without releaseName",
+                expected="the name of a release that exists",
+                do="write releaseName, or remove `external: true`",
+            )
+        pods = await self.pods()
+        if not pods:
+            raise DeploymentRefused(
+                f"deployments.{self.deployment_name}.config.releaseName: the external release '{self.release}' has no pods.",
+                seen=f"no pods with {self.selectors()[0]} in namespace '{self.namespace}'",
+                expected="pods of a release that somebody has installed",
+                do="install it, correct releaseName or namespace, or remove `external: true`",
+            )
+        self._found_containers = list(dict.fromkeys(each.name for pod in pods for each in pod.containers))
+        await self.brought_up(pods)
+
+    async def take_down(self) -> None:
+        """Uninstalls the release, and waits a little for its pods to end."""
+        if not self._installed:
+            return
+        try:
+            if self.release not in (await process.run(self._look_up_words(), timeout_s=HELM_S)).split():
+                console.say(
+                    f"medweave: {self.deployment_name}: release {self.release} is not this run's any more; it is left alone"
+                )
+                self._forget()
+                return
+            await process.run(commands.uninstall(self.release, self.access), timeout_s=HELM_S)
+            self._forget()
+        except FileNotFoundError:
+            self._forget()
+        except HelmFailed as error:
+            console.say(
+                f"medweave: {self.deployment_name}: release {self.release} could not be uninstalled: "
+                f"{commands.failure(str(error))}\n  do:       helm uninstall {self.release} --namespace {self.namespace}"
+            )
+            return
+        finally:
+            if self._installed:
+                self._uninstall_now()
+        await self._wait_until_gone()
+
+    async def remove_left(self, gone: GoneRun) -> Cleaned:
+        """Uninstalls the releases of the run, and removes its folders before that where a volume outlives their pods.
+
+        Raises:
+            DeploymentRefused: helm or the cluster refuses.
+        """
+        cleaned = Cleaned()
+        own = [release for release in await self._releases() if gone.made(release.labels)]
+        for release in own:
+            await self._check_helm()
+            self.release = release.name
+            self.workloads = await self._read_workloads()
+            pods = await pods_with(self.cluster, self.selectors())
+            await remove_folders(self, gone, pods, cleaned, pods_go=True)
+            await self._helm(commands.uninstall(release.name, self.access))
+            cleaned.removed.append(f"release {release.name}")
+            cleaned.stays += [f"pod {name}" for name in await until_gone(self.cluster, self.selectors())]
+        if not own and self.configured_name is not None:  # of others
+            pods = await pods_with(self.cluster, self.selectors())
+            await remove_folders(self, gone, pods, cleaned, pods_go=False)
+            cleaned.stays += [f"{folder}: no pod of {self.release} is ready" for folder in cleaned.unreached if pods]
+        return cleaned
+
+    def selectors(self) -> list[str]:
+        """Labels of the release's pods."""
+        return list(selectors(self.workloads)) or [f"app.kubernetes.io/instance={self.release}"]
+
+    def containers(self) -> list[str]:
+        """Names of the release's containers."""
+        return container_names(self.workloads) or self._found_containers
+
+    def site_facts(self, members: Sequence[Member]) -> dict[str, Any]:
+        """The pods, and the release they belong to."""
+        return super().site_facts(members) | {"release": self.release}
+
+    # ---- inside
+
+    def _reference(self, chart: str, repo: str | None) -> str:
+        # A folder or an archive is a path from the file's folder; charts of registries and repositories are none.
+        if repo is not None or "://" in chart:
+            return chart
+        return os.path.normpath(self.folder / Path(chart).expanduser())
+
+    def _check_chart(self) -> None:
+        path = Path(self.chart.reference)
+        if path.is_absolute() and not path.exists():
+            raise self._refused(
+                "chart",
+                f"there is no {self.chart.reference}",
+                "a folder or archive with a chart, `oci://…`, or the name of a chart with the URL of its repository as `repo`",
+                "correct the path; for a chart that `helm repo add` knows as `name/chart` write `chart: chart` and its `repo`",
+            )
+
+    async def _check_helm(self) -> None:
+        try:
+            found = await process.run(commands.version(), timeout_s=HELM_S)
+        except (FileNotFoundError, HelmFailed) as error:
+            raise self._refused(
+                "chart", str(error), "helm on the PATH of this machine", "install Helm 3.13 or newer"
+            ) from error
+        number = commands.parse_version(found)
+        if number is None or number < commands.OLDEST:
+            raise self._refused("chart", f"helm {found}", "Helm 3.13 or newer", "install a newer Helm")
+
+    async def _clear_the_way(self) -> None:
+        """Removes what runs that were killed have left, and refuses to touch what belongs to others."""
+        if (self.namespace, self.release) in _in_use:
+            raise self._refused(
+                "releaseName",
+                f"two deployments of this run with releaseName '{self.release}'",
+                "a release for each deployment",
+                "give one of them another releaseName, or none",
+            )
+        for release in await self._releases():
+            whose = owner.owner(release.labels)
+            if whose == "ended" or (whose == "me" and release.name == self.release):
+                run = release.labels.get(owner.RUN, "?")
+                console.say(f"medweave: {self.deployment_name}: removing release {release.name}, left by run {run}")
+                await self._helm(commands.uninstall(release.name, self.access))
+            elif release.name == self.release:
+                raise self._belongs_to(release, whose)
+
+    async def _releases(self) -> list[Release]:
+        mine = f"owner=helm,{DEPLOYMENT}={owner.label(self.deployment_name)}"
+        try:
+            named, left = await asyncio.gather(
+                self.cluster.secrets(f"owner=helm,name={self.release}"), self.cluster.secrets(mine)
+            )
+        except Refused as error:
+            raise self._refused(
+                "namespace",
+                str(error),
+                f"an account that may read and write secrets in namespace '{self.namespace}', where helm keeps its records",
+                "ask the administrator of the namespace for that right",
+            ) from error
+        return parse([*named, *left])
+
+    def _belongs_to(self, release: Release, whose: owner.Owner) -> DeploymentRefused:
+        run = release.labels.get(owner.RUN, "?")
+        seen = {
+            "stranger": f"a release '{release.name}' ({release.status}) that medweave did not make",
+            "running": f"release '{release.name}', used by run {run}, which goes on",
+        }.get(whose, f"release '{release.name}' of run {run}, made from another machine")
+        return self._refused(
+            "releaseName",
+            seen,
+            f"a name that is free in namespace '{self.namespace}'",
+            "leave releaseName out (each run then has its own), or `external: true` to use a release as it is, or "
+            f"`helm uninstall {release.name} --namespace {self.namespace}` if nobody needs it",
+        )
+
+    async def _install(self) -> None:
+        run = current()
+        folder = run.work if run is not None else None
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            values = Path(temporary) / "values.yml"
+            values.write_text(yaml.safe_dump(self.values), encoding="utf-8")
+            await self._helm(
+                commands.install(
+                    self.release,
+                    self.chart,
+                    self.access,
+                    values=[*self.value_files, str(values)],
+                    labels=owner.labels() | {DEPLOYMENT: owner.label(self.deployment_name)},
+                    timeout_s=HELM_S,
+                )
+            )
+
+    async def _read_workloads(self) -> list[Workload]:
+        text = await self._helm(commands.manifest(self.release, self.access))
+        objects = documents(text)
+        self._claims = claims(objects)
+        found = workloads(objects)
+        if not found:
+            raise self._refused("chart", "a chart without pods", "a chart with a workload", "name another chart")
+        return found
+
+    async def _helm(self, words: Sequence[str]) -> str:
+        try:
+            return await process.run(words, timeout_s=HELM_S)
+        except HelmFailed as error:
+            reason = commands.failure(str(error))
+            key, do = commands.chart_trouble(reason, self.chart) or (
+                commands.failing_key(reason, self.values),
+                "correct the key that the message names, and run again",
+            )
+            raise self._refused(
+                key,
+                without_secrets(reason),
+                f"`helm {words[1]}` of {self.chart.reference} to succeed in namespace '{self.namespace}'",
+                do,
+            ) from error
+
+    def _refused(self, key: str, seen: str, expected: str, do: str) -> DeploymentRefused:
+        what = f"deployments.{self.deployment_name}.config.{key}: the release cannot be installed."
+        return DeploymentRefused(what, seen=seen, expected=expected, do=do)
+
+    async def _wait_until_gone(self) -> None:
+        with contextlib.suppress(Refused):
+            await until_gone(self.cluster, self.selectors(), within_s=GONE_S)
+
+    def _uninstall_now(self) -> None:
+        if self._installed:
+            self._forget()
+            try:
+                if self.release in process.run_now(self._look_up_words()).split():
+                    process.run_now(commands.uninstall(self.release, self.access))
+            except HelmFailed as error:
+                console.say(f"medweave: {self.deployment_name}: release {self.release}: {commands.failure(str(error))}")
+
+    def _look_up_words(self) -> list[str]:
+        """The words that print the release's name if this driver created it: its name may be somebody else's by now."""
+        return commands.listed(self.release, self.access, {owner.DRIVER: owner.labels()[owner.DRIVER]})
+
+    def _forget(self) -> None:
+        self._installed = False
+        _in_use.discard((self.namespace, self.release))
+        atexit.unregister(self._uninstall_now)

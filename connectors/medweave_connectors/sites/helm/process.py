@@ -1,0 +1,53 @@
+"""Running helm. No streamflow in here."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+
+from medweave_connectors.host import programs
+
+LAST_S = 15.0
+
+
+class HelmFailed(Exception):
+    """Helm ended with an error; the text is its standard error."""
+
+
+async def run(words: Sequence[str], *, timeout_s: float) -> str:
+    """Runs helm; its standard output.
+
+    Raises:
+        HelmFailed: it ended with an error, or did not end in time.
+        FileNotFoundError: there is no helm.
+    """
+    try:
+        # In a session of its own: after the terminal's Ctrl-C helm would leave half a release.
+        ended = await programs.run(words, timeout_s=timeout_s)
+    except TimeoutError:
+        raise HelmFailed(f"Error: helm {words[1]} did not end within {timeout_s:.0f} s") from None
+    if ended.code:
+        raise HelmFailed(ended.stderr.decode(errors="replace"))
+    return ended.stdout.decode(errors="replace")
+
+
+def run_now(words: Sequence[str]) -> str:
+    """Run helm without the event loop, for an end that nothing may cancel; return its standard output.
+
+    Raises:
+        HelmFailed: it ended with an error, did not end in time, or there is no helm.
+    """
+    try:
+        ended = subprocess.run(
+            list(words),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=LAST_S,
+            start_new_session=True,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HelmFailed(str(error)) from None
+    if ended.returncode:
+        raise HelmFailed(ended.stderr.decode(errors="replace"))
+    return ended.stdout.decode(errors="replace")

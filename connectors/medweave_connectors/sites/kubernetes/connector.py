@@ -1,0 +1,309 @@
+"""`medweave.kubernetes`: steps in pods that exist, or in pods of manifest files that live as long as the run."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
+from importlib.resources import files as package_files
+from pathlib import Path
+from typing import Any, Literal
+
+from streamflow.core.deployment import ExecutionLocation
+from streamflow.core.scheduling import AvailableLocation
+
+from medweave_connectors.cache.lookup import reusing
+from medweave_connectors.cache.remote_worker import Worker
+from medweave_connectors.jobs import job_requests
+from medweave_connectors.jobs.remote_environment import step_variables
+from medweave_connectors.jobs.retries.policy import STANDING, read_table
+from medweave_connectors.runlog import console
+from medweave_connectors.sites.kubernetes import cleanup
+from medweave_connectors.sites.kubernetes.job_mode import JobMode
+from medweave_connectors.sites.kubernetes.job_object import SUBMISSION
+from medweave_connectors.sites.kubernetes.objects import Objects, labelled, title
+from medweave_connectors.sites.pods import owner
+from medweave_connectors.sites.pods.api.cluster import Refused
+from medweave_connectors.sites.pods.cleanup import Cleaned, GoneRun
+from medweave_connectors.sites.pods.connector import PodsConnector, streams_of
+from medweave_connectors.sites.pods.errors import DeploymentRefused
+from medweave_connectors.sites.pods.exec.step import Step
+from medweave_connectors.sites.pods.startup.pod import Pod
+from medweave_connectors.sites.pods.startup.readiness import Readiness
+from medweave_connectors.sites.pods.startup.workloads import (
+    claims,
+    container_names,
+    documents,
+    selectors,
+    workloads,
+)
+
+MAX_JOBS = 32
+EXEC_KINDS = [kind for kind, row in STANDING.items() if row.do != "stop"]
+UNDO_S, UNDO_PAUSE_S = 30.0, 1.0  # an API server that is started again answers after some seconds
+
+
+class MedweaveKubernetesConnector(PodsConnector):
+    """Applies manifests and deletes them again, or finds pods by their labels."""
+
+    def __init__(
+        self,
+        deployment_name: str,
+        config_dir: str,
+        files: Sequence[str] | None = None,
+        selector: str | None = None,
+        mode: Literal["exec", "job"] = "exec",
+        maxConcurrentJobs: int | None = None,
+        reactions: Mapping[str, Mapping[str, Any]] | None = None,
+        **access: Any,
+    ) -> None:
+        super().__init__(deployment_name, config_dir, reactions=reactions, **access)
+        if mode == "job":
+            self.table = read_table(reactions or {})
+        self._reactions = list(reactions or {})
+        self.mode, self.max_concurrent_jobs = mode, maxConcurrentJobs
+        self._jobs: JobMode | None = None
+        self.files, self.selector = list(files or []), selector
+        self._applied: list[dict[str, Any]] = []
+        self._found_containers: list[str] = []
+
+    @classmethod
+    def get_schema(cls) -> str:
+        """The closed schema of the deployment's `config`."""
+        return package_files(__package__).joinpath("schema.json").read_text("utf-8")
+
+    async def bring_up(self) -> None:
+        """Applies the files and waits for their pods; without files, finds the pods.
+
+        Raises:
+            DeploymentRefused: a file or an object is refused, or a pod cannot start; nothing of them is left.
+        """
+        if not self.files:
+            await self.find()
+            return
+        self._check_keys()
+        started = time.monotonic()
+        manifests = self.read_files()
+        self.workloads = workloads(manifests)
+        if not self.workloads:
+            raise self._refused("files", "no workload in the files", "an object that has pods", "add one")
+        try:
+            for document in manifests:
+                await self._apply(labelled(document, owner.labels()))
+            pods = await Readiness(
+                self.deployment_name,
+                self.cluster,
+                self.workloads,
+                timeout_s=self.timeout_s,
+                pending_timeout_s=self.pending_timeout_s,
+                key_of=lambda image: "files",
+            ).wait()
+            await self._begin_jobs(pods)
+        except BaseException:
+            # In a task of its own: this one may be being cancelled.
+            await asyncio.shield(asyncio.ensure_future(self.take_down()))
+            raise
+        seconds = time.monotonic() - started
+        console.say(f"medweave: {self.deployment_name}: {len(pods)} pods ready after {seconds:.0f} s")
+
+    async def find(self) -> None:
+        """Learns the containers of pods that others have made.
+
+        Raises:
+            DeploymentRefused: no labels are given, or no pod has them.
+        """
+        self._check_keys()
+        if self.selector is None:
+            raise self._refused(
+                "selector",
+                "neither files nor selector, or `external: true` without selector",
+                "the labels of pods that exist (`app=segment`), or files with pods to make",
+                "write one of them",
+            )
+        pods = await self.pods()
+        if not pods:
+            raise self._refused(
+                "selector",
+                f"no pods with {self.selector} in namespace '{self.namespace}'",
+                "pods that exist",
+                "correct the labels or the namespace",
+            )
+        self._found_containers = list(dict.fromkeys(each.name for pod in pods for each in pod.containers))
+        await self._begin_jobs(pods)
+
+    def removed_claims(self) -> frozenset[str] | None:
+        """Return the claims among the applied objects, which are deleted at the end of the run; None where there are none."""
+        return claims(self._applied) if self._applied else None
+
+    async def take_down(self) -> None:
+        """Deletes what was applied, last first; an API server that does not answer is asked again for a while."""
+        objects, deadline = Objects(self.cluster), time.monotonic() + UNDO_S
+        while self._applied:
+            document = self._applied.pop()
+            try:
+                if not await _delete(objects, document, deadline):
+                    console.say(
+                        f"medweave: {self.deployment_name}: {title(document)} is not this run's any more; it is left alone"
+                    )
+            except Refused as error:
+                console.say(
+                    f"medweave: {self.deployment_name}: {title(document)} could not be deleted: {error}\n"
+                    f"  do:       kubectl delete {document['kind'].lower()} {document['metadata']['name']} "
+                    f"--namespace {self.namespace}"
+                )
+
+    async def remove_left(self, gone: GoneRun) -> Cleaned:
+        """As `left.remove_left`."""
+        return await cleanup.remove_left(self, gone)
+
+    def selectors(self) -> list[str]:
+        """Labels of the deployment's pods."""
+        # The run's own label keeps a stranger's pods with the same labels out; pods of Jobs are no places.
+        mine = f"{owner.RUN}={owner.labels()[owner.RUN]}"
+        wanted = [self.selector] if self.selector is not None else [
+            f"{each},{mine}" if each else mine for each in selectors(self.workloads)
+        ]  # fmt: skip
+        return wanted if self.mode == "exec" else [f"{each},!{SUBMISSION}" for each in wanted]
+
+    def containers(self) -> list[str]:
+        """Names of the deployment's containers."""
+        return container_names(self.workloads) or self._found_containers
+
+    # ---- one pod per job
+
+    async def undeploy(self, external: bool) -> None:
+        """Ends the Jobs while the pods that hold their files are still there; then as ever."""
+        if self._jobs is not None:
+            await self._jobs.end()
+            self._jobs = None  # another call finds no way to the cluster any more
+        await super().undeploy(external)
+
+    async def get_available_locations(self, service: str | None = None) -> MutableMapping[str, AvailableLocation]:
+        """The containers of the ready pods; with `mode: job` the places that hold the files, each for many jobs."""
+        found = await super().get_available_locations(service)
+        if self.mode == "job":
+            for each in found.values():
+                each.slots = -(-(self.max_concurrent_jobs or MAX_JOBS) // len(found))
+        return found
+
+    async def sizes(self, service: str | None) -> dict[str, job_requests.Size]:
+        """The most that a job can have; a pod of its own has what it asks for."""
+        return {} if self.mode == "job" else await super().sizes(service)
+
+    def most_locations(self, service: str | None) -> int | None:
+        """How many locations a job can have; one pod is no gang."""
+        return 1 if self.mode == "job" else super().most_locations(service)
+
+    @reusing
+    async def run(
+        self,
+        location: ExecutionLocation,
+        command: MutableSequence[str],
+        environment: MutableMapping[str, str] | None = None,
+        workdir: str | None = None,
+        stdin: int | str | None = None,
+        stdout: int | str = asyncio.subprocess.STDOUT,
+        stderr: int | str = asyncio.subprocess.STDOUT,
+        capture_output: bool = False,
+        timeout: int | None = None,
+        job_name: str | None = None,
+    ) -> tuple[str, int] | None:
+        """Runs a command; with `mode: job` each step's as a Job of its own, by the same rules and with the same errors."""
+        if self._jobs is None or job_name is None or workdir is None:
+            return await super().run(
+                location, command, environment, workdir, stdin, stdout, stderr, capture_output, timeout, job_name
+            )
+        step = Step(
+            name=job_name,
+            words=command,
+            environment=step_variables(location.environment, environment or {}),
+            output_directory=workdir,
+            streams=streams_of(stdin, stdout, stderr),
+            limit_s=timeout,
+        )
+        return await self._jobs.run(step, location)
+
+    async def worker_of(self, location: ExecutionLocation, job_name: str) -> Worker:
+        """As in pods that stand; with `mode: job` the pod that holds the files does not compute."""
+        return dataclasses.replace(await super().worker_of(location, job_name), computes=self.mode == "exec")
+
+    # ---- inside
+
+    def _check_keys(self) -> None:
+        if self.mode == "exec" and self.max_concurrent_jobs is not None:
+            raise self._refused(
+                "maxConcurrentJobs",
+                f"maxConcurrentJobs: {self.max_concurrent_jobs}, and no `mode: job`",
+                "`mode: job`; without it each container has one job at a time",
+                "write `mode: job`, or leave maxConcurrentJobs out",
+            )
+        fixed = [kind for kind in self._reactions if self.mode == "exec" and kind not in EXEC_KINDS]
+        if fixed:
+            raise self._refused(
+                f"reactions.{fixed[0]}",
+                f"{fixed[0]}, and no `mode: job`",
+                f"in standing pods, {' or '.join(EXEC_KINDS)}; anything else needs another pod",
+                "leave it out, or write `mode: job`",
+            )
+
+    async def _begin_jobs(self, pods: Sequence[Pod]) -> None:
+        if self.mode == "job":
+            self._jobs = JobMode(self)
+            await self._jobs.begin(pods)
+
+    def read_files(self) -> list[dict[str, Any]]:
+        """The objects of the files.
+
+        Raises:
+            DeploymentRefused: one cannot be read, or holds something else.
+        """
+        found = []
+        for file in self.files:
+            try:
+                found += documents(Path(file).read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise self._refused("files", f"{file}: {error}", "Kubernetes objects in YAML", "correct it") from error
+        return found
+
+    async def _apply(self, document: dict[str, Any]) -> None:
+        objects = Objects(self.cluster)
+        try:
+            whose = owner.owner(await objects.labels(document))
+            if whose in ("stranger", "running", "elsewhere"):
+                raise self._refused(
+                    "files",
+                    f"{title(document)} exists in namespace '{self.namespace}' and belongs to somebody else ({whose})",
+                    "names that are free, or left by a run that has ended",
+                    "give it another name, or use it as it is through `selector`",
+                )
+            self._applied.append(document)
+            await (objects.replace if whose == "ended" else objects.apply)(document)
+        except Refused as error:
+            if 400 <= error.status < 500 and document in self._applied:
+                self._applied.remove(document)  # nothing was made
+            raise self._refused(
+                "namespace" if error.status == 403 else "files",
+                f"{title(document)}: {error}",
+                f"an object that namespace '{self.namespace}' accepts from this account",
+                "correct the file, or ask the administrator of the namespace",
+            ) from error
+
+    def _refused(self, key: str, seen: str, expected: str, do: str) -> DeploymentRefused:
+        what = f"deployments.{self.deployment_name}.config.{key}: its pods cannot be used."
+        return DeploymentRefused(what, seen=seen, expected=expected, do=do)
+
+
+async def _delete(objects: Objects, document: dict[str, Any], deadline: float) -> bool:
+    """Delete an object of this driver at an API server that may be starting; False where it is somebody else's.
+
+    Raises:
+        Refused: it said no, or did not answer before the deadline.
+    """
+    while True:
+        try:
+            return await objects.delete(document, is_own=lambda labels: owner.owner(labels) == "me")
+        except Refused as error:
+            if not error.may_pass or time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(UNDO_PAUSE_S)

@@ -1,0 +1,152 @@
+"""What the pod of a Job runs: the step's command, with its words and its end in files that outlive the pod. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+import shlex
+from dataclasses import dataclass
+
+from medweave_connectors.host.stdin_script import is_long
+from medweave_connectors.jobs.remote_environment import shell_line
+from medweave_connectors.jobs.retries.attempt_script import SIGNAL, clean_start, lead_s
+from medweave_connectors.sites.pods.exec.commands import COUNTERS, Counters, parse_counters
+from medweave_connectors.sites.pods.exec.step import Step
+from medweave_core.errors import TryAgainError
+from medweave_core.untrusted_text import whole_number
+
+TAIL_BYTES = 2**16
+_CODE = "medweave-code "
+
+
+@dataclass(frozen=True, slots=True)
+class JobFiles:
+    """Paths in the pods, below a folder of the job's own beside its output folder."""
+
+    folder: str
+
+    @classmethod
+    def beside(cls, output_directory: str, token: str) -> JobFiles:
+        """The folder of one submission, which no other shares: `token` is its own."""
+        return cls(f"{output_directory.rstrip('/')}.job-{token}")
+
+    @property
+    def begun(self) -> str:
+        """As old as the submission."""
+        return posixpath.join(self.folder, "begun")
+
+    @property
+    def stdout(self) -> str:
+        return posixpath.join(self.folder, "stdout")
+
+    @property
+    def stderr(self) -> str:
+        return posixpath.join(self.folder, "stderr")
+
+    @property
+    def script(self) -> str:
+        """The script, where it is too long for a word of the container's command."""
+        return posixpath.join(self.folder, "job.sh")
+
+    @property
+    def end(self) -> str:
+        """What the script wrote when its command had ended: exit code, seconds, counters of the container."""
+        return posixpath.join(self.folder, "end")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptEnd:
+    """What the script says of its command's end.
+
+    Attributes:
+        seconds: wall time of the command, s.
+    """
+
+    exit_code: int
+    seconds: int
+    counters: Counters
+
+
+def job_script(
+    step: Step, files: JobFiles, *, home: str, checkpoint_folder: str, signal_lead_s: int, was_empty: bool = False
+) -> str:
+    """A script for a POSIX shell that is the first process of its container.
+
+    Such a shell gets TERM and nobody else does, so it hands it on; when it ends, the kernel ends whatever is left. A further start
+    by Kubernetes finds the output folder as the engine made it, and the newest checkpoints.
+
+    Args:
+        home: folder of the step's first job.
+        checkpoint_folder: name of the folder inside the output folder that outlives a start; empty for none.
+        signal_lead_s: how long before its time limit a step with such a folder gets USR1, s; at most half of the limit.
+        was_empty: the engine had made an empty output folder, and it may have been used since.
+    """
+    line = shell_line(step.words, environment=step.environment, workdir=step.output_directory, **step.streams)
+    folder, end = shlex.quote(files.folder), shlex.quote(files.end)
+    return "\n".join(
+        (
+            f"mkdir -p {folder} && rm -f {end} || exit {TryAgainError.exit_code}",
+            f"exec > {shlex.quote(files.stdout)} 2> {shlex.quote(files.stderr)} || exit {TryAgainError.exit_code}",
+            *clean_start(
+                step.output_directory,
+                home=home,
+                checkpoint_folder=checkpoint_folder,
+                temporary=step.environment.get("TMPDIR", ""),
+                was_empty=was_empty,
+            ),
+            "command=",
+            'trap \'[ -z "$command" ] || kill -s TERM "$command"\' TERM',
+            "started=$(date +%s)",
+            f"( {line} ) < /dev/null &",
+            "command=$!",
+            *_signal(step.limit_s if checkpoint_folder else None, signal_lead_s),
+            # A signal cuts a `wait` off; the code is the command's own once it is waited for to its end.
+            'code=0; wait "$command" || code=$?',
+            'while kill -s 0 "$command" 2> /dev/null; do code=0; wait "$command" || code=$?; done',
+            f'{{ echo "{_CODE}$code $(($(date +%s) - started))"; {COUNTERS}; }} > {end}.part && mv {end}.part {end}',
+            'exit "$code"',
+        )
+    )
+
+
+def _signal(limit_s: int | None, wanted_s: int) -> tuple[str, ...]:
+    """Lines that send the command a signal before its time limit; what they leave ends with their container."""
+    if limit_s is None:
+        return ()
+    wait_s = limit_s - lead_s(limit_s, wanted_s)
+    return (f'( sleep {wait_s}; kill -s {SIGNAL} "$command" ) > /dev/null 2>&1 &',)
+
+
+def make_folder(files: JobFiles, script: str) -> str:
+    """A shell line that makes the job's folder, before there is a pod that needs it; with the script where that is long."""
+    make = f"mkdir -p {shlex.quote(files.folder)} && : > {shlex.quote(files.begun)}"
+    return f"{make} && printf '%s\\n' {shlex.quote(script)} > {shlex.quote(files.script)}" if is_long(script) else make
+
+
+def command(script: str, files: JobFiles) -> str:
+    """What the container's shell runs: the script, or the file that `make_folder` has written."""
+    return f". {shlex.quote(files.script)}" if is_long(script) else script
+
+
+def follow(file: str, offset: int) -> str:
+    """A shell line that prints what a file holds from a byte on, so much of it as is read at once, in base64."""
+    return f"tail -c +{offset + 1} {shlex.quote(file)} 2> /dev/null | head -c {TAIL_BYTES} | base64"
+
+
+def tail(file: str) -> str:
+    """A shell line that prints the last bytes of a file in base64."""
+    return f"tail -c {TAIL_BYTES} {shlex.quote(file)} 2> /dev/null | base64"
+
+
+def show_end(files: JobFiles) -> str:
+    """A shell line that prints the end file."""
+    return f"cat {shlex.quote(files.end)}"
+
+
+def read_end(text: str) -> ScriptEnd | None:
+    """The end file; None where it is not there, or not whole."""
+    first, *rest = text.splitlines() or [""]
+    if first.startswith(_CODE):
+        code, seconds = (whole_number(word) for word in (*first.removeprefix(_CODE).split(), "", "")[:2])
+        if code is not None and code <= 255 and seconds is not None:
+            return ScriptEnd(exit_code=code, seconds=seconds, counters=parse_counters(rest))
+    return None

@@ -1,0 +1,221 @@
+"""`medweave.local`: steps on the driver's own machine."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+from collections.abc import Mapping, MutableMapping, MutableSequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from streamflow.core.deployment import ExecutionLocation
+from streamflow.deployment.connector.local import LocalConnector
+
+from medweave_connectors.cache.lookup import reusing
+from medweave_connectors.host.errors import CommandFailed, TimeLimitExceeded
+from medweave_connectors.host.streams import Reader, Writer
+from medweave_connectors.jobs.remote_environment import file_name, stream_line
+from medweave_connectors.jobs.retries.policy import ONE_MACHINE, read_table
+from medweave_connectors.jobs.retries.single_host import MachineAttempts
+from medweave_connectors.runlog import behind, current
+from medweave_connectors.runlog.job import CommandOutcome
+from medweave_connectors.runlog.job_output import EventRate, take_line
+from medweave_connectors.runlog.run import short_path
+from medweave_connectors.sites.local import utility
+from medweave_connectors.sites.local.environment import step_environment
+from medweave_connectors.sites.local.links import let_write, link
+from medweave_connectors.sites.local.process import Command, Ended, end_all_now
+from medweave_core.runlog.causes import cause, step_message
+
+SETTLE_S = 3.0
+
+
+class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
+    """StreamFlow's local connector, with commands that report, cost and end as they should.
+
+    Copies on this machine stay StreamFlow's own; links to what is only read do not.
+    """
+
+    def __init__(
+        self,
+        deployment_name: str,
+        config_dir: str,
+        transferBufferSize: int = 2**16,
+        reactions: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        super().__init__(deployment_name, config_dir, transferBufferSize)
+        self._table = read_table(reactions or {}, ONE_MACHINE)
+        self._commands: set[Command] = set()
+        self._closing = False
+
+    async def deploy(self, external: bool) -> None:
+        """Nothing to start; a net is hung up for an engine that leaves without `undeploy`."""
+        atexit.unregister(end_all_now)
+        atexit.register(end_all_now)
+
+    def most_locations(self, service: str | None) -> int | None:
+        """This machine is one location, and stays one."""
+        return 1
+
+    async def undeploy(self, external: bool) -> None:
+        """Ends what still runs: after a failed sibling step, Ctrl-C, TERM or HUP nothing goes on."""
+        self._closing = True
+        await asyncio.gather(*(command.end() for command in self._commands))
+        # What each command cost is recorded by `run`, which reads the last lines first: let it.
+        deadline = asyncio.get_running_loop().time() + SETTLE_S
+        while self._commands and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.01)
+        await super().undeploy(external)
+
+    @reusing
+    async def run(
+        self,
+        location: ExecutionLocation,
+        command: MutableSequence[str],
+        environment: MutableMapping[str, str] | None = None,
+        workdir: str | None = None,
+        stdin: int | str | None = None,
+        stdout: int | str = asyncio.subprocess.STDOUT,
+        stderr: int | str = asyncio.subprocess.STDOUT,
+        capture_output: bool = False,
+        timeout: int | None = None,
+        job_name: str | None = None,
+    ) -> tuple[str, int] | None:
+        """Runs a command. For a job: returns the cause of a failure in the step's own words, and the exit code.
+
+        Raises:
+            TimeLimitExceeded: the job took longer than its ToolTimeLimit; its process group has ended.
+            CommandFailed: another command failed whose exit code nobody looks at.
+        """
+        if job_name is None or workdir is None:
+            told = await utility.execute(
+                command,
+                environment=location.environment | dict(environment or {}),
+                workdir=workdir,
+                stdin=file_name(stdin),
+                wanted=stdout != asyncio.subprocess.DEVNULL,
+                timeout_s=timeout,
+            )
+            if told[1] and not capture_output:
+                raise CommandFailed(command, "this machine", told)
+            return told if capture_output else None
+        variables = step_environment(location.environment, environment or {})
+        # StreamFlow passes the file of stdout when the tool names none for stderr: progress must not end in there.
+        streams = (file_name(stdin), file_name(stdout), None if stderr == stdout else file_name(stderr))
+
+        async def shell(line: str) -> tuple[str, int]:
+            return await self.run(location, [line], capture_output=True) or ("", 1)
+
+        async def begin(further: Mapping[str, str]) -> tuple[str, int]:
+            return await self._attempt(command, {**variables, **further}, workdir, streams, timeout, job_name)
+
+        attempts = MachineAttempts(
+            job_name,
+            self._table,
+            lambda: self._closing,
+            place="this machine",
+            folder=workdir,
+            temporary=(environment or {}).get("TMPDIR", ""),
+            shell=shell,
+            begin=begin,
+        )
+        return await attempts.run()
+
+    async def _attempt(
+        self,
+        command: MutableSequence[str],
+        variables: Mapping[str, str],
+        workdir: str,
+        streams: tuple[str | None, str | None, str | None],
+        timeout: int | None,
+        job_name: str,
+    ) -> tuple[str, int]:
+        rate = EventRate()
+        started = Command(
+            command,
+            environment=variables,
+            workdir=Path(workdir),
+            owner=run.owner.process_key if (run := current()) is not None else "",
+            stdin=streams[0],
+            stdout=streams[1],
+            stderr=streams[2],
+            takes_line=lambda line: take_line(job_name, line, rate),
+        )
+        self._commands.add(started)
+        try:
+            ended = await started.wait(time_limit_s=timeout)
+        finally:
+            self._commands.discard(started)
+        outcome = _outcome(started, ended, timeout, Path(workdir))
+        if run is not None:
+            run.command_ended(job_name, outcome)
+        if self._closing:
+            raise asyncio.CancelledError  # ended by us: the job did not fail
+        if ended.timed_out:
+            raise TimeLimitExceeded(f"{job_name}: {outcome.cause}")
+        return outcome.cause, outcome.exit_code
+
+    async def copy_local_to_remote(
+        self, src: str, dst: str, locations: MutableSequence[ExecutionLocation], read_only: bool = False
+    ) -> None:
+        """Copies here, or links what is only read. A copy may be written to."""
+        if read_only:
+            link(src, dst, self.deployment_name, by=behind(src))  # a name of the job file stays in the home
+        else:
+            await super().copy_local_to_remote(src, dst, locations, False)
+            let_write(src, dst)
+
+    async def copy_remote_to_local(
+        self, src: str, dst: str, location: ExecutionLocation, read_only: bool = False
+    ) -> None:
+        """The same."""
+        await self.copy_local_to_remote(src, dst, [location], read_only)
+
+    async def copy_remote_to_remote(
+        self,
+        src: str,
+        dst: str,
+        locations: MutableSequence[ExecutionLocation],
+        source_location: ExecutionLocation,
+        source_connector: Any = None,
+        read_only: bool = False,
+    ) -> None:
+        """The same, and from another place by that place's connector."""
+        if source_location.local:
+            await self.copy_local_to_remote(src, dst, locations, read_only)
+        else:
+            await super().copy_remote_to_remote(src, dst, locations, source_location, source_connector, read_only)
+
+    async def get_stream_reader(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
+        """What a program writes; its failure is an error when the stream ends."""
+        return Reader(["sh", "-c", stream_line(command)], "a transfer from this machine")
+
+    async def get_stream_writer(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
+        """The input of a program; its failure is an error when the stream ends."""
+        return Writer(["sh", "-c", stream_line(command)], "a transfer to this machine")
+
+    @classmethod
+    def get_schema(cls) -> str:
+        """The closed schema of the deployment's `config`."""
+        return files(__package__).joinpath("schema.json").read_text("utf-8")
+
+
+def _outcome(command: Command, ended: Ended, timeout: int | None, workdir: Path) -> CommandOutcome:
+    stderr = list(command.stderr_tail)
+    why = message = ""
+    if ended.timed_out:
+        message = f"the time limit of {timeout} s (ToolTimeLimit of the tool) was reached; the step was ended."
+        why = "\n".join((message, *stderr[-5:]))
+    elif ended.exit_code:
+        why, message = cause(stderr, list(command.stdout_tail), ended.exit_code), step_message(stderr)
+    return CommandOutcome(
+        exit_code=ended.exit_code,
+        seconds=ended.seconds,
+        cpu_seconds=ended.cpu_seconds,
+        peak_memory_mib=ended.peak_memory_mib,
+        cause=why,
+        message=message,
+        kept_at=short_path(workdir),
+        report_folder=workdir,
+    )

@@ -1,0 +1,1 @@
+"""Commands in containers, and the copies that run through them."""

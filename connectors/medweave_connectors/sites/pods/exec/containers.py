@@ -1,0 +1,335 @@
+"""Containers as places: the engine's small commands in them, streams to and from them, and copies between them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shlex
+import shutil
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, MutableMapping, MutableSequence, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+from streamflow.core.deployment import Connector, ExecutionLocation
+from streamflow.core.exception import WorkflowExecutionException
+from streamflow.deployment.connector.base import BaseConnector
+
+from medweave_connectors.host.deadlines import NoProgress
+from medweave_connectors.host.errors import StreamBroke
+from medweave_connectors.host.shells import ShellLost, Shells
+from medweave_connectors.host.stdin_command import given_to
+from medweave_connectors.host.transfer_reasons import reason_in
+from medweave_connectors.jobs.remote_environment import SHELL_SIGNS, only_looks, stream_line, utility_line
+from medweave_connectors.runlog import console
+from medweave_connectors.sites.pods.api.cluster import Cluster, Refused
+from medweave_connectors.sites.pods.errors import PodLost
+from medweave_connectors.sites.pods.exec.execution import Execution, Reader, StreamContext, Writer, execute
+from medweave_connectors.sites.pods.exec.shell import COMMAND as SHELL
+from medweave_connectors.sites.pods.exec.shell import PodShell
+from medweave_connectors.sites.pods.startup import volumes
+from medweave_connectors.sites.pods.startup.pod import Pod
+from medweave_connectors.sites.pods.startup.states import PodState, judge, silent_node
+from medweave_connectors.transfer.routes.direct.endpoints import End
+from medweave_connectors.transfer.routes.via_driver import TarCopies
+from medweave_connectors.transfer.shell_commands import is_aside, link_or_copy
+
+BUFFER_BYTES = 2**20
+LIST_AGAIN_S = 2.0
+LOOK_S = 10.0
+AGAIN_S = (
+    0.0,
+    1.0,
+    3.0,
+    8.0,
+    15.0,
+)  # pauses between tries: a kubelet or an API server that is started again needs some seconds
+Value = TypeVar("Value")
+# A copy that fails with these words was not cut, and would fail so again.
+_FINAL = (
+    "No space left",
+    "Disk quota",
+    "No such file",
+    "Not a directory",
+    "Permission denied",
+    "file changed as we read it",
+)
+
+
+class PodPlaces(TarCopies, BaseConnector):  # type: ignore[misc]
+    """The containers of some pods; a place is called `pod:container`."""
+
+    def __init__(self, deployment_name: str, config_dir: str, transferBufferSize: int) -> None:
+        # A lazy deployment gives StreamFlow's 64 KiB whatever the schema says.
+        super().__init__(deployment_name, config_dir, max(transferBufferSize, BUFFER_BYTES))
+        self.cluster: Cluster
+        self.websocket: Any = None
+        self._listed: tuple[float, list[Pod]] = (-LIST_AGAIN_S, [])
+        self._listing = asyncio.Lock()
+        self._open_shells: dict[str, Shells] = {}
+
+    @abstractmethod
+    def selectors(self) -> list[str]:
+        """Labels of the deployment's pods."""
+
+    async def pods(self) -> list[Pod]:
+        """All pods of the deployment, as of two seconds ago at most."""
+        async with self._listing:
+            moment, pods = self._listed
+            if time.monotonic() - moment >= LIST_AGAIN_S:
+                found = await asyncio.gather(*(self.cluster.pods(selector) for selector in self.selectors()))
+                pods = list({pod.uid: pod for group in found for pod in group}.values())
+                self._listed = time.monotonic(), pods
+            return pods
+
+    async def pod_at(self, place: str) -> Pod:
+        """The pod of a place, as it is now.
+
+        Raises:
+            PodLost: it is gone.
+        """
+        name = place.partition(":")[0]
+        try:
+            pod = await self.cluster.pod(name)
+        except Refused as error:
+            raise PodLost(f"pod {name}: {error}") from error
+        if pod is None:
+            raise PodLost(f"pod {name} is gone")
+        return pod
+
+    async def utility(
+        self,
+        location: ExecutionLocation,
+        command: Sequence[str],
+        environment: MutableMapping[str, str] | None = None,
+        workdir: str | None = None,
+        timeout: int | None = None,
+    ) -> tuple[str, int]:
+        """A short command of the engine's; standard output and error, and the exit code."""
+        return await self.alone(location, command, environment, workdir, timeout)
+
+    async def alone(
+        self,
+        location: ExecutionLocation,
+        command: Sequence[str],
+        environment: MutableMapping[str, str] | None = None,
+        workdir: str | None = None,
+        timeout: int | None = None,
+    ) -> tuple[str, int]:
+        """A short command in one container.
+
+        One that may change something is sent once: it is not known how far one had come whose connection broke. One that only
+        looks is sent again while the pod is there.
+
+        Raises:
+            PodLost: its end is not known, or did not come within the timeout, or the command made no progress for a while.
+        """
+        line = utility_line(command, environment=environment or {}, workdir=workdir)
+        for pause_s in (*(AGAIN_S if only_looks(command) else ()), None):
+            try:
+                return await self.while_there([location.name], self._shells_at(location.name).execute(line, timeout))
+            except NoProgress as error:
+                raise PodLost(str(error)) from None
+            except TimeoutError:
+                raise PodLost(f"{location.name}: a command did not end within {timeout} s") from None
+            except (ShellLost, aiohttp.ClientError, OSError) as error:
+                if pause_s is None or await self._is_gone(location.name):
+                    raise PodLost(f"{location.name}: {error}; how a command ended there is not known") from error
+            await asyncio.sleep(pause_s)
+        raise AssertionError("the last try returns or raises")
+
+    async def undeploy(self, external: bool) -> None:
+        """Closes the shells."""
+        for shells in self._open_shells.values():
+            await shells.close()
+
+    # ---- copies
+
+    async def get_stream_reader(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
+        """Standard output of a command, for a `with`; it is an error if the command fails."""
+        execution = self._execute(location.name, command, takes_input=bool(given_to(command)), much=True)
+        return StreamContext(execution, Reader, command)
+
+    async def get_stream_writer(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
+        """Standard input of a command, for a `with`; it is an error if the command fails."""
+        words = list(command)
+        if SHELL_SIGNS.intersection(words):
+            words = ["sh", "-c", stream_line(words)]
+        return StreamContext(self._execute(location.name, words, takes_input=True, much=True), Writer, command)
+
+    async def far_end(self, location: ExecutionLocation) -> End:
+        """A container as one end of a direct copy, at its pod's own address.
+
+        Raises:
+            PodLost: the pod is gone.
+        """
+        address = (await self.pod_at(location.name)).ip
+
+        async def begin(words: Sequence[str]) -> PodShell:
+            return PodShell(await self._execute(location.name, words, takes_input=True))
+
+        return End(f"{self.deployment_name}/{location.name}", [address], address, begin)
+
+    async def copy_local_to_remote(
+        self, src: str, dst: str, locations: MutableSequence[ExecutionLocation], read_only: bool = False
+    ) -> None:
+        """Copies to each location, once for those that share a volume."""
+        chosen = await self.distinct(locations, dst)
+        copy = super().copy_local_to_remote
+        await self._repeated(lambda: copy(src, dst, chosen, read_only), dst, chosen, ends=chosen)
+
+    async def copy_remote_to_local(
+        self, src: str, dst: str, location: ExecutionLocation, read_only: bool = False
+    ) -> None:
+        """Copies to this machine."""
+        copy = super().copy_remote_to_local
+        await self._repeated(lambda: copy(src, dst, location, read_only), dst, [], ends=[location])
+
+    async def copy_remote_to_remote(
+        self,
+        src: str,
+        dst: str,
+        locations: MutableSequence[ExecutionLocation],
+        source_location: ExecutionLocation,
+        source_connector: Connector | None = None,
+        read_only: bool = False,
+    ) -> None:
+        """Copies from another place to each location, once for those that share a volume; links where it is the same."""
+        others = []
+        for each in await self.distinct(locations, dst, source_location):
+            if (each.deployment, each.name) != (source_location.deployment, source_location.name):
+                others.append(each)
+            elif src != dst:
+                text, code = await self.alone(each, link_or_copy(src, dst, read_only=read_only))
+                if code:
+                    why = reason_in(text) or f"exit code {code}"
+                    raise PodLost(f"{each.name}: files of the run could not be linked or copied: {why}")
+        if others:
+            copy = super().copy_remote_to_remote
+            await self._repeated(
+                lambda: copy(src, dst, others, source_location, source_connector, read_only),
+                dst,
+                others,
+                ends=[*others, source_location],
+            )
+
+    async def forget(self, place: str) -> None:
+        """Closes the shells of a place whose pod is another one now."""
+        if (shells := self._open_shells.pop(place, None)) is not None:
+            await shells.close()
+
+    def _shells_at(self, place: str) -> Shells:
+        if place not in self._open_shells:
+            self._open_shells[place] = Shells(lambda: self._open_shell(place), place)
+        return self._open_shells[place]
+
+    async def _open_shell(self, place: str) -> PodShell:
+        for pause_s in AGAIN_S:  # nothing was sent yet
+            try:
+                return PodShell(await self._execute(place, SHELL, takes_input=True))
+            except PodLost:
+                if await self._is_gone(place):
+                    raise
+            await asyncio.sleep(pause_s)
+        return PodShell(await self._execute(place, SHELL, takes_input=True))
+
+    async def _is_gone(self, place: str) -> bool:
+        """Whether the pod of a place is known to run no more, or its node to be lost."""
+        with contextlib.suppress(Refused):  # one that has just been started refuses what it grants a moment later
+            pod = await self.cluster.pod(place.partition(":")[0])
+            return pod is None or judge(pod)[0] == PodState.GONE or bool(silent_node(pod))
+        return False
+
+    async def while_there(self, places: Sequence[str], work: Coroutine[Any, Any, Value]) -> Value:
+        """What the work returns. A node that is lost breaks no connection: who waits for an answer from there waits for ever.
+
+        Raises:
+            PodLost: a pod of the places is gone, or its node lost.
+        """
+        task = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait({task}, timeout=LOOK_S))[0]:
+                for place in places:
+                    if await self._is_gone(place):
+                        raise PodLost(f"{place}: its pod is gone, or its node does not answer")
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.wait({task}, timeout=LOOK_S)
+
+    async def _execute(
+        self, place: str, command: Sequence[str], *, takes_input: bool = False, much: bool = False
+    ) -> Execution:
+        return await execute(self.websocket, self.cluster.namespace, place, command, takes_input=takes_input, much=much)
+
+    async def _repeated(
+        self,
+        copy: Callable[[], Coroutine[Any, Any, None]],
+        target: str,
+        places: Sequence[ExecutionLocation],
+        *,
+        ends: Sequence[ExecutionLocation],
+    ) -> None:
+        """Copies, and again when a stream was cut: long ones sometimes are, on a busy cluster, without a word.
+
+        Args:
+            target: where it goes, on this machine if there are no places.
+            ends: places whose pods it needs.
+        """
+        mine = [each.name for each in ends if each.deployment == self.deployment_name]
+        if is_aside(target):  # the data manager's, which keeps what has arrived
+            return await self.while_there(mine, copy())
+        is_new: bool | None = None
+        for pause_s in (*AGAIN_S, None):
+            try:
+                if is_new is None:
+                    is_new = not any(await self._exists(target, places))
+                else:
+                    await self._remove(target, places)
+                return await self.while_there(mine, copy())
+            except (WorkflowExecutionException, ConnectionError) as error:
+                if pause_s is None or is_new is False or any(words in str(error) for words in _FINAL):
+                    raise
+                if any([await self._is_gone(each) for each in mine]):
+                    raise
+                # The command's own words name files.
+                why = reason_in(error.told) or "no reason is known" if isinstance(error, StreamBroke) else error
+                console.say(f"medweave: {self.deployment_name}: a copy was cut and is repeated: {why}")
+            await asyncio.sleep(pause_s)
+
+    async def _exists(self, path: str, places: Sequence[ExecutionLocation]) -> list[bool]:
+        if not places:
+            return [Path(path).exists()]
+        told = await asyncio.gather(*(self.alone(each, [f"test -e {shlex.quote(path)}"]) for each in places))
+        return [code == 0 for _, code in told]
+
+    async def _remove(self, path: str, places: Sequence[ExecutionLocation]) -> None:
+        await asyncio.gather(*(self.alone(each, [f"rm -rf {shlex.quote(path)}"]) for each in places))
+        if not places and Path(path).is_dir():
+            shutil.rmtree(path)
+        elif not places:
+            Path(path).unlink(missing_ok=True)
+
+    def removed_claims(self) -> frozenset[str] | None:
+        """Return the volume claims that go with the pods at the end of the run; None where the pods stay."""
+        return None
+
+    async def distinct(
+        self, locations: Sequence[ExecutionLocation], path: str, source: ExecutionLocation | None = None
+    ) -> list[ExecutionLocation]:
+        """One place for each volume that lies behind a path; the source's own, if it is among them.
+
+        Raises:
+            PodLost: the pod of a place is gone.
+        """
+        if len(locations) < 2:
+            return list(locations)
+        known = {pod.name: pod for pod in await self.pods()}
+        by_place = {each.name: each for each in locations}
+        if lost := [name for name in by_place if name.partition(":")[0] not in known]:
+            raise PodLost(f"nothing can be copied to {', '.join(lost)}: the pod is gone")
+        places = [(known[name.partition(":")[0]], name.partition(":")[2]) for name in by_place]
+        first = source.name.partition(":")[0] if source is not None and source.name in by_place else ""
+        return [by_place[f"{pod.name}:{container}"] for pod, container in volumes.distinct(places, path, first=first)]

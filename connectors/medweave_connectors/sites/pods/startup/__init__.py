@@ -1,0 +1,1 @@
+"""Waiting for pods: states, readiness, deadlines and messages."""

@@ -1,1 +1,0 @@
-"""Copies that go from site to site, and not through the driver: one stream of TLS, with certificates that serve once."""

@@ -1,0 +1,1 @@
+"""Lists of files with their digests: scanned locally and remotely, cached, compared."""

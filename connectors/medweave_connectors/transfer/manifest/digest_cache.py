@@ -1,0 +1,83 @@
+"""What has been read of sources, in this run and in earlier ones. No streamflow in here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from medweave_connectors.transfer.manifest import local_scan
+from medweave_connectors.transfer.manifest.digest_database import Memo
+from medweave_connectors.transfer.manifest.manifest import Manifest
+from medweave_connectors.transfer.store import many_files
+
+GUESSED_BYTES = 2**31  # a disk reads that in seconds, and perhaps in vain
+Read = Callable[[], Awaitable[Manifest]]
+
+
+class Digests:
+    """Manifests with digests, of sources: what is sent to several places is read once, as long as it does not change.
+
+    Args:
+        memo: of earlier runs.
+    """
+
+    def __init__(self, memo: Memo | None = None) -> None:
+        self._known: dict[tuple[str, str, str], tuple[Manifest, asyncio.Future[Manifest]]] = {}
+        self._memo = memo
+
+    async def of(
+        self, key: tuple[str, str, str], seen: Manifest, read: Read, *, here: bool = False, to_ask: bool = False
+    ) -> Manifest:
+        """The manifest of a source that looks as `seen` now.
+
+        Args:
+            here: it lies on this machine.
+            to_ask: a store is asked with it, and nothing is sent: a folder that was read in an earlier run is not read for that.
+        """
+        known = self._known.get(key)
+        if known is None or not known[0].unchanged(seen) or failed(known[1]):
+            if to_ask and here and (recalled := await self._recalled(seen)) is not None:
+                return recalled
+            known = seen, asyncio.ensure_future(self._noted(seen, read) if here else read())
+            known[1].add_done_callback(failed)  # who asked may have given up
+            self._known[key] = known
+        return await asyncio.shield(known[1])
+
+    def expected(self, path: str) -> str | None:
+        """The tree that a folder of this machine had when it was read last (`many.tree_of`); None where a store would read too much
+        for a guess, or it is not known."""
+        if (
+            self._memo is None
+            or (folder := local_scan.folder_key(path)) is None
+            or (last := self._memo.last(folder)) is None
+        ):
+            return None
+        tree, num_bytes = last
+        return tree if num_bytes <= GUESSED_BYTES else None
+
+    async def _recalled(self, seen: Manifest) -> Manifest | None:
+        if self._memo is None or not many_files.are_in(seen) or seen.known_by is None:
+            return None
+        return await asyncio.to_thread(self._memo.recall, seen.known_by, seen)
+
+    async def _noted(self, seen: Manifest, read: Read) -> Manifest:
+        found = await read()
+        await self._note(seen, found)
+        return found
+
+    async def learn(self, key: tuple[str, str, str], seen: Manifest, read: Manifest) -> None:
+        """A source on this machine has been read by whoever sent it."""
+        known: asyncio.Future[Manifest] = asyncio.get_running_loop().create_future()
+        known.set_result(read)
+        self._known[key] = seen, known
+        await self._note(seen, read)
+
+    async def _note(self, seen: Manifest, read: Manifest) -> None:
+        if (memo := self._memo) is not None and many_files.are_in(seen) and (known_by := seen.known_by) is not None:
+            await asyncio.to_thread(lambda: memo.note(known_by, seen, read, many_files.tree_of(read)))
+
+
+def failed(task: asyncio.Future[Any]) -> bool:
+    """Whether it has ended, and not with what it promised."""
+    return task.done() and (task.cancelled() or task.exception() is not None)

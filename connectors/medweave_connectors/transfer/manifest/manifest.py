@@ -1,0 +1,302 @@
+"""What lies below a path: kind, size, mode, times and SHA-256 of each entry, listed at the far end. No streamflow in here."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import os
+import re
+import shlex
+import stat
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from medweave_connectors.host.transfer_reasons import reason_in
+from medweave_connectors.transfer.manifest import file_digests
+
+ROOT = "."  # the path asked about
+LOOK = ": medweave-look; "  # of words that change nothing
+# No path that `find` prints below `.//` has two slashes elsewhere: whatever a name holds, no record begins inside it.
+_HEAD = b".//"
+_ENTRY = re.compile(rb"(?:\A|\n)([0-9a-f]{1,8}) (\d{1,19}) (-?\d{1,19}) ([0-9:.+ -]+) (?=\.//)")
+_DIGEST = re.compile(rb"(?:\A|\n)(\\?)([0-9a-f]{64}) [ *](?=\.//)")  # a backslash in front: the name is escaped
+_ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
+_ESCAPED = {b"n": b"\n", b"r": b"\r", b"\\": b"\\"}
+_END = re.compile(rb"end (\d{1,3})\n")
+_NOT_THERE = 44
+_STEPS = frozenset(("", ".", ".."))  # no names, in a path
+TOOLS = ("readlink", "find", "stat", "sha256sum", "gzip", "base64")
+MOST_BYTES = 2**30  # of a listing; ten million files have less
+_LACKS = "medweave-lacks-"
+
+
+class Kind(StrEnum):
+    """What an entry is once links are followed; a symlink is one that leads nowhere."""
+
+    FILE = "file"
+    FOLDER = "folder"
+    SYMLINK = "symlink"
+    SPECIAL = "special"
+
+
+_KINDS = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.FOLDER, stat.S_IFLNK: Kind.SYMLINK}
+
+
+class Unlisted(ValueError):
+    """The far end could not list the entries; the words name none of them."""
+
+
+class Entry(NamedTuple):
+    """One file, folder or link. There may be millions: a tuple is made in a third of a dataclass's time.
+
+    Attributes:
+        size: bytes.
+        mode: permission bits.
+        modified_s: time of the last modification by the site's own clock, s since 1970. Never compared between sites.
+        changed: time of the last change of the inode, in the site's own words. Compared with itself only.
+        sha256: hexadecimal digest of a file; empty where it was not asked for.
+    """
+
+    kind: Kind
+    size: int
+    mode: int
+    modified_s: int
+    changed: str
+    sha256: str = ""
+
+    def with_digest(self, sha256: str) -> Entry:
+        """The same, once it was read. `_replace` takes twice as long."""
+        return Entry(*self[:-1], sha256)
+
+
+class KnownBy(NamedTuple):
+    """What a folder of this machine is known by: see `looked_here`.
+
+    Attributes:
+        folder: its device and inode.
+        state: a digest of all that shows whether a file of it has changed.
+    """
+
+    folder: str
+    state: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The entries below a path.
+
+    Attributes:
+        real: the path itself, without links.
+        entries: by path, relative to the path asked about, which is `ROOT`. Bytes that are no UTF-8 are in there as
+            `os.fsdecode` has them.
+        known_by: how it would be known again; None where that cannot be told.
+        tree: of a folder that was known again, what `many.tree_of` says of it.
+    """
+
+    real: str
+    entries: dict[str, Entry]
+    known_by: KnownBy | None = field(default=None, compare=False)
+    tree: str | None = field(default=None, compare=False)
+
+    @functools.cached_property
+    def files(self) -> list[str]:
+        """Paths of the files."""
+        return [path for path, each in self.entries.items() if each.kind is Kind.FILE]
+
+    @functools.cached_property
+    def num_bytes(self) -> int:
+        """Of all files together."""
+        return sum(self.entries[path].size for path in self.files)
+
+    @property
+    def num_files(self) -> int:
+        """The files."""
+        return len(self.files)
+
+    def count(self, kind: Kind) -> int:
+        """The entries of a kind."""
+        return self._kinds.count(kind)
+
+    @functools.cached_property
+    def _kinds(self) -> list[Kind]:
+        return [each.kind for each in self.entries.values()]
+
+    def unsendable(self) -> str:
+        """What no copy can hold, in counts only; empty where there is nothing of the kind."""
+        words = {
+            Kind.SYMLINK: "links that lead nowhere",
+            Kind.SPECIAL: "entries that are neither files nor folders nor links",
+        }
+        counts = {kind: self.count(kind) for kind in words}
+        seen = ", ".join(f"{count} {words[kind]}" for kind, count in counts.items() if count)
+        return seen and f"{seen}, of {len(self.entries)}"
+
+    def difference(self, arrived: Manifest) -> str:
+        """What is wrong with a copy, in counts only (file names may tell about patients); empty where nothing is.
+
+        Times are not compared: two clocks may differ. Nor are modes: not every file system has them.
+        """
+        pairs = [(mine, arrived.entries.get(path)) for path, mine in self.entries.items()]
+        missing = [mine.kind for mine, other in pairs if other is None]
+        other_kind = sum(other is not None and other.kind != mine.kind for mine, other in pairs)
+        changed = sum(
+            other is not None and other.kind == mine.kind == Kind.FILE and _content(mine) != _content(other)
+            for mine, other in pairs
+        )
+        total = f"of {self.num_files} files"
+        folders = sum(kind != Kind.FILE for kind in missing)
+        strange = len(arrived.entries.keys() - self.entries.keys())
+        counts = (
+            (len(missing) - folders, f"{len(missing) - folders} {total} missing"),
+            (folders, f"{folders} of {self.count(Kind.FOLDER)} folders missing"),
+            (other_kind, f"{other_kind} of {len(self.entries)} are of another kind"),
+            (changed, f"{changed} {total} with other content"),
+            (strange, f"{strange} more than were sent"),
+        )
+        return ", ".join(words for count, words in counts if count)
+
+    def unchanged(self, later: Manifest) -> bool:
+        """Whether the same site shows the same entries later: same files, none of them written to meanwhile."""
+        return {path: _stamp(each) for path, each in self.entries.items()} == {
+            path: _stamp(each) for path, each in later.entries.items()
+        }
+
+
+def _content(entry: Entry) -> tuple[int, str]:
+    return entry.size, entry.sha256
+
+
+def _stamp(entry: Entry) -> tuple[object, ...]:
+    # A folder's own times change with what is made and removed in it, which its entries show.
+    return (entry.kind,) if entry.kind == Kind.FOLDER else (entry.kind, entry.size, entry.modified_s, entry.changed)
+
+
+def command(path: str, *, digests: bool = True, many: bool = False) -> list[str]:
+    """Words for a POSIX shell that print the manifest of an absolute path. Links are followed, as the transfer follows them.
+
+    It needs `TOOLS`, of GNU or of busybox. What it prints is compressed and in base64: the way back has no NUL, no byte that is no
+    UTF-8, and nothing to strip. Sections end with a NUL: the path, the entries, the digests, the end.
+
+    Args:
+        digests: without them, no file is read.
+        many: there are many files.
+    """
+    entry = "stat {follow} -c '%f %s %Y %z %n' {{}} +"
+    listing = f'find -L "$@" ! -type l -exec {entry.format(follow="-L")}'
+    # The path itself has been resolved: only below a folder can a link lead nowhere.
+    dangling = f'{{ [ ! -d "$root" ] || find -L "$@" -type l -exec {entry.format(follow="")}; }}'
+    hashing = (
+        f""" && {{ {file_digests.choose('"$@"', many=many)}; {file_digests.of_files('-L "$@" -type f')}; }}"""
+        if digests
+        else ""
+    )
+    # A name may end in a newline, which the shell would strip.
+    script = (
+        f"root=$(readlink -f {shlex.quote(path)} && echo .) || exit {_NOT_THERE}; root=${{root%??}}; "
+        f'[ -e "$root" ] || exit {_NOT_THERE}; printf \'%s\\0\' "$root"; '
+        'if [ -d "$root" ]; then cd "$root" && set -- .//; else cd "${root%/*}/" && set -- ".//${root##*/}"; fi && '
+        f"{listing} && {dangling} && printf '\\0'{hashing}"
+    )
+    whole = f"{{ ( {script} ) 2>&1; code=$?; printf '\\0end %s\\n' $code; }}"
+    lacks = f"for tool in {' '.join(TOOLS)}; do command -v $tool >/dev/null || {{ echo {_LACKS}$tool; exit 1; }}; done"
+    return [f"{LOOK}( export LC_ALL=C TZ=UTC0; {lacks}; {whole} | gzip -1 | base64 )"]
+
+
+def only_looks(words: Sequence[str]) -> bool:
+    """Whether words only look, as those of `command` do, and may be sent again."""
+    return words[0].startswith(LOOK)
+
+
+def parse(text: str, *, digests: bool = True) -> Manifest:
+    """Reads what `command` printed.
+
+    Raises:
+        Unlisted: it is cut, or is no listing, or the far end says why there is none.
+    """
+    if lacks := next((tool for tool in TOOLS if f"{_LACKS}{tool}" in text), ""):
+        raise Unlisted(f"the site has no program `{lacks}`")
+    try:
+        *sections, end = _unpacked(text).split(b"\0")
+    except (ValueError, zlib.error):
+        raise Unlisted(reason_in(text) or "the listing of the files is no listing") from None
+    ended = _END.fullmatch(end)
+    if ended is None:
+        raise Unlisted("the listing of the files is cut")
+    if code := int(ended[1]):
+        told = "there is no such file or folder" if code == _NOT_THERE else ""
+        raise Unlisted(told or reason_in(b"".join(sections).decode(errors="replace")) or f"it ended with {code}")
+    if len(sections) != 3:
+        raise Unlisted("the listing of the files has not its three parts")
+    root, listing, hashes = sections
+    entries, first = {}, b""
+    sums = dict(_digests(hashes))
+    for name, entry in _entries(listing, sums):
+        first = first or name
+        path = ROOT if name == first else os.fsdecode(name.removeprefix(first))
+        if path in entries:
+            raise Unlisted("the listing of the files has an entry twice")
+        if bool(entry.sha256) != (digests and entry.kind == Kind.FILE):
+            raise Unlisted("the entries of the listing are not those of its digests")
+        entries[path] = entry
+    if not entries or sums:
+        raise Unlisted("the entries of the listing are not those of its digests")
+    _check_tree(entries, first, root)
+    return Manifest(os.fsdecode(root), entries)
+
+
+def _unpacked(text: str) -> bytes:
+    unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    listing = unpacking.decompress(base64.b64decode(text, validate=False), MOST_BYTES)
+    if not unpacking.eof or unpacking.unused_data:
+        raise ValueError
+    return listing
+
+
+def _check_tree(entries: Mapping[str, Entry], first: bytes, root: bytes) -> None:
+    """Each entry lies in a folder that is listed too; what is no folder is alone. No path leads out of its folder.
+
+    They become paths at the other end: a listing is as little to be trusted as the site that made it.
+    """
+    if any(_STEPS.intersection(path.split("/")) for path in entries if path != ROOT) or not _is_plain(
+        os.fsdecode(root)
+    ):
+        raise Unlisted("an entry of the listing leads out of its folder")
+    named = _HEAD if entries[ROOT].kind == Kind.FOLDER else _HEAD + root.rpartition(b"/")[2]
+    parents = {path.rpartition("/")[0] or ROOT for path in entries if path != ROOT}
+    folders = {path for path, each in entries.items() if each.kind == Kind.FOLDER}
+    if first != named or not parents <= folders:
+        raise Unlisted("an entry of the listing has no folder")
+
+
+def _is_plain(path: str) -> bool:
+    return path.startswith("/") and path != "/" and not _STEPS.intersection(path.split("/")[1:])
+
+
+def _records(section: bytes, head: re.Pattern[bytes]) -> Iterator[tuple[re.Match[bytes], bytes]]:
+    """Each record's beginning, and the name after it."""
+    found = list(head.finditer(section))
+    ends = [each.start() for each in found[1:]] + [len(section) - 1]
+    if section and (not found or found[0].start() != 0 or not section.endswith(b"\n")):
+        raise Unlisted("a line of the listing is no entry")
+    for each, end in zip(found, ends, strict=bool(found)):
+        yield each, section[each.end() : end]
+
+
+def _entries(section: bytes, sums: dict[bytes, str]) -> Iterator[tuple[bytes, Entry]]:
+    for head, name in _records(section, _ENTRY):
+        word, size, modified_s, changed = head.groups()
+        mode = int(word, 16)
+        kind = _KINDS.get(stat.S_IFMT(mode), Kind.SPECIAL)
+        yield name, Entry(kind, int(size), stat.S_IMODE(mode), int(modified_s), changed.decode(), sums.pop(name, ""))
+
+
+def _digests(section: bytes) -> Iterator[tuple[bytes, str]]:
+    for head, name in _records(section, _DIGEST):
+        yield (_unescaped(name) if head[1] else name), head[2].decode()
+
+
+def _unescaped(name: bytes) -> bytes:
+    return _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[0]), name)

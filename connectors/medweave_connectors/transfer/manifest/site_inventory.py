@@ -1,0 +1,73 @@
+"""What lies at the sites by content, as far as this run has sent, verified or read it. No streamflow in here."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+from typing import Any
+
+from medweave_connectors.transfer.manifest.manifest import ROOT, Kind, Manifest
+
+Site = tuple[str, str]  # a deployment that wraps no other, and the location there
+
+
+def site_of(location: Any) -> Site:
+    """The site of a location of the engine."""
+    while location.wraps is not None:
+        location = location.wraps
+    return location.deployment, location.name
+
+
+class Held:
+    """Manifests with digests, by site and path. A path that a link leads to is another path."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Site, str], Manifest] = {}
+
+    def note(self, site: Site, path: str, manifest: Manifest) -> None:
+        """This lies there."""
+        self._known[site, path] = manifest
+
+    def linked(self, site: Site, source: str, path: str) -> None:
+        """The site has another name for what lies there."""
+        if (known := self.find(site, source)) is not None:
+            self._known[site, path] = known
+
+    def find(self, site: Site, path: str) -> Manifest | None:
+        """What lies there, also as a part of something known; None where it is not known."""
+        above, inside = path, ""
+        while above not in ("", "/"):
+            if (known := self._known.get((site, above))) is not None:
+                return below(known, inside) if inside else known
+            above, name = posixpath.split(above)
+            inside = posixpath.join(name, inside) if inside else name
+        return None
+
+
+def below(manifest: Manifest, inside: str) -> Manifest | None:
+    """The part of a manifest at a path inside; None where there is none."""
+    if inside not in manifest.entries:
+        return None
+    head = f"{inside}/"
+    parts = {path.removeprefix(head): each for path, each in manifest.entries.items() if path.startswith(head)}
+    return Manifest(posixpath.join(manifest.real, inside), {ROOT: manifest.entries[inside]} | parts)
+
+
+def digest_of(manifest: Manifest) -> str:
+    """SHA-256 of a file, or one digest of all that lies in a folder.
+
+    Raises:
+        ValueError: something in there has no content.
+    """
+    root = manifest.entries[ROOT]
+    if any(each.kind not in (Kind.FILE, Kind.FOLDER) for each in manifest.entries.values()):
+        raise ValueError("neither file nor folder")
+    if root.kind == Kind.FILE:
+        return root.sha256
+    whole = hashlib.sha256()
+    for path, each in sorted(manifest.entries.items()):
+        word = "/" if each.kind == Kind.FOLDER else each.sha256 + ("x" if each.mode & 0o100 else "")
+        name = os.fsencode(path)
+        whole.update(b"%d\0%b\0%b\n" % (len(name), name, word.encode()))
+    return whole.hexdigest()

@@ -1,0 +1,1 @@
+"""Routes between sites: same file system, direct, bucket, via the driver."""

@@ -1,0 +1,1 @@
+"""Copies between two sites by an S3 bucket."""

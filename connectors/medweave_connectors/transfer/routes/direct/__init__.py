@@ -1,0 +1,1 @@
+"""Direct copies between two sites over TLS."""

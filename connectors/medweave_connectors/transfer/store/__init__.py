@@ -1,0 +1,1 @@
+"""The blob store of a site: content-addressed files."""

@@ -1,0 +1,139 @@
+"""Many files at once: what a python3 at a site does with them, if there is one. Pure.
+
+For each file, a shell starts programs or a driver writes a line of an archive; a python3 there does neither. All that it does is
+done by the tools of POSIX, too, where it is missing or fails: whoever asks looks for the last line.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import secrets
+import shlex
+
+from medweave_connectors.transfer.agent import files, program_text
+from medweave_connectors.transfer.manifest import tree_digest
+from medweave_connectors.transfer.manifest.manifest import LOOK, ROOT, Kind, Manifest
+from medweave_connectors.transfer.shell_commands import sync
+from medweave_connectors.transfer.store.blob_store import Store
+from medweave_connectors.transfer.store.folder_commands import CLAIM
+
+MANY = 200  # files: for fewer it is not worth the start of a python3
+_NOTE = ".medweave-tree"  # beside a copy that is put together
+
+
+def are_in(manifest: Manifest) -> bool:
+    """Whether it is a folder of many files."""
+    return manifest.num_files >= MANY and manifest.entries[ROOT].kind == Kind.FOLDER
+
+
+def tree_of(manifest: Manifest) -> str | None:
+    """The SHA-256 of a folder's tree, as `far_files` writes it; None where there are not many files, or odd names."""
+    if manifest.tree is not None:
+        return manifest.tree
+    if not are_in(manifest) or tree_digest.is_odd(manifest):
+        return None
+    lines, folders = [], []
+    for path, each in manifest.entries.items():
+        name = os.fsencode(path if path == ROOT else f"./{path}")
+        if each.kind == Kind.FILE:
+            lines.append(files.line_of(each.sha256.encode(), each.mode, name))
+        elif each.kind == Kind.FOLDER:
+            folders.append(b"%04o %s" % (each.mode, name))
+    return tree_digest.digest_of(lines, folders)
+
+
+def sealed(path: str) -> list[str]:
+    """Words that print the seal of a folder, and note its tree."""
+    others = " ".join(tree_digest.command(path)).removeprefix(LOOK)
+    return [f"{LOOK}{{ {_run('seal', path, note_of(path))} || {others}; }}"]
+
+
+def keep(store: Store, path: str, tree: str) -> list[str]:
+    """Words that make blobs of the files of a folder that `sealed` has read, and keep its tree: `kept` tells whether they did."""
+    return [f"{{ {_run('keep', path, note_of(path), store.blobs, tree)}; }}"]
+
+
+def kept(text: str) -> bool:
+    """What they printed."""
+    return "medweave-kept." in text
+
+
+def settled(path: str, tree: str, store: Store | None) -> list[str]:
+    """Words that look whether what `tree_stream` has written is this tree, which waits in the store then for `keep_later`:
+    `is_settled` tells.
+
+    Args:
+        store: None for a tree of which it need not know but its files.
+    """
+    note = shlex.quote(note_of(path))
+    waits = ""
+    if store is not None:
+        waiting = _beside_list(store, tree, files.WAITING)
+        folder, new = shlex.quote(posixpath.dirname(waiting)), shlex.quote(waiting)
+        waits = f" && {{ mkdir -p -m 700 {folder} && mv -f {note} {new} || :; }}"  # without it, it is sent another time
+    # While the driver reads what it has sent, the disk writes. A disk that cannot is told here, for it tells it once.
+    return [
+        f'( [ "$(sha256sum < {note})" = "{tree}  -" ] && {sync(note)}{waits} && echo medweave-settled. ) 2>/dev/null'
+    ]
+
+
+def keep_later(store: Store, path: str, tree: str) -> str:
+    """A line that makes blobs of the files of a folder that stands at its place now, and keeps its tree. Thousands of names take
+    as long as a part of the copy, and nobody needs them before another copy of the same: see `store.aside`."""
+    return _run("keep", path, _beside_list(store, tree, files.WAITING), store.blobs, tree)
+
+
+def _beside_list(store: Store, tree: str, ending: bytes) -> str:
+    return os.fsdecode(files.place_of(os.fsencode(store.blobs), tree.encode()) + ending)
+
+
+def is_settled(text: str) -> bool:
+    """What they printed."""
+    return "medweave-settled." in text
+
+
+def take(store: Store, path: str, tree: str) -> list[str]:
+    """Words that make a folder of the store's files, each of them read and found right: `taken` tells whether they did; else
+    nothing of it is left."""
+    return [f"{{ {_run('take', path, store.blobs, tree)} || rm -rf {shlex.quote(path)}; }}"]
+
+
+def taken(text: str) -> bool:
+    """What they printed."""
+    return "medweave-took." in text
+
+
+def spare(store: Store, tree: str) -> str:
+    """A line that makes a folder of the store's files ready, for the next one that wants this tree."""
+    token = secrets.token_hex(6)  # two at once do not get into each other's way
+    junk = shlex.quote(f"{_beside_list(store, tree, files.SPARE)}-{token}")
+    return f"{{ {_run('spare', store.blobs, tree, token)} || rm -rf {junk}; }}"
+
+
+def check(store: Store, tree: str) -> list[str]:
+    """Words that read what `spare` has made ready: `is_whole` tells whether it is there, and right. What is not, goes."""
+    wrong = shlex.quote(_beside_list(store, tree, files.SPARE))
+    return [f"{LOOK}{{ {_run('check', store.blobs, tree)} || {CLAIM} {wrong}; }}"]
+
+
+def is_whole(text: str) -> bool:
+    """What they printed."""
+    return "medweave-whole." in text
+
+
+def move(store: Store, path: str, tree: str) -> list[str]:
+    """Words that make it the folder at a path: `taken` tells whether they did. A program that copied it instead would not do."""
+    rename = shlex.quote("import os, sys; os.rename(*sys.argv[1:])")
+    given = f"{shlex.quote(_beside_list(store, tree, files.SPARE))} {shlex.quote(path)}"
+    return [f"( python3 -I -S -c {rename} {given} && echo medweave-took. ) 2>/dev/null || :"]
+
+
+def note_of(path: str) -> str:
+    """Where the tree of a copy is noted that is put together at a path."""
+    return posixpath.join(posixpath.dirname(path), _NOTE)
+
+
+def _run(*words: str) -> str:
+    given = " ".join(map(shlex.quote, words))
+    return f"command -v python3 >/dev/null && ( python3 -I -S -c {shlex.quote(program_text.of('files'))} {given} ) 2>/dev/null"

@@ -1,0 +1,1 @@
+"""Contracts, errors, documents and run history that steps, connectors and driver share. Imports none of them."""

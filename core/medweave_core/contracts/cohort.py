@@ -1,0 +1,145 @@
+"""What a cohort holds: as found by `check`, and as prepared by `preprocess`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from medweave_core.contracts.labels import Label, LabelMerge, older_labels
+from medweave_core.contracts.volume import CT_CHANNELS, Crop, DataClass, Grid, Triple_mm
+
+Split = Literal["train", "validation", "test"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing `check` has to say about a cohort, in plain words, without patient data.
+
+    Attributes:
+        severity: an error stops `preprocess`; a notice does not.
+        code: stable key, such as `missing-slice`.
+        case_id: the case it is about, or None for the cohort.
+    """
+
+    severity: Literal["error", "notice"]
+    code: str
+    what: str
+    seen: str = ""
+    expected: str = ""
+    do: str = ""
+    case_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseEntry:
+    """One volume of the cohort: CT, or MR with a channel for each contrast.
+
+    Attributes:
+        case_id: `case-` + 8 hex digits of the SHA-256 of the SeriesInstanceUID (DICOM) or of the relative path (NIfTI);
+            the file's stem for a data set in MSD format, whose names are public.
+        series_ordinal: 1-based place of the series in the cohort, in the order of discovery; used in messages.
+        patient_key: digest that is equal for volumes of one patient, for splitting without leakage.
+        source_format: how the volume is stored.
+        files: paths relative to the cohort, sorted along the slice normal (one per slice, or a single file).
+        ground_truth: path of the reference mask (DICOM SEG or NIfTI) relative to the cohort, or None.
+        grid: the source grid.
+        fixed_split: the split that the cohort's `splits.json` names for this case, or None.
+        content_sha256: digest of the voxel values and geometry; equal digests are the same scan twice.
+        channels: names of the contrasts, in the order of the file.
+        body_part: scanned body part by the header, as a defined term of BodyPartExamined; None if it is not known.
+    """
+
+    case_id: str
+    series_ordinal: int
+    patient_key: str
+    source_format: Literal["dicom", "nifti"]
+    files: tuple[str, ...]
+    ground_truth: str | None
+    grid: Grid
+    fixed_split: Split | None
+    content_sha256: str
+    channels: tuple[str, ...] = CT_CHANNELS
+    body_part: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CohortIndex:
+    """`cohort_index.json`, the result of `check`: every usable case, and what is wrong.
+
+    It holds file paths, so it stays with the data and has the data's class.
+
+    Attributes:
+        layout: how the folder was understood.
+        synthetic: True where the cohort says that a generator made it; every result then says so.
+        labels: foreground labels of the ground truth, after merging.
+        merges: values of the masks that count as one label, as requested with --merge-labels.
+        channels: names of the contrasts; every case has these.
+        data_class: de-identified where the cohort's card says so, as `deidentify` writes it.
+    """
+
+    layout: Literal["dicom", "nifti", "msd"]
+    synthetic: bool
+    labels: tuple[Label, ...]
+    cases: tuple[CaseEntry, ...]
+    findings: tuple[Finding, ...]
+    data_class: DataClass = "identified"
+    channels: tuple[str, ...] = CT_CHANNELS
+    merges: tuple[LabelMerge, ...] = ()
+
+    @staticmethod
+    def from_older(data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Read an index whose labels are an object of value to name."""
+        return older_labels(data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedCase:
+    """One prepared case; its files lie in `cases/<case_id>/`.
+
+    Files: `volume.npy` float32 [I, J, K] in HU or, for MR, [channel, I, J, K] in standard deviations, `volume_info.json`,
+    `lung.npy` bool (lungs, filled; CT only), `label.npy` uint8 where there is a ground truth. A batch's cases of CT have
+    `source_hu.npy` too (see `VolumeInfo.source_hu_start`), and those from DICOM `source_headers.zip`: the headers without
+    pixel data, which hold patient data. A training set has neither.
+    """
+
+    case_id: str
+    patient_key: str
+    split: Split
+    has_label: bool
+    num_lesions: int
+    num_label_voxels: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedCohort:
+    """`cohort.json` of a folder of prepared cases: a training set, or one batch for inference.
+
+    Attributes:
+        spacing_mm: voxel size along I, J, K.
+        window_hu: clipping range, HU; None for MR.
+        channels: names of the contrasts.
+        crop: how the field of view was chosen.
+        labels: foreground labels of `label.npy`.
+        merges: values of the source masks that count as one label.
+        split_seed: seed of the patient-level draw.
+        data_sha256: digest over the source digests of all cases, in order of case id.
+    """
+
+    spacing_mm: Triple_mm
+    window_hu: tuple[float, float] | None
+    crop: Crop
+    margin_mm: float
+    split_seed: int
+    synthetic: bool
+    labels: tuple[Label, ...]
+    data_sha256: str
+    cases: tuple[PreparedCase, ...]
+    data_class: DataClass = "derived"
+    channels: tuple[str, ...] = CT_CHANNELS
+    merges: tuple[LabelMerge, ...] = ()
+
+    @staticmethod
+    def from_older(data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Read a cohort file whose labels are an object of value to name."""
+        return older_labels(data)

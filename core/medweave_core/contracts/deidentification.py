@@ -1,0 +1,68 @@
+"""What `deidentify` did, which may travel, and what leads back to the patients, which may not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from medweave_core.contracts.volume import DataClass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deidentification:
+    """`results` of the run report of `deidentify`. Holds no value of any header and no name of any file.
+
+    Attributes:
+        profile: the rules that were applied, with their edition.
+        options: options of the profile that were in force, in the words of DICOM PS3.16, CID 7050.
+        num_patients, num_cases, num_files: that were written; a case is one series of images, or one NIfTI volume.
+        num_uids: different UIDs that were replaced.
+        actions: what was done to attributes, to how often: `removed`, `emptied`, `replaced`, `uid-replaced`,
+            `date-shifted`, `private-removed`, `unknown-removed`, `overlay-removed`, `code-replaced`, `identifier-replaced`,
+            `pixel-data-trimmed` (files whose PixelData had comments or bytes behind the pixels).
+        left_aside: files of the cohort that were not written, by reason.
+        left_out: cases that were left out for an error (`--on-error skip`), by the code of the error.
+    """
+
+    profile: str
+    options: tuple[str, ...]
+    num_patients: int
+    num_cases: int
+    num_files: int
+    num_uids: int
+    actions: Mapping[str, int]
+    left_aside: Mapping[str, int]
+    left_out: Mapping[str, int]
+    data_class: DataClass = "aggregate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatientAtHome:
+    """One patient, as the source names them and as the de-identified cohort does.
+
+    Attributes:
+        patient_id: PatientID of the source; empty where its headers name none, and for NIfTI files.
+        issuer: IssuerOfPatientID of the source.
+        pseudonym: PatientID and PatientName of the de-identified cohort.
+        date_shift_days: was added to every date; days, negative (into the past).
+    """
+
+    patient_id: str
+    issuer: str
+    pseudonym: str
+    date_shift_days: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WayBack:
+    """`way_back.json`: who is who. It stays at home, as the key does.
+
+    Attributes:
+        uids: UID of the source to UID of the de-identified cohort.
+        files: path in the source to path in the de-identified cohort, both relative; a mask that several volumes share has one.
+    """
+
+    patients: tuple[PatientAtHome, ...]
+    uids: Mapping[str, str]
+    files: Mapping[str, str]
+    data_class: DataClass = "identified"

@@ -1,0 +1,159 @@
+"""`gate_decision.json`: what was measured of each candidate, on which machine, and what was decided for which reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from medweave_core.contracts.model import Precision
+from medweave_core.contracts.volume import DataClass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateTolerances:
+    """What a candidate may lose, and what it must gain.
+
+    Attributes:
+        dice: the lower bound of the paired difference of Dice (95 % interval over patients) must lie above minus this.
+        sensitivity: lesion sensitivity may fall by this much.
+        false_positives_per_scan: false positives per scan may rise by this much.
+        min_speedup: from this ratio of seconds (float32 over candidate) on, a candidate counts as faster.
+        max_slowdown: a candidate that is only smaller may take this many times the seconds of float32.
+    """
+
+    dice: float
+    sensitivity: float
+    false_positives_per_scan: float
+    min_speedup: float
+    max_slowdown: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateCase:
+    """One case seen by one model, on the prepared grid.
+
+    Attributes:
+        dice: Dice coefficient; 1 where both masks are empty, 0 where exactly one is.
+        lesions, lesions_hit: reference lesions, and those that a predicted component overlaps.
+        false_positives: predicted components that overlap no lesion.
+    """
+
+    case_id: str
+    patient_key: str
+    dice: float
+    lesions: int
+    lesions_hit: int
+    false_positives: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateFigures:
+    """One model on one split.
+
+    Attributes:
+        dice_mean: mean over cases.
+        lesion_sensitivity: lesions hit over lesions of all cases; None where there is no lesion.
+        false_positives_per_scan: mean over cases.
+    """
+
+    dice_mean: float
+    lesion_sensitivity: float | None
+    false_positives_per_scan: float
+    cases: tuple[GateCase, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateDifference:
+    """Candidate minus float32, paired by case.
+
+    Attributes:
+        lower, upper: 95 % interval by bootstrap over patients; None for fewer than two patients.
+    """
+
+    value: float | None
+    lower: float | None
+    upper: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateComparison:
+    """A candidate beside float32 on one split."""
+
+    figures: GateFigures
+    dice: GateDifference
+    lesion_sensitivity: GateDifference
+    false_positives_per_scan: GateDifference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateSpeed:
+    """Seconds per volume of one model, and how they compare with float32 in alternating pairs.
+
+    Attributes:
+        seconds_per_volume: median over all runs, s (network and sliding window, without reading).
+        speedup: median over pairs of float32's seconds over this model's; 1 for float32 itself.
+        speedup_quartiles: first and third quartile of these ratios.
+        pairs: how many.
+        model_bytes: size of the OpenVINO IR on disk, bytes.
+        size_ratio: this model's bytes over float32's.
+    """
+
+    seconds_per_volume: float
+    speedup: float
+    speedup_quartiles: tuple[float, float]
+    pairs: int
+    model_bytes: int
+    size_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateCandidate:
+    """One candidate.
+
+    Attributes:
+        card_sha256: digest of the candidate's card.
+        reasons: why it was accepted or refused, in words; the refusals first.
+        speed, validation: None where the candidate failed to run.
+        test: reported only; it decided nothing. None where no test case was given.
+    """
+
+    precision: Precision
+    card_sha256: str
+    is_accepted: bool
+    reasons: tuple[str, ...]
+    speed: GateSpeed | None
+    validation: GateComparison | None
+    test: GateComparison | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateDecision:
+    """`gate_decision.json`: what was measured of each candidate, and which model was accepted.
+
+    Attributes:
+        model: name of the model.
+        exported_sha256: digest of the exported model's card, the parent of every candidate.
+        precision: what segment shall compute in.
+        reason: the decision in one line.
+        host_cpu, num_threads: where and how it was measured.
+        float32_speed, float32_validation, float32_test: the model that candidates are compared with.
+        bootstrap_seed: seed of the intervals.
+    """
+
+    model: str
+    exported_sha256: str
+    precision: Precision
+    reason: str
+    synthetic: bool
+    host_cpu: str
+    num_threads: int
+    tolerances: GateTolerances
+    float32_speed: GateSpeed
+    float32_validation: GateFigures
+    candidates: tuple[GateCandidate, ...]
+    float32_test: GateFigures | None = None
+    versions: Mapping[str, str]
+    bootstrap_seed: int
+    decision_version: Literal[1] = 1
+    data_class: DataClass = "aggregate"

@@ -1,0 +1,191 @@
+"""Labels of a segmentation: their values, their names and their DICOM codes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from medweave_core.errors import UserInputError
+
+HIGHEST_VALUE = 255
+_MOST_CHARACTERS = 64
+_ABNORMAL_STRUCTURE = "49755003"  # SCT: lesions can be counted, organs cannot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodedTerm:
+    """A DICOM coded term (PS3.3, 8.8).
+
+    Attributes:
+        value: code, such as 39607008.
+        scheme: coding scheme designator, such as SCT for SNOMED CT.
+        meaning: text of the code, such as Lung.
+    """
+
+    value: str
+    scheme: str
+    meaning: str
+
+    def __post_init__(self) -> None:
+        """Raise UserInputError for a part that a DICOM code sequence cannot hold."""
+        most = {"value": 64, "scheme": 16, "meaning": _MOST_CHARACTERS}
+        for part, limit in most.items():
+            text = getattr(self, part)
+            if not 0 < len(text.strip()) <= len(text) <= limit or not text.isprintable() or "\\" in text:
+                raise UserInputError(
+                    "a coded term of a label cannot be written to DICOM.",
+                    seen=f"{part} {text!r}",
+                    expected=f"1 to {limit} printable characters, no backslash",
+                    do="correct the coded term: {value, scheme, meaning}",
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """One foreground label; the value 0 is background and has none.
+
+    Attributes:
+        value: value of its voxels in a mask, 1 to 255.
+        name: name of the structure, such as nodule.
+        category: segmented property category, such as Morphologically Abnormal Structure.
+        type: segmented property type, such as Nodule.
+        anatomy: anatomic region, such as Lung.
+        laterality: side of the anatomic region, where the cohort or the card declares it.
+    """
+
+    value: int
+    name: str
+    category: CodedTerm | None = None
+    type: CodedTerm | None = None
+    anatomy: CodedTerm | None = None
+    laterality: CodedTerm | None = None
+
+    def __post_init__(self) -> None:
+        """Raise UserInputError for a value that a mask of bytes cannot hold."""
+        if not 1 <= self.value <= HIGHEST_VALUE:
+            raise UserInputError(
+                "a label has a value that a mask cannot hold.",
+                seen=f"value {self.value}",
+                expected=f"1 to {HIGHEST_VALUE}; 0 is background",
+                do="correct the value of the label",
+            )
+
+    @property
+    def has_codes(self) -> bool:
+        """True if DICOM SEG and SR can name the structure: category and type are known."""
+        return self.category is not None and self.type is not None
+
+    @property
+    def title(self) -> str:
+        """The name after its side and anatomic region, such as `lung nodule`."""
+        words = [term.meaning.lower() for term in (self.laterality, self.anatomy) if term]
+        added = [word for word in words if not re.search(rf"\b{re.escape(word)}", self.name.lower())]
+        return " ".join([*added, self.name])
+
+    @property
+    def titles(self) -> str:
+        """The title of several of them: `lung nodules`; of an organ the title itself."""
+        is_countable = self.category is not None and self.category.value == _ABNORMAL_STRUCTURE
+        if not is_countable or self.name.endswith("s"):
+            return self.title
+        return self.title[:-1] + "ies" if re.search("[^aeiou]y$", self.title) else self.title + "s"
+
+    @property
+    def text(self) -> str:
+        """Value and name, as messages show a label: `1 (nodule)`."""
+        return f"{self.value} ({self.name})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelMerge:
+    """Values of the ground truth that count as one label, because the user requested it.
+
+    Attributes:
+        values: the values as the masks hold them, ascending.
+        name: name of the merged label; its value is the lowest of `values`, so that values merged with 0 become background.
+    """
+
+    values: tuple[int, ...]
+    name: str
+
+    @property
+    def value(self) -> int:
+        """Value of the merged label."""
+        return self.values[0]
+
+    @property
+    def text(self) -> str:
+        """`1, 2, 3 as whole tumor`."""
+        return f"{', '.join(map(str, self.values))} as {self.name}"
+
+
+LUNG_NODULE = Label(
+    value=1,
+    name="nodule",
+    category=CodedTerm(value=_ABNORMAL_STRUCTURE, scheme="SCT", meaning="Morphologically Abnormal Structure"),
+    type=CodedTerm(value="27925004", scheme="SCT", meaning="Nodule"),
+    anatomy=CodedTerm(value="39607008", scheme="SCT", meaning="Lung"),
+)
+PRESETS: Mapping[str, tuple[Label, ...]] = {"lung-nodule": (LUNG_NODULE,)}
+
+
+def upper_first(text: str) -> str:
+    """Return the text with its first letter in upper case."""
+    return text[:1].upper() + text[1:]
+
+
+def model_name(label: Label) -> str:
+    """Return the default name of a model for a label, such as `lung-nodule`."""
+    return re.sub(r"[^a-z0-9]+", "-", label.title.lower()).strip("-") or "model"
+
+
+def shown(labels: Sequence[Label]) -> str:
+    """Return the labels as messages list them: `1 (lung), 2 (cancer)`."""
+    return ", ".join(label.text for label in labels)
+
+
+def only_label(labels: Sequence[Label], where: str) -> Label:
+    """Return the one foreground label; a label named `lesion` if none is declared.
+
+    Args:
+        where: what declares them, for the error: `the model card of 'x'`.
+    Raises:
+        UserInputError: several foreground labels, which no merge made one.
+    """
+    if len(labels) > 1:
+        raise several_labels(labels, where)
+    return labels[0] if labels else Label(value=1, name="lesion")
+
+
+def several_labels(labels: Sequence[Label], where: str) -> UserInputError:
+    """Return the error for several foreground labels without an explicit merge."""
+    return UserInputError(
+        f"{where} declares {len(labels)} foreground labels, and this version segments one.",
+        seen=f"label {shown(labels)}",
+        expected="one foreground label, or an explicit merge",
+        do=merge_advice([label.value for label in labels]),
+    )
+
+
+def merge_advice(values: Sequence[int]) -> str:
+    """Return what to do about several foreground values: which option of check merges them."""
+    listed = ",".join(map(str, values))
+    return (
+        f"run check with --merge-labels {listed}:NAME to count them as one label, "
+        f"or with --merge-labels 0,{values[0]}:background to leave one out"
+    )
+
+
+def declared_as_mapping(labels: Any) -> Any:
+    """Return labels of an older document, `{"0": "background", "1": "nodule"}`, as a list; anything else unchanged."""
+    if not isinstance(labels, Mapping):
+        return labels
+    names = {int(key): name for key, name in labels.items() if str(key).isdecimal()}
+    return [{"value": number, "name": names[number]} for number in sorted(names) if number]
+
+
+def older_labels(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a document with its labels as a list, whichever version of medweave wrote it."""
+    return {**data, "labels": declared_as_mapping(data["labels"])} if "labels" in data else data

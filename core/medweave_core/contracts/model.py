@@ -1,0 +1,132 @@
+"""A model is a folder: weights, exchange formats, and the card that says what it may be fed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from medweave_core.contracts.codec import to_json
+from medweave_core.contracts.labels import LUNG_NODULE, Label, older_labels, only_label
+from medweave_core.contracts.volume import CT_CHANNELS, Crop, DataClass, Modality, Triple, Triple_mm, Unit
+
+RESEARCH_USE_ONLY = "Research use only. Not a medical device; not for diagnosis or treatment."
+
+Precision = Literal["float32", "int8"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputContract:
+    """What a volume must be before it may be fed to the model.
+
+    Attributes:
+        modality: DICOM modality of the source.
+        unit: unit of the stored volume, before scaling: HU, or for MR standard deviations (SD) from each channel's mean.
+        spacing_mm: voxel size along I, J, K.
+        window_hu: clipping range; scaled linearly to `scaled_range` by the program that runs the network. None for MR, which is
+            fed as it is stored.
+        scaled_range: range of the network's input, for CT.
+        orientation: direction of the axes I, J, K.
+        crop: field of view the model was trained on.
+        channels, channel_names: contrasts of the input, in this order.
+        patch_shape: I, J, K shape of a network input; each side a multiple of `patch_multiple`.
+    """
+
+    spacing_mm: Triple_mm
+    window_hu: tuple[float, float] | None
+    patch_shape: Triple
+    patch_multiple: int
+    crop: Crop = "lungs"
+    modality: Modality = "CT"
+    unit: Unit = "HU"
+    scaled_range: tuple[float, float] = (0.0, 1.0)
+    orientation: Literal["RAS"] = "RAS"
+    channels: int = 1
+    channel_names: tuple[str, ...] = CT_CHANNELS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Postprocessing:
+    """From the network's output to a mask; chosen on the validation split, never on the test split.
+
+    Attributes:
+        threshold: probability from which a voxel belongs to a lesion.
+        min_peak: components whose highest probability is lower are dropped, so that the outline of a lesion (`threshold`) and
+            the belief that it is one are separate choices; 0 keeps all.
+        min_volume_mm3: smaller components are dropped, mm³.
+        overlap: share of a patch that neighbouring windows share.
+    """
+
+    threshold: float = 0.5
+    min_peak: float = 0.0
+    min_volume_mm3: float = 0.0
+    overlap: float = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """`model_card.json`: what the model is, what it takes, where it came from, how good it was and on what.
+
+    Attributes:
+        architecture: class name and constructor arguments of the network.
+        labels: foreground labels, as the cohort that the model was trained on declares them.
+        precision: what `segment` computes in; float32 unless `gate` accepted another.
+        files: path in the model folder to SHA-256.
+        parent_sha256: digest of the card this one was derived from, None for a freshly trained model.
+        data_sha256: digest of the training cohort.
+        metrics: name to value on the validation split, with the split named in the key's prefix (`validation_dice`).
+        training: strategy, seed, steps, seconds and the like.
+        energy_wh: measured energy of the training, Wh, by the counters that `training.energy` names and no others; None where
+            there is none.
+    """
+
+    name: str
+    task: str
+    architecture: Mapping[str, Any]
+    labels: tuple[Label, ...]
+    input: InputContract
+    postprocessing: Postprocessing
+    precision: Precision
+    files: Mapping[str, str]
+    parent_sha256: str | None
+    data_sha256: str
+    synthetic_data: bool
+    code_version: str
+    metrics: Mapping[str, float | None]
+    training: Mapping[str, Any]
+    energy_wh: float | None = None
+    intended_use: str = RESEARCH_USE_ONLY
+    card_version: Literal[1] = 1
+    data_class: DataClass = "model"
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> Label:
+        """The one label that the model segments.
+
+        Raises:
+            UserInputError: the card declares several.
+        """
+        return only_label(self.labels, f"the card of the model '{self.name}'")
+
+    @staticmethod
+    def from_older(data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Read a card whose labels are an object of value to name; that of a lung nodule model gets the preset's codes."""
+        upgraded = dict(older_labels(data))
+        if upgraded.get("labels") != data.get("labels") and is_lung_nodule(data):
+            upgraded["labels"] = [to_json(LUNG_NODULE) | label for label in upgraded["labels"]]
+        return upgraded
+
+
+def is_lung_nodule(card: Mapping[str, Any]) -> bool:
+    """Return True for a card without codes whose own words say that the model segments lung nodules in CT.
+
+    Older versions wrote such cards, and wrote the codes of a lung nodule with every model. `train` wrote "Segmentation of nodule in
+    chest CT"; `bundle` took the task from the Bundle.
+    """
+    names = [str(name).strip().lower() for value, name in card["labels"].items() if str(value) != "0"]
+    words = set(re.findall("[a-z]+", str(card.get("task", "")).lower()))
+    modality = card["input"].get("modality", "CT") if isinstance(card.get("input"), Mapping) else None
+    is_of_lung = "lung" in words or {"chest", "ct"} <= words
+    return modality == "CT" and is_of_lung and names in (["nodule"], ["lung nodule"])

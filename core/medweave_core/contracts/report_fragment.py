@@ -1,0 +1,71 @@
+"""What the verb `report` hands to `medweave report`: sections of HTML between two marks, and the headline as `summary.json`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import resources
+from typing import Literal
+
+from medweave_core.contracts.evaluation import Interval
+from medweave_core.contracts.model import RESEARCH_USE_ONLY, Precision
+from medweave_core.contracts.volume import DataClass
+
+FRAGMENT_FILE = "fragment.html"
+SUMMARY_FILE = "summary.json"
+SECTIONS_BEGIN = "<!-- medweave:sections -->"
+SECTIONS_END = "<!-- /medweave:sections -->"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadlineFigure:
+    """One figure of the headline.
+
+    Attributes:
+        key: as in `metrics.json`.
+        label: as people read it.
+        value: None where it is not defined.
+        interval: bootstrap 95 % interval over patients, or None.
+        baseline: the same figure for the baseline, or None where it has none.
+        note: what the figure counts, such as `33 of 36 lesions`.
+        is_share: a value from 0 to 1.
+    """
+
+    key: str
+    label: str
+    value: float | None
+    interval: Interval | None
+    baseline: float | None
+    note: str
+    is_share: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportSummary:
+    """The headline of a report.
+
+    Attributes:
+        title: the task.
+        synthetic: the evaluated cases come from a generator.
+        patients, cases, lesions: what was evaluated; lesions of 6 mm or more.
+        precision: what `segment` computed in; None where its report was not given.
+        gate: the gate's decision in one line, or None.
+        sections: id and heading of each section of the fragment, in order.
+    """
+
+    title: str
+    synthetic: bool
+    patients: int
+    cases: int
+    lesions: int
+    figures: tuple[HeadlineFigure, ...]
+    precision: Precision | None
+    gate: str | None
+    sections: tuple[tuple[str, str], ...]
+    intended_use: str = RESEARCH_USE_ONLY
+    summary_version: Literal[1] = 1
+    data_class: DataClass = "aggregate"
+
+
+def stylesheet() -> str:
+    """The look of the report, one text for both of its halves, so that the fragment reads alone and inside the whole."""
+    return (resources.files("medweave_core.contracts") / "report_style.css").read_text(encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Reading YAML and CWL documents: line numbers, types, closest matches, field errors."""

@@ -1,0 +1,171 @@
+"""The names in a file's bindings: a step, port, deployment or service that there is not is refused before anything starts.
+
+StreamFlow has a warning for the first two, and binds nothing; a service it asks for when the first job gets there.
+
+Pure: no streamflow in here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from medweave_core.documents.closest_match import closest
+from medweave_core.documents.field_errors import FieldFault, fault_at
+from medweave_core.documents.file_locations import document_of
+from medweave_core.documents.line_numbers import FieldPath
+from medweave_core.documents.streamflow_bindings import targets
+
+# Their services are keys of their settings, if they have any; those of pods are containers, which the cluster knows.
+_SERVICES_IN_FILE = ("medweave.local", "medweave.ssh", "medweave.slurm")
+
+
+def check_targets(config: Mapping[str, Any]) -> None:
+    """Refuses deployments and services that the file does not have.
+
+    Args:
+        config: the parsed streamflow.yml with its path under `path`.
+
+    Raises:
+        FieldFault: the first such name in a `wraps` or a target, or a target that names no service where there are some.
+    """
+    file, deployments = Path(config["path"]), config.get("deployments") or {}
+    for name, deployment in deployments.items():
+        wraps = deployment.get("wraps")
+        inner = wraps["deployment"] if isinstance(wraps, Mapping) else wraps
+        if inner is not None and inner not in deployments:
+            where = (file, ("deployments", name, "wraps"))
+            raise _unknown(where, "deployment", inner, [each for each in deployments if each != name], of="beside it")
+    for name, workflow in (config.get("workflows") or {}).items():
+        for place, _, target in targets(workflow):
+            field: FieldPath = ("workflows", name, *place)
+            used = target.get("deployment")
+            if used is None:
+                continue  # StreamFlow's older word for it, which it tells of itself
+            if used not in deployments:
+                raise _unknown((file, (*field, "deployment")), "deployment", used, deployments, of="in `deployments`")
+            if deployments[used]["type"] in _SERVICES_IN_FILE:
+                services = (deployments[used].get("config") or {}).get("services") or {}
+                _check_service(file, field, used, target.get("service"), services)
+
+
+def check_named(config: Mapping[str, Any]) -> None:
+    """Refuses policies and filters that the file does not declare, and paths of steps and ports that do not begin at `/`.
+
+    Raises:
+        FieldFault: the first of them.
+    """
+    file, filters = Path(config["path"]), config.get("bindingFilters") or {}
+    policies = (config.get("scheduling") or {}).get("policies") or {}
+    for name, deployment in (config.get("deployments") or {}).items():
+        policy = deployment.get("scheduling_policy")
+        # `cwl-runner` looks for policies before it makes a scheduler, and leaves what it has found in the place of the name.
+        if isinstance(policy, str) and policy not in policies:
+            at: FieldPath = ("deployments", name, "scheduling_policy")
+            raise _unknown((file, at), "policy", policy, policies, of="of scheduling.policies")
+    for name, workflow in (config.get("workflows") or {}).items():
+        for number, binding in enumerate(workflow.get("bindings") or []):
+            field: FieldPath = ("workflows", name, "bindings", number)
+            for place, each in enumerate(binding.get("filters") or []):
+                if each not in filters:
+                    raise _unknown((file, (*field, "filters", place)), "filter", each, filters, of="of bindingFilters")
+            kind = "step" if "step" in binding else "port"
+            if not str(binding[kind]).startswith("/"):
+                raise fault_at(
+                    file, (*field, kind), "this path does not begin at the workflow.", seen=str(binding[kind]),
+                    expected=f"the path of a {kind}, from /", do=f"write {kind}: /{binding[kind]}",
+                )  # fmt: skip
+
+
+def check_files(config: Mapping[str, Any]) -> None:
+    """Refuses workflows and job files that are not there.
+
+    Raises:
+        FieldFault: the first of them.
+    """
+    file = Path(config["path"])
+    for name, workflow in (config.get("workflows") or {}).items():
+        for key, what in (("file", "CWL workflow"), ("settings", "job file")):
+            text = workflow["config"].get(key)
+            if text is None or "://" in text or (path := document_of(text, file.parent)).is_file():
+                continue
+            beside = sorted(each.name for each in path.parent.iterdir()) if path.parent.is_dir() else []
+            raise fault_at(
+                file, ("workflows", name, "config", key), f"there is no such {what}.", seen=text,
+                expected="a path from the folder of this file, or an absolute one",
+                do=closest(path.name, beside) or "correct the path",
+            )  # fmt: skip
+
+
+def check_paths(
+    config: Mapping[str, Any], workflow: str, *, steps: Collection[str], ports: Collection[str], document: str
+) -> None:
+    """Refuses bindings of steps and ports that the workflow does not have.
+
+    Args:
+        config: the parsed streamflow.yml with its path under `path`.
+        workflow: its name in the file.
+        steps: paths of all tools: `/train`, `/prepare/resample` of a sub-workflow, `/` of a file that is one tool.
+        ports: paths of the workflow's inputs and of all tools' outputs: `/series`, `/train/model`.
+        document: name of the CWL file.
+
+    Raises:
+        FieldFault: the first such binding.
+    """
+    known = {"step": _with_parents(steps) | {"/"}, "port": _with_parents(ports)}  # `/`: what there is, be it nothing
+    listed = {"step": sorted(known["step"] - {"/"}) or ["/"], "port": sorted(ports)}
+    for number, binding in enumerate(config["workflows"][workflow].get("bindings") or []):
+        kind = "step" if "step" in binding else "port"
+        path = str(PurePosixPath(binding[kind]))
+        if path not in known[kind]:
+            where = (Path(config["path"]), ("workflows", workflow, "bindings", number, kind))
+            raise _unknown(where, kind, path, listed[kind], of=f"of {document}")
+
+
+def _check_service(
+    file: Path, field: FieldPath, deployment: str, service: str | None, services: Mapping[str, Any]
+) -> None:
+    if service is not None and not services:
+        raise fault_at(
+            file,
+            (*field, "service"),
+            f"deployment '{deployment}' has no services.",
+            seen=f"service '{service}'",
+            expected="a target without a service",
+            do="take `service` away",
+        )
+    if service is None and services:
+        raise fault_at(
+            file,
+            field,
+            f"deployment '{deployment}' has services, and none is chosen.",
+            seen="no service",
+            expected=f"one of {', '.join(services)}",
+            do=f"write service: {next(iter(services))}, or another of them, beside the deployment",
+        )
+    if service is not None and service not in services:
+        where = (file, (*field, "service"))
+        raise _unknown(where, "service", service, services, of=f"of deployment '{deployment}'")
+
+
+def _with_parents(paths: Iterable[str]) -> set[str]:
+    """What is bound with them is bound for all below: a sub-workflow, or the whole."""
+    return {str(each) for path in paths for each in (PurePosixPath(path), *PurePosixPath(path).parents)}
+
+
+def _unknown(where: tuple[Path, FieldPath], kind: str, name: str, known: Iterable[str], *, of: str) -> FieldFault:
+    names = list(known)
+    near = _nearest_first(name, names)
+    return fault_at(
+        *where,
+        f"there is no {kind} '{name}'.",
+        seen=f"{kind} '{name}'",
+        expected=f"a {kind} {of}: {', '.join(near) or 'there is none'}",
+        do=closest(name, names) or "write one of these, or take it away",
+    )
+
+
+def _nearest_first(name: str, names: Sequence[str]) -> list[str]:
+    return sorted(names, key=lambda each: -difflib.SequenceMatcher(None, name, each).ratio())

@@ -1,0 +1,92 @@
+"""What the file says to StreamFlow, and must not: settings that the engine takes for something else.
+
+Pure: no streamflow in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from medweave_core.documents.field_errors import fault_at
+
+CONTAINERS, QUEUES = ("docker", "docker-compose", "singularity"), ("medweave.slurm", "slurm", "pbs", "flux")
+
+
+def check_wraps(config: Mapping[str, Any]) -> None:
+    """Refuses containers over a queue: StreamFlow starts them on the login node, and the jobs find none.
+
+    Args:
+        config: the parsed streamflow.yml with its path under `path`.
+
+    Raises:
+        FieldFault: the first such deployment.
+    """
+    deployments = config.get("deployments") or {}
+    for name, deployment in deployments.items():
+        wraps = deployment.get("wraps")
+        inner = wraps.get("deployment") if isinstance(wraps, Mapping) else wraps
+        kind = deployments.get(inner, {}).get("type")
+        if deployment["type"] in CONTAINERS and kind in QUEUES:
+            raise fault_at(
+                Path(config["path"]),
+                ("deployments", name, "wraps"),
+                "a container cannot be started over a queue.",
+                seen=f"{deployment['type']} over {inner} ({kind})",
+                expected="the container inside the job: on the login node, where it would start, no job finds it",
+                do=f"bind the step to {inner}, and name an image of Apptainer in `environment` of its service",
+            )
+
+
+def check_managers(config: Mapping[str, Any]) -> None:
+    """Refuses what would end in endless tries, endless copies or mixed runs.
+
+    Args:
+        config: the parsed streamflow.yml with its path under `path`.
+
+    Raises:
+        FieldFault: the first such setting.
+    """
+    file = Path(config["path"])
+    workflows = list(config.get("workflows") or {})
+    if len(workflows) > 1:
+        raise fault_at(
+            file,
+            ("workflows",),
+            "a file describes one run.",
+            seen=", ".join(workflows),
+            expected="one workflow; StreamFlow runs several one after the other, under one name and in one record",
+            do="write a file for each",
+        )
+    failures = config.get("failureManager") or {}
+    # `default` is StreamFlow's other name for it; without a type it is what `enabled: true` (the default) stands for.
+    retries = failures and failures.get("type", "default" if failures.get("enabled", True) else "dummy") != "dummy"
+    if retries and failures.get("enabled") is False:
+        raise fault_at(
+            file,
+            ("failureManager", "enabled"),
+            "StreamFlow ignores it beside a type.",
+            seen=f"type: {failures['type']}, enabled: false",
+            expected="no failureManager where nothing is to be tried again",
+            do="remove the block failureManager",
+        )
+    if retries and "max_retries" not in (failures.get("config") or {}):
+        raise fault_at(
+            file,
+            ("failureManager", "config", "max_retries"),
+            "without it a job that fails is tried for ever, without a pause.",
+            seen="no max_retries",
+            expected="a number of attempts, the first one counted: 1 tries nothing again",
+            do="write max_retries: 3 and retry_delay: 30, or remove the block failureManager",
+        )
+    checkpoints = config.get("checkpointManager") or {}
+    if checkpoints and checkpoints.get("type", "default" if checkpoints.get("enabled", False) else "dummy") != "dummy":
+        raise fault_at(
+            file,
+            ("checkpointManager",),
+            "it copies its own copies until the disk is full, and saves nothing.",
+            seen=f"type: {checkpoints.get('type', 'default')}",
+            expected="no checkpointManager; a training keeps its own checkpoints",
+            do="remove the block checkpointManager",
+        )

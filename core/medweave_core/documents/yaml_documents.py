@@ -1,0 +1,238 @@
+"""YAML documents as plain data, and where the entries of a section stand in their text."""
+
+from __future__ import annotations
+
+import functools
+import json
+import pickle
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from medweave_core.documents.closest_match import closest
+from medweave_core.documents.line_numbers import FieldPath, shown
+from medweave_core.errors import BackendMissingError, StorageError, UserInputError
+
+_MOST_NAMED = 5  # files, in an error
+_PARSED: dict[str, Any] = {}
+_PAIR = r"u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})"
+_ESCAPE_PAIR = re.compile(rf"\\{_PAIR}", re.IGNORECASE)
+_ESCAPE = re.compile(rf"\\(?:{_PAIR}|.)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scalar:
+    """A value in the text.
+
+    Attributes:
+        field: keys and indices that lead to it from the entry it belongs to.
+        start, end: offsets in the document's text, in characters, with quotes.
+    """
+
+    field: FieldPath
+    value: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A named entry of a section, as it stands in the text.
+
+    Attributes:
+        start, end: offsets of its lines in the document's text, in characters: with the comment lines above it, without the
+            line feed after its last line.
+        scalars: the values that stand in these lines, in order; what an alias (`*name`) repeats stands elsewhere.
+    """
+
+    name: str
+    start: int
+    end: int
+    scalars: tuple[Scalar, ...]
+
+
+def read_mapping(path: Path, what: str) -> dict[str, Any]:
+    """The document of a YAML file whose top level is a mapping.
+
+    Args:
+        what: the file's role, for errors ("site file").
+    Raises:
+        UserInputError: there is no such file, or it is no YAML, or no mapping.
+    """
+    return parse_mapping(read_text(path, what), path, what)
+
+
+def read_text(path: Path, what: str) -> str:
+    """The text of a file.
+
+    Raises:
+        UserInputError: there is no such file, or it is not UTF-8.
+        StorageError: it is there, and cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except IsADirectoryError as error:
+        inside = ", ".join(sorted(each.name for each in path.iterdir() if each.is_file())[:_MOST_NAMED])
+        raise UserInputError(
+            f"{shown(path)}: this is no {what}.", seen="a folder", expected=f"a {what} (YAML)",
+            do=f"name a file in it: {inside}" if inside else "check the path",
+        ) from error  # fmt: skip
+    except (FileNotFoundError, NotADirectoryError) as error:
+        beside = [each.name for each in path.parent.glob(f"*{path.suffix}") if each.is_file()]
+        raise UserInputError(
+            f"{shown(path)}: there is no such {what}.", seen="nothing at this path", expected=f"a {what} (YAML)",
+            do=closest(path.name, beside) or "check the path",
+        ) from error  # fmt: skip
+    except OSError as error:
+        raise StorageError(
+            f"{shown(path)}: this {what} cannot be read.", seen=error.strerror or str(error),
+            expected=f"a {what} (YAML) that you may read", do="look at the path and its rights",
+        ) from error  # fmt: skip
+    except UnicodeDecodeError as error:
+        raise UserInputError(
+            f"{shown(path)}: this {what} is not text.",
+            seen=f"byte {error.start} is not UTF-8",
+            expected="YAML in UTF-8",
+            do="save it as UTF-8",
+        ) from error
+
+
+def parse_mapping(text: str, path: Path, what: str) -> dict[str, Any]:
+    """The document in a text; see `read_mapping`."""
+    try:
+        document = pickle.loads(_loaded(text))
+    except Exception as error:  # ruamel.yaml's errors, and ValueError for odd scalars such as an impossible date
+        mark = getattr(error, "problem_mark", None)
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise UserInputError(
+            f"{shown(path)}{f':{mark.line + 1}' if mark else ''}: this {what} is not valid YAML.",
+            seen=problem,
+            expected="YAML, with each key once per mapping",
+            do="mend that line",
+        ) from error
+    if not isinstance(document, dict):
+        raise UserInputError(
+            f"{shown(path)}: this {what} is empty or no mapping.",
+            seen=type(document).__name__ if document is not None else "nothing",
+            expected="a mapping: lines `key: value`",
+            do="start from one that exists",
+        )
+    return document
+
+
+def with_whole_characters(text: str) -> str:
+    """Return a JSON text with each character outside the Basic Multilingual Plane as one escape.
+
+    JSON writes such a character as two escapes, which readers of YAML take for two characters or refuse.
+    """
+    if not _ESCAPE_PAIR.search(text):
+        return text
+    try:
+        json.loads(text)
+    except ValueError:
+        return text  # in YAML a backslash may be a character of its own
+    return _ESCAPE.sub(lambda found: _joined(found[1], found[2]) if found[1] else found[0], text)
+
+
+def _joined(high: str, low: str) -> str:
+    code = 0x10000 + ((int(high, 16) - 0xD800) << 10) + int(low, 16) - 0xDC00
+    return f"\\U{code:08x}"
+
+
+@functools.lru_cache(maxsize=256)
+def _loaded(text: str) -> bytes:
+    """The document in a text, pickled by us: whoever asks gets one of its own, in a quarter of the time of copy.deepcopy."""
+    if text in _PARSED:
+        return pickle.dumps(_PARSED[text])
+    document = _yaml("safe").load(with_whole_characters(text))
+    if "&" in text and "*" in text:
+        json.dumps(document, default=str, skipkeys=True)  # a ValueError where an alias repeats what it stands in
+    return pickle.dumps(document)
+
+
+def remember(text: str, document: Any) -> None:
+    """Spares `parse_mapping` a text that was parsed already: `validate` reads each file once, and faster."""
+    _PARSED[text] = document
+
+
+@functools.lru_cache(maxsize=16)
+def entries(text: str, section: str) -> Sequence[Entry]:
+    """The entries of a top-level section that is written in block style, one entry below the other.
+
+    Raises:
+        ValueError: the section is written in flow style (`{...}`), so that its entries are no lines of their own.
+    """
+    root = _yaml("rt").compose(text)
+    keys = [key for key, _ in root.value]
+    number = next(i for i, key in enumerate(keys) if key.value == section)
+    node = root.value[number][1]
+    if node.flow_style:
+        raise ValueError(f"{section} is written in flow style")
+    begins: list[int] = []
+    earlier = _line_start(text, keys[number].start_mark.index)
+    for key, value in node.value:
+        begins.append(_with_comments_above(text, key.start_mark.index, earlier))
+        earlier = max([key.end_mark.index, *(scalar.end for scalar in _scalars(value, ()))])
+    following = keys[number + 1].start_mark.index if number + 1 < len(keys) else len(text)
+    ends = [*begins[1:], _with_comments_above(text, following, earlier)]
+    found = []
+    for (key, value), begin, end in zip(node.value, begins, ends, strict=True):
+        inside = {scalar.start: scalar for scalar in _scalars(value, ()) if begin <= scalar.start < end}
+        ordered = tuple(inside[start] for start in sorted(inside))
+        found.append(Entry(name=key.value, start=begin, end=begin + len(text[begin:end].rstrip()), scalars=ordered))
+    return found
+
+
+def _scalars(node: Any, field: FieldPath) -> Iterator[Scalar]:
+    if node.id == "scalar":
+        yield Scalar(field=field, value=node.value, start=node.start_mark.index, end=node.end_mark.index)
+    elif node.id == "sequence":
+        for number, item in enumerate(node.value):
+            yield from _scalars(item, (*field, number))
+    elif node.id == "mapping":
+        for key, value in node.value:
+            yield from _scalars(value, (*field, key.value))
+
+
+def _line_start(text: str, offset: int) -> int:
+    return text.rfind("\n", 0, offset) + 1
+
+
+def _with_comments_above(text: str, offset: int, earlier: int) -> int:
+    """Start of the line, or of the comment lines right above it; never above `earlier`, the end of what came before."""
+    start = _line_start(text, offset)
+    while start > 0:
+        above = _line_start(text, start - 1)
+        if above < earlier or not text[above:start].lstrip().startswith("#"):
+            break
+        start = above
+    return start
+
+
+def _yaml(kind: str) -> Any:
+    try:
+        from ruamel.yaml import YAML
+        from ruamel.yaml.constructor import SafeConstructor
+    except ImportError as error:
+        raise not_installed(error) from error
+
+    class WithoutDates(SafeConstructor):
+        """Reads a date as text, as CWL runners do."""
+
+    WithoutDates.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_str)
+    reader = YAML(typ=kind, pure=True)
+    if kind == "safe":
+        reader.Constructor = WithoutDates
+    return reader
+
+
+def not_installed(error: ImportError) -> BackendMissingError:
+    """What to tell where a library of the extra `driver` is missing."""
+    return BackendMissingError(
+        f"the library '{error.name}' is not installed.",
+        seen=str(error),
+        expected="medweave installed with its extra 'driver'",
+        do="pip install 'medweave[driver]'",
+    )

@@ -1,0 +1,34 @@
+"""Why a command failed, in the words of the program that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+from medweave_core.exit_codes import meaning
+
+STEP_PREFIX = "medweave-step "
+
+
+def step_message(stderr_tail: Sequence[str]) -> str:
+    """The error that a medweave step printed last (what failed, seen, expected, do); empty if it printed none.
+
+    Only this part of stderr is known to hold no patient data, so only this goes into the event log.
+    """
+    for start in range(len(stderr_tail) - 1, -1, -1):
+        if stderr_tail[start].startswith(STEP_PREFIX):
+            parts = takewhile(lambda line: line.startswith("  "), stderr_tail[start + 1 :])
+            return "\n".join((stderr_tail[start], *parts))
+    return ""
+
+
+def cause(stderr_tail: Sequence[str], stdout_tail: Sequence[str], exit_code: int) -> str:
+    """What to show to the person who started the run: the step's own message, else its last lines, else the exit code."""
+    if message := step_message(stderr_tail):
+        return message
+    lines = list(stderr_tail) or list(stdout_tail)
+    if exit_code == 127:
+        lines.append(
+            "  do:       install the steps where this deployment runs them: pip install 'medweave[all]', or the step's extra"
+        )
+    return "\n".join(lines) or f"The command said nothing; {meaning(exit_code)}."

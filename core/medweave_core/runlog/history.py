@@ -1,0 +1,387 @@
+"""A run as its event log tells it: what ran where and when, and how it ended. Reads files; knows no HTML."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import typing
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from medweave_core.contracts import codec
+from medweave_core.contracts.report import RunReport
+from medweave_core.errors import StepError, UserInputError
+from medweave_core.runlog import queue_wait
+from medweave_core.runlog.events import Event, EventType, job_label
+from medweave_core.untrusted_text import load_json
+
+LOG_FILE = "events.jsonl"
+REPORT_FILE = "run_report.json"
+
+UNFINISHED = "unfinished"
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """One attempt at one job. Times are seconds since the run's start.
+
+    Attributes:
+        state: completed, failed, cancelled, or unfinished where the log ends before the job.
+        requested: cores and memory that the step asked for.
+        message: the step's own words about its failure.
+        folder: where the run keeps its reports, or None.
+        work: the name of its work, under which it is kept; empty where nothing is reused, or an older version wrote the log.
+        parts: what its work is made of, each by a keyed digest; empty where nothing is reused.
+        reused_from: the run that has done the work, where it was not done again; else empty.
+        not_reusable: why its work can be neither reused nor kept; else empty.
+        site: the site's own facts (its job id, nodes, pods).
+        started_s: when its command began: after its wait in the site's queue. None before.
+        handed_s: when its site got it; None before.
+        queued_s: how long it waited in the queue of its site, s, as the site tells, else by its notices.
+        waiting_since: since when it waits there; None where it does not.
+        inputs, outputs: what it read and wrote, by content, as `job.data` of the event log has it.
+    """
+
+    name: str
+    step: str
+    attempt: int
+    deployment: str
+    service: str | None
+    location: str | None
+    scheduled_s: float
+    started_s: float | None = None
+    ended_s: float | None = None
+    state: str = UNFINISHED
+    seconds: float | None = None
+    cpu_seconds: float | None = None
+    peak_memory_mib: float | None = None
+    exit_code: int | None = None
+    message: str = ""
+    progress: str = ""
+    requested: typing.Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+    report: RunReport | None = None
+    work: str = ""
+    parts: typing.Mapping[str, str] = field(default_factory=dict)
+    reused_from: str = ""
+    not_reusable: str = ""
+    site: typing.Mapping[str, Any] = field(default_factory=dict)
+    handed_s: float | None = None
+    queued_s: float = 0.0
+    waiting_since: float | None = None
+    inputs: typing.Mapping[str, Sequence[typing.Mapping[str, Any]]] = field(default_factory=dict)
+    outputs: typing.Mapping[str, Sequence[typing.Mapping[str, Any]]] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """Short name: `train`, `segment.3` for the fourth of a scatter."""
+        return job_label(self.name)
+
+    @property
+    def where(self) -> str:
+        """`site-a-slurm/gpu4`, or the deployment alone."""
+        return f"{self.deployment}/{self.service}" if self.service else self.deployment
+
+    @property
+    def is_queued(self) -> bool:
+        """It waits in its site's queue, or has ended there without having begun."""
+        return self.waiting_since is not None or (self.started_s is None and self.queued_s > 0)
+
+    @property
+    def waited_s(self) -> float | None:
+        """From its scheduling to the begin of its command, s: for its inputs, and in its site's queue."""
+        if self.started_s is None or self.waiting_since is not None:
+            return None if self.ended_s is None else self.ended_s - self.scheduled_s
+        return self.started_s - self.scheduled_s
+
+    @property
+    def duration_s(self) -> float | None:
+        """Wall time of the command, else from its start to its end, s."""
+        if self.seconds is not None:
+            return self.seconds
+        if self.started_s is None or self.ended_s is None:
+            return None
+        return self.ended_s - self.started_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfers:
+    """What moved from one deployment to another by one route; all of it was verified on arrival.
+
+    Attributes:
+        source, destination: deployments.
+        num_copies: transfers; a folder is one.
+        num_files, num_bytes: what was sent.
+        reused_bytes: what was there already.
+        wire_bytes: what was sent as it was encoded; of what does not tell, `num_bytes`.
+        seconds: sum of their times, s; transfers may overlap.
+        reasons: why they went by that route, each once.
+    """
+
+    source: str
+    destination: str
+    route: str
+    reasons: tuple[str, ...] = ()
+    num_copies: int = 0
+    num_files: int = 0
+    num_bytes: int = 0
+    reused_bytes: int = 0
+    wire_bytes: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """One run.
+
+    Attributes:
+        state: completed, partial, failed, cancelled, unknown, or unfinished where the log has no end.
+        seconds: wall time, s; up to the last event where the log has no end.
+        facts: what the run said of itself when it began.
+        transfers: per pair of deployments and route, in the order of the first one.
+        notices: (job's label, text), in order, without repetitions.
+        first_cause: name of the job whose failure came first.
+        message: why it ended, where that is the error of no job.
+    """
+
+    run_id: str
+    folder: Path
+    workflow: str
+    started: datetime.datetime
+    state: str
+    seconds: float
+    facts: typing.Mapping[str, Any]
+    jobs: tuple[Job, ...]
+    transfers: tuple[Transfers, ...]
+    notices: tuple[tuple[str, str], ...]
+    first_cause: str | None
+    signal_number: int | None
+    message: str = ""
+
+    def failures(self) -> list[Job]:
+        """Jobs that failed for good, the first cause first; an attempt that was tried again is not among them."""
+        last = {job.name: job for job in self.jobs}
+        failed = [job for job in last.values() if job.state == "failed"]
+        return sorted(failed, key=lambda job: (job.name != self.first_cause, job.ended_s or 0.0))
+
+
+def _nearest(folder: Path) -> str:
+    """What to write in place of a folder that is no run: one of those beside it, or in runs/."""
+    from medweave_core.documents.closest_match import closest
+
+    runs = [log.parent for above in (folder.parent, Path("runs")) for log in above.glob(f"[!.]*/{LOG_FILE}")]
+    paths = {each.name: str(each) for each in runs}
+    near = closest(folder.name, list(paths))
+    return next((near.replace(f"'{name}'", f"'{path}'") for name, path in paths.items() if f"'{name}'" in near), "")
+
+
+def read_run(folder: Path) -> Run:
+    """Reads the folder of a run.
+
+    A last line that is cut off (the machine went down) is left out, and so are events of types that this version does not
+    know: a later version may have written the log.
+
+    Raises:
+        UserInputError: there is no log, it holds no event, or a line in its middle is no event.
+    """
+    path = folder / LOG_FILE
+    if not path.is_file():
+        raise UserInputError(
+            "this folder is not a run.",
+            seen=f"no {LOG_FILE} in {folder}",
+            expected=f"the folder of a run, with {LOG_FILE} and reports/, as `streamflow run` with medweave writes it",
+            do=_nearest(folder) or "name a folder runs/<run-id>",
+        )
+    events = read_log(path)
+    if not events or events[0].type != "run.started":
+        raise UserInputError(
+            f"the event log of {folder.name} does not begin with the start of a run.",
+            seen=f"{len(events)} events, the first of type {events[0].type if events else 'none'}",
+            expected="run.started",
+            do="check that the log was copied whole",
+        )
+    try:
+        return build_run(events, folder)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise UserInputError(
+            f"the event log of {folder.name} is damaged.",
+            seen=f"data of an unexpected type ({type(error).__name__})",
+            expected="events as `medweave schema event` describes them",
+            do="copy the log again; a run's log is never edited",
+        ) from error
+
+
+def read_runs(folder: Path) -> list[Run]:
+    """The runs of a folder of runs that can be read, by the names of their folders: one damaged log hides no other run."""
+    found = []
+    for log in sorted(folder.glob(f"*/{LOG_FILE}")):
+        with contextlib.suppress(StepError, OSError):
+            found.append(read_run(log.parent))
+    return found
+
+
+def read_log(path: Path) -> list[Event]:
+    """The events of a log, in order.
+
+    Raises:
+        UserInputError: a line in its middle is no event, or it is no text.
+    """
+    return read_events(path.read_bytes().decode(errors="replace"), path)
+
+
+def read_events(text: str, path: Path | None = None) -> list[Event]:
+    """The events in the text of a log, in order; see `read_log`."""
+    known = set(typing.get_args(EventType))
+    lines = text.split("\n")
+    events = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            data = load_json(line)
+            if data["type"] in known:
+                events.append(codec.from_json(Event, data, where=f"line {number} of the event log"))
+        except (ValueError, TypeError, KeyError) as error:
+            if number == len(lines):  # a whole line ends with a line feed, so this one was cut off
+                break
+            from medweave_core.documents.line_numbers import shown
+
+            raise UserInputError(
+                f"{f'{shown(path)}:{number}: ' if path else ''}the event log is damaged.",
+                seen=f"line {number} is no event: {line[:60]}",
+                expected="one JSON object per line",
+                do="copy the log again; a run's log is never edited",
+            ) from error
+    return sorted(events, key=lambda event: event.sequence)
+
+
+def build_run(events: Sequence[Event], folder: Path) -> Run:
+    """Puts the events together.
+
+    Args:
+        events: of one run, the first being its start.
+        folder: of the run; reports are read from it where the log names them.
+    """
+    start = _time(events[0])
+    jobs = _jobs(events, start, folder)
+    end = next((event for event in reversed(events) if event.type == "run.ended"), None)
+    facts = events[0].data
+    data = end.data if end else {}
+    for job in jobs:
+        job.report = _read_report(job)
+    return Run(
+        run_id=events[0].run_id,
+        folder=folder,
+        workflow=str(facts.get("workflow", "run")),
+        started=start,
+        state=str(data.get("state", "unknown")) if end else UNFINISHED,
+        seconds=float(data.get("seconds", (_time(events[-1]) - start).total_seconds())),
+        facts=facts,
+        jobs=tuple(jobs),
+        transfers=_transfers(events),
+        notices=_notices(events, jobs),
+        first_cause=data.get("first_cause"),
+        signal_number=data.get("signal"),
+        message=str(data.get("message", "")),
+    )
+
+
+def _jobs(events: Iterable[Event], start: datetime.datetime, folder: Path) -> list[Job]:
+    found: dict[tuple[str, int], Job] = {}
+    latest: dict[str, Job] = {}
+    for event in events:
+        if event.job is None or event.step is None:
+            continue
+        at = (_time(event) - start).total_seconds()
+        attempt = int(event.data.get("attempt", latest[event.job].attempt if event.job in latest else 1))
+        job = found.get((event.job, attempt))
+        if job is None:
+            job = found[event.job, attempt] = latest[event.job] = Job(
+                name=event.job, step=event.step, attempt=attempt, deployment=event.deployment or "?",
+                service=event.service, location=event.location, scheduled_s=at,
+            )  # fmt: skip
+        _apply(job, event, at)
+        if event.type == "job.report":
+            job.folder = _inside(folder, str(event.data.get("folder", "")))
+    return list(found.values())
+
+
+def _apply(job: Job, event: Event, at: float) -> None:
+    data = event.data
+    if event.type == "job.scheduled":
+        job.requested = {key: value for key, value in data.items() if key != "attempt"}
+    elif event.type == "job.started":
+        job.started_s = job.handed_s = at
+    elif event.type == "notice":
+        queue_wait.told(job, str(data.get("text", "")), at)
+    elif event.type == "job.lookup":
+        job.work, job.parts, job.not_reusable = (
+            str(data.get("work", "")),
+            data.get("parts", {}),
+            str(data.get("why", "")),
+        )
+        job.reused_from = str(data.get("reused_from", ""))
+    elif event.type == "job.data":
+        job.inputs, job.outputs = data.get("inputs", {}), data.get("outputs", {})
+    elif event.type == "job.progress":
+        job.progress = str(data.get("text", ""))
+    elif event.type == "job.ended":
+        job.ended_s, job.state = at, str(data.get("state", "unknown"))
+        job.exit_code, job.message = data.get("exit_code"), str(data.get("message", ""))
+        job.seconds, job.cpu_seconds = data.get("seconds"), data.get("cpu_seconds")
+        job.peak_memory_mib, job.site = data.get("peak_memory_mib"), data.get("site", {})
+        queue_wait.ended(job, at)
+
+
+def _transfers(events: Iterable[Event]) -> tuple[Transfers, ...]:
+    found: dict[tuple[str, str, str], Transfers] = {}
+    for event in events:
+        if event.type != "transfer.ended":
+            continue
+        data, source, route = event.data, str(event.data.get("from", "?")), str(event.data.get("route", "?"))
+        key = (source, event.deployment or "?", route)
+        so_far = found.get(key) or Transfers(source=key[0], destination=key[1], route=key[2])
+        found[key] = dataclasses.replace(
+            so_far,
+            reasons=tuple(dict.fromkeys([*so_far.reasons, *filter(None, [str(data.get("reason", ""))])])),
+            num_copies=so_far.num_copies + 1,
+            num_files=so_far.num_files + int(data.get("files", 0)),
+            num_bytes=so_far.num_bytes + int(data.get("bytes", 0)),
+            reused_bytes=so_far.reused_bytes + int(data.get("reused_bytes", 0)),
+            wire_bytes=so_far.wire_bytes + int(data.get("wire_bytes", data.get("bytes", 0))),
+            seconds=so_far.seconds + float(data.get("seconds", 0.0)),
+        )
+    return tuple(found.values())
+
+
+def _notices(events: Iterable[Event], jobs: Sequence[Job]) -> tuple[tuple[str, str], ...]:
+    labels = {job.name: job.label for job in jobs}
+    telling = [event for event in events if event.type in ("notice", "job.reaction")]
+    told = [
+        (labels.get(event.job or "", event.deployment or "run"), str(event.data.get("text", ""))) for event in telling
+    ]
+    kept = [(job.label, text) for job in jobs if job.report for text in job.report.notices]
+    return tuple(dict.fromkeys([*told, *kept]))
+
+
+def _time(event: Event) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(event.time)
+
+
+def _inside(folder: Path, name: str) -> Path | None:
+    pure = PurePosixPath(name)
+    return None if pure.is_absolute() or ".." in pure.parts or not name else folder / pure
+
+
+def _read_report(job: Job) -> RunReport | None:
+    """The job's run report; None where there is none or it cannot be read, since a report about a run must not fail with it."""
+    if job.folder is None:
+        return None
+    try:
+        data = load_json((job.folder / REPORT_FILE).read_bytes())
+        return codec.from_json(RunReport, data, where=f"the run report of {job.label}")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, StepError):
+        return None

@@ -1,0 +1,245 @@
+"""What is known of a run so far: a state that each event of its log changes. No clock, no file, no terminal in here."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from medweave_core.runlog.events import Event, job_label, step_label
+
+WAITS = "waits "  # how the notice of a job begins that waits at its site
+RUNS = "runs now"  # in the notice of a job that has waited there, and begins
+JobState = Literal["placed", "waiting", "running", "completed", "failed", "cancelled"]
+ENDED: tuple[JobState, ...] = ("completed", "failed", "cancelled")
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """A job, as its latest attempt goes. Times are seconds since the run's start.
+
+    Attributes:
+        where: `hpc/gpu4`, or the deployment alone.
+        state: `placed` until its inputs are there and its command is handed to the site; `waiting` where the site says why.
+        reason: why it waits.
+        done, total, text: its last progress line; 0 of 0 before the first one, and the text of its last notice.
+        message: its own words about its failure.
+        reused_from: the run that did it, where it was not done again.
+    """
+
+    name: str
+    step: str
+    where: str
+    attempt: int = 1
+    state: JobState = "placed"
+    reason: str = ""
+    placed_s: float = 0.0
+    started_s: float | None = None
+    ended_s: float | None = None
+    done: int = 0
+    total: int = 0
+    text: str = ""
+    exit_code: int | None = None
+    message: str = ""
+    reused_from: str = ""
+
+    @property
+    def label(self) -> str:
+        """Short name: `train`, `segment.3` for the fourth of a scatter."""
+        return job_label(self.name)
+
+    def seconds(self, now_s: float) -> float:
+        """Since its command was handed over, until its end."""
+        begin = self.started_s if self.started_s is not None else self.placed_s
+        return max((self.ended_s if self.ended_s is not None else now_s) - begin, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """A copy that goes on, from one deployment to another: bytes sent, bytes in all, and the same for people."""
+
+    num_bytes: int
+    total_bytes: int
+    text: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Moved:
+    """What has arrived from one deployment at another by one route: copies, and bytes that were sent."""
+
+    copies: int = 0
+    num_bytes: int = 0
+    reused_bytes: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class State:
+    """A run so far.
+
+    Attributes:
+        planned: labels of the steps that its workflow has, in order; those that have not begun are known from here alone.
+        began: its first event, UTC; None before.
+        now_s: time of the latest event, s since the start.
+        jobs: by name, in the order in which they got a place.
+        copies: those that go on, by source and destination.
+        moved: by source, destination and route.
+        notices: (who, what), in order, each once.
+        end: completed, partial, failed, cancelled, unknown; None while it goes on.
+        refused: it failed for what its file says, before it had done anything.
+        message: why it ended, where that is the error of no job.
+    """
+
+    planned: Sequence[str] = ()
+    run_id: str = ""
+    workflow: str = ""
+    began: datetime.datetime | None = None
+    now_s: float = 0.0
+    sequence: int = 0
+    jobs: dict[str, Job] = field(default_factory=dict)
+    copies: dict[tuple[str, str], Copy] = field(default_factory=dict)
+    moved: dict[tuple[str, str, str], Moved] = field(default_factory=dict)
+    notices: list[tuple[str, str]] = field(default_factory=list)
+    end: str | None = None
+    refused: bool = False
+    message: str = ""
+    seconds: float = 0.0
+    first_cause: str | None = None
+    left_out: tuple[str, ...] = ()
+
+    def going_on(self) -> list[Job]:
+        """Jobs without an end."""
+        return [job for job in self.jobs.values() if job.state not in ENDED]
+
+    def failures(self) -> list[Job]:
+        """Jobs that failed for good, the first cause first."""
+        failed = [job for job in self.jobs.values() if job.state == "failed"]
+        return sorted(failed, key=lambda job: job.name != self.first_cause)
+
+    def at(self, moment: datetime.datetime) -> float:
+        """A moment as seconds since the start."""
+        return (moment - self.began).total_seconds() if self.began else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One row of the display: a step at a place."""
+
+    label: str
+    where: str
+    jobs: tuple[Job, ...]
+
+    def count(self, *states: JobState) -> int:
+        """How many of its jobs are in these states."""
+        return sum(job.state in states for job in self.jobs)
+
+    @property
+    def state(self) -> JobState | Literal["later"]:
+        """What matters most about its jobs; `later` before the first has a place."""
+        order: tuple[JobState, ...] = ("running", "waiting", "placed", "failed", "cancelled", "completed")
+        return next((state for state in order if self.count(state)), "later")
+
+    def seconds(self, now_s: float) -> float:
+        """From the begin of its first job to the end of its last."""
+        begins = [job.started_s if job.started_s is not None else job.placed_s for job in self.jobs]
+        ends = [job.ended_s if job.ended_s is not None else now_s for job in self.jobs]
+        return max(max(ends) - min(begins), 0.0) if self.jobs else 0.0
+
+
+def steps(state: State) -> list[Step]:
+    """The rows, in the order of the workflow; steps that it does not name (those of a workflow inside) come by their beginning."""
+    found: dict[tuple[str, str], list[Job]] = {}
+    for job in state.jobs.values():
+        found.setdefault((step_label(job.step), job.where), []).append(job)
+    begun = {label for label, _ in found}
+    rows = [Step(label=label, where=where, jobs=tuple(jobs)) for (label, where), jobs in found.items()]
+    rows += [Step(label=label, where="", jobs=()) for label in state.planned if label not in begun]
+    place = {label: number for number, label in enumerate(state.planned)}
+    return sorted(rows, key=lambda row: place.get(row.label, place.get(row.label.partition(".")[0], -1)))
+
+
+def fold(state: State, event: Event) -> State:
+    """Return the same state with one more event. Unknown types, and data of unexpected types, change nothing."""
+    with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        _fold(state, event)
+    return state
+
+
+def _fold(state: State, event: Event) -> None:
+    if state.began is None:
+        state.began, state.run_id = datetime.datetime.fromisoformat(event.time), event.run_id
+    state.now_s = max(state.at(datetime.datetime.fromisoformat(event.time)), state.now_s)
+    state.sequence = event.sequence
+    if event.job is not None and event.step is not None:
+        _fold_job(state, event)
+    elif event.type.startswith("transfer."):
+        _fold_transfer(state, event)
+    if event.type in ("notice", "job.reaction"):
+        job = state.jobs.get(event.job or "")
+        notice = (job.label if job else event.deployment or "run", str(event.data.get("text", "")))
+        if notice not in state.notices:
+            state.notices.append(notice)
+    elif event.type == "run.started":
+        state.workflow = str(event.data.get("workflow", ""))
+    elif event.type == "run.ended":
+        _fold_end(state, event.data)
+
+
+def _fold_end(state: State, data: Any) -> None:
+    state.end = str(data.get("state", "unknown"))
+    state.refused, state.message = bool(data.get("refused", False)), str(data.get("message", ""))
+    state.seconds = float(data.get("seconds", state.now_s))
+    state.first_cause, state.left_out = data.get("first_cause"), tuple(data.get("left_out", ()))
+    state.copies.clear()
+
+
+def _fold_job(state: State, event: Event) -> None:
+    assert event.job is not None
+    assert event.step is not None
+    data, job = event.data, state.jobs.get(event.job)
+    if job is None or event.type == "job.scheduled":
+        where = f"{event.deployment}/{event.service}" if event.service else event.deployment or "?"
+        attempt = int(data.get("attempt", 1))
+        job = state.jobs[event.job] = Job(
+            name=event.job, step=event.step, where=where, attempt=attempt, placed_s=state.now_s
+        )
+    if event.type == "job.started":
+        job.state, job.started_s = "running", state.now_s
+    elif event.type == "job.progress":
+        job.state, job.reason, job.text = "running", "", str(data.get("text", ""))
+        job.done, job.total = int(data.get("done", 0)), int(data.get("total", 0))
+    elif event.type == "notice" and job.state not in ENDED:
+        waits = str(data.get("text", "")).startswith(WAITS)
+        if job.state == "waiting" and not waits and RUNS in str(data.get("text", "")):
+            job.started_s = state.now_s  # the engine calls it started when it is handed to its site
+        job.reason = str(data["text"]) if waits else ""
+        job.state = "waiting" if waits else "running" if job.started_s is not None else job.state
+        if (
+            not waits and not job.total
+        ):  # before its first progress the site's word tells most: its id there, that it runs now
+            job.text = str(data.get("text", ""))
+    elif event.type == "job.ended":
+        end = data.get("state")
+        job.state = end if end in ENDED else "failed"
+        job.ended_s, job.reason, job.text = state.now_s, "", job.text if job.total else ""
+        job.exit_code, job.message = data.get("exit_code"), str(data.get("message", ""))
+        job.reused_from = str(data.get("reused_from", ""))
+        queue_s = data.get("site", {}).get("queue_seconds")
+        if isinstance(queue_s, int | float) and job.started_s is not None:
+            began = min(job.placed_s + queue_s, job.ended_s - float(data.get("seconds") or 0.0))
+            job.started_s = max(job.started_s, began)
+
+
+def _fold_transfer(state: State, event: Event) -> None:
+    data, destination = event.data, event.deployment or "?"
+    source, num_bytes = str(data.get("from", "?")), int(data.get("bytes", 0))
+    if event.type == "transfer.progress":
+        total = int(data.get("total_bytes", 0))
+        state.copies[source, destination] = Copy(num_bytes=num_bytes, total_bytes=total, text=str(data.get("text", "")))
+        return
+    state.copies.pop((source, destination), None)
+    moved = state.moved.setdefault((source, destination, str(data.get("route", "?"))), Moved())
+    moved.copies += 1
+    moved.num_bytes += num_bytes
+    moved.reused_bytes += int(data.get("reused_bytes", 0))

@@ -1,0 +1,111 @@
+"""`medweave schema NAME`: the JSON Schemas of all files that people write and read, in one place."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from medweave.advise import document as advice
+from medweave.plan import document
+from medweave.project import deployments, sites
+from medweave.schedule.document import schema as schedule_schema
+from medweave_core.contracts.schema import PUBLISHED, schema_of
+from medweave_core.documents.closest_match import closest
+from medweave_core.documents.yaml_documents import not_installed
+from medweave_core.errors import UsageError
+
+WORKFLOW_ENDS = ".cwl"
+DESCRIPTION = (
+    "Prints the JSON Schema (2020-12) of one kind of file: site files, StreamFlow files, the settings of a connector, what steps\n"
+    "and runs write. With the path of a workflow: of its job files. Without a name, lists the names. An editor that reads YAML\n"
+    "schemas completes and checks a file whose first line is `# yaml-language-server: $schema=PATH`."
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `medweave schema`."""
+    parser.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="name of a schema, or the path of a CWL workflow (default: list the names)",
+    )
+
+
+def run(namespace: argparse.Namespace) -> int:
+    """Prints the schema, or the names."""
+    print(listed() if namespace.name is None else text_of(schema_named(namespace.name)), end="")
+    return 0
+
+
+def text_of(schema: Mapping[str, Any]) -> str:
+    """A schema as it is printed and kept in a repository."""
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def schemas() -> dict[str, Callable[[], Mapping[str, Any]]]:
+    """What makes each schema, by its name."""
+    found: dict[str, Callable[[], Mapping[str, Any]]] = {
+        "site": sites.schema,
+        "streamflow": streamflow_schema,
+        "schedule": schedule_schema,
+        document.SCHEMA: document.schema,
+        advice.MEASURED: partial(advice.schema, advice.MEASURED),
+        advice.ADVICE: partial(advice.schema, advice.ADVICE),
+    }
+    found |= {name: partial(_of_connector, name) for name in deployments.connector_schemas()}
+    return found | {name: partial(schema_of, name) for name in PUBLISHED}
+
+
+def _of_connector(name: str) -> Mapping[str, Any]:
+    return deployments.connector_schemas()[name]
+
+
+@functools.cache
+def streamflow_schema() -> dict[str, Any]:
+    """The JSON Schema of a StreamFlow file."""
+    document: dict[str, Any] = json.loads(files("medweave").joinpath("streamflow.schema.json").read_text("utf-8"))
+    return document
+
+
+def schema_named(name: str) -> Mapping[str, Any]:
+    """A schema by its name; that of a workflow's job files by the workflow's path.
+
+    Raises:
+        UsageError: there is no such name.
+        UserInputError: the file is missing or no CWL document.
+    """
+    if name.endswith(WORKFLOW_ENDS):
+        try:
+            from medweave.project.job_schema import job_schema
+        except ImportError as error:
+            raise not_installed(error) from error
+        return job_schema(Path(name).resolve())
+    known = schemas()
+    if name not in known:
+        raise UsageError(
+            f"there is no schema '{name}'.",
+            seen=f"'{name}'",
+            expected=f"one of {', '.join(known)}, or the path of a workflow (*.cwl)",
+            do=closest(name, list(known)) or "choose one of these",
+        )
+    return known[name]()
+
+
+def listed() -> str:
+    """The names, each with what its files are."""
+    known = schemas()
+    width = max(map(len, known))
+    lines = [f"{name:<{width}}  {_summary(make())}" for name, make in known.items()]
+    return "\n".join([*lines, f"{'WORKFLOW.cwl':<{width}}  The job files of that workflow, by its inputs."]) + "\n"
+
+
+def _summary(schema: Mapping[str, Any]) -> str:
+    """The first sentence of the description."""
+    return str(schema["description"]).partition(". ")[0].rstrip(".") + "."

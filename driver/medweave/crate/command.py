@@ -1,0 +1,84 @@
+"""`medweave export RUN --crate CRATE`: a run as a Workflow Run RO-Crate, to be shared."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from medweave.runs.clean import file_of_run
+from medweave_core.documents.line_numbers import shown
+from medweave_core.errors import BackendMissingError, UserInputError
+from medweave_core.runlog.history import read_run
+
+DESCRIPTION = (
+    "Writes a run as a Workflow Run RO-Crate, profile Provenance Run Crate 0.5: the workflow's documents, its steps and what\n"
+    "joins them, each job with place, times, end, resources and versions, and what it read and wrote: files and folders by\n"
+    "SHA-256, size and class of data, numbers and fixed words as they are. It holds no file of the run, and names no file, path,\n"
+    "account or host; of texts that a job file gives it has the length. Places have the names of the site file.\n\n"
+    "--include-outputs adds what the run delivered of the classes aggregate and model: metrics, decisions, model folders with\n"
+    "their cards. What differs from what the run has written, names a host, or looks like a secret stays out, and is told."
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `medweave export`."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run (runs/<run-id>)")
+    parser.add_argument(
+        "--crate", type=Path, required=True, metavar="PATH", help="folder to write, or a file whose name ends with .zip"
+    )
+    parser.add_argument(
+        "--file", type=Path, default=None, metavar="FILE",
+        help="the streamflow.yml of the run (default: the one in the run's folder, else that beside the folder of runs)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--include-outputs", type=Path, default=None, metavar="DIR",
+        help="folder to which the run delivered (--outdir), of which the classes aggregate and model go into the crate",
+    )  # fmt: skip
+    parser.add_argument("--with-hosts", action="store_true", help="tell the names of hosts and registries, too")
+    parser.add_argument("--json", action="store_true", help="print what was written as JSON")
+
+
+def run(namespace: argparse.Namespace) -> int:
+    """Writes the crate and tells what is in it.
+
+    Raises:
+        UserInputError: the run, its workflow or the folder of its outputs is not there.
+        BackendMissingError: a library is not installed.
+    """
+    record = read_run(namespace.run)
+    if namespace.include_outputs is not None and not namespace.include_outputs.is_dir():
+        raise UserInputError(
+            f"{shown(namespace.include_outputs)}: there is no such folder.", expected="the folder to which the run delivered",
+            do="name what was its --outdir",
+        )  # fmt: skip
+    try:
+        from medweave.crate.make import make, write
+    except ImportError as error:
+        raise BackendMissingError(
+            "a library is not installed.", seen=str(error), expected="medweave installed with its extra 'driver'",
+            do="pip install 'medweave[driver]'",
+        ) from error  # fmt: skip
+    file = file_of_run(record, namespace.file)
+    workflow = (file.parent / str(record.facts.get("workflow_file", ""))).resolve()
+    made = make(record, workflow, outputs=namespace.include_outputs, hosts=namespace.with_hosts)
+    write(made.crate, namespace.crate)
+    kinds = [str(entity.type) for entity in made.crate.get_entities()]
+    told = {
+        "crate": str(namespace.crate),
+        "run_id": record.run_id,
+        "state": record.state,
+        "jobs": kinds.count("ControlAction"),
+        "included": sorted(place for place, _ in made.included.held.values()),
+        "left_out": [{"output": name, "why": why} for name, why in made.included.left_out],
+    }
+    if namespace.json:
+        print(json.dumps(told, indent=2))
+        return 0
+    print(namespace.crate)
+    print(f"  {told['jobs']} jobs of run {record.run_id}, {record.state}")
+    for place in sorted(place for place, _ in made.included.held.values()):
+        print(f"  holds {place}")
+    for name, why in made.included.left_out:
+        print(f"  without {name}: {why}")
+    return 0

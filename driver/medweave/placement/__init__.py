@@ -1,0 +1,1 @@
+"""Binding of a workflow's roles to sites, and data rules."""

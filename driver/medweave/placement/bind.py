@@ -1,0 +1,221 @@
+"""`medweave bind WORKFLOW --site SITE`: where each step runs, written down as an ordinary streamflow.yml."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from medweave.placement.bound_file import EDITOR_LINE, Binding, render, used_deployments
+from medweave.placement.data_rules import Held, held_at
+from medweave.project.deployments import connector_schemas
+from medweave.project.files import write_atomically
+from medweave.project.sites import Site, find_site, read_site, with_role
+from medweave.project.workflows import (
+    Pipeline,
+    check_path_at_site,
+    default_job,
+    inputs_around,
+    read_job,
+    read_pipeline,
+)
+from medweave_core.documents.closest_match import closest
+from medweave_core.documents.field_errors import fault_at
+from medweave_core.documents.line_numbers import shown
+from medweave_core.documents.yaml_documents import parse_mapping
+from medweave_core.errors import InternalError, UserInputError
+
+SITE_SCHEMA, SCHEMA = "site.schema.json", "streamflow.schema.json"  # what `medweave schema` prints, in one folder
+DESCRIPTION = (
+    "Writes a streamflow.yml that runs a workflow at a site. The workflow's roles.yml says which role each step has, the site\n"
+    "file says where each role runs; nothing of the workflow is changed. The file has the same text whenever and wherever it\n"
+    "is made, holds relative paths only, and can be kept in version control and run by `streamflow run`."
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `medweave bind`."""
+    add_place_options(parser)
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FILE",
+        help="file to write; relative paths in it start at its folder",
+    )  # fmt: skip
+
+
+def add_place_options(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """Arguments that say what is to run where: see `fit`."""
+    parser.add_argument(
+        "workflow", type=Path, nargs=None if required else "?", metavar="WORKFLOW",
+        help="CWL workflow with a roles.yml beside it",
+    )  # fmt: skip
+    parser.add_argument(
+        "--site", required=required, metavar="SITE",
+        help="name of a file in deployments/sites/ at or above the workflow, or the path of a site file",
+    )  # fmt: skip
+    parser.add_argument(
+        "--job", type=Path, default=None, metavar="FILE",
+        help="inputs of the workflow (default: jobs/demo-<workflow>.yml beside it)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--role", action="append", default=[], metavar="ROLE=DEPLOYMENT[/SERVICE][:LOCATIONS]",
+        help="run a role somewhere else at the site than its file says; may be repeated",
+    )  # fmt: skip
+
+
+def run(namespace: argparse.Namespace) -> int:
+    """Writes the bound file and prints where it lies."""
+    text = bind(namespace.workflow, namespace.site, namespace.output, namespace.job, namespace.role)
+    write_atomically(namespace.output, text)
+    print(namespace.output)
+    return 0
+
+
+def bind(
+    workflow: Path,
+    site_name: str,
+    output: Path,
+    job: Path | None = None,
+    role_options: Sequence[str] = (),
+    job_link: Path | None = None,
+) -> str:
+    """The text of the bound file; writes nothing.
+
+    Args:
+        site_name: name or path of a site file, see `find_site`.
+        job: inputs of the workflow; the demo's where None.
+        role_options: other places for roles, see `with_role`.
+        job_link: a link to the job file, absolute, that is written down in its place.
+
+    Raises:
+        UsageError: there is no such site or no job file, or no such place for a role.
+        UserInputError: the workflow, its roles, the job or the site file is wrong, or they do not fit together.
+    """
+    fitted = fit(workflow, site_name, job, role_options)
+    binding = Binding(
+        pipeline=fitted.pipeline,
+        site=fitted.site,
+        job=job_link or fitted.job,
+        job_is_default=job is None,
+        output=_normal(output),
+        role_options=tuple(role_options),
+        held=fitted.held,
+        schema=_schema_beside(fitted.site),
+    )
+    text = render(binding, connector_schemas())
+    _check_copy(text, binding)
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """A workflow, a site and a job file that fit together.
+
+    Attributes:
+        job: the job file, absolute.
+        values: what stands in it.
+        held: see `held_at`.
+    """
+
+    pipeline: Pipeline
+    site: Site
+    job: Path
+    values: Mapping[str, Any]
+    held: Held | None
+
+
+def fit(workflow: Path, site_name: str, job: Path | None = None, role_options: Sequence[str] = ()) -> Fitted:
+    """Reads what is to run where, and checks that it can; for the arguments and errors see `bind`."""
+    pipeline = read_pipeline(_normal(workflow))
+    site = read_site(_normal(find_site(site_name, pipeline.path.parent)))
+    for option in role_options:
+        site = with_role(site, option)
+    chosen = _normal(job) if job is not None else default_job(pipeline)
+    values = _check_fit(pipeline, site, chosen)
+    return Fitted(pipeline=pipeline, site=site, job=chosen, values=values, held=held_at(pipeline, site, values))
+
+
+def _schema_beside(site: Site) -> Path | None:
+    """The schema of StreamFlow files: beside that of site files, which the first line of the site file names for editors."""
+    first = site.text.partition("\n")[0]
+    named = first.removeprefix(EDITOR_LINE).strip()
+    if named == first.strip() or "://" in named or not named.endswith(SITE_SCHEMA):
+        return None
+    return _normal((site.path.parent / named).with_name(SCHEMA))
+
+
+def _normal(path: Path) -> Path:
+    """The absolute path without `..` and links, as the engine takes it: the text must not depend on the spelling."""
+    return Path(os.path.realpath(path))  # of links in a circle `resolve` makes a RuntimeError
+
+
+def _check_fit(pipeline: Pipeline, site: Site, job: Path) -> dict[str, Any]:
+    """The inputs in the job file, which fit the workflow, as the site does."""
+    of_gangs = {step.role for step in pipeline.steps if step.gang}
+    for step in pipeline.steps:
+        if step.role not in site.roles:
+            raise fault_at(
+                site.path, ("roles",), f"no place for role '{step.role}'.",
+                seen=f"roles {', '.join(site.roles)}; step {step.path} of {shown(pipeline.path)} has role {step.role}",
+                expected=f"{step.role}: {{deployment: …}}", do=f"say where '{step.role}' runs",
+            )  # fmt: skip
+        if site.roles[step.role].locations > 1 and step.role not in of_gangs:
+            raise fault_at(
+                site.path, ("roles", step.role, "locations"),
+                f"step {step.path} runs on one node; the others would be taken and left idle.",
+                seen=f"locations: {site.roles[step.role].locations}",
+                expected="1, since its tool has no hint medweave:Gang", do="take `locations` away, or give the tool the hint",
+            )  # fmt: skip
+    inputs = read_job(job, pipeline)
+    _check_values(job, pipeline)
+    for name, place in site.inputs.items():
+        if name not in pipeline.inputs_beside and name not in inputs_around(pipeline):
+            raise fault_at(
+                site.path, ("inputs", name), f"no workflow in {shown(pipeline.path.parent)} or beside it has such an input.",
+                seen=f"'{name}'", expected=f"one of {', '.join(sorted(pipeline.inputs_beside))}",
+                do=closest(name, sorted(pipeline.inputs_beside)) or "correct the name",
+            )  # fmt: skip
+        if name in pipeline.inputs:
+            check_path_at_site(job, inputs, name, place.workdir or "")
+    return inputs
+
+
+def _check_values(job: Path, pipeline: Pipeline) -> None:
+    """Whether each input that must be there is, and is of its type; files are looked for where the job runs."""
+    from medweave.validate.jobs import misfit
+    from medweave.validate.source import read
+
+    (of_job, _), (of_workflow, _) = read(job), read(pipeline.path)
+    if not of_job or not of_workflow:  # an empty one, or more than one document: validate says it
+        return
+    if (found := misfit(of_job[0], of_workflow[0])) is not None:
+        raise fault_at(job, found.field, found.what, seen=found.seen, expected=found.expected, do=found.fix)
+
+
+def _check_copy(text: str, binding: Binding) -> None:
+    """The deployments are copied as text: what comes out must be what the site file means."""
+    site = binding.site
+    try:
+        copied = parse_mapping(text, binding.output, "bound file")["deployments"]
+    except UserInputError as error:
+        raise fault_at(
+            site.path, ("deployments",), "the deployments cannot be copied word for word.", seen=error.seen,
+            expected="deployments without aliases (*name) of anchors in other parts of the file",
+            do="write the values out",
+        ) from error  # fmt: skip
+    kept = {name: site.deployments[name] for name in used_deployments(binding)}
+    if _shape(copied) != _shape(kept):
+        raise InternalError(
+            "the bound file would not hold the site's deployments.", seen=str(site.path), do="report it"
+        )
+
+
+def _shape(value: object) -> object:
+    """A document without the text of its strings, which may be paths that were rewritten."""
+    if isinstance(value, dict):
+        return {key: _shape(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_shape(item) for item in value]
+    return "" if isinstance(value, str) else value

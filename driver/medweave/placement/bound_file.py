@@ -1,0 +1,249 @@
+"""The text of a bound file: an ordinary streamflow.yml that says where each part of it came from. Writes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from medweave.placement.data_rules import Held
+from medweave.project.deployments import wrapped
+from medweave.project.sites import SITES, Place, Site
+from medweave.project.workflows import Pipeline
+from medweave_core.documents.line_numbers import FieldPath
+
+EDITOR_LINE = "# yaml-language-server: $schema="  # names the schema of a YAML file; editors look for it at the top
+PATH_FORMAT = "path"  # `"format": "path"` in a connector's schema marks a path on the driver's machine
+VARIABLE = re.compile(r"\$\{(\w+)\}")
+PLAIN = re.compile(r"[A-Za-z0-9._/][A-Za-z0-9._/-]*")
+DATA_RULES = "data-rules"  # name of the filter
+MANAGERS = """\
+scheduling:
+  scheduler: {type: medweave.scheduler, config: {}}
+TRANSFERS
+database: {type: medweave.database, config: {}}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """What is to be bound, and where the result will lie; all paths are absolute and without `..`.
+
+    Attributes:
+        job: file with the workflow's inputs.
+        job_is_default: it is the one that `bind` takes when none is named.
+        role_options: places that the command line gave in the stead of the site's, as they were written.
+        output: the bound file; relative paths in its text start at its folder.
+        held: what the workflow's inputs and outputs, and those of its steps, hold; None where the site has no data rules.
+        schema: file with the JSON Schema of StreamFlow files, for editors; None where there is none.
+    """
+
+    pipeline: Pipeline
+    site: Site
+    job: Path
+    job_is_default: bool
+    output: Path
+    role_options: tuple[str, ...] = ()
+    held: Held | None = None
+    schema: Path | None = None
+
+
+def render(binding: Binding, schemas: Mapping[str, Mapping[str, Any]]) -> str:
+    """The bound file.
+
+    Args:
+        schemas: schema of `config` by type of connector; tells which settings are paths.
+    """
+    blocks = [_block(binding, name, schemas) for name in used_deployments(binding)]
+    workflow = _workflow(binding)
+    variables = sorted({name for text in [workflow, *blocks] for name in VARIABLE.findall(text)})
+    root = _common_folder(binding)
+    lines = [
+        *_header(binding, root, variables),
+        "version: v1.0",
+        workflow,
+        *_data_rules(binding, _from(binding.site.path, root)),
+        f"deployments: # as they stand in {_from(binding.site.path, root)}",
+        *blocks,
+        "# The same at every site. The event log and the reports of a run lie in runs/<run-id>/ beside this file.",
+    ]
+    return "\n".join(lines) + "\n" + MANAGERS.replace("TRANSFERS", "\n".join(_transfers(binding)))
+
+
+def used_deployments(binding: Binding) -> list[str]:
+    """Deployments that the workflow's steps and inputs need, with those through which they are reached, in the site's order."""
+    places = [binding.site.roles[step.role] for step in binding.pipeline.steps]
+    places += [place for name, place in binding.site.inputs.items() if name in binding.pipeline.inputs]
+    needed: set[str] = set()
+    for place in places:
+        name: str | None = place.deployment
+        while name is not None:
+            needed.add(name)
+            name = wrapped(binding.site.deployments[name])
+    return [name for name in binding.site.deployments if name in needed]
+
+
+def _header(binding: Binding, root: Path, variables: list[str]) -> Iterator[str]:
+    pipeline, site, output = binding.pipeline, binding.site, binding.output
+    workflow = f"{pipeline.path.parent.name}/{pipeline.path.name}"
+    folder = os.path.relpath(root, output.parent)
+    if binding.schema is not None:
+        yield f"{EDITOR_LINE}{_from(binding.schema, output.parent)}"
+    yield f"# {workflow} at the site '{site.name}': {site.title}."
+    yield f"# Do not edit it: change {_from(site.path, root)} and make it again, in the folder {folder} seen from here:"
+    yield f"#   {shlex.join(_command(binding, root))}"
+    yield f"#   streamflow run {shlex.quote(_from(output, root))} --outdir results"
+    if variables:
+        yield f"# Variables that must be set when it runs: {', '.join(variables)}"
+
+
+def _command(binding: Binding, root: Path) -> Iterator[str]:
+    yield from ("medweave", "bind", _from(binding.pipeline.path, root))
+    site = _from(binding.site.path, root)
+    yield from ("--site", binding.site.name if PurePosixPath(site).parent == PurePosixPath(SITES) else site)
+    if not binding.job_is_default:
+        yield from ("--job", _from(binding.job, root))
+    for option in binding.role_options:
+        yield from ("--role", option)
+    yield from ("--output", _from(binding.output, root))
+
+
+def _workflow(binding: Binding) -> str:
+    pipeline, site, folder = binding.pipeline, binding.site, binding.output.parent
+    lines = [
+        "workflows:",
+        f"  {pipeline.name}:",
+        "    type: cwl",
+        "    config:",
+        f"      file: {_scalar(_from(pipeline.path, folder))}",
+        f"      settings: {_scalar(_from(binding.job, folder))}",
+        "    bindings:",
+    ]
+    targets = {
+        step.path: _target_line(step.path, site.place_of(step.role, gang=step.gang), binding.held)
+        for step in pipeline.steps
+    }
+    width = max(map(len, targets.values()))
+    for step in pipeline.steps:
+        lines.append(f"{targets[step.path]:<{width}} # role {step.role}")
+    for name, place in site.inputs.items():
+        if name in pipeline.inputs:
+            lines.append(f"      - {{port: /{name}, target: {{{_target(place)}}}}} # lies there already")
+    return "\n".join(lines)
+
+
+def _data_rules(binding: Binding, site_path: str) -> Iterator[str]:
+    """What the steps hold and what may lie where, as the settings of our filter, which all steps have then."""
+    if binding.held is None:
+        return
+    yield f"bindingFilters: # holds: what a step reads and writes, by roles.yml; mayHold: what may lie where, by {site_path}"
+    yield f"  {DATA_RULES}:"
+    yield "    type: medweave.filter"
+    yield "    config:"
+    yield "      holds:"
+    for step in binding.pipeline.steps:
+        yield f"        {step.path}: [{', '.join(binding.held.of_step(step.path))}]"
+    yield "      mayHold:"
+    yield from (f"        {line}" for line in _may_hold(binding))
+
+
+def _may_hold(binding: Binding) -> Iterator[str]:
+    used = used_deployments(binding)
+    for name, classes in binding.site.may_hold.items():
+        if name in used:
+            yield f"{name}: [{', '.join(classes)}]"
+
+
+def _transfers(binding: Binding) -> Iterator[str]:
+    """The data manager, which is asked for each copy whether it may go where it is to go."""
+    settings = dict(binding.site.transfers)
+    if binding.held is None:
+        yield f"dataManager: {{type: medweave.transfer, config: {json.dumps(settings)}}}"
+        return
+    yield "dataManager:"
+    yield "  type: medweave.transfer"
+    yield "  config:"
+    yield from (f"    {name}: {json.dumps(value)}" for name, value in settings.items())
+    yield "    dataRules: # asked for each copy, before anything of it is sent"
+    yield "      carries: # what each input and output carries; / are those of the workflow"
+    for step, ports in binding.held.carries.items():
+        yield f"        {step}: {{{', '.join(f'{name}: {_classes(classes)}' for name, classes in ports.items())}}}"
+    yield "      mayHold:"
+    yield from (f"        {line}" for line in _may_hold(binding))
+    yield f"      driver: [{', '.join(binding.held.driver)}] # this machine, which gets the results"
+
+
+def _classes(classes: Sequence[str]) -> str:
+    return classes[0] if len(classes) == 1 else f"[{', '.join(classes)}]"
+
+
+def _target_line(step: str, place: Place, held: object) -> str:
+    filters = f", filters: [{DATA_RULES}]" if held is not None else ""
+    return f"      - {{step: {step}, target: {{{_target(place)}}}{filters}}}"
+
+
+def _target(place: Place) -> str:
+    parts = [f"deployment: {place.deployment}"]
+    if place.service is not None:
+        parts.append(f"service: {_scalar(place.service)}")
+    if place.locations != 1:
+        parts.append(f"locations: {place.locations}")
+    if place.workdir is not None:
+        parts.append(f"workdir: {_scalar(place.workdir)}")
+    return ", ".join(parts)
+
+
+def _block(binding: Binding, name: str, schemas: Mapping[str, Mapping[str, Any]]) -> str:
+    """A deployment word for word, with its relative paths rewritten for the bound file's folder."""
+    site = binding.site
+    entry = next(entry for entry in site.entries if entry.name == name)
+    deployment = site.deployments[name]
+    schema = schemas.get(deployment["type"], {})
+    text, position = "", entry.start
+    for scalar in entry.scalars:
+        if _is_path(scalar.field, deployment, schema) and _is_relative(scalar.value):
+            moved = _from(site.path.parent / scalar.value, binding.output.parent)
+            text += site.text[position : scalar.start] + _scalar(moved)
+            position = scalar.end
+    return text + site.text[position : entry.end]
+
+
+def _is_path(field: FieldPath, deployment: Mapping[str, Any], schema: Mapping[str, Any]) -> bool:
+    if field == ("workdir",):
+        return bool(deployment["type"] == "medweave.local")  # elsewhere it is a path of the site
+    if field[0] != "config":
+        return False
+    if field == ("config", "chart"):  # of a folder or archive; with a repository, or as oci://, it is none
+        return "repo" not in deployment["config"]
+    node: Any = schema
+    for part in field[1:]:
+        if isinstance(part, int):
+            node = node.get("items", {})
+        else:
+            others = node.get("additionalProperties")
+            node = node.get("properties", {}).get(part, others if isinstance(others, Mapping) else {})
+    return bool(node.get("format") == PATH_FORMAT)
+
+
+def _is_relative(text: str) -> bool:
+    return "://" not in text and not text.startswith(("/", "~", "${"))
+
+
+def _common_folder(binding: Binding) -> Path:
+    """The lowest folder that holds all files that are named: commands in the header start there."""
+    files = (binding.pipeline.path, binding.site.path, binding.job, binding.output)
+    return Path(os.path.commonpath([file.parent for file in files]))
+
+
+def _from(path: Path, folder: Path) -> str:
+    return Path(os.path.relpath(path, folder)).as_posix()
+
+
+def _scalar(text: str) -> str:
+    """A YAML scalar that is safe in flow style too."""
+    return text if PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,40 @@
+"""Writing files: complete or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+from medweave_core.errors import StorageError
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes the file, complete or not at all; its folder is made.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    aside = path.parent / f".{path.name}.{secrets.token_hex(4)}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with aside.open("w", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            aside.replace(path)
+        finally:
+            with contextlib.suppress(OSError):
+                aside.unlink()
+    except OSError as error:
+        from medweave_core.documents.line_numbers import shown
+
+        above = next((each for each in path.parents if each.is_file()), None)
+        seen = f"{shown(above)} is a file" if above else error.strerror or str(error)
+        raise StorageError(
+            f"{shown(path)}: this file cannot be written.",
+            seen="a folder of that name" if path.is_dir() else seen,
+            expected="a file, in a folder that you may write to, with room", do="name another file",
+        ) from error  # fmt: skip

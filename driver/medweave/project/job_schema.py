@@ -1,0 +1,151 @@
+"""The JSON Schema (2020-12) of a workflow's job files, made from the inputs of its CWL document. Reads that one document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from medweave.validate.cwl import formats_of
+from medweave.validate.source import read
+from medweave_core.documents.cwl_types import Array, Enum, Record, Type, named, type_of
+from medweave_core.documents.job_values import OWN_KEYS
+from medweave_core.documents.line_numbers import shown
+from medweave_core.errors import UserInputError
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_PLAIN = {
+    "null": "null", "boolean": "boolean", "int": "integer", "long": "integer", "float": "number", "double": "number",
+    "string": "string",
+}  # fmt: skip
+_PLACE = {
+    "location": {"type": "string", "description": "URI, or a path from the folder of the job file."},
+    "path": {"type": "string", "description": "Path from the folder of the job file."},
+    "basename": {"type": "string", "description": "Name that the step sees."},
+}
+_CONTENTS = {"type": "string", "description": "The file's text itself, in the stead of a path."}
+_LISTING = {"type": "array", "items": {"type": "object"}, "description": "What is in it, in the stead of a path."}
+_DEFINED = {
+    "File": {
+        "type": "object",
+        "properties": {
+            "class": {"const": "File"},
+            **_PLACE,
+            "contents": _CONTENTS,
+            "format": {"type": "string", "description": "Name of the file's format."},
+            "checksum": {"type": "string", "description": "`sha1$` and 40 digits."},
+            "size": {"type": "integer", "description": "Bytes."},
+            "secondaryFiles": {"type": "array", "items": {"type": "object"}, "description": "Files that belong to it."},
+        },
+        "required": ["class"],
+        "anyOf": [{"required": ["path"]}, {"required": ["location"]}, {"required": ["contents"]}],
+        "additionalProperties": False,
+    },
+    "Directory": {
+        "type": "object",
+        "properties": {"class": {"const": "Directory"}, **_PLACE, "listing": _LISTING},
+        "required": ["class"],
+        "anyOf": [{"required": ["path"]}, {"required": ["location"]}, {"required": ["listing"]}],
+        "additionalProperties": False,
+    },
+}
+
+
+def job_schema(path: Path) -> dict[str, Any]:
+    """The schema of the job files of a workflow: closed, with the documentation and the defaults of its inputs.
+
+    Raises:
+        UserInputError: there is no such file, or it is no CWL document with inputs.
+    """
+    if not path.is_file():
+        raise UserInputError(
+            f"{shown(path)}: there is no such workflow.", expected="a CWL document, such as workflows/mine/train.cwl",
+            do="check the path",
+        )  # fmt: skip
+    sources, faults = read(path)
+    document = sources[0].data if sources and not faults else None
+    if not isinstance(document, Mapping) or "class" not in document or "inputs" not in document:
+        raise UserInputError(
+            f"{shown(path)}: this is no CWL document with inputs.",
+            seen=faults[0].seen if faults else "no `class` and `inputs`",
+            expected="a workflow or tool in CWL",
+            do="name another file, or let `medweave validate` say what is wrong with it",
+        )
+    return schema_of_inputs(document, f"{path.parent.name}/{path.name}")
+
+
+def schema_of_inputs(document: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The schema of what the inputs of a CWL document take.
+
+    Args:
+        name: the document's, for people.
+    """
+    inputs = named(document["inputs"])
+    return {
+        "$schema": DRAFT,
+        "title": f"Job file of {name}",
+        "description": " ".join(str(document.get("label") or f"Inputs of {name}").split()) + ".",
+        "type": "object",
+        "properties": {
+            **{key: _input(described, document) for key, described in inputs.items()},
+            **{key: {"description": "For CWL runners; no input."} for key in OWN_KEYS},
+        },
+        "required": [key for key, described in inputs.items() if not _may_miss(described, document)],
+        "additionalProperties": False,
+        "$defs": _DEFINED,
+    }
+
+
+def _may_miss(described: Any, document: Mapping[str, Any]) -> bool:
+    default = isinstance(described, Mapping) and described.get("default") is not None
+    return default or bool({"null", "Any"} & type_of(described, document))
+
+
+def _input(described: Any, document: Mapping[str, Any]) -> dict[str, Any]:
+    schema = _any_of(type_of(described, document), formats_of(described, document))
+    if isinstance(described, Mapping):
+        doc = described.get("doc") or described.get("label")
+        if doc:
+            text = " ".join(" ".join(doc if isinstance(doc, list) else [str(doc)]).split())
+            schema["description"] = text[0].upper() + text[1:] + ("" if text.endswith(".") else ".")
+        if described.get("default") is not None:
+            schema["default"] = described["default"]
+    return schema
+
+
+def _any_of(kind: Type, formats: tuple[str, ...]) -> dict[str, Any]:
+    found = sorted(
+        (_alternative(each, formats) for each in kind), key=lambda each: (each.get("type") == "null", str(each))
+    )
+    return found[0] if len(found) == 1 else {"anyOf": found}
+
+
+def _alternative(each: Any, formats: tuple[str, ...]) -> dict[str, Any]:
+    if isinstance(each, Array):
+        return {"type": "array", "items": _any_of(each.items, formats)}
+    if isinstance(each, Enum):
+        return {"enum": list(each.symbols)}
+    if isinstance(each, Record):
+        fields = dict(each.fields)
+        return {
+            "type": "object",
+            "properties": {name: _any_of(kind, formats) for name, kind in fields.items()},
+            "required": [name for name, kind in fields.items() if not {"null", "Any"} & kind],
+        }
+    if each in _DEFINED:
+        return _file(each, formats)
+    return {"type": _PLAIN[each]} if each in _PLAIN else {"not": {"type": "null"}}
+
+
+def _file(kind: str, formats: tuple[str, ...]) -> dict[str, Any]:
+    known = list(_spellings(formats)) if kind == "File" else []
+    of_format = {"properties": {"format": {"enum": known}}} if known else {}
+    return {"$ref": f"#/$defs/{kind}", **of_format}
+
+
+def _spellings(formats: tuple[str, ...]) -> Iterator[str]:
+    """The names of formats as job files write them: in full, and those of EDAM with its usual prefix."""
+    for full in formats:
+        yield full
+        if full.startswith("http://edamontology.org/"):
+            yield f"edam:{full.rpartition('/')[2]}"

@@ -1,0 +1,146 @@
+"""`medweave new`: a workflow, a step or a site to start from, which is right as it stands."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from medweave.cli.schema import streamflow_schema, text_of
+from medweave.project.files import write_atomically
+from medweave.project.sites import role_names
+from medweave.project.sites import schema as site_schema
+from medweave.project.workflows import ROLES_FILE
+from medweave_core.documents.line_numbers import shown
+from medweave_core.documents.yaml_documents import not_installed, parse_mapping
+from medweave_core.errors import UsageError
+
+SITES = Path("deployments/sites")
+SCHEMAS = Path("schemas")
+WORKFLOWS = Path("workflows")
+KINDS = ("workflow", "step", "site")
+SITE_KINDS = ("laptop", "slurm", "kubernetes")
+NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+DESCRIPTION = (
+    "Writes files to start from, below the current folder, and tells the next commands; `medweave validate` finds nothing wrong\n"
+    "with them. What exists is never changed.\n\n"
+    "  medweave new workflow NAME   a workflow that runs as it stands, with a step, roles, inputs, and a site if there is none\n"
+    "  medweave new step NAME       a tool and its Python program, in workflows/tools\n"
+    "  medweave new site NAME       a site file; --kind slurm and kubernetes are templates\n\n"
+    "exit codes: 0 all was written, 2 wrong usage or a file exists (nothing is written then), 69 a library is missing"
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `medweave new`."""
+    parser.add_argument(
+        "what", choices=KINDS, metavar="WHAT", help=f"what to write: {', '.join(KINDS[:-1])} or {KINDS[-1]}"
+    )
+    parser.add_argument("name", metavar="NAME", help="its name: lower-case letters, digits and hyphens")
+    parser.add_argument("--kind", choices=SITE_KINDS, default=None, help="of a site: what it has (default: laptop)")
+
+
+def run(namespace: argparse.Namespace) -> int:
+    """Writes the files, and tells what comes next.
+
+    Raises:
+        UsageError: the name will not do, or a file is there already.
+    """
+    name, what = namespace.name, namespace.what
+    if not NAME.fullmatch(name):
+        raise UsageError(
+            "this is no name for files, steps and roles.", seen=name, expected="such as lung-volume: a-z, 0-9 and hyphens",
+            do="choose another",
+        )  # fmt: skip
+    if namespace.kind is not None and what != "site":
+        raise UsageError("--kind is of a site.", expected="medweave new site NAME --kind slurm", do="leave it out")
+    texts = files_of(what, name, kind=namespace.kind or SITE_KINDS[0], here=Path())
+    if there := [path for path in texts if path.exists()]:
+        raise UsageError(
+            "nothing was written, for a file is there already.", seen=", ".join(map(shown, there)),
+            expected="a name that is free", do="choose another name, or move the file away",
+        )  # fmt: skip
+    for path, text in texts.items():
+        write_atomically(path, text)
+        if text.startswith("#!"):
+            path.chmod(0o755)
+        print(f"  {path}")
+    for line in next_lines(what, name, wrote_site=SITES / "laptop.yml" in texts):
+        print(line)
+    return 0
+
+
+def files_of(what: str, name: str, *, kind: str, here: Path) -> dict[Path, str]:
+    """The files, by their paths.
+
+    Args:
+        kind: of a site.
+        here: folder whose workflows and sites are looked at.
+    """
+    if what == "step":
+        return dict(_step(WORKFLOWS / "tools", name))
+    try:
+        from medweave.project.job_schema import schema_of_inputs
+    except ImportError as error:
+        raise not_installed(error) from error
+    if what == "site":
+        found = {SITES / f"{name}.yml": _text(f"site-{kind}.yml", name=name, roles=role_names()), **_beside(here)}
+        return found | ({SITES / f"{name}-pods.yml": _text("pods.yml")} if kind == "kubernetes" else {})
+    folder = WORKFLOWS / name
+    text = _text("workflow.cwl", name=name)
+    described = parse_mapping(text, folder / f"{name}.cwl", "CWL workflow")
+    found = {
+        folder / f"{name}.cwl": text,
+        folder / ROLES_FILE: _text("roles.yml", name=name),
+        folder / "jobs" / f"demo-{name}.yml": _text("job.yml", name=name),
+        folder / "jobs" / f"{name}.schema.json": text_of(schema_of_inputs(described, f"{name}/{name}.cwl")),
+        **{folder / "jobs" / f"example-{number}.txt": f"stands for scan {number}\n" for number in (1, 2)},
+        **dict(_step(folder / "tools", "measure")),
+        **_beside(here),
+    }
+    if not any((here / SITES).glob("*.yml")):
+        found[SITES / "laptop.yml"] = _text("site-laptop.yml", roles=role_names())
+    return found
+
+
+def _beside(here: Path) -> dict[Path, str]:
+    """What each repository needs once: the schemas that editors look for, and that git leaves runs and results out."""
+    found = {
+        SCHEMAS / "site.schema.json": text_of(site_schema()),
+        SCHEMAS / "streamflow.schema.json": text_of(streamflow_schema()),
+        Path(".gitignore"): "runs/\nresults/\n",
+    }
+    return {path: text for path, text in found.items() if not (here / path).exists()}
+
+
+def next_lines(what: str, name: str, *, wrote_site: bool) -> Iterator[str]:
+    """What a person does next."""
+    yield ""
+    if what == "workflow":
+        yield "medweave validate"
+        yield f"medweave run {WORKFLOWS / name / name}.cwl --site {'laptop' if wrote_site else 'SITE'} --outdir results"
+    elif what == "step":
+        yield f"In a workflow:   run: ../tools/{name}.cwl"
+        yield f"In its {ROLES_FILE}:   /{name}: ROLE, one of {', '.join(role_names())}"
+    else:
+        yield "medweave validate"
+        yield f"medweave plan WORKFLOW --site {name}"
+
+
+def _step(folder: Path, name: str) -> Iterator[tuple[Path, str]]:
+    yield folder / f"{name}.cwl", _text("step.cwl", name=name)
+    yield folder / f"{name}.py", _text("step.py", name=name)
+
+
+def _text(template: str, **values: Any) -> str:
+    try:
+        import jinja2
+    except ImportError as error:
+        raise not_installed(error) from error
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("medweave.project", "scaffolds"), undefined=jinja2.StrictUndefined, keep_trailing_newline=True,
+        autoescape=False,
+    )  # fmt: skip
+    return environment.get_template(f"{template}.j2").render(**values)

@@ -1,0 +1,275 @@
+"""Site files: which deployments there are, and which role runs where."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from medweave.project.deployments import PlaceFault, as_fault, faults_of_deployments, unknown
+from medweave.report.cost import Prices, read_prices
+from medweave_core.documents.closest_match import closest
+from medweave_core.documents.field_errors import FieldFault, fault_at, faults
+from medweave_core.documents.line_numbers import FieldPath, shown
+from medweave_core.documents.yaml_documents import Entry, entries, parse_mapping, read_text
+from medweave_core.errors import UsageError
+
+OF_GATE: FieldPath = ("roles", "gate")
+SITES = Path("deployments/sites")
+WHAT = "site file"
+WITHOUT_SERVICES = ("medweave.local", "medweave.ssh")
+ROLE_OPTION = re.compile(
+    r"(?P<role>[a-z-]+)=(?P<deployment>[^/:]+)(/(?P<service>[^/:]+))?(:(?P<locations>[1-9][0-9]*))?"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a role runs, or where an input lies.
+
+    Attributes:
+        service: variant inside the deployment, or None.
+        locations: nodes or pods of one job.
+        workdir: folder at the deployment below which an input lies; None for a role.
+        holds: class of the data of an input, where the site knows better than the workflow.
+    """
+
+    deployment: str
+    service: str | None = None
+    locations: int = 1
+    workdir: str | None = None
+    holds: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """A site file that was found right.
+
+    Attributes:
+        text: the file as it stands.
+        may_hold: classes of data that may lie at a deployment, by its name; empty where the site has no data rules.
+        transfers: settings of the data manager.
+        prices: what computing costs there, or None.
+        options: what the command line said about a role's place, by role.
+        deployments: its deployments as data.
+        entries: the same, as they stand in the text.
+    """
+
+    path: Path
+    title: str
+    text: str
+    roles: Mapping[str, Place]
+    inputs: Mapping[str, Place]
+    may_hold: Mapping[str, Sequence[str]]
+    transfers: Mapping[str, Any]
+    prices: Prices | None
+    deployments: Mapping[str, Mapping[str, Any]]
+    entries: Sequence[Entry]
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """`testbed` for testbed.yml."""
+        return self.path.stem
+
+    def place_of(self, role: str, *, gang: bool) -> Place:
+        """Where a step of a role runs: on one of the role's nodes, unless its command may be started once per node."""
+        place = self.roles[role]
+        return place if gang else dataclasses.replace(place, locations=1)
+
+
+def find_site(name: str, start: Path) -> Path:
+    """The file of a site.
+
+    Args:
+        name: a path where it has a `/` or ends in `.yml`, else a name in the next `deployments/sites/` at or above `start`.
+        start: folder from which to look upwards.
+
+    Raises:
+        UsageError: no site has this name; lists those there are.
+    """
+    if "/" in name or name.endswith((".yml", ".yaml")):
+        return Path(name)
+    folder = next((above / SITES for above in [start, *start.parents] if (above / SITES).is_dir()), None)
+    if folder is not None and (folder / f"{name}.yml").is_file():
+        return folder / f"{name}.yml"
+    known = sorted(path.stem for path in folder.glob("*.yml")) if folder else []
+    raise UsageError(
+        f"there is no site '{name}'.",
+        seen=f"no {name}.yml in {shown(folder)}" if folder else f"no folder {SITES} in or above {shown(start)}",
+        expected=f"one of {', '.join(known)}, or the path of a site file" if known else "the path of a site file",
+        do=closest(name, known) or "write --site path/to/site.yml",
+    )
+
+
+def read_site(path: Path) -> Site:
+    """Reads a site file.
+
+    Raises:
+        UserInputError: the file is no YAML, or something in it is wrong; the message has the path to the field.
+    """
+    text = read_text(path, WHAT)
+    document = parse_mapping(text, path, WHAT)
+    if not _is_right(text):
+        raise next(faults_of_site(document, path))
+    deployments = document["deployments"]
+    return Site(
+        path=path,
+        title=" ".join(document["title"].split()),
+        text=text,
+        roles=_places(document, "roles"),
+        inputs=_places(document, "inputs"),
+        may_hold=document.get("mayHold") or {},
+        transfers=document.get("transfers") or {},
+        prices=read_prices(path.stem, document.get("prices")),
+        deployments=deployments,
+        entries=_entries(text, path),
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _is_right(text: str) -> bool:
+    """Whether nothing is wrong in a site file: a repository binds many workflows to the same few."""
+    return next(faults_of_site(parse_mapping(text, Path(), WHAT), Path()), None) is None
+
+
+def faults_of_site(document: Mapping[str, Any], path: Path) -> Iterator[FieldFault]:
+    """All that is wrong in a site file; with a fault of its schema, nothing that would follow from it."""
+    of_schema = list(faults(document, schema(), path, ()))
+    yield from of_schema
+    if of_schema:
+        return
+    deployments = document["deployments"]
+    yield from faults_of_deployments(deployments, path)
+    yield from faults(document.get("transfers") or {}, _schema_of_transfers(), path, ("transfers",))
+    named: list[FieldPath] = [("mayHold", name) for name in document.get("mayHold") or {}]
+    named += [("prices", "deployments", name) for name in (document.get("prices") or {}).get("deployments", {})]
+    for field_path in named:
+        if (name := str(field_path[-1])) not in deployments:
+            yield as_fault(path, field_path, unknown("deployment", name, deployments))
+    misplaced = False
+    for section in ("roles", "inputs"):
+        for name, place in _places(document, section).items():
+            fault = fault_of_place(place, deployments)
+            if fault is not None:
+                misplaced = True
+                yield as_fault(path, (section, name, fault.key) if fault.key else (section, name), fault)
+    if not misplaced and (of_gate := _fault_of_gate(path, _places(document, "roles"))):
+        yield of_gate
+
+
+def _places(document: Mapping[str, Any], section: str) -> dict[str, Place]:
+    return {name: Place(**place) for name, place in (document.get(section) or {}).items()}
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a site file."""
+    document: dict[str, Any] = json.loads(files("medweave").joinpath("site.schema.json").read_text("utf-8"))
+    return document
+
+
+def _schema_of_transfers() -> dict[str, Any]:
+    """Settings of the data manager, without the data rules, which `bind` makes."""
+    text = files("medweave_connectors").joinpath("engine", "data", "schema.json").read_text("utf-8")
+    document: dict[str, Any] = json.loads(text)
+    del document["properties"]["dataRules"]
+    return document
+
+
+def fault_of_place(place: Place, deployments: Mapping[str, Mapping[str, Any]]) -> PlaceFault | None:
+    """What is wrong with a place at a site that has these deployments; None if nothing is."""
+    if place.deployment not in deployments:
+        return unknown("deployment", place.deployment, deployments)
+    deployment = deployments[place.deployment]
+    services = deployment["config"].get("services", {})
+    services = services if isinstance(services, Mapping) else {}  # told with the deployment
+    if place.service is not None and not services and deployment["type"] in WITHOUT_SERVICES:
+        return PlaceFault(
+            key="service",
+            what=f"deployment '{place.deployment}' has no services.",
+            seen=f"'{place.service}'",
+            expected=f"no service: {deployment['type']} has none",
+            do="take the service away",
+        )
+    if services and place.service is None:
+        return PlaceFault(
+            key=None,
+            what=f"deployment '{place.deployment}' has services, and none is chosen.",
+            seen="no service",
+            expected=f"a service: one of {', '.join(services)}",
+            do="choose one",
+        )
+    if services and place.service not in services:
+        return unknown("service", str(place.service), services, inside=f" in deployment '{place.deployment}'")
+    if place.locations > 1 and deployment["type"] == "medweave.local":
+        return PlaceFault(
+            key="locations",
+            what="this machine is one location.",
+            seen=str(place.locations),
+            expected="1",
+            do="choose a deployment with several nodes or pods, or one location",
+        )
+    return None
+
+
+def role_names() -> list[str]:
+    """The roles that a site file may place."""
+    return list(schema()["properties"]["roles"]["properties"])
+
+
+def with_role(site: Site, text: str) -> Site:
+    """The site with another place for one role.
+
+    Args:
+        text: `ROLE=DEPLOYMENT[/SERVICE][:LOCATIONS]`, as on the command line.
+
+    Raises:
+        UsageError: it has another form, or no such place exists.
+    """
+    found = ROLE_OPTION.fullmatch(text)
+    roles = role_names()
+    if found is None or found["role"] not in roles:
+        raise UsageError(
+            f"--role {text}: this says no role and place.",
+            seen=text,
+            expected=f"ROLE=DEPLOYMENT[/SERVICE][:LOCATIONS] with a role out of {', '.join(roles)}",
+            do=closest(found["role"], roles) if found else "write for example --role train=hpc/gpu:2",
+        )
+    place = Place(deployment=found["deployment"], service=found["service"], locations=int(found["locations"] or 1))
+    fault = fault_of_place(place, site.deployments)
+    if fault is not None:
+        raise UsageError(f"--role {text}: {fault.what}", seen=fault.seen, expected=fault.expected, do=fault.do)
+    role = found["role"]
+    changed = dataclasses.replace(site, roles={**site.roles, role: place}, options={**site.options, role: text})
+    of_gate = _fault_of_gate(changed.path, changed.roles)
+    if of_gate is not None:
+        raise of_gate
+    return changed
+
+
+def _fault_of_gate(path: Path, roles: Mapping[str, Place]) -> FieldFault | None:
+    gate, segment = roles.get("gate"), roles.get("segment")
+    if not gate or not segment or (gate.deployment, gate.service) == (segment.deployment, segment.service):
+        return None
+    here, there = (f"{place.deployment}/{place.service or '-'}" for place in (gate, segment))
+    return fault_at(
+        path, OF_GATE, "gate would measure on other machines than segment runs on.",
+        seen=f"gate on {here}, segment on {there}", expected="the same deployment and service for both",
+        do="give gate the place of segment",
+    )  # fmt: skip
+
+
+def _entries(text: str, path: Path) -> Sequence[Entry]:
+    try:
+        return entries(text, "deployments")
+    except ValueError as error:
+        raise fault_at(
+            path, ("deployments",), "the deployments cannot be copied word for word.", seen="`deployments: {…}` on one line",
+            expected="each deployment on lines of its own, below `deployments:`", do="write one below the other",
+        ) from error  # fmt: skip

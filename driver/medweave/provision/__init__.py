@@ -1,0 +1,1 @@
+"""Worker environments at sites: wheels and installation."""

@@ -1,0 +1,317 @@
+"""`medweave provision --site SITE`: the virtual environments that a site file names, made there from wheels of this machine."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import hashlib
+import json
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from medweave.project.sites import find_site, read_site
+from medweave.provision.site_session import SiteSession
+from medweave.provision.wheels import Python, Wheel, build, checkout, closure, fits, read_wheel
+from medweave.provision.workers import Worker, workers_of
+from medweave_connectors.jobs.worker_environment import WorkerEnvironment
+from medweave_core.documents.line_numbers import shown
+from medweave_core.errors import StepError, StorageError, TryAgainError, UserInputError
+from medweave_core.untrusted_text import load_json, plain
+
+DESCRIPTION = (
+    "Makes the virtual environments that a site file names (environment.virtualEnvironment), with what the roles need that run\n"
+    "there. The wheels are downloaded here, with the hashes of constraints.txt, for the site's Python and machine, copied over\n"
+    "the site's own medweave.ssh deployment, and installed there without a network. Needs at the site: Python 3.11 or newer\n"
+    "with venv, and room for about five times the wheels (segment: 131 MB of wheels, train: several GB).\n"
+    "A call that finds everything current sends nothing. Jobs that run keep the environment that they were started in."
+)
+PYTHONS = ("python3", "python3.13", "python3.12", "python3.11")
+PROBE = """
+import importlib.util, json, os, platform, sys
+markers = {
+    "implementation_name": sys.implementation.name,
+    "implementation_version": "%d.%d.%d" % sys.version_info[:3],
+    "os_name": os.name,
+    "platform_machine": platform.machine(),
+    "platform_python_implementation": platform.python_implementation(),
+    "platform_release": platform.release(),
+    "platform_system": platform.system(),
+    "platform_version": platform.version(),
+    "python_full_version": platform.python_version(),
+    "python_version": "%d.%d" % sys.version_info[:2],
+    "sys_platform": sys.platform,
+}
+libc = platform.libc_ver()
+print(json.dumps({
+    "executable": sys.executable, "version": sys.version_info[:3], "markers": markers, "machine": platform.machine(),
+    "glibc": libc[1] if libc[0] == "glibc" else "", "has_venv": importlib.util.find_spec("ensurepip") is not None,
+}))
+"""
+TELL_S = 10.0
+FULL = ("No space left", "quota exceeded")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `medweave provision`."""
+    parser.add_argument(
+        "--site", required=True, metavar="SITE",
+        help="name of a file in deployments/sites/ at or above this folder, or the path of a site file",
+    )  # fmt: skip
+    parser.add_argument(
+        "--deployment",
+        default=None,
+        metavar="NAME",
+        help="only what this deployment's services name (default: all of them)",
+    )
+    parser.add_argument(
+        "--wheel", type=Path, default=None, metavar="FILE",
+        help="medweave's wheel (default: built from the checkout of this installation)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--constraints", type=Path, default=None, metavar="FILE",
+        help="versions and hashes of all packages (default: constraints.txt of that checkout)",
+    )  # fmt: skip
+
+
+def run(namespace: argparse.Namespace) -> int:
+    """Makes each environment, and prints where it lies."""
+    workers = workers_of(read_site(find_site(namespace.site, Path.cwd())), namespace.deployment)
+    with tempfile.TemporaryDirectory(prefix="medweave-provision-") as folder:
+        own, constraints = _sources(namespace.wheel, namespace.constraints, Path(folder))
+        for worker in workers:
+            print(provision(worker, own, constraints))
+    return 0
+
+
+def _sources(wheel: Path | None, constraints: Path | None, folder: Path) -> tuple[Wheel, Path]:
+    root = checkout()
+    missing = [f"--{name}" for name, given in (("wheel", wheel), ("constraints", constraints)) if given is None]
+    if missing and root is None:
+        raise UserInputError(
+            "this installation was not made from a checkout.", seen="medweave as an installed wheel",
+            expected=f"{' and '.join(missing)}, or `make env` in a checkout", do="name the files of the release",
+        )  # fmt: skip
+    if wheel is None:
+        assert root is not None
+        _say(f"building the wheel of {shown(root)}")
+        wheel = build(root, folder)
+    return read_wheel(wheel), constraints or (root or Path()) / "constraints.txt"
+
+
+def provision(worker: Worker, own: Wheel, constraints: Path) -> str:
+    """Makes one environment; a sentence that says what was done.
+
+    Args:
+        own: medweave's wheel.
+        constraints: file with versions and hashes of all other packages.
+
+    Raises:
+        UserInputError: something at the site or in the file has to be changed; the message names it.
+        StorageError: the disk there is full.
+        TryAgainError: the site or the package index cannot be reached.
+    """
+    with SiteSession(worker.machine, worker.config) as session:
+        site = _There(session, worker, own)
+        name = identity(own, worker.extras, constraints, site.python)
+        seen = site.does("state")
+        if seen["in_the_way"]:
+            raise UserInputError(
+                f"{worker.where}.virtualEnvironment: something else lies there.",
+                seen=f"{seen['in_the_way']} at {worker.path} on {worker.machine}",
+                expected="nothing, or an environment that `medweave provision` has made",
+                do="move it away, or name another path",
+            )
+        place = f"{worker.machine}: {worker.path}"
+        if seen["current"] == name:
+            site.verify()
+            return f"{place} is current ({name}); nothing was sent"
+        sent = 0
+        try:
+            if name not in seen["whole"]:
+                sent = site.make(name, constraints)
+            site.verify(name)
+            site.does("switch", name=name, wheels=site.wheel_names)
+        except BaseException:
+            _say(f"{worker.machine}: removing what is not complete")
+            with contextlib.suppress(StepError):
+                site.does("undo", name=name)
+            raise
+        site.verify()
+        return f"{place} is {name} with {', '.join(worker.extras) or 'no extra'}; {sent} wheels were sent"
+
+
+def identity(own: Wheel, extras: Sequence[str], constraints: Path, python: Python) -> str:
+    """The name of an environment: another one where its wheels, its Python or its machine are other ones."""
+    pinned = hashlib.sha256(constraints.read_bytes()).hexdigest()
+    parts = [own.sha256, sorted(extras), pinned, python.executable, python.version, python.machine, python.glibc]
+    return f"{own.version}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]}"
+
+
+class _There:
+    """The machine, and what is done there for one environment."""
+
+    def __init__(self, session: SiteSession, worker: Worker, own: Wheel) -> None:
+        self._session, self._worker, self._own = session, worker, own
+        self.wheel_names: list[str] = []
+        _say(f"{worker.machine}: looking for Python")
+        self.python = self._find_python()
+
+    def does(self, action: str, **arguments: Any) -> Mapping[str, Any]:
+        """An action of `on_site.py`, and what it returns."""
+        code, output = self._session.ask(self._script(action, arguments))
+        answer = _last_object(output)
+        if code or answer is None:
+            raise self._failure(action, plain(output))
+        return answer
+
+    def make(self, name: str, constraints: Path) -> int:
+        """Downloads, sends what is not there yet, and installs; the number of wheels that were sent."""
+        there = self.does("prepare")
+        with tempfile.TemporaryDirectory(prefix="medweave-wheels-") as folder:
+            wheels = closure(
+                self._own.path, self._worker.extras, self.python, constraints, Path(folder),
+                lambda text: _say(f"this machine: {text}"),
+            )  # fmt: skip
+            new = [wheel for wheel in wheels if there["wheels"].get(wheel.path.name) != wheel.sha256]
+            for number, wheel in enumerate(new, 1):
+                self._send(wheel, there["folder"], f"{number} of {len(new)}")
+            self.wheel_names = [wheel.path.name for wheel in wheels]
+            own, *others = (wheel.pinned for wheel in wheels)
+            extras = f"[{','.join(self._worker.extras)}]" if self._worker.extras else ""
+            lines = [own.replace("==", f"{extras}==", 1), *others]
+        _say(f"{self._worker.machine}: installing {len(wheels)} wheels into {self._worker.path}.provisioned/{name}")
+        code, output = self._session.work(
+            self._script("install", {"name": name, "requirements": "\n".join(lines) + "\n"}), "/"
+        )
+        if code:
+            raise self._failure("install", output, free_mib=there["free_mib"])
+        return len(new)
+
+    def verify(self, name: str = "") -> None:
+        """Starts the worker as a job does.
+
+        Args:
+            name: of an environment that is not linked yet; empty for the linked one.
+        """
+        path = f"{self._worker.path}.provisioned/{name}" if name else self._worker.path
+        environment = WorkerEnvironment(modules=self._worker.environment.modules, virtualEnvironment=path)
+        lines = (*environment.lines(where=self._worker.where), environment.started("medweave-step --version"))
+        code, output = self._session.ask("\n".join(lines))
+        if code or output.split()[-1:] != [self._own.version]:
+            raise UserInputError(
+                f"{self._worker.where}.virtualEnvironment: the worker there does not start as it should.",
+                seen=f"`medweave-step --version` in {path}: {output[-400:] or f'exit code {code}'}",
+                expected=f"medweave-step {self._own.version}", do="look at the message; log in there and try the same",
+            )  # fmt: skip
+
+    def _send(self, wheel: Wheel, folder: str, number: str) -> None:
+        size = wheel.path.stat().st_size
+        _say(f"{self._worker.machine}: sending {number}: {wheel.path.name} ({size / 1e6:.1f} MB)")
+        told = time.monotonic()
+
+        def progress(sent: int) -> None:
+            nonlocal told
+            if time.monotonic() - told > TELL_S:
+                told = time.monotonic()
+                _say(f"{self._worker.machine}: … {sent / 1e6:.0f} of {size / 1e6:.0f} MB")
+
+        try:
+            self._session.send(wheel.path, f"{folder}/{wheel.path.name}", progress)
+        except TryAgainError as error:
+            if _is_full(error.what):
+                raise self._failure("send", error.what) from error
+            raise
+
+    def _script(self, action: str, arguments: Mapping[str, Any]) -> str:
+        """Shell text that runs an action there, by the Python that was found, with its modules."""
+        program = base64.b64encode(files("medweave.provision").joinpath("on_site.py").read_bytes()).decode()
+        asked = json.dumps({"do": action, "link": self._worker.path, **arguments})
+        line = f"printf %s {program} | base64 -d | {shlex.quote(self.python.executable)} -I - {shlex.quote(asked)}"
+        return self._with_modules(line)
+
+    def _with_modules(self, line: str) -> str:
+        modules = WorkerEnvironment(modules=self._worker.environment.modules)
+        return "\n".join((*modules.lines(where=self._worker.where), modules.started(line)))
+
+    def _find_python(self) -> Python:
+        probe = f'python=$(command -v $name) && "$python" -I -c {shlex.quote(PROBE)}'
+        code, output = self._session.ask(self._with_modules(f"for name in {' '.join(PYTHONS)}; do {probe}; done; true"))
+        if code:
+            raise UserInputError(output.rpartition("medweave: ")[2])  # the modules' own words
+        return choose(output, self._own, self._worker)
+
+    def _failure(self, action: str, output: str, free_mib: int | None = None) -> StepError:
+        what = (
+            f"{self._worker.where}.virtualEnvironment: {self._worker.path} on {self._worker.machine} could not be made."
+        )
+        said = f"{action}: {' '.join(output.split())[-600:]}"
+        if _is_full(output):
+            free = "" if free_mib is None else f" ({free_mib} MiB were free before)"
+            return StorageError(
+                what, seen=f"{said}{free}", expected="room for the wheels and about three times as much for what is installed",
+                do="free some space or raise the quota there, or name a path on another file system",
+            )  # fmt: skip
+        return UserInputError(
+            what, seen=said, expected="a folder that belongs to the account, and wheels that its Python takes",
+            do="look at the message; the same call goes on with the wheels that arrived",
+        )  # fmt: skip
+
+
+def choose(output: str, own: Wheel, worker: Worker) -> Python:
+    """The first Python at a site that will do.
+
+    Args:
+        output: what `PROBE` printed, a line for each Python.
+
+    Raises:
+        UserInputError: none will do; the message says which there are.
+    """
+    pythons = [python for line in output.splitlines() if (python := _python_of(line)) is not None]
+    good = [python for python in pythons if fits(own, python)]
+    usable = [python for python in good if python.has_venv and python.glibc]
+    if usable:
+        return usable[0]
+    seen = [f"{each.executable} {'.'.join(map(str, each.version))}" for each in pythons]
+    if good:
+        why = "without venv and pip" if good[0].glibc else "on a C library that is not glibc"
+        seen = [f"{each.executable} {why}" for each in good]
+    raise UserInputError(
+        f"{worker.where}: there is no Python for the worker on {worker.machine}.",
+        seen=", ".join(dict.fromkeys(seen)) or f"no {', '.join(PYTHONS)}",
+        expected="Python 3.11 or newer with venv (Debian: python3-venv), on a Linux with glibc",
+        do=f"name the module that brings one in {worker.where.rpartition(': ')[2]}.modules",
+    )
+
+
+def _last_object(output: str) -> dict[str, Any] | None:
+    """Return the JSON object in the last line of a site's output; None for any other output."""
+    lines = output.splitlines()
+    try:
+        answer = load_json(lines[-1]) if lines else None
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+def _python_of(line: str) -> Python | None:
+    """Return the Python that a line of `PROBE` describes; None for any other line, such as a banner of the login."""
+    try:
+        values = load_json(line) if line.startswith("{") else None
+        return Python(**{**values, "version": tuple(values["version"])}) if isinstance(values, dict) else None
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _is_full(text: str) -> bool:
+    return any(words.lower() in text.lower() for words in FULL)
+
+
+def _say(text: str) -> None:
+    print(f"medweave provision: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,135 @@
+"""Which virtual environments a site file names, on which machine, and what the steps that run in them need."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from medweave.project.deployments import connector_schemas, environments, wrapped
+from medweave.project.sites import Site
+from medweave_connectors.jobs.worker_environment import WorkerEnvironment
+from medweave_core.documents.closest_match import closest
+from medweave_core.documents.line_numbers import shown, spelled
+from medweave_core.documents.streamflow_paths import resolve_paths
+from medweave_core.errors import UsageError, UserInputError
+
+MACHINE = "medweave.ssh"
+# Roles that have no extra of their own name.
+EXTRAS = {"train-distributed": "train", "bundle": "export"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """A virtual environment that the services of a site share.
+
+    Attributes:
+        environment: modules that are loaded before its Python is looked for, and its path.
+        where: place of its `environment` in the site file, the first of them.
+        machine: name of the medweave.ssh deployment through which it is reached.
+        config: settings of that deployment, with absolute paths and without variables.
+        roles: those that the site file places there.
+    """
+
+    environment: WorkerEnvironment
+    where: str
+    machine: str
+    config: Mapping[str, Any]
+    roles: tuple[str, ...]
+
+    @property
+    def path(self) -> str:
+        """Where it lies at the site, absolute or from ~/."""
+        return self.environment.virtualEnvironment
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """Extras of medweave that its roles need, in alphabetical order."""
+        return tuple(sorted({EXTRAS.get(role, role) for role in self.roles}))
+
+
+def workers_of(site: Site, deployment: str | None) -> list[Worker]:
+    """The virtual environments that a site file names, each once.
+
+    Args:
+        deployment: name of the only deployment to look at; None for all of them.
+
+    Raises:
+        UsageError: there is no such deployment, or a variable of the file has no value.
+        UserInputError: none is named, or one that cannot be reached, or in two ways that do not fit together.
+    """
+    if deployment is not None and deployment not in site.deployments:
+        raise UsageError(
+            f"--deployment {deployment}: there is no such deployment.", seen=f"'{deployment}'",
+            expected=f"one of {', '.join(site.deployments)}",
+            do=closest(deployment, list(site.deployments)) or "choose one of these",
+        )  # fmt: skip
+    found: dict[tuple[str, str], Worker] = {}
+    for name in site.deployments if deployment is None else [deployment]:
+        for worker in _workers_of(site, name):
+            key = worker.machine, worker.path
+            found[key] = _together(found[key], worker) if key in found else worker
+    if not found:
+        raise UserInputError(
+            f"{shown(site.path)}: no virtual environment is named there.",
+            seen=f"no `environment` with `virtualEnvironment` in {deployment or 'any deployment'}",
+            expected="deployments.….config.services.….environment.virtualEnvironment: a path at the site",
+            do="say there where it shall lie, such as ~/medweave/worker",
+        )
+    return list(found.values())
+
+
+def _workers_of(site: Site, name: str) -> list[Worker]:
+    named = [field for field, keys in environments(name, site.deployments[name]) if keys.get("virtualEnvironment")]
+    if not named:
+        return []
+    chain = [name]
+    while (inner := wrapped(site.deployments[chain[-1]])) is not None:
+        chain.append(inner)
+    document: dict[str, Any] = {
+        "path": str(site.path),
+        "deployments": copy.deepcopy({each: site.deployments[each] for each in chain}),
+    }
+    resolve_paths(document, site.path.parent, connector_schemas())
+    machine = document["deployments"][chain[-1]]
+    if machine["type"] != MACHINE:
+        raise UserInputError(
+            f"{shown(site.path)}: {spelled(named[0])}: this machine is not reached by ssh.",
+            seen=f"deployment '{chain[-1]}' of the type {machine['type']}", expected=f"one of the type {MACHINE}",
+            do="install the worker by hand (docs/how-to/install-a-worker.md)",
+        )  # fmt: skip
+    config = {key: value for key, value in machine["config"].items() if key != "environment"}
+    workers = []
+    for field, keys in environments(name, document["deployments"][name]):
+        if keys.get("virtualEnvironment"):
+            service = field[-2] if field[-3] == "services" else None
+            roles = [role for role, place in site.roles.items() if (place.deployment, place.service) == (name, service)]
+            workers.append(
+                Worker(
+                    environment=WorkerEnvironment(**keys),
+                    where=f"{shown(site.path)}: {spelled(field)}",
+                    machine=chain[-1],
+                    config=config,
+                    roles=tuple(roles),
+                )
+            )
+    return workers
+
+
+def _together(first: Worker, other: Worker) -> Worker:
+    if list(first.environment.modules) != list(other.environment.modules):
+        raise UserInputError(
+            f"{other.where}.modules: the same virtual environment with other modules.",
+            seen=f"{', '.join(other.environment.modules) or 'none'}, and {', '.join(first.environment.modules) or 'none'} "
+            f"in {first.where.rpartition(': ')[2]}",
+            expected="the same modules, which bring its Python, wherever one virtual environment is named",
+            do="give both the same modules, or two paths",
+        )
+    return Worker(
+        environment=first.environment,
+        where=first.where,
+        machine=first.machine,
+        config=first.config,
+        roles=tuple(dict.fromkeys((*first.roles, *other.roles))),
+    )

@@ -1,0 +1,112 @@
+"""The part of `medweave clean` that is done in clusters of pods: Jobs, pods, releases and folders of one run.
+
+The connectors do it, in a process of its own: they belong to StreamFlow, which this package does not import.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from medweave.project.deployments import connector_schemas
+from medweave_core.runlog.history import Run
+from medweave_core.documents.streamflow_bindings import targets
+from medweave_core.documents.streamflow_paths import resolve_paths
+from medweave_connectors.runlog.run_ownership import RunOwner
+from medweave_connectors.runlog.run import WORK
+from medweave_core.errors import TryAgainError
+
+CLUSTERS = ("medweave.kubernetes", "medweave.helm", "medweave.compss")
+PROGRAM = "medweave_connectors.cleanup"
+LIMIT_S = 900
+
+
+def clean_clusters(record: Run, owner: RunOwner, file: Path, document: Mapping[str, Any]) -> list[str]:
+    """Removes what a run has left in the clusters of a streamflow.yml; what was there.
+
+    Raises:
+        UsageError: a variable in the file has no value.
+        TryAgainError: something stays.
+    """
+    deployments = _deployments(record, file, document)
+    if not deployments:
+        return []
+    request = {
+        "run_id": owner.run_id,
+        "token": owner.token,
+        "pid": record.facts.get("pid"),
+        "has_folders": record.state != "completed" and (record.folder / WORK).exists(),
+        "file": str(file.absolute()),
+        "deployments": deployments,
+    }
+    answer = _ask(request)
+    stays = [f"{name}: {text}" for name, texts in answer["stays"].items() for text in texts]
+    if stays:
+        raise not_clean("\n".join(stays))
+    return [f"{name}: {', '.join(texts) or 'nothing'} removed" for name, texts in answer["removed"].items()]
+
+
+def not_clean(seen: str) -> TryAgainError:
+    """Something of the run stays somewhere."""
+    return TryAgainError(
+        "not everything is clean.",
+        seen="\n            ".join(seen.splitlines()),
+        expected="sites that can be reached, queues that let jobs go, and for a folder on a volume a pod that sees it",
+        do="look at the message, and run the same command again",
+    )
+
+
+def printed(
+    words: Sequence[str], *, limit_s: float, stdin: str | None = None, environment: Mapping[str, str] | None = None
+) -> str:
+    """What a program that cleans prints.
+
+    Raises:
+        TryAgainError: it failed.
+    """
+    ended = subprocess.run(
+        words, input=stdin, env=environment, capture_output=True, text=True, timeout=limit_s, check=False
+    )
+    if ended.returncode:
+        raise not_clean(ended.stderr.strip() or f"exit code {ended.returncode}")
+    return ended.stdout
+
+
+def _deployments(record: Run, file: Path, document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The clusters, with their settings as the connectors get them in a run."""
+    workflows = document.get("workflows") or {}
+    used = {target.get("deployment") for flow in workflows.values() for _, _, target in targets(flow)}
+    deployments = {
+        name: each
+        for name, each in (document.get("deployments") or {}).items()
+        if each["type"] in CLUSTERS and name in used
+    }
+    config = copy.deepcopy({"deployments": deployments, "workflows": workflows})
+    resolve_paths(config | {"path": str(file.absolute())}, record.folder / WORK, connector_schemas())
+    bound = [
+        target for flow in config["workflows"].values() for _, binding, target in targets(flow) if "step" in binding
+    ]
+    return [
+        {
+            "name": name,
+            "type": each["type"],
+            "config": each["config"],
+            "places": [
+                [target.get("service"), target.get("workdir") or each["workdir"]]
+                for target in bound
+                if target.get("deployment") == name
+            ],
+        }
+        for name, each in config["deployments"].items()
+    ]
+
+
+def _ask(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    told = printed([sys.executable, "-m", PROGRAM], limit_s=LIMIT_S, stdin=json.dumps(request))
+    answer: dict[str, Any] = json.loads(told)
+    return answer

@@ -1,0 +1,144 @@
+"""`streamflow run` as a child process: the same file, the same result; its run has an id that is known before it begins."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from medweave_core.runlog.history import LOG_FILE
+from medweave_core.documents.yaml_documents import read_mapping
+from medweave_core.documents.line_numbers import shown
+from medweave_connectors.runlog.run_ownership import TOKEN_VARIABLE, VARIABLE, owner_of
+from medweave_connectors.runlog.run import WORK
+from medweave_core.errors import BackendMissingError, UsageError
+
+ENGINE_LOG = "driver.log"  # in the run's scratch: its paths may tell of patients
+OURS = "medweave."
+END_S = 10.0
+ERROR = re.compile(r"[\w.]*(Error|Exception)\b")  # how the last part of a traceback begins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Child:
+    """The engine at work.
+
+    Attributes:
+        folder: of the run.
+        stdout: a file without a name, of what it prints: the CWL output object, at its end.
+    """
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+    stdout: IO[bytes]
+
+    @property
+    def log(self) -> Path:
+        """The run's event log; not there before it begins."""
+        return self.folder / LOG_FILE
+
+    @property
+    def exit_code(self) -> int | None:
+        """As a shell tells it, 128 + signal number for a death by signal; None while it runs."""
+        code = self.process.poll()
+        return 128 - code if code is not None and code < 0 else code
+
+    def signal(self, number: signal.Signals) -> None:
+        """Passes a signal on; nothing where it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    def end_at_once(self) -> None:
+        """Makes it kill its jobs on this machine, write the run's end and go; kills it where it does not."""
+        self.signal(signal.SIGINT)  # the second one kills the jobs; an INT more would be one with it
+        self.signal(signal.SIGTERM)
+        try:
+            self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def said(self, num_lines: int) -> list[str]:
+        """The last that the engine said: from its last error on, without the way through its code."""
+        try:
+            text = (self.folder / WORK / ENGINE_LOG).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return []
+        lines = text.splitlines()
+        begins = [number for number, line in enumerate(lines) if ERROR.match(line)]
+        return lines[begins[-1] :][:num_lines] if begins else lines[-num_lines:]
+
+    def printed(self) -> str:
+        """What it has printed."""
+        self.stdout.seek(0)
+        return self.stdout.read().decode(errors="replace")
+
+    def forget(self) -> None:
+        """Removes the folder of a run that never began."""
+        if not self.log.exists():
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def workflow_of(file: Path) -> str:
+    """Name of the workflow of a StreamFlow file whose runs can be followed.
+
+    Raises:
+        UserInputError: there is no such file, or it cannot be read.
+        UsageError: nothing of medweave is in it, which writes the log.
+    """
+    document = read_mapping(file, "StreamFlow file")
+    named = [(document.get("scheduling") or {}).get("scheduler") or {}, document.get("database") or {}]
+    if not any(str(each.get("type", "")).startswith(OURS) for each in named):
+        raise UsageError(
+            f"{shown(file)}: its runs write no event log, so there is nothing to follow.",
+            seen="neither medweave.scheduler nor medweave.database",
+            expected="scheduling: {scheduler: {type: medweave.scheduler, config: {}}}, as `medweave bind` writes it",
+            do=f"add that line, or start it with `streamflow run {shown(file)}`",
+        )
+    return next(iter(document.get("workflows") or {}), "run")
+
+
+def start(file: Path, folder: Path, outdir: Path) -> Child:
+    """Starts the engine of this environment, in a session of its own: Ctrl-C of the terminal reaches it only through us.
+
+    Args:
+        folder: of the run, created by `claim_folder`; its name is the run's id.
+
+    Raises:
+        BackendMissingError: the engine is not installed.
+    """
+    program = Path(sys.executable).parent / "streamflow"
+    if not program.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        raise BackendMissingError(
+            "StreamFlow is not installed.",
+            seen=f"no {program}",
+            expected="medweave installed with its extra 'driver'",
+            do="pip install 'medweave[driver]'",
+        )
+    work = folder / WORK
+    work.mkdir(mode=0o700, exist_ok=True)
+    stdout = tempfile.TemporaryFile()  # noqa: SIM115 - it is read when the process has ended
+    with (work / ENGINE_LOG).open("wb") as told:
+        process = subprocess.Popen(
+            [str(program), "run", "--quiet", "--outdir", str(outdir), str(file)],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=told,
+            env={
+                **os.environ,
+                VARIABLE: folder.name,
+                TOKEN_VARIABLE: owner_of(folder, folder.name).token,
+                "MEDWEAVE_RUNS_DIR": str(folder.parent),
+            },
+            start_new_session=True,
+        )
+    return Child(folder=folder, process=process, stdout=stdout)

@@ -1,0 +1,55 @@
+"""How times, sizes and ends are written where a run is followed, in lines and in the display alike."""
+
+from __future__ import annotations
+
+from medweave_core.runlog.run_state import Job
+from medweave_connectors.host.engine_names import HERE
+from medweave_core.exit_codes import meaning
+from medweave_core.contracts.progress import duration
+
+NO_EXIT_CODE = "no exit code"
+NOT_COMPLETE = "its outputs are not complete"
+END_WORDS = {"partial": "delivered a part", "unknown": "ended, outcome unknown"}
+UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+def size(num_bytes: int) -> str:
+    """`1.4 GiB`."""
+    for factor, unit in UNITS:
+        if num_bytes >= factor:
+            return f"{num_bytes / factor:.1f} {unit}"
+    return f"{num_bytes} bytes"
+
+
+def place(name: str) -> str:
+    """A deployment as people call it."""
+    return "this machine" if name == HERE else name
+
+
+def took(seconds: float) -> str:
+    """Like `duration`, with a decimal below ten seconds."""
+    return f"{seconds:.1f} s" if seconds < 9.95 else duration(seconds)
+
+
+def end_of(job: Job) -> str:
+    """How a job ended: `done in 3.1 s`, `FAILED after 12 s, exit code 65, bad data`."""
+    if job.reused_from:
+        return f"not done again: run {job.reused_from} did it"
+    word = {"completed": "done in", "failed": "FAILED after", "cancelled": "stopped after"}[job.state]
+    return f"{word} {took(job.seconds(0.0))}{f', {why(job)}' if job.state == 'failed' else ''}"
+
+
+def why(job: Job) -> str:
+    """Return in short how a job failed: the exit code of its command with its meaning, if that is not 0."""
+    if job.exit_code is None:
+        return NO_EXIT_CODE
+    return meaning(job.exit_code) if job.exit_code else NOT_COMPLETE
+
+
+def going(job: Job, now_s: float) -> str:
+    """What a job without an end is doing."""
+    if job.state == "waiting":
+        return job.reason
+    if job.state == "placed":
+        return "gets its inputs"
+    return job.text or f"running for {took(job.seconds(now_s))}"

@@ -1,0 +1,178 @@
+"""A run as a picture on a terminal: a row for each step and place, what is copied, the last notices. Made of the state alone."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from medweave_core.runlog.run_state import ENDED, WAITS, State, Step, steps
+from medweave.runs.follow.formatting import end_of, going, place, size, took
+from medweave_core.runlog.events import Event
+from medweave_core.contracts.progress import duration
+
+MARKS = {
+    "later": ("·", "dim"),
+    "placed": ("↓", "cyan"),
+    "waiting": ("◷", "yellow"),
+    "completed": ("✓", "green"),
+    "failed": ("✗", "bold red"),
+    "cancelled": ("■", "yellow"),
+}
+BAR_WIDTH, TIME_WIDTH = 16, 11
+NUM_NOTICES, ROWS_BESIDE = 3, 8
+REDRAW_S = 0.2
+
+
+class LivePicture:
+    """Draws on standard error until it is closed; the last picture stays."""
+
+    def __init__(self) -> None:
+        self._console = Console(file=sys.stderr, highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False)
+        self._spinner, self._said, self._drawn_s, self._ended = Spinner("dots"), "", -REDRAW_S, False
+
+    def take(self, line: str, event: Event | None, state: State) -> None:
+        """The next picture has it."""
+
+    def show(self, state: State, now_s: float) -> None:
+        """Draws, five times a second at most, and once when the run has ended."""
+        if self._ended or (0 <= now_s - self._drawn_s < REDRAW_S and state.end is None):
+            return
+        self._drawn_s, self._ended = now_s, state.end is not None
+        rows = max(self._console.height - ROWS_BESIDE, 3)
+        with contextlib.suppress(OSError):  # the terminal has gone: HUP, which ends the run, comes with that
+            self._live.start()
+            self._live.update(picture(state, now_s, self._spinner, self._said, rows), refresh=True)
+
+    def say(self, text: str) -> None:
+        """Below the picture while it is drawn, after it then."""
+        if self._live.is_started:
+            self._said = text
+        else:
+            with contextlib.suppress(OSError):
+                self._console.print(Text(text), soft_wrap=True)
+
+    def close(self) -> None:
+        """Ends the picture, and gives the cursor back."""
+        with contextlib.suppress(OSError):
+            self._live.stop()
+
+
+def picture(state: State, now_s: float, spinner: Spinner, said: str, num_rows: int) -> RenderableType:
+    """All of it.
+
+    Args:
+        now_s: since the run's start, s.
+        said: a line below it.
+        num_rows: room for steps.
+    """
+    if state.began is None:
+        return Text(said or "medweave: StreamFlow begins …", style="dim")
+    now_s = state.seconds if state.end is not None else now_s
+    parts: list[RenderableType] = [_head(state, now_s), _table(state, now_s, spinner, num_rows)]
+    parts += [_copy(*pair, state) for pair in state.copies]
+    parts += [Text.assemble(("  note ", "yellow"), (f"{who}: ", "bold"), what) for who, what in _notices(state)]
+    if said:
+        parts.append(Text(said, style="bold yellow"))
+    return Group(*parts)
+
+
+def _head(state: State, now_s: float) -> Text:
+    rows = steps(state)
+    over = sum(row.state == "completed" for row in rows)
+    return Text.assemble(
+        ("medweave ", "bold"), (state.run_id, "cyan"), f"  {over} of {len(rows)} steps done, ", (duration(now_s), "bold")
+    )  # fmt: skip
+
+
+def _table(state: State, now_s: float, spinner: Spinner, num_rows: int) -> Table:
+    """The steps that fit: those that go on, and what is nearest to them."""
+    table = Table.grid(padding=(0, 1))
+    table.add_column(width=1)
+    for _ in range(2):
+        table.add_column(no_wrap=True)
+    table.add_column(width=BAR_WIDTH)
+    table.add_column(justify="right", no_wrap=True, min_width=TIME_WIDTH)
+    table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    table.expand = True
+    rows = steps(state)
+    shown = visible(rows, num_rows)
+    for row in shown:
+        table.add_row(*_row(row, now_s, spinner, over=state.end is not None))
+    if len(shown) < len(rows):
+        table.add_row("", Text(f"and {len(rows) - len(shown)} more steps", style="dim"))
+    return table
+
+
+def visible(rows: list[Step], num_rows: int) -> list[Step]:
+    """The rows that are shown where not all fit, in their order: what goes on, failures, what comes, what is done."""
+    order = ("running", "waiting", "placed", "failed", "cancelled", "later", "completed")
+    chosen = sorted(range(len(rows)), key=lambda number: order.index(rows[number].state))[:num_rows]
+    return [rows[number] for number in sorted(chosen)]
+
+
+def _row(row: Step, now_s: float, spinner: Spinner, *, over: bool) -> tuple[RenderableType, ...]:
+    if row.state == "later":
+        told = Text("did not run" if over else "", style="dim")
+        return Text(*MARKS[row.state]), Text(row.label, style="dim"), "", "", "", told
+    mark: RenderableType = spinner if row.state == "running" else Text(*MARKS[row.state])
+    label = row.label if len(row.jobs) == 1 else f"{row.label} ×{len(row.jobs)}"
+    style = "bold" if row.state == "running" else ""
+    time = took(row.seconds(now_s))
+    return (
+        mark,
+        Text(label, style=style),
+        Text(place(row.where), style="cyan"),
+        _bar(row),
+        Text(time),
+        _text(row, now_s),
+    )
+
+
+def _bar(row: Step) -> RenderableType:
+    """How much of a job's work is done, where it tells. None for a scatter: nobody knows yet how many jobs will come."""
+    job = row.jobs[0]
+    if len(row.jobs) > 1 or job.state in ENDED or not job.total:
+        return ""
+    return ProgressBar(total=job.total, completed=job.done, width=BAR_WIDTH)
+
+
+def _text(row: Step, now_s: float) -> Text:
+    failed = [job for job in row.jobs if job.state == "failed"]
+    if len(row.jobs) == 1:
+        job = row.jobs[0]
+        style = {"failed": "red", "waiting": "yellow", "completed": "dim"}.get(job.state, "")
+        if job.state == "completed" and job.text and not job.reused_from:
+            return Text(job.text, style=style)
+        return Text(end_of(job) if job.state in ENDED else going(job, now_s), style=style)
+    counts = [("completed", "done"), ("running", "running"), ("waiting", "waiting"), ("placed", "getting their inputs")]
+    told = [f"{number} {word}" for state, word in counts if (number := row.count(state))]  # type: ignore[arg-type]
+    text = Text(", ".join(told), style="dim" if row.state == "completed" else "")
+    if failed:
+        text.append(f", {len(failed)} failed: {failed[0].label}, {end_of(failed[0])}", style="red")
+    elif current := [job for job in row.jobs if job.state in ("running", "waiting") and (job.text or job.reason)]:
+        text.append(f"; {current[0].label}: {going(current[0], now_s)}", style="dim")
+    return text
+
+
+def _copy(source: str, destination: str, state: State) -> Table:
+    copy = state.copies[source, destination]
+    line = Table.grid(padding=(0, 1))
+    words = f"{size(copy.num_bytes)} of {size(copy.total_bytes)}" if copy.total_bytes else size(copy.num_bytes)
+    line.add_row(
+        Text("⇄", style="magenta"), Text(f"{place(source)} → {place(destination)}", style="cyan"),
+        ProgressBar(total=max(copy.total_bytes, 1), completed=copy.num_bytes, width=BAR_WIDTH), Text(copy.text or words),
+    )  # fmt: skip
+    return line
+
+
+def _notices(state: State) -> list[tuple[str, str]]:
+    """The last ones; what a job waits for stands in its row."""
+    return [each for each in state.notices if not each[1].startswith(WAITS)][-NUM_NOTICES:]

@@ -1,0 +1,323 @@
+"""`medweave run`: starts `streamflow run`, and shows what its event log tells until it ends."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from medweave.placement.bind import add_place_options, bind
+from medweave.runs.clean import file_of_run
+from medweave.project.files import write_atomically
+from medweave.runs.follow.child import Child, start, workflow_of
+from medweave.runs.follow.displays import Display, Events, for_people
+from medweave_core.runlog.log_reader import FollowedLog
+from medweave.runs.follow.planned_steps import planned_steps
+from medweave_core.runlog.run_state import State
+from medweave.runs.follow.summary import Started, left, summary
+from medweave.runs.follow.watch import PAUSE_S, Watch
+from medweave.runs.follow.formatting import size
+from medweave_core.runlog.history import LOG_FILE, Run, read_run
+from medweave.cli.output import put
+from medweave.project.workflows import read_pipeline
+from medweave.runs.run_file import check_documents, check_file, check_variables
+from medweave.project.sites import find_site, read_site
+from medweave_core.documents.yaml_documents import parse_mapping
+from medweave_connectors.policy.pseudonym_home import Home
+from medweave_core.documents.line_numbers import shown
+from medweave_connectors.runlog.event_log import driver_lives
+from medweave_connectors.runlog.run_ownership import claim_folder, new_run_id
+from medweave_core.contracts import codec
+from medweave_core.errors import StepError, StorageError, UsageError, UserInputError
+from medweave_core.runlog.events import Event, step_label
+
+DEFAULT_FILE = Path("streamflow.yml")
+ENGINE_FAILED = 1  # the engine's one code for all that it refuses
+INTERRUPTED = 128 + signal.SIGINT
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+NUM_ENGINE_LINES = 15
+DESCRIPTION = (
+    "Runs a workflow by `streamflow run`, with the same file and the same result, and shows how far it is: which step is where,\n"
+    "what it does or waits for, how many jobs of a scattered step are done, what is copied. On a terminal the picture moves;\n"
+    "elsewhere, and with NO_COLOR or TERM=dumb, each change is a line. Both are on standard error, and come from the run's event\n"
+    "log (runs/<run-id>/events.jsonl) alone. Standard output gets the CWL output object, unless it is a terminal.\n\n"
+    "--resume RUN goes on after a run that failed, was cancelled or lost its driver: its file is started again in the same\n"
+    "folder of runs. What has been finished, here or at a site, is not done again while its outputs are kept, and jobs that a\n"
+    "killed driver has left under Slurm or in a cluster (`mode: job`) are taken over, not doubled.\n\n"
+    "Ctrl-C once, or TERM or HUP, ends the run's jobs and cleans up. Ctrl-C twice leaves at once, and says what is left.\n\n"
+    "exit codes: 0 all was done, 1 the run failed, 3 a part was delivered, 130 after Ctrl-C, 143 and 129 after TERM and HUP,\n"
+    "2 wrong usage, 65 nothing was done: a file is wrong or missing, or a site is not as it says, 69 StreamFlow or a library is\n"
+    "missing, 74 reading or writing failed"
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `medweave run`."""
+    add_place_options(parser, required=False)
+    parser.add_argument(
+        "--file", type=Path, default=None, metavar="FILE",
+        help="a StreamFlow file instead of WORKFLOW and --site (default, without these: streamflow.yml)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--resume", type=Path, default=None, metavar="RUN",
+        help="folder of an earlier run (runs/<run-id>) to go on from, instead of WORKFLOW and --site (--file, if its file has "
+        "another name than streamflow.yml)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--outdir",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="folder for the outputs (default: the current folder)",
+    )
+    parser.add_argument(
+        "--json", action="store_true",
+        help="print the events as they come, one JSON object a line (`medweave schema event`); the last one says how it ended",
+    )  # fmt: skip
+
+
+def run(namespace: argparse.Namespace, *, to_a_log: bool = False) -> int:
+    """Runs, shows and sums up; returns the exit code of the engine.
+
+    Args:
+        to_a_log: what is shown is written down somewhere: nothing that may tell of patients is in it.
+    """
+    if namespace.outdir.exists() and not namespace.outdir.is_dir():
+        raise UsageError(
+            f"--outdir {shown(namespace.outdir)}: this is no folder.", seen="a file", expected="a folder for the outputs",
+            do="name another",
+        )  # fmt: skip
+    file, folder, planned = _prepared(namespace, hides=to_a_log)
+    display: Display = Events() if namespace.json else for_people()
+    if namespace.resume is not None:
+        display.say(f"medweave: goes on from run {namespace.resume.name}")
+    child = start(file, folder, namespace.outdir)
+    started = Started(child.folder, namespace.file, namespace.outdir)
+    following = Following(child=child, display=display, state=State(planned=planned), started=started)
+    try:
+        with _signals(following.signals.append):
+            following.until_end()
+    finally:
+        display.close()
+        if child.exit_code is None:  # something broke in here
+            child.signal(signal.SIGTERM)
+    return _ended(following, as_json=namespace.json, to_a_log=to_a_log)
+
+
+@dataclass(slots=True, kw_only=True)
+class Following:
+    """A run that is shown.
+
+    Attributes:
+        started: what the command that goes on with it must name.
+        signals: those that this process has got, in order.
+        num_passed: how many of them were passed on.
+        left: the user did not wait for the end; what went on then.
+    """
+
+    child: Child
+    display: Display
+    state: State
+    started: Started
+    signals: list[signal.Signals] = field(default_factory=list)
+    num_passed: int = 0
+    left: list[str] | None = None
+
+    def until_end(self) -> None:
+        """Show the run until the engine has ended, or the user leaves. A display that breaks does not end the run."""
+        watch: Watch | None = Watch(log=FollowedLog(self.child.log), display=self.display, state=self.state)
+        while True:
+            over = self.child.exit_code is not None  # asked first: what it has written is read after that
+            try:
+                if watch is not None:
+                    watch.look()
+            except Exception as error:
+                watch = None
+                self.display.say(
+                    "medweave: the run is no longer shown, and continues.\n"
+                    f"  seen:     {error if isinstance(error, StepError) else type(error).__name__}\n"
+                    f"  do:       medweave attach {shown(self.child.folder)}"
+                )
+            if over or self.left is not None:
+                return
+            self._pass_signals()
+            time.sleep(PAUSE_S)
+
+    def _pass_signals(self) -> None:
+        for number in self.signals[self.num_passed :]:
+            self.num_passed += 1
+            if self.num_passed == 1:
+                self.display.say(
+                    f"medweave: {number.name}: the run is cancelled and cleaned up (again: leaves at once)"
+                )
+                self.child.signal(number)
+            elif self.left is None:
+                self.left = list(left(self.state, self.started))
+                self.child.end_at_once()
+
+
+def _prepared(namespace: argparse.Namespace, *, hides: bool) -> tuple[Path, Path, tuple[str, ...]]:
+    """The file to run, the folder of the run, and the labels of the workflow's steps."""
+    named = os.environ.get("MEDWEAVE_RUNS_DIR")
+    if namespace.resume is not None:
+        return _resumed(namespace, hides=hides)
+    if namespace.workflow is None:
+        if namespace.site is not None or namespace.job is not None or namespace.role:
+            raise UsageError(
+                "--site, --job and --role need a WORKFLOW.", expected="medweave run WORKFLOW --site SITE, or --file FILE",
+                do="name the workflow",
+            )  # fmt: skip
+        file = (namespace.file or DEFAULT_FILE).absolute()
+        folder = Path(named or file.parent / "runs").absolute() / new_run_id(workflow_of(file))
+        check_file(file, hides=hides)
+        planned = planned_steps(file)
+        claim_folder(folder)
+        return file, folder, planned
+    if namespace.file is not None or namespace.site is None:
+        raise UsageError(
+            "a WORKFLOW runs at a site; a StreamFlow file names its workflow itself.",
+            expected="medweave run WORKFLOW --site SITE, or medweave run --file FILE", do="choose one of them",
+        )  # fmt: skip
+    pipeline = read_pipeline(Path(os.path.realpath(namespace.workflow)))
+    folder = Path(named or "runs").absolute() / new_run_id(pipeline.name)
+    file = folder / DEFAULT_FILE.name
+    job, link = namespace.job, None
+    home = Home(folder.parent)
+    if job is not None:
+        link = home.link_of(str(job.resolve()), "job", what="--job")
+    text = bind(namespace.workflow, namespace.site, file, job, namespace.role, job_link=link)
+    site = read_site(find_site(namespace.site, pipeline.path.parent))
+    bound = parse_mapping(text, file, "bound file")
+    check_variables(site.path, {name: site.deployments[name] for name in bound["deployments"]})
+    check_documents(bound, file, job=job, hides=hides)
+    home.make()
+    claim_folder(folder)
+    write_atomically(file, text)
+    return file, folder, tuple(step_label(step.path) for step in pipeline.steps)
+
+
+def _resumed(namespace: argparse.Namespace, *, hides: bool) -> tuple[Path, Path, tuple[str, ...]]:
+    """The same for what goes on from an earlier run.
+
+    Raises:
+        UserInputError: there is no such run, it goes on, it did all, or the file is of another workflow.
+    """
+    if namespace.workflow is not None or namespace.site is not None or namespace.job is not None or namespace.role:
+        raise UsageError(
+            "--resume takes the workflow, site and job of the earlier run.",
+            expected="medweave run --resume runs/<run-id>", do="leave WORKFLOW, --site, --job and --role out",
+        )  # fmt: skip
+    earlier = namespace.resume.absolute()
+    record = read_run(earlier)
+    file = file_of_run(record, namespace.file).absolute()
+    check_resumable(record, workflow_of(file), shown(file))
+    check_file(file, hides=hides)
+    folder = earlier.parent / new_run_id(workflow_of(file))
+    claim_folder(folder)
+    if file.parent == earlier:  # bound for that run alone: its paths hold from the folder beside it, too
+        write_atomically(folder / file.name, file.read_text(encoding="utf-8"))
+        file = folder / file.name
+    return file, folder, planned_steps(file)
+
+
+def check_resumable(record: Run, workflow: str, file: str) -> None:
+    """Whether there is anything to go on with.
+
+    Args:
+        workflow, file: name of the workflow in the file that is to be started, and the file.
+
+    Raises:
+        UserInputError: the run goes on, it did all, or it is of another workflow.
+    """
+    seen, do = f"state {record.state}", ""
+    if driver_lives(record.folder / LOG_FILE):
+        seen = f"its driver, process {record.facts.get('pid')}, lives"
+        do = f"wait for its end, or end it: medweave cancel {record.run_id}"
+    elif record.state == "completed":
+        do = f"to run the same again, start its file: medweave run --file {file}"
+    elif record.workflow != workflow:
+        seen, do = f"workflow '{record.workflow}', and '{workflow}' in {file}", "name the run's own file with --file"
+    if do:
+        raise UserInputError(
+            f"run {record.run_id} is none to go on from.",
+            seen=seen, expected="a run of the same workflow that has not done all, and whose driver lives no more", do=do,
+        )  # fmt: skip
+
+
+@contextmanager
+def _signals(take: Callable[[signal.Signals], None]) -> Iterator[None]:
+    kept = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()  # nohup
+    before = {
+        number: signal.signal(number, lambda got, _: take(signal.Signals(got)))
+        for number in SIGNALS
+        if number not in kept
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _ended(following: Following, *, as_json: bool, to_a_log: bool) -> int:
+    """Tells the end; the exit code."""
+    child, state, say = following.child, following.state, following.display.say
+    code = INTERRUPTED if following.left is not None else child.exit_code or 0
+    if code == ENGINE_FAILED and (state.began is None or state.refused) and not following.signals:
+        code = UserInputError.exit_code
+    if as_json and state.end is None:
+        put(json.dumps(codec.to_json(_end_event(state, child.folder.name, code)), separators=(",", ":")), sys.stdout)
+    if following.left is not None:
+        lines = following.left
+    elif state.began is None:
+        said = [] if following.signals or to_a_log else child.said(NUM_ENGINE_LINES)
+        said = said or list(_disk_lines(child, code))
+        lines = [*said, f"medweave: StreamFlow ended with exit code {child.exit_code} before the run began"]
+    else:
+        printed = child.printed()
+        lines = list(summary(state, following.started, _outputs(printed), to_a_log=to_a_log))
+        if code and not state.failures() and not state.message and state.end != "cancelled" and not to_a_log:
+            lines[1:1] = [f"    {line}" for line in child.said(NUM_ENGINE_LINES) or _disk_lines(child, code)]
+        if not as_json and printed and not to_a_log and not sys.stdout.isatty():
+            put(printed.rstrip("\n"), sys.stdout)
+    for line in lines:
+        say(line)
+    child.forget()
+    return code
+
+
+def _disk_lines(child: Child, code: int) -> Iterator[str]:
+    """Yield the lines for an engine that could not write: its own messages may be lost with the disk."""
+    if code == StorageError.exit_code:
+        free = shutil.disk_usage(child.folder if child.folder.exists() else child.folder.parent).free
+        yield "a file of the run could not be written on this machine."
+        yield f"  seen:     exit code {code} of the engine; {size(free)} free on the disk of the run's folder"
+        yield "  do:       free space there, and run again: finished steps are cache hits"
+
+
+def _end_event(state: State, run_id: str, code: int) -> Event:
+    """What the log lacks where the engine did not live to write it."""
+    failed = sorted(job.name for job in state.failures())
+    now = datetime.datetime.now(datetime.UTC)
+    data = {"state": "unknown", "seconds": round(state.at(now), 3), "failed": failed, "exit_code": code}
+    return Event(
+        sequence=state.sequence + 1, time=now.isoformat(timespec="milliseconds"), run_id=run_id, type="run.ended", data=data
+    )  # fmt: skip
+
+
+def _outputs(printed: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(printed)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

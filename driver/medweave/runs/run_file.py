@@ -1,0 +1,180 @@
+"""A StreamFlow file that is to be run: what the engine would refuse is told before it starts, by line and field."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medweave.project.deployments import connector_schemas
+from medweave.project.near_files import near
+from medweave_core.documents.yaml_documents import read_mapping
+from medweave_core.documents.field_errors import FieldFault, fault_at
+from medweave_core.documents.file_locations import document_of
+from medweave_core.documents.job_values import refuse
+from medweave_core.documents.line_numbers import Where, spelled
+from medweave_core.documents.manager_settings import check_managers, check_wraps
+from medweave_core.documents.binding_names import check_named
+from medweave_core.documents.streamflow_paths import resolve_paths
+from medweave_core.documents.secondary_files import missing_secondary_files
+from medweave_core.errors import UserInputError
+
+if TYPE_CHECKING:
+    from medweave.validate.findings import Finding
+
+PLUGINS = "unito.streamflow.plugin"
+REFUSED = ("binding-structure", "binding-file", "binding-target")  # what else `medweave validate` finds, may run
+REFUSED_CWL = ("cwl-structure", "cwl-duplicate-id", "cwl-type")
+LOOK = "look at the job file: a log holds no names of inputs"
+REFUSED_EDGES = ("cwl-missing-file", "cwl-source", "cwl-cycle")
+
+
+def check_file(file: Path, *, hides: bool = False) -> None:
+    """Refuses what cannot run, with its workflow and its inputs.
+
+    Where other plug-ins are installed, whose parts are not known here, it is left to the engine.
+
+    Args:
+        hides: the refusal may be read by others: it names no file of the inputs.
+
+    Raises:
+        FieldFault: the first fault.
+        UserInputError: the same of an input, where it `hides`.
+        UsageError: a variable has no value.
+    """
+    from medweave.validate.bindings import check_bindings
+    from medweave.validate.repository import open_repository
+
+    document = read_mapping(file, "StreamFlow file")
+    if len(entry_points(group=PLUGINS)) > 1:
+        return
+    repository = open_repository([file])
+    source = repository.source(file.resolve())
+    for found in check_bindings(source, repository) if source is not None else ():
+        if found.rule in REFUSED or found.field[-1:] in (("step",), ("port",)):  # one that is not there, or bound twice
+            raise _fault_of(found)
+    config = copy.deepcopy(document) | {"path": str(file)}
+    for check in (check_managers, check_wraps, check_named):
+        check(config)
+    resolve_paths(config, Path(), connector_schemas())
+    check_documents(document, file, hides=hides)
+
+
+def check_documents(document: Mapping[str, Any], file: Path, *, job: Path | None = None, hides: bool = False) -> None:
+    """Refuses a workflow that is no CWL, and inputs that are not there or of another type.
+
+    Args:
+        document: a StreamFlow file that has passed its schema.
+        file: where it lies, or is to lie: its paths begin there.
+        job: the job file, where `settings` names a link to it.
+        hides: the refusal may be read by others: it names no file of the inputs.
+
+    Raises:
+        FieldFault: the first fault.
+        UserInputError: the same of an input, where it `hides`.
+    """
+    from medweave.validate.repository import Repository
+
+    for name, workflow in document["workflows"].items():
+        config = workflow["config"]
+        path = document_of(str(config["file"]), file.parent).resolve()
+        if not path.is_file() or workflow.get("type") != "cwl":
+            continue
+        _check_cwl(path)
+        settings = job or (file.parent / config["settings"] if config.get("settings") else None)
+        held = {str(each["port"]).lstrip("/") for each in workflow.get("bindings") or [] if "port" in each}
+        if settings is not None and settings.is_file():
+            _check_inputs(settings, path, held, hides=hides)
+        elif settings is None and (source := Repository(root=path.parent, files=[]).source(path)) is not None:
+            refuse({}, source.data, path.name, job=None, at=Where(file, ("workflows", name, "config")))
+
+
+def _check_cwl(path: Path) -> None:
+    from medweave.validate.cwl import check_document
+    from medweave.validate.edges import check_workflow
+    from medweave.validate.places import tools_of
+    from medweave.validate.repository import Repository
+    from medweave.validate.source import read
+
+    repository = Repository(root=path.parent, files=[])
+    for found in read(path)[1]:
+        if found.rule == "yaml-syntax":
+            raise _fault_of(found)
+    source = repository.source(path)
+    if source is None or "$graph" in source.data:
+        return
+    for each in (source, *tools_of(source, repository).values()):
+        for found in check_document(each):
+            is_default = found.field[-1:] == ("default",)  # of another type than its input: the engine takes it
+            if found.rule in REFUSED_CWL and found.field and not is_default:  # no field: the check's parser has tripped
+                raise _fault_of(found)
+    for found in check_workflow(source, repository) if source.data.get("class") == "Workflow" else ():
+        if found.rule in REFUSED_EDGES:
+            raise _fault_of(found)
+
+
+def _check_inputs(job: Path, workflow: Path, held: Collection[str], *, hides: bool) -> None:
+    """Args: held: inputs that lie at a site."""
+    from medweave.plan.sizes import missing_in
+    from medweave.validate.jobs import misfit
+    from medweave.validate.source import read
+    from medweave_core.documents.cwl_types import named
+
+    read_both = read(job)[0][:1] + read(workflow)[0][:1]
+    if len(read_both) < 2 or not isinstance(read_both[0].data, Mapping):
+        return  # one is empty or no YAML, which is told where it is read
+    source, described = read_both
+    if (found := None if "$graph" in described.data else misfit(source, described)) is not None:
+        raise _without_values(found) if hides else _fault_of(found)
+    values = {name: source.data[name] for name in named(described.data.get("inputs")) if name in source.data}
+    for field, path in missing_in({name: values[name] for name in values if name not in held}, job.resolve().parent):
+        if hides:
+            raise UserInputError(
+                f"the input '{field[0]}' of the job file: {spelled(field)}: there is no such file or folder.",
+                do=LOOK,
+            )
+        raise fault_at(
+            job, field, "there is no such file or folder.", seen=str(path), expected="a path from the folder of this file",
+            do=near(path)[1] or "correct the path, or make it first",
+        )  # fmt: skip
+    for name, declared in named(described.data.get("inputs")).items():
+        if name in values and name not in held:
+            _check_secondary(job, name, values[name], declared, hides=hides)
+
+
+def _check_secondary(job: Path, name: str, value: Any, declared: Any, *, hides: bool) -> None:
+    """Refuse an input without a secondary file that it must have. Args: declared: the input in its workflow."""
+    for field, pattern, path in missing_secondary_files(value, declared, job.resolve().parent, (name,)):
+        what, expected = (
+            "a file that must be next to this one is missing.",
+            f"a secondary file of the pattern '{pattern}'",
+        )
+        if hides:
+            raise UserInputError(
+                f"the input '{name}' of the job file: {spelled(field)}: {what}", expected=expected, do=LOOK
+            )
+        raise fault_at(
+            job, field, what, seen=f"no file '{path.name}'", expected=expected, do="put it into the same folder"
+        )
+
+
+def _without_values(found: Finding) -> UserInputError:
+    return UserInputError(
+        f"the job file, line {found.line}: {spelled(found.field)}{': ' if found.field else ''}{found.what}",
+        expected=found.expected, do=LOOK,
+    )  # fmt: skip
+
+
+def _fault_of(found: Finding) -> FieldFault:
+    return fault_at(found.file, found.field, found.what, seen=found.seen, expected=found.expected, do=found.fix)
+
+
+def check_variables(site: Path, deployments: Mapping[str, Any]) -> None:
+    """The same of what a site file leaves to the environment, of the deployments that a run uses.
+
+    Raises:
+        UsageError: a variable has no value.
+    """
+    resolve_paths({"path": str(site), "deployments": copy.deepcopy(dict(deployments))}, Path(), connector_schemas())

@@ -1,0 +1,1 @@
+"""Cohorts: discovery, labels, ground truth, prepared cases."""

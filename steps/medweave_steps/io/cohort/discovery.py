@@ -1,0 +1,399 @@
+"""What a folder holds: DICOM series grouped by SeriesInstanceUID, or NIfTI volumes, and what is left aside and why."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from medweave_core.contracts.cohort import Finding
+from medweave_steps.io.cohort.findings import first_of, notice, refuse
+from medweave_steps.io.cohort.patients import Issuers, issuers_by_patient_id, without_absent_issuers
+from medweave_steps.io.dicom.duplicates import find_same_uids
+from medweave_steps.io.dicom.frames import has_colors, is_slice
+from medweave_steps.io.dicom.header import (
+    CT_IMAGE,
+    ENHANCED_CT,
+    SECONDARY_CAPTURE,
+    SEGMENTATION,
+    DicomFile,
+    Plane,
+    read_file,
+)
+from medweave_steps.io.dicom.series import SeriesName
+from medweave_steps.io.dicom.uids import ImageUids
+
+_DICOM_SUFFIXES = (".dcm", ".dicom", ".ima")
+_IMAGE_MODALITIES = (
+    "MR",
+    "PT",
+    "NM",
+    "CR",
+    "DX",
+    "MG",
+    "US",
+    "XA",
+    "RF",
+    "IVUS",
+    "OPT",
+    "SM",
+    "ES",
+    "XC",
+    "RTIMAGE",
+    "CT",
+)
+
+
+def case_id_of_series(series_uid: str) -> str:
+    """Case id of a DICOM series: `case-` and 8 hex digits of the SHA-256 of its SeriesInstanceUID."""
+    return f"case-{hashlib.sha256(_encoded(series_uid)).hexdigest()[:8]}"
+
+
+def case_id_of_path(relative_path: str) -> str:
+    """Case id of a NIfTI volume: `case-` and 8 hex digits of the SHA-256 of its path in the cohort."""
+    return case_id_of_series(relative_path)
+
+
+def patient_key_of(identity: str) -> str:
+    """Digest that stands for a patient, 16 hex digits."""
+    return hashlib.sha256(_encoded(identity)).hexdigest()[:16]
+
+
+def _encoded(text: str) -> bytes:
+    """Return text as UTF-8; bytes of a file name that are not UTF-8 stay as they are on the disk."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+@dataclass(slots=True, kw_only=True)
+class FoundSeries:
+    """The CT images of one SeriesInstanceUID, not yet judged.
+
+    Attributes:
+        files: headers in the order of discovery.
+        planes: slices of the scan.
+        masks: segmentations drawn on it.
+        issuers: issuers of each PatientID in the whole cohort.
+    """
+
+    series_uid: str
+    name: SeriesName
+    files: list[DicomFile] = field(default_factory=list)
+    planes: list[Plane] = field(default_factory=list)
+    masks: list[DicomFile] = field(default_factory=list)
+    issuers: Issuers = field(default_factory=dict)
+
+    @property
+    def uids(self) -> list[ImageUids]:
+        """Return the identifiers of each file that holds slices of the scan."""
+        frames = {plane.file: plane.frame_of_reference for plane in self.planes}
+        return [
+            ImageUids(
+                study=file.study_uid,
+                series=file.series_uid,
+                instance=file.sop_instance_uid,
+                frame_of_reference=frames[file.file],
+            )
+            for file in self.files
+            if file.file in frames
+        ]
+
+    @property
+    def defective(self) -> list[DicomFile]:
+        """Images and segmentations with a defect; pictures that are no slices are left out."""
+        slices = [file for file in self.files if not file.planes or any(map(is_scan_plane, file.planes))]
+        return [file for file in (*slices, *self.masks) if file.defect is not None]
+
+    @property
+    def patients(self) -> set[tuple[str, str]]:
+        """Return PatientID and issuer of the patients that its headers name: one in a correct series; empty if none."""
+        return without_absent_issuers((file.patient_id, file.issuer if file.patient_id else "") for file in self.files)
+
+    @property
+    def body_part(self) -> str | None:
+        """Scanned body part by the headers; None if they name none, or several."""
+        parts = {file.body_part for file in self.files if file.body_part}
+        return next(iter(parts)) if len(parts) == 1 else None
+
+
+@dataclass(slots=True, kw_only=True)
+class FoundDicom:
+    """The DICOM part of a folder."""
+
+    series: list[FoundSeries] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def walk(folder: Path) -> Iterator[str]:
+    """Paths of all files below a folder, relative to it, sorted; hidden ones left out, linked folders followed once."""
+    seen: set[str] = set()
+    found = []
+    for base, folders, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(base)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths = [os.path.join(base, name) for name in files if not name.startswith(".")]  # noqa: PTH118 (many files)
+        found += [os.path.relpath(path, folder) for path in paths if os.path.isfile(path)]  # noqa: PTH113
+    yield from sorted(found)
+
+
+def is_scan_plane(plane: Plane) -> bool:
+    """True for a slice of the scan; see `dicom_frames`."""
+    return is_slice(plane.frame_type, plane.layout.samples, plane.layout.photometric)
+
+
+def _is_color_plane(plane: Plane) -> bool:
+    return has_colors(plane.layout.samples, plane.layout.photometric)
+
+
+def is_reformat(plane: Plane) -> bool:
+    """True for a slice computed from others that is not axial (sagittal, coronal): its scan is there as axial slices too."""
+    if plane.orientation is None or plane.frame_type[:1] != ("DERIVED",):
+        return False
+    normal = np.abs(np.cross(plane.orientation[:3], plane.orientation[3:]))
+    return int(np.argmax(normal)) != 2
+
+
+def discover_dicom(folder: Path, names: list[str], *, tick: Callable[[int], None] = lambda number: None) -> FoundDicom:
+    """Reads the headers of files and groups the CT images by series.
+
+    Args:
+        folder: the cohort.
+        names: paths relative to it, in the order of discovery.
+        tick: told the number of each file before it is read.
+    Returns:
+        the series in the order in which their first file was met, and notices about what was left aside.
+    """
+    found = FoundDicom()
+    others: list[DicomFile] = []
+    files: list[DicomFile] = []
+    stray = 0
+    unreadable: dict[str, list[int]] = {}
+    for number, name in enumerate(names, start=1):
+        tick(number)
+        try:
+            file = read_file(folder, name)
+        except ValueError as error:
+            unreadable.setdefault(str(error), []).append(number)
+            continue
+        if file is None:
+            if name.lower().endswith(_DICOM_SUFFIXES):
+                unreadable.setdefault("no DICOM mark at byte 128", []).append(number)
+            else:
+                stray += 1
+        elif file.sop_class in SEGMENTATION or _is_ct(file):
+            files.append(file)
+        else:
+            others.append(file)
+    found.findings += [_unreadable(numbers, len(names), reason) for reason, numbers in unreadable.items()]
+    files = _without_same_uids(folder, files, names, found.findings)
+    series: dict[str, FoundSeries] = {}
+    for file in files:
+        if file.sop_class not in SEGMENTATION:
+            _add(series, file)
+    found.series = _scans(list(series.values()), found.findings)
+    issuers = issuers_by_patient_id((file.patient_id, file.issuer) for s in found.series for file in s.files)
+    for entry in found.series:
+        entry.issuers = issuers
+    found.findings += _notice_shared_instances(found.series)
+    _attach_masks(found, [file for file in files if file.sop_class in SEGMENTATION])
+    _judge_others(found, others, {file.study_uid for s in found.series for file in s.files})
+    if stray:
+        found.findings.append(notice("other-files", f"{stray} {_files(stray)} not DICOM and left aside."))
+    return found
+
+
+def _without_same_uids(
+    folder: Path, files: list[DicomFile], names: list[str], findings: list[Finding]
+) -> list[DicomFile]:
+    """Return the files without copies, which a notice counts, and without series in which one UID has two contents."""
+    same = find_same_uids(folder, files)
+    if same.copies:
+        count = len(same.copies)
+        findings.append(
+            notice(
+                "copies",
+                f"{count} DICOM {'file is a copy' if count == 1 else 'files are copies'} of another file: left aside.",
+                seen="the same SOPInstanceUID and the same bytes",
+                do="remove the copies, so that the cohort takes less space",
+            )
+        )
+    conflicts: dict[str, list[int]] = {}
+    numbers = {name: number for number, name in enumerate(names, start=1)}
+    for file in files:
+        if file.file in same.conflicts:
+            conflicts.setdefault(file.series_uid, []).append(numbers[file.file])
+    findings += [_conflict(uid, places) for uid, places in conflicts.items()]
+    return [file for file in files if file.file not in same.copies and file.series_uid not in conflicts]
+
+
+def _conflict(series_uid: str, numbers: list[int]) -> Finding:
+    case_id = case_id_of_series(series_uid)
+    shown = first_of(numbers)
+    return refuse(
+        "same-uid",
+        f"{case_id}: two files are the same slice under one SOPInstanceUID, with different contents.",
+        seen=f"number {shown} of the files sorted by path",
+        expected="one content for each SOPInstanceUID",
+        do="find out which of the files is the original, and remove the others",
+        case_id=case_id,
+    ).finding
+
+
+def _is_ct(file: DicomFile) -> bool:
+    return (file.sop_class == CT_IMAGE or file.sop_class in ENHANCED_CT) and file.modality in ("CT", "")
+
+
+def _add(series: dict[str, FoundSeries], file: DicomFile) -> None:
+    if file.series_uid not in series:
+        name = SeriesName(case_id=case_id_of_series(file.series_uid), ordinal=0)
+        series[file.series_uid] = FoundSeries(series_uid=file.series_uid, name=name)
+    entry = series[file.series_uid]
+    entry.files.append(file)
+    entry.planes += [plane for plane in file.planes if is_scan_plane(plane)]
+
+
+def _scans(candidates: list[FoundSeries], findings: list[Finding]) -> list[FoundSeries]:
+    """Numbers the series that hold slices of a scan; a notice for pictures that are none."""
+    scans = []
+    left_out = colors = 0
+    for series in candidates:
+        colors_here = sum(_is_color_plane(plane) for file in series.files for plane in file.planes)
+        colors += colors_here
+        left_out += sum(len(file.planes) for file in series.files) - len(series.planes) - colors_here
+        if series.planes or series.defective:
+            scans.append(series)
+            series.name = SeriesName(case_id=series.name.case_id, ordinal=len(scans))
+    if left_out:
+        findings.append(notice("localizer", f"{left_out} localizer or projection {_pictures(left_out)} left aside."))
+    if colors:
+        findings.append(
+            notice(
+                "color-pictures",
+                f"{colors} CT {_pictures(colors)} in color (RGB or PALETTE COLOR): left aside, since colors are not HU.",
+                do="export the original images of the scan (MONOCHROME2, with RescaleSlope and RescaleIntercept)",
+            )
+        )
+    return scans
+
+
+def _owners(all_series: list[FoundSeries]) -> dict[str, list[FoundSeries]]:
+    """Return each SOPInstanceUID with the series that hold a file of that name."""
+    owners: dict[str, list[FoundSeries]] = {}
+    for series in all_series:
+        for uid in {file.sop_instance_uid for file in series.files} - {""}:
+            owners.setdefault(uid, []).append(series)
+    return owners
+
+
+def _notice_shared_instances(all_series: list[FoundSeries]) -> list[Finding]:
+    """Return a notice where one SOPInstanceUID names images of several series: references to it are ambiguous."""
+    shared = [owners for owners in _owners(all_series).values() if len(owners) > 1]
+    if not shared:
+        return []
+    names = sorted({str(series.name) for owners in shared for series in owners})
+    return [
+        notice(
+            "shared-instance-uid",
+            f"{len(shared)} SOPInstanceUIDs (0008,0018) name images of several series; references to them are ambiguous.",
+            seen=first_of(names, 6),
+            do="give each image its own SOPInstanceUID, or keep one of the series",
+        )
+    ]
+
+
+def _attach_masks(found: FoundDicom, masks: list[DicomFile]) -> None:
+    by_series = {series.series_uid: series for series in found.series}
+    by_image = {uid: owners[0] for uid, owners in _owners(found.series).items() if len(owners) == 1}
+    orphans = 0
+    ambiguous: set[str] = set()
+    for mask in masks:
+        targets = {uid: by_series[uid] for uid in mask.referenced_series if uid in by_series}
+        if len(targets) > 1:
+            ambiguous |= targets.keys()
+            continue
+        target = next(iter(targets.values()), None)
+        target = target or next((by_image[uid] for uid in mask.referenced_images if uid in by_image), None)
+        if target is None:
+            orphans += 1
+        else:
+            target.masks.append(mask)
+    found.findings += [_several_series(series.name) for series in found.series if series.series_uid in ambiguous]
+    found.series = [series for series in found.series if series.series_uid not in ambiguous]
+    if orphans:
+        found.findings.append(
+            notice(
+                "orphan-mask",
+                f"{orphans} DICOM {'segmentation belongs' if orphans == 1 else 'segmentations belong'} to no CT series of the "
+                "cohort: left aside.",
+                do="add the series, or remove the segmentation",
+            )
+        )
+
+
+def _several_series(name: SeriesName) -> Finding:
+    return name.refuse(
+        "ambiguous-mask",
+        "a DICOM segmentation references this series and another one of the cohort.",
+        seen="more than one SeriesInstanceUID under ReferencedSeriesSequence",
+        expected="a segmentation that references the one series on which it was drawn",
+        do="export the segmentation again, on one series, or remove it",
+    ).finding
+
+
+def _judge_others(found: FoundDicom, others: list[DicomFile], ct_studies: set[str]) -> None:
+    captures = sum(file.sop_class.startswith(SECONDARY_CAPTURE) for file in others)
+    if captures:
+        found.findings.append(notice("secondary-capture", f"{captures} secondary {_pictures(captures)} left aside."))
+    rest = [file for file in others if not file.sop_class.startswith(SECONDARY_CAPTURE)]
+    images: dict[str, list[DicomFile]] = {}
+    aside = 0
+    for file in rest:
+        if file.modality in _IMAGE_MODALITIES and file.study_uid not in ct_studies:
+            images.setdefault(file.series_uid, []).append(file)
+        else:
+            aside += 1
+    if aside:
+        found.findings.append(
+            notice(
+                "other-objects",
+                f"{aside} DICOM {_files(aside)} not CT images (other modalities, reports) and left aside.",
+            )
+        )
+    for uid, files in images.items():
+        case_id = case_id_of_series(uid)
+        found.findings.append(
+            refuse(
+                "wrong-modality",
+                f"{case_id}: a series of another modality.",
+                seen=f"modality {files[0].modality or 'unknown'}, {len(files)} {'file' if len(files) == 1 else 'files'}",
+                expected="modality CT (stored as CT Image or Enhanced CT Image)",
+                do="remove the series from the cohort, or run check with --on-error skip",
+                case_id=case_id,
+            ).finding
+        )
+
+
+def _unreadable(numbers: list[int], total: int, reason: str) -> Finding:
+    shown = first_of(numbers)
+    return refuse(
+        "unreadable-file",
+        f"{len(numbers)} of {total} files {'is' if len(numbers) == 1 else 'are'} not readable as DICOM.",
+        seen=f"{reason}: number {shown} of the files sorted by path",
+        expected="complete DICOM files with SOPClassUID and SeriesInstanceUID",
+        do="copy or export the files again, or remove them",
+    ).finding
+
+
+def _files(count: int) -> str:
+    return "file is" if count == 1 else "files are"
+
+
+def _pictures(count: int) -> str:
+    return "picture is" if count == 1 else "pictures are"

@@ -1,0 +1,64 @@
+"""The files that describe a cohort, and the volumes that they list."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from medweave_core.contracts.volume import CT_CHANNELS
+from medweave_steps.io.cohort.discovery import case_id_of_path
+from medweave_steps.io.nifti.volume import stem
+
+DATASET_FILE = "dataset.json"
+CARD_FILE = "cohort_card.json"
+DEIDENTIFIED: Final = "de-identified"  # data_class of the card of a cohort that names nobody
+SPLITS_FILE = "splits.json"
+
+_CHANNEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.+-]{0,31}")
+
+Pairs = list[tuple[str, str | None]]
+
+
+def listed_volumes(dataset: Mapping[str, Any]) -> tuple[Pairs, Pairs]:
+    """Volumes and masks of a `dataset.json` of the Medical Segmentation Decathlon: those with a mask, and those of `test`.
+
+    Raises:
+        AttributeError, KeyError, TypeError, ValueError: the lists have another form, or name a path outside of the data set.
+    """
+    training: Pairs = [(_inside(item["image"]), _inside(item["label"])) for item in dataset.get("training", [])]
+    test: Pairs = [
+        (_inside(item if isinstance(item, str) else item["image"]), None) for item in dataset.get("test", [])
+    ]
+    return training, test
+
+
+def declared_channels(dataset: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the channels that a `dataset.json` declares under `modality`, in their order; CT by default.
+
+    Raises:
+        AttributeError, TypeError, ValueError: `modality` has another form, or a name that is not a short plain word.
+    """
+    declared = dataset.get("modality", {"0": "CT"})
+    by_number = {"0": declared} if isinstance(declared, str) else dict(declared)
+    names = tuple(str(by_number[key]) for key in sorted(by_number, key=int)) or CT_CHANNELS
+    if not all(_CHANNEL_NAME.fullmatch(name) for name in names):
+        raise ValueError("a channel name that is not a short plain word")
+    return CT_CHANNELS if len(names) == 1 and names[0].upper() == "CT" else names
+
+
+def case_id_of_stem(image: str) -> str:
+    """The file's stem, since names in a public data set are public, where it can name a folder."""
+    return stem(image) if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", stem(image)) else case_id_of_path(image)
+
+
+def _inside(path: str) -> str:
+    """Return a path of dataset.json, which may begin with `./` and must not leave the cohort."""
+    relative = PurePosixPath(path)
+    if relative.is_absolute() or ".." in relative.parts:
+        raise ValueError("a path that leaves the data set")
+    if b"\0" in os.fsencode(path):  # also raises for text that no file name can have
+        raise ValueError("a path with a zero byte")
+    return relative.as_posix()

@@ -1,0 +1,365 @@
+"""Reference masks (and delivered ones) on the grid of their volume: DICOM SEG of every kind, and NIfTI label maps."""
+
+from __future__ import annotations
+
+import functools
+import io
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_core.contracts.labels import LabelMerge
+from medweave_core.contracts.volume import Grid
+from medweave_steps.io.cohort.findings import FindingError
+from medweave_steps.io.cohort.labels import LabelArray, merge_values, value_table
+from medweave_steps.io.dicom.header import NATIVE, Plane, described_segments, load_pydicom
+from medweave_steps.io.dicom.series import SIDEWAYS_TOLERANCE, SeriesName
+from medweave_steps.io.dicom.values import has_other_cause
+from medweave_steps.io.geometry import lps_to_ras
+from medweave_steps.io.nifti.volume import open_nifti
+
+SAME_PLACE_VOXELS = 0.1  # share of a voxel by which a mask may lie beside its volume: rounding in headers
+COSINE_TOLERANCE = 1e-3
+FRACTION = 0.5
+
+_P = ParamSpec("_P")
+
+
+def read_nifti_mask(path: Path, grid: Grid, name: SeriesName, merges: Sequence[LabelMerge] = ()) -> LabelArray:
+    """Return a NIfTI label map on the grid of its volume.
+
+    Args:
+        grid: of the volume, [i, j, k].
+        merges: values that count as one label.
+    Returns:
+        uint8 [i, j, k], label values after merging.
+    Raises:
+        FindingError: another shape or affine, values that are not whole numbers from 0 to 255, or a damaged file.
+    """
+    mask = open_nifti(path, name, role="mask")
+    check_same_grid(mask.grid, grid, name)
+    labels = np.empty(grid.shape, dtype=np.uint8, order="F")
+    for index, stored in enumerate(mask.planes()):
+        values = stored if (mask.slope, mask.intercept) == (1, 0) else stored * mask.slope + mask.intercept
+        with np.errstate(invalid="ignore"):  # what does not fit is found by the comparison
+            whole = values.astype(np.uint8)
+        if (whole != values).any():
+            worst = float(values[whole != values].flat[0])
+            raise name.refuse(
+                "labels-outside-declared-set",
+                "the mask holds values that are no labels.",
+                seen=f"the value {worst:g}",
+                expected="whole numbers from 0 to 255",
+                do="write the mask as label numbers (0 is background)",
+            )
+        labels[:, :, index] = merge_values(whole, merges)
+    return labels
+
+
+def check_same_grid(mask: Grid, grid: Grid, name: SeriesName) -> None:
+    """Refuses a mask whose voxels do not lie on those of its volume.
+
+    Raises:
+        FindingError: the shapes differ, or a corner lies elsewhere by more than a tenth of a voxel.
+    """
+    if mask.shape != grid.shape:
+        raise _another_grid(
+            name,
+            seen=f"a mask of {_times(mask.shape)} voxels",
+            expected=f"{_times(grid.shape)} voxels, as the volume has",
+        )
+    corners = np.asarray([[i, j, k, 1] for i in (0, 1) for j in (0, 1) for k in (0, 1)], dtype=np.float64)
+    corners[:, :3] *= np.asarray(grid.shape) - 1
+    apart = corners @ (np.asarray(mask.affine) - np.asarray(grid.affine)).T
+    worst_mm = float(np.linalg.norm(apart[:, :3], axis=1).max())
+    if worst_mm > SAME_PLACE_VOXELS * min(grid.spacing_mm):
+        raise _another_grid(
+            name,
+            seen=f"a corner of the mask {worst_mm:.2f} mm from that of the volume",
+            expected=f"less than {SAME_PLACE_VOXELS:g} voxel apart",
+        )
+
+
+def _refuses_odd_headers(read: Callable[_P, LabelArray]) -> Callable[_P, LabelArray]:
+    """Turn whatever an odd header raises, and whatever pydicom raises for it, into the error about an unreadable mask."""
+
+    @functools.wraps(read)
+    def guarded(*args: _P.args, **options: _P.kwargs) -> LabelArray:
+        try:
+            return read(*args, **options)
+        except Exception as error:
+            if has_other_cause(error):
+                raise
+            name = next(value for value in (*args, *options.values()) if isinstance(value, SeriesName))
+            raise _damaged(name, f"a header that cannot be used ({type(error).__name__})") from error
+
+    return guarded
+
+
+@_refuses_odd_headers
+def read_dicom_segmentation(
+    path: Path, slices: Sequence[Plane], grid: Grid, name: SeriesName, merges: Sequence[LabelMerge] = ()
+) -> LabelArray:
+    """Return a DICOM segmentation (BINARY, FRACTIONAL or LABELMAP) on the grid of its series.
+
+    Args:
+        slices: planes of the series in the order of the source array.
+        grid: of the series, [slice, row, column].
+        merges: segment numbers that count as one label.
+    Returns:
+        uint8 [slice, row, column]; the label is the segment number after merging; slices without a frame are 0.
+    Raises:
+        FindingError: other rows, columns, spacing, orientation or positions; images that the series lacks; a damaged file; segments
+            of different labels that overlap.
+    """
+    dataset = _read(path, name)
+    if (dataset.get("Rows"), dataset.get("Columns")) != grid.shape[1:]:
+        raise _another_grid(
+            name,
+            seen=f"a mask of {dataset.get('Rows')} x {dataset.get('Columns')} pixels",
+            expected=f"{grid.shape[1]} x {grid.shape[2]} pixels, as the series has",
+        )
+    described = {number for number, _ in described_segments(dataset)}
+    places = _frame_places(dataset, slices, grid, name, described)
+    labels, values = np.zeros(grid.shape, dtype=np.uint8), value_table(merges)
+    overlaps: dict[tuple[int, int], int] = {}
+    kind = str(dataset.get("SegmentationType", "BINARY"))
+    highest = int(dataset.get("MaximumFractionalValue") or 1)
+    num_seen = 0
+    for place, frame in zip(places, _frames(dataset, name), strict=False):
+        num_seen += 1
+        plane = labels[place.index]
+        if kind == "LABELMAP":
+            if frame.max() > 255:
+                raise _too_many_labels(name, int(frame.max()))
+            for number in np.unique(frame[frame > 0]).tolist():
+                _check_described(number, described, name)
+            _paint(plane, values[frame.astype(np.uint8)], overlaps)
+        else:
+            inside = frame >= FRACTION * highest if kind == "FRACTIONAL" else frame > 0
+            _paint(plane, inside * values[place.segment], overlaps)
+    if num_seen < len(places):
+        raise _damaged(name, f"{num_seen} of {len(places)} frames")
+    if overlaps:
+        raise _overlapping(name, overlaps, dataset)
+    return labels
+
+
+def _paint(plane: LabelArray, values: LabelArray, overlaps: dict[tuple[int, int], int]) -> None:
+    """Write the label values of one frame into its plane; count the pixels that already have another label."""
+    differing = (plane != values) & (plane > 0) & (values > 0)
+    if differing.any():
+        pairs, counts = np.unique(np.stack((plane[differing], values[differing])), axis=1, return_counts=True)
+        for (first, second), count in zip(np.sort(pairs, axis=0).T.tolist(), counts.tolist(), strict=True):
+            overlaps[first, second] = overlaps.get((first, second), 0) + count
+    np.maximum(plane, values, out=plane)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    index: int
+    segment: int
+
+
+def _read(path: Path, name: SeriesName) -> Any:
+    pydicom = load_pydicom()
+    try:
+        dataset = pydicom.dcmread(io.BytesIO(path.read_bytes()))
+        if "PixelData" not in dataset:
+            raise _damaged(name, "no pixel data")
+        dataset.get("PerFrameFunctionalGroupsSequence")
+    except Exception as error:
+        if has_other_cause(error):
+            raise
+        raise _damaged(name, type(error).__name__) from error
+    return dataset
+
+
+def _frame_places(
+    dataset: Any, slices: Sequence[Plane], grid: Grid, name: SeriesName, described: Collection[int]
+) -> list[_Place]:
+    shared = (dataset.get("SharedFunctionalGroupsSequence") or [None])[0]
+    to_index = np.linalg.inv(lps_to_ras(np.asarray(grid.affine)))  # LPS <-> RAS is its own inverse
+    keys = [(s.sop_instance_uid, s.frame if s.num_frames > 1 else 0) for s in slices]
+    # A reference to a UID that several slices have says nothing; the position of the frame must.
+    counts = Counter(keys)
+    by_image = {key: index if counts[key] == 1 else None for index, key in enumerate(keys)}
+    places = []
+    groups = dataset.get("PerFrameFunctionalGroupsSequence") or []
+    _check_orientation(shared, groups, grid, name)
+    for group in groups:
+        position = _item(group, shared, "PlanePositionSequence")
+        by_position = None if position is None else _index_of_position(position, to_index, grid, name)
+        by_reference = _index_of_reference(group, by_image, name)
+        if by_position is not None and by_reference is not None and by_position != by_reference:
+            raise _another_grid(
+                name,
+                seen="a frame that names one image and lies at the place of another",
+                expected="positions as in the images that the mask names",
+            )
+        index = by_position if by_position is not None else by_reference
+        if index is None:
+            raise _another_grid(
+                name, seen="a frame without position and without source image", expected="one of both in each frame"
+            )
+        segment = _item(group, shared, "SegmentIdentificationSequence")
+        number = 0 if segment is None else int(segment.ReferencedSegmentNumber)
+        if segment is not None:
+            _check_described(number, described, name)
+        if number > 255:
+            raise _too_many_labels(name, number)
+        places.append(_Place(index, number))
+    return places
+
+
+def _check_described(number: int, described: Collection[int], name: SeriesName) -> None:
+    """Refuse a segment that the pixels or frames of a file use and its SegmentSequence does not describe."""
+    if described and number not in described:
+        numbers = ", ".join(str(one) for one in sorted(described) if one > 0) or "the background"
+        raise _damaged(name, f"segment {number} is used; the SegmentSequence describes only {numbers}")
+
+
+def _item(group: Any, shared: Any, keyword: str) -> Any:
+    for holder in (group, shared):
+        items = None if holder is None else holder.get(keyword)
+        if items:
+            return items[0]
+    return None
+
+
+def _check_orientation(shared: Any, groups: Sequence[Any], grid: Grid, name: SeriesName) -> None:
+    affine = lps_to_ras(np.asarray(grid.affine))
+    row, column = affine[:3, 2] / grid.spacing_mm[2], affine[:3, 1] / grid.spacing_mm[1]
+    first = groups[0] if groups else shared
+    oriented = _item(first, shared, "PlaneOrientationSequence")
+    if oriented is not None:
+        cosines = np.asarray(oriented.ImageOrientationPatient, dtype=np.float64)
+        apart = float(np.abs(cosines - np.concatenate((row, column))).max())
+        if apart > COSINE_TOLERANCE:
+            raise _another_grid(
+                name,
+                seen=f"rows or columns of the mask turned against those of the series (cosines differ by {apart:.3f})",
+                expected="the orientation of the series",
+            )
+    measures = _item(first, shared, "PixelMeasuresSequence")
+    if measures is not None and measures.get("PixelSpacing") is not None:
+        spacing = np.asarray(measures.PixelSpacing, dtype=np.float64)
+        wanted = np.asarray(grid.spacing_mm[1:])
+        if (np.abs(spacing - wanted) * np.asarray(grid.shape[1:]) > SAME_PLACE_VOXELS * wanted).any():
+            raise _another_grid(
+                name,
+                seen=f"pixels of {spacing[0]:.4f} x {spacing[1]:.4f} mm",
+                expected=f"{wanted[0]:.4f} x {wanted[1]:.4f} mm, as the series has",
+            )
+
+
+def _index_of_position(item: Any, to_index: npt.NDArray[np.float64], grid: Grid, name: SeriesName) -> int:
+    position = np.asarray(item.ImagePositionPatient, dtype=np.float64)
+    index, row, column = to_index[:3, :3] @ position + to_index[:3, 3]
+    nearest = round(float(index))
+    is_beside = abs(index - nearest) > SAME_PLACE_VOXELS or max(abs(row), abs(column)) > SIDEWAYS_TOLERANCE
+    if is_beside or not 0 <= nearest < grid.shape[0]:
+        raise _another_grid(
+            name,
+            seen=f"a frame at slice {index:.2f}, row {row:.2f}, column {column:.2f} of the series' grid",
+            expected=f"a whole slice number from 0 to {grid.shape[0] - 1}, row 0, column 0",
+        )
+    return nearest
+
+
+def _index_of_reference(group: Any, by_image: dict[tuple[str, int], int | None], name: SeriesName) -> int | None:
+    for derivation in group.get("DerivationImageSequence") or ():
+        sources: Any = derivation.get("SourceImageSequence") or ()
+        if len(sources) != 1:
+            continue
+        frames = sources[0].get("ReferencedFrameNumber")
+        frame = 0 if frames is None else int(frames if isinstance(frames, int | str) else frames[0]) - 1
+        key = (str(sources[0].ReferencedSOPInstanceUID), frame)
+        if key not in by_image:
+            raise _another_grid(
+                name,
+                seen="a frame drawn on an image that the series here does not hold",
+                expected="all images that the mask names (a slice is missing, or the mask belongs to another series)",
+            )
+        return by_image[key]
+    return None
+
+
+def _frames(dataset: Any, name: SeriesName) -> Iterator[npt.NDArray[Any]]:
+    rows, columns = int(dataset.Rows), int(dataset.Columns)
+    size, bits = rows * columns, int(dataset.BitsAllocated)
+    if str(dataset.file_meta.TransferSyntaxUID) in NATIVE:
+        data = dataset.PixelData
+        for frame in range(int(dataset.get("NumberOfFrames") or 1)):
+            first, last = frame * size * bits, (frame + 1) * size * bits
+            part = np.frombuffer(data, dtype=np.uint8)[first // 8 : (last + 7) // 8]
+            if len(part) * 8 < last - first // 8 * 8:
+                return
+            if bits == 1:  # frames follow one another without filling up the byte (DICOM PS3.5, 8.1.1)
+                yield np.unpackbits(part, bitorder="little")[first % 8 :][:size].reshape(rows, columns)
+            else:
+                yield part.view(f"<u{bits // 8}").reshape(rows, columns)
+        return
+    from pydicom.pixels import iter_pixels
+
+    try:
+        yield from iter_pixels(dataset, raw=True)
+    except Exception as error:
+        raise _damaged(name, f"compressed pixels that cannot be decoded ({type(error).__name__})") from error
+
+
+def _times(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _another_grid(name: SeriesName, *, seen: str, expected: str) -> FindingError:
+    return name.refuse(
+        "mask-on-another-grid",
+        "the mask does not lie on the grid of its volume.",
+        seen=seen,
+        expected=expected,
+        do="give the mask that was drawn on this very volume, or resample it there",
+    )
+
+
+def _damaged(name: SeriesName, seen: str) -> FindingError:
+    return name.refuse(
+        "unreadable-mask",
+        "the mask cannot be read.",
+        seen=seen,
+        expected="a complete DICOM segmentation",
+        do="copy or export the mask again",
+    )
+
+
+def _overlapping(name: SeriesName, overlaps: dict[tuple[int, int], int], dataset: Any) -> FindingError:
+    names = dict(described_segments(dataset))
+    pairs = [
+        f"segments {first} ({names.get(first, 'without a label')}) and {second} ({names.get(second, 'without a label')}) "
+        f"in {count} voxels"
+        for (first, second), count in list(overlaps.items())[:4]
+    ]
+    numbers = sorted({number for pair in overlaps for number in pair})
+    return name.refuse(
+        "overlapping-segments",
+        "segments of its DICOM segmentation overlap, and a voxel can have one label only.",
+        seen="; ".join(pairs),
+        expected="segments that do not overlap, or that are merged into one label",
+        do=f"merge them with --merge-labels {','.join(map(str, numbers))}:NAME, or leave one out with "
+        f"--merge-labels 0,{numbers[-1]}:background",
+    )
+
+
+def _too_many_labels(name: SeriesName, number: int) -> FindingError:
+    return name.refuse(
+        "labels-outside-declared-set",
+        "the mask holds a segment number that is too high.",
+        seen=f"segment {number}",
+        expected="segments 1 to 255",
+        do="number the segments anew",
+    )

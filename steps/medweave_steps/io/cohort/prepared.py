@@ -1,0 +1,122 @@
+"""Folders of prepared cases, as `preprocess` writes them and every later step reads them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_core.contracts import codec
+from medweave_core.contracts.cohort import CohortIndex, PreparedCase, PreparedCohort, Split
+from medweave_core.contracts.volume import VolumeInfo
+from medweave_core.errors import UserInputError
+
+COHORT_FILE = "cohort.json"
+INDEX_FILE = "cohort_index.json"
+ARRAY_FILES = ("volume.npy", "label.npy", "lung.npy")
+
+T = TypeVar("T")
+
+
+def read_contract(cls: type[T], path: Path, *, where: str) -> T:
+    """Reads one JSON contract.
+
+    Raises:
+        UserInputError: the file is missing, is not JSON, or does not fit the contract.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserInputError(f"{where} is missing.", seen=f"no file {path.name}", expected=f"{path.name}") from error
+    except (ValueError, NotADirectoryError) as error:
+        raise UserInputError(f"{where} cannot be read.", seen=str(error), expected="a JSON document") from error
+    return codec.from_json(cls, data, where=where)
+
+
+def read_index(path: Path) -> CohortIndex:
+    """Reads `cohort_index.json`, the result of `check`."""
+    return read_contract(CohortIndex, path, where="the cohort index (cohort_index.json)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseFolder:
+    """One prepared case on disk; arrays are memory-mapped when asked for."""
+
+    case: PreparedCase
+    folder: Path
+
+    def info(self) -> VolumeInfo:
+        """Geometry and the way back to the source."""
+        return read_contract(
+            VolumeInfo, self.folder / "volume_info.json", where=f"volume_info.json of {self.case.case_id}"
+        )
+
+    def volume_CIJK(self) -> npt.NDArray[np.float32]:
+        """float32 [channel, I, J, K], HU or, for MR, standard deviations; read-only memory map."""
+        volume: npt.NDArray[np.float32] = self._array("volume.npy")
+        return volume if volume.ndim == 4 else volume[None]
+
+    def volume_IJK(self) -> npt.NDArray[np.float32]:
+        """float32 [I, J, K], HU, read-only memory map; of CT only."""
+        volume: npt.NDArray[np.float32] = self._array("volume.npy")
+        return volume
+
+    def label_IJK(self) -> npt.NDArray[np.uint8]:
+        """uint8 [I, J, K], label values; only where the case has a ground truth."""
+        label: npt.NDArray[np.uint8] = self._array("label.npy")
+        return label
+
+    def lung_IJK(self) -> npt.NDArray[np.bool_]:
+        """bool [I, J, K], lungs with their vessels and nodules filled in; of CT only."""
+        lung: npt.NDArray[np.bool_] = self._array("lung.npy")
+        return lung
+
+    def array_files(self) -> list[Path]:
+        """Those of the files of its arrays that are there."""
+        return [path for name in ARRAY_FILES if (path := self.folder / name).is_file()]
+
+    def _array(self, name: str) -> Any:
+        try:
+            return np.load(self.folder / name, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise UserInputError(
+                f"{name} of {self.case.case_id} cannot be read.",
+                seen=type(error).__name__,
+                expected="a complete array as preprocess writes it",
+                do="run preprocess again",
+            ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedFolder:
+    """A folder of prepared cases."""
+
+    cohort: PreparedCohort
+    folder: Path
+
+    def digest(self) -> str:
+        """SHA-256 of what cohort.json says of all cases; the arrays are not read."""
+        return hashlib.sha256(codec.dumps(self.cohort).encode()).hexdigest()
+
+    def cases(self, split: Split | None = None) -> list[CaseFolder]:
+        """The cases of one split, or all, in the order of the cohort file."""
+        return [
+            CaseFolder(case=case, folder=self.folder / "cases" / case.case_id)
+            for case in self.cohort.cases
+            if split in (None, case.split)
+        ]
+
+
+def open_prepared(folder: Path) -> PreparedFolder:
+    """Opens a folder that `preprocess` wrote.
+
+    Raises:
+        UserInputError: there is no cohort file in it, or it does not fit.
+    """
+    cohort = read_contract(PreparedCohort, folder / COHORT_FILE, where="the prepared cohort (cohort.json)")
+    return PreparedFolder(cohort=cohort, folder=folder)

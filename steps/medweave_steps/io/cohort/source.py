@@ -1,0 +1,265 @@
+"""How every step reads source data: one volume of a cohort, DICOM or NIfTI, as a stream of HU planes on its own grid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_core.contracts.cohort import CaseEntry
+from medweave_core.contracts.labels import Label, LabelMerge
+from medweave_core.contracts.volume import Grid
+from medweave_steps.io.cohort import ground_truth
+from medweave_steps.io.cohort.discovery import is_scan_plane
+from medweave_steps.io.cohort.findings import FindingError
+from medweave_steps.io.dicom import pixels
+from medweave_steps.io.dicom.header import Plane, read_file
+from medweave_steps.io.dicom.series import SeriesName, assemble, place_text
+from medweave_steps.io.dicom.source_headers import read_source_header
+from medweave_steps.io.digest import digest_of_plane, joined_digest, nifti_digest, update_nifti
+from medweave_steps.io.geometry import FloatArray
+from medweave_steps.io.nifti.volume import NiftiVolume, open_nifti
+
+AIR_HU = pixels.AIR_HU
+_SAME_GRID_MM = 1e-3
+
+
+class VolumeSource(Protocol):
+    """One volume of a cohort; its array is [slice, row, column] for DICOM (plane axis 0), [i, j, k] for NIfTI (plane axis 2)."""
+
+    @property
+    def entry(self) -> CaseEntry:
+        """The case in the cohort index."""
+
+    @property
+    def grid(self) -> Grid:
+        """Shape and affine of the source array."""
+
+    @property
+    def plane_axis(self) -> int:
+        """Axis along which `planes` goes."""
+
+    def planes(
+        self,
+        *,
+        num_workers: int,
+        verify: bool = False,
+        wanted: Sequence[int] | None = None,
+        padding: float | None = None,
+    ) -> Iterator[FloatArray]:
+        """HU planes along `plane_axis`, in order, float32. A few are read or decoded ahead.
+
+        Args:
+            num_workers: threads for reading, or processes for decompressing.
+            verify: after the last plane, compare the whole content with the digest that `check` took.
+            wanted: ascending indices of the planes to hand out, None for all; the others are not decoded.
+            padding: replaces padding and values that are not finite; None for air (MR: 0).
+        Raises:
+            UserInputError: a file is cut off or cannot be decoded, or holds something else than `check` saw.
+        """
+
+    def volume(self, *, num_workers: int = 1) -> FloatArray:
+        """The whole array in source order, float32, HU; of MR the first channel."""
+
+    def headers(self) -> list[Any]:
+        """DICOM datasets without pixel data in the order of the slices (one for a multi-frame file); [] for NIfTI."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DicomSource:
+    """A DICOM series; see `VolumeSource`."""
+
+    entry: CaseEntry
+    grid: Grid
+    folder: Path
+    slices: tuple[Plane, ...]
+    plane_axis: int = 0
+
+    def planes(
+        self,
+        *,
+        num_workers: int,
+        verify: bool = False,
+        wanted: Sequence[int] | None = None,
+        padding: float | None = None,
+    ) -> Iterator[FloatArray]:
+        """See `VolumeSource`."""
+        padding_hu = AIR_HU if padding is None else padding
+        name = name_of(self.entry)
+        slices = self.slices if wanted is None else [self.slices[index] for index in wanted]
+        try:
+            planes = pixels.iterate(self.folder, slices, num_workers=num_workers, padding_hu=padding_hu)
+            yield from self._verified(planes) if verify else planes
+        except pixels.PixelError as error:
+            raise pixel_refusal(name, error) from error
+
+    def _verified(self, planes: Iterator[FloatArray]) -> Iterator[FloatArray]:
+        """Hands planes on while a thread digests the files, which the system has in memory then."""
+        ranges = pixels.locate(self.folder, self.slices)
+        executor = ThreadPoolExecutor(1, thread_name_prefix="digest")
+        try:
+            # One task a plane and not one for all, so that an interrupted step does not wait for the rest.
+            parts = [executor.submit(self._digest, *pair) for pair in zip(self.slices, ranges, strict=True)]
+            yield from planes
+            _check_content(self.entry, joined_digest(self.grid, (part.result() for part in parts)))
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
+
+    def _digest(self, plane: Plane, places: pixels.Ranges) -> bytes:
+        return digest_of_plane(plane, pixels.stored_bytes(self.folder, plane, places))
+
+    def volume(self, *, num_workers: int = 1) -> FloatArray:
+        """See `VolumeSource`."""
+        volume = np.empty(self.grid.shape, dtype=np.float32)
+        for index, plane in enumerate(self.planes(num_workers=num_workers)):
+            volume[index] = plane
+        return volume
+
+    def headers(self) -> list[Any]:
+        """See `VolumeSource`."""
+        return [read_source_header(self.folder / name) for name in dict.fromkeys(s.file for s in self.slices)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NiftiSource:
+    """A NIfTI volume; see `VolumeSource`."""
+
+    entry: CaseEntry
+    grid: Grid
+    nifti: NiftiVolume
+    plane_axis: int = 2
+
+    def planes(
+        self,
+        *,
+        num_workers: int,
+        verify: bool = False,
+        wanted: Sequence[int] | None = None,
+        padding: float | None = None,
+    ) -> Iterator[FloatArray]:
+        """See `VolumeSource`, channel after channel; one thread inflates ahead, since a gzip stream has one order."""
+        digest, left = nifti_digest(self.nifti), None if wanted is None else set(wanted)
+        for index, stored in enumerate(self.nifti.planes()):
+            if verify:
+                update_nifti(digest, stored)
+            if left is None or index % self.grid.shape[2] in left:
+                yield self.nifti.to_hu(stored, padding=padding)
+        if verify:
+            _check_content(self.entry, digest.hexdigest())
+
+    def volume(self, *, num_workers: int = 1) -> FloatArray:
+        """See `VolumeSource`."""
+        volume = np.empty(self.grid.shape, dtype=np.float32, order="F")
+        for index, plane in zip(range(self.grid.shape[2]), self.planes(num_workers=num_workers), strict=False):
+            volume[:, :, index] = plane
+        return volume
+
+    def headers(self) -> list[Any]:
+        """See `VolumeSource`."""
+        return []
+
+
+def pixel_refusal(name: SeriesName, error: pixels.PixelError) -> FindingError:
+    """The error about one plane's pixels, with the case and the place of the slice."""
+    where = "a slice" if error.plane is None else place_text(error.plane)
+    what = f"{where}: {error.what}"
+    return name.refuse(error.code, what, seen=error.seen, expected=error.expected, do=error.do)
+
+
+def _check_content(entry: CaseEntry, digest: str) -> None:
+    if digest != entry.content_sha256:
+        raise _changed(name_of(entry), "other voxels under the same names")
+
+
+def name_of(entry: CaseEntry) -> SeriesName:
+    """What messages call a case."""
+    return SeriesName(case_id=entry.case_id, ordinal=entry.series_ordinal)
+
+
+def open_source(cohort: Path, entry: CaseEntry) -> VolumeSource:
+    """Opens one volume of a cohort; reads headers only.
+
+    Args:
+        cohort: the folder that `check` was given.
+        entry: one case of its index.
+    Raises:
+        UserInputError: a file is missing or no longer what `check` saw.
+    """
+    name = name_of(entry)
+    source: VolumeSource
+    try:
+        if entry.source_format == "nifti":
+            nifti = open_nifti(cohort / entry.files[0], name, channels=entry.channels)
+            source = NiftiSource(entry=entry, grid=nifti.grid, nifti=nifti)
+        else:
+            source = _open_dicom(cohort, entry, name)
+    except FileNotFoundError as error:
+        raise _changed(name, "a file of the case is missing") from error
+    seen, expected = np.asarray(source.grid.affine), np.asarray(entry.grid.affine)
+    if source.grid.shape != entry.grid.shape or np.abs(seen - expected).max() > _SAME_GRID_MM:
+        raise _changed(name, "another grid")
+    return source
+
+
+def read_ground_truth(
+    cohort: Path, entry: CaseEntry, label: Label, merges: Sequence[LabelMerge]
+) -> npt.NDArray[np.uint8] | None:
+    """Return the reference mask of a case with its values merged, or None where it has none.
+
+    Args:
+        label: the one foreground label of the cohort.
+        merges: values of the masks that count as one label, as the cohort index lists them.
+    Returns:
+        uint8 in source order, of the shape of `entry.grid`: 0 or the label's value.
+    Raises:
+        UserInputError: the mask lies on another grid, names images that the series lacks, is cut off, or holds other labels.
+    """
+    if entry.ground_truth is None:
+        return None
+    name = name_of(entry)
+    path = cohort / entry.ground_truth
+    if not path.is_file():
+        raise _changed(name, "the mask of the case is missing")
+    if entry.source_format == "nifti":
+        mask = ground_truth.read_nifti_mask(path, entry.grid, name, merges)
+    else:
+        source = open_source(cohort, entry)
+        assert isinstance(source, DicomSource)
+        mask = ground_truth.read_dicom_segmentation(path, source.slices, source.grid, name, merges)
+    if np.any((mask != label.value) & (mask != 0)):
+        values = np.unique(mask)
+        raise _changed(name, f"a mask with the values {', '.join(map(str, values[values > 0]))} after merging")
+    return mask
+
+
+def _open_dicom(cohort: Path, entry: CaseEntry, name: SeriesName) -> DicomSource:
+    planes: list[Plane] = []
+    for file in entry.files:
+        try:
+            header = read_file(cohort, file)
+        except ValueError as error:
+            raise _changed(name, "a file that cannot be read") from error
+        if header is None:
+            raise _changed(name, "a file that is not DICOM")
+        if header.defect is not None:
+            raise _changed(name, "a file with another header")
+        planes += [plane for plane in header.planes if is_scan_plane(plane)]
+    if not planes:
+        raise _changed(name, "no CT image")
+    volume = assemble(planes, name)
+    return DicomSource(entry=entry, grid=volume.grid, folder=cohort, slices=volume.planes)
+
+
+def _changed(name: SeriesName, seen: str) -> Exception:
+    return name.refuse(
+        "cohort-changed",
+        "the cohort is not the one that `check` saw.",
+        seen=seen,
+        expected="the files as listed in cohort_index.json",
+        do="run check again and use its new cohort_index.json",
+    )

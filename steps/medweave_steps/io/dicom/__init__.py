@@ -1,0 +1,1 @@
+"""DICOM images: headers, geometry, pixels and series."""

@@ -1,0 +1,288 @@
+"""The planes of one image file: their geometry, their meaning in HU, and how and where their pixels are stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from medweave_steps.io.dicom.frames import Frame, FrameCountError, frames_of
+from medweave_steps.io.dicom.values import HeaderValues
+
+EXPLICIT_BIG_ENDIAN = "1.2.840.10008.1.2.2"
+DEFLATED = "1.2.840.10008.1.2.1.99"
+NATIVE = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1", EXPLICIT_BIG_ENDIAN, DEFLATED)
+
+# Attributes that belong to one acquisition or reconstruction, each with the functional group that holds it in a
+# multi-frame object. `check` compares them along the stack.
+ACQUISITION_ATTRIBUTES = (
+    ("AcquisitionNumber", ""),
+    ("FrameAcquisitionNumber", "FrameContentSequence"),
+    ("AcquisitionTime", ""),
+    ("ContrastBolusAgent", ""),
+    ("KVP", "CTXRayDetailsSequence"),
+    ("ConvolutionKernel", "CTReconstructionSequence"),
+    ("TemporalPositionIdentifier", ""),
+    ("TemporalPositionIndex", "FrameContentSequence"),
+    ("NominalPercentageOfCardiacPhase", "CardiacSynchronizationSequence"),
+    ("StackID", "FrameContentSequence"),
+    ("MonoenergeticEnergyEquivalent", "MultienergyCTCharacteristicsSequence"),
+)
+PLANE_ATTRIBUTES = (
+    "ImageType", "ImagePositionPatient", "ImageOrientationPatient", "FrameOfReferenceUID", "SamplesPerPixel",
+    "PhotometricInterpretation", "NumberOfFrames", "Rows", "Columns", "PixelSpacing", "BitsAllocated", "BitsStored",
+    "HighBit", "PixelRepresentation", "PixelPaddingValue", "PixelPaddingRangeLimit", "RescaleIntercept", "RescaleSlope",
+    "RescaleType", "ModalityLUTSequence", "MultienergyCTAcquisition", "RealWorldValueMappingSequence",
+    "MeasurementUnitsCodeSequence", "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence",
+    *(keyword for keyword, group in ACQUISITION_ATTRIBUTES if group != "FrameContentSequence"),
+)  # fmt: skip
+
+_HOUNSFIELD_CODES = ("[hnsf'U]", "hnsf'U")  # UCUM
+_SAME_CONVERSION = 1e-6
+# Attributes whose unusable values leave the pixels or their meaning unknown. `check` judges geometry and rescaling separately.
+_NEEDED = frozenset(
+    (
+        "NumberOfFrames", "Rows", "Columns", "SamplesPerPixel", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation",
+        "PixelPaddingValue", "PixelPaddingRangeLimit", "RescaleType", "ImageType", "FrameType", "ModalityLUTSequence",
+        "RealWorldValueMappingSequence", "MeasurementUnitsCodeSequence", "SharedFunctionalGroupsSequence",
+        "PerFrameFunctionalGroupsSequence",
+    )
+)  # fmt: skip
+_MAX_BITS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PixelLayout:
+    """How stored values are laid out in a file.
+
+    Attributes:
+        high_bit: position of the highest bit of a value in its cell, from 0; the standard demands `bits_stored - 1`.
+        padding: lowest and highest stored value that means "no measurement here", or None.
+    """
+
+    transfer_syntax: str
+    rows: int
+    columns: int
+    bits_allocated: int
+    bits_stored: int
+    high_bit: int
+    signed: bool
+    samples: int
+    photometric: str
+    padding: tuple[int, int] | None
+
+    @property
+    def native(self) -> bool:
+        """True where planes are stored uncompressed at a known place."""
+        return self.transfer_syntax in NATIVE
+
+    @property
+    def plane_bytes(self) -> int:
+        """Bytes of one uncompressed plane."""
+        return self.rows * self.columns * self.samples * self.bits_allocated // 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plane:
+    """One slice of a series: a single-frame file, or one frame of a multi-frame file.
+
+    Attributes:
+        file: path relative to the cohort.
+        frame: 0-based frame in the file.
+        position_lps: center of the first voxel, mm; None where the header lacks it.
+        orientation: direction cosines of a row and of a column (LPS); None where the header lacks it.
+        pixel_spacing_mm: distance between rows, and between columns.
+        slope, intercept: stored value to HU; None where the header lacks them.
+        rescale_type: as the header has it; empty where it has none, "LUT" for a look-up table, "UNSTATED" where the
+            standard demands a type and the header has none.
+        real_world: "" without a map to real-world values, "HU" for one that agrees with slope and intercept, else why it
+            does not.
+        acquisition: values of `ACQUISITION_ATTRIBUTES`, in their order; empty texts where the header lacks them.
+        pixel_offset: byte in the file where the file's pixel data begin; None where there are none.
+        pixel_bytes: length of the file's pixel data; None where encapsulated (compressed).
+    """
+
+    file: str
+    frame: int
+    sop_instance_uid: str
+    position_lps: tuple[float, ...] | None
+    orientation: tuple[float, ...] | None
+    pixel_spacing_mm: tuple[float, ...] | None
+    frame_of_reference: str
+    slope: float | None
+    intercept: float | None
+    rescale_type: str
+    real_world: str
+    frame_type: tuple[str, ...]
+    acquisition: tuple[str, ...]
+    layout: PixelLayout
+    pixel_offset: int | None
+    pixel_bytes: int | None
+    file_bytes: int
+    num_frames: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeaderDefect:
+    """Why the pixels of a file cannot be read as slices, whatever the other files of its series hold.
+
+    Attributes:
+        code: of the finding that `check` makes of it.
+        what: the fault, as the end of a sentence about a number of files.
+        seen, expected: parts of the finding; no value of the header but numbers.
+    """
+
+    code: str
+    what: str
+    seen: str
+    expected: str
+
+
+def read_planes(
+    values: HeaderValues, name: str, syntax: str, location: tuple[int, int | None] | None, file_bytes: int
+) -> tuple[tuple[Plane, ...], HeaderDefect | None]:
+    """Return the planes of a CT image file, and what makes them unusable, if anything.
+
+    Args:
+        values: the file's header.
+        name: path relative to the cohort.
+        syntax: UID of the transfer syntax.
+        location: offset and length of the pixel data; None where the file has none.
+        file_bytes: size of the file.
+    """
+    try:
+        frames = frames_of(values)
+    except FrameCountError as error:
+        return (), frames_disagree(error)
+    layout = _layout(values, syntax)
+    offset, length = (None, None) if location is None else location
+    top = [values.text(keyword) for keyword, _ in ACQUISITION_ATTRIBUTES]
+    instance, reference = values.text("SOPInstanceUID"), values.text("FrameOfReferenceUID")
+    planes = []
+    for frame in frames:
+        slope = frame.number_of("RescaleSlope", "PixelValueTransformationSequence")
+        intercept = frame.number_of("RescaleIntercept", "PixelValueTransformationSequence")
+        planes.append(
+            Plane(
+                file=name,
+                frame=frame.number,
+                sop_instance_uid=instance,
+                position_lps=frame.position_lps,
+                orientation=frame.orientation,
+                pixel_spacing_mm=frame.pixel_spacing_mm,
+                frame_of_reference=reference,
+                slope=slope,
+                intercept=intercept,
+                rescale_type=_rescale_type(frame),
+                real_world=_real_world(frame, slope, intercept),
+                frame_type=frame.frame_type,
+                acquisition=_acquisition(frame, top),
+                layout=layout,
+                pixel_offset=offset,
+                pixel_bytes=length,
+                file_bytes=file_bytes,
+                num_frames=len(frames),
+            )
+        )
+    return tuple(planes), _defect(values, layout)
+
+
+def frames_disagree(error: FrameCountError) -> HeaderDefect:
+    """Return the defect of an object whose functional groups do not agree with its number of frames."""
+    return HeaderDefect(
+        code="frames-disagree", what="the functional groups do not agree with the number of frames", seen=str(error),
+        expected="one item of PerFrameFunctionalGroupsSequence (5200,9230) for each of NumberOfFrames (0028,0008)",
+    )  # fmt: skip
+
+
+def _defect(values: HeaderValues, layout: PixelLayout) -> HeaderDefect | None:
+    unusable = [keyword for keyword in values.unusable if keyword in _NEEDED]
+    sizes = {"Rows": layout.rows, "Columns": layout.columns, "SamplesPerPixel": layout.samples}
+    bits = {"BitsAllocated": layout.bits_allocated, "BitsStored": layout.bits_stored}
+    unusable += [f"{keyword} {number}" for keyword, number in sizes.items() if not 1 <= number < 1 << 16]
+    unusable += [f"{keyword} {number}" for keyword, number in bits.items() if not 1 <= number <= _MAX_BITS]
+    unusable += [
+        f"{keyword} absent" for keyword in ("PixelRepresentation", "BitsAllocated") if values.number(keyword) is None
+    ]
+    if values.integer("PixelRepresentation") not in (0, 1, None):
+        unusable.append("PixelRepresentation that is neither 0 nor 1")
+    if not unusable:
+        return None
+    return HeaderDefect(
+        code="unusable-header", what="attributes that the pixels depend on cannot be used",
+        seen=", ".join(dict.fromkeys(unusable)), expected="values as the DICOM standard defines them",
+    )  # fmt: skip
+
+
+def _layout(values: HeaderValues, syntax: str) -> PixelLayout:
+    signed = values.integer("PixelRepresentation") == 1
+    allocated = _or(values.integer("BitsAllocated"), 16)
+    stored = _or(values.integer("BitsStored"), allocated)
+    return PixelLayout(
+        transfer_syntax=syntax,
+        rows=_or(values.integer("Rows"), 0),
+        columns=_or(values.integer("Columns"), 0),
+        bits_allocated=allocated,
+        bits_stored=stored,
+        high_bit=_or(values.integer("HighBit"), stored - 1),
+        signed=signed,
+        samples=_or(values.integer("SamplesPerPixel"), 1),
+        photometric=values.text("PhotometricInterpretation"),
+        padding=_padding(values, signed, allocated) if 1 <= allocated <= _MAX_BITS else None,
+    )
+
+
+def _or(number: int | None, default: int) -> int:
+    return default if number is None else number
+
+
+def _padding(values: HeaderValues, signed: bool, bits: int) -> tuple[int, int] | None:
+    """Return the range of padding in the representation of the pixels: some scanners write the other signedness."""
+    first = _stored(values, "PixelPaddingValue", signed, bits)
+    if first is None:
+        return None
+    second = _stored(values, "PixelPaddingRangeLimit", signed, bits)
+    second = first if second is None else second
+    return (min(first, second), max(first, second))
+
+
+def _stored(values: HeaderValues, keyword: str, signed: bool, bits: int) -> int | None:
+    value = values.value(keyword)
+    number = int.from_bytes(value, "little") if isinstance(value, bytes) and value else values.integer(keyword)
+    if number is None:
+        return None
+    span = 1 << bits
+    if signed and number >= span // 2:
+        return number - span
+    return number + span if not signed and number < 0 else number
+
+
+def _rescale_type(frame: Frame) -> str:
+    if frame.values.items("ModalityLUTSequence"):
+        return "LUT"
+    kind = frame.text("RescaleType", "PixelValueTransformationSequence")
+    return "UNSTATED" if not kind and frame.values.text("MultienergyCTAcquisition").upper() == "YES" else kind
+
+
+def _real_world(frame: Frame, slope: float | None, intercept: float | None) -> str:
+    """Return `Plane.real_world`."""
+    values = frame.values
+    maps = frame.items("RealWorldValueMappingSequence")
+    units = [code for item in (*maps, values.dataset) for code in values.items("MeasurementUnitsCodeSequence", item)]
+    if not maps and not units:
+        return ""
+    if any(values.text("CodeValue", code) not in _HOUNSFIELD_CODES for code in units) or not units:
+        return "other measurement units than Hounsfield units"
+    for item in maps:
+        other = values.number("RealWorldValueSlope", item), values.number("RealWorldValueIntercept", item)
+        pairs = zip(other, (slope, intercept), strict=True)
+        if any(a is None or b is None or abs(a - b) > _SAME_CONVERSION * max(1, abs(b)) for a, b in pairs):
+            return "another conversion to Hounsfield units than RescaleSlope and RescaleIntercept"
+    return "HU"
+
+
+def _acquisition(frame: Frame, top: list[str]) -> tuple[str, ...]:
+    if frame.own is None and frame.shared is None:
+        return tuple(top)
+    return tuple(
+        (frame.text(keyword, group) if group else "") or default
+        for (keyword, group), default in zip(ACQUISITION_ATTRIBUTES, top, strict=True)
+    )

@@ -1,0 +1,1 @@
+"""Model folders, networks and exchange formats."""

@@ -1,0 +1,167 @@
+"""What makes a model folder a MONAI Bundle: `configs/metadata.json` and `configs/inference.json`.
+
+MONAI runs it by `python -m monai.bundle run --config_file configs/inference.json --bundle_root . --dataset_dir DIR`.
+Source: MONAI Bundle Specification 1.x, docs.monai.io/en/stable/mb_specification.html.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from medweave_core.contracts.codec import to_json
+from medweave_core.contracts.model import ModelCard
+from medweave_steps.io.model.folder import INFERENCE_FILE, METADATA_FILE
+from medweave_steps.runtime.write import write_text
+
+_LIBRARIES = {"monai_version": "monai", "pytorch_version": "torch", "numpy_version": "numpy"}
+
+
+def write_bundle_configs(folder: Path, card: ModelCard) -> None:
+    """Writes both configuration files of a model folder from its card; call it before `write_card`."""
+    for name, document in ((METADATA_FILE, metadata(card)), (INFERENCE_FILE, inference_config(card))):
+        write_text(folder / name, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def metadata(card: ModelCard) -> dict[str, Any]:
+    """`configs/metadata.json`: what the network takes and gives, in the Bundle's words."""
+    channels = 2 if _is_softmax(card) else 1
+    names = ["background", *(label.name for label in card.labels)]
+    return {
+        "version": "1.0.0",
+        "changelog": {"1.0.0": "written by medweave"},
+        **{key: _version(library) for key, library in _LIBRARIES.items()},
+        "required_packages_version": {"nibabel": _version("nibabel")},
+        "name": card.name,
+        "task": card.task,
+        "description": f"{card.task}. {card.intended_use}",
+        "authors": "see model_card.json",
+        "copyright": "see model_card.json",
+        "intended_use": card.intended_use,
+        "data_type": "dicom or nifti",
+        "labels": to_json(card.labels),
+        "network_data_format": {
+            "inputs": {
+                "image": {
+                    "type": "image",
+                    "format": "hounsfield" if card.input.window_hu else "magnitude",
+                    "modality": card.input.modality,
+                    "num_channels": card.input.channels,
+                    "spatial_shape": list(card.input.patch_shape),
+                    "dtype": "float32",
+                    "value_range": list(card.input.scaled_range),
+                    "is_patch_data": True,
+                    "channel_def": {str(i): name for i, name in enumerate(_channel_names(card))},
+                }
+            },
+            "outputs": {
+                "pred": {
+                    "type": "image",
+                    "format": "segmentation",
+                    "num_channels": channels,
+                    "spatial_shape": list(card.input.patch_shape),
+                    "dtype": "float32",
+                    "value_range": [0, 1],
+                    "is_patch_data": True,
+                    "channel_def": {str(i): name for i, name in enumerate(names[-channels:])},
+                }
+            },
+        },
+    }
+
+
+def inference_config(card: ModelCard) -> dict[str, Any]:
+    """`configs/inference.json`: preprocessing, network, sliding window and postprocessing as MONAI runs them.
+
+    It has no crop and no smallest volume: MONAI has no transforms for them, `medweave-step segment` applies them.
+    """
+    arguments = dict(card.architecture["arguments"])
+    return {
+        "bundle_root": ".",
+        "dataset_dir": "$@bundle_root + '/data'",
+        "output_dir": "$@bundle_root + '/eval'",
+        "imports": ["$import glob", "$import os"],
+        "device": "$torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')",
+        "datalist": "$sorted(glob.glob(os.path.join(@dataset_dir, '*.nii.gz')))",
+        "network_def": {"_target_": card.architecture["class"], **arguments},
+        "network": "$@network_def.to(@device)",
+        "preprocessing": {
+            "_target_": "Compose",
+            "transforms": [
+                {"_target_": "LoadImaged", "keys": "image", "image_only": True},
+                {"_target_": "EnsureChannelFirstd", "keys": "image"},
+                {"_target_": "Orientationd", "keys": "image", "axcodes": card.input.orientation},
+                {"_target_": "Spacingd", "keys": "image", "pixdim": list(card.input.spacing_mm), "mode": "bilinear"},
+                _to_network_input(card),
+                {"_target_": "EnsureTyped", "keys": "image"},
+            ],
+        },
+        "dataset": {"_target_": "Dataset", "data": "$[{'image': i} for i in @datalist]", "transform": "@preprocessing"},
+        "dataloader": {"_target_": "DataLoader", "dataset": "@dataset", "batch_size": 1, "shuffle": False},
+        "inferer": {
+            "_target_": "SlidingWindowInferer", "roi_size": list(card.input.patch_shape), "sw_batch_size": 1,
+            "overlap": card.postprocessing.overlap, "mode": "gaussian",
+        },
+        "postprocessing": {
+            "_target_": "Compose",
+            "transforms": [
+                *_to_probability(card),
+                {
+                    "_target_": "Invertd", "keys": "pred", "transform": "@preprocessing", "orig_keys": "image",
+                    "nearest_interp": False, "to_tensor": True,
+                },
+                {"_target_": "AsDiscreted", "keys": "pred", "threshold": card.postprocessing.threshold},
+                {"_target_": "SaveImaged", "keys": "pred", "output_dir": "@output_dir"},
+            ],
+        },
+        "handlers": [
+            {
+                "_target_": "CheckpointLoader", "load_path": "$@bundle_root + '/models/model.pt'",
+                "load_dict": {"model": "@network"}, "map_location": "@device",
+            },
+        ],
+        "evaluator": {
+            "_target_": "SupervisedEvaluator", "device": "@device", "val_data_loader": "@dataloader",
+            "network": "@network", "inferer": "@inferer", "postprocessing": "@postprocessing",
+            "val_handlers": "@handlers",
+        },
+        "run": ["$@evaluator.run()"],
+    }  # fmt: skip
+
+
+def _to_network_input(card: ModelCard) -> Mapping[str, Any]:
+    if card.input.window_hu is None:
+        return {"_target_": "NormalizeIntensityd", "keys": "image", "channel_wise": True}
+    low, high = card.input.window_hu
+    b_min, b_max = card.input.scaled_range
+    return {
+        "_target_": "ScaleIntensityRanged", "keys": "image",
+        "a_min": low, "a_max": high, "b_min": b_min, "b_max": b_max, "clip": True,
+    }  # fmt: skip
+
+
+def _to_probability(card: ModelCard) -> list[Mapping[str, Any]]:
+    if not _is_softmax(card):
+        return [{"_target_": "Activationsd", "keys": "pred", "sigmoid": True}]
+    return [
+        {"_target_": "Activationsd", "keys": "pred", "softmax": True},
+        {"_target_": "Lambdad", "keys": "pred", "func": "$lambda probability: probability[1:]"},
+    ]
+
+
+def _channel_names(card: ModelCard) -> tuple[str, ...]:
+    return ("image",) if card.input.window_hu else card.input.channel_names
+
+
+def _is_softmax(card: ModelCard) -> bool:
+    return str(card.architecture.get("output", "sigmoid")) == "softmax"
+
+
+def _version(library: str) -> str:
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

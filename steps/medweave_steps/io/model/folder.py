@@ -1,0 +1,182 @@
+"""Model folders: the card, the digests of the files it lists, and nothing that needs a deep-learning library."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import shutil
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from medweave_core.contracts import codec
+from medweave_core.contracts.cohort import PreparedCohort
+from medweave_core.contracts.model import ModelCard, Precision
+from medweave_core.errors import UserInputError
+from medweave_steps.io.cohort.prepared import read_contract
+from medweave_steps.io.hashing import digests_below, sha256_of_file
+from medweave_steps.runtime.write import write_text
+
+CARD_FILE = "model_card.json"
+METADATA_FILE = "configs/metadata.json"
+INFERENCE_FILE = "configs/inference.json"
+WEIGHTS_FILE = "models/model.safetensors"
+BUNDLE_WEIGHTS_FILE = "models/model.pt"
+ONNX_FILE = "models/model.onnx"
+AS_TRAINED = "precision float32: the model as train or bundle wrote it"
+
+
+def openvino_file(precision: Precision) -> str:
+    """Path of the OpenVINO IR of one precision inside a model folder."""
+    return f"models/{precision}.xml"
+
+
+def openvino_weights_file(precision: Precision) -> str:
+    """Path of the weights that belong to `openvino_file`."""
+    return f"models/{precision}.bin"
+
+
+def read_card(folder: Path, *, verify: bool = True) -> ModelCard:
+    """Reads `model_card.json` and, unless told otherwise, checks every file that it lists.
+
+    Args:
+        folder: a model folder.
+        verify: compare the SHA-256 of each listed file with the card; costs one read of the files.
+    Raises:
+        UserInputError: there is no card, it does not fit the contract, or a listed file is missing or differs.
+    """
+    card = read_contract(ModelCard, folder / CARD_FILE, where="the model card (model_card.json of the model folder)")
+    if verify:
+        verify_files(folder, card)
+    return card
+
+
+def verify_files(folder: Path, card: ModelCard) -> None:
+    """Checks that every file the card lists is in the folder, unchanged.
+
+    Raises:
+        UserInputError: a file is missing, differs from its digest, or would lie outside the folder.
+    """
+    for name, expected in card.files.items():
+        path = _inside(folder, name)
+        if not path.is_file():
+            raise UserInputError(
+                f"the model '{card.name}' is not complete.",
+                seen=f"no file {name}",
+                expected=f"{len(card.files)} files, as its model card lists them",
+                do="copy the whole model folder again, or make it again",
+            )
+        seen = sha256_of_file(path)
+        if seen != expected:
+            raise UserInputError(
+                f"a file of the model '{card.name}' was changed after its card was written.",
+                seen=f"{name} with SHA-256 {seen[:16]}…, {path.stat().st_size} bytes",
+                expected=f"SHA-256 {expected[:16]}…, as its model card says",
+                do="copy the whole model folder again, or make it again; do not edit files of a model folder",
+            )
+
+
+def listed_file(folder: Path, card: ModelCard, name: str, *, made_by: str) -> Path:
+    """The path of a file that the card must list, so that nothing without a digest is ever opened.
+
+    Args:
+        name: path inside the model folder.
+        made_by: the verb that makes it, for the error.
+    Raises:
+        UserInputError: the card does not list it.
+    """
+    if name not in card.files:
+        raise UserInputError(
+            f"the model '{card.name}' has no {name}.",
+            seen=f"a model folder with {', '.join(sorted(card.files)) or 'no file'}",
+            expected=f"{name}, listed in its model card",
+            do=f"run `medweave-step {made_by}` first and use the folder that it writes",
+        )
+    return _inside(folder, name)
+
+
+def check_cohort_fits(card: ModelCard, cohort: PreparedCohort) -> None:
+    """Refuses prepared cases that were made for another input contract.
+
+    Raises:
+        UserInputError: spacing, window or crop differ; the message gives both.
+    """
+    wanted = card.input
+    same_channels = wanted.channel_names == cohort.channels and wanted.crop == cohort.crop
+    same_spacing = all(abs(a - b) <= 1e-4 for a, b in zip(wanted.spacing_mm, cohort.spacing_mm, strict=True))
+    if same_spacing and wanted.window_hu == cohort.window_hu and same_channels:
+        return
+    raise UserInputError(
+        f"the prepared cases do not fit the model '{card.name}'.",
+        seen=f"{_shown(cohort.spacing_mm, cohort.window_hu, cohort.crop, cohort.channels)} (cohort.json)",
+        expected=f"{_shown(wanted.spacing_mm, wanted.window_hu, wanted.crop, wanted.channel_names)} (model_card.json)",
+        do="run preprocess on the cohort with the spacing, window and crop of this model card",
+    )
+
+
+def _shown(spacing_mm: object, window_hu: object, crop: str, channels: tuple[str, ...]) -> str:
+    values = f"window {window_hu} HU" if window_hu else f"contrasts {', '.join(channels)}"
+    return f"spacing {spacing_mm} mm, {values}, crop '{crop}'"
+
+
+def check_float32(card: ModelCard, cannot: str, *, expected: str = "precision float32", do: str) -> None:
+    """Refuses a model that is quantized already.
+
+    Args:
+        cannot: what is not possible with it: `be exported`.
+    Raises:
+        UserInputError: the model's precision is another.
+    """
+    if card.precision != "float32":
+        raise UserInputError(
+            f"the model '{card.name}' cannot {cannot}.",
+            seen=f"precision {card.precision} (model_card.json)",
+            expected=expected,
+            do=do,
+        )
+
+
+def write_card(folder: Path, card: ModelCard) -> ModelCard:
+    """Writes the card with the digests of all files that lie in the folder now; call it last.
+
+    Args:
+        folder: the folder being written.
+        card: the card; what it says in `files` is replaced.
+    Returns:
+        the card as written.
+    """
+    complete = dataclasses.replace(card, files=digests_below(folder, leave_out=(CARD_FILE,)))
+    write_text(folder / CARD_FILE, codec.dumps(complete))
+    return complete
+
+
+def copy_files(source: Path, card: ModelCard, target: Path, *, leave_out: Iterable[str] = ()) -> None:
+    """Copies the files that a card lists, and no other, into a folder that is being written."""
+    left_out = set(leave_out)
+    for name in card.files:
+        if name not in left_out:
+            copy = target / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(_inside(source, name), copy)
+
+
+def card_sha256(model: ModelCard | Path) -> str:
+    """Digest of a card, which through its `files` is the digest of the whole model; children name it as their parent."""
+    card = read_card(model, verify=False) if isinstance(model, Path) else model
+    return hashlib.sha256(codec.dumps(card).encode()).hexdigest()
+
+
+def model_bytes(folder: Path, precision: Precision) -> int:
+    """Size on disk of the OpenVINO IR of one precision (`.xml` and `.bin`), bytes."""
+    return sum((folder / name).stat().st_size for name in (openvino_file(precision), openvino_weights_file(precision)))
+
+
+def _inside(folder: Path, name: str) -> Path:
+    pure = PurePosixPath(name)
+    if pure.is_absolute() or ".." in pure.parts:
+        raise UserInputError(
+            "the model card lists a file outside its folder.",
+            seen=repr(name),
+            expected="paths relative to the model folder",
+            do="do not use this model; ask its maker for a sound one",
+        )
+    return folder / pure

@@ -1,0 +1,156 @@
+"""From a model card and its weights to a torch network, and back. Imports torch and MONAI inside its functions."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from medweave_core.contracts.model import ModelCard
+from medweave_core.errors import UserInputError
+from medweave_steps.io.model.folder import BUNDLE_WEIGHTS_FILE, WEIGHTS_FILE, listed_file
+from medweave_steps.runtime.imports import require
+
+# A card is data that may come from elsewhere: it may choose among MONAI's networks and ours, never name other code to run.
+_ALLOWED_CLASS = re.compile(r"(monai\.networks\.nets|medweave_steps\.networks\.distmis)\.[A-Za-z][A-Za-z0-9_]*")
+
+
+def build_network(architecture: Mapping[str, Any]) -> Any:
+    """The torch network that a card's `architecture` describes, with fresh weights, on the CPU.
+
+    Args:
+        architecture: `{"class": "monai.networks.nets.UNet", "arguments": {...}}`.
+    Returns:
+        a torch.nn.Module.
+    Raises:
+        UserInputError: the class is none of `monai.networks.nets` or `medweave_steps.networks`, or does not take these arguments.
+        BackendMissingError: torch or MONAI is not installed.
+    """
+    name, arguments = architecture.get("class"), architecture.get("arguments")
+    if not isinstance(name, str) or not _ALLOWED_CLASS.fullmatch(name) or not isinstance(arguments, Mapping):
+        raise _bad_architecture(f"class {name!r}, arguments of type {type(arguments).__name__}")
+    torch = require("torch", extra="export")
+    require("monai", extra="export")
+    module, _, word = name.rpartition(".")
+    network_class = getattr(importlib.import_module(module), word, None)
+    if not isinstance(network_class, type) or not issubclass(network_class, torch.nn.Module):
+        raise _bad_architecture(f"class {name!r}, which the installed {module.partition('.')[0]} does not have")
+    try:
+        return network_class(**arguments)
+    except (TypeError, ValueError, KeyError) as error:
+        raise _bad_architecture(f"{name}: {error}") from error
+
+
+def load_network(folder: Path, card: ModelCard) -> Any:
+    """The card's network with the folder's weights (`models/model.safetensors`), in evaluation mode, float32, on the CPU.
+
+    Returns:
+        a torch.nn.Module from [B, 1, I, J, K] to [B, 1, I, J, K] logits; see `one_logit` for networks that end in two channels.
+    Raises:
+        UserInputError: as `load_plain`.
+    """
+    return one_logit(load_plain(folder, card), card.architecture).eval()
+
+
+def load_plain(folder: Path, card: ModelCard) -> Any:
+    """The network as its architecture has it, with the folder's weights; what is trained on and saved again.
+
+    Raises:
+        UserInputError: the weights cannot be read, or belong to another architecture; names the first key that differs.
+    """
+    safetensors = require("safetensors.torch", extra="export")
+    path = listed_file(folder, card, WEIGHTS_FILE, made_by="train")
+    network = build_network(card.architecture)
+    try:
+        weights = safetensors.load_file(str(path))
+    except FileNotFoundError as error:
+        raise _bad_weights(card, "no such file") from error
+    except Exception as error:  # safetensors raises its own class, which is no public name in every version
+        raise _bad_weights(card, str(error)) from error
+    check_weights(weights, network, model=card.name)
+    network.load_state_dict(weights)
+    return network
+
+
+def one_logit(network: Any, architecture: Mapping[str, Any]) -> Any:
+    """A network whose single output channel is the logit of the lesion's probability.
+
+    A network that ends in softmax over (background, lesion) says so in its architecture, `"output": "softmax"`. Its lesion
+    probability exp(b) / (exp(a) + exp(b)) is sigmoid(b - a), so the difference of the two channels takes their place.
+
+    Returns:
+        the network itself, or a module around it.
+    """
+    if architecture.get("output", "sigmoid") == "sigmoid":
+        return network
+    torch = require("torch", extra="export")
+
+    module: Any = torch.nn.Module
+
+    class Difference(module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, image_BCIJK: Any) -> Any:
+            logits = self.network(image_BCIJK)
+            return logits[:, 1:2] - logits[:, 0:1]
+
+    return Difference()
+
+
+def save_weights(folder: Path, network: Any) -> None:
+    """Writes a network's weights into a model folder: safetensors, which we read, and `model.pt`, which Bundle users read."""
+    torch = require("torch", extra="train")
+    safetensors = require("safetensors.torch", extra="train")
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
+    (folder / WEIGHTS_FILE).parent.mkdir(parents=True, exist_ok=True)
+    # By plain writes: the libraries' own tell a full disk as errors of their own, without the reason.
+    (folder / WEIGHTS_FILE).write_bytes(safetensors.save(state))
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    (folder / BUNDLE_WEIGHTS_FILE).write_bytes(buffer.getbuffer())
+
+
+def check_weights(weights: Mapping[str, Any], network: Any, *, model: str) -> None:
+    """Compares the names and shapes of weights with those of a network.
+
+    Raises:
+        UserInputError: they differ; the message names the first differing key in order of name.
+    """
+    expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    seen = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    if expected == seen:
+        return
+    key = min(name for name in expected.keys() | seen.keys() if expected.get(name) != seen.get(name))
+    say = {
+        name: f"'{key}' of shape {shapes[key]}" if key in shapes else f"no key '{key}'"
+        for name, shapes in (("seen", seen), ("expected", expected))
+    }
+    raise UserInputError(
+        f"the weights of '{model}' belong to another architecture.",
+        seen=f"{say['seen']} (first difference of {sum(expected.get(k) != seen.get(k) for k in expected | seen)})",
+        expected=f"{say['expected']}, as {type(network).__name__} with the arguments of the model card has",
+        do="use weights and card of the same training run",
+    )
+
+
+def _bad_architecture(seen: str) -> UserInputError:
+    return UserInputError(
+        "the model card describes a network that cannot be built.",
+        seen=seen,
+        expected="a class of monai.networks.nets or medweave_steps.networks, and arguments that it takes",
+        do="correct the model's `architecture`, or train the model with this version of medweave",
+    )
+
+
+def _bad_weights(card: ModelCard, seen: str) -> UserInputError:
+    return UserInputError(
+        f"the weights of the model '{card.name}' cannot be read.",
+        seen=seen,
+        expected=f"a complete {WEIGHTS_FILE}",
+        do="copy the whole model folder again, or make it again",
+    )

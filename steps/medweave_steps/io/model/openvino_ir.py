@@ -1,0 +1,38 @@
+"""Writes OpenVINO IR so that the same graph gives the same files, and a full disk gives the error it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from medweave_core.errors import StorageError
+from medweave_steps.runtime.imports import require
+
+
+def save_ir(model: Any, xml_path: Path, *, extra: str) -> None:
+    """Writes `.xml` and, beside it, `.bin`; weights keep their type (no float16).
+
+    Args:
+        model: an openvino.Model; its operations are renamed by type and place.
+        xml_path: where to write.
+        extra: the extra that OpenVINO belongs to here, for the error.
+    Raises:
+        StorageError: the files could not be written.
+    """
+    openvino = require("openvino", extra=extra)
+    # Converters number what they add through the life of the process; names by place make the files comparable.
+    for number, operation in enumerate(model.get_ordered_ops()):
+        operation.set_friendly_name(f"{operation.get_type_name()}_{number}")
+    xml_path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        openvino.save_model(model, str(xml_path), compress_to_fp16=False)
+    except RuntimeError as error:
+        # C++ streams say no more than this; any other error is not about storage.
+        if "iostream" not in str(error):
+            raise
+        raise StorageError(
+            "a file of the model could not be written.",
+            seen=f"{xml_path.name} or its .bin: OpenVINO reports an {str(error).split(': ')[-1]}",
+            expected="a writable output folder with enough free space",
+            do="free space on the disk or choose another output folder",
+        ) from error

@@ -1,0 +1,1 @@
+"""NIfTI volumes and the masks that belong to them."""

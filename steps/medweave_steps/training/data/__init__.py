@@ -1,0 +1,1 @@
+"""Training data: patches, volumes, batches."""

@@ -1,0 +1,99 @@
+"""From a training set and a recipe to what a training needs: a sampler of patches and a validator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from medweave_core.contracts.labels import only_label
+from medweave_core.contracts.volume import Triple
+from medweave_core.errors import UserInputError
+from medweave_steps.io.cohort.findings import first_of
+from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder
+from medweave_steps.training.data.patches import PatchSampler, open_training_case
+from medweave_steps.training.data.volumes import VolumeSampler
+from medweave_steps.training.loop.validate import Validator
+from medweave_steps.training.recipe import Recipe
+
+
+def usable_cases(prepared: PreparedFolder) -> tuple[list[CaseFolder], list[CaseFolder]]:
+    """Return training and validation cases.
+
+    Raises:
+        UserInputError: there are several foreground labels, a split is empty, a case has no label, or no training case
+            has a lesion.
+    """
+    only_label(prepared.cohort.labels, "the training set")
+    splits = {name: prepared.cases(name) for name in ("train", "validation")}
+    for name, cases in splits.items():
+        if not cases:
+            raise UserInputError(
+                f"the training set has no {'training' if name == 'train' else name} case.",
+                seen=", ".join(f"{len(found)} {split}" for split, found in splits.items()),
+                expected="at least one case in each of train and validation",
+                do="give preprocess more cases, or larger --fractions for the split that is empty",
+            )
+    missing = [c.case.case_id for cases in splits.values() for c in cases if not c.case.has_label]
+    if missing:
+        shown = first_of(missing)
+        raise UserInputError(
+            "training cases lack a ground truth.",
+            seen=f"no label for {shown}",
+            expected="a label for every training and validation case",
+            do="add the masks and run check and preprocess again, or take these cases out of the cohort",
+        )
+    if not any(c.case.num_lesions for c in splits["train"]):
+        raise UserInputError(
+            "no training case has a lesion.",
+            seen=f"{len(splits['train'])} training cases, 0 lesions",
+            expected="at least one lesion to learn from",
+            do="add cases with lesions, or check the labels that the cohort declares",
+        )
+    return splits["train"], splits["validation"]
+
+
+def open_sampler(
+    recipe: Recipe,
+    prepared: PreparedFolder,
+    training: Sequence[CaseFolder],
+    *,
+    whole_volumes: bool = False,
+    chunk_mib: int | None = None,
+    cache_mib: int | None = None,
+) -> PatchSampler:
+    """Reads the training cases once and keeps their arrays memory-mapped.
+
+    Args:
+        whole_volumes: a patch is a case, and an epoch each of them once.
+        chunk_mib, cache_mib: of these, memory for those that a rank keeps, MiB; with chunks or without.
+    """
+    cohort = prepared.cohort
+    has_lungs = cohort.crop == "lungs"
+    opened = [
+        open_training_case(case, spacing_mm=cohort.spacing_mm, seed=recipe.seed + place, has_lungs=has_lungs)
+        for place, case in enumerate(training)
+    ]
+    given: dict[str, Any] = {
+        "patch_shape": recipe.patch_shape, "batch_size": recipe.batch_size, "window_hu": cohort.window_hu,
+        "lesion_share": recipe.lesion_share, "bright_share": recipe.bright_share, "thick_share": recipe.thick_share,
+        "augment": recipe.augments, "seed": recipe.seed,
+    }  # fmt: skip
+    if not whole_volumes:
+        return PatchSampler(opened, **given)
+    sampler = VolumeSampler(opened, chunk_mib=chunk_mib, cache_mib=cache_mib, **given)
+    sampler.check_shapes()
+    return sampler
+
+
+def open_validator(
+    prepared: PreparedFolder, validation: Sequence[CaseFolder], *, window_shape: Triple, overlap: float, device: Any
+) -> Validator:
+    """Sliding windows over the validation cases."""
+    return Validator(
+        cases=validation,
+        spacing_mm=prepared.cohort.spacing_mm,
+        window_hu=prepared.cohort.window_hu,
+        window_shape=window_shape,
+        overlap=overlap,
+        device=device,
+    )

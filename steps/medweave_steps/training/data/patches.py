@@ -1,0 +1,284 @@
+"""Training patches: where they are cut, and in which order.
+
+Every patch has its own random stream, seeded by (seed, step, place in the batch): the order is the same whatever the number of
+ranks, and a resumed training needs no state but the step. Suffix legend: B batch, C channel, I J K voxel axes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_core.contracts.volume import Triple, Triple_mm
+from medweave_core.errors import UserInputError
+from medweave_steps.io.cohort.prepared import CaseFolder
+from medweave_steps.metrics.components import connected_components
+from medweave_steps.runtime.imports import require
+from medweave_steps.training.data.augment import augmented, changed_intensity
+from medweave_steps.training.data.chunks import Chunk, Sample
+
+FloatArray = npt.NDArray[np.float32]
+Patch = tuple[FloatArray, FloatArray, str]
+"""Image [channel, I, J, K], label [I, J, K], and the case."""
+
+BRIGHT_HU = -400.0
+"""Half way between aerated lung (-850 HU) and blood (45 HU): a bright voxel is mostly vessel, airway wall or nodule."""
+THICK_HU, THICK_MM, THICK_SHARE = -300.0, 4.0, 0.85
+"""A voxel is in a thick structure if this share of a box of about this width around it is brighter than that."""
+MAX_POINTS = 4000
+BRIGHT_JITTER, THICK_JITTER = 6.0, 8.0
+EDGE_VOXELS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainingCase:
+    """One case, its arrays memory-mapped, with the places that patches are put on.
+
+    Attributes:
+        case_id: for messages.
+        volume_CIJK: float32, HU or, for MR, standard deviations.
+        label_IJK: uint8, 0 is background.
+        lesion_centres: (n, 3), voxels: middle of each lesion's bounding box.
+        lesion_extents: (n, 3), voxels: sides of that box.
+        bright_points: (m, 3) int16: bright lung voxels that are no lesion.
+        thick_points: (t, 3) int16: those of them that lie inside thick structures, mostly the vessels of the hila.
+    """
+
+    case_id: str
+    volume_CIJK: FloatArray
+    label_IJK: npt.NDArray[np.uint8]
+    lesion_centres: npt.NDArray[np.float64]
+    lesion_extents: npt.NDArray[np.float64]
+    bright_points: npt.NDArray[np.int16]
+    thick_points: npt.NDArray[np.int16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batch:
+    """Patches of one step.
+
+    Attributes:
+        image_BCIJK: float32, scaled to about 0 to 1; MR as it is stored.
+        label_BCIJK: float32, 0 or 1.
+        case_ids: the case of each patch.
+        num_together: patches of the step that count, over all ranks.
+        is_padding: these are there only for a rank to have something, and count nothing.
+        chunk: where the step is in the chunks of its epoch; None where epochs are not cut.
+    """
+
+    image_BCIJK: FloatArray
+    label_BCIJK: FloatArray
+    case_ids: tuple[str, ...]
+    num_together: int
+    is_padding: bool = False
+    chunk: Chunk | None = None
+
+    @property
+    def num_counted(self) -> int:
+        """Patches that count."""
+        return 0 if self.is_padding else len(self.case_ids)
+
+    def parts(self, number: int) -> list[Batch]:
+        """The patches in so many batches (in fewer if there are fewer patches), in order, of sizes that differ by one at most."""
+        number = min(number, len(self.case_ids))
+        ends = [len(self.case_ids) * place // number for place in range(number + 1)]
+        return [
+            dataclasses.replace(
+                self, image_BCIJK=self.image_BCIJK[a:b], label_BCIJK=self.label_BCIJK[a:b], case_ids=self.case_ids[a:b]
+            )
+            for a, b in itertools.pairwise(ends)
+        ]
+
+
+def open_training_case(case: CaseFolder, *, spacing_mm: Triple_mm, seed: int, has_lungs: bool = True) -> TrainingCase:
+    """Reads a case's arrays once to find its lesions and bright structures, and keeps them memory-mapped.
+
+    Args:
+        has_lungs: the cases were cropped to the lungs, in which bright structures are searched.
+        seed: of the draw of points, where there are more than are kept.
+    Raises:
+        UserInputError: volume, label and lung mask differ in shape.
+    """
+    volume, label = case.volume_CIJK(), case.label_IJK()
+    lung = case.lung_IJK() if has_lungs else None
+    if not volume.shape[1:] == label.shape == (label if lung is None else lung).shape:
+        raise UserInputError(
+            f"the arrays of {case.case.case_id} do not lie on one grid.",
+            seen=f"volume {volume.shape[1:]}, label {label.shape}" + ("" if lung is None else f", lung {lung.shape}"),
+            expected="arrays of one shape",
+            do="run preprocess again",
+        )
+    centres, extents = lesion_boxes(label)
+    bright = thick = np.zeros((0, 3), np.int16)
+    if lung is not None:
+        free_lung, rng = np.asarray(lung & (label == 0)), np.random.default_rng(seed)
+        bright = _some_points(free_lung & (volume[0] > BRIGHT_HU), rng)
+        thick = _some_points(free_lung & _thick(volume[0], spacing_mm), rng)
+    return TrainingCase(
+        case_id=case.case.case_id,
+        volume_CIJK=volume,
+        label_IJK=label,
+        lesion_centres=centres,
+        lesion_extents=extents,
+        bright_points=bright,
+        thick_points=thick,
+    )
+
+
+def _thick(volume_IJK: FloatArray, spacing_mm: Triple_mm) -> npt.NDArray[np.bool_]:
+    ndimage = require("scipy.ndimage", extra="train")
+    box = [round(THICK_MM / spacing) + 1 for spacing in spacing_mm]
+    bright = (volume_IJK > THICK_HU).astype(np.float32)
+    thick: npt.NDArray[np.bool_] = ndimage.uniform_filter(bright, box) > THICK_SHARE
+    return thick
+
+
+def _some_points(mask_IJK: npt.NDArray[np.bool_], rng: np.random.Generator) -> npt.NDArray[np.int16]:
+    found = np.flatnonzero(mask_IJK)
+    if len(found) > MAX_POINTS:
+        found = np.sort(rng.choice(found, MAX_POINTS, replace=False))
+    return np.stack(np.unravel_index(found, mask_IJK.shape), axis=1).astype(np.int16)
+
+
+def lesion_boxes(label_IJK: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Middle and sides, in voxels, of the bounding box of each 26-connected lesion; both of shape (n, 3)."""
+    lesions = connected_components(label_IJK > 0)
+    index = np.stack(np.unravel_index(lesions.voxels, label_IJK.shape), axis=1)
+    low, high = np.full((lesions.num, 3), np.iinfo(np.int64).max), np.full((lesions.num, 3), -1)
+    np.minimum.at(low, lesions.labels, index)
+    np.maximum.at(high, lesions.labels, index)
+    return (low + high) / 2, (high - low + 1).astype(np.float64)
+
+
+class PatchSampler:
+    """Cuts the patches of any step.
+
+    A patch lies on a lesion with chance `lesion_share`, each lesion of the training set being as likely as any other (by
+    voxels, one large lesion would hide ten small ones); it holds the whole lesion where that fits. The other patches come from a
+    random case: around a bright lung structure with chance `bright_share` or a thick one with chance `thick_share`, where
+    false positives arise, else anywhere.
+    """
+
+    def __init__(
+        self,
+        cases: Sequence[TrainingCase],
+        *,
+        patch_shape: Triple,
+        batch_size: int,
+        window_hu: tuple[float, float] | None,
+        lesion_share: float,
+        bright_share: float,
+        thick_share: float,
+        augment: bool,
+        seed: int,
+    ) -> None:
+        self.cases, self.batch_size, self.window_hu, self.seed = tuple(cases), batch_size, window_hu, seed
+        self.lesion_share, self.bright_share, self.thick_share = lesion_share, bright_share, thick_share
+        self.augment = augment
+        self.patch_shape = np.array(patch_shape)
+        self.lesions = [(c, n) for c, case in enumerate(self.cases) for n in range(len(case.lesion_centres))]
+
+    def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> Batch:
+        """This rank's patches of a step's global batch."""
+        patches = [self._patch(step, place) for place in range(rank, self.batch_size, world_size)]
+        return joined(patches, num_together=self.batch_size)
+
+    def chunk_of(self, step: int, *, world_size: int) -> Chunk | None:
+        """Where a step is in the chunks of its epoch; patches have none."""
+
+    def divide_memory(self, num_processes: int) -> None:
+        """Called before so many processes cut a rank's batches; patches are not kept."""
+
+    def num_counted(self, steps: int, *, rank: int, world_size: int) -> int:
+        """Patches that a rank has seen in the first steps."""
+        return len(range(rank, self.batch_size, world_size)) * steps
+
+    def num_padding(self, steps: int, *, rank: int, world_size: int) -> int:
+        """Patches that count nothing, which a rank has got in the first steps; each has patches of its own in every step."""
+        return 0
+
+    def digest(self) -> str:
+        """SHA-256 of where patches can lie: lesions and bright structures, found by looking at every voxel of the cases."""
+        digest = hashlib.sha256()
+        for case in self.cases:
+            digest.update(f"{case.case_id} {case.volume_CIJK.shape[-3:]}".encode())
+            for places in (case.lesion_centres, case.lesion_extents, case.bright_points, case.thick_points):
+                digest.update(f" {places.shape} ".encode() + places.tobytes())
+        return digest.hexdigest()
+
+    def _patch(self, step: int, place: int) -> Patch:
+        rng = np.random.default_rng((self.seed, step, place))
+        case, middle = self._middle(rng)
+        return self._cut(case, middle, rng)
+
+    def _cut(self, case: TrainingCase, middle: npt.NDArray[np.float64], rng: np.random.Generator) -> Patch:
+        return self._changed(self._plain(case, middle), case, rng)
+
+    def _plain(self, case: TrainingCase, middle: npt.NDArray[np.float64]) -> Sample:
+        """Cut and scaled."""
+        shape = np.array(case.label_IJK.shape)
+        low = np.clip(np.rint(middle - self.patch_shape / 2).astype(int), 0, np.maximum(shape - self.patch_shape, 0))
+        where = tuple(slice(a, a + n) for a, n in zip(low, self.patch_shape, strict=True))
+        image = scaled(case.volume_CIJK[:, *where], self.window_hu)
+        label = (case.label_IJK[where] > 0).astype(np.float32)
+        if label.shape != tuple(self.patch_shape):
+            # A volume smaller than a patch is filled up with air, as a window is at inference.
+            width = [(0, int(n - m)) for n, m in zip(self.patch_shape, label.shape, strict=True)]
+            image, label = np.pad(image, [(0, 0), *width]), np.pad(label, width)
+        return image, label
+
+    def _changed(self, sample: Sample, case: TrainingCase, rng: np.random.Generator) -> Patch:
+        """With the random changes, if there are to be any; the sample stays as it is."""
+        image, label = sample
+        if self.augment:
+            image, label = augmented(image, label, rng)
+            image = changed_intensity(image, rng)
+        return np.ascontiguousarray(image), np.ascontiguousarray(label), case.case_id
+
+    def _middle(self, rng: np.random.Generator) -> tuple[TrainingCase, npt.NDArray[np.float64]]:
+        if self.lesions and rng.random() < self.lesion_share:
+            number, lesion = self.lesions[int(rng.integers(len(self.lesions)))]
+            case = self.cases[number]
+            room = np.maximum(self.patch_shape / 2 - case.lesion_extents[lesion] / 2 - EDGE_VOXELS, 0)
+            return case, case.lesion_centres[lesion] + 0.5 + rng.uniform(-1, 1, 3) * room
+        case = self.cases[int(rng.integers(len(self.cases)))]
+        chance = rng.random()
+        if chance < self.thick_share:
+            points, jitter = case.thick_points, THICK_JITTER
+        else:
+            points, jitter = case.bright_points, BRIGHT_JITTER
+        if len(points) and chance < self.thick_share + self.bright_share:
+            point = points[int(rng.integers(len(points)))]
+            return case, point + rng.uniform(-jitter, jitter, 3)
+        return case, rng.uniform(0, 1, 3) * np.array(case.label_IJK.shape)
+
+
+def joined(
+    patches: Sequence[Patch], *, num_together: int, is_padding: bool = False, chunk: Chunk | None = None
+) -> Batch:
+    """Patches as a batch."""
+    return Batch(
+        image_BCIJK=np.stack([image for image, _, _ in patches]),
+        label_BCIJK=np.stack([label for _, label, _ in patches])[:, None],
+        case_ids=tuple(case_id for _, _, case_id in patches),
+        num_together=num_together,
+        is_padding=is_padding,
+        chunk=chunk,
+    )
+
+
+def scaled(volume: npt.NDArray[np.floating], window_hu: tuple[float, float] | None) -> FloatArray:
+    """The network's input: HU clipped to the window, scaled to 0 to 1, float32; MR, which has no window, as it is."""
+    if window_hu is None:
+        return np.asarray(volume, dtype=np.float32)
+    low, high = window_hu
+    out: FloatArray = np.clip(np.asarray(volume, dtype=np.float32), np.float32(low), np.float32(high))
+    out -= np.float32(low)
+    out *= np.float32(1 / (high - low))
+    return out

@@ -1,0 +1,1 @@
+"""Ranks of a training: launch, agreement, averaging, failures."""

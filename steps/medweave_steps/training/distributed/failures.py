@@ -1,0 +1,134 @@
+"""The failure of one rank, as the others and the user are told of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from medweave_core import errors
+from medweave_core.errors import InternalError, StepError, TryAgainError
+from medweave_steps.runtime.signals import Terminated
+from medweave_steps.runtime.verb import as_step_error
+
+_KEY = "medweave/failure"
+_KINDS: dict[str, type[StepError]] = {
+    kind.__name__: kind
+    for kind in (
+        errors.UsageError,
+        errors.UserInputError,
+        errors.BackendMissingError,
+        errors.StorageError,
+        TryAgainError,
+        InternalError,
+    )
+}
+_TERMINATED = "Terminated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What ended a rank.
+
+    Attributes:
+        kind: name of the error's class, which decides the exit code.
+        what, seen, expected, do: its four parts.
+        signal_number: of the signal that asked the rank to end, else 0.
+        is_cause: False where this rank only lost the others and does not know why.
+    """
+
+    kind: str
+    what: str
+    seen: str = ""
+    expected: str = ""
+    do: str = ""
+    signal_number: int = 0
+    is_cause: bool = True
+
+    def error(self) -> BaseException:
+        """The exception that ends the verb with the right words and exit code."""
+        if self.kind == _TERMINATED:
+            return Terminated(self.signal_number)
+        return _KINDS[self.kind](self.what, self.seen, self.expected, self.do)
+
+    def dumps(self) -> str:
+        """As one line of JSON."""
+        return json.dumps(dataclasses.asdict(self))
+
+
+def loads(text: str) -> Failure:
+    """The failure that `dumps` wrote."""
+    return Failure(**json.loads(text))
+
+
+def failure_of(error: BaseException, *, who: str) -> Failure:
+    """From the exception that ended a rank.
+
+    Args:
+        who: `rank 1 on node-b`.
+    """
+    if isinstance(error, Terminated):
+        return Failure(kind=_TERMINATED, what=f"{who} was asked to end.", signal_number=error.exit_code - 128)
+    told = as_step_error(error)
+    kind = next((name for name, cls in _KINDS.items() if isinstance(told, cls)), InternalError.__name__)
+    return Failure(kind=kind, what=f"{who}: {told.what}", seen=told.seen, expected=told.expected, do=told.do)
+
+
+def lost_contact(who: str, seen: str) -> Failure:
+    """For a rank that lost the others and was not told why."""
+    return Failure(
+        kind=TryAgainError.__name__,
+        what=f"{who} lost the other ranks.",
+        seen=seen,
+        expected="all ranks until the end",
+        do="look at the other nodes' logs and memory, and run the step again",
+        is_cause=False,
+    )
+
+
+def silent(who: str, rank: int, seconds: float) -> Failure:
+    """For a rank that has heard nothing of another one."""
+    return Failure(
+        kind=TryAgainError.__name__,
+        what=f"rank {rank} was lost.",
+        seen=f"no sign of life for {seconds:.0f} s, as {who} saw it",
+        expected="all ranks until the end",
+        do="look at that rank's node, its network and its memory, and run the step again",
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of torch says, without the place in torch's source, its advice and its stack."""
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    return re.sub(r"^\[\S+\]\s*", "", line).partition(". This is ")[0][:300]
+
+
+def died(who: str, exit_code: int | None) -> Failure:
+    """For a process that ended without a word."""
+    if exit_code is not None and exit_code < 0:
+        seen = f"killed by signal {-exit_code}" + ("; the usual reason is too little memory" if exit_code == -9 else "")
+    else:
+        seen = f"exit code {exit_code}, without an error of its own"
+    return Failure(
+        kind=TryAgainError.__name__,
+        what=f"{who} ended before its work was done.",
+        seen=seen,
+        expected="all ranks until the end",
+        do="give the step more memory (ramMin in the workflow) or fewer ranks per node, and run it again",
+    )
+
+
+def tell(store: Any, failure: Failure) -> None:
+    """Lets all ranks know; the first failure stands.
+
+    Args:
+        store: torch.distributed store that all ranks can reach.
+    """
+    store.compare_set(_KEY, "", failure.dumps())
+
+
+def told(store: Any) -> Failure | None:
+    """The failure that some rank has told, if any."""
+    return loads(store.get(_KEY).decode()) if store.check([_KEY]) else None

@@ -1,0 +1,271 @@
+"""Starts the ranks of a training on this node, by torch's own launcher, and tells why they ended if they failed.
+
+Nodes are started by a connector, each with the same command line (`runtime.environment.gang`); nothing here reaches for another
+machine. The launcher runs in a thread, because in the main thread it would take over the handling of signals.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from multiprocessing import active_children
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Literal
+
+from medweave_core.errors import TryAgainError, UsageError
+from medweave_steps.runtime import environment, partials
+from medweave_steps.runtime.environment import Gang
+from medweave_steps.runtime.imports import require
+from medweave_steps.runtime.signals import Deferred, deferred
+from medweave_steps.training.distributed import failures, ranks
+from medweave_steps.training.distributed.failures import Failure, first_line
+from medweave_steps.training.distributed.watch import ARRIVAL_S, BEAT_S, open_store
+
+GRACE_S = 10.0
+"""After INT or TERM the ranks have so long to agree, write a checkpoint and end."""
+LAST_WORDS_S = 5.0
+"""So long the other ranks of a node may go on after one of them has failed."""
+LINGER_S = 4.0
+"""So long node 0 keeps the store after a failure, so that the other nodes learn the reason."""
+
+
+MORE_PORTS = 3
+"""Another training on this machine may take a port between the look for a free one and its use."""
+
+
+def ranks_here(num_ranks: int, gang: Gang, *, option: str) -> int:
+    """How many of the ranks run on this node.
+
+    Args:
+        option: name of the option that says how many there are in all, for the error.
+    Raises:
+        UsageError: they cannot be spread evenly over the nodes.
+    """
+    if num_ranks % gang.num_nodes:
+        raise UsageError(
+            f"--{option} cannot be spread over the nodes.",
+            seen=f"{num_ranks} for {gang.num_nodes} nodes",
+            expected=f"a multiple of {gang.num_nodes}, as many on each node",
+            do=f"choose another --{option}, or bind the step to another number of nodes",
+        )
+    return num_ranks // gang.num_nodes
+
+
+def run_ranks(
+    work: Callable[[Any, Any], Any],
+    job: Any,
+    *,
+    num_here: int,
+    num_threads: int,
+    device: Literal["auto", "cpu", "cuda"],
+    gang: Gang,
+) -> Any:
+    """Runs a function in `num_here` processes on each node of the gang, joined to one group.
+
+    Args:
+        work: a function of a module, of the job and its `RankGroup`; it must end on all ranks, or on none.
+        job: what it needs; travels by pickle to processes of this node.
+        num_threads: compute threads of each rank.
+    Returns:
+        what rank 0's work returned; None on every node but the first.
+    Raises:
+        StepError: the failure of the rank that failed first, on whatever node.
+        Terminated: INT or TERM arrived.
+    """
+    environment.hush_torch()
+    launcher = require("torch.distributed.launcher.api", extra="train")
+    _hush_launcher()
+    environment.limit_threads(num_threads)  # the new processes inherit it
+    with tempfile.TemporaryDirectory(prefix="medweave-ranks-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        partials.register(folder)
+        task = ranks.RankTask(
+            work=work, job=job, device=device, num_threads=num_threads, folder=folder, parent=os.getpid()
+        )
+        for is_last in (*[False] * MORE_PORTS, True):
+            address = gang.rendezvous or ("127.0.0.1", _free_port())
+            config = _config(address, gang, num_here=num_here, folder=folder)
+            listen_to = address if gang.node_rank > 0 else None
+            attempt = _Attempt(partial(launcher.elastic_launch(config, ranks.main), task), listen_to=listen_to)
+            attempt.attend()
+            if is_last or gang.rendezvous or not _is_taken(attempt.error):
+                break
+        partials.forget(folder)
+        if attempt.error is not None:
+            raise _reason(attempt.error, attempt.lost, folder, address, gang)
+    return attempt.results.get(0)
+
+
+def _config(address: tuple[str, int], gang: Gang, *, num_here: int, folder: Path) -> Any:
+    """How the ranks of this node meet those of others, or each other, at an address."""
+    launcher = require("torch.distributed.launcher.api", extra="train")
+    logs = require("torch.distributed.elastic.multiprocessing", extra="train")
+    return launcher.LaunchConfig(
+        min_nodes=gang.num_nodes,
+        max_nodes=gang.num_nodes,
+        nproc_per_node=num_here,
+        run_id="medweave",
+        rdzv_backend="static",
+        rdzv_endpoint=f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}",
+        rdzv_configs={"rank": gang.node_rank, "timeout": int(ARRIVAL_S)},
+        local_addr=None if gang.rendezvous else address[0],
+        max_restarts=0,
+        monitor_interval=0.2,
+        start_method="spawn",
+        logs_specs=logs.DefaultLogsSpecs(log_dir=str(folder / "torch")),
+    )
+
+
+class _Attempt:
+    """The launcher in its thread; the main thread hands on signals and ends what does not end by itself.
+
+    Attributes:
+        results: what each rank of this node returned.
+        error: why there are none.
+        lost: a failure on another node; ranks that are frozen would not heed it.
+    """
+
+    def __init__(self, launch: Callable[[], dict[int, Any]], *, listen_to: tuple[str, int] | None) -> None:
+        self.results: dict[int, Any] = {}
+        self.error: Exception | None = None
+        self.lost: Failure | None = None
+        self._launch, self._listen_to = launch, listen_to
+        self._ended = threading.Event()
+        self._ranks: set[BaseProcess] = set()
+        self._thread = threading.Thread(target=self._run, name="ranks-launcher", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self.results = self._launch()
+        except Exception as error:
+            self.error = error
+        finally:
+            self._ended.set()
+
+    def _listen(self, address: tuple[str, int]) -> None:
+        store = None
+        while self.lost is None and not self._ended.wait(BEAT_S):
+            if not self._ranks:
+                continue  # the nodes have not met yet
+            try:
+                store = store or open_store(address)
+                self.lost = failures.told(store)
+            except RuntimeError as error:
+                self.lost = failures.lost_contact(f"node {environment.host_name()}", first_line(error))
+
+    def attend(self) -> None:
+        """Waits for the end.
+
+        Raises:
+            Terminated: INT or TERM arrived; the ranks have ended.
+        """
+        deadline: float | None = None
+        before = set(active_children())
+        # The watchdog must leave the ranks their time.
+        with deferred(grace_s=GRACE_S + 2) as flags:
+            self._thread.start()
+            if self._listen_to is not None:
+                threading.Thread(target=self._listen, args=(self._listen_to,), name="ranks-news", daemon=True).start()
+            try:
+                while self._thread.is_alive():
+                    self._thread.join(0.1)
+                    self._ranks |= set(active_children()) - before
+                    deadline = self._hand_on(flags, deadline)
+                    if deadline is not None and time.monotonic() > deadline:
+                        self._signal(signal.SIGKILL)
+                        if flags.ending is not None:
+                            break
+            finally:
+                self._signal(signal.SIGKILL)
+
+    def _hand_on(self, flags: Deferred, deadline: float | None) -> float | None:
+        if flags.wants_checkpoint:
+            flags.wants_checkpoint = False
+            self._signal(signal.SIGUSR1)
+        if deadline is None and flags.ending is not None:
+            self._signal(signal.SIGTERM)
+            return time.monotonic() + GRACE_S
+        if deadline is None and (self.lost is not None or any(rank.exitcode for rank in self._ranks)):
+            return time.monotonic() + LAST_WORDS_S
+        return deadline
+
+    def _signal(self, number: signal.Signals) -> None:
+        for rank in self._ranks:
+            if rank.exitcode is None and rank.pid is not None:
+                try:
+                    os.kill(rank.pid, number)
+                except ProcessLookupError:
+                    continue
+
+
+def _reason(
+    error: Exception, lost: Failure | None, folder: Path, address: tuple[str, int], gang: Gang
+) -> BaseException:
+    """What the user is told, from the failures that ranks left, else from how their processes ended."""
+    left = {path: failures.loads(path.read_text()) for path in folder.glob("rank-*.json")}
+    causes = sorted((path.stat().st_mtime, path) for path, failure in left.items() if failure.is_cause)
+    silent = {
+        rank: process
+        for rank, process in getattr(error, "failures", {}).items()
+        if ranks.failure_file(folder, rank) not in left
+    }
+    if causes:
+        failure = left[causes[0][1]]
+    elif lost is not None:
+        failure = lost
+    elif silent:
+        rank, process = min(silent.items(), key=lambda item: item[1].timestamp)
+        failure = failures.died(f"rank {rank} on {environment.host_name()}", process.exitcode)
+    elif left:
+        failure = next(iter(left.values()))
+    else:
+        return _did_not_meet(error, address, gang)
+    if gang.num_nodes > 1:
+        _tell_others(failure, address)
+        if gang.node_rank == 0:
+            time.sleep(LINGER_S)
+    return failure.error()
+
+
+def _tell_others(failure: Failure, address: tuple[str, int]) -> None:
+    try:
+        failures.tell(open_store(address), failure)
+    except RuntimeError:
+        return  # the store has gone, and with it the others
+
+
+def _is_taken(error: Exception | None) -> bool:
+    """Whether somebody else on this machine has taken the port since it was found free, before any rank began."""
+    return error is not None and "EADDRINUSE" in str(error)
+
+
+def _did_not_meet(error: Exception, address: tuple[str, int], gang: Gang) -> BaseException:
+    return TryAgainError(
+        "the nodes of the training did not meet.",
+        seen=first_line(error),
+        expected=f"{gang.num_nodes} nodes at {address[0]}:{address[1]} within {ARRIVAL_S:.0f} s",
+        do="look whether every node was started, and whether node 0 can be reached under this name and port",
+    )
+
+
+def _hush_launcher() -> None:
+    """The user is told once, in our words; torch's loggers each have a level of their own."""
+    families = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing")
+    for name in (*families, *logging.root.manager.loggerDict):
+        if name.startswith(families):
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,116 @@
+"""One rank from its first line to its last, in a process of its own that `launch` started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from medweave_core.errors import StepError
+from medweave_steps.runtime import child, environment, write
+from medweave_steps.runtime.imports import require
+from medweave_steps.training.distributed import failures
+from medweave_steps.training.distributed.failures import Failure
+from medweave_steps.training.distributed.group import RankGroup, choose_device
+from medweave_steps.training.distributed.watch import Watch
+
+HEARSAY_S = 8.0
+"""A rank that lost the others waits so long for the word of the one that failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTask:
+    """What a rank's process is given.
+
+    Attributes:
+        work: a function of a module, of `job` and the group; what rank 0's returns is handed back.
+        job: its first argument; both travel by pickle.
+        device: what the ranks compute on, as the option says.
+        num_threads: compute threads of this rank.
+        folder: where a rank that fails leaves its `Failure`.
+        parent: process id of the launcher.
+    """
+
+    work: Callable[[Any, RankGroup], Any]
+    job: Any
+    device: Literal["auto", "cpu", "cuda"]
+    num_threads: int
+    folder: Path
+    parent: int
+
+
+def failure_file(folder: Path, rank: int) -> Path:
+    """Where a rank leaves its failure."""
+    return folder / f"rank-{rank}.json"
+
+
+def main(task: RankTask) -> Any:
+    """What torch's launcher calls in the new process; returns rank 0's result, None on all others."""
+    child.prepare(task.parent)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until the loop asks for it: a checkpoint of nothing is none
+    place = environment.place_of_launcher()
+    leave = _Leave(place, task.folder)
+    try:
+        leave.watch = Watch(place, who=leave.who, on_failure=leave.by)
+        require("torch", extra="train").set_num_threads(task.num_threads)
+        device = choose_device(task.device, local_rank=place.local_rank)
+        group = RankGroup(place, uses_gpu=device.type == "cuda")
+        result = task.work(task.job, group)
+        group.close()
+        leave.watch.finish()
+    except BaseException as error:
+        leave.after(error)
+    return result if place.rank == 0 else None
+
+
+class _Leave:
+    """Ends this process with an error that the launcher, the other ranks and the user understand."""
+
+    def __init__(self, place: environment.Place, folder: Path) -> None:
+        self.watch: Watch | None = None
+        self.who = f"rank {place.rank} on {environment.host_name()}"
+        self._file = failure_file(folder, place.rank)
+
+    def after(self, error: BaseException) -> None:
+        """Ends it after an exception of its own, or for the reason why the others are gone."""
+        if self._is_loss(error):
+            failure = self._hearsay() or failures.lost_contact(self.who, failures.first_line(error))
+        else:
+            failure = failures.failure_of(error, who=self.who)
+            if environment.wants_traceback() and not isinstance(error, StepError):
+                traceback.print_exception(error, file=sys.stderr)
+        self.by(failure)
+
+    def by(self, failure: Failure) -> None:
+        """Ends it at once: other threads may wait in a collective that never returns."""
+        write.write_text(self._file, failure.dumps())
+        if self.watch is not None and failure.is_cause:
+            with contextlib.suppress(RuntimeError):  # nobody is there to listen
+                failures.tell(self.watch.store, failure)
+        sys.stderr.flush()
+        os._exit(1)
+
+    def _is_loss(self, error: BaseException) -> bool:
+        """Gloo and NCCL tell a lost connection as RuntimeError, or one of its kind, and name themselves."""
+        if not isinstance(error, RuntimeError) or isinstance(error, StepError):
+            return False
+        return any(word in str(error).lower() for word in ("gloo", "nccl", "connection", "peer", "socket"))
+
+    def _hearsay(self) -> Failure | None:
+        deadline = time.monotonic() + HEARSAY_S
+        while self.watch is not None and time.monotonic() < deadline:
+            try:
+                failure = failures.told(self.watch.store)
+            except RuntimeError:
+                return None
+            if failure is not None:
+                return failure
+            time.sleep(0.2)
+        return None

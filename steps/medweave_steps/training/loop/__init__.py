@@ -1,0 +1,1 @@
+"""The training loop: optimizer steps, validation, checkpoints, delivery of the model."""

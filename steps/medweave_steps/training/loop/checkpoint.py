@@ -1,0 +1,178 @@
+"""Checkpoints: everything that the rest of a training depends on, in one file, complete or not at all."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from medweave_core.errors import UserInputError
+from medweave_steps.runtime import environment
+from medweave_steps.runtime.imports import require
+from medweave_steps.runtime.verb import StepContext
+from medweave_steps.runtime.write import atomic_file
+
+CHECKPOINT_FILE, BEFORE_FILE = "checkpoint.pt", "checkpoint-before.pt"
+VERSION = 1
+SPREAD = ("strategy", "ranks", "sync_interval", "chunk_mib")
+"""How a training is spread; it may go on spread in another way."""
+
+
+def write_checkpoint(folder: Path, content: Mapping[str, Any]) -> Path:
+    """Writes `checkpoint.pt`, replacing an older one only when the new one is complete; that becomes `checkpoint-before.pt`.
+
+    Args:
+        folder: made if missing.
+        content: tensors, numbers, strings, lists and dicts of these.
+    """
+    torch = require("torch", extra="train")
+    # Into memory first: torch tells a full disk as RuntimeError, a plain write as OSError with its reason.
+    buffer = io.BytesIO()
+    torch.save({"version": VERSION, **content}, buffer)
+    path = folder / CHECKPOINT_FILE
+    with atomic_file(path) as aside:
+        aside.write_bytes(buffer.getbuffer())
+        if path.exists():
+            path.replace(folder / BEFORE_FILE)
+    return path
+
+
+def newest_whole(folder: Path) -> Path | None:
+    """The newest checkpoint of a folder whose every record has the checksum that was written with it; None where none has."""
+    for name in (CHECKPOINT_FILE, BEFORE_FILE):
+        try:
+            content = (folder / name).read_bytes()
+        except OSError:
+            continue
+        if _is_whole(content):
+            return folder / name
+    return None
+
+
+def _is_whole(content: bytes) -> bool:
+    """Whether it is a zip archive whose every record has the checksum that was written with it; torch does not look."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as file:
+            return file.testzip() is None
+    except Exception:  # whatever a damaged directory makes zipfile raise
+        return False
+
+
+def left_before(context: StepContext) -> Path | None:
+    """The newest whole checkpoint that an earlier attempt at the same command has left; None where there is none."""
+    folder = environment.resume_from()
+    if folder is None:
+        return None
+    found = newest_whole(folder)
+    if found is None:
+        context.notice("an earlier attempt has left no whole checkpoint; the training starts anew.")
+    return found
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Reads a checkpoint, or the one in a folder; only data is read from it, never code.
+
+    Raises:
+        UserInputError: there is none, it is not complete, or not what was written.
+    """
+    torch = require("torch", extra="train")
+    file = path / CHECKPOINT_FILE if path.is_dir() else path
+    older = f"use an older checkpoint, such as {BEFORE_FILE} beside it, or start anew"
+    try:
+        written = file.read_bytes()
+    except FileNotFoundError as error:
+        raise _unusable("no file", "write one with --checkpoint-folder, or leave out --resume-from") from error
+    if not _is_whole(written):
+        raise _unusable("a file that is damaged or cut off: its checksums do not fit", older)
+    try:
+        content = torch.load(io.BytesIO(written), map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever another archive makes torch raise
+        raise _unusable(f"{type(error).__name__} while reading it", older) from error
+    if not isinstance(content, dict) or content.get("version") != VERSION:
+        raise _unusable("a file of another kind or version", "use a checkpoint written by this version of medweave")
+    return content
+
+
+def random_state(device: Any) -> dict[str, Any]:
+    """The state of torch's random numbers in this process: of the CPU, and of the GPU if it computes on one."""
+    torch = require("torch", extra="train")
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def restore_random_state(content: Mapping[str, Any], *, rank: int, device: Any) -> None:
+    """Puts back what `random_state` gave on the rank of this number.
+
+    A rank that there was none of keeps the state it has begun with, which comes from the seed; what the ranks had of which there
+    are none now is lost.
+    """
+    torch = require("torch", extra="train")
+    own = content["random_state"].get(str(rank), {})
+    if torch.is_tensor(own):  # a checkpoint from before every rank's was kept has that of rank 0's CPU
+        own = {"cpu": own}
+    if "cpu" in own:
+        torch.set_rng_state(own["cpu"])
+    if "cuda" in own and device.type == "cuda":
+        torch.cuda.set_rng_state(own["cuda"], device)
+
+
+def check_identity(content: Mapping[str, Any], *, identity: Mapping[str, Any], data_sha256: str) -> None:
+    """Refuses a checkpoint that another configuration, another architecture or other data wrote; `SPREAD` may differ.
+
+    Args:
+        content: the checkpoint.
+        identity: what this run's weights depend on, as the verb's options and the arithmetic in use give it.
+        data_sha256: digest of this run's data.
+    Raises:
+        UserInputError: names each option that differs, with both values.
+    """
+    before = json.loads(content["identity"])
+    compared = (before.keys() | identity.keys()) - set(SPREAD)
+    names = sorted(name for name in compared if before.get(name) != identity.get(name))
+    if names:
+        raise UserInputError(
+            "the checkpoint belongs to another training.",
+            seen="; ".join(f"{name} = {before.get(name)!r}" for name in names),
+            expected="; ".join(f"{name} = {identity.get(name)!r}" for name in names),
+            do=f"{_options_to_go_on(before, identity)}, or start anew without --resume-from",
+        )
+    if content["data_sha256"] != data_sha256:
+        raise UserInputError(
+            "the checkpoint belongs to a training on other data.",
+            seen=f"data digest {content['data_sha256'][:16]}…",
+            expected=f"data digest {data_sha256[:16]}…, as cohort.json says",
+            do="resume with the training set that the checkpoint was written with, or start anew without --resume-from",
+        )
+
+
+def _options_to_go_on(before: Mapping[str, Any], identity: Mapping[str, Any]) -> str:
+    sizes, ranks = ([of.get(name, 0) for of in (before, identity)] for name in ("batch_size", "ranks"))
+    if ranks[0] == ranks[1] or not sizes[0] or sizes[0] * ranks[1] != sizes[1] * ranks[0]:
+        return "resume with the options that the checkpoint was written with"
+    return (
+        f"the batch goes by the ranks here, and with {ranks[1]} it is another training than with {ranks[0]}: to go on with "
+        f"that one, give --batch-size {sizes[0]} --learning-rate {before['learning_rate']!r} without --scale-by-ranks"
+    )
+
+
+def spread_before(content: Mapping[str, Any], identity: Mapping[str, Any]) -> str:
+    """What to add to a sentence about a checkpoint that was written under another strategy or by another number of ranks."""
+    before = json.loads(content["identity"])
+    if all(before.get(name) == identity.get(name) for name in SPREAD):
+        return ""
+    number = before["ranks"]
+    return f", written by {number} rank{'s' if number > 1 else ''} under --strategy {before['strategy']}"
+
+
+def _unusable(seen: str, do: str) -> UserInputError:
+    return UserInputError(
+        "the checkpoint given by --resume-from cannot be used.",
+        seen=seen,
+        expected=f"a complete {CHECKPOINT_FILE}, or a folder that holds one",
+        do=do,
+    )

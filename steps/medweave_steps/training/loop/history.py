@@ -1,0 +1,95 @@
+"""Training curves: kept in memory and in checkpoints, written as TensorBoard events and as curves.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from medweave_core.errors import UserInputError
+from medweave_steps.runtime.imports import require
+from medweave_steps.runtime.write import write_text
+
+CURVES_FILE = "curves.json"
+EVENTS_FILE = "events.out.tfevents.0.medweave"
+EVENTS = "events.out.tfevents.*.medweave"
+"""While they are written their name holds the machine's."""
+
+
+def rename_events(folder: Path) -> None:
+    """Gives the events of a training that is over a name that holds no machine's."""
+    for path in folder.glob(EVENTS):
+        path.rename(folder / EVENTS_FILE)
+
+
+def read_points(folder: Path) -> list[dict[str, Any]]:
+    """The points of a training log that another training wrote.
+
+    Raises:
+        UserInputError: it has none that can be read.
+    """
+    try:
+        points: list[dict[str, Any]] = json.loads((folder / CURVES_FILE).read_text(encoding="utf-8"))
+        if all(isinstance(point["step"], int) for point in points):
+            return points
+        seen = "a step that is no whole number"
+    except FileNotFoundError:
+        seen = f"no file {CURVES_FILE}"
+    except (ValueError, TypeError, KeyError, NotADirectoryError) as error:
+        seen = f"{type(error).__name__} while reading it"
+    raise UserInputError(
+        f"the training log to continue ({CURVES_FILE}) cannot be read.",
+        seen=seen,
+        expected="the folder that train wrote as its training log",
+        do="give that folder, or leave the option out",
+    )
+
+
+class History:
+    """Points of the curves, each a dict with `step` and the figures of that step.
+
+    Training points hold `loss` (mean since the point before) and `learning_rate`; validation points hold `dice`,
+    `sensitivity`, `false_positives_per_scan` and the like. Only the first rank has a folder; the others write nothing.
+    Events are on the disk as soon as they are told, so that the training can be followed.
+    """
+
+    def __init__(self, folder: Path | None, points: list[dict[str, Any]]) -> None:
+        self.folder, self.points = folder, points
+        self._events: Any = None
+        for point in points:
+            self._write_events(point)
+
+    def add(self, step: int, figures: Mapping[str, float | None]) -> None:
+        """Adds one point."""
+        point = {"step": step, **figures}
+        self.points.append(point)
+        self._write_events(point)
+
+    def tell(self, step: int, name: str, value: float | None) -> None:
+        """Adds a figure of the training to the events alone: one that differs where equal trainings have equal curves."""
+        self._write({f"training/{name}": value}, step)
+
+    def close(self) -> None:
+        """Writes curves.json and finishes the events file."""
+        if self.folder is None:
+            return
+        if self._events is not None:
+            self._events.close()
+        rename_events(self.folder)
+        write_text(self.folder / CURVES_FILE, json.dumps(self.points, indent=1, allow_nan=False) + "\n")
+
+    def _write_events(self, point: Mapping[str, Any]) -> None:
+        group = "training" if "loss" in point else "validation"
+        self._write({f"{group}/{name}": value for name, value in point.items() if name != "step"}, point["step"])
+
+    def _write(self, figures: Mapping[str, float | None], step: int) -> None:
+        known = {name: value for name, value in figures.items() if value is not None}
+        if self.folder is None or not known:
+            return
+        if self._events is None:  # not before: a training that fails at its start leaves no file
+            tensorboard = require("torch.utils.tensorboard", extra="train")
+            self._events = tensorboard.SummaryWriter(log_dir=str(self.folder), filename_suffix=".medweave")
+        for name, value in known.items():
+            self._events.add_scalar(name, value, step)
+        self._events.flush()

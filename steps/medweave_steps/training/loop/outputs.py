@@ -1,0 +1,59 @@
+"""The folders that a training fills, on the first node only: the model complete or absent, the log from its first figure on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from medweave_core.errors import UsageError
+from medweave_steps.runtime.environment import Gang
+from medweave_steps.runtime.write import atomic_directory
+from medweave_steps.training.loop.history import CURVES_FILE, EVENTS, rename_events
+from medweave_steps.training.recipe import Recipe
+
+
+@contextlib.contextmanager
+def open_outputs(recipe: Recipe, gang: Gang, *, log_stays: bool = False) -> Iterator[tuple[Path, Path]]:
+    """Folders for the model and the training log; they appear under their own names when the block ends well.
+
+    Args:
+        log_stays: the log has its own name from the start, so that it can be followed, and stays after a failure, without the
+            curves.json of a whole one. The next training in its place removes it.
+
+    On other nodes than the first nothing is made, and nothing may be written: the nodes may share their file system.
+
+    Raises:
+        UsageError: both are the same folder, or one is there already.
+    """
+    if recipe.output.resolve() == recipe.training_log.resolve():
+        raise UsageError("--output and --training-log name the same folder.", expected="two folders")
+    if gang.node_rank > 0:
+        yield recipe.output, recipe.training_log
+        return
+    opened = _open_log if log_stays else atomic_directory
+    with atomic_directory(recipe.output) as folder, opened(recipe.training_log) as log_folder:
+        yield folder, log_folder
+
+
+@contextlib.contextmanager
+def _open_log(path: Path) -> Iterator[Path]:
+    of_failed = list(path.glob(EVENTS)) if path.is_dir() else []
+    if path.exists() and not (path.is_dir() and len(of_failed) == len(list(path.iterdir()))):
+        raise UsageError(
+            f"the training log '{path.name}' exists already.",
+            expected="a name that is free, or a log that a failed training has left: nothing else is overwritten",
+            do="remove it or choose another --training-log",
+        )
+    for events in of_failed:
+        events.unlink()
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        yield path
+    except BaseException:
+        (path / CURVES_FILE).unlink(missing_ok=True)  # written before the model, which is not there
+        raise
+    finally:
+        rename_events(path)
+        with contextlib.suppress(OSError):  # it is not empty
+            path.rmdir()

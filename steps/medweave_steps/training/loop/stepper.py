@@ -1,0 +1,281 @@
+"""One optimiser step: network, loss, optimiser and learning rate together, whoever decides when a step is taken."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_core.errors import InternalError
+from medweave_steps.runtime.allocator import keep_freed_memory
+from medweave_steps.runtime.imports import require
+from medweave_steps.training.data.patches import Batch
+from medweave_steps.training.loop.convolutions import compute_quickly
+from medweave_steps.training.loop.loss import dice_cross_entropy
+from medweave_steps.training.recipe import Recipe
+
+FloatVector = npt.NDArray[np.float64]
+
+
+class Stepper:
+    """Takes a network from one step to the next.
+
+    Attributes:
+        network: the module whose weights change.
+        wrapped: what is called in training; the network itself, or what a strategy has put around it.
+        device: torch.device.
+        uses_bfloat16: the forward pass is in mixed bfloat16; weights and loss stay as they are.
+        dtype: of weights and loss, float32 unless the network is of another one.
+    """
+
+    def __init__(
+        self,
+        *,
+        recipe: Recipe,
+        learning_rate: float,
+        num_steps: int,
+        network: Any,
+        wrapped: Any,
+        device: Any,
+        uses_bfloat16: bool,
+    ) -> None:
+        torch = require("torch", extra="train")
+        keep_freed_memory()
+        compute_quickly(network)
+        self.network, self.wrapped, self.device, self.uses_bfloat16 = network, wrapped, device, uses_bfloat16
+        self.dtype = next(network.parameters()).dtype
+        self._told = torch.empty((), dtype=self.dtype, pin_memory=device.type == "cuda")
+        self._statistics = [buffer for buffer in network.buffers() if buffer.is_floating_point()]
+        self.loss = dice_cross_entropy(
+            dice_weight=recipe.dice_weight,
+            cross_entropy_weight=recipe.cross_entropy_weight,
+            over_batch=recipe.dice == "batch",
+            smoothing=recipe.dice_smoothing,
+        )
+        self.optimiser = _adam(recipe, network, learning_rate)
+        schedules = torch.optim.lr_scheduler
+        if recipe.schedule == "constant":
+            self.schedule = schedules.ConstantLR(self.optimiser, factor=1.0)
+        else:
+            # Smith and Topin 2019, Proc. SPIE 11006, "Super-convergence": one rise, one fall to almost zero. The momentum goes
+            # the other way, and with it beta1; beta2 stays.
+            # A rise of exactly one step is divided by zero in torch.
+            rise = recipe.warm_up * (1.001 if math.isclose(recipe.warm_up * num_steps, 1) else 1)
+            self.schedule = schedules.OneCycleLR(self.optimiser, learning_rate, total_steps=num_steps, pct_start=rise)
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the next step."""
+        rate: float = self.optimiser.param_groups[0]["lr"]
+        return rate
+
+    def loss_of(self, batch: Batch) -> Any:
+        """The loss of a batch, a scalar tensor that `backward` takes; running statistics of the network move."""
+        return self._loss(self.wrapped, batch)
+
+    def blame_of(self, batch: Batch) -> Blame:
+        """What a rank's batch has to do with a loss that is not finite: its patches again, each alone; other ranks take no part."""
+        torch = require("torch", extra="train")
+        losses = []
+        with torch.no_grad():
+            for part in [] if batch.is_padding else batch.parts(len(batch.case_ids)):
+                try:
+                    losses.append((part.case_ids[0], float(self._loss(self.network, part))))
+                except ValueError:  # a normalisation that one patch is too small for
+                    losses.append((part.case_ids[0], math.nan))
+        pairs = zip(batch.case_ids, batch.image_BCIJK, strict=True)
+        bad = frozenset(name for name, image in pairs if not np.isfinite(image).all())
+        return Blame(losses=tuple(losses), bad_volumes=bad)
+
+    def _loss(self, network: Any, batch: Batch) -> Any:
+        torch = require("torch", extra="train")
+        image_BCIJK, label_BCIJK = (self._on_device(array) for array in (batch.image_BCIJK, batch.label_BCIJK))
+        if not self.network.training:  # it walks through all modules
+            self.network.train()
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.uses_bfloat16):
+            logits_BCIJK = network(image_BCIJK)
+        # The loss sums over a hundred thousand voxels: never in bfloat16.
+        return self.loss(logits_BCIJK.to(self.dtype), label_BCIJK)
+
+    def _on_device(self, array: npt.NDArray[np.float32]) -> Any:
+        """A copy out of pinned memory is only begun: what is computed with it waits for it, this process does not.
+
+        The array must stay until a figure of that computation, such as the loss, has been read.
+        """
+        tensor = require("torch", extra="train").from_numpy(array)
+        pinned = self.device.type == "cuda" and tensor.is_pinned()
+        return tensor.to(self.device, self.dtype, non_blocking=pinned)
+
+    def statistics(self, *, are_shared: bool) -> FloatVector:
+        """The running statistics of all normalisations, one after the other; `set_statistics` takes them.
+
+        Args:
+            are_shared: else there is nobody to average them with, and none are given.
+        """
+        if not are_shared or not self._statistics:
+            return np.zeros(0)
+        # Put together where they are: one copy from a GPU is waited for, not one for each normalisation.
+        together = require("torch", extra="train").cat([buffer.detach().reshape(-1) for buffer in self._statistics])
+        found: FloatVector = together.cpu().numpy().astype(np.float64)
+        return found
+
+    def set_statistics(self, values: FloatVector) -> None:
+        """Replaces the running statistics, if any are given."""
+        if not len(values):
+            return
+        together = require("torch", extra="train").from_numpy(values.astype(np.float32)).to(self.device)
+        parts = together.split([buffer.numel() for buffer in self._statistics])
+        for buffer, part in zip(self._statistics, parts, strict=True):
+            buffer.copy_(part.reshape(buffer.shape))
+
+    def begin(self, parts: Sequence[Batch] = (), weights: Sequence[float] = ()) -> float:
+        """Begins a step with the gradient of some batches, to which `backward` adds; returns their loss.
+
+        It is averaged over no other rank before that.
+
+        Args:
+            weights: what the loss of each batch counts.
+        """
+        # Before the forward pass, which takes the memory of the gradients that are freed here.
+        self.optimiser.zero_grad(set_to_none=True)
+        total = 0.0
+        for part, weight in zip(parts, weights, strict=True):
+            with getattr(self.wrapped, "no_sync", contextlib.nullcontext)():
+                total += self.backward(self.loss_of(part), weight)
+        return total
+
+    def backward(self, loss: Any, weight: float = 1.0) -> float:
+        """Adds the gradient of a loss to that of the step; returns the loss.
+
+        On a GPU it returns when the forward pass is over: the backward pass, which takes longer, goes on while the ranks tell each
+        other their losses and the next step is prepared.
+
+        Args:
+            weight: what the loss counts; what is returned is multiplied by it, too.
+        """
+        loss = loss if weight == 1 else loss * weight
+        value_of = self._value_of(loss.detach())
+        loss.backward()
+        return value_of()
+
+    def _value_of(self, loss: Any) -> Callable[[], float]:
+        """What gives a loss as a number. Its copy is begun here; begun later it would queue behind the backward pass."""
+        if self.device.type != "cuda":
+            return lambda: float(loss)
+        told = self._told
+        told.copy_(loss, non_blocking=True)
+        copied = require("torch", extra="train").cuda.current_stream(self.device).record_event()
+
+        def value() -> float:
+            copied.synchronize()
+            return float(told)
+
+        return value
+
+    def apply(self) -> None:
+        """Changes the weights by the gradient of the step, and the learning rate by one step."""
+        self.optimiser.step()
+        self.schedule.step()
+
+    def skip(self) -> None:
+        """Goes to the next step without a change of the weights."""
+        self.schedule.step()
+
+    def predict(self, window_BCIJK: Any) -> Any:
+        """Float32 logits of windows, in the arithmetic of the training; the network must be in evaluation mode."""
+        torch = require("torch", extra="train")
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.uses_bfloat16):
+            return self.network(window_BCIJK.to(self.dtype)).float()
+
+    def state(self) -> dict[str, Any]:
+        """State of optimiser and schedule; the weights are apart."""
+        return {"optimiser": self.optimiser.state_dict(), "schedule": self.schedule.state_dict()}
+
+    def moments(self) -> dict[Any, Any]:
+        """A copy of what the optimiser knows of each weight; the learning rate is not in it."""
+        copied: dict[Any, Any] = copy.deepcopy(self.optimiser.state_dict()["state"])
+        return copied
+
+    def set_moments(self, moments: Mapping[Any, Any]) -> None:
+        """Takes over what `moments` gave; nothing is an optimiser before its first step."""
+        groups = self.optimiser.state_dict()["param_groups"]
+        self._set_optimiser({"state": copy.deepcopy(dict(moments)), "param_groups": groups})
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `state` gave."""
+        self._set_optimiser(state["optimiser"])
+        self.schedule.load_state_dict(state["schedule"])
+
+    def _set_optimiser(self, state: Mapping[str, Any]) -> None:
+        """One kernel goes through weights and moments: both must lie in memory alike, which an average does not keep."""
+        torch = require("torch", extra="train")
+        self.optimiser.load_state_dict(state)
+        for weight, kept in self.optimiser.state.items():
+            for name, moment in kept.items():
+                if moment.shape == weight.shape and moment.stride() != weight.stride():
+                    kept[name] = torch.empty_like(weight, dtype=moment.dtype).copy_(moment)
+
+
+def _adam(recipe: Recipe, network: Any, learning_rate: float) -> Any:
+    # One kernel for all weights: the weights are many and small.
+    given = {
+        "lr": learning_rate, "betas": (0.9, recipe.beta2), "amsgrad": recipe.amsgrad, "fused": True,
+    }  # fmt: skip
+    optimisers = require("torch", extra="train").optim
+    if recipe.weight_decay:
+        return optimisers.AdamW(network.parameters(), weight_decay=recipe.weight_decay, **given)
+    return optimisers.Adam(network.parameters(), **given)
+
+
+def uses_bfloat16(recipe: Recipe, device: Any) -> bool:
+    """Whether this machine would compute in mixed bfloat16 under these options."""
+    from medweave_steps.runtime.environment import computes_in_bfloat16
+
+    if recipe.precision != "auto":
+        return recipe.precision == "bfloat16"
+    if device.type == "cuda":
+        return bool(require("torch", extra="train").cuda.is_bf16_supported())
+    return computes_in_bfloat16()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blame:
+    """What one rank's batch has to do with a loss that is not finite.
+
+    Attributes:
+        losses: case and loss of each patch alone.
+        bad_volumes: cases whose patches hold values that are not finite.
+    """
+
+    losses: tuple[tuple[str, float], ...]
+    bad_volumes: frozenset[str]
+
+
+def not_a_number(value: float, *, step: int, blames: Sequence[Blame], learning_rate: float) -> InternalError:
+    """The error for a loss that is not finite; names the step, and the cases of the patches that make it so.
+
+    Args:
+        value: the loss.
+        step: steps done before.
+        blames: `Stepper.blame_of` every batch of the step.
+    """
+    losses = [each for blame in blames for each in blame.losses]
+    worst = [each for each in losses if not math.isfinite(each[1])]
+    told = f" ({len(worst)} of {len(losses)} patches)"
+    if not worst and losses:
+        worst = [max(losses, key=lambda each: each[1])]
+        told = f", whose loss is the largest: {worst[0][1]:g} alone, as each other one's finite"
+    bad = sorted(frozenset().union(*(blame.bad_volumes for blame in blames)))
+    blame = f"; the volume of {', '.join(bad)} holds values that are not finite" if bad else ""
+    return InternalError(
+        f"the loss is not a number at step {step + 1}.",
+        seen=f"loss {value} on patches of {', '.join(sorted({name for name, _ in worst}))}{told}{blame}",
+        expected="a finite loss",
+        do="run preprocess again on these cases" if bad else f"lower --learning-rate ({learning_rate:.2e} here)",
+    )
