@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from streamflow.core.exception import WorkflowExecutionException
 
-from medweave_connectors.engine.job_errors import event_message, note_job_error
+from medweave_connectors.engine.job_errors import event_message, note_job_error, output_error
 from medweave_connectors.engine.log_filter import ShortFailures
-from medweave_connectors.engine.partial_failures import not_collected
 from medweave_connectors.host.errors import CommandFailed, StreamBroke
 from medweave_connectors.host.streams import Reader
 from medweave_connectors.runlog import current_run
@@ -59,7 +58,7 @@ def test_the_engines_words_lose_their_names(
     run.begin()
     run.job_scheduled("/a/0", deployment="here", service=None, location="here")
     error = WorkflowExecutionException(text)
-    note_job_error("/a/0", not_collected("out", None, error))
+    note_job_error("/a/0", output_error("out", None, error))
     run.job_ended("/a/0", "failed")
     record = logging.LogRecord("streamflow", logging.ERROR, "", 0, error, None, None)
     assert ShortFailures().filter(record)

@@ -52,12 +52,14 @@ def by_engine(folder: Path, tool: Mapping[str, Any], job: str) -> list[str]:
     path.write_text(json.dumps(tool), encoding="utf-8")
     parsed = cwl_utils.parser.load_document_by_uri(path.as_uri())
     required = {each.class_: each for each in parsed.requirements}
-    command = command_lines._create(
+    command = command_lines.create_command(
         cwl_element=parsed, cwl_name_prefix="/", schema_def_types={}, step=None,
         context={"requirements": required, "hints": {}},
     )  # fmt: skip
     command.full_js = True
-    values = streamflow.cwl.translator._inject_value(document_loading._inputs_text("v1.2", job, path.as_uri()))
+    values = streamflow.cwl.translator._inject_value(
+        document_loading.load_inputfile_by_string("v1.2", job, path.as_uri())
+    )
 
     async def words() -> list[str]:
         tokens = {name: await utils.build_token("v1.2", {}, None, value) for name, value in values.items()}

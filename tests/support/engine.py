@@ -17,13 +17,25 @@ from typing import Any
 
 import jsonschema
 
+from medweave_connectors.engine.replacements import REPLACEMENTS
 from medweave_core.contracts.schema import schema_of
 from support import intervals
 from support.engine_file import LOCAL, engine_file
 
 SHORT_INTERVALS = False  # in the runs that this process starts: tests over stand-ins set it
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["streamflow.main", "medweave_connectors.plugin"])
+_context.set_forkserver_preload(
+    [
+        "streamflow.main",
+        "medweave_connectors.plugin",
+        # What the plug-in imports when it registers.
+        *(f"medweave_connectors.engine.{each.ours.partition(':')[0]}" for each in REPLACEMENTS),
+        "medweave_connectors.engine.database.database",
+        "medweave_connectors.engine.scheduling.policy",
+        "medweave_connectors.cleanup",
+        *(f"medweave_connectors.sites.{site}.connector" for site in ("local", "slurm", "ssh")),
+    ]
+)
 
 FILE = engine_file({"here": LOCAL})
 

@@ -1,15 +1,13 @@
-"""The words of a step's command and the locations of its files: the engine's builders, replaced by ours.
+"""The command line of a step, built by functions that replace StreamFlow's.
 
-The engine's builder of commands changes values (see `command_words`) and leaves the items of some lists unquoted, so that a shell
-splits names at blanks and executes them. The engine replaces `%41` in paths by the letter A.
+StreamFlow's builder changes values (see `command_words`) and leaves the items of some lists unquoted, so that a shell splits names
+at blanks and executes them.
 """
 
 from __future__ import annotations
 
 import shlex
-import urllib.parse
 from collections.abc import Callable, Mapping, MutableMapping
-from types import ModuleType
 from typing import Any
 
 import cwl_utils.parser
@@ -19,10 +17,9 @@ from streamflow.core.workflow import CommandOptions, CommandToken, CommandTokenP
 from streamflow.cwl.command import CWLCommandOptions
 
 from medweave_connectors.engine.command_words import command_words
-from medweave_core.documents.file_locations import FILE, location_of
 
 _BINDING_KEYS = ("position", "prefix", "separate", "itemSeparator", "valueFrom", "shellQuote")
-_stock_create: Callable[..., Any] = streamflow.cwl.translator._create_command
+_stock_create_command: Callable[..., Any] = streamflow.cwl.translator._create_command
 
 
 class CommandWords(CommandTokenProcessor):  # type: ignore[misc]
@@ -65,14 +62,16 @@ class CommandWords(CommandTokenProcessor):  # type: ignore[misc]
         return cls(**row)
 
 
-def _create(*, cwl_element: Any, cwl_name_prefix: str, schema_def_types: Mapping[str, Any], **keywords: Any) -> Any:
+def create_command(
+    *, cwl_element: Any, cwl_name_prefix: str, schema_def_types: Mapping[str, Any], **keywords: Any
+) -> Any:
     """The engine's command of a tool, with our builder of its words."""
     inputs = [
         _plain_field(each, streamflow.cwl.utils.get_name("", cwl_name_prefix, each.id), schema_def_types)
         for each in cwl_element.inputs
     ]
     arguments = [each if isinstance(each, str) else _plain_binding(each) for each in cwl_element.arguments or ()]
-    command = _stock_create(
+    command = _stock_create_command(
         cwl_element=cwl_element, cwl_name_prefix=cwl_name_prefix, schema_def_types=schema_def_types, **keywords
     )
     command.processors = [CommandWords(arguments, inputs, command.is_shell_command)]
@@ -107,24 +106,5 @@ def _plain_binding(binding: Any) -> dict[str, Any] | None:
     return {key: value for key in _BINDING_KEYS if (value := getattr(binding, key, None)) is not None}
 
 
-def _no_processor(**_: Any) -> None:
+def no_input_processor(**_: Any) -> None:
     """The engine's own builder of one input, which is not used; it would mark bindings as unquoted."""
-
-
-def _moved(path_processor: ModuleType, path: str, old_dir: str, new_dir: str) -> str:
-    """A path or location below one folder, as it is below another one."""
-    if old_dir == new_dir:
-        return path
-    if path.startswith(FILE):
-        return location_of(_moved(path_processor, urllib.parse.unquote(path[len(FILE) :]), old_dir, new_dir))
-    if ":/" in path and not path.startswith("/"):  # of another scheme
-        return path
-    moved: str = path_processor.join(new_dir, path_processor.relpath(path, old_dir))
-    return moved
-
-
-def install() -> None:
-    """Puts them in the places where StreamFlow looks them up."""
-    streamflow.cwl.translator._create_command = _create
-    streamflow.cwl.translator._get_command_token_processor_from_input = _no_processor
-    streamflow.cwl.utils.remap_path = _moved

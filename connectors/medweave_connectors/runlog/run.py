@@ -147,7 +147,7 @@ class RunRecord:
     def job_data(
         self, name: str, *, inputs: Mapping[str, list[dict[str, Any]]], outputs: Mapping[str, list[dict[str, Any]]]
     ) -> None:
-        """What a job has read and written, by content (see `engine.provenance`); no outputs of one that failed."""
+        """What a job has read and written, by content (see `engine.steps.provenance`); no outputs of one that failed."""
         self._made.update(item["sha256"] for each in outputs.values() for item in each if "sha256" in item)
         if (job := self.jobs.get(name)) is not None:
             given = without_guessable(inputs, self._made)

@@ -11,7 +11,8 @@ import cwl_utils.parser.utils
 import pytest
 from streamflow.cwl.translator import _inject_value
 
-from medweave_connectors.engine.loading import document_loading, work_dir
+from medweave_connectors.engine import file_values
+from medweave_connectors.engine.loading import document_loading
 from medweave_connectors.engine.loading.document_loading import uri_of
 from medweave_core.documents.file_locations import (
     document_of,
@@ -49,13 +50,13 @@ def test_the_place_of_a_file(value: dict[str, Any], path: str | None) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_engine_reads_the_file_that_a_job_names(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cwl_utils.parser.utils, "load_inputfile_by_string", document_loading._inputs_text)
-    monkeypatch.setattr(cwl_utils.parser.utils, "load_inputfile_by_yaml", document_loading._inputs_data)
+    monkeypatch.setattr(cwl_utils.parser.utils, "load_inputfile_by_string", document_loading.load_inputfile_by_string)
+    monkeypatch.setattr(cwl_utils.parser.utils, "load_inputfile_by_yaml", document_loading.load_inputfile_by_yaml)
     job = tmp_path / "hash#1 per%41 +x?" / "job+1#.yml"
     job.parent.mkdir()
     files = [{"class": "File", "path": name}, {"class": "Directory", "path": str(tmp_path / name)}]
     job.write_text(json.dumps({"files": files}), encoding="utf-8")
-    loaded = _inject_value(document_loading._inputs("v1.2", str(job)))
+    loaded = _inject_value(document_loading.load_inputfile_by_uri("v1.2", str(job)))
     assert [path_of(each) for each in loaded["files"]] == [str(job.parent / name), str(tmp_path / name)]
 
 
@@ -65,9 +66,9 @@ def test_a_document_may_lie_anywhere(tmp_path: Path, folder: str) -> None:
     path.parent.mkdir()
     document = {"cwlVersion": "v1.2", "class": "CommandLineTool", "inputs": {}, "outputs": {}, "id": "main"}
     path.write_text(json.dumps(document), encoding="utf-8")
-    assert document_loading._document(str(path)).baseCommand is None
+    assert document_loading.load_document_by_uri(str(path)).baseCommand is None
     # As `run` of another document names it.
-    assert document_loading._document(path.as_uri().replace("%2B", "+")).id.endswith("#main")
+    assert document_loading.load_document_by_uri(path.as_uri().replace("%2B", "+")).id.endswith("#main")
 
 
 def test_a_name_after_the_path_of_a_document_is_a_process(tmp_path: Path) -> None:
@@ -83,7 +84,7 @@ def test_a_name_after_the_path_of_a_document_is_a_process(tmp_path: Path) -> Non
 
 def test_a_file_staged_for_a_step_keeps_its_name() -> None:
     value = {"class": "File", "path": "/in/50%41.txt", "basename": "50%41.txt", "location": "file:///in/50%2541.txt"}
-    assert work_dir._adjusted("/job", value, posixpath, "/in/50%41.txt", "/out/50%41.txt") is True
+    assert file_values.adjust_input("/job", value, posixpath, "/in/50%41.txt", "/out/50%41.txt") is True
     assert path_of(value) == "/out/50%41.txt"
 
 
@@ -91,7 +92,7 @@ def test_a_character_of_two_escapes_is_one_character(tmp_path: Path) -> None:
     text = json.dumps({"a": "😀", "b": "\\ud83d\\ude00", "c": "é"})
     expected = json.loads(text)
     assert parse_mapping(text, tmp_path, "job file") == expected
-    loaded = document_loading._inputs_text("v1.2", text, "file:///job.json")
+    loaded = document_loading.load_inputfile_by_string("v1.2", text, "file:///job.json")
     assert {name: str(value) for name, value in loaded.items()} == expected
     not_json = "a: '\\ud83d\\ude00'\n"
     assert with_whole_characters(not_json) == not_json

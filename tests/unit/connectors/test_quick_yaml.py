@@ -15,7 +15,7 @@ from schema_salad.exceptions import ValidationException
 from schema_salad.utils import yaml_no_ts
 from streamflow.cwl.command import _get_value_repr
 
-from medweave_connectors.engine.loading import cwl_parser
+from medweave_connectors.engine.loading import document_loading
 from medweave_core.documents import fast_yaml
 from medweave_core.documents.yaml_documents import parse_mapping
 
@@ -154,7 +154,9 @@ def test_what_is_unusual_is_left_to_the_stock_reader(text: str) -> None:
 
 def test_errors_are_the_stock_ones(tmp_path: Path) -> None:
     told = []
-    for number, load in enumerate((cwl_parser._stock, cwl_parser._load)):
+    for number, load in enumerate(
+        (document_loading._stock_document_by_string, document_loading.load_document_by_string)
+    ):
         for text in (
             "cwlVersion: v1.2\nclass: CommandLineTool\ninputs: {a: strng}\noutputs: {}\n",
             "a: [",
@@ -167,8 +169,7 @@ def test_errors_are_the_stock_ones(tmp_path: Path) -> None:
 
 
 def test_the_engine_reads_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cwl_utils.parser, "load_document_by_string", cwl_parser._stock)
-    cwl_parser.install()
+    monkeypatch.setattr(cwl_utils.parser, "load_document_by_string", document_loading.load_document_by_string)
     read: list[str] = []
     monkeypatch.setattr(fast_yaml, "load", lambda text: read.append(text) or yaml_no_ts().load(text))
     cwl_utils.parser.load_document_by_uri(str(DOCUMENTS[0]))

@@ -9,7 +9,7 @@ import cwl_utils.parser
 import cwl_utils.parser.utils
 import pytest
 
-from medweave_connectors.engine.loading import tool_checks
+from medweave_connectors.engine.loading import document_loading
 
 WORKFLOWS = Path(__file__).parents[3] / "workflows" / "lung-nodule-segmentation"
 
@@ -23,10 +23,10 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(step.run)
         return stock(step)
 
-    stock = tool_checks._read
-    monkeypatch.setattr(tool_checks, "_read", read)
-    monkeypatch.setattr(tool_checks, "_tools", {})
-    monkeypatch.setattr(cwl_utils.parser.utils, "load_step", tool_checks._load)
+    stock = document_loading._stock_step
+    monkeypatch.setattr(document_loading, "_stock_step", read)
+    monkeypatch.setattr(document_loading, "_tools", {})
+    monkeypatch.setattr(cwl_utils.parser.utils, "load_step", document_loading.load_step)
     return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableSequence
 from typing import Any
 
-import streamflow.cwl.translator
 from streamflow.core.workflow import Token
 from streamflow.cwl.step import CWLInputInjectorStep
 from streamflow.data.remotepath import StreamFlowPath
@@ -68,8 +67,3 @@ def paths_in(value: Any) -> Iterator[str]:
         else:
             for each in value.values():
                 yield from paths_in(each)
-
-
-def install() -> None:
-    """Puts it in the place where StreamFlow's translator looks its step up."""
-    streamflow.cwl.translator.CWLInputInjectorStep = MedweaveInputInjectorStep

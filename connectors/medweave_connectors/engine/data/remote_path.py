@@ -11,7 +11,6 @@ import shlex
 from collections.abc import AsyncIterator, Callable, MutableSequence
 from typing import Any
 
-import streamflow.data.remotepath
 from streamflow.core.data import DataType
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.data.remotepath import RemoteStreamFlowPath
@@ -176,8 +175,3 @@ class MedweaveRemotePath(RemoteStreamFlowPath):  # type: ignore[misc]
     def _error(self, program: str, told: str, code: int) -> WorkflowExecutionException:
         why = reason_in(told) or f"it ended with {code}"
         return WorkflowExecutionException(f"{self.connector.deployment_name}: `{program}` of a file or folder: {why}")
-
-
-def install() -> None:
-    """Puts it in the place where StreamFlow makes its paths."""
-    streamflow.data.remotepath.RemoteStreamFlowPath = MedweaveRemotePath

@@ -6,7 +6,6 @@ import asyncio
 from pathlib import PurePosixPath
 from typing import Any
 
-import streamflow.cwl.translator
 from streamflow.core.workflow import Status
 from streamflow.cwl.step import CWLTransferStep
 from streamflow.cwl.utils import remap_token_value
@@ -119,8 +118,3 @@ class MedweaveTransferStep(CWLTransferStep):  # type: ignore[misc]
 
 def _lies_below(part: Any, folder: str) -> bool:
     return "path" in part and PurePosixPath(part["path"]).is_relative_to(folder)
-
-
-def install() -> None:
-    """Puts it in the place where StreamFlow's translator looks its step up."""
-    streamflow.cwl.translator.CWLTransferStep = MedweaveTransferStep

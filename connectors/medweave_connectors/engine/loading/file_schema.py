@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
-import streamflow.main
 from jsonschema.validators import validator_for
 from streamflow.config.validator import SfValidator
 from streamflow.core.exception import WorkflowDefinitionException
@@ -66,8 +65,3 @@ class MedweaveValidator(SfValidator):  # type: ignore[misc]
             return
         schema = self.schema.get_config(document[VERSION]).contents
         yield from of_errors(validator_for(schema)(schema, registry=self.schema.registry).iter_errors(document), path)
-
-
-def install() -> None:
-    """Puts it in the place where StreamFlow looks its validator up."""
-    streamflow.main.SfValidator = MedweaveValidator

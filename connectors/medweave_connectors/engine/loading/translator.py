@@ -13,18 +13,16 @@ from collections.abc import MutableMapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import streamflow.cwl.main
 from streamflow.core.deployment import Target
 from streamflow.cwl.translator import CWLTranslator, _inject_value
 from streamflow.cwl.utils import remap_token_value
 from streamflow.deployment.utils import get_binding_config
 
 from medweave_connectors.engine.input_links import LINKS, TYPES
-from medweave_connectors.engine.loading import cwl_parser
-from medweave_connectors.engine.provenance import symbols
-from medweave_connectors.engine.provenance.documents import digests
+from medweave_connectors.engine.loading.document_loading import document_digests, plain_document
 from medweave_connectors.engine.scheduling.filter import check_placement
 from medweave_connectors.engine.scheduling.scheduler import MedweaveScheduler
+from medweave_connectors.engine.steps import input_symbols
 from medweave_connectors.host.errors import SiteConfigError, of_the_file
 from medweave_connectors.jobs import job_requests
 from medweave_connectors.policy.input_values import behind_links
@@ -81,7 +79,7 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
         hints = job_requests.read_hints(self._inherited[-1], where=name_prefix)
         codes = tuple(getattr(keywords["cwl_element"], "successCodes", None) or ())  # an ExpressionTool has none
         job_requests.note_step(name_prefix, dataclasses.replace(hints, success_codes=codes))
-        symbols.note(name_prefix, keywords["cwl_element"].inputs or ())
+        input_symbols.note(name_prefix, keywords["cwl_element"].inputs or ())
         check_placement(name_prefix, self.workflow_config)
         self._refuse_container(name_prefix, keywords["context"])
         super()._translate_command_line_tool(name_prefix=name_prefix, **keywords)
@@ -131,7 +129,7 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
     def _check_values(self, values: MutableMapping[str, Any]) -> None:
         """Refuses inputs that are missing or of another type: the engine begins, and does the steps that do not read them."""
         path = Path(self.workflow_config.config["file"])  # absolute by now
-        document = cwl_parser.document(path) if path.is_file() else None
+        document = plain_document(path) if path.is_file() else None
         if document is not None and "$graph" not in document:
             where = Where(Path(self.context.config["path"]), ("workflows", self.workflow_config.name, "config"))
             job = Path(self.cwl_inputs_path) if self.cwl_inputs_path else None
@@ -168,10 +166,5 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
                     ports=ports,
                     document=posixpath.basename(self.workflow_config.config["file"]),
                 )
-        plan(self.context.config).documents = digests(self._documents, self.workflow_config.config["file"])
+        plan(self.context.config).documents = document_digests(self._documents, self.workflow_config.config["file"])
         super()._inject_inputs(workflow)
-
-
-def install() -> None:
-    """Puts it in the place where StreamFlow looks its translator up."""
-    streamflow.cwl.main.CWLTranslator = MedweaveTranslator

@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import streamflow.deployment
-import streamflow.deployment.manager
 from streamflow.core.deployment import DeploymentConfig
 from streamflow.core.exception import WorkflowDefinitionException
 from streamflow.deployment.future import FutureConnector
@@ -80,9 +78,3 @@ class MedweaveDeploymentManager(DefaultDeploymentManager):  # type: ignore[misc]
                 await connector.undeploy(config.external)
         finally:
             gone[name].set()
-
-
-def install() -> None:
-    """Puts both in the place of the stock ones: files name no deployment manager, and every run needs this."""
-    streamflow.deployment.deployment_manager_classes["default"] = MedweaveDeploymentManager
-    streamflow.deployment.manager.FutureConnector = MedweaveFutureConnector

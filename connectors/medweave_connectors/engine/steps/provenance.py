@@ -16,7 +16,7 @@ from streamflow.workflow.utils import get_token_value
 
 from medweave_connectors.cache.content import Contents, tree
 from medweave_connectors.engine.data.manager import MedweaveDataManager
-from medweave_connectors.engine.provenance import symbols
+from medweave_connectors.engine.steps import input_symbols
 from medweave_connectors.runlog import current, values
 from medweave_connectors.runlog.values import Item
 from medweave_connectors.transfer.manifest.manifest import ROOT, Kind, Manifest
@@ -25,7 +25,7 @@ from medweave_connectors.transfer.manifest.site_inventory import Held, site_of
 _made: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar("made", default=None)
 
 
-class TellsData:
+class RecordsProvenance:
     """Of a step of the engine: its jobs' data go into the event log."""
 
     async def _execute_command(self, job: Any, connectors: MutableMapping[str, Any]) -> None:
@@ -42,7 +42,8 @@ class TellsData:
                 run.job_data(
                     job.name,
                     inputs={
-                        name: await _told(each, looks, symbols.of(step.name, name)) for name, each in inputs.items()
+                        name: await _told(each, looks, input_symbols.of(step.name, name))
+                        for name, each in inputs.items()
                     },
                     outputs={name: await _told(each, looks, ()) for name, each in made.items()},
                 )

@@ -22,7 +22,7 @@ from medweave_connectors.transfer.routes.direct.endpoints import behind
 _handed_on: contextvars.ContextVar[list[tuple[Any, Any]] | None] = contextvars.ContextVar("handed_on", default=None)
 
 
-class ReusesWork:
+class ReusesOutputs:
     """Of a step of the engine: its jobs may have been done before."""
 
     async def _execute_command(self, job: Any, connectors: MutableMapping[str, Any]) -> None:

@@ -1,1 +1,0 @@
-"""What each job read and wrote, recorded for the event log."""
